@@ -1,0 +1,40 @@
+"""Distributed sampling-based training of graph neural networks.
+
+Public names are resolved on first use, so `import fastsample_dist` has no side effects and needs
+only torch and numpy.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "CSCGraph": "fastsample_dist.graph.csc",
+    "PartitionBook": "fastsample_dist.graph.partition_book",
+    "MFG": "fastsample_dist.sampling.base",
+    "MiniBatch": "fastsample_dist.sampling.base",
+    "NeighborSampler": "fastsample_dist.sampling.neighbor",
+    "DistContext": "fastsample_dist.comm.context",
+    "DistData": "fastsample_dist.pipeline.data",
+    "DistLoader": "fastsample_dist.pipeline.loader",
+}
+_SUBMODULES = (
+    "bench", "comm", "features", "graph", "interop", "ops", "pipeline", "sampling", "testing", "train",
+)  # fmt: skip
+
+__all__ = ["__version__", *_PUBLIC, *_SUBMODULES]
+
+
+def __getattr__(name: str) -> object:
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Collectives: one `Communicator` interface over torch.distributed, MPI and a single process."""

@@ -1,0 +1,152 @@
+"""A graph's topology as in-neighbour lists (compressed sparse columns).
+
+`indptr` int64 [N + 1] and `indices` [E]: the sources of the edges into node v are
+`indices[indptr[v] : indptr[v + 1]]`, in canonical order: ascending original id. A partitioned graph is
+relabelled, so there a row is sorted by `orig_ids[source]` and the order survives relabelling; that is what
+lets a sample be the same in every partitioning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+INT32_MAX_NODES = 2**31 - 1
+
+
+def id_dtype(num_nodes: int) -> torch.dtype:
+    """int32 while every node id fits, else int64."""
+    return torch.int32 if num_nodes <= INT32_MAX_NODES else torch.int64
+
+
+@dataclass(frozen=True, eq=False)
+class CSCGraph:
+    """In-neighbour lists of a directed graph.
+
+    Attributes:
+      indptr: int64 [num_nodes + 1]; row offsets, non-decreasing, `indptr[0] == 0`.
+      indices: int32 | int64 [num_edges]; source node ids, rows in canonical order (see the module text).
+      weights: float32 | float64 [num_edges] or None; one weight per edge.
+      orig_ids: int64 [num_nodes] or None; original id of each node, None when ids are original already.
+    Raises:
+      ValueError: a wrong dtype, a wrong shape, or offsets that do not end at num_edges. Ids inside `indices`
+        are not read here (a mapped graph stays untouched); `validate()` reads them all.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    weights: Tensor | None = None
+    orig_ids: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("indptr", "indices", "weights", "orig_ids"):
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, name, torch.from_numpy(value))
+        _check_column("indptr", self.indptr, (torch.int64,))
+        _check_column("indices", self.indices, (torch.int32, torch.int64))
+        if self.indptr.numel() == 0:
+            raise ValueError("indptr is empty; a graph of N nodes needs N + 1 offsets, at least [0].")
+        first, last = int(self.indptr[0]), int(self.indptr[-1])
+        if first != 0 or last != self.indices.numel():
+            raise ValueError(
+                f"indptr runs from {first} to {last} but indices has {self.indices.numel()} entries; "
+                "expected 0 to len(indices)."
+            )
+        if self.weights is not None:
+            _check_column("weights", self.weights, (torch.float32, torch.float64), self.num_edges)
+        if self.orig_ids is not None:
+            _check_column("orig_ids", self.orig_ids, (torch.int64,), self.num_nodes)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes (rows)."""
+        return self.indptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of directed edges."""
+        return self.indices.numel()
+
+    def in_degrees(self) -> Tensor:
+        """In-degree of every node, int64 [num_nodes]."""
+        return self.indptr[1:] - self.indptr[:-1]
+
+    def validate(self) -> None:
+        """Read the whole graph and refuse offsets that decrease or source ids outside 0 .. num_nodes - 1.
+
+        Raises:
+          ValueError: names the first bad row or the bad ids. Cost: O(num_nodes + num_edges).
+        """
+        degrees = self.in_degrees()
+        if bool((degrees < 0).any()):
+            row = int(torch.nonzero(degrees < 0)[0])
+            raise ValueError(f"indptr decreases at node {row}; offsets must be non-decreasing.")
+        if self.num_edges:
+            low, high = int(self.indices.min()), int(self.indices.max())
+            if low < 0 or high >= self.num_nodes:
+                raise ValueError(
+                    f"indices holds node ids from {low} to {high}; expected 0 to {self.num_nodes - 1}."
+                )
+
+    @classmethod
+    def from_edge_index(
+        cls, src: Tensor, dst: Tensor, num_nodes: int, weights: Tensor | None = None
+    ) -> CSCGraph:
+        """Build the graph of the edges src[i] -> dst[i]; parallel edges are kept.
+
+        Args:
+          src: integer [num_edges]; source node ids.
+          dst: integer [num_edges]; destination node ids.
+          num_nodes: number of nodes; ids are 0 .. num_nodes - 1.
+          weights: float [num_edges] or None; follows its edge.
+        Returns:
+          CSCGraph whose row v lists the sources of the edges into v, ascending; int32 ids when they fit.
+        Raises:
+          ValueError: lengths differ, or an id is negative or >= num_nodes.
+        """
+        src, dst = torch.as_tensor(src).reshape(-1), torch.as_tensor(dst).reshape(-1)
+        for name, ids in (("src", src), ("dst", dst)):
+            _check_ids(name, ids, num_nodes)
+        if src.numel() != dst.numel():
+            raise ValueError(f"src has {src.numel()} entries and dst has {dst.numel()}; they must be equal.")
+        order = _row_major_order(src.numpy(), dst.numpy(), num_nodes)
+        indptr = np.zeros(num_nodes + 1, dtype=np.int64)
+        np.cumsum(np.bincount(dst.numpy(), minlength=num_nodes), out=indptr[1:])
+        indices = src[torch.from_numpy(order)].to(id_dtype(num_nodes))
+        if weights is not None:
+            weights = torch.as_tensor(weights)
+            if weights.shape != src.shape:
+                raise ValueError(
+                    f"weights has shape {tuple(weights.shape)} but there are {src.numel()} edges; pass one each."
+                )
+            weights = weights[torch.from_numpy(order)]
+        return cls(torch.from_numpy(indptr), indices, weights)
+
+
+def _row_major_order(src: np.ndarray, dst: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Permutation that sorts edges by (dst, src), stable for parallel edges."""
+    if num_nodes <= 2**31:  # dst * num_nodes + src fits in int64: one radix sort instead of two
+        return np.argsort(dst.astype(np.int64) * num_nodes + src.astype(np.int64), kind="stable")
+    return np.lexsort((src, dst))
+
+
+def _check_column(name: str, value: Tensor, dtypes: tuple[torch.dtype, ...], length: int | None = None) -> None:
+    expected = " or ".join(str(dtype) for dtype in dtypes)
+    if not isinstance(value, Tensor) or value.dim() != 1 or value.dtype not in dtypes:
+        found = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(type(value))
+        raise ValueError(f"{name} is {found}; expected a one-dimensional tensor of {expected}.")
+    if length is not None and value.numel() != length:
+        raise ValueError(f"{name} has {value.numel()} entries; expected {length}.")
+
+
+def _check_ids(name: str, ids: Tensor, num_nodes: int) -> None:
+    if ids.dtype.is_floating_point or ids.dtype in (torch.bool, torch.complex64, torch.complex128):
+        raise ValueError(f"{name} is {ids.dtype}; node ids must be integers.")
+    if ids.numel():
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= num_nodes:
+            raise ValueError(f"{name} holds node ids from {low} to {high}; expected 0 to {num_nodes - 1}.")

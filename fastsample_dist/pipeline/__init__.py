@@ -1,0 +1,1 @@
+"""From a partition on disk to a stream of mini-batches: DistData, DistLoader, prefetching."""

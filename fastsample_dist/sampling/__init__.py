@@ -1,0 +1,1 @@
+"""Samplers: seeds in, message flow graphs (MFGs) out; one process, hybrid and vanilla schemes."""

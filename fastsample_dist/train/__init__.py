@@ -1,0 +1,1 @@
+"""Models, the training step, gradients, metrics and checkpoints."""
