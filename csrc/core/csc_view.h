@@ -1,0 +1,27 @@
+// A typed, read-only view of in-neighbour lists (FsGraph with its id type resolved).
+#ifndef FS_CORE_CSC_VIEW_H_
+#define FS_CORE_CSC_VIEW_H_
+
+#include <stdint.h>
+
+#include "platform.h"
+
+namespace fs {
+
+template <typename Id>
+struct CscView {
+  const int64_t* indptr;    // [num_rows + 1]
+  const Id* indices;        // [num_edges]
+  const int64_t* orig_ids;  // [num_rows] or null: row r is original node r
+  int64_t num_rows;
+  int64_t num_edges;
+
+  FS_HD bool has_row(int64_t row) const { return row >= 0 && row < num_rows; }
+  FS_HD uint64_t orig_id(int64_t row) const {
+    return static_cast<uint64_t>(orig_ids == nullptr ? row : orig_ids[row]);
+  }
+};
+
+}  // namespace fs
+
+#endif  // FS_CORE_CSC_VIEW_H_

@@ -1,0 +1,113 @@
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
+//
+// Two levels of keys. A stage key is one Philox block keyed by rng_seed over (domain, stage, step): a stage is a hop of
+// sampling or a layer of dropout. A node's stream is the sequence of Philox blocks keyed by the stage key over
+// (block number, original node id). Nothing else enters, so a draw is the same on every thread, rank, partition and
+// device, and every part of the counter keeps its full 64 bits.
+#ifndef FS_CORE_PHILOX_H_
+#define FS_CORE_PHILOX_H_
+
+#include <stdint.h>
+
+#include "platform.h"
+
+namespace fs {
+
+struct StageKey {
+  uint32_t k0, k1;
+};
+
+enum RandomDomain : uint32_t { kSampling = 1, kDropout = 2 };
+
+constexpr uint32_t kPhiloxM0 = 0xD2511F53u;
+constexpr uint32_t kPhiloxM1 = 0xCD9E8D57u;
+constexpr uint32_t kPhiloxW0 = 0x9E3779B9u;
+constexpr uint32_t kPhiloxW1 = 0xBB67AE85u;
+constexpr int kPhiloxRounds = 10;
+
+// Replaces counter c[0..3] by its Philox4x32-10 block.
+FS_HD void philox_block(StageKey key, uint32_t c[4]) {
+  uint32_t k0 = key.k0, k1 = key.k1;
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const uint64_t p0 = static_cast<uint64_t>(kPhiloxM0) * c[0];
+    const uint64_t p1 = static_cast<uint64_t>(kPhiloxM1) * c[2];
+    const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0;
+    const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1;
+    c[1] = static_cast<uint32_t>(p1);
+    c[3] = static_cast<uint32_t>(p0);
+    c[0] = n0;
+    c[2] = n2;
+    k0 += kPhiloxW0;
+    k1 += kPhiloxW1;
+  }
+}
+
+FS_HD StageKey stage_key(uint64_t rng_seed, RandomDomain domain, uint32_t stage, uint64_t step) {
+  uint32_t c[4] = {domain, stage, static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32)};
+  philox_block({static_cast<uint32_t>(rng_seed), static_cast<uint32_t>(rng_seed >> 32)}, c);
+  return {c[0], c[1]};
+}
+
+// The stream of 32-bit words of one node.
+class NodeStream {
+ public:
+  FS_HD NodeStream(StageKey key, uint64_t orig_id) : key_(key), orig_id_(orig_id) {}
+
+  FS_HD uint32_t next() {
+    if (used_ == 4) {
+      words_[0] = static_cast<uint32_t>(block_);
+      words_[1] = static_cast<uint32_t>(block_ >> 32);
+      words_[2] = static_cast<uint32_t>(orig_id_);
+      words_[3] = static_cast<uint32_t>(orig_id_ >> 32);
+      philox_block(key_, words_);
+      ++block_;
+      used_ = 0;
+    }
+    return words_[used_++];
+  }
+
+  // Uniform in 0 .. n - 1, exactly (Lemire's multiply-shift with rejection, TOMACS 2019). n >= 1.
+  FS_HD uint64_t below(uint64_t n) {
+    if (n <= 0xFFFFFFFFull) {
+      const uint32_t bound = static_cast<uint32_t>(n);
+      uint64_t product = static_cast<uint64_t>(next()) * bound;
+      if (static_cast<uint32_t>(product) < bound) {
+        const uint32_t biased = (0u - bound) % bound;
+        while (static_cast<uint32_t>(product) < biased) product = static_cast<uint64_t>(next()) * bound;
+      }
+      return product >> 32;
+    }
+    const uint64_t biased = (0ull - n) % n;
+    uint64_t low, high;
+    do {
+      const uint64_t word = next64();
+      low = word * n;
+      high = multiply_high(word, n);
+    } while (low < biased);
+    return high;
+  }
+
+ private:
+  FS_HD uint64_t next64() {
+    const uint64_t low = next();
+    return low | static_cast<uint64_t>(next()) << 32;
+  }
+
+  static FS_HD uint64_t multiply_high(uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH__)
+    return __umul64hi(a, b);
+#else
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
+#endif
+  }
+
+  StageKey key_;
+  uint64_t orig_id_;
+  uint64_t block_ = 0;
+  uint32_t words_[4];
+  int used_ = 4;
+};
+
+}  // namespace fs
+
+#endif  // FS_CORE_PHILOX_H_

@@ -1,0 +1,79 @@
+// gather_rows and merge_rows: rows of a table by id, with the cache lines of rows ahead requested early.
+#include <string.h>
+
+#include "parallel_rows.h"
+#include "status.h"
+#include "vector/vector_kernels.h"
+
+namespace fs {
+namespace {
+
+constexpr int64_t kRowsAhead = 8;
+constexpr int64_t kPrefetchBytes = 512;
+
+template <typename Id>
+FsStatus check_ids(const Id* ids, int64_t num_ids, int64_t num_rows) {
+  for (int64_t i = 0; i < num_ids; ++i) {
+    if (ids[i] < 0 || ids[i] >= num_rows) {
+      return fail(FS_INVALID_ARGUMENT, "gather_rows: id %lld at position %lld; expected 0 to %lld",
+                  static_cast<long long>(ids[i]), static_cast<long long>(i), static_cast<long long>(num_rows) - 1);
+    }
+  }
+  return FS_OK;
+}
+
+template <typename Id>
+void gather(const char* rows, int64_t row_bytes, const Id* ids, int64_t begin, int64_t end, char* out) {
+  for (int64_t i = begin; i < end; ++i) {
+    if (i + kRowsAhead < end) {
+      const char* ahead = rows + static_cast<int64_t>(ids[i + kRowsAhead]) * row_bytes;
+      for (int64_t at = 0; at < row_bytes && at < kPrefetchBytes; at += 64) __builtin_prefetch(ahead + at);
+    }
+    memcpy(out + i * row_bytes, rows + static_cast<int64_t>(ids[i]) * row_bytes, static_cast<size_t>(row_bytes));
+  }
+}
+
+bool is_convertible(int32_t in_type, int32_t out_type) {
+  if (in_type == out_type) return in_type >= FS_FLOAT32 && in_type <= FS_INT16;
+  const bool known = in_type >= FS_FLOAT32 && in_type <= FS_INT16;
+  return known && (out_type == FS_FLOAT32 || out_type == FS_FLOAT64 || out_type == FS_BFLOAT16);
+}
+
+}  // namespace
+}  // namespace fs
+
+extern "C" {
+
+FsStatus fs_gather_rows(const void* rows, int64_t num_rows, int64_t row_bytes, int32_t id_type, const void* ids,
+                        int64_t num_ids, void* out, int32_t num_threads) {
+  return fs::with_id_type("gather_rows", id_type, [&](auto zero) {
+    using Id = decltype(zero);
+    const Id* typed_ids = static_cast<const Id*>(ids);
+    const FsStatus status = fs::check_ids(typed_ids, num_ids, num_rows);
+    if (status != FS_OK || row_bytes == 0) return status;
+    fs::parallel_rows(num_ids, row_bytes, num_threads, [&](int64_t begin, int64_t end) {
+      fs::gather(static_cast<const char*>(rows), row_bytes, typed_ids, begin, end, static_cast<char*>(out));
+    });
+    return FS_OK;
+  });
+}
+
+FsStatus fs_merge_rows(const FsRowPair* pair, const int64_t* places, int64_t num_out, int32_t out_type, void* out,
+                       int32_t num_threads) {
+  if (!fs::is_convertible(pair->in_type, out_type)) {
+    return fs::fail(FS_INVALID_ARGUMENT, "merge_rows: no conversion from type %d to type %d", pair->in_type, out_type);
+  }
+  for (int64_t i = 0; i < num_out; ++i) {
+    if (places[i] >= pair->num_own || -1 - places[i] >= pair->num_fetched) {
+      return fs::fail(FS_INVALID_ARGUMENT, "merge_rows: place %lld at position %lld; expected %lld to %lld",
+                      static_cast<long long>(places[i]), static_cast<long long>(i),
+                      static_cast<long long>(-pair->num_fetched), static_cast<long long>(pair->num_own) - 1);
+    }
+  }
+  fs::parallel_rows(num_out, pair->row_width * 4, num_threads, [&](int64_t begin, int64_t end) {
+    fs::vector_kernels().merge_rows(*pair, places, out_type, out, begin, end);
+  });
+  return FS_OK;
+}
+
+}  // extern "C"

@@ -1,0 +1,174 @@
+// act_dropout and its gradient over a run of rows.
+//
+// A row's columns come in groups of 128, and a group takes 16 Philox blocks of the row's stream. Block l of the group gives
+// 8 variates of 16 bits, for the columns 32 w + 16 h + l (w: word 0 .. 3, h: 0 = low half, 1 = high half). Sixteen
+// neighbouring columns thus use sixteen neighbouring blocks: one vector of 32-bit lanes, without any shuffle.
+#ifndef FS_CPU_VECTOR_DROPOUT_ROWS_H_
+#define FS_CPU_VECTOR_DROPOUT_ROWS_H_
+
+#include "number_access.h"
+#include "philox.h"
+#include "vector_kernels.h"
+
+namespace fs {
+namespace {
+
+constexpr int kLanes = 16;        // blocks side by side
+constexpr int kGroup = 8 * kLanes;  // columns covered by them
+
+// words[w][l]: word w of block first_block + l of the node's stream.
+FS_HD void philox_lanes(StageKey key, uint64_t node, uint64_t first_block, uint32_t words[4][kLanes]) {
+  uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
+  for (int l = 0; l < kLanes; ++l) {
+    const uint64_t block = first_block + static_cast<uint64_t>(l);
+    c0[l] = static_cast<uint32_t>(block);
+    c1[l] = static_cast<uint32_t>(block >> 32);
+    c2[l] = static_cast<uint32_t>(node);
+    c3[l] = static_cast<uint32_t>(node >> 32);
+  }
+  uint32_t k0 = key.k0, k1 = key.k1;
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+#pragma omp simd
+    for (int l = 0; l < kLanes; ++l) {
+      const uint64_t p0 = static_cast<uint64_t>(kPhiloxM0) * c0[l];
+      const uint64_t p1 = static_cast<uint64_t>(kPhiloxM1) * c2[l];
+      const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[l] ^ k0;
+      const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c3[l] ^ k1;
+      c1[l] = static_cast<uint32_t>(p1);
+      c3[l] = static_cast<uint32_t>(p0);
+      c0[l] = n0;
+      c2[l] = n2;
+    }
+    k0 += kPhiloxW0;
+    k1 += kPhiloxW1;
+  }
+  for (int l = 0; l < kLanes; ++l) {
+    words[0][l] = c0[l];
+    words[1][l] = c1[l];
+    words[2][l] = c2[l];
+    words[3][l] = c3[l];
+  }
+}
+
+// factors[c] for the columns of one group: 0 where the element drops, else the scale.
+template <typename Real>
+FS_HD void group_factors(StageKey key, uint64_t node, int64_t group, uint32_t threshold, Real scale,
+                         Real factors[kGroup]) {
+  uint32_t words[4][kLanes];
+  philox_lanes(key, node, static_cast<uint64_t>(group) * kLanes, words);
+  for (int w = 0; w < 4; ++w) {
+#pragma omp simd
+    for (int l = 0; l < kLanes; ++l) {
+      factors[32 * w + l] = (words[w][l] & 0xFFFFu) >= threshold ? scale : Real(0);
+      factors[32 * w + kLanes + l] = (words[w][l] >> 16) >= threshold ? scale : Real(0);
+    }
+  }
+}
+
+template <typename Real>
+FS_HD Real activate(Real value, bool relu) {
+  return relu && value < Real(0) ? Real(0) : value;  // NaN passes
+}
+
+template <typename T, bool kRelu>
+void dropout_row(const FsActDropout& spec, StageKey key, int64_t row, const T* x, T* y) {
+  using Real = typename Arithmetic<T>::type;
+  const int64_t width = spec.width;
+  if (spec.drop_threshold == 0) {
+#pragma omp simd
+    for (int64_t c = 0; c < width; ++c) store(y + c, activate(load(x[c]), kRelu));
+    return;
+  }
+  const Real scale = Real(65536) / static_cast<Real>(65536 - static_cast<int32_t>(spec.drop_threshold));
+  const uint64_t node = static_cast<uint64_t>(spec.node_ids[row]);
+  Real factors[kGroup];
+  for (int64_t base = 0; base < width; base += kGroup) {
+    group_factors(key, node, base / kGroup, spec.drop_threshold, scale, factors);
+    const int64_t columns = width - base < kGroup ? width - base : kGroup;
+#pragma omp simd
+    for (int64_t c = 0; c < columns; ++c) {
+      const Real value = activate(load(x[base + c]), kRelu) * factors[c];
+      store(y + base + c, factors[c] == Real(0) ? Real(0) : value);  // a dropped infinity is 0, not NaN
+    }
+  }
+}
+
+template <typename T, bool kRelu>
+void dropout_grad_row(const FsActDropout& spec, StageKey key, int64_t row, const T* y, const T* grad_y, T* grad_x) {
+  using Real = typename Arithmetic<T>::type;
+  const int64_t width = spec.width;
+  const Real scale = Real(65536) / static_cast<Real>(65536 - static_cast<int32_t>(spec.drop_threshold));
+  if (kRelu || spec.drop_threshold == 0) {
+    // After ReLU the output itself is the mask: it is 0 where the input was not positive and where it dropped.
+#pragma omp simd
+    for (int64_t c = 0; c < width; ++c) {
+      const bool passes = !kRelu || load(y[c]) != Real(0);
+      store(grad_x + c, passes ? load(grad_y[c]) * scale : Real(0));
+    }
+    return;
+  }
+  const uint64_t node = static_cast<uint64_t>(spec.node_ids[row]);
+  Real factors[kGroup];
+  for (int64_t base = 0; base < width; base += kGroup) {
+    group_factors(key, node, base / kGroup, spec.drop_threshold, scale, factors);
+    const int64_t columns = width - base < kGroup ? width - base : kGroup;
+#pragma omp simd
+    for (int64_t c = 0; c < columns; ++c) store(grad_x + base + c, load(grad_y[base + c]) * factors[c]);
+  }
+}
+
+template <typename T, bool kRelu>
+void dropout_rows(const FsActDropout& spec, const T* x, T* y, int64_t begin, int64_t end) {
+  const StageKey key = stage_key(spec.rng_seed, kDropout, static_cast<uint32_t>(spec.layer), spec.step);
+  for (int64_t row = begin; row < end; ++row) {
+    dropout_row<T, kRelu>(spec, key, row, x + row * spec.width, y + row * spec.width);
+  }
+}
+
+template <typename T, bool kRelu>
+void dropout_grad_rows(const FsActDropout& spec, const T* y, const T* grad_y, T* grad_x, int64_t begin, int64_t end) {
+  const StageKey key = stage_key(spec.rng_seed, kDropout, static_cast<uint32_t>(spec.layer), spec.step);
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t at = row * spec.width;
+    dropout_grad_row<T, kRelu>(spec, key, row, y == nullptr ? nullptr : y + at, grad_y + at, grad_x + at);
+  }
+}
+
+template <typename T>
+void act_dropout_typed(const FsActDropout& spec, const void* x, void* y, int64_t begin, int64_t end) {
+  if (spec.activation == FS_RELU) {
+    dropout_rows<T, true>(spec, static_cast<const T*>(x), static_cast<T*>(y), begin, end);
+  } else {
+    dropout_rows<T, false>(spec, static_cast<const T*>(x), static_cast<T*>(y), begin, end);
+  }
+}
+
+template <typename T>
+void act_dropout_grad_typed(const FsActDropout& spec, const void* y, const void* grad_y, void* grad_x, int64_t begin,
+                            int64_t end) {
+  const T* typed_y = static_cast<const T*>(y);
+  const T* typed_grad = static_cast<const T*>(grad_y);
+  if (spec.activation == FS_RELU) {
+    dropout_grad_rows<T, true>(spec, typed_y, typed_grad, static_cast<T*>(grad_x), begin, end);
+  } else {
+    dropout_grad_rows<T, false>(spec, typed_y, typed_grad, static_cast<T*>(grad_x), begin, end);
+  }
+}
+
+void act_dropout(const FsActDropout& spec, const void* x, void* y, int64_t begin, int64_t end) {
+  if (spec.type == FS_FLOAT32) act_dropout_typed<float>(spec, x, y, begin, end);
+  if (spec.type == FS_FLOAT64) act_dropout_typed<double>(spec, x, y, begin, end);
+  if (spec.type == FS_BFLOAT16) act_dropout_typed<Bfloat16>(spec, x, y, begin, end);
+}
+
+void act_dropout_grad(const FsActDropout& spec, const void* y, const void* grad_y, void* grad_x, int64_t begin,
+                      int64_t end) {
+  if (spec.type == FS_FLOAT32) act_dropout_grad_typed<float>(spec, y, grad_y, grad_x, begin, end);
+  if (spec.type == FS_FLOAT64) act_dropout_grad_typed<double>(spec, y, grad_y, grad_x, begin, end);
+  if (spec.type == FS_BFLOAT16) act_dropout_grad_typed<Bfloat16>(spec, y, grad_y, grad_x, begin, end);
+}
+
+}  // namespace
+}  // namespace fs
+
+#endif  // FS_CPU_VECTOR_DROPOUT_ROWS_H_

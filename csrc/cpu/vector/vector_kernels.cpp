@@ -1,0 +1,22 @@
+// One instruction set's table of vector kernels; compiled once per set with FS_ISA naming it. Everything is in an unnamed
+// namespace and nothing of the C++ library is used, so that no function of a wide build can be linked into a narrow one.
+#include "vector_kernels.h"
+
+#include "aggregate_rows.h"
+#include "dropout_rows.h"
+#include "merge_rows.h"
+
+#define FS_JOIN_(a, b) a##b
+#define FS_JOIN(a, b) FS_JOIN_(a, b)
+#define FS_TEXT_(a) #a
+#define FS_TEXT(a) FS_TEXT_(a)
+
+namespace fs {
+
+const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
+  static const VectorKernels kernels = {FS_TEXT(FS_ISA), aggregate,        aggregate_grad_x, aggregate_grad_weights,
+                                        act_dropout,     act_dropout_grad, merge_rows};
+  return kernels;
+}
+
+}  // namespace fs

@@ -1,0 +1,54 @@
+// The kernels that profit from wide vectors, as a table of functions. vector_kernels.cpp is compiled once per instruction
+// set; isa.cpp picks the table at run time. Every table gives the same bits: each output column is computed by the same
+// sequence of scalar operations (no contraction, no reassociation).
+#ifndef FS_CPU_VECTOR_KERNELS_H_
+#define FS_CPU_VECTOR_KERNELS_H_
+
+#include <stdint.h>
+
+#include "fastsample.h"
+
+namespace fs {
+
+// In-edges grouped by source, for the backward pass. Edges of a source are ascending, so that sums have one order.
+struct SourceLists {
+  const int64_t* offsets;  // [num_src + 1]
+  const int64_t* edges;    // [num_edges] edge numbers
+  const int64_t* edge_dst; // [num_edges] destination of each edge
+};
+
+struct AggregateBuffers {
+  const void* x;
+  void* out;
+  int64_t out_stride;
+  int64_t* arg;
+};
+
+struct AggregateGrads {
+  const void* x;
+  const int64_t* arg;
+  const void* grad_out;
+  int64_t grad_stride;
+  void* grad_x;
+  void* grad_weights;
+};
+
+struct VectorKernels {
+  const char* name;
+  // Rows begin .. end of the forward pass (destinations).
+  void (*aggregate)(const FsAggregation&, const AggregateBuffers&, int64_t begin, int64_t end);
+  // Sources begin .. end of the gradient of x.
+  void (*aggregate_grad_x)(const FsAggregation&, const AggregateGrads&, const SourceLists&, int64_t begin, int64_t end);
+  // Destinations begin .. end of the gradient of the weights.
+  void (*aggregate_grad_weights)(const FsAggregation&, const AggregateGrads&, int64_t begin, int64_t end);
+  void (*act_dropout)(const FsActDropout&, const void* x, void* y, int64_t begin, int64_t end);
+  void (*act_dropout_grad)(const FsActDropout&, const void* y, const void* grad_y, void* grad_x, int64_t begin,
+                           int64_t end);
+  void (*merge_rows)(const FsRowPair&, const int64_t* places, int32_t out_type, void* out, int64_t begin, int64_t end);
+};
+
+const VectorKernels& vector_kernels();  // the table in use
+
+}  // namespace fs
+
+#endif  // FS_CPU_VECTOR_KERNELS_H_

@@ -1,0 +1,175 @@
+/* fastsample: the C ABI of the compiled core. Raw pointers and sizes only: no torch, no Python.
+ *
+ * Conventions
+ *   - Every function that can fail returns an FsStatus; fs_last_error() then holds one line for the calling thread:
+ *     what was found, what was expected.
+ *   - Arrays are owned by the caller, contiguous and row-major, unless a comment says otherwise.
+ *   - Node ids and edge positions inside one call share one integer type, `id_type` (FS_INT32 or FS_INT64).
+ *   - num_threads >= 1 is the number of OpenMP threads; results never depend on it.
+ *   - Random choices follow core/philox.h: they depend on (rng_seed, step, hop or layer, original node id) alone.
+ */
+#ifndef FASTSAMPLE_H_
+#define FASTSAMPLE_H_
+
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define FS_API __attribute__((visibility("default")))
+#else
+#define FS_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FS_ABI_VERSION 1
+
+typedef enum { FS_OK = 0, FS_INVALID_ARGUMENT = 1, FS_OUT_OF_MEMORY = 2, FS_DEVICE_ERROR = 3 } FsStatus;
+
+typedef enum {
+  FS_INT32 = 0,
+  FS_INT64 = 1,
+  FS_FLOAT32 = 2,
+  FS_FLOAT64 = 3,
+  FS_BFLOAT16 = 4,
+  FS_FLOAT16 = 5,
+  FS_INT8 = 6,
+  FS_UINT8 = 7,
+  FS_INT16 = 8
+} FsType;
+
+typedef enum { FS_SUM = 0, FS_MEAN = 1, FS_MAX = 2 } FsReduce;
+typedef enum { FS_IDENTITY = 0, FS_RELU = 1 } FsActivation;
+
+/* ---- library ---- */
+FS_API int32_t fs_abi_version(void);
+FS_API const char* fs_last_error(void); /* of the calling thread; valid until its next failing call */
+/* Instruction set of the vector kernels: "baseline", "avx2" or "avx512". fs_set_isa refuses what the machine lacks
+ * and affects the whole process; every set gives the same bits. */
+FS_API const char* fs_isa(void);
+FS_API FsStatus fs_set_isa(const char* name);
+
+/* ---- sampling ---- */
+/* In-neighbour lists of `num_rows` nodes. Row r lists the sources of the edges into r in canonical order (ascending
+ * original id); source ids may exceed num_rows when the view is a slice of a larger graph. */
+typedef struct {
+  const int64_t* indptr;   /* [num_rows + 1] */
+  const void* indices;     /* [indptr[num_rows]], id_type */
+  const int64_t* orig_ids; /* [num_rows] original ids, or NULL: row r is original node r */
+  int64_t num_rows;
+  int64_t num_edges;
+  int32_t id_type;
+} FsGraph;
+
+typedef struct {
+  const int64_t* fanouts; /* [num_hops], hop order from the seeds outwards; -1 takes all neighbours */
+  int32_t num_hops;
+  int32_t first_hop; /* hop number of fanouts[0], part of the generator's key */
+  int32_t replace;   /* 0: without replacement */
+  int32_t num_threads;
+  uint64_t rng_seed;
+  uint64_t step;
+} FsSampleSpec;
+
+/* One hop of a sampled mini-batch, CSC over local ids. The source nodes are nodes[0 .. num_src); the first num_dst of
+ * them are the destinations. */
+typedef struct {
+  int64_t num_dst, num_src, num_edges;
+  int64_t* indptr; /* [num_dst + 1] */
+  void* indices;   /* [num_edges] local ids < num_src, id_type */
+} FsHop;
+
+/* A sampled mini-batch; owned by the library until fs_mini_batch_free. */
+typedef struct {
+  int32_t num_hops;
+  int64_t num_nodes;
+  void* nodes; /* [num_nodes] node ids: seeds first, then in order of first appearance, id_type */
+  FsHop* hops; /* [num_hops], hops[0] is the seed side */
+} FsMiniBatch;
+
+/* Sample all hops of one mini-batch. seeds: [num_seeds] unique row ids, id_type. On success *out is the mini-batch.
+ * Refuses duplicate seeds and ids outside 0 .. num_rows - 1, in seeds and in what is sampled. */
+FS_API FsStatus fs_sample_mfg(const FsGraph* graph, const FsSampleSpec* spec, const void* seeds, int64_t num_seeds,
+                              FsMiniBatch** out);
+FS_API void fs_mini_batch_free(FsMiniBatch* batch);
+
+/* Offsets of one hop: out_indptr [num_rows_asked + 1] = prefix sums of the picks per row. Only spec->fanouts[0] is used. */
+FS_API FsStatus fs_sample_neighbors_indptr(const FsGraph* graph, const FsSampleSpec* spec, const void* rows,
+                                           int64_t num_rows_asked, int64_t* out_indptr);
+/* The picks themselves: out_neighbors [indptr[num_rows_asked]], source ids, id_type. */
+FS_API FsStatus fs_sample_neighbors(const FsGraph* graph, const FsSampleSpec* spec, const void* rows,
+                                    int64_t num_rows_asked, const int64_t* indptr, void* out_neighbors);
+
+/* Relabel one hop. dst_nodes [num_dst] unique, neighbors [num_edges]. out_src_nodes has room for num_dst + num_edges ids
+ * and receives *out_num_src of them: dst_nodes first, then the new ones in order of first appearance;
+ * out_indices [num_edges] are the local ids of `neighbors`. */
+FS_API FsStatus fs_compact(int32_t id_type, const void* dst_nodes, int64_t num_dst, const void* neighbors,
+                           int64_t num_edges, void* out_src_nodes, void* out_indices, int64_t* out_num_src);
+
+/* ---- features ---- */
+/* out[i] = rows[ids[i]]: rows [num_rows, row_bytes], ids [num_ids] id_type, out [num_ids, row_bytes]. */
+FS_API FsStatus fs_gather_rows(const void* rows, int64_t num_rows, int64_t row_bytes, int32_t id_type, const void* ids,
+                               int64_t num_ids, void* out, int32_t num_threads);
+
+/* A rank's own rows and the rows it fetched, with one place per output row (see fs_merge_rows). */
+typedef struct {
+  const void* own;     /* [num_own, row_width] in_type */
+  const void* fetched; /* [num_fetched, row_width] in_type */
+  int64_t num_own, num_fetched, row_width;
+  int32_t in_type;
+} FsRowPair;
+/* out[i] = places[i] >= 0 ? own[places[i]] : fetched[-1 - places[i]], converted from in_type to out_type (equal types,
+ * or any of float32/float16/bfloat16/float64/int8/uint8/int16 to float32, float64 or bfloat16).
+ * places [num_out] int64, out [num_out, row_width] out_type. */
+FS_API FsStatus fs_merge_rows(const FsRowPair* pair, const int64_t* places, int64_t num_out, int32_t out_type, void* out,
+                              int32_t num_threads);
+
+/* Group ids by owner. part_ranges [num_parts + 1]: part p owns ids part_ranges[p] .. part_ranges[p + 1] - 1.
+ * out_ids [num_ids]: grouped by part, input order inside a group; out_counts [num_parts];
+ * out_places [num_ids]: out_ids[out_places[i]] == ids[i] (the way back). */
+FS_API FsStatus fs_bucket_by_part(int32_t id_type, const void* ids, int64_t num_ids, const int64_t* part_ranges,
+                                  int64_t num_parts, void* out_ids, int64_t* out_counts, int64_t* out_places);
+
+/* ---- aggregation over the in-edges of an MFG ---- */
+typedef struct {
+  const int64_t* indptr; /* [num_dst + 1] */
+  const void* indices;   /* [num_edges] local source ids, id_type */
+  int64_t num_dst, num_src, num_edges;
+  int32_t id_type;
+  int32_t reduce;      /* FsReduce; a row without in-edges gives zeros */
+  const void* weights; /* [num_edges, num_heads] of `type`, or NULL: all ones */
+  int64_t num_heads;   /* columns are split evenly between heads; 1 without weights */
+  int64_t width;       /* columns of x */
+  int32_t type;        /* FS_FLOAT32, FS_FLOAT64 or FS_BFLOAT16 (accumulated in float32) */
+  int32_t num_threads;
+} FsAggregation;
+
+/* out [num_dst, out_stride] with out_stride >= width (in elements): out[v] = reduce over in-edges e of w[e] * x[src(e)].
+ * x [num_src, width]. For FS_MAX, out_arg [num_dst, width] receives the edge that won (the first of equals; -1: none). */
+FS_API FsStatus fs_aggregate(const FsAggregation* spec, const void* x, void* out, int64_t out_stride, int64_t* out_arg);
+/* Gradients. grad_out [num_dst, grad_stride]; x and arg (FS_MAX) as in the forward call.
+ * out_grad_x [num_src, width] or NULL; out_grad_weights [num_edges, num_heads] or NULL. */
+FS_API FsStatus fs_aggregate_backward(const FsAggregation* spec, const void* x, const int64_t* arg, const void* grad_out,
+                                      int64_t grad_stride, void* out_grad_x, void* out_grad_weights);
+
+/* ---- activation fused with dropout ---- */
+typedef struct {
+  const int64_t* node_ids; /* [num_rows] original node ids: the mask's key */
+  int64_t num_rows, width;
+  int32_t type; /* FS_FLOAT32, FS_FLOAT64 or FS_BFLOAT16 */
+  int32_t activation;
+  uint32_t drop_threshold; /* drop probability * 65536, 0 .. 65535: an element whose 16-bit variate is below it drops */
+  int32_t num_threads;
+  uint64_t rng_seed, step, layer;
+} FsActDropout;
+
+/* y = keep ? activation(x) * 65536 / (65536 - drop_threshold) : 0. x, y [num_rows, width]; y may be x. */
+FS_API FsStatus fs_act_dropout(const FsActDropout* spec, const void* x, void* y);
+/* grad_x from grad_y; y is the forward result (read for FS_RELU, may be NULL for FS_IDENTITY). */
+FS_API FsStatus fs_act_dropout_backward(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FASTSAMPLE_H_ */

@@ -1,0 +1,75 @@
+"""Builds the compiled core with CMake and puts it beside the Python sources (fastsample_dist/lib).
+
+The libraries have a C ABI and link neither torch nor Python, so one wheel (py3-none-<platform>) serves every Python and
+every torch. `pip install --no-build-isolation .` and `-e .` both come here.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Distribution, Extension, setup
+from setuptools.command.build_ext import build_ext
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # setuptools < 70.1 leaves the command to the wheel package
+    from wheel.bdist_wheel import bdist_wheel
+
+ROOT = Path(__file__).resolve().parent
+LIBRARIES = ("libfastsample.so", "libfastsample_cuda.so")
+
+
+def find_cmake() -> str:
+    """The cmake of this Python environment, else the one on PATH."""
+    beside = Path(sys.executable).with_name("cmake")
+    found = str(beside) if beside.exists() else shutil.which("cmake")
+    if found is None:
+        raise SystemExit("setup.py: cmake was not found; install it with `pip install cmake` and run this again.")
+    return found
+
+
+class CMakeBuild(build_ext):
+    """Configure, build and install csrc/ in place of compiling an extension module."""
+
+    def target_dir(self) -> Path:
+        in_place = self.inplace or self.editable_mode
+        return (ROOT if in_place else Path(self.build_lib).resolve()) / "fastsample_dist" / "lib"
+
+    def run(self) -> None:
+        build_dir = Path(self.build_temp).resolve() / "csrc"
+        build_dir.mkdir(parents=True, exist_ok=True)
+        cmake, target = find_cmake(), self.target_dir()
+        cuda = os.environ.get("FASTSAMPLE_CUDA", "AUTO")
+        subprocess.run([cmake, "-S", str(ROOT / "csrc"), "-B", str(build_dir), f"-DFS_CUDA={cuda}"], check=True)
+        subprocess.run([cmake, "--build", str(build_dir), "--parallel", str(os.cpu_count() or 1)], check=True)
+        subprocess.run([cmake, "--install", str(build_dir), "--prefix", str(target)], check=True)
+
+    def get_outputs(self) -> list[str]:
+        return [str(self.target_dir() / name) for name in LIBRARIES if (self.target_dir() / name).exists()]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}  # an editable install finds the libraries in the source tree, where run() put them
+
+
+class BinaryDistribution(Distribution):
+    """Has compiled files although no extension module is among them."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+class PlatformWheel(bdist_wheel):
+    """Tagged py3-none-<platform>: bound to the processor and the system, not to a Python version."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    ext_modules=[Extension("fastsample_dist.lib.fastsample", sources=[])],
+    distclass=BinaryDistribution,
+    cmdclass={"build_ext": CMakeBuild, "bdist_wheel": PlatformWheel},
+)
