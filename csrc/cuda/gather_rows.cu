@@ -32,7 +32,10 @@ __global__ void gather_rows_kernel(const Word* rows, int64_t num_rows, int64_t w
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp; i < num_ids; i += warps) {
     const int64_t id = ids[i];
     if (id < 0 || id >= num_rows) {
-      if (lane == 0) *bad_id = id;  // any of the bad ids may win: one is enough for the message
+      if (lane == 0) {  // any of several bad ids may win: one is enough for the message
+        bad_id[0] = 1;
+        bad_id[1] = id;
+      }
       continue;
     }
     for (int64_t w = lane; w < words_per_row; w += kWarp) out[i * words_per_row + w] = rows[id * words_per_row + w];

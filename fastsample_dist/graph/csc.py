@@ -88,14 +88,10 @@ class CSCGraph:
         if self.num_edges:
             low, high = int(self.indices.min()), int(self.indices.max())
             if low < 0 or high >= self.num_nodes:
-                raise ValueError(
-                    f"indices holds node ids from {low} to {high}; expected 0 to {self.num_nodes - 1}."
-                )
+                raise ValueError(f"indices holds node ids from {low} to {high}; expected 0 to {self.num_nodes - 1}.")
 
     @classmethod
-    def from_edge_index(
-        cls, src: Tensor, dst: Tensor, num_nodes: int, weights: Tensor | None = None
-    ) -> CSCGraph:
+    def from_edge_index(cls, src: Tensor, dst: Tensor, num_nodes: int, weights: Tensor | None = None) -> CSCGraph:
         """Build the graph of the edges src[i] -> dst[i]; parallel edges are kept.
 
         Args:

@@ -1,0 +1,12 @@
+"""What every test shares: tests marked `gpu` skip, with the reason, where there is no CUDA device."""
+
+import pytest
+import torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device: torch.cuda.is_available() is False"))

@@ -1,0 +1,57 @@
+"""The operators: one typed function per operator of the compiled core, registered as torch.ops.fastsample.*.
+
+Importing this package registers schemas, kernels, fake kernels and gradients; the compiled library itself is
+loaded on the first call.
+"""
+
+import torch
+
+from fastsample_dist.ops import act_dropout as _act_dropout
+from fastsample_dist.ops import aggregate as _aggregate
+from fastsample_dist.ops import compact as _compact
+from fastsample_dist.ops import fake
+from fastsample_dist.ops import gather_rows as _gather_rows
+from fastsample_dist.ops import sample_mfg as _sample_mfg
+from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
+from fastsample_dist.ops.aggregate import aggregate
+from fastsample_dist.ops.compact import bucket_by_part, compact
+from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
+from fastsample_dist.ops.library import isa, set_isa
+from fastsample_dist.ops.sample_mfg import TAKE_ALL, SampleSpec, sample_mfg, sample_neighbors
+
+__all__ = [
+    "TAKE_ALL",
+    "DropoutKey",
+    "SampleSpec",
+    "act_dropout",
+    "aggregate",
+    "bucket_by_part",
+    "compact",
+    "gather_rows",
+    "isa",
+    "merge_rows",
+    "sample_mfg",
+    "sample_neighbors",
+    "set_isa",
+]
+
+_NAMESPACE = "fastsample"
+
+
+def _register() -> torch.library.Library:
+    definitions = torch.library.Library(_NAMESPACE, "DEF")
+    for module in (_sample_mfg, _compact, _gather_rows, _aggregate, _act_dropout):
+        for name, (schema, kernel) in module.SCHEMAS.items():
+            definitions.define(name + schema)
+            definitions.impl(name, kernel, "CPU")
+            torch.library.register_fake(f"{_NAMESPACE}::{name}", getattr(fake, name), lib=definitions)
+        for name, kernel in getattr(module, "CUDA_KERNELS", {}).items():
+            definitions.impl(name, kernel, "CUDA")
+        for name, (backward, setup_context) in getattr(module, "AUTOGRAD", {}).items():
+            torch.library.register_autograd(
+                f"{_NAMESPACE}::{name}", backward, setup_context=setup_context, lib=definitions
+            )
+    return definitions
+
+
+_definitions = _register()  # the registrations live as long as this object

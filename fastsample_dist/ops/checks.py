@@ -1,0 +1,40 @@
+"""Checks on operator arguments, written once. Each states what was found, what was expected."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ID_DTYPES = (torch.int32, torch.int64)
+REAL_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ValueError(message) unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+def vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], length: int | None = None) -> Tensor:
+    """The tensor, contiguous; refused unless it is one-dimensional, of one of `dtypes`, and `length` long."""
+    expected = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    require(
+        tensor.dim() == 1 and tensor.dtype in dtypes,
+        f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; expected one dimension of {expected}.",
+    )
+    require(
+        length is None or tensor.numel() == length,
+        f"{name} has {tensor.numel()} entries; expected {length}.",
+    )
+    return tensor.contiguous()
+
+
+def matrix(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], rows: int | None = None) -> Tensor:
+    """The tensor, contiguous; refused unless it is two-dimensional, of one of `dtypes`, with `rows` rows."""
+    expected = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    require(
+        tensor.dim() == 2 and tensor.dtype in dtypes,
+        f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; expected two dimensions of {expected}.",
+    )
+    require(rows is None or tensor.shape[0] == rows, f"{name} has {tensor.shape[0]} rows; expected {rows}.")
+    return tensor.contiguous()

@@ -1,0 +1,79 @@
+"""Fake kernels: shapes and dtypes of every operator's results without running it (torch.compile, opcheck).
+
+A size that depends on the data (how many nodes a batch has) is a fresh symbolic size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def _dynamic_size() -> int:
+    return torch.library.get_ctx().new_dynamic_size()
+
+
+def sample_mfg(
+    indptr: Tensor, indices: Tensor, orig_ids: Tensor | None, seeds: Tensor, fanouts: Sequence[int], *_: object
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """The first hop has one offset more than seeds; every other size is known only after sampling."""
+    indptrs = [indptr.new_empty((seeds.shape[0] + 1 if hop == 0 else _dynamic_size(),)) for hop in range(len(fanouts))]
+    edges = [indices.new_empty((_dynamic_size(),)) for _ in fanouts]
+    return indices.new_empty((_dynamic_size(),)), indptrs, edges
+
+
+def sample_neighbors(
+    indptr: Tensor, indices: Tensor, orig_ids: Tensor | None, rows: Tensor, *_: object
+) -> tuple[Tensor, Tensor]:
+    """One offset more than rows; as many neighbours as were picked."""
+    return indptr.new_empty((rows.shape[0] + 1,)), indices.new_empty((_dynamic_size(),))
+
+
+def compact(dst_nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
+    """As many sources as there are distinct nodes."""
+    return dst_nodes.new_empty((_dynamic_size(),)), torch.empty_like(neighbors)
+
+
+def bucket_by_part(ids: Tensor, part_ranges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A permutation of ids, one count per part, one place per id."""
+    num_parts = part_ranges.shape[0] - 1
+    return torch.empty_like(ids), part_ranges.new_empty((num_parts,)), part_ranges.new_empty(ids.shape)
+
+
+def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
+    """One row per id."""
+    return rows.new_empty((ids.shape[0], *rows.shape[1:]))
+
+
+def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype) -> Tensor:
+    """One row per place."""
+    return own.new_empty((places.shape[0], own.shape[1]), dtype=dtype)
+
+
+def aggregate(indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str) -> tuple[Tensor, Tensor]:
+    """One row per destination; the winning edges only for "max"."""
+    shape = (indptr.shape[0] - 1, x.shape[1])
+    return x.new_empty(shape), indptr.new_empty(shape if reduce == "max" else (0, 0))
+
+
+def aggregate_backward(
+    grad: Tensor, edges: list[Tensor], x: Tensor, weights: Tensor | None, arg: Tensor, reduce: str, needs: list[bool]
+) -> tuple[Tensor, Tensor]:
+    """Shaped like x and weights where needed, else empty."""
+    has_weights = needs[1] and weights is not None
+    return (
+        torch.empty_like(x) if needs[0] else x.new_empty((0,)),
+        torch.empty_like(weights) if has_weights else x.new_empty((0,)),
+    )
+
+
+def act_dropout(x: Tensor, *_: object) -> Tensor:
+    """Shaped like x."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def act_dropout_backward(grad: Tensor, *_: object) -> Tensor:
+    """Shaped like the incoming gradient."""
+    return torch.empty_like(grad, memory_format=torch.contiguous_format)

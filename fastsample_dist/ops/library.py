@@ -1,0 +1,260 @@
+"""The compiled core, loaded with ctypes (which releases the GIL during calls).
+
+`core()` is libfastsample.so; `cuda_core()` is libfastsample_cuda.so or an error that says how to get it. The
+structures mirror csrc/include/fastsample.h field by field; `call` turns a status code into an exception.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+ABI_VERSION = 1
+LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
+
+INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR = 1, 2, 3
+
+TYPE_CODES = {
+    torch.int32: 0,
+    torch.int64: 1,
+    torch.float32: 2,
+    torch.float64: 3,
+    torch.bfloat16: 4,
+    torch.float16: 5,
+    torch.int8: 6,
+    torch.uint8: 7,
+    torch.int16: 8,
+}
+REDUCE_CODES = {"sum": 0, "mean": 1, "max": 2}
+ACTIVATION_CODES = {"identity": 0, "relu": 1}
+
+
+class Graph(Structure):
+    """FsGraph."""
+
+    _fields_ = (
+        ("indptr", c_void_p),
+        ("indices", c_void_p),
+        ("orig_ids", c_void_p),
+        ("num_rows", c_int64),
+        ("num_edges", c_int64),
+        ("id_type", c_int32),
+    )
+
+
+class SampleArguments(Structure):
+    """FsSampleSpec."""
+
+    _fields_ = (
+        ("fanouts", POINTER(c_int64)),
+        ("num_hops", c_int32),
+        ("first_hop", c_int32),
+        ("replace", c_int32),
+        ("num_threads", c_int32),
+        ("rng_seed", c_uint64),
+        ("step", c_uint64),
+    )
+
+
+class Hop(Structure):
+    """FsHop."""
+
+    _fields_ = (
+        ("num_dst", c_int64),
+        ("num_src", c_int64),
+        ("num_edges", c_int64),
+        ("indptr", c_void_p),
+        ("indices", c_void_p),
+    )
+
+
+class MiniBatchMemory(Structure):
+    """FsMiniBatch."""
+
+    _fields_ = (
+        ("num_hops", c_int32),
+        ("num_nodes", c_int64),
+        ("nodes", c_void_p),
+        ("hops", POINTER(Hop)),
+    )
+
+
+class RowPair(Structure):
+    """FsRowPair."""
+
+    _fields_ = (
+        ("own", c_void_p),
+        ("fetched", c_void_p),
+        ("num_own", c_int64),
+        ("num_fetched", c_int64),
+        ("row_width", c_int64),
+        ("in_type", c_int32),
+    )
+
+
+class Aggregation(Structure):
+    """FsAggregation."""
+
+    _fields_ = (
+        ("indptr", c_void_p),
+        ("indices", c_void_p),
+        ("num_dst", c_int64),
+        ("num_src", c_int64),
+        ("num_edges", c_int64),
+        ("id_type", c_int32),
+        ("reduce", c_int32),
+        ("weights", c_void_p),
+        ("num_heads", c_int64),
+        ("width", c_int64),
+        ("type", c_int32),
+        ("num_threads", c_int32),
+    )
+
+
+class ActDropout(Structure):
+    """FsActDropout."""
+
+    _fields_ = (
+        ("node_ids", c_void_p),
+        ("num_rows", c_int64),
+        ("width", c_int64),
+        ("type", c_int32),
+        ("activation", c_int32),
+        ("drop_threshold", c_uint32),
+        ("num_threads", c_int32),
+        ("rng_seed", c_uint64),
+        ("step", c_uint64),
+        ("layer", c_uint64),
+    )
+
+
+_PROTOTYPES = {
+    "fs_sample_mfg": (POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, POINTER(POINTER(MiniBatchMemory))),
+    "fs_sample_neighbors_indptr": (POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, c_void_p),
+    "fs_sample_neighbors": (POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, c_void_p, c_void_p),
+    "fs_compact": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
+    "fs_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int32),
+    "fs_merge_rows": (POINTER(RowPair), c_void_p, c_int64, c_int32, c_void_p, c_int32),
+    "fs_bucket_by_part": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
+    "fs_aggregate": (POINTER(Aggregation), c_void_p, c_void_p, c_int64, c_void_p),
+    "fs_aggregate_backward": (
+        POINTER(Aggregation), c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p,
+    ),
+    "fs_act_dropout": (POINTER(ActDropout), c_void_p, c_void_p),
+    "fs_act_dropout_backward": (POINTER(ActDropout), c_void_p, c_void_p, c_void_p),
+    "fs_set_isa": (c_char_p,),
+}  # fmt: skip
+_CUDA_PROTOTYPES = {
+    "fs_cuda_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
+}
+
+
+def _load(name: str, version_function: str, prototypes: dict[str, tuple], remedy: str) -> ctypes.CDLL:
+    path = LIBRARY_DIR / name
+    if not path.exists():
+        raise ImportError(f"{name} is not in {LIBRARY_DIR}; {remedy}")
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"{path} cannot be loaded ({error}); {remedy}") from error
+    found = getattr(library, version_function)()
+    if found != ABI_VERSION:
+        raise ImportError(f"{path} has ABI version {found}, these Python files expect {ABI_VERSION}; {remedy}")
+    for function, arguments in prototypes.items():
+        getattr(library, function).argtypes = arguments
+        getattr(library, function).restype = c_int32
+    return library
+
+
+@functools.cache
+def core() -> ctypes.CDLL:
+    """The CPU library, loaded on first use.
+
+    Raises:
+      ImportError: it is missing, damaged or of another version; the message says how to build it.
+    """
+    library = _load(
+        "libfastsample.so",
+        "fs_abi_version",
+        _PROTOTYPES,
+        "build it with `pip install --no-build-isolation -e .` in the source directory.",
+    )
+    library.fs_mini_batch_free.argtypes = (POINTER(MiniBatchMemory),)
+    library.fs_mini_batch_free.restype = None
+    library.fs_last_error.restype = c_char_p
+    library.fs_isa.restype = c_char_p
+    return library
+
+
+@functools.cache
+def cuda_core() -> ctypes.CDLL:
+    """The CUDA library, loaded on first use.
+
+    Raises:
+      ImportError: it was not built here; the message says what building it needs.
+    """
+    library = _load(
+        "libfastsample_cuda.so",
+        "fs_cuda_abi_version",
+        _CUDA_PROTOTYPES,
+        "install the CUDA toolkit (nvcc) and run `pip install --no-build-isolation -e .` again.",
+    )
+    library.fs_cuda_last_error.restype = c_char_p
+    return library
+
+
+def call(function: Callable[..., int], *arguments: object) -> None:
+    """Call an entry point of the CPU library; a failing status becomes an exception with the library's line."""
+    raise_for_status(function(*arguments), core().fs_last_error)
+
+
+def raise_for_status(status: int, last_error: Callable[[], bytes]) -> None:
+    """ValueError for refused arguments, MemoryError or RuntimeError for the rest; returns when status is 0."""
+    if status == 0:
+        return
+    message = last_error().decode(errors="replace")
+    if status == INVALID_ARGUMENT:
+        raise ValueError(message)
+    raise MemoryError(message) if status == OUT_OF_MEMORY else RuntimeError(message)
+
+
+def isa() -> str:
+    """Instruction set in use by the vector kernels: "baseline", "avx2" or "avx512"."""
+    return core().fs_isa().decode()
+
+
+def set_isa(name: str) -> None:
+    """Choose the instruction set of the vector kernels for this process; all sets give the same bits.
+
+    Raises:
+      ValueError: the name is unknown or the processor lacks it.
+    """
+    call(core().fs_set_isa, name.encode())
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Pointer to the first element, None for None."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def type_code(tensor: Tensor) -> int:
+    """The FsType of a tensor's dtype.
+
+    Raises:
+      ValueError: the compiled core has no such type.
+    """
+    if tensor.dtype not in TYPE_CODES:
+        expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in TYPE_CODES)
+        raise ValueError(f"a tensor of {tensor.dtype} was passed; expected one of {expected}.")
+    return TYPE_CODES[tensor.dtype]
+
+
+def num_threads() -> int:
+    """Threads for one operator call: torch's intra-op setting."""
+    return torch.get_num_threads()

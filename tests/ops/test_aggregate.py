@@ -1,0 +1,117 @@
+"""aggregate against the oracle: exact forward, gradcheck backward, and independence of threads and vector width."""
+
+import pytest
+import torch
+
+from fastsample_dist import ops
+from fastsample_dist.ops import reference
+from tests.ops.graphs import random_mfg
+
+REDUCTIONS = ("sum", "mean", "max")
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [0, 1, 3])
+def test_aggregate_equals_the_oracle(isa, reduce, dtype, heads, use_isa):
+    use_isa(isa)
+    indptr, indices = random_mfg(12, 30, 90)
+    x = torch.randn(30, 51).to(dtype)
+    weights = torch.randn(90, heads).to(dtype) if heads else None
+    found = ops.aggregate(indptr, indices, x, weights, reduce=reduce)
+    assert torch.equal(found, reference.aggregate(indptr, indices, x, weights, reduce=reduce))
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_aggregate_wider_than_a_tile_equals_the_oracle(reduce):
+    indptr, indices = random_mfg(5, 8, 20)
+    x, weights = torch.randn(8, 1100), torch.randn(20, 2)
+    found = ops.aggregate(indptr, indices, x, weights, reduce=reduce)
+    assert torch.equal(found, reference.aggregate(indptr, indices, x, weights, reduce=reduce))
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_int64_ids_give_the_same_rows(reduce):
+    indptr, indices = random_mfg(12, 30, 90)
+    x = torch.randn(30, 9)
+    assert torch.equal(
+        ops.aggregate(indptr, indices, x, reduce=reduce), ops.aggregate(indptr, indices.long(), x, reduce=reduce)
+    )
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("heads", [0, 1, 2])
+def test_gradients(reduce, heads):
+    indptr, indices = random_mfg(5, 9, 20)
+    x = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(20, heads, dtype=torch.float64, requires_grad=True) if heads else None
+    assert torch.autograd.gradcheck(
+        lambda x, w: ops.aggregate(indptr, indices, x, w, reduce=reduce), (x, weights), check_undefined_grad=False
+    )
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_equal_autograd_through_the_oracle(reduce, dtype):
+    indptr, indices = random_mfg(12, 30, 90)
+    grads = []
+    for function in (ops.aggregate, reference.aggregate):
+        torch.manual_seed(0)
+        x = torch.randn(30, 16).to(dtype).requires_grad_()
+        weights = torch.randn(90).to(dtype).requires_grad_()
+        out = function(indptr, indices, x, weights, reduce=reduce)
+        out.backward(torch.randn(12, 16).to(dtype))
+        grads.append((x.grad, weights.grad))
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 5e-2}[dtype]
+    for found, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_threads_and_vector_width_never_change_a_bit(reduce, use_isa):
+    indptr, indices = random_mfg(3000, 5000, 30_000)
+    results = []
+    for threads, isa in ((1, "baseline"), (2, "avx2"), (4, "avx512")):
+        torch.manual_seed(1)
+        use_isa(isa)
+        torch.set_num_threads(threads)
+        x = torch.randn(5000, 40, requires_grad=True)
+        weights = torch.randn(30_000, 4, requires_grad=True)
+        out = ops.aggregate(indptr, indices, x, weights, reduce=reduce)
+        out.backward(torch.randn(3000, 40))
+        results.append((out.detach(), x.grad, weights.grad))
+    torch.set_num_threads(1)
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+def test_max_keeps_a_nan_and_gives_the_gradient_to_the_first_of_equals():
+    x = torch.tensor([[1.0, float("nan")], [1.0, 2.0], [0.5, 9.0]], requires_grad=True)
+    out = ops.aggregate(torch.tensor([0, 3]), torch.tensor([0, 1, 2]), x, reduce="max")
+    out.sum().backward()
+    assert out[0, 0] == 1 and out[0, 1].isnan() and x.grad.tolist() == [[1, 1], [0, 0], [0, 0]]
+
+
+def test_no_destinations():
+    out = ops.aggregate(torch.tensor([0]), torch.empty(0, dtype=torch.int32), torch.rand(3, 4), reduce="mean")
+    assert out.shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"indices": torch.tensor([0, 30])}, "edge 1 has source 30; expected 0 to 29"),
+        ({"indptr": torch.tensor([0, 1, 1])}, "indptr runs from 0 to 1; expected 0 to 2"),
+        ({"x": torch.rand(30, 4).half()}, "x is torch.float16"),
+        ({"weights": torch.rand(3)}, r"weights has shape \(3,\); expected 2 rows, one per edge"),
+        ({"weights": torch.rand(2, 3)}, "4 columns cannot be split between 3 heads"),
+        ({"reduce": "prod"}, "reduce is 'prod'; expected 'sum', 'mean' or 'max'"),
+    ],
+)
+def test_wrong_arguments_are_refused(change, message):
+    arguments = {
+        "indptr": torch.tensor([0, 1, 2]), "indices": torch.tensor([0, 1]), "x": torch.rand(30, 4), **change,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+        ops.aggregate(**arguments)

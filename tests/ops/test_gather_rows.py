@@ -1,0 +1,90 @@
+"""gather_rows and merge_rows against their oracles; on CUDA where there is a device."""
+
+import pytest
+import torch
+
+from fastsample_dist import ops
+from fastsample_dist.ops import library, reference
+
+NARROW = (torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [*NARROW, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(50, 7), (50, 128), (50,), (50, 2, 3), (50, 0)])
+@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
+def test_gather_rows_equals_the_oracle(dtype, shape, id_dtype):
+    rows = (torch.rand(shape) * 100).to(dtype)
+    ids = torch.randint(0, 50, (80,)).to(id_dtype)
+    assert torch.equal(ops.gather_rows(rows, ids), reference.gather_rows(rows, ids))
+
+
+def test_gather_rows_of_no_ids_is_empty():
+    assert ops.gather_rows(torch.rand(4, 3), torch.empty(0, dtype=torch.int64)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("bad", [-1, 50])
+def test_gather_rows_refuses_an_id_outside(bad):
+    with pytest.raises(ValueError, match=f"id {bad} at position 1; expected 0 to 49"):
+        ops.gather_rows(torch.rand(50, 2), torch.tensor([0, bad]))
+
+
+@pytest.mark.parametrize("in_dtype", NARROW)
+@pytest.mark.parametrize("out_dtype", [None, torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+def test_merge_rows_equals_the_oracle(in_dtype, out_dtype, isa, use_isa):
+    use_isa(isa)
+    values = torch.randn(50, 37) * 50 if in_dtype.is_floating_point else torch.randint(0, 100, (50, 37))
+    own, fetched = values[:20].to(in_dtype), values[20:].to(in_dtype)
+    places = torch.randint(-30, 20, (70,))
+    merged = ops.merge_rows(own, fetched, places, out_dtype)
+    expected = reference.merge_rows(own, fetched, places, out_dtype)
+    assert torch.equal(merged, expected) and merged.dtype == expected.dtype
+
+
+def test_every_float16_converts_exactly():
+    every = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(torch.float16).reshape(256, 256)
+    merged = ops.merge_rows(every, every[:0], torch.arange(256), torch.float32)
+    assert torch.equal(torch.nan_to_num(merged, nan=-7.5), torch.nan_to_num(every.float(), nan=-7.5))
+    assert torch.equal(merged.isnan(), every.isnan())
+
+
+def test_float32_rounds_to_bfloat16_as_torch_does():
+    values = torch.randint(-(2**31), 2**31 - 1, (500, 40), dtype=torch.int32).view(torch.float32)
+    merged = ops.merge_rows(values, values[:0], torch.arange(500), torch.bfloat16)
+    assert torch.equal(merged.nan_to_num(nan=3.0), values.bfloat16().nan_to_num(nan=3.0))
+
+
+@pytest.mark.parametrize("bad", [-4, 5])
+def test_merge_rows_refuses_a_place_outside(bad):
+    with pytest.raises(ValueError, match=f"place {bad} at position 0; expected -3 to 4"):
+        ops.merge_rows(torch.rand(5, 2), torch.rand(3, 2), torch.tensor([bad]))
+
+
+def test_merge_rows_refuses_a_conversion_it_lacks():
+    with pytest.raises(ValueError, match="cannot convert torch.float32 to torch.int8"):
+        ops.merge_rows(torch.rand(5, 2), torch.rand(3, 2), torch.tensor([0]), torch.int8)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [*NARROW, torch.int64])
+@pytest.mark.parametrize("shape", [(50, 7), (50, 128), (50, 2, 3)])
+@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
+def test_gather_rows_on_cuda_equals_the_cpu(dtype, shape, id_dtype):
+    rows = (torch.rand(shape) * 100).to(dtype)
+    ids = torch.randint(0, 50, (80,)).to(id_dtype)
+    assert torch.equal(ops.gather_rows(rows.cuda(), ids.cuda()).cpu(), ops.gather_rows(rows, ids))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bad", [-1, 50])
+def test_gather_rows_on_cuda_refuses_an_id_outside(bad):
+    with pytest.raises(ValueError, match=f"id {bad}; expected 0 to 49"):
+        ops.gather_rows(torch.rand(50, 2).cuda(), torch.tensor([0, bad]).cuda())
+
+
+def test_the_cuda_library_loads_without_a_device_or_says_how_to_build_it():
+    if (library.LIBRARY_DIR / "libfastsample_cuda.so").exists():
+        assert library.cuda_core().fs_cuda_abi_version() == library.ABI_VERSION
+    else:
+        with pytest.raises(ImportError, match=r"install the CUDA toolkit \(nvcc\)"):
+            library.cuda_core()

@@ -1,0 +1,61 @@
+"""The compiled core is tied to nothing: neither torch nor Python in its symbols or its needs."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from fastsample_dist.ops import library
+
+
+def output_of(tool, *arguments):
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed (package binutils or libc-bin)")
+    return subprocess.run([tool, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def libraries():
+    return sorted(library.LIBRARY_DIR.glob("libfastsample*.so"))
+
+
+@pytest.mark.parametrize("path", libraries(), ids=lambda path: path.name)
+def test_no_torch_and_no_python_among_the_symbols(path):
+    symbols = output_of("nm", "-D", str(path))
+    assert "fs_" in symbols
+    assert not [
+        line for line in symbols.splitlines() if " Py" in line or "_Py" in line or "torch" in line or "c10" in line
+    ]
+
+
+@pytest.mark.parametrize("path", libraries(), ids=lambda path: path.name)
+def test_links_neither_torch_nor_python(path):
+    needs = [line.split()[0] for line in output_of("ldd", str(path)).splitlines()]
+    assert "libc.so.6" in needs or any(name.startswith("libc.") for name in needs)
+    assert not [name for name in needs if "torch" in name or "python" in name or "c10" in name]
+
+
+def test_only_the_c_abi_is_exported_under_its_prefix():
+    symbols = output_of("nm", "-D", "--defined-only", str(library.LIBRARY_DIR / "libfastsample.so"))
+    strong = [line.split()[-1] for line in symbols.splitlines() if " T " in line]
+    assert strong and all(name.startswith("fs_") for name in strong)
+
+
+def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(library, "LIBRARY_DIR", tmp_path)
+    library.core.cache_clear()
+    with pytest.raises(ImportError, match=r"libfastsample.so is not in .*; build it with `pip install"):
+        library.core()
+
+
+def test_a_damaged_library_says_how_to_build_it(monkeypatch, tmp_path):
+    (tmp_path / "libfastsample.so").write_bytes(b"not a library")
+    monkeypatch.setattr(library, "LIBRARY_DIR", tmp_path)
+    library.core.cache_clear()
+    with pytest.raises(ImportError, match="cannot be loaded .* build it with"):
+        library.core()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_library():
+    yield
+    library.core.cache_clear()

@@ -1,0 +1,50 @@
+"""Every operator is registered with schema, fake kernel and, where it has one, gradient: torch's own opcheck."""
+
+import pytest
+import torch
+
+from fastsample_dist import ops
+from tests.ops.graphs import random_csc, random_mfg
+
+GRAPH = random_csc()
+SEEDS = torch.arange(9, dtype=torch.int32)
+INDPTR, INDICES = random_mfg(6, 11, 25)
+
+
+def _x(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+CASES = {
+    "sample_mfg": (GRAPH.indptr, GRAPH.indices, GRAPH.orig_ids, SEEDS, [3, 2], False, [7, 1], 1),
+    "sample_neighbors": (GRAPH.indptr, GRAPH.indices, None, SEEDS, 3, False, [7, 1, 0], 1),
+    "compact": (torch.tensor([4, 2]), torch.tensor([9, 2, 9])),
+    "bucket_by_part": (torch.tensor([4, 2, 8]), torch.tensor([0, 5, 10])),
+    "gather_rows": (torch.rand(5, 3), torch.tensor([4, 0])),
+    "merge_rows": (torch.rand(5, 3), torch.rand(2, 3), torch.tensor([4, -1]), torch.float32),
+    "aggregate": (INDPTR, INDICES, _x(11, 6), _x(25, 2), "mean"),
+    "aggregate_backward": (
+        torch.rand(6, 6), [INDPTR, INDICES], torch.rand(11, 6), torch.rand(25), torch.empty(0, 0, dtype=torch.int64),
+        "sum", [True, True],
+    ),
+    "act_dropout": (_x(4, 8), torch.arange(4), 100, "relu", [1, 2, 3]),
+    "act_dropout_backward": (torch.rand(4, 8), torch.rand(4, 8), torch.arange(4), 100, "identity", [1, 2, 3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_opcheck(name):
+    checks = torch.library.opcheck(getattr(torch.ops.fastsample, name).default, CASES[name])
+    assert set(checks.values()) == {"SUCCESS"}
+
+
+def test_every_registered_operator_has_a_case():
+    registered = {
+        name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("fastsample::")
+    }
+    assert {name.split(".")[0] for name in registered} == set(CASES)
+
+
+def test_set_isa_refuses_an_unknown_set():
+    with pytest.raises(ValueError, match="instruction set 'sse9' is not available here"):
+        ops.set_isa("sse9")
