@@ -1,0 +1,235 @@
+"""`DistContext`: how a process joins its run, and how it leaves it.
+
+Joining: the environment says who started the process (environment.py); torch.distributed meets at a store
+(rendezvous.py) over the interface that routes there (interface.py), MPI needs neither. Leaving after success:
+all ranks wait for each other once, then release their groups. Leaving by an exception: nobody waits. Under
+torch.distributed this rank's connections are closed, which makes the others fail within moments; under MPI the
+traceback is printed and the run aborted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from types import ModuleType, TracebackType
+
+import torch
+import torch.distributed as dist
+
+from fastsample_dist.comm.base import DEFAULT_TIMEOUT_S, Communicator
+from fastsample_dist.comm.deadline import check_timeout_s
+from fastsample_dist.comm.environment import LaunchInfo, parse_environment
+from fastsample_dist.comm.interface import choose_interface
+from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.comm.rendezvous import meet
+from fastsample_dist.comm.torch_dist import TorchCommunicator, group_timeout
+
+logger = logging.getLogger(__name__)
+
+
+class DistContext:
+    """One process's place in the run. Use it with `with`: leaving the block leaves the run.
+
+    Args:
+      comm: collectives over all ranks; the context closes it.
+      local_rank: this process among those of its machine.
+      local_world_size: processes on this machine.
+      device: where this rank computes.
+      launcher: who started the process, see `LaunchInfo`.
+    Attributes:
+      rank, world_size: those of `comm`.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        local_rank: int = 0,
+        local_world_size: int = 1,
+        device: torch.device | str = "cpu",
+        launcher: str = "none",
+    ) -> None:
+        self.comm = comm
+        self.rank = comm.rank
+        self.world_size = comm.world_size
+        self.local_rank = local_rank
+        self.local_world_size = local_world_size
+        self.device = torch.device(device)
+        self.launcher = launcher
+        self._left = False
+
+    @classmethod
+    def from_env(
+        cls,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        backend: str | None = None,
+        *,
+        device: str = "cpu",
+        environ: Mapping[str, str] | None = None,
+    ) -> DistContext:
+        """Join the run that started this process: torchrun, mpirun, mpiexec, srun, or a run of one process.
+
+        Collective: every rank must call this.
+
+        Args:
+          timeout_s: seconds for all ranks to join, and for any one collective later.
+          backend: "torch", "mpi" or "local"; None: MPI under mpirun and mpiexec, torch.distributed under
+            torchrun and srun, local without a launcher.
+          device: "cpu", or "cuda" for GPU number local_rank of this machine.
+          environ: the variables to read instead of os.environ.
+        Returns:
+          The context, with its collectives ready.
+        Raises:
+          ValueError: timeout_s, backend or device out of range; an environment that is partial or contradictory.
+          RuntimeError: ranks did not join in time (named); a package, a device or a route is missing.
+        """
+        timeout_s = check_timeout_s(timeout_s)
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f'device is {device!r}; expected "cpu" or "cuda".')
+        if device == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError('device is "cuda" but torch sees no CUDA device; use "cpu", or check the driver.')
+        info = parse_environment(os.environ if environ is None else environ, backend)
+        if info.backend == "mpi":
+            return _join_mpi(cls, info, timeout_s, device)
+        if info.backend == "local":
+            return cls(LocalCommunicator(timeout_s=timeout_s), 0, 1, _device(device, 0), info.launcher)
+        return _join_torch(cls, info, timeout_s, device)
+
+    def __enter__(self) -> DistContext:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            self.close()
+        else:
+            self._leave_failed(error)
+
+    def close(self) -> None:
+        """Wait until every rank is done, then release the communicator. A second call does nothing.
+
+        Collective: every rank must call this. After a failed collective it does not wait; under MPI it then
+        aborts the run, because MPI cannot end in order any more.
+
+        Raises:
+          RuntimeError: another rank ended early or did not come before the deadline.
+        """
+        if self._left:
+            return
+        if self.comm.failure is not None:
+            self._left = True
+            logger.warning("rank %d leaves after a failed collective: %s", self.rank, self.comm.failure)
+            self.comm.abort()
+            return
+        try:
+            self.comm.barrier(purpose="exit")
+        except BaseException as error:
+            self._leave_failed(error)
+            raise
+        self._left = True
+        self.comm.close()
+
+    def _leave_failed(self, error: BaseException) -> None:
+        """Leave at once; the exception goes on to the caller, except under MPI, where the run ends here."""
+        if self._left:
+            return
+        self._left = True
+        if self.comm.abort_ends_process:
+            _print_failure(self.rank, error)
+        self.comm.abort()
+
+
+def _print_failure(rank: int, error: BaseException) -> None:
+    """Print the traceback that the interpreter cannot print any more."""
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    sys.stderr.write(f"rank {rank} ends the run:\n{''.join(lines)}")
+
+
+def _device(kind: str, local_rank: int) -> torch.device:
+    """This rank's device; a GPU becomes the current one.
+
+    Raises:
+      RuntimeError: the machine has fewer GPUs than ranks.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"local rank {local_rank} has no GPU: this machine has {torch.cuda.device_count()}; start at most "
+            'that many ranks per machine, or use device="cpu".'
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def _local_place(comm: Communicator, info: LaunchInfo) -> tuple[int, int]:
+    """(local_rank, local_world_size), counted by host name where the launcher does not say."""
+    if info.local_rank is not None and info.local_world_size is not None:
+        return info.local_rank, info.local_world_size
+    hosts = comm.all_gather_object(socket.gethostname(), purpose="join")
+    comm.reset_stats()
+    return hosts[: comm.rank].count(hosts[comm.rank]), hosts.count(hosts[comm.rank])
+
+
+def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, device: str) -> DistContext:
+    if dist.is_initialized():
+        raise RuntimeError(
+            f"rank {info.rank}: this process has a torch process group already; leave the first DistContext, or "
+            "destroy the group, before joining again."
+        )
+    several_machines = info.local_world_size is not None and info.local_world_size < info.world_size
+    choose_interface(info.master_addr, several_machines)
+    store = meet(info, timeout_s)
+    name = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    try:
+        dist.init_process_group(
+            name,
+            store=store,
+            rank=info.rank,
+            world_size=info.world_size,
+            timeout=group_timeout(name, timeout_s),
+        )
+    except RuntimeError as error:
+        reason = str(error).split("\n", 1)[0]
+        raise RuntimeError(
+            f"rank {info.rank}: connecting {info.world_size} ranks over {os.environ.get('GLOO_SOCKET_IFNAME')} "
+            f"failed within {timeout_s:g} s ({reason}); see the other ranks, or set GLOO_SOCKET_IFNAME."
+        ) from error
+    comm = TorchCommunicator(dist.group.WORLD, name, timeout_s=timeout_s)
+    try:
+        local_rank, local_world_size = _local_place(comm, info)
+        return cls(comm, local_rank, local_world_size, _device(device, local_rank), info.launcher)
+    except BaseException:
+        comm.abort()
+        raise
+
+
+def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, device: str) -> DistContext:
+    from fastsample_dist.comm.mpi import MPICommunicator, abort_world, load_mpi
+
+    mpi = load_mpi()
+    try:
+        _check_mpi_world(mpi, info)
+        comm = MPICommunicator.over_world(timeout_s)
+        local_rank, local_world_size = _local_place(comm, info)
+        return cls(comm, local_rank, local_world_size, _device(device, local_rank), info.launcher)
+    except BaseException as error:
+        if mpi.COMM_WORLD.Get_size() > 1:
+            _print_failure(mpi.COMM_WORLD.Get_rank(), error)
+            abort_world()
+        raise
+
+
+def _check_mpi_world(mpi: ModuleType, info: LaunchInfo) -> None:
+    """Refuse an MPI library that does not see the ranks which the launcher started."""
+    rank, world_size = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
+    if info.launcher != "none" and (rank, world_size) != (info.rank, info.world_size):
+        library = mpi.Get_library_version().split("\n", 1)[0].strip("\0 ")
+        raise RuntimeError(
+            f"the launcher ({info.launcher}) says rank {info.rank} of {info.world_size} but MPI says rank {rank} "
+            f"of {world_size}; mpi4py uses {library}: start the ranks with that library's mpirun."
+        )

@@ -1,0 +1,58 @@
+"""The deadline of a collective, and the reasons for which one fails."""
+
+from __future__ import annotations
+
+import math
+import time
+
+DEFAULT_TIMEOUT_S = 600.0
+
+
+class CollectiveError(Exception):
+    """Raised by a backend's primitive: its text is the reason; `Communicator` adds rank, step and purpose."""
+
+
+class DeadlineError(CollectiveError):
+    """The deadline passed before the collective finished."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(
+            f"did not finish within {timeout_s:g} s: not every rank took part; find the rank that ended, is "
+            "still busy or runs another collective, or raise timeout_s"
+        )
+
+
+class Deadline:
+    """The moment until which one collective, with all its rounds, may take."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._start_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the collective began."""
+        return time.monotonic() - self._start_s
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self.timeout_s - self.elapsed_s)
+
+    def check(self) -> None:
+        """Raise `DeadlineError` once the time is up."""
+        if self.remaining_s == 0.0:
+            raise DeadlineError(self.timeout_s)
+
+
+def check_timeout_s(timeout_s: float) -> float:
+    """`timeout_s` as a float.
+
+    Raises:
+      ValueError: not a finite number above 0.
+    """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
+        raise ValueError(f"timeout_s is {timeout_s!r}; expected a number of seconds above 0.")
+    if not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise ValueError(f"timeout_s is {timeout_s}; expected a finite number of seconds above 0.")
+    return float(timeout_s)

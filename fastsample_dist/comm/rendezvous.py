@@ -1,0 +1,173 @@
+"""How the ranks of a torch.distributed run meet, and how a rank that does not come is named.
+
+Rank 0 serves a TCP store (under torchrun the agent may serve it already). Every rank adds itself under its
+number; rank 0 waits until all are there and publishes its verdict: "complete", or which ranks are missing, so
+that all who came report the same. Without a verdict (rank 0 itself is missing) a rank looks by itself at its
+deadline. All waits are short polls, so that Ctrl-C ends them.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from fastsample_dist.comm.deadline import Deadline
+from fastsample_dist.comm.environment import LaunchInfo
+
+POLL_S = 0.02
+MAX_POLL_S = 0.25
+VERDICT_GRACE_S = 2.0  # rank 0 started a little later than the others, so its verdict comes after their deadline
+COMPLETE = "complete"
+
+
+def meet(info: LaunchInfo, timeout_s: float) -> dist.Store:
+    """The store of this run, once every rank has joined it.
+
+    Collective: every rank must call this.
+
+    Args:
+      info: this process's launch; a run of one rank needs no address.
+      timeout_s: seconds until all ranks must have come.
+    Raises:
+      RuntimeError: a rank is missing (named), came twice, or thinks of another world size; rank 0's port is
+        taken.
+    """
+    if info.world_size == 1:
+        return dist.HashStore()
+    deadline = Deadline(timeout_s)
+    store = dist.PrefixStore(f"fastsample_dist/attempt-{info.attempt}", _connect(info, deadline))
+    store.set_timeout(timedelta(seconds=timeout_s))
+    try:
+        _join(store, info)
+        missing = _missing_ranks(store, info, deadline)
+    except dist.DistError as error:
+        raise RuntimeError(
+            f"rank {info.rank}: the meeting point at {_address(info)} was lost ({_first_line(error)}); rank 0 "
+            "ended, see its error."
+        ) from error
+    if missing:
+        raise _not_joined(info, missing, timeout_s)
+    return store
+
+
+def _address(info: LaunchInfo) -> str:
+    return f"{info.master_addr}:{info.master_port}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]
+
+
+def _not_joined(info: LaunchInfo, missing: list[int], timeout_s: float) -> RuntimeError:
+    names = ", ".join(map(str, missing))
+    return RuntimeError(
+        f"rank {info.rank}: rank{'s' if len(missing) > 1 else ''} {names} of {info.world_size} did not join at "
+        f"{_address(info)} within {timeout_s:g} s; start them, or check that they use this address and reach it."
+    )
+
+
+def _connect(info: LaunchInfo, deadline: Deadline) -> dist.TCPStore:
+    """Serve the store (rank 0 without an agent) or connect to it once somebody listens."""
+    serves = info.rank == 0 and not info.agent_store
+    if not serves:
+        _await_listener(info, deadline)
+    try:
+        return dist.TCPStore(
+            info.master_addr,
+            info.master_port,
+            info.world_size,
+            is_master=serves,
+            timeout=timedelta(seconds=max(1.0, deadline.remaining_s)),
+            wait_for_workers=False,
+        )
+    except RuntimeError as error:
+        what = "cannot serve" if serves else "cannot join"
+        raise RuntimeError(
+            f"rank {info.rank}: {what} the meeting point at {_address(info)} ({_first_line(error)}); choose "
+            "another MASTER_PORT, or check MASTER_ADDR."
+        ) from error
+
+
+def _await_listener(info: LaunchInfo, deadline: Deadline) -> None:
+    """Return once a connection to the meeting point succeeds.
+
+    torch's own client blocks and prints a warning per try; this one is interruptible and silent.
+    """
+    said: OSError | None = None
+    while deadline.remaining_s > 0.0:
+        try:
+            socket.create_connection((info.master_addr, info.master_port), timeout=1.0).close()
+            return
+        except OSError as error:
+            said = error
+            time.sleep(MAX_POLL_S)
+    if info.agent_store:
+        raise RuntimeError(
+            f"rank {info.rank}: torchrun's store at {_address(info)} did not answer within "
+            f"{deadline.timeout_s:g} s ({said}); check MASTER_ADDR and MASTER_PORT."
+        )
+    raise _not_joined(info, [0], deadline.timeout_s) from said
+
+
+def _join(store: dist.Store, info: LaunchInfo) -> None:
+    """Add this rank, and refuse a second process of the same rank or another idea of the world's size."""
+    size = store.compare_set("world_size", "", str(info.world_size)).decode()
+    if size != str(info.world_size):
+        raise RuntimeError(
+            f"rank {info.rank}: started for {info.world_size} ranks, but the run at {_address(info)} has "
+            f"{size}; give all ranks the same world size, or another MASTER_PORT."
+        )
+    if store.add(f"joins/{info.rank}", 1) > 1:
+        raise RuntimeError(
+            f"rank {info.rank}: another process has joined {_address(info)} as this rank already; give every "
+            "process its own RANK, or choose another MASTER_PORT."
+        )
+    store.set(f"joined/{info.rank}", "1")
+
+
+def _missing_ranks(store: dist.Store, info: LaunchInfo, deadline: Deadline) -> list[int]:
+    """Ranks that did not come until the deadline; empty as soon as all are there."""
+    if info.rank != 0:
+        verdict = _await_key(store, "verdict", deadline.remaining_s + VERDICT_GRACE_S)
+        if verdict:
+            said = store.get("verdict").decode()
+            store.set(f"informed/{info.rank}", "1")
+            return [] if said == COMPLETE else [int(rank) for rank in said.split(",")]
+        return [rank for rank in range(info.world_size) if not store.check([f"joined/{rank}"])]
+    present = {0}
+    pause_s = POLL_S
+    while len(present) < info.world_size and deadline.remaining_s > 0.0:
+        waiting_for = next(rank for rank in range(info.world_size) if rank not in present)
+        if store.check([f"joined/{waiting_for}"]):
+            present.add(waiting_for)
+            continue
+        time.sleep(min(pause_s, deadline.remaining_s))
+        pause_s = min(2 * pause_s, MAX_POLL_S)
+    missing = [rank for rank in range(info.world_size) if rank not in present and not store.check([f"joined/{rank}"])]
+    store.set("verdict", ",".join(map(str, missing)) or COMPLETE)
+    if missing:
+        _await_informed(store, info.world_size, missing)
+    return missing
+
+
+def _await_informed(store: dist.Store, world_size: int, missing: list[int]) -> None:
+    """Keep the store up until the ranks that came have read the verdict, but not for long."""
+    grace = Deadline(VERDICT_GRACE_S)
+    for rank in range(1, world_size):
+        if rank not in missing:
+            _await_key(store, f"informed/{rank}", grace.remaining_s)
+
+
+def _await_key(store: dist.Store, key: str, timeout_s: float) -> bool:
+    """Poll until `key` is set; False when the time is up."""
+    deadline = Deadline(timeout_s)
+    pause_s = POLL_S
+    while not store.check([key]):
+        if deadline.remaining_s == 0.0:
+            return False
+        time.sleep(min(pause_s, deadline.remaining_s))
+        pause_s = min(2 * pause_s, MAX_POLL_S)
+    return True

@@ -1,0 +1,186 @@
+"""Collectives over torch.distributed: gloo for CPU tensors, nccl for CUDA tensors.
+
+Every collective is started with async_op and waited for in slices, so that Ctrl-C gets through and the
+deadline is the communicator's own. A CPU wait blocks in gloo; a CUDA wait asks until the work is done, because
+nccl's own wait only orders streams and its watchdog ends the process without naming the call. What gloo
+reports (a peer's closed connection, its own time limit) is passed on in one line.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fastsample_dist.comm.base import DEFAULT_MAX_MESSAGE_BYTES, Communicator
+from fastsample_dist.comm.counters import Counters
+from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline, DeadlineError
+from fastsample_dist.comm.rows import Segments
+
+WAIT_SLICE_S = 0.5  # how late a signal is seen while a wait blocks
+CUDA_WATCHDOG_GRACE_S = 30.0  # nccl's watchdog ends the process; the communicator's deadline comes first
+CUDA_POLL_S = 2e-5  # between two questions to a CUDA work; a kernel launch takes about as long
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+class TorchCommunicator(Communicator):
+    """Collectives of one torch.distributed process group.
+
+    Args:
+      process_group: the group; its own time limit should be `timeout_s`.
+      backend: what the group was made with, "gloo" or "cpu:gloo,cuda:nccl"; duplicates use it too.
+      timeout_s: seconds that any one collective may take.
+      max_message_bytes: longest message between two ranks in one round.
+      counters: shared counters, a new set when None.
+    Attributes:
+      process_group: the torch group, for DistributedDataParallel.
+    """
+
+    uses_torch_distributed = True
+    _moves_cuda_tensors = True
+    _reduce_as: ClassVar = {torch.int16: torch.int32}  # gloo and nccl have no 16-bit integers
+
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup,
+        backend: str = "gloo",
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        counters: Counters | None = None,
+    ) -> None:
+        super().__init__(
+            dist.get_rank(process_group),
+            dist.get_world_size(process_group),
+            timeout_s=timeout_s,
+            max_message_bytes=max_message_bytes,
+            counters=counters,
+        )
+        self.process_group = process_group
+        self._backend = backend
+
+    def _exchange(self, into: Segments, out: Segments, deadline: Deadline) -> None:
+        try:
+            work = dist.all_to_all_single(
+                into.buffer, out.buffer, into.lengths, out.lengths, group=self.process_group, async_op=True
+            )
+        except RuntimeError as error:
+            raise _named(error, deadline.timeout_s) from error
+        _wait(work, into.buffer.is_cuda, deadline)
+
+    def _reduce(self, flat: Tensor, op: str, deadline: Deadline) -> None:
+        try:
+            work = dist.all_reduce(flat, _OPS[op], group=self.process_group, async_op=True)
+        except RuntimeError as error:
+            raise _named(error, deadline.timeout_s) from error
+        _wait(work, flat.is_cuda, deadline)
+
+    def _broadcast(self, flat: Tensor, src: int, deadline: Deadline) -> None:
+        try:
+            work = dist.broadcast(flat, src, group=self.process_group, async_op=True)
+        except RuntimeError as error:
+            raise _named(error, deadline.timeout_s) from error
+        _wait(work, flat.is_cuda, deadline)
+
+    def _barrier(self, deadline: Deadline) -> None:
+        # A sum of one number: dist.barrier would choose the device by itself.
+        self._reduce(torch.zeros(1, dtype=torch.int64), "sum", deadline)
+
+    def _reduce_future(self, tensor: Tensor, where: str, deadline: Deadline) -> torch.futures.Future[Tensor]:
+        plain = tensor.is_contiguous() and tensor.dtype not in self._reduce_as
+        if not plain or not 0 < tensor.nbytes <= self.max_message_bytes:
+            return super()._reduce_future(tensor, where, deadline)
+        try:
+            work = dist.all_reduce(tensor.detach(), group=self.process_group, async_op=True)
+        except RuntimeError as error:
+            raise _named(error, deadline.timeout_s) from error
+
+        def finish(done: torch.futures.Future) -> Tensor:
+            try:
+                done.value()
+            except RuntimeError as error:
+                reason = _named(error, deadline.timeout_s)
+                self._failure = f"{where} {reason}"
+                raise RuntimeError(f"{self._failure}.") from error
+            return tensor
+
+        return work.get_future().then(finish)
+
+    def _duplicate(self, deadline: Deadline) -> TorchCommunicator:
+        try:
+            group = dist.new_group(timeout=group_timeout(self._backend, self.timeout_s), backend=self._backend)
+        except RuntimeError as error:
+            raise _named(error, deadline.timeout_s) from error
+        return TorchCommunicator(
+            group,
+            self._backend,
+            timeout_s=self.timeout_s,
+            max_message_bytes=self.max_message_bytes,
+            counters=self._counters,
+        )
+
+    def _close(self) -> None:
+        dist.destroy_process_group(self.process_group)
+
+    def _leave(self) -> None:
+        """Close the connections: waits in other threads fail, and so do the peers'.
+
+        A torch without `ProcessGroup.abort` keeps them until the process ends, which closes them as well;
+        destroying the group would wait for collectives that are under way.
+        """
+        abort = getattr(self.process_group, "abort", None)
+        if abort is not None:
+            abort()
+            dist.destroy_process_group(self.process_group)
+
+
+def group_timeout(backend: str, timeout_s: float) -> timedelta:
+    """The time limit to give a torch process group whose collectives have the deadline `timeout_s`."""
+    return timedelta(seconds=timeout_s + (CUDA_WATCHDOG_GRACE_S if "nccl" in backend else 0.0))
+
+
+def _wait(work: dist.Work, is_cuda: bool, deadline: Deadline) -> None:
+    """Wait until `work` is done.
+
+    Raises:
+      DeadlineError: the deadline passed first.
+      CollectiveError: the work failed, in the transport's words.
+    """
+    while not _finished(work, is_cuda, deadline):
+        deadline.check()
+
+
+def _finished(work: dist.Work, is_cuda: bool, deadline: Deadline) -> bool:
+    """Wait for one slice; True when the work is done."""
+    try:
+        if is_cuda and not work.is_completed():
+            time.sleep(CUDA_POLL_S)
+            return False
+        if is_cuda:
+            work.wait()
+        else:
+            work.wait(timedelta(seconds=min(WAIT_SLICE_S, max(deadline.remaining_s, 1e-3))))
+    except RuntimeError as error:
+        if not work.is_completed():
+            return False  # only the slice is over; the work goes on
+        if "Operation timed out" in str(error):
+            return False  # it completed between the two questions: the next wait returns or raises at once
+        raise _named(error, deadline.timeout_s) from error
+    return True
+
+
+def _named(error: RuntimeError, timeout_s: float) -> CollectiveError:
+    """The transport's error as one line: the deadline, or what it said about the peer."""
+    said = str(error).split("\n", 1)[0]
+    if "imed out" in said or "imeout" in said:
+        return DeadlineError(timeout_s)
+    if said.startswith("["):  # gloo opens with the path of its source file
+        said = said.split("] ", 1)[-1]
+    said = said.split(". This is typically", 1)[0]
+    if any(word in said.lower() for word in ("connection", "socket", "broken pipe", "abort")):
+        return CollectiveError(f"failed because a peer ended or its connection broke ({said}); see its error")
+    return CollectiveError(f"failed: {said}")
