@@ -1,0 +1,94 @@
+"""Mini-batches as PyTorch Geometric data, for models that take one subgraph. The only module that imports
+torch_geometric, and only on use.
+
+PyG's NeighborLoader hands a model one graph that holds the edges of all hops. In an MFG the destinations of a hop
+include those of the hops before it, which draw again there. The merged graph is the union: hop by hop from the
+seeds outwards, without the (source, target) pairs that an earlier hop already listed. So with fanout -1 it is the
+exact neighbourhood, and a sum over it counts no edge twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.sampling.base import MFG, MiniBatch
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+
+def _data_class() -> type[Data]:
+    try:
+        from torch_geometric.data import Data
+    except (ImportError, OSError) as error:  # OSError: a compiled extension of PyG does not fit the installed torch
+        raise ImportError(
+            f"to_data needs torch_geometric, which cannot be imported ({error}); "
+            "run `pip install fastsample_dist[pyg]`."
+        ) from error
+    return Data
+
+
+def _edges(mfg: MFG) -> Tensor:
+    """int64 [2, num_edges]: local source and destination of every edge."""
+    dst = torch.arange(mfg.num_dst, device=mfg.indptr.device)
+    return torch.stack([mfg.indices.long(), dst.repeat_interleave(mfg.indptr.diff(), output_size=mfg.num_edges)])
+
+
+def _pair_codes(edges: Tensor, num_nodes: int) -> Tensor:
+    """One number per (source, target) pair; distinct while num_nodes < 2**31.5, as local ids are."""
+    return edges[0] * num_nodes + edges[1]
+
+
+def _merge_hops(mfgs: Sequence[MFG], num_nodes: int) -> list[Tensor]:
+    """Edges of each hop, seed side first, without the pairs that an earlier hop listed."""
+    merged: list[Tensor] = []
+    for edges in (_edges(mfg) for mfg in reversed(mfgs)):
+        if merged:
+            listed = torch.cat([_pair_codes(earlier, num_nodes) for earlier in merged])
+            edges = edges[:, ~torch.isin(_pair_codes(edges, num_nodes), listed)]
+        merged.append(edges)
+    return merged
+
+
+def to_data(batch: MiniBatch) -> Data:
+    """The mini-batch as one graph, as PyG's NeighborLoader would hand it to a model.
+
+    Args:
+      batch: a mini-batch; its features and labels may be missing.
+    Returns:
+      torch_geometric.data.Data over local node ids, with
+        edge_index: int64 [2, E], source to target; hop by hop from the seeds outwards.
+        n_id: int64 [num_inputs]; node ids of the graph, the seeds first.
+        x: [num_inputs, feature_dim], when the batch has features.
+        y: int64 [num_seeds], when the batch has labels: the seeds' labels, `y[:batch_size]` as ever.
+        batch_size: number of seeds; input_id: int64 [num_seeds], their node ids.
+        num_sampled_nodes: list of L + 1 counts, the seeds and then the nodes each hop added.
+        num_sampled_edges: list of L counts of columns of edge_index per hop, as `trim_to_layer` takes them.
+    Raises:
+      ImportError: torch_geometric is missing; the message names the extra to install.
+    Cost: O(E log E) for L > 1; features are not copied.
+    """
+    data_class = _data_class()
+    num_nodes, num_seeds = batch.input_nodes.numel(), batch.seeds.numel()
+    hops = _merge_hops(batch.mfgs, num_nodes)
+    no_edges = torch.empty((2, 0), dtype=torch.int64, device=batch.input_nodes.device)
+    sizes = [num_seeds, *(mfg.num_src for mfg in reversed(batch.mfgs))]
+    data = data_class(
+        edge_index=torch.cat([no_edges, *hops], dim=1),
+        n_id=batch.input_nodes.long(),
+        num_nodes=num_nodes,
+        batch_size=num_seeds,
+        input_id=batch.seeds.long(),
+        num_sampled_nodes=[num_seeds, *(after - before for before, after in pairwise(sizes))],
+        num_sampled_edges=[edges.shape[1] for edges in hops],
+    )
+    if batch.features is not None:
+        data.x = batch.features
+    if batch.labels is not None:
+        data.y = batch.labels
+    return data

@@ -1,0 +1,25 @@
+"""A drawn mini-batch for the conversions, without a sampler: the operator and `assemble` are enough."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fastsample_dist import ops
+from fastsample_dist.sampling.base import DrawKey, MiniBatch, assemble
+from tests.ops.graphs import random_csc
+
+
+@pytest.fixture
+def draw_batch() -> Callable[..., MiniBatch]:
+    """draw_batch(seeds, fanouts, dtype=...) samples a mini-batch of a 60-node multigraph."""
+
+    def draw(seeds: list[int], fanouts: list[int], dtype: torch.dtype = torch.int32) -> MiniBatch:
+        graph = random_csc(dtype=dtype)
+        spec = ops.SampleSpec(fanouts=fanouts, rng_seed=5)
+        nodes, indptrs, indices = ops.sample_mfg(
+            graph.indptr, graph.indices, torch.tensor(seeds, dtype=dtype), spec, step=3, orig_ids=graph.orig_ids
+        )
+        return assemble(nodes, indptrs, indices, graph.orig_ids, DrawKey(rng_seed=5, step=3))
+
+    return draw
