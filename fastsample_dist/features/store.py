@@ -1,0 +1,39 @@
+"""The feature rows that a rank owns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fastsample_dist import ops
+
+
+class LocalFeatures:
+    """Rows of the nodes lo .. hi - 1, mapped or in memory.
+
+    Args:
+      rows: [hi - lo, dim], any stored dtype, contiguous.
+      lo: id of the first node.
+    Raises:
+      ValueError: rows is not a matrix.
+    """
+
+    def __init__(self, rows: Tensor, lo: int) -> None:
+        if rows.dim() != 2:
+            raise ValueError(f"features have shape {tuple(rows.shape)}; expected [nodes, dim].")
+        self.rows, self.lo = rows.contiguous(), lo
+
+    @classmethod
+    def from_parts(cls, parts: Sequence[Tensor], lo: int) -> LocalFeatures:
+        """Rows of consecutive parts as one table: without a copy when there is one part."""
+        return cls(parts[0] if len(parts) == 1 else torch.cat(list(parts)), lo)
+
+    def gather(self, nodes: Tensor) -> Tensor:
+        """Rows of own nodes, [n, dim], stored dtype.
+
+        Raises:
+          ValueError: a node outside lo .. hi - 1.
+        """
+        return ops.gather_rows(self.rows, nodes - self.lo)

@@ -1,0 +1,172 @@
+"""DistData: a partition on disk as one rank sees it.
+
+Topology is mapped, never copied: the ranks of a machine share one copy. The rank's own parts (a run of
+num_parts / world_size of them) give its features, labels and splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.comm.context import DistContext
+from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.store import LocalFeatures
+from fastsample_dist.graph import storage
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.manifest import Manifest
+from fastsample_dist.graph.partition_book import PartitionBook
+
+T = TypeVar("T")
+
+
+class DistData:
+    """A partitioned graph, opened by all ranks together. Made by `DistData.load`.
+
+    Attributes:
+      ctx: the rank's context.
+      manifest: what the partition says of itself.
+      graph: the whole topology, mapped, with orig_ids.
+      book: node ranges of the parts on disk.
+      rank_book: node ranges of the ranks (equal to `book` when there is one part per rank).
+      own_range: (lo, hi), this rank's nodes.
+      features: DistFeatures, or None when the partition has none.
+      labels: int64 [own nodes] (-1: unlabelled), or None.
+    """
+
+    def __init__(self, path: Path, ctx: DistContext, manifest: Manifest) -> None:
+        self.path, self.ctx, self.manifest = path, ctx, manifest
+        self.book = PartitionBook(torch.tensor(manifest.part_ranges, dtype=torch.int64))
+        parts_per_rank = manifest.num_parts // ctx.world_size
+        self.rank_book = PartitionBook(self.book.part_ranges[::parts_per_rank].contiguous())
+        self.own_range = self.rank_book.part2range(ctx.rank)
+        self.graph = storage.load_topology(path, manifest)
+        own = [storage.load_part(path, manifest, part) for part in own_parts(manifest.num_parts, ctx)]
+        self.features = self.labels = None
+        if all(part.features is not None for part in own):
+            local = LocalFeatures.from_parts([part.features for part in own], self.own_range[0])
+            self.features = DistFeatures(local, self.rank_book, ctx.comm)
+        if all(part.labels is not None for part in own):
+            self.labels = own[0].labels if len(own) == 1 else torch.cat([part.labels for part in own])
+        self._splits = {
+            name: torch.cat([part.splits[name] for part in own])
+            for name in storage.SPLITS
+            if all(name in part.splits for part in own)
+        }
+
+    @classmethod
+    def load(cls, path: str | Path, ctx: DistContext, *, verify: bool = True) -> DistData:
+        """Open a partition. Collective: every rank must call this.
+
+        Args:
+          path: the partition's directory.
+          ctx: the rank's context.
+          verify: compare the bytes of every file used with the manifest's sha256: each rank its own parts, one
+            rank per machine the topology. False skips this (sizes and headers are always compared).
+        Raises:
+          ValueError: on all ranks when one rank finds a file missing, truncated, altered or foreign, or when
+            world_size does not divide the number of parts.
+        """
+        path = Path(path)
+
+        def open_here() -> DistData:
+            manifest = storage.read_manifest(path)
+            check_world_size(path, manifest.num_parts, ctx.world_size)
+            data = cls(path, ctx, manifest)
+            if verify:
+                storage.verify_files(path, manifest, files_to_verify(manifest, ctx))
+            return data
+
+        return agree(ctx, open_here)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the whole graph."""
+        return self.manifest.num_nodes
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the labels."""
+        return int(self.manifest.num_classes or 0)
+
+    @property
+    def feature_dim(self) -> int:
+        """Columns of a feature row, 0 without features."""
+        return 0 if self.features is None else self.features.dim
+
+    def split(self, name: str) -> Tensor:
+        """Own nodes of a split, int64, ascending.
+
+        Raises:
+          ValueError: the partition has no such split.
+        """
+        if name not in self._splits:
+            found = ", ".join(self._splits) or "none"
+            raise ValueError(
+                f"{self.path} has no split {name!r} (found: {found}); partition an input with {name}_idx.npy."
+            )
+        return self._splits[name]
+
+    def orig_ids(self, ids: Tensor) -> Tensor:
+        """Original ids of nodes of the partitioned graph, int64, same shape.
+
+        Raises:
+          ValueError: an id outside 0 .. num_nodes - 1.
+        """
+        self.book.nid2part(ids)
+        return self.graph.orig_ids[ids.long()]
+
+    def own_graph(self) -> CSCGraph:
+        """The in-edges of own nodes only: row i is node own_range[0] + i. All that the vanilla scheme may read."""
+        return storage.load_topology(self.path, self.manifest, self.own_range)
+
+    def labels_of(self, nodes: Tensor) -> Tensor:
+        """Labels of own nodes, int64 [n].
+
+        Raises:
+          ValueError: the partition has no labels.
+        """
+        if self.labels is None:
+            raise ValueError(f"{self.path} has no labels; partition an input with labels.npy.")
+        return self.labels[nodes.long() - self.own_range[0]]
+
+
+def check_world_size(path: Path, num_parts: int, world_size: int) -> None:
+    """Refuse a number of ranks that does not divide the number of parts."""
+    if num_parts % world_size != 0:
+        raise ValueError(
+            f"{path} has {num_parts} parts but world_size is {world_size}; "
+            f"start {num_parts} ranks or partition with --num-parts {world_size}."
+        )
+
+
+def own_parts(num_parts: int, ctx: DistContext) -> range:
+    """Parts of this rank: a run of num_parts / world_size."""
+    per_rank = num_parts // ctx.world_size
+    return range(ctx.rank * per_rank, (ctx.rank + 1) * per_rank)
+
+
+def files_to_verify(manifest: Manifest, ctx: DistContext) -> list[str]:
+    """Own parts' files; on the first rank of a machine the topology too."""
+    files = [name for part in own_parts(manifest.num_parts, ctx) for name in storage.part_files(manifest, part)]
+    return files + (storage.topology_files(manifest) if ctx.local_rank == 0 else [])
+
+
+def agree(ctx: DistContext, action: Callable[[], T]) -> T:
+    """Run `action`; when it raises ValueError on any rank, raise the first such error on all.
+
+    Collective: every rank must call this. Keeps ranks from waiting for one that refused its input.
+    """
+    result, refusal = None, None
+    try:
+        result = action()
+    except (ValueError, OSError) as error:
+        refusal = str(error)
+    refusals = [text for text in ctx.comm.all_gather_object(refusal, purpose="setup") if text is not None]
+    if refusals:
+        raise ValueError(refusals[0])
+    return result  # type: ignore[return-value]

@@ -1,0 +1,84 @@
+"""BatchMaker: one step's work before the model sees it: sample, fetch features, look up labels."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.comm.base import Communicator
+from fastsample_dist.ops import SampleSpec
+from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.sampling.base import MiniBatch, Sampler
+from fastsample_dist.sampling.hybrid import HybridSampler
+from fastsample_dist.sampling.vanilla import VanillaSampler
+
+SCHEMES = ("hybrid", "vanilla")
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """What a rank computes on in one step.
+
+    Attributes:
+      seeds: int64 [n] own node ids; empty when the rank has run out of seeds.
+      step: global step, the same on all ranks.
+      epoch: of the loader.
+      num_global_seeds: seeds of this step over all ranks.
+    """
+
+    seeds: Tensor
+    step: int
+    epoch: int
+    num_global_seeds: int
+
+
+def make_sampler(data: DistData, scheme: str, spec: SampleSpec, comm: Communicator) -> Sampler:
+    """The sampler of a scheme: "hybrid" reads the whole mapped topology, "vanilla" own in-edges and asks for the rest.
+
+    Raises:
+      ValueError: an unknown scheme.
+    """
+    if scheme == "hybrid":
+        return HybridSampler(data.graph, spec)
+    if scheme == "vanilla":
+        return VanillaSampler(data.own_graph(), data.rank_book, comm, spec, data.graph.orig_ids)
+    raise ValueError(f"scheme is {scheme!r}; expected 'hybrid' or 'vanilla'.")
+
+
+class BatchMaker:
+    """Makes mini-batches over one communicator; used by the loader's thread or by its prefetcher's.
+
+    Args:
+      data: the opened partition.
+      scheme: "hybrid" or "vanilla".
+      spec: fanouts, generator key, threads.
+      comm: carries what sampling and features need.
+      feature_dtype: dtype of the features handed to the model.
+    Raises:
+      ValueError: an unknown scheme.
+    """
+
+    def __init__(
+        self, data: DistData, scheme: str, spec: SampleSpec, comm: Communicator, feature_dtype: torch.dtype | None
+    ) -> None:
+        self._data, self._comm, self._feature_dtype = data, comm, feature_dtype
+        self._sampler = make_sampler(data, scheme, spec, comm)
+        self._features = None if data.features is None else data.features.using(comm)
+
+    def make(self, given: StepInput) -> MiniBatch:
+        """The complete mini-batch of one step. Collective: every rank must call this, for the same step."""
+        self._comm.step = given.step
+        started = time.perf_counter()
+        batch = self._sampler.sample(given.seeds, given.step)
+        sampled = time.perf_counter()
+        if self._features is not None:
+            batch.features = self._features.fetch(batch.input_nodes, self._feature_dtype)
+        fetched = time.perf_counter()
+        if self._data.labels is not None:
+            batch.labels = self._data.labels_of(batch.seeds)
+        batch.epoch, batch.num_global_seeds = given.epoch, given.num_global_seeds
+        batch.sample_s, batch.fetch_s = sampled - started, fetched - sampled
+        return batch

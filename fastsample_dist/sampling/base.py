@@ -1,0 +1,158 @@
+"""What samplers return: message flow graphs (MFGs) and the mini-batch that holds them.
+
+An MFG is the bipartite graph of one layer (FastSample, section 3.1): edges from its source nodes to its
+destination nodes, as CSC over local ids. The source nodes are the destinations first, then the new ones in order
+of first appearance in the edge list, so the rows of a layer's output line up with the next layer's sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import DropoutKey
+
+
+@dataclass(frozen=True, eq=False)
+class DrawKey:
+    """What every random choice of one step depends on besides the node: rng_seed and the global step."""
+
+    rng_seed: int = 0
+    step: int = 0
+
+    def dropout(self, layer: int) -> DropoutKey:
+        """Key of the dropout masks behind layer `layer`."""
+        return DropoutKey(rng_seed=self.rng_seed, step=self.step, layer=layer)
+
+
+@dataclass(frozen=True, eq=False)
+class MFG:
+    """One layer's message flow graph.
+
+    Attributes:
+      indptr: int64 [num_dst + 1]; CSC offsets.
+      indices: int32 | int64 [num_edges]; local source ids, 0 .. num_src - 1.
+      src_nodes: same dtype, [num_src]; node ids of the graph. src_nodes[:num_dst] are the destinations.
+      num_dst: number of destination nodes.
+      dst_orig_ids: int64 [num_dst]; original ids of the destinations, the key of their dropout masks.
+      draw: rng_seed and step of the batch.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    src_nodes: Tensor
+    num_dst: int
+    dst_orig_ids: Tensor
+    draw: DrawKey = field(default_factory=DrawKey)
+
+    @property
+    def num_src(self) -> int:
+        """Number of source nodes, the destinations among them."""
+        return self.src_nodes.numel()
+
+    @property
+    def num_edges(self) -> int:
+        """Number of sampled edges."""
+        return self.indices.numel()
+
+    @property
+    def dst_nodes(self) -> Tensor:
+        """Node ids of the destinations, [num_dst]."""
+        return self.src_nodes[: self.num_dst]
+
+
+@dataclass(eq=False)
+class MiniBatch:
+    """Everything one step of one rank computes on.
+
+    Attributes:
+      seeds: [num_seeds] node ids whose output is wanted, dtype of the graph's ids.
+      mfgs: one per layer; mfgs[0] is the input side, mfgs[-1] the seed side.
+      input_nodes: [num_inputs] node ids whose features the first layer reads (mfgs[0].src_nodes; the seeds
+        when there is no hop).
+      draw: rng_seed and global step.
+      features: [num_inputs, feature_dim] or None before they are fetched.
+      labels: int64 [num_seeds] or None.
+      epoch: epoch of the loader.
+      num_global_seeds: seeds of this step summed over all ranks; the loss is divided by it.
+      sample_s, fetch_s: seconds that sampling and the feature fetch of this batch took.
+    """
+
+    seeds: Tensor
+    mfgs: list[MFG]
+    input_nodes: Tensor
+    draw: DrawKey
+    features: Tensor | None = None
+    labels: Tensor | None = None
+    epoch: int = 0
+    num_global_seeds: int = 0
+    sample_s: float = 0.0
+    fetch_s: float = 0.0
+
+    @property
+    def step(self) -> int:
+        """Global step, part of every draw's key."""
+        return self.draw.step
+
+    @property
+    def num_edges(self) -> int:
+        """Sampled edges over all hops."""
+        return sum(mfg.num_edges for mfg in self.mfgs)
+
+
+class Sampler(Protocol):
+    """Seeds in, mini-batch out; the schemes differ in where the neighbour lists come from."""
+
+    def sample(self, seeds: Tensor, step: int = 0) -> MiniBatch:
+        """Sample all hops for `seeds`."""
+        ...
+
+    def num_payload_exchanges(self) -> int:
+        """Collectives with payload that one call of `sample` makes."""
+        ...
+
+
+def as_node_ids(seeds: Tensor | Sequence[int], dtype: torch.dtype, num_nodes: int) -> Tensor:
+    """Seeds as a contiguous one-dimensional tensor of the graph's id dtype.
+
+    Raises:
+      ValueError: not integers, or an id outside 0 .. num_nodes - 1.
+    """
+    ids = torch.as_tensor(seeds).reshape(-1)
+    if ids.numel() == 0:
+        return torch.empty(0, dtype=dtype)
+    if ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        raise ValueError(f"seeds is {ids.dtype}; expected integer node ids.")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= num_nodes:
+        raise ValueError(f"seeds holds node ids from {low} to {high}; expected 0 to {num_nodes - 1}.")
+    return ids.to(dtype).contiguous()
+
+
+def assemble(
+    nodes: Tensor, indptrs: list[Tensor], indices: list[Tensor], orig_ids: Tensor | None, draw: DrawKey
+) -> MiniBatch:
+    """The mini-batch of sampled hops.
+
+    Args:
+      nodes: [num_nodes] node ids, seeds first, then in order of first appearance.
+      indptrs, indices: per hop, hop 0 at the seeds.
+      orig_ids: int64, original id of every node of the graph, None when ids are original.
+      draw: rng_seed and step.
+    Returns:
+      MiniBatch with mfgs from the input side to the seed side, without features and labels.
+    """
+    num_dst = [indptr.numel() - 1 for indptr in indptrs]
+    num_src = [*num_dst[1:], nodes.numel()]
+    hidden = nodes[: num_dst[-1]].long() if num_dst else nodes[:0].long()
+    dst_orig_ids = hidden if orig_ids is None else orig_ids[hidden]
+    mfgs = [
+        MFG(indptrs[hop], indices[hop], nodes[: num_src[hop]], num_dst[hop], dst_orig_ids[: num_dst[hop]], draw)
+        for hop in reversed(range(len(indptrs)))
+    ]
+    seeds = nodes[: num_dst[0]] if num_dst else nodes
+    return MiniBatch(seeds=seeds, mfgs=mfgs, input_nodes=nodes, draw=draw)

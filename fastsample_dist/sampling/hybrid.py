@@ -1,0 +1,23 @@
+"""The hybrid scheme: every machine maps the whole topology, so sampling needs no communication at all.
+
+Only the features of the sampled nodes travel afterwards: 2 payload exchanges a step, whatever the number of hops
+(FastSample, section 3.3).
+"""
+
+from __future__ import annotations
+
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops import SampleSpec
+from fastsample_dist.sampling.neighbor import NeighborSampler
+
+
+class HybridSampler(NeighborSampler):
+    """NeighborSampler over the whole mapped topology, as the hybrid scheme's member of the two schemes.
+
+    Args:
+      graph: the whole topology, ids relabelled, with orig_ids.
+      spec: fanouts, generator key, threads.
+    """
+
+    def __init__(self, graph: CSCGraph, spec: SampleSpec) -> None:
+        super().__init__(graph, spec.fanouts, spec.replace, False, spec.rng_seed, spec.num_threads)

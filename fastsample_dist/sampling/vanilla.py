@@ -1,0 +1,139 @@
+"""The vanilla scheme: topology is split too, and a rank knows the in-edges of its own nodes only.
+
+The first hop starts from own seeds and is local. For every further hop the rank groups the frontier by owner, sends
+the node ids (`sample_ids`), every owner draws for the ids it was sent, and the picks come back (`sample_reply`):
+2 (L - 1) payload exchanges for L hops (FastSample, section 3.3). Because a draw depends on the node alone, the
+mini-batches equal those of the hybrid scheme bit for bit.
+
+Encoding of a reply to n ids: n pick counts, then the picked source ids in the order of the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fastsample_dist import ops
+from fastsample_dist.comm.base import Communicator, RowPlan
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.partition_book import PartitionBook
+from fastsample_dist.ops import SampleSpec
+from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
+
+
+class VanillaSampler:
+    """Samples with the help of the other ranks.
+
+    Args:
+      own_graph: rows of this rank's nodes only (row i is node lo + i), sources as ids of the whole graph.
+      book: node ranges of the ranks.
+      comm: carries requests and replies.
+      spec: fanouts, generator key, threads.
+      orig_ids: int64 [num_nodes], original id of every node (the node map that every machine holds).
+    Raises:
+      ValueError: own_graph does not have one row per own node.
+    """
+
+    def __init__(
+        self, own_graph: CSCGraph, book: PartitionBook, comm: Communicator, spec: SampleSpec, orig_ids: Tensor
+    ) -> None:
+        self._lo, self._hi = book.part2range(comm.rank)
+        if own_graph.num_nodes != self._hi - self._lo:
+            raise ValueError(
+                f"own_graph has {own_graph.num_nodes} rows but rank {comm.rank} owns {self._hi - self._lo} nodes; "
+                "pass the rows of this rank's range."
+            )
+        self.graph, self.book, self.comm, self.spec = own_graph, book, comm, spec
+        self._orig_ids = orig_ids
+
+    @property
+    def fanouts(self) -> tuple[int, ...]:
+        """Neighbours per node and hop, hop order from the seeds outwards."""
+        return self.spec.fanouts
+
+    def num_payload_exchanges(self) -> int:
+        """2 for every hop below the first."""
+        return 2 * (len(self.fanouts) - 1)
+
+    def sample(self, seeds: Tensor | Sequence[int], step: int = 0) -> MiniBatch:
+        """Sample all hops for `seeds`. Collective: every rank must call this, with the same step.
+
+        Args:
+          seeds: unique ids of own nodes, any integer type; empty takes part with nothing to ask.
+          step: global training step; part of every draw's key.
+        Returns:
+          MiniBatch without features and labels.
+        Raises:
+          ValueError: a seed that this rank does not own, duplicate seeds.
+          RuntimeError: a collective failed or passed its deadline.
+        """
+        nodes = as_node_ids(seeds, self.graph.indices.dtype, self.book.num_nodes)
+        if nodes.numel() and (int(nodes.min()) < self._lo or int(nodes.max()) >= self._hi):
+            raise ValueError(
+                f"seeds holds node ids from {int(nodes.min())} to {int(nodes.max())}; in the vanilla scheme rank "
+                f"{self.comm.rank} can only start from its own nodes {self._lo} to {self._hi - 1}."
+            )
+        indptrs, indices = [], []
+        for hop in range(len(self.fanouts)):
+            ask = self._sample_own if hop == 0 else self._sample_anywhere
+            indptr, neighbors = ask(nodes, hop, step)
+            nodes, local = ops.compact(nodes, neighbors)
+            indptrs.append(indptr)
+            indices.append(local)
+        return assemble(nodes, indptrs, indices, self._orig_ids, DrawKey(self.spec.rng_seed, step))
+
+    def _sample_own(self, nodes: Tensor, hop: int, step: int) -> tuple[Tensor, Tensor]:
+        """Draw for own nodes: (indptr, source ids)."""
+        graph = self.graph
+        return ops.sample_neighbors(
+            graph.indptr, graph.indices, nodes - self._lo, self.spec, hop=hop, step=step, orig_ids=graph.orig_ids
+        )
+
+    def _sample_anywhere(self, nodes: Tensor, hop: int, step: int) -> tuple[Tensor, Tensor]:
+        """Draw for any nodes, asking their owners. Two payload exchanges."""
+        grouped, counts, places = ops.bucket_by_part(nodes, self.book.part_ranges)
+        groups = list(grouped.split(counts.tolist()))
+        own = groups[self.comm.rank]
+        groups[self.comm.rank] = own[:0]
+        plan = self.comm.plan_rows([group.numel() for group in groups])
+        asked = self.comm.exchange_rows(torch.cat(groups), plan, purpose="sample_ids")
+        own_indptr, own_picks = self._sample_own(own, hop, step)
+        replies = self._exchange_replies(asked, plan, hop, step)
+        replies[self.comm.rank] = (own_indptr.diff(), own_picks)
+        pick_counts = torch.cat([group_counts.long() for group_counts, _ in replies])
+        picks = torch.cat([group_picks for _, group_picks in replies])
+        return _take_segments(pick_counts, picks, places)
+
+    def _exchange_replies(self, asked: Tensor, plan: RowPlan, hop: int, step: int) -> list[tuple[Tensor, Tensor]]:
+        """Answer what was asked of this rank; returns what every rank answered: (pick counts, picks)."""
+        indptr, picks = self._sample_own(asked, hop, step)
+        pick_counts = indptr.diff().to(picks.dtype)
+        messages, first = [], 0
+        for count in plan.recv_counts:
+            last = first + count
+            messages.append(torch.cat([pick_counts[first:last], picks[int(indptr[first]) : int(indptr[last])]]))
+            first = last
+        reply_plan = self.comm.plan_rows([message.numel() for message in messages])
+        received = self.comm.exchange_rows(torch.cat(messages), reply_plan, purpose="sample_reply")
+        replies = received.split(reply_plan.recv_counts)
+        return [(reply[:num_ids], reply[num_ids:]) for reply, num_ids in zip(replies, plan.send_counts, strict=True)]
+
+
+def _take_segments(counts: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Ragged gather: row i of the result is segment places[i] of `values`.
+
+    Args:
+      counts: int64 [n]; length of each segment.
+      values: [sum(counts)].
+      places: int64 [n]; a permutation.
+    Returns:
+      (indptr int64 [n + 1], values in the new order).
+    """
+    starts = counts.cumsum(0) - counts
+    taken = counts[places]
+    indptr = torch.zeros(places.numel() + 1, dtype=torch.int64)
+    torch.cumsum(taken, 0, out=indptr[1:])
+    shift = torch.repeat_interleave(starts[places] - indptr[:-1], taken)
+    return indptr, values[shift + torch.arange(shift.numel())]

@@ -1,0 +1,61 @@
+"""Small partitions for the tests: a drawn graph whose feature rows and labels tell the original id."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.datasets import RawGraph
+from partition.build import PartitionOptions, partition_graph
+
+FEATURE_DIM, NUM_CLASSES = 6, 5
+
+
+@dataclass(frozen=True)
+class DrawnGraph:
+    """A graph over original ids, and its partition's directory."""
+
+    graph: CSCGraph
+    features: np.ndarray
+    labels: np.ndarray
+    splits: dict[str, np.ndarray]
+    path: Path
+
+
+def draw_partition(
+    directory: Path,
+    num_parts: int,
+    *,
+    num_nodes: int = 240,
+    num_edges: int = 3000,
+    num_train: int = 101,
+    feature_dtype: str = "float32",
+    seed: int = 5,
+) -> DrawnGraph:
+    """Draw a directed graph with parallel edges and isolated nodes and cut it at random into `directory`/parts."""
+    rng = np.random.default_rng(seed)
+    edge_index = rng.integers(0, num_nodes - 10, size=(2, num_edges))
+    features = (np.arange(num_nodes)[:, None] + np.arange(FEATURE_DIM) / 8).astype(feature_dtype)
+    labels = np.arange(num_nodes) % NUM_CLASSES
+    shuffled = rng.permutation(num_nodes)
+    splits = {
+        "train": np.sort(shuffled[:num_train]),
+        "val": np.sort(shuffled[num_train : num_train + 30]),
+        "test": np.sort(shuffled[num_train + 30 :]),
+    }
+    raw = RawGraph(
+        name="drawn",
+        num_nodes=num_nodes,
+        undirected=False,
+        edge_index=edge_index,
+        features=features,
+        labels=labels,
+        num_classes=NUM_CLASSES,
+        splits=splits,
+    )
+    path = directory / "parts"
+    partition_graph(raw, PartitionOptions(num_parts=num_parts, method="random", seed=seed), path)
+    graph = CSCGraph.from_edge_index(torch.from_numpy(edge_index[0]), torch.from_numpy(edge_index[1]), num_nodes)
+    return DrawnGraph(graph, features, labels, splits, path)

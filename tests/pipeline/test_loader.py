@@ -1,0 +1,229 @@
+"""DistLoader: steps, shuffling, empty batches, prefetching's ends, and what loading refuses."""
+
+import itertools
+import json
+import threading
+import time
+
+import pytest
+import torch
+
+from fastsample_dist import DistContext, DistData, DistLoader
+from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.pipeline.loader import epoch_permutation
+from fastsample_dist.pipeline.prefetch import Prefetcher
+from fastsample_dist.testing import run_distributed
+from tests.parts import draw_partition
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_partition(tmp_path_factory.mktemp("drawn"), 1)
+
+
+@pytest.fixture
+def ctx():
+    with DistContext(LocalCommunicator()) as context:
+        yield context
+
+
+def seeds_of(loader):
+    return [batch.seeds.tolist() for batch in loader]
+
+
+def test_an_epoch_has_every_seed_once(drawn, ctx):
+    data = DistData.load(drawn.path, ctx)
+    loader = DistLoader(data, [2], 10)
+    seeds = seeds_of(loader)
+    assert len(seeds) == len(loader) == 11
+    assert sorted(itertools.chain(*seeds)) == data.split("train").tolist()
+
+
+def test_epochs_differ_and_repeat_by_number(drawn, ctx):
+    loader = DistLoader(DistData.load(drawn.path, ctx), [2], 10)
+    first, second = seeds_of(loader), seeds_of(loader)
+    loader.set_epoch(0)
+    assert first != second and seeds_of(loader) == first
+
+
+def test_steps_are_numbered_through_the_epochs(drawn, ctx):
+    loader = DistLoader(DistData.load(drawn.path, ctx), [2], 30)
+    assert [[b.step for b in loader] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_without_shuffling_seeds_are_ascending(drawn, ctx):
+    loader = DistLoader(DistData.load(drawn.path, ctx), [2], 10, shuffle=False)
+    seeds = list(itertools.chain(*seeds_of(loader)))
+    assert seeds == sorted(seeds)
+
+
+def test_the_permutation_depends_on_seed_epoch_and_rank():
+    orders = {tuple(epoch_permutation(50, *key).tolist()) for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]}
+    assert len(orders) == 4
+
+
+def test_stored_float16_features_arrive_as_float32(tmp_path, ctx):
+    data = DistData.load(draw_partition(tmp_path, 1, feature_dtype="float16").path, ctx)
+    batch = next(iter(DistLoader(data, [2], 10)))
+    assert data.features.dtype == torch.float16 and batch.features.dtype == torch.float32
+
+
+def uneven_rank(ctx, path, prefetch):
+    data = DistData.load(path, ctx)
+    if ctx.rank == 1:  # rank 1 runs out of seeds after its first batch
+        data._splits["train"] = data.split("train")[:3]
+    loader = DistLoader(data, [2, 2], 4, scheme="vanilla", prefetch=prefetch)
+    return [(b.seeds.numel(), b.num_global_seeds, tuple(b.features.shape), b.labels.numel()) for b in loader]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_rank_without_seeds_takes_part_with_empty_batches(tmp_path, prefetch):
+    drawn = draw_partition(tmp_path, 2, num_train=40)
+    full, short = run_distributed(2, uneven_rank, args=(drawn.path, prefetch))
+    assert [batch[:2] for batch in full] == [(4, 7), (4, 4), (4, 4), (4, 4), (4, 4)]
+    assert [batch[:2] for batch in short] == [(3, 7), (0, 4), (0, 4), (0, 4), (0, 4)]
+    assert all(batch[2] == (0, 6) and batch[3] == 0 for batch in short[1:])
+
+
+def leaving_rank(ctx, path, stop_after):
+    loader = DistLoader(DistData.load(path, ctx), [3, 3], 5, scheme="vanilla", prefetch=2)
+    taken = 0
+    for _ in loader:
+        taken += 1
+        if taken == stop_after:
+            break
+    ctx.comm.barrier()
+    rest = len([batch.step for batch in loader])
+    loader.close()
+    return taken, rest, [t.name for t in threading.enumerate() if t.name == "fastsample-prefetch"]
+
+
+def test_leaving_a_prefetching_loader_early_hangs_nobody_and_leaves_no_thread(tmp_path):
+    drawn = draw_partition(tmp_path, 2)
+    assert run_distributed(2, leaving_rank, args=(drawn.path, 3), timeout_s=60) == [(3, 11, []), (3, 11, [])]
+
+
+def raising_rank(ctx, path):
+    loader = DistLoader(DistData.load(path, ctx), [3, 3], 5, prefetch=2)
+    for batch in loader:
+        if ctx.rank == 1 and batch.step == 4:
+            raise KeyError("made up")
+        ctx.comm.all_reduce(torch.ones(1), purpose="gradients")
+
+
+def test_an_exception_on_one_rank_ends_all_while_prefetching(tmp_path):
+    drawn = draw_partition(tmp_path, 2)
+    started = time.monotonic()
+    with pytest.raises(Exception, match="made up"):
+        run_distributed(2, raising_rank, args=(drawn.path,), timeout_s=60)
+    assert time.monotonic() - started < 40
+
+
+def test_the_prefetcher_goes_no_further_than_permitted():
+    made = []
+    prefetcher = Prefetcher(lambda n: made.append(n) or n, range(100), 2, timeout_s=10)
+    batches = iter(prefetcher)
+    assert [next(batches), next(batches), next(batches)] == [0, 1, 2]
+    prefetcher.close()
+    assert made == [0, 1, 2, 3, 4]
+
+
+def test_the_prefetcher_passes_an_exception_on():
+    def make(number):
+        if number == 2:
+            raise ZeroDivisionError("made up")
+        return number
+
+    prefetcher = Prefetcher(make, range(5), 1, timeout_s=10)
+    taken = []
+    with pytest.raises(ZeroDivisionError, match="made up"):
+        for number in prefetcher:
+            taken.append(number)
+    prefetcher.close()
+    assert taken == [0, 1]
+
+
+def load_error(ctx, path):
+    try:
+        DistData.load(path, ctx)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_parts_that_do_not_fit_the_ranks_are_refused_on_all(tmp_path):
+    drawn = draw_partition(tmp_path, 4)
+    message = f"{drawn.path} has 4 parts but world_size is 3; start 4 ranks or partition with --num-parts 3."
+    assert run_distributed(3, load_error, args=(drawn.path,)) == [message] * 3
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda file: file.unlink(), "features.npy"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-8]), "features.npy"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-8] + b"12345678"), "features.npy"),
+    ],
+    ids=["missing", "truncated", "altered"],
+)
+def test_a_damaged_file_of_one_part_is_refused_by_name_on_all_ranks(tmp_path, damage, words):
+    drawn = draw_partition(tmp_path, 2)
+    damage(drawn.path / "part-1" / "features.npy")
+    errors = run_distributed(2, load_error, args=(drawn.path,))
+    assert errors[0] == errors[1] and words in errors[0] and "part-1" in errors[0]
+
+
+def test_an_altered_topology_is_refused_by_name(drawn, tmp_path, ctx):
+    copy = draw_partition(tmp_path, 1)
+    file = copy.path / "topology" / "indices.npy"
+    file.write_bytes(file.read_bytes()[:-4] + b"\x01\x00\x00\x00")
+    with pytest.raises(ValueError, match="indices.npy"):
+        DistData.load(copy.path, ctx)
+
+
+def test_a_newer_format_version_is_refused(tmp_path, ctx):
+    drawn = draw_partition(tmp_path, 1)
+    manifest = json.loads((drawn.path / "manifest.json").read_text())
+    (drawn.path / "manifest.json").write_text(json.dumps({**manifest, "version": 2}))
+    with pytest.raises(ValueError, match="version 2"):
+        DistData.load(drawn.path, ctx)
+
+
+def empty_rank(ctx, path):
+    data = DistData.load(path, ctx)
+    if ctx.rank == 1:
+        data._splits["train"] = data.split("train")[:0]
+    try:
+        DistLoader(data, [2], 4)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_a_train_split_that_is_empty_on_one_rank_is_refused_on_all(tmp_path):
+    drawn = draw_partition(tmp_path, 2, num_train=10)
+    errors = run_distributed(2, empty_rank, args=(drawn.path,))
+    assert errors[0] == errors[1] and errors[0].startswith(
+        "the train split is empty on rank 1 (seeds per rank: [5, 0])"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+        ({"prefetch": -1}, "prefetch is -1; expected 0"),
+        ({"scheme": "both"}, "scheme is 'both'; expected 'hybrid' or 'vanilla'"),
+        ({"split": "dev"}, "has no split 'dev'"),
+        ({"fanouts": []}, "fanouts is empty"),
+    ],
+)
+def test_wrong_options_are_refused(drawn, ctx, options, message):
+    data = DistData.load(drawn.path, ctx)
+    with pytest.raises(ValueError, match=message):
+        DistLoader(data, **{"fanouts": [2], "batch_size": 4, **options})
+
+
+def test_orig_ids_refuses_an_unknown_node(drawn, ctx):
+    with pytest.raises(ValueError, match="expected 0 to 239"):
+        DistData.load(drawn.path, ctx).orig_ids(torch.tensor([240]))
