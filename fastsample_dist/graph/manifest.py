@@ -1,0 +1,143 @@
+"""manifest.json of a partition: what the partition holds, and size and SHA-256 of every file.
+
+The manifest is written last, so a directory that has one is complete. It is JSON with sorted keys and no time
+stamp (the same partition gives the same bytes) and carries the SHA-256 of its own other fields, so that it can be
+damaged no more quietly than the files it lists. Keys that this release does not know are ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+FORMAT_VERSION = 1
+FORMAT_NAME = "fastsample-partition"
+MANIFEST_NAME = "manifest.json"
+_SELF_HASH = "manifest_sha256"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What manifest.json says.
+
+    Attributes:
+      name: name of the graph.
+      num_nodes, num_edges: of the whole graph; edges are directed and counted as stored.
+      num_parts: number of parts.
+      part_ranges: num_parts + 1 offsets; part p owns the ids part_ranges[p] .. part_ranges[p + 1] - 1.
+      feature_dim, feature_dtype: of features.npy (NumPy's name of the type); None without features.
+      num_classes: labels run from 0 to num_classes - 1 (-1: unlabelled); 0 without labels.
+      method, seed: how the nodes were assigned.
+      undirected: every edge is stored in both directions.
+      files: {relative path: {"bytes": int, "sha256": str}}, manifest.json itself left out.
+      stats: further facts about the making of the partition, for reports only.
+      version: format version.
+    """
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_parts: int
+    part_ranges: tuple[int, ...]
+    feature_dim: int | None
+    feature_dtype: str | None
+    num_classes: int
+    method: str
+    seed: int
+    undirected: bool
+    files: Mapping[str, Mapping[str, Any]]
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """The text of manifest.json."""
+        fields = {"format": FORMAT_NAME, **asdict(self)}
+        return json.dumps({**fields, _SELF_HASH: _hash_of(fields)}, indent=1, sort_keys=True) + "\n"
+
+
+_FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
+    "name": str,
+    "num_nodes": int,
+    "num_edges": int,
+    "num_parts": int,
+    "part_ranges": list,
+    "feature_dim": (int, type(None)),
+    "feature_dtype": (str, type(None)),
+    "num_classes": int,
+    "method": str,
+    "seed": int,
+    "undirected": bool,
+    "files": dict,
+    "stats": dict,
+}
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    """Read and check PARTS/manifest.json; the files it lists are not opened.
+
+    Args:
+      path: the partition's directory.
+    Returns:
+      Manifest of format version 1.
+    Raises:
+      ValueError: no such directory, no manifest (not a finished partition), a damaged or foreign one, or a
+        newer format version.
+    """
+    directory = Path(path)
+    file = directory / MANIFEST_NAME
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is not a directory; pass the output directory of fastsample-partition.")
+    if not file.is_file():
+        raise ValueError(f"{file} is missing, so {directory} is no finished partition; run fastsample-partition.")
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(file, f"it is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
+        raise ValueError(
+            f'{file} does not have "format": "{FORMAT_NAME}", so {directory} is not a partition of this '
+            "framework; run fastsample-partition."
+        )
+    version = document.get("version")
+    if not isinstance(version, int) or version < 1:
+        raise _damaged(file, f"its version is {version!r}")
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"{file}: this is format version {version}; this release reads version {FORMAT_VERSION}; "
+            "upgrade fastsample_dist or partition the graph again."
+        )
+    claimed = document.pop(_SELF_HASH, None)
+    if claimed != _hash_of(document):
+        raise _damaged(file, f"its fields do not have the SHA-256 that its {_SELF_HASH} states")
+    return _checked(file, document)
+
+
+def _checked(file: Path, document: dict[str, Any]) -> Manifest:
+    for key, kind in _FIELD_TYPES.items():
+        if key not in document or not isinstance(document[key], kind):
+            raise _damaged(file, f"its {key} is {document.get(key)!r}")
+    ranges = document["part_ranges"]
+    ends_fit = len(ranges) == document["num_parts"] + 1 >= 2 and (ranges[0], ranges[-1]) == (0, document["num_nodes"])
+    if not ends_fit or any(lo > hi for lo, hi in pairwise(ranges)):
+        raise _damaged(file, "its part_ranges do not run from 0 to num_nodes in num_parts steps")
+    for name, record in document["files"].items():
+        pure = PurePosixPath(name)
+        inside = not pure.is_absolute() and ".." not in pure.parts
+        if not inside or not isinstance(record, dict) or not {"bytes", "sha256"} <= record.keys():
+            raise _damaged(file, f"its entry for {name!r} is no path inside the partition with bytes and sha256")
+    values = {key: document[key] for key in _FIELD_TYPES}
+    return Manifest(**{**values, "part_ranges": tuple(ranges)}, version=document["version"])
+
+
+def _damaged(file: Path, what: str) -> ValueError:
+    return ValueError(f"{file} is damaged: {what}; copy it again or partition the graph again.")
+
+
+def _hash_of(fields: dict[str, Any]) -> str:
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

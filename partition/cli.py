@@ -1,0 +1,237 @@
+"""The command `fastsample-partition`: cut a graph into parts, or report on a finished partition.
+
+Everything about the graph goes to standard output: a line per step (a progress bar on a terminal), then the report.
+Warnings and the one line of an error go to standard error. Exit status: 0 done, 1 refused or failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fastsample_dist.graph.datasets import RawGraph, read_npy_graph
+from fastsample_dist.graph.edgelist import read_edgelist_graph
+from fastsample_dist.graph.ogb_dataset import read_ogb_graph
+from fastsample_dist.graph.storage import check_output, read_manifest, verify_files
+from partition.build import PartitionOptions, partition_graph
+from partition.methods import METHODS
+from partition.quality import measure_partition
+
+PROGRAM = "fastsample-partition"
+_EPILOG = """examples:
+  fastsample-partition --input data/cora --num-parts 2 --output parts/cora-2
+  fastsample-partition --input edges.csv --format edgelist --undirected --num-parts 4 --output parts/edges-4
+  fastsample-partition --inspect parts/cora-2 --json report.json
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line, like every other refusal of this command."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see {PROGRAM} --help.")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = _Parser(
+        prog=PROGRAM,
+        description="Cut a graph into parts for distributed training, or inspect a finished partition.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--input", metavar="DIR", help="the graph to cut")
+    task.add_argument("--inspect", metavar="PARTS", help="verify a finished partition and report on it")
+    parser.add_argument(
+        "--format",
+        choices=("npy", "edgelist", "ogb"),
+        help="of the input: npy, a directory with meta.json and edge_index.npy (default); edgelist, a .csv, .tsv or "
+        ".txt of 'source destination' lines, or its directory; ogb, a downloaded data set such as dataset/ogbn_arxiv",
+    )
+    parser.add_argument(
+        "--undirected",
+        action="store_true",
+        default=None,
+        help="edgelist and ogb: every edge counts in both directions (npy states it in meta.json)",
+    )
+    parser.add_argument("--num-parts", metavar="P", type=int, help="number of parts")
+    parser.add_argument("--method", choices=METHODS, help="metis cuts few edges (default); random needs no package")
+    parser.add_argument("--seed", metavar="S", type=int, help="the same seed gives the same files (default: 0)")
+    parser.add_argument("--output", metavar="PARTS", help="directory to write; appears when complete")
+    parser.add_argument("--overwrite", action="store_true", default=None, help="replace a partition at --output")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON too")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+      argv: arguments without the program's name; those of the process by default.
+    Returns:
+      Exit status.
+    """
+    try:
+        with _logs_shown(), _termination_as_interrupt():
+            args = make_parser().parse_args(argv)
+            _check_combination(args)
+            if args.json:
+                _check_json_target(Path(args.json))
+            report = _inspect(args) if args.inspect else _partition(args)
+            if args.json:
+                _write_json(Path(args.json), report)
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: interrupted; no partial output is left.", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"{PROGRAM}: error: {text}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _partition(args: argparse.Namespace) -> dict[str, Any]:
+    from partition.cli_report import StepDisplay, print_report
+
+    options = PartitionOptions(num_parts=args.num_parts, method=args.method or "metis", seed=args.seed or 0)
+    check_output(args.output, bool(args.overwrite))
+    display = StepDisplay(around={"assign": _interrupt_ends_process})
+    begin = time.perf_counter()
+    with display.step("read"):
+        raw = _read(args)
+    quality = partition_graph(raw, options, args.output, overwrite=bool(args.overwrite), progress=display)
+    seconds = {**display.seconds, "total": time.perf_counter() - begin}
+    memory = {"peak_resident_bytes": _peak_resident_bytes()}
+    report = {"path": args.output, **quality.to_json(), "seconds": seconds, **memory}
+    print_report(report)
+    return report
+
+
+def _inspect(args: argparse.Namespace) -> dict[str, Any]:
+    from partition.cli_report import StepDisplay, print_report
+
+    display = StepDisplay()
+    manifest = read_manifest(args.inspect)
+    with display.step("verify"):
+        verify_files(args.inspect, manifest, manifest.files)
+    with display.step("measure"):
+        quality = measure_partition(args.inspect, manifest)
+    report = {"path": args.inspect, **quality.to_json(), "files_verified": len(manifest.files)}
+    print_report(report)
+    return report
+
+
+def _read(args: argparse.Namespace) -> RawGraph:
+    if args.format == "edgelist":
+        return read_edgelist_graph(args.input, undirected=bool(args.undirected))
+    if args.format == "ogb":
+        return read_ogb_graph(args.input, undirected=bool(args.undirected))
+    return read_npy_graph(args.input)
+
+
+def _check_combination(args: argparse.Namespace) -> None:
+    if args.inspect:
+        for name in ("format", "undirected", "num_parts", "method", "seed", "output", "overwrite"):
+            if getattr(args, name) is not None:
+                raise ValueError(f"--{name.replace('_', '-')} does not go with --inspect; leave it out.")
+        return
+    for name in ("num_parts", "output"):
+        if getattr(args, name) is None:
+            raise ValueError(f"--input needs --{name.replace('_', '-')}; see {PROGRAM} --help.")
+    if args.undirected and args.format in (None, "npy"):
+        raise ValueError('--undirected does not go with --format npy; set "undirected": true in meta.json.')
+
+
+def _check_json_target(path: Path) -> None:
+    """Refuse a report file that could not be written, before any work is done."""
+    if path.is_dir():
+        raise ValueError(f"--json {path} is a directory; pass a file name.")
+    try:
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
+            return
+    except OSError as error:
+        raise ValueError(f"--json {path} cannot be written ({error.strerror}); pass another file name.") from error
+
+
+def _write_json(path: Path, report: dict[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _peak_resident_bytes() -> int:
+    """Most physical memory this process has held so far, mapped files included."""
+    try:
+        with Path("/proc/self/status").open(encoding="ascii") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    except OSError:  # not Linux
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@contextmanager
+def _interrupt_ends_process() -> Iterator[None]:
+    """Let Ctrl-C end the process at once: inside METIS no Python handler would run. Nothing is on disk then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM (a batch system's time limit) like Ctrl-C, so that partial output is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _PlainLines(logging.Handler):
+    """Warnings to standard error, notes to standard output."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        serious = record.levelno >= logging.WARNING
+        kind = "warning" if serious else "note"
+        print(f"{PROGRAM}: {kind}: {record.getMessage()}", file=sys.stderr if serious else sys.stdout, flush=True)
+
+
+@contextmanager
+def _logs_shown() -> Iterator[None]:
+    handler = _PlainLines(logging.INFO)
+    loggers = [logging.getLogger(name) for name in ("fastsample_dist", "partition")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""What `fastsample-partition` shows: progress of the steps and the tables of the report (the only use of rich)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from partition.build import Progress
+
+try:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+    from rich.table import Table
+except ImportError as error:
+    raise ImportError(
+        f"fastsample-partition shows its report with rich, which is not there ({error}); pip install rich."
+    ) from error
+
+LOG_WIDTH = 118  # of tables in a log or a pipe, where there is no terminal to ask
+_LABELS = {
+    "read": "read and check the graph",
+    "topology": "build the topology",
+    "assign": "assign nodes to parts",
+    "balance": "balance train nodes",
+    "write": "write the parts",
+    "verify": "verify checksums",
+    "measure": "measure the partition",
+}
+
+
+class StepDisplay(Progress):
+    """Shows steps: on a terminal with a bar, otherwise one plain line each.
+
+    Args:
+      around: {step: context manager factory} entered around a step. Such a step gets no moving bar: it may end the
+        process, and a bar would leave the terminal's cursor hidden.
+    Attributes:
+      seconds: {step: seconds} of the finished steps.
+    """
+
+    def __init__(self, around: Mapping[str, Callable[[], AbstractContextManager[None]]] | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._around = around or {}
+        self._console = _console()
+        self._bar: Bar | None = None
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Show one step and take its time."""
+        label, begin = _LABELS[name], time.perf_counter()
+        if name in self._around:
+            if self._console.is_terminal:
+                self._console.print(f"{label} ...")
+            shown = self._around[name]()
+        else:
+            shown = self._moving_bar(label) if self._console.is_terminal else nullcontext()
+        with shown:
+            yield
+        self.seconds[name] = time.perf_counter() - begin
+        self._console.print(f"{label}: {self.seconds[name]:.1f} s", highlight=False)
+
+    def bytes_total(self, count: int) -> None:
+        """Give the bar of the running step a length."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], total=count)
+
+    def bytes_done(self, count: int) -> None:
+        """Move the bar of the running step."""
+        if self._bar is not None:
+            self._bar.advance(self._bar.task_ids[0], count)
+
+    @contextmanager
+    def _moving_bar(self, label: str) -> Iterator[None]:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+        with Bar(*columns, console=self._console, transient=True) as self._bar:
+            self._bar.add_task(label, total=None)
+            try:
+                yield
+            finally:
+                self._bar = None
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """Print the tables of a report (the same dict that --json writes) to standard output."""
+    console = _console()
+    for line in _summary(report):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    console.print(_parts_table(report))
+    console.print(_files_table(report))
+
+
+def format_bytes(count: int) -> str:
+    """Bytes in decimal units with three or four digits: 999 B, 1.20 kB, 38.9 MB."""
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{count} B" if unit == "B" else f"{value:.3g} {unit}"
+
+
+def _console() -> Console:
+    console = Console(file=sys.stdout)
+    return console if console.is_terminal else Console(file=sys.stdout, width=LOG_WIDTH)
+
+
+def _summary(report: Mapping[str, Any]) -> Iterator[str]:
+    kind = "undirected, both directions stored" if report["undirected"] else "directed"
+    yield f"{report['path']}: {report['name']}, format version {report['version']}"
+    yield f"  nodes      {report['num_nodes']:,}"
+    yield f"  edges      {report['num_edges']:,} ({kind}); largest in-degree {report['max_in_degree']:,}"
+    yield f"  parts      {report['num_parts']}, by {report['method']}, seed {report['seed']}"
+    if report["feature_dim"] is None:
+        yield "  features   none"
+    else:
+        bad = report["stats"].get("nonfinite_features", 0)
+        suffix = f", {bad:,} values not finite" if bad else ""
+        yield f"  features   {report['feature_dim']} x {report['feature_dtype']}{suffix}"
+    yield f"  classes    {report['num_classes'] or 'none'}"
+    cut = report["edge_cut"]
+    yield f"  edge cut   {cut['edges']:,} of {report['num_edges']:,} stored edges ({cut['fraction']:.2%})"
+    if report["stats"].get("train_nodes_moved"):
+        yield f"  balance    {report['stats']['train_nodes_moved']:,} train nodes moved between parts"
+    if "files_verified" in report:
+        yield f"  checksums  {report['files_verified']} files verified"
+    if "seconds" in report:
+        yield f"  time       {report['seconds']['total']:.1f} s"
+        yield f"  memory     {format_bytes(report['peak_resident_bytes'])} peak resident"
+
+
+def _parts_table(report: Mapping[str, Any]) -> Table:
+    splits = list(report["parts"][0]["splits"])
+    table = Table(title="parts", title_justify="left")
+    for heading in ("part", "nodes", "in-edges", "cut", "halo nodes", *splits, "own files"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for part in report["parts"]:
+        cut = part["cut_in_edges"] / part["in_edges"] if part["in_edges"] else 0.0
+        table.add_row(
+            str(part["part"]),
+            f"{part['nodes']:,}",
+            f"{part['in_edges']:,}",
+            f"{cut:.1%}",
+            f"{part['halo_nodes']:,}",
+            *(f"{part['splits'][split]:,}" for split in splits),
+            format_bytes(part["bytes"]),
+        )
+    table.add_section()
+
+    def ratio(column: str) -> str:
+        return f"{report['balance'][column]:.3f}" if column in report["balance"] else "-"
+
+    table.add_row("max/mean", ratio("nodes"), ratio("in_edges"), "", ratio("halo_nodes"), *map(ratio, splits), "")
+    return table
+
+
+def _files_table(report: Mapping[str, Any]) -> Table:
+    sizes: dict[str, list[int]] = {}
+    for name, count in report["bytes"]["files"].items():
+        folder, _, file = name.partition("/")
+        sizes.setdefault(name if folder == "topology" else f"part-*/{file}", []).append(count)
+    table = Table(title="files", title_justify="left")
+    for heading in ("file", "number", "largest", "total"):
+        table.add_column(heading, justify="left" if heading == "file" else "right", no_wrap=True)
+    for name, counts in sorted(sizes.items(), reverse=True):
+        table.add_row(name, str(len(counts)), format_bytes(max(counts)), format_bytes(sum(counts)))
+    table.add_section()
+    every = list(report["bytes"]["files"].values())
+    table.add_row("all", str(len(every)), format_bytes(max(every)), format_bytes(sum(every)))
+    return table
