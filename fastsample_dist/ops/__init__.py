@@ -13,7 +13,7 @@ from fastsample_dist.ops import fake
 from fastsample_dist.ops import gather_rows as _gather_rows
 from fastsample_dist.ops import sample_mfg as _sample_mfg
 from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
-from fastsample_dist.ops.aggregate import aggregate
+from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.compact import bucket_by_part, compact
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
 from fastsample_dist.ops.library import isa, set_isa
@@ -25,6 +25,7 @@ __all__ = [
     "SampleSpec",
     "act_dropout",
     "aggregate",
+    "aggregate_concat",
     "bucket_by_part",
     "compact",
     "gather_rows",

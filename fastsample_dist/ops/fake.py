@@ -58,6 +58,14 @@ def aggregate(indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None
     return x.new_empty(shape), indptr.new_empty(shape if reduce == "max" else (0, 0))
 
 
+def aggregate_concat(
+    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str
+) -> tuple[Tensor, Tensor]:
+    """As `aggregate`, with the destinations' own rows to the left."""
+    out, arg = aggregate(indptr, indices, x, weights, reduce)
+    return out.new_empty((out.shape[0], 2 * out.shape[1])), arg
+
+
 def aggregate_backward(
     grad: Tensor, edges: list[Tensor], x: Tensor, weights: Tensor | None, arg: Tensor, reduce: str, needs: list[bool]
 ) -> tuple[Tensor, Tensor]:

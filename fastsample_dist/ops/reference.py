@@ -151,6 +151,14 @@ def aggregate(
     return torch.stack(out).to(x.dtype) if out else x[:0]
 
 
+def aggregate_concat(
+    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None = None, *, reduce: str = "mean"
+) -> Tensor:
+    """Own rows beside the aggregate."""
+    aggregated = aggregate(indptr, indices, x, weights, reduce=reduce)
+    return torch.cat([x[: aggregated.shape[0]], aggregated], dim=1)
+
+
 def _reduce_rows(messages: list[Tensor], reduce: str, zeros: Tensor) -> Tensor:
     if not messages:
         return zeros

@@ -115,3 +115,43 @@ def test_wrong_arguments_are_refused(change, message):
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
         ops.aggregate(**arguments)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_aggregate_concat_equals_the_oracle(reduce, dtype):
+    indptr, indices = random_mfg(12, 30, 90)
+    x, weights = torch.randn(30, 51).to(dtype), torch.randn(90, 3).to(dtype)
+    found = ops.aggregate_concat(indptr, indices, x, weights, reduce=reduce)
+    assert torch.equal(found, reference.aggregate_concat(indptr, indices, x, weights, reduce=reduce))
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_aggregate_concat_are_those_of_cat(reduce, dtype):
+    indptr, indices = random_mfg(12, 30, 90)
+    grads = []
+    for function in (ops.aggregate_concat, lambda *a, **k: torch.cat([a[2][:12], ops.aggregate(*a, **k)], 1)):
+        torch.manual_seed(0)
+        x = torch.randn(30, 16).to(dtype).requires_grad_()
+        weights = torch.randn(90, 2).to(dtype).requires_grad_()
+        out = function(indptr, indices, x, weights, reduce=reduce)
+        out.backward(torch.randn(12, 32).to(dtype))
+        grads.append((x.grad, weights.grad))
+    assert all(torch.equal(found, expected) for found, expected in zip(*grads, strict=True))
+
+
+def test_aggregate_concat_passes_gradcheck():
+    indptr, indices = random_mfg(5, 9, 20)
+    x = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: ops.aggregate_concat(indptr, indices, x), (x,))
+
+
+def test_aggregate_concat_without_destinations():
+    out = ops.aggregate_concat(torch.tensor([0]), torch.empty(0, dtype=torch.int32), torch.rand(3, 4))
+    assert out.shape == (0, 8)
+
+
+def test_aggregate_concat_refuses_fewer_rows_than_destinations():
+    with pytest.raises(ValueError, match="x has 1 rows; expected one for each of the 2 destinations, or more"):
+        ops.aggregate_concat(torch.tensor([0, 1, 1]), torch.tensor([0]), torch.rand(1, 4))

@@ -23,6 +23,7 @@ CASES = {
     "gather_rows": (torch.rand(5, 3), torch.tensor([4, 0])),
     "merge_rows": (torch.rand(5, 3), torch.rand(2, 3), torch.tensor([4, -1]), torch.float32),
     "aggregate": (INDPTR, INDICES, _x(11, 6), _x(25, 2), "mean"),
+    "aggregate_concat": (INDPTR, INDICES, _x(11, 6), _x(25), "mean"),
     "aggregate_backward": (
         torch.rand(6, 6), [INDPTR, INDICES], torch.rand(11, 6), torch.rand(25), torch.empty(0, 0, dtype=torch.int64),
         "sum", [True, True],
