@@ -1,0 +1,273 @@
+"""The order of the house: left never imports right.
+
+    csrc/core -> csrc/{cpu,cuda} -> ops -> graph, comm -> sampling, features -> pipeline -> train -> bench, examples
+
+Python imports are read from the syntax tree, those inside functions and `importlib.import_module("name")` included;
+C++ ones from the #include lines. `violations` is the checker; it is tested on a made-up tree first.
+"""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "fastsample_dist"
+PUBLIC = (
+    "the public names"  # `import fastsample_dist`, `from fastsample_dist import CSCGraph`: any room may be behind them
+)
+
+BELOW_SAMPLING = {"ops", "graph", "comm"}
+BELOW_TRAIN = BELOW_SAMPLING | {"sampling", "features", "pipeline"}
+# What a room may import besides itself.
+ROOMS = {
+    "ops": set(),
+    "graph": {"ops"},
+    "comm": {"ops"},
+    "sampling": BELOW_SAMPLING,
+    "features": BELOW_SAMPLING,
+    "pipeline": BELOW_SAMPLING | {"sampling", "features"},
+    "train": BELOW_TRAIN,
+    "bench": BELOW_TRAIN | {"train", PUBLIC},
+    "interop": BELOW_SAMPLING | {"sampling"},
+    "testing": {"ops", "comm"},
+    "partition": {"ops", "graph"},
+    "launch": set(),
+    "examples": BELOW_TRAIN | {"train", "interop", PUBLIC},
+    "__init__": set(),
+}
+TOP_LEVEL = ("partition", "launch", "examples")
+# The one file that imports each of these.
+HOMES = {
+    "dgl": "fastsample_dist/interop/dgl.py",
+    "torch_geometric": "fastsample_dist/interop/pyg.py",
+    "pymetis": "partition/methods.py",
+    "mpi4py": "fastsample_dist/comm/mpi.py",
+    "ogb": "fastsample_dist/graph/ogb_dataset.py",
+}
+ON_LOAD = {"torch", "numpy"}  # what the library's modules may import when they are loaded
+OPTIONAL = [*HOMES, "psutil", "rich"]
+
+C_ROOMS = {
+    "include": {"include"},
+    "core": {"core"},
+    "cpu": {"include", "core", "cpu"},
+    "cuda": {"include", "core", "cuda"},
+    "tests": {"include", "tests"},
+}
+C_SEARCH = (".", "include", "core", "cpu", "cuda")
+FOREIGN_HEADER = re.compile(r"^(torch|ATen|c10|caffe2|pybind11|nanobind|numpy|dgl)/|^Python\.h$")
+CUDA_HEADER = re.compile(r"^(cuda|cub/|cooperative_groups|thrust/)")
+INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name: dotted path, source line, and whether loading the module runs the import."""
+
+    target: str
+    line: int
+    on_load: bool
+
+
+def guards_types(node: ast.AST) -> bool:
+    """Whether the node is `if TYPE_CHECKING:`, which never runs."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def imported_names(node: ast.AST, module: str, is_package: bool) -> list[str]:
+    """Dotted paths that one statement or call imports; [] for anything else."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            parents = module.split(".")
+            parents = parents[: len(parents) - node.level + is_package]
+            base = ".".join([*parents, *([base] if base else [])])
+        return [f"{base}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+        return [node.args[0].value] if node.args and isinstance(node.args[0], ast.Constant) else []
+    return []
+
+
+def find_imports(node: ast.AST, module: str, is_package: bool, on_load: bool = True) -> Iterator[Import]:
+    """Every import below `node`, functions included."""
+    for child in ast.iter_child_nodes(node):
+        for target in imported_names(child, module, is_package):
+            yield Import(target, child.lineno, on_load)
+        deferred = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or guards_types(child)
+        yield from find_imports(child, module, is_package, on_load and not deferred)
+
+
+def room_of(target: str) -> str | None:
+    """The room that a dotted path leads to; None for a path that leads outside or to the version."""
+    parts = target.split(".")
+    if parts[0] in TOP_LEVEL:
+        return parts[0]
+    if parts[0] != PACKAGE or parts[1:] == ["__version__"]:
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else PUBLIC
+
+
+def python_violations(root: Path, path: Path) -> Iterator[str]:
+    """What one Python file imports and should not, one line each."""
+    relative = path.relative_to(root)
+    is_package = path.name == "__init__.py"
+    names = list((relative.parent if is_package else relative.with_suffix("")).parts)
+    room = names[0] if names[0] in TOP_LEVEL else [*names, "__init__"][1]
+    if room not in ROOMS:
+        yield f"{relative}: {room} is not in this test's table of rooms; say what it may import"
+        return
+    for found in find_imports(ast.parse(path.read_text()), ".".join(names), is_package):
+        place, top, target = f"{relative}:{found.line}", found.target.split(".")[0], room_of(found.target)
+        foreign = target is None and top != PACKAGE and top not in sys.stdlib_module_names
+        if target is not None and target != room and target not in ROOMS[room]:
+            yield f"{place}: {room} imports {target} ({found.target})"
+        if room == "launch" and top not in sys.stdlib_module_names and top != "launch":
+            yield f"{place}: launch imports {top}; expected the standard library only"
+        if top in HOMES and HOMES[top] != relative.as_posix():
+            yield f"{place}: {top} is imported; only {HOMES[top]} may"
+        if foreign and found.on_load and names[0] == PACKAGE and room != "bench" and top not in ON_LOAD:
+            yield f"{place}: loading the module imports {top}; import it where it is used"
+
+
+def header_violations(root: Path, path: Path) -> Iterator[str]:
+    """What one C++ or CUDA file includes and should not, one line each."""
+    csrc, text = root / "csrc", path.read_text()
+    room = path.relative_to(csrc).parts[0]
+    for match in INCLUDE_LINE.finditer(text):
+        quoted, header = match[1] == '"', match[2]
+        place = f"{path.relative_to(root)}:{text[: match.start()].count(chr(10)) + 1}"
+        if FOREIGN_HEADER.search(header):
+            yield f"{place}: includes {header}; csrc knows neither torch nor Python"
+        elif not quoted and CUDA_HEADER.search(header) and room not in ("cuda", "core"):
+            yield f"{place}: includes {header} outside csrc/cuda"
+        elif quoted:
+            candidates = [path.parent / header, *(csrc / name / header for name in C_SEARCH)]
+            owner = next((c.resolve().relative_to(csrc.resolve()).parts[0] for c in candidates if c.exists()), None)
+            if owner is None:
+                yield f"{place}: includes {header}, which is not in csrc"
+            elif owner not in C_ROOMS[room]:
+                yield f"{place}: csrc/{room} includes csrc/{owner} ({header})"
+
+
+def violations(root: Path) -> list[str]:
+    """Every import and #include under `root` that breaks the order."""
+    found = []
+    for directory in (PACKAGE, *TOP_LEVEL):
+        for path in sorted((root / directory).rglob("*.py")):
+            found += python_violations(root, path)
+    for path in sorted((root / "csrc").rglob("*")):
+        if path.suffix in (".h", ".cuh", ".cpp", ".cu"):
+            found += header_violations(root, path)
+    return found
+
+
+def run_python(code: str) -> dict:
+    """What a fresh interpreter prints as JSON after running `code`."""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+BAD_PYTHON = [
+    ("fastsample_dist/ops/a.py", "import fastsample_dist.graph.csc", "ops imports graph"),
+    ("fastsample_dist/graph/a.py", "from fastsample_dist import comm", "graph imports comm"),
+    ("fastsample_dist/comm/a.py", "from fastsample_dist.graph import csc", "comm imports graph"),
+    (
+        "fastsample_dist/sampling/a.py",
+        "def f():\n    from fastsample_dist.features.dist import DistFeatures",
+        "sampling imports features",
+    ),
+    ("fastsample_dist/features/a.py", "from ..sampling.base import MFG", "features imports sampling"),
+    ("fastsample_dist/sampling/__init__.py", "from ..pipeline import x", "sampling imports pipeline"),
+    ("fastsample_dist/pipeline/a.py", "import fastsample_dist.train.models", "pipeline imports train"),
+    ("fastsample_dist/train/a.py", "from fastsample_dist import DistLoader", "train imports the public names"),
+    ("fastsample_dist/train/b.py", "import fastsample_dist as fsd", "train imports the public names"),
+    ("fastsample_dist/testing.py", "from fastsample_dist.graph.csc import CSCGraph", "testing imports graph"),
+    ("fastsample_dist/interop/a.py", "import fastsample_dist.pipeline.data", "interop imports pipeline"),
+    ("fastsample_dist/ops/b.py", "importlib.import_module('fastsample_dist.bench')", "ops imports bench"),
+    ("fastsample_dist/graph/b.py", "import partition.methods", "graph imports partition"),
+    ("fastsample_dist/new_room/a.py", "import os", "new_room is not in this test's table"),
+    ("partition/a.py", "from fastsample_dist.comm.base import Communicator", "partition imports comm"),
+    ("launch/a.py", "import torch", "launch imports torch"),
+    ("launch/b.py", "from fastsample_dist import __version__", "launch imports fastsample_dist"),
+    ("fastsample_dist/train/c.py", "def f():\n    import dgl.nn", "only fastsample_dist/interop/dgl.py may"),
+    ("partition/b.py", "try:\n    import pymetis\nexcept ImportError:\n    raise", "only partition/methods.py may"),
+    ("fastsample_dist/comm/context.py", "from mpi4py import MPI", "only fastsample_dist/comm/mpi.py may"),
+    ("fastsample_dist/comm/mpi.py", "from mpi4py import MPI", "loading the module imports mpi4py"),
+    ("fastsample_dist/train/d.py", "import rich", "loading the module imports rich"),
+]
+BAD_HEADERS = [
+    ("csrc/core/a.h", '#include "cpu/status.h"', "core includes csrc/cpu"),
+    ("csrc/core/b.h", '#include "status.h"', "core includes csrc/cpu"),
+    ("csrc/cuda/a.cu", '#include "../cpu/status.h"', "cuda includes csrc/cpu"),
+    ("csrc/cpu/a.cpp", "#include <torch/torch.h>", "neither torch nor Python"),
+    ("csrc/cuda/b.cu", "  # include <Python.h>", "neither torch nor Python"),
+    ("csrc/cpu/b.cpp", "#include <cuda_runtime.h>", "outside csrc/cuda"),
+    ("csrc/cpu/c.cpp", '#include "missing.h"', "not in csrc"),
+]
+GOOD = {
+    "fastsample_dist/train/good.py": "from fastsample_dist import ops, __version__\nimport torch.nn as nn\nimport os",
+    "fastsample_dist/comm/mpi.py": "def load():\n    from mpi4py import MPI\n    return MPI",
+    "fastsample_dist/interop/dgl.py": "if TYPE_CHECKING:\n    from dgl import DGLGraph",
+    "launch/good.py": "import argparse\nfrom launch.hosts import read_hosts",
+    "examples/good.py": "import fastsample_dist as fsd",
+    "csrc/cpu/status.h": "#include <vector>\n// #include <torch/torch.h>",
+    "csrc/cpu/good.cpp": '#include "status.h"',
+    "csrc/cuda/good.cu": "#include <cuda_runtime.h>",
+}
+
+
+def write_tree(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+
+
+def test_checker_accepts_a_tree_in_order(tmp_path):
+    write_tree(tmp_path, GOOD)
+    assert violations(tmp_path) == []
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD_PYTHON + BAD_HEADERS)
+def test_checker_finds_a_violation(tmp_path, name, text, message):
+    write_tree(tmp_path, {**GOOD, name: text})
+    assert any(line.startswith(name) and message in line for line in violations(tmp_path))
+
+
+def test_the_house_keeps_the_order():
+    assert violations(ROOT) == []
+
+
+def test_the_walk_reaches_every_room():
+    walked = {path.relative_to(ROOT / PACKAGE).parts[0] for path in (ROOT / PACKAGE).rglob("*.py")}
+    assert {"ops", "graph", "comm", "sampling", "features", "pipeline", "train", "interop", "testing.py"} <= walked
+
+
+def test_importing_the_package_loads_the_standard_library_only():
+    found = run_python(
+        f"import json, os, sys, threading; before, environ = set(sys.modules), dict(os.environ); import {PACKAGE}; "
+        "print(json.dumps({'tops': sorted({name.split('.')[0] for name in set(sys.modules) - before}), "
+        "'environment_kept': dict(os.environ) == environ, 'threads': threading.active_count()}))"
+    )
+    assert set(found["tops"]) - sys.stdlib_module_names == {PACKAGE}
+    assert found["environment_kept"] and found["threads"] == 1
+
+
+def test_using_every_public_name_loads_no_optional_package_and_joins_no_process_group():
+    found = run_python(
+        f"import json, sys; import torch; before = set(sys.modules); import {PACKAGE} as fsd; "
+        "names = sorted(fsd._PUBLIC); values = [getattr(fsd, name) for name in names]; "
+        f"print(json.dumps({{'names': names, 'loaded': [m for m in {OPTIONAL} if m in set(sys.modules) - before], "
+        "'initialized': torch.distributed.is_available() and torch.distributed.is_initialized()}))"
+    )
+    assert found["names"]
+    assert found["loaded"] == []
+    assert not found["initialized"]
