@@ -25,7 +25,7 @@ RESOLUTION = 100  # a hundredth of the mean weight is the finest difference METI
 
 
 def random_parts(num_nodes: int, train: np.ndarray, num_parts: int, seed: int) -> np.ndarray:
-    """Deal the shuffled train nodes, then the shuffled others, to the parts in turn.
+    """Deal the shuffled train nodes, then the shuffled others, to the parts in turn; the parts sit in random order.
 
     Args:
       num_nodes: number of nodes.
@@ -33,14 +33,15 @@ def random_parts(num_nodes: int, train: np.ndarray, num_parts: int, seed: int) -
       num_parts: number of parts.
       seed: of NumPy's PCG64.
     Returns:
-      int32 [num_nodes]; part of each node. Nodes and train nodes per part both differ by one at most.
+      int32 [num_nodes]; part of each node. Nodes and train nodes per part both differ by one at most, and each
+      node falls to each part with the same probability.
     """
     rng = np.random.default_rng(seed)
     others = np.ones(num_nodes, dtype=bool)
     others[train] = False
     order = np.concatenate([rng.permutation(train), rng.permutation(np.flatnonzero(others))])
     parts = np.empty(num_nodes, dtype=np.int32)
-    parts[order] = np.arange(num_nodes) % num_parts
+    parts[order] = rng.permutation(num_parts)[np.arange(num_nodes) % num_parts]
     return parts
 
 

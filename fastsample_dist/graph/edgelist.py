@@ -70,8 +70,9 @@ def _read_edges(file: Path) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*input contained no data.*")
+            warnings.filterwarnings("error", category=DeprecationWarning)  # older NumPy: 1.5 read as 1
             edges = np.loadtxt(file, dtype=np.int64, comments="#", delimiter=delimiter, ndmin=2, encoding="utf-8")
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, DeprecationWarning) as error:
         raise ValueError(_explain(file, np.iinfo(np.int64).max)) from error
     if edges.size == 0:
         return np.empty((0, 2), dtype=np.int64)
