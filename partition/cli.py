@@ -84,7 +84,8 @@ def main(argv: list[str] | None = None) -> int:
       Exit status.
     """
     try:
-        with _logs_shown(), _termination_as_interrupt():
+        # A batch system's time limit (SIGTERM) removes partial output just as Ctrl-C does.
+        with _logs_shown(), _signal_handled(signal.SIGTERM, signal.default_int_handler):
             args = make_parser().parse_args(argv)
             _check_combination(args)
             if args.json:
@@ -107,7 +108,8 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
 
     options = PartitionOptions(num_parts=args.num_parts, method=args.method or "metis", seed=args.seed or 0)
     check_output(args.output, bool(args.overwrite))
-    display = StepDisplay(around={"assign": _interrupt_ends_process})
+    # Inside METIS no Python handler would run, so there Ctrl-C ends the process at once; nothing is on disk yet.
+    display = StepDisplay(around={"assign": lambda: _signal_handled(signal.SIGINT, signal.SIG_DFL)})
     begin = time.perf_counter()
     with display.step("read"):
         raw = _read(args)
@@ -183,29 +185,16 @@ def _peak_resident_bytes() -> int:
 
 
 @contextmanager
-def _interrupt_ends_process() -> Iterator[None]:
-    """Let Ctrl-C end the process at once: inside METIS no Python handler would run. Nothing is on disk then."""
+def _signal_handled(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Handle a signal in this way inside the block; only the main thread can, elsewhere nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM (a batch system's time limit) like Ctrl-C, so that partial output is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 class _PlainLines(logging.Handler):

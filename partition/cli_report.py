@@ -57,7 +57,9 @@ class StepDisplay(Progress):
                 self._console.print(f"{label} ...")
             shown = self._around[name]()
         else:
-            shown = self._moving_bar(label) if self._console.is_terminal else nullcontext()
+            shown = (
+                self._moving_bar(label, counts_bytes=name == "write") if self._console.is_terminal else nullcontext()
+            )
         with shown:
             yield
         self.seconds[name] = time.perf_counter() - begin
@@ -74,9 +76,16 @@ class StepDisplay(Progress):
             self._bar.advance(self._bar.task_ids[0], count)
 
     @contextmanager
-    def _moving_bar(self, label: str) -> Iterator[None]:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-        with Bar(*columns, console=self._console, transient=True) as self._bar:
+    def _moving_bar(self, label: str, counts_bytes: bool) -> Iterator[None]:
+        amount = (DownloadColumn(),) if counts_bytes else ()
+        with Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *amount,
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+        ) as self._bar:
             self._bar.add_task(label, total=None)
             try:
                 yield

@@ -50,8 +50,9 @@ def metis_parts(
 ) -> np.ndarray:
     """Cut few edges while balancing nodes, in-edges and train nodes together (METIS, k-way).
 
-    k-way and not recursive bisection: with weights as skewed as a power law's, bisection misses the balance
-    (RMAT scale 19, 4 parts: 20 times the in-edges in the largest part as in the smallest; k-way: 6 times).
+    k-way and not recursive bisection: with weights as skewed as a power law's, bisection misses the balance. RMAT
+    scale 19, edge factor 16, in-edges of the largest over the smallest part: 8.5 by bisection and 1.7 by k-way for 2
+    parts, 12.5 and 5.8 for 4.
 
     Args:
       adjacency: the graph in both directions.
@@ -84,14 +85,21 @@ def metis_parts(
             "take --method random or a pymetis built with 64-bit integers."
         )
     weights = adjacency.weights
-    _, assigned = pymetis.part_graph(
-        num_parts,
-        pymetis.CSRAdjacency(adjacency.indptr.astype(dtype, copy=False), adjacency.indices.astype(dtype, copy=False)),
-        vweights=vertex_weights(in_degrees, train, np.iinfo(dtype).max).astype(dtype, copy=False),
-        eweights=None if weights is None else weights.astype(dtype, copy=False),
-        recursive=False,
-        options=pymetis.Options(seed=seed),
-    )
+    indptr, indices = (column.astype(dtype, copy=False) for column in (adjacency.indptr, adjacency.indices))
+    try:
+        _, assigned = pymetis.part_graph(
+            num_parts,
+            pymetis.CSRAdjacency(indptr, indices),
+            vweights=vertex_weights(in_degrees, train, np.iinfo(dtype).max).astype(dtype, copy=False),
+            eweights=None if weights is None else weights.astype(dtype, copy=False),
+            recursive=False,
+            options=pymetis.Options(seed=seed),
+        )
+    except RuntimeError as error:  # METIS catches SIGTERM itself and then says no more than this
+        raise RuntimeError(
+            f"METIS stopped on {num_nodes} nodes and {len(indices)} neighbours ({error}): it was told to end, or out "
+            "of memory; make room, or take --method random."
+        ) from error
     parts = np.asarray(assigned, dtype=np.int32)
     _fill_empty_parts(parts, adjacency, num_parts)
     return parts

@@ -112,6 +112,15 @@ def test_weights_sum_stays_below_the_largest_integer():
     assert weights.sum() < 20_000
 
 
+def test_failure_of_metis_tells_the_size_and_what_to_do(monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("METIS_ERROR_MEMORY")
+
+    monkeypatch.setattr("pymetis.part_graph", refuse)
+    with pytest.raises(RuntimeError, match=r"METIS stopped on 60 nodes .*\(METIS_ERROR_MEMORY\).*take --method random"):
+        run_metis(draw_raw(undirected=True), 2)
+
+
 def test_missing_pymetis_names_the_extra(monkeypatch):
     real_import = builtins.__import__
 
