@@ -17,9 +17,7 @@ struct CscView {
   int64_t num_edges;
 
   FS_HD bool has_row(int64_t row) const { return row >= 0 && row < num_rows; }
-  FS_HD uint64_t orig_id(int64_t row) const {
-    return static_cast<uint64_t>(orig_ids == nullptr ? row : orig_ids[row]);
-  }
+  FS_HD uint64_t orig_id(int64_t row) const { return static_cast<uint64_t>(orig_ids == nullptr ? row : orig_ids[row]); }
 };
 
 }  // namespace fs

@@ -1,7 +1,7 @@
 // An open-addressing table from node id to local id, and the small set that Floyd's selection uses for large fanouts.
 //
-// Linear probing over a power-of-two number of slots, at most half full; Fibonacci hashing. A slot whose key is negative
-// is empty. The caller owns the slots, so that a device can place them where it likes.
+// Linear probing over a power-of-two number of slots, at most half full; Fibonacci hashing. A slot whose key is
+// negative is empty. The caller owns the slots, so that a device can place them where it likes.
 #ifndef FS_CORE_HASH_SET_H_
 #define FS_CORE_HASH_SET_H_
 

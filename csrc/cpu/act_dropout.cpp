@@ -9,10 +9,12 @@ namespace {
 
 FsStatus check(const char* operation, const FsActDropout& spec) {
   if (spec.type != FS_FLOAT32 && spec.type != FS_FLOAT64 && spec.type != FS_BFLOAT16) {
-    return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation, spec.type);
+    return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation,
+                spec.type);
   }
   if (spec.activation != FS_IDENTITY && spec.activation != FS_RELU) {
-    return fail(FS_INVALID_ARGUMENT, "%s: activation %d; expected identity (0) or relu (1)", operation, spec.activation);
+    return fail(FS_INVALID_ARGUMENT, "%s: activation %d; expected identity (0) or relu (1)", operation,
+                spec.activation);
   }
   if (spec.drop_threshold > 65535) {
     return fail(FS_INVALID_ARGUMENT, "%s: drop threshold %u; expected 0 to 65535", operation, spec.drop_threshold);
@@ -28,9 +30,8 @@ extern "C" {
 FsStatus fs_act_dropout(const FsActDropout* spec, const void* x, void* y) {
   const FsStatus status = fs::check("act_dropout", *spec);
   if (status != FS_OK) return status;
-  fs::parallel_rows(spec->num_rows, spec->width * 4, spec->num_threads, [&](int64_t begin, int64_t end) {
-    fs::vector_kernels().act_dropout(*spec, x, y, begin, end);
-  });
+  fs::parallel_rows(spec->num_rows, spec->width * 4, spec->num_threads,
+                    [&](int64_t begin, int64_t end) { fs::vector_kernels().act_dropout(*spec, x, y, begin, end); });
   return FS_OK;
 }
 

@@ -42,14 +42,14 @@ FsStatus check(const char* operation, const FsAggregation& spec) {
     return fail(FS_INVALID_ARGUMENT, "%s: reduction %d; expected sum (0), mean (1) or max (2)", operation, spec.reduce);
   }
   if (spec.type != FS_FLOAT32 && spec.type != FS_FLOAT64 && spec.type != FS_BFLOAT16) {
-    return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation, spec.type);
+    return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation,
+                spec.type);
   }
   if (spec.num_heads < 1 || spec.width % spec.num_heads != 0) {
     return fail(FS_INVALID_ARGUMENT, "%s: %lld columns cannot be split between %lld heads", operation,
                 static_cast<long long>(spec.width), static_cast<long long>(spec.num_heads));
   }
-  return with_id_type(operation, spec.id_type,
-                      [&](auto zero) { return check_edges<decltype(zero)>(operation, spec); });
+  return with_id_type(operation, spec.id_type, [&](auto zero) { return check_edges<decltype(zero)>(operation, spec); });
 }
 
 struct OwnedSourceLists {
@@ -104,18 +104,17 @@ FsStatus fs_aggregate_backward(const FsAggregation* spec, const void* x, const i
     if (status != FS_OK) return status;
     const fs::AggregateGrads grads = {x, arg, grad_out, grad_stride, out_grad_x, out_grad_weights};
     if (out_grad_x != nullptr) {
-      const fs::OwnedSourceLists lists = spec->id_type == FS_INT32 ? fs::group_by_source<int32_t>(*spec)
-                                                                   : fs::group_by_source<int64_t>(*spec);
+      const fs::OwnedSourceLists lists =
+          spec->id_type == FS_INT32 ? fs::group_by_source<int32_t>(*spec) : fs::group_by_source<int64_t>(*spec);
       fs::parallel_rows(spec->num_src, fs::bytes_per_row(*spec, spec->num_src), spec->num_threads,
                         [&](int64_t begin, int64_t end) {
                           fs::vector_kernels().aggregate_grad_x(*spec, grads, lists.view(), begin, end);
                         });
     }
     if (out_grad_weights != nullptr) {
-      fs::parallel_rows(spec->num_dst, fs::bytes_per_row(*spec, spec->num_dst), spec->num_threads,
-                        [&](int64_t begin, int64_t end) {
-                          fs::vector_kernels().aggregate_grad_weights(*spec, grads, begin, end);
-                        });
+      fs::parallel_rows(
+          spec->num_dst, fs::bytes_per_row(*spec, spec->num_dst), spec->num_threads,
+          [&](int64_t begin, int64_t end) { fs::vector_kernels().aggregate_grad_weights(*spec, grads, begin, end); });
     }
     return FS_OK;
   });

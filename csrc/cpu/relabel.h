@@ -1,5 +1,5 @@
-// Relabelling node ids to local ids in order of first appearance (the second loop of FastSample, algorithm 1), with a hash
-// table in place of the paper's table of |V| entries: no call costs O(num_nodes).
+// Relabelling node ids to local ids in order of first appearance (the second loop of FastSample, algorithm 1), with a
+// hash table in place of the paper's table of |V| entries: no call costs O(num_nodes).
 //
 // One table serves all hops of a mini-batch: the source nodes of a hop are the destinations of the next, in the same
 // order, so local ids never change once given. The slots live in thread-local memory and are reused by later calls.
@@ -71,7 +71,8 @@ class Relabeler {
   IdTable<Id> table_;
 };
 
-// The calling thread's relabeler; its memory stays with the thread: at most 4 slots per distinct id of its largest batch.
+// The calling thread's relabeler; its memory stays with the thread: at most 4 slots per distinct id of its largest
+// batch.
 template <typename Id>
 Relabeler<Id>& thread_relabeler() {
   static thread_local Relabeler<Id> relabeler;

@@ -1,8 +1,8 @@
 // One hop of neighbour sampling on the CPU, shared by sample_mfg and sample_neighbors.
 //
 // Pass 1 reads every row's offsets and writes the number of picks as prefix sums (the R vector of FastSample,
-// algorithm 1). Pass 2 draws positions for a block of rows, prefetches the neighbours they point at, and only then reads
-// them, so that the cache misses of a block overlap. Rows are independent: threads take disjoint runs of rows.
+// algorithm 1). Pass 2 draws positions for a block of rows, prefetches the neighbours they point at, and only then
+// reads them, so that the cache misses of a block overlap. Rows are independent: threads take disjoint runs of rows.
 #ifndef FS_CPU_SAMPLE_HOP_H_
 #define FS_CPU_SAMPLE_HOP_H_
 
@@ -21,10 +21,10 @@
 
 namespace fs {
 
-constexpr int64_t kPrefetchAhead = 16;       // rows ahead whose offsets are requested
-constexpr int64_t kBlockPicks = 512;         // picks whose neighbours are in flight together
-constexpr int64_t kScanFanout = 32;          // up to here a scan finds a repeated position faster than a hash set
-constexpr int64_t kRowsPerThread = 512;      // below this many rows a second thread costs more than it brings
+constexpr int64_t kPrefetchAhead = 16;   // rows ahead whose offsets are requested
+constexpr int64_t kBlockPicks = 512;     // picks whose neighbours are in flight together
+constexpr int64_t kScanFanout = 32;      // up to here a scan finds a repeated position faster than a hash set
+constexpr int64_t kRowsPerThread = 512;  // below this many rows a second thread costs more than it brings
 
 struct HopSpec {
   int64_t fanout;
@@ -72,8 +72,8 @@ template <typename Id>
 FsStatus count_picks(const char* operation, const CscView<Id>& graph, const HopSpec& spec, const Id* rows,
                      int64_t num_rows, int64_t* indptr, int64_t* starts) {
   int64_t first_bad = num_rows;
-#pragma omp parallel for schedule(static) num_threads(spec.num_threads) reduction(min : first_bad) \
-    if (num_rows >= kRowsPerThread && spec.num_threads > 1)
+#pragma omp parallel for schedule(static) num_threads(spec.num_threads) \
+    reduction(min : first_bad) if (num_rows >= kRowsPerThread && spec.num_threads > 1)
   for (int64_t i = 0; i < num_rows; ++i) {
     if (i + kPrefetchAhead < num_rows && graph.has_row(rows[i + kPrefetchAhead])) {
       __builtin_prefetch(graph.indptr + rows[i + kPrefetchAhead]);
@@ -96,9 +96,10 @@ FsStatus count_picks(const char* operation, const CscView<Id>& graph, const HopS
       return fail(FS_INVALID_ARGUMENT, "%s: node id %lld is outside 0 to %lld", operation, row,
                   static_cast<long long>(graph.num_rows) - 1);
     }
-    return fail(FS_INVALID_ARGUMENT, "%s: indptr of node %lld runs from %lld to %lld; expected non-decreasing offsets up to %lld",
-                operation, row, static_cast<long long>(graph.indptr[row]),
-                static_cast<long long>(graph.indptr[row + 1]), static_cast<long long>(graph.num_edges));
+    return fail(FS_INVALID_ARGUMENT,
+                "%s: indptr of node %lld runs from %lld to %lld; expected non-decreasing offsets up to %lld", operation,
+                row, static_cast<long long>(graph.indptr[row]), static_cast<long long>(graph.indptr[row + 1]),
+                static_cast<long long>(graph.num_edges));
   }
   indptr[0] = 0;
   for (int64_t i = 0; i < num_rows; ++i) indptr[i + 1] += indptr[i];
@@ -162,8 +163,8 @@ void fill_rows(const CscView<Id>& graph, const HopSpec& spec, const Id* rows, co
 
 // Pass 2 over all rows. `starts` as written by count_picks.
 template <typename Id>
-void fill_picks(const CscView<Id>& graph, const HopSpec& spec, const Id* rows, int64_t num_rows,
-                const int64_t* indptr, const int64_t* starts, Id* out) {
+void fill_picks(const CscView<Id>& graph, const HopSpec& spec, const Id* rows, int64_t num_rows, const int64_t* indptr,
+                const int64_t* starts, Id* out) {
   const int64_t useful = std::max<int64_t>(1, num_rows / kRowsPerThread);
   const int threads = static_cast<int>(std::min<int64_t>(spec.num_threads, useful));
   if (threads <= 1) {

@@ -50,7 +50,8 @@ FsStatus add_seeds(const Id* seeds, int64_t num_seeds, Relabeler<Id>& relabeler,
   relabeler.reserve(num_seeds, nodes, 0);
   for (int64_t i = 0; i < num_seeds; ++i) {
     const long long seed = static_cast<long long>(seeds[i]);
-    if (seed < 0) return fail(FS_INVALID_ARGUMENT, "sample_mfg: seed %lld at position %lld is negative", seed, (long long)i);
+    if (seed < 0)
+      return fail(FS_INVALID_ARGUMENT, "sample_mfg: seed %lld at position %lld is negative", seed, (long long)i);
     const Id local = relabeler.local(seeds[i], nodes, &batch->num_nodes);
     if (local != static_cast<Id>(i)) {
       return fail(FS_INVALID_ARGUMENT,

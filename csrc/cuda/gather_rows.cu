@@ -1,5 +1,5 @@
-// gather_rows on CUDA: one warp copies one row at a time, sixteen bytes per lane where row size and addresses allow, else
-// four bytes or one. Grid-stride over rows, so any number of ids runs with a bounded grid.
+// gather_rows on CUDA: one warp copies one row at a time, sixteen bytes per lane where row size and addresses allow,
+// else four bytes or one. Grid-stride over rows, so any number of ids runs with a bounded grid.
 #include <cuda_runtime.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -89,8 +89,8 @@ FsStatus fs_cuda_gather_rows(const void* rows, int64_t num_rows, int64_t row_byt
     return fs::fail(FS_INVALID_ARGUMENT, "gather_rows: id type %d; expected int32 (0) or int64 (1)", id_type);
   }
   if (num_ids == 0 || row_bytes == 0) return FS_OK;
-  const fs::Gather gather = {rows, num_rows, row_bytes, ids, num_ids, out, out_bad_id,
-                             static_cast<cudaStream_t>(stream)};
+  const fs::Gather gather = {rows,    num_rows, row_bytes,  ids,
+                             num_ids, out,      out_bad_id, static_cast<cudaStream_t>(stream)};
   if (id_type == FS_INT32) {
     fs::launch_widest<int32_t>(gather);
   } else {

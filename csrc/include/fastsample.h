@@ -94,16 +94,17 @@ FS_API FsStatus fs_sample_mfg(const FsGraph* graph, const FsSampleSpec* spec, co
                               FsMiniBatch** out);
 FS_API void fs_mini_batch_free(FsMiniBatch* batch);
 
-/* Offsets of one hop: out_indptr [num_rows_asked + 1] = prefix sums of the picks per row. Only spec->fanouts[0] is used. */
+/* Offsets of one hop: out_indptr [num_rows_asked + 1] = prefix sums of the picks per row. Only spec->fanouts[0] is
+ * used. */
 FS_API FsStatus fs_sample_neighbors_indptr(const FsGraph* graph, const FsSampleSpec* spec, const void* rows,
                                            int64_t num_rows_asked, int64_t* out_indptr);
 /* The picks themselves: out_neighbors [indptr[num_rows_asked]], source ids, id_type. */
 FS_API FsStatus fs_sample_neighbors(const FsGraph* graph, const FsSampleSpec* spec, const void* rows,
                                     int64_t num_rows_asked, const int64_t* indptr, void* out_neighbors);
 
-/* Relabel one hop. dst_nodes [num_dst] unique, neighbors [num_edges]. out_src_nodes has room for num_dst + num_edges ids
- * and receives *out_num_src of them: dst_nodes first, then the new ones in order of first appearance;
- * out_indices [num_edges] are the local ids of `neighbors`. */
+/* Relabel one hop. dst_nodes [num_dst] unique, neighbors [num_edges]. out_src_nodes has room for num_dst + num_edges
+ * ids and receives *out_num_src of them: dst_nodes first, then the new ones in order of first appearance; out_indices
+ * [num_edges] are the local ids of `neighbors`. */
 FS_API FsStatus fs_compact(int32_t id_type, const void* dst_nodes, int64_t num_dst, const void* neighbors,
                            int64_t num_edges, void* out_src_nodes, void* out_indices, int64_t* out_num_src);
 
@@ -122,8 +123,8 @@ typedef struct {
 /* out[i] = places[i] >= 0 ? own[places[i]] : fetched[-1 - places[i]], converted from in_type to out_type (equal types,
  * or any of float32/float16/bfloat16/float64/int8/uint8/int16 to float32, float64 or bfloat16).
  * places [num_out] int64, out [num_out, row_width] out_type. */
-FS_API FsStatus fs_merge_rows(const FsRowPair* pair, const int64_t* places, int64_t num_out, int32_t out_type, void* out,
-                              int32_t num_threads);
+FS_API FsStatus fs_merge_rows(const FsRowPair* pair, const int64_t* places, int64_t num_out, int32_t out_type,
+                              void* out, int32_t num_threads);
 
 /* Group ids by owner. part_ranges [num_parts + 1]: part p owns ids part_ranges[p] .. part_ranges[p + 1] - 1.
  * out_ids [num_ids]: grouped by part, input order inside a group; out_counts [num_parts];
@@ -145,13 +146,15 @@ typedef struct {
   int32_t num_threads;
 } FsAggregation;
 
-/* out [num_dst, out_stride] with out_stride >= width (in elements): out[v] = reduce over in-edges e of w[e] * x[src(e)].
- * x [num_src, width]. For FS_MAX, out_arg [num_dst, width] receives the edge that won (the first of equals; -1: none). */
+/* out [num_dst, out_stride] with out_stride >= width (in elements): out[v] = reduce over in-edges e of w[e] *
+ * x[src(e)]. x [num_src, width]. For FS_MAX, out_arg [num_dst, width] receives the edge that won (the first of equals;
+ * -1: none). */
 FS_API FsStatus fs_aggregate(const FsAggregation* spec, const void* x, void* out, int64_t out_stride, int64_t* out_arg);
 /* Gradients. grad_out [num_dst, grad_stride]; x and arg (FS_MAX) as in the forward call.
  * out_grad_x [num_src, width] or NULL; out_grad_weights [num_edges, num_heads] or NULL. */
-FS_API FsStatus fs_aggregate_backward(const FsAggregation* spec, const void* x, const int64_t* arg, const void* grad_out,
-                                      int64_t grad_stride, void* out_grad_x, void* out_grad_weights);
+FS_API FsStatus fs_aggregate_backward(const FsAggregation* spec, const void* x, const int64_t* arg,
+                                      const void* grad_out, int64_t grad_stride, void* out_grad_x,
+                                      void* out_grad_weights);
 
 /* ---- activation fused with dropout ---- */
 typedef struct {

@@ -1,5 +1,6 @@
-// aggregate and its gradients over a run of rows. Columns are handled in tiles whose accumulators stay in the first-level
-// cache; edges are added in their stored order, so a sum has one value whatever the vector width or thread count.
+// aggregate and its gradients over a run of rows. Columns are handled in tiles whose accumulators stay in the
+// first-level cache; edges are added in their stored order, so a sum has one value whatever the vector width or thread
+// count.
 #ifndef FS_CPU_VECTOR_AGGREGATE_ROWS_H_
 #define FS_CPU_VECTOR_AGGREGATE_ROWS_H_
 
@@ -9,10 +10,10 @@
 namespace fs {
 namespace {
 
-constexpr int64_t kTile = 512;        // columns; 2 KiB of float accumulators
-constexpr int64_t kRowsAhead = 4;     // in-edges ahead whose source rows are requested
-constexpr int64_t kCacheLine = 64;    // bytes
-constexpr int64_t kPrefetchLines = 8; // of a row; the hardware follows from there
+constexpr int64_t kTile = 512;         // columns; 2 KiB of float accumulators
+constexpr int64_t kRowsAhead = 4;      // in-edges ahead whose source rows are requested
+constexpr int64_t kCacheLine = 64;     // bytes
+constexpr int64_t kPrefetchLines = 8;  // of a row; the hardware follows from there
 
 template <typename T>
 FS_HD void prefetch_row(const T* row, int64_t columns) {

@@ -1,8 +1,8 @@
 // act_dropout and its gradient over a run of rows.
 //
-// A row's columns come in groups of 128, and a group takes 16 Philox blocks of the row's stream. Block l of the group gives
-// 8 variates of 16 bits, for the columns 32 w + 16 h + l (w: word 0 .. 3, h: 0 = low half, 1 = high half). Sixteen
-// neighbouring columns thus use sixteen neighbouring blocks: one vector of 32-bit lanes, without any shuffle.
+// A row's columns come in groups of 128, and a group takes 16 Philox blocks of the row's stream. Block l of the group
+// gives 8 variates of 16 bits, for the columns 32 w + 16 h + l (w: word 0 .. 3, h: 0 = low half, 1 = high half).
+// Sixteen neighbouring columns thus use sixteen neighbouring blocks: one vector of 32-bit lanes, without any shuffle.
 #ifndef FS_CPU_VECTOR_DROPOUT_ROWS_H_
 #define FS_CPU_VECTOR_DROPOUT_ROWS_H_
 
@@ -13,7 +13,7 @@
 namespace fs {
 namespace {
 
-constexpr int kLanes = 16;        // blocks side by side
+constexpr int kLanes = 16;          // blocks side by side
 constexpr int kGroup = 8 * kLanes;  // columns covered by them
 
 // words[w][l]: word w of block first_block + l of the node's stream.

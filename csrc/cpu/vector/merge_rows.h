@@ -1,5 +1,5 @@
-// merge_rows over a run of output rows: each row comes from the rank's own rows or from the fetched ones, converted on the
-// way, so that features are read once and written once.
+// merge_rows over a run of output rows: each row comes from the rank's own rows or from the fetched ones, converted on
+// the way, so that features are read once and written once.
 #ifndef FS_CPU_VECTOR_MERGE_ROWS_H_
 #define FS_CPU_VECTOR_MERGE_ROWS_H_
 
@@ -51,21 +51,32 @@ void merge_typed(const FsRowPair& pair, const int64_t* places, Out* out, int64_t
 
 template <typename In>
 void merge_from(const FsRowPair& pair, const int64_t* places, int32_t out_type, void* out, int64_t begin, int64_t end) {
-  if (pair.in_type == out_type) merge_typed<In, In>(pair, places, static_cast<In*>(out), begin, end);
-  else if (out_type == FS_FLOAT32) merge_typed<In, float>(pair, places, static_cast<float*>(out), begin, end);
-  else if (out_type == FS_FLOAT64) merge_typed<In, double>(pair, places, static_cast<double*>(out), begin, end);
-  else if (out_type == FS_BFLOAT16) merge_typed<In, Bfloat16>(pair, places, static_cast<Bfloat16*>(out), begin, end);
+  if (pair.in_type == out_type)
+    merge_typed<In, In>(pair, places, static_cast<In*>(out), begin, end);
+  else if (out_type == FS_FLOAT32)
+    merge_typed<In, float>(pair, places, static_cast<float*>(out), begin, end);
+  else if (out_type == FS_FLOAT64)
+    merge_typed<In, double>(pair, places, static_cast<double*>(out), begin, end);
+  else if (out_type == FS_BFLOAT16)
+    merge_typed<In, Bfloat16>(pair, places, static_cast<Bfloat16*>(out), begin, end);
 }
 
 void merge_rows(const FsRowPair& pair, const int64_t* places, int32_t out_type, void* out, int64_t begin, int64_t end) {
   switch (pair.in_type) {
-    case FS_FLOAT32: return merge_from<float>(pair, places, out_type, out, begin, end);
-    case FS_FLOAT64: return merge_from<double>(pair, places, out_type, out, begin, end);
-    case FS_BFLOAT16: return merge_from<Bfloat16>(pair, places, out_type, out, begin, end);
-    case FS_FLOAT16: return merge_from<Float16>(pair, places, out_type, out, begin, end);
-    case FS_INT8: return merge_from<int8_t>(pair, places, out_type, out, begin, end);
-    case FS_UINT8: return merge_from<uint8_t>(pair, places, out_type, out, begin, end);
-    case FS_INT16: return merge_from<int16_t>(pair, places, out_type, out, begin, end);
+    case FS_FLOAT32:
+      return merge_from<float>(pair, places, out_type, out, begin, end);
+    case FS_FLOAT64:
+      return merge_from<double>(pair, places, out_type, out, begin, end);
+    case FS_BFLOAT16:
+      return merge_from<Bfloat16>(pair, places, out_type, out, begin, end);
+    case FS_FLOAT16:
+      return merge_from<Float16>(pair, places, out_type, out, begin, end);
+    case FS_INT8:
+      return merge_from<int8_t>(pair, places, out_type, out, begin, end);
+    case FS_UINT8:
+      return merge_from<uint8_t>(pair, places, out_type, out, begin, end);
+    case FS_INT16:
+      return merge_from<int16_t>(pair, places, out_type, out, begin, end);
   }
 }
 

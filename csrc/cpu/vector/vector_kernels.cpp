@@ -1,5 +1,6 @@
-// One instruction set's table of vector kernels; compiled once per set with FS_ISA naming it. Everything is in an unnamed
-// namespace and nothing of the C++ library is used, so that no function of a wide build can be linked into a narrow one.
+// One instruction set's table of vector kernels; compiled once per set with FS_ISA naming it. Everything is in an
+// unnamed namespace and nothing of the C++ library is used, so that no function of a wide build can be linked into a
+// narrow one.
 #include "vector_kernels.h"
 
 #include "aggregate_rows.h"

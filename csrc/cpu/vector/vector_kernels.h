@@ -1,6 +1,6 @@
-// The kernels that profit from wide vectors, as a table of functions. vector_kernels.cpp is compiled once per instruction
-// set; isa.cpp picks the table at run time. Every table gives the same bits: each output column is computed by the same
-// sequence of scalar operations (no contraction, no reassociation).
+// The kernels that profit from wide vectors, as a table of functions. vector_kernels.cpp is compiled once per
+// instruction set; isa.cpp picks the table at run time. Every table gives the same bits: each output column is computed
+// by the same sequence of scalar operations (no contraction, no reassociation).
 #ifndef FS_CPU_VECTOR_KERNELS_H_
 #define FS_CPU_VECTOR_KERNELS_H_
 
@@ -12,9 +12,9 @@ namespace fs {
 
 // In-edges grouped by source, for the backward pass. Edges of a source are ascending, so that sums have one order.
 struct SourceLists {
-  const int64_t* offsets;  // [num_src + 1]
-  const int64_t* edges;    // [num_edges] edge numbers
-  const int64_t* edge_dst; // [num_edges] destination of each edge
+  const int64_t* offsets;   // [num_src + 1]
+  const int64_t* edges;     // [num_edges] edge numbers
+  const int64_t* edge_dst;  // [num_edges] destination of each edge
 };
 
 struct AggregateBuffers {
