@@ -1,5 +1,4 @@
-"""Partitions the input graph with dgl.distributed.partition_graph and writes partition.json next to the
-parts.
+"""Partitions the input graph with dgl.distributed.partition_graph and writes partition.json next to the parts.
 
 METIS as DistDGL's examples call it: edges balanced, and train nodes balanced by passing the train mask as
 node type. DGL reports 0 edge cuts whatever the cut, so the cut is counted here from the mapping that DGL
