@@ -35,10 +35,14 @@ import torch.distributed as dist
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.deadline import Deadline
 from fastsample_dist.comm.environment import LAUNCHER_VARIABLES
+from fastsample_dist.comm.mpi import load_mpi
 
 PRELOAD = ["torch", "torch.distributed", "psutil", "cloudpickle", "fastsample_dist.testing"]
 PEERS_GRACE_S = 3.0  # after the first failure: how long the other ranks may take to end by themselves
+EXIT_S = 1.0  # between a rank's report and the end of its process
 STACK_DUMP_S = 0.3  # until a rank has printed where it is
+MPI_START_S = 300.0  # for every rank to load torch; the caller's limit counts from then on
+MPI_POLL_S = 0.05
 MPI_END_S = 5.0  # mpirun's time to end its processes
 OUTPUT_TAIL_CHARS = 4000
 LOOPBACK = "127.0.0.1"
@@ -52,13 +56,36 @@ class RankTimeoutError(RankError):
     """Ranks had not finished at the time limit; the text names them."""
 
 
-@dataclass(frozen=True)
-class _Report:
-    """What a rank says about itself: its value, or its traceback; `time_s` orders failures."""
+@dataclass(eq=False)
+class _Outcome:
+    """What the parent knows of a rank.
+
+    A rank says "returned" with its value when `fn` is done, then "left" when it has left its context, or
+    "failed" with the time and a traceback at any moment. The exit code is None while the process runs.
+    """
 
     value: object = None
-    failure: str | None = None
-    time_s: float = 0.0
+    returned: bool = False
+    left: bool = False
+    failure: tuple[float, str] | None = None
+    exit_code: int | None = None
+
+    def take(self, kind: str, content: object) -> None:
+        if kind == "returned":
+            self.returned, self.value = True, content
+        elif kind == "left":
+            self.left = True
+        else:
+            self.failure = content
+
+    @property
+    def is_final(self) -> bool:
+        return self.left or self.failure is not None
+
+    @property
+    def died(self) -> bool:
+        """The process ended without a word, or with an error code after its last good one."""
+        return self.exit_code is not None and self.failure is None and (not self.left or self.exit_code != 0)
 
 
 def devices() -> list[str]:
@@ -80,7 +107,7 @@ def run_distributed(
     Args:
       world_size: number of processes; each has one intra-op thread.
       fn: called with a DistContext and `args`; any function when cloudpickle is installed, closures too.
-      timeout_s: seconds for everything; then all processes are killed.
+      timeout_s: seconds from the moment all ranks have started; then all processes are killed.
       args: further arguments, the same for every rank.
       comm_timeout_s: deadline for joining and of one collective; None takes `timeout_s`.
       verify_exchanges: see `Communicator.verify_exchanges`.
@@ -95,9 +122,8 @@ def run_distributed(
     store = dist.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    deadline = Deadline(timeout_s)
     ranks: list[multiprocessing.process.BaseProcess] = []
-    readers: list[multiprocessing.connection.Connection] = []
+    readers: dict[multiprocessing.connection.Connection, _Outcome] = {}
     try:
         for rank in range(world_size):
             reader, writer = context.Pipe(duplex=False)
@@ -107,15 +133,14 @@ def run_distributed(
                 process.start()
             writer.close()
             ranks.append(process)
-            readers.append(reader)
-        reports = _collect(readers, deadline)
-        failed = any(report is None or report.failure is not None for report in reports.values())
-        for process in ranks:
-            process.join(min(deadline.remaining_s, PEERS_GRACE_S) if failed else deadline.remaining_s)
-        unfinished = [rank for rank, process in enumerate(ranks) if process.is_alive()]
-        _dump_stacks([ranks[rank].pid for rank in unfinished])
-        codes = {rank: process.exitcode for rank, process in enumerate(ranks)}
-        return _judge(world_size, reports, codes, unfinished, timeout_s)
+            readers[reader] = _Outcome()
+        outcomes = list(readers.values())
+        deadline = Deadline(timeout_s)  # only now: the first start waits until the fork server has torch
+        ended = _collect(readers, deadline)
+        for process, outcome in zip(ranks, outcomes, strict=True):
+            process.join(max(deadline.remaining_s, EXIT_S) if outcome in ended else 0.0)
+            outcome.exit_code = process.exitcode
+        return _judge(outcomes, timeout_s, lambda rank: ranks[rank].pid)
     finally:
         for process in ranks:
             _kill_group(process.pid)
@@ -154,20 +179,18 @@ def run_mpi(
             start_new_session=True,
         )
         try:
+            start = Deadline(MPI_START_S)
+            while mpirun.poll() is None and len(_pids(folder)) < world_size and start.remaining_s > 0.0:
+                time.sleep(MPI_POLL_S)
             with suppress(subprocess.TimeoutExpired):
                 mpirun.wait(timeout_s)
-            reports = _read_reports(folder, world_size)
-            hangs = mpirun.poll() is None
-            unfinished = [rank for rank in range(world_size) if hangs and rank not in reports]
-            pids = {int(path.name.split("-")[1]): int(path.read_text()) for path in folder.glob("pid-*")}
-            if hangs:
-                _dump_stacks([pids[rank] for rank in unfinished or pids if rank in pids])
+            outcomes = _read_outcomes(folder, world_size)
+            if all(outcome.failure is None for outcome in outcomes):
+                for outcome in outcomes:
+                    outcome.exit_code = mpirun.poll()  # after a failure it tells nothing of the other ranks
+            return _judge(outcomes, timeout_s, lambda rank: _pids(folder).get(rank), lambda: _tail(output))
         finally:
             _end_mpirun(mpirun, folder)
-        if hangs and not unfinished:
-            unfinished = list(range(world_size))  # all have returned, and hang where MPI ends
-        codes = dict.fromkeys(range(world_size), mpirun.returncode)
-        return _judge(world_size, reports, codes, unfinished, timeout_s, _tail(output))
 
 
 def mpi_missing_reason() -> str | None:
@@ -270,10 +293,13 @@ def _hidden_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _collect(readers: list[multiprocessing.connection.Connection], deadline: Deadline) -> dict[int, _Report | None]:
-    """Reports by rank, None for a rank that died silently; ends early once a failure's grace is over."""
-    reports: dict[int, _Report | None] = {}
-    waiting = {reader: rank for rank, reader in enumerate(readers)}
+def _collect(readers: dict[multiprocessing.connection.Connection, _Outcome], deadline: Deadline) -> list[_Outcome]:
+    """Read what the ranks say; return those that have said everything, or died.
+
+    Ends early once a failure's grace is over.
+    """
+    waiting = dict(readers)
+    ended: list[_Outcome] = []
     grace: Deadline | None = None
     while waiting:
         left_s = deadline.remaining_s if grace is None else min(deadline.remaining_s, grace.remaining_s)
@@ -281,51 +307,66 @@ def _collect(readers: list[multiprocessing.connection.Connection], deadline: Dea
         if not ready:
             break
         for reader in ready:
-            rank = waiting.pop(reader)
+            outcome = waiting[reader]
             try:
-                reports[rank] = pickle.loads(reader.recv_bytes())
+                outcome.take(*pickle.loads(reader.recv_bytes()))
             except EOFError:
-                reports[rank] = None
-            if grace is None and (reports[rank] is None or reports[rank].failure is not None):
+                if grace is None:
+                    grace = Deadline(PEERS_GRACE_S)
+                ended.append(waiting.pop(reader))
+                continue
+            if outcome.is_final:
+                ended.append(waiting.pop(reader))
+            if outcome.failure is not None and grace is None:
                 grace = Deadline(PEERS_GRACE_S)
-    return reports
+    return ended
 
 
-def _read_reports(folder: Path, world_size: int) -> dict[int, _Report | None]:
-    paths = {rank: folder / f"report-{rank}" for rank in range(world_size)}
-    return {rank: pickle.loads(path.read_bytes()) for rank, path in paths.items() if path.exists()}
+def _read_outcomes(folder: Path, world_size: int) -> list[_Outcome]:
+    """What the ranks of `run_mpi` have said so far."""
+    outcomes = [_Outcome() for _ in range(world_size)]
+    for rank, outcome in enumerate(outcomes):
+        for kind in ("returned", "left", "failed"):
+            path = folder / f"{kind}-{rank}"
+            if path.exists():
+                outcome.take(*pickle.loads(path.read_bytes()))
+    return outcomes
+
+
+def _pids(folder: Path) -> dict[int, int]:
+    """Process id by rank, of the ranks of `run_mpi` that have started."""
+    return {int(path.name.split("-")[1]): int(path.read_text()) for path in folder.glob("pid-*")}
 
 
 def _judge(
-    world_size: int,
-    reports: dict[int, _Report | None],
-    codes: dict[int, int | None],
-    unfinished: list[int],
+    outcomes: list[_Outcome],
     timeout_s: float,
-    printed: str = "",
+    pid_of: Callable[[int], int | None],
+    printed: Callable[[], str] = str,
 ) -> list:
     """The ranks' values, or the error that tells what happened."""
-    failures = sorted(
-        (report.time_s, rank, report.failure)
-        for rank, report in reports.items()
-        if report is not None and report.failure is not None
-    )
-    if failures:
-        texts = [f"rank {rank} of {world_size} failed:\n{text}" for _, rank, text in failures]
-        raise RankError("\n".join(texts))
-    silent = [
-        rank for rank in range(world_size) if rank not in unfinished and (reports.get(rank) is None or codes[rank])
+    world_size = len(outcomes)
+    died = [
+        f"rank {rank} of {world_size} ended with exit code {outcome.exit_code} and no traceback."
+        for rank, outcome in enumerate(outcomes)
+        if outcome.died
     ]
-    if silent:
-        texts = [f"rank {rank} of {world_size} ended with exit code {codes[rank]}" for rank in silent]
-        raise RankError("; ".join(texts) + " and no traceback." + printed)
-    if unfinished:
-        names = ", ".join(map(str, unfinished))
+    failures = [(*outcome.failure, rank) for rank, outcome in enumerate(outcomes) if outcome.failure is not None]
+    if failures:
+        texts = [f"rank {rank} of {world_size} failed:\n{text}" for _, text, rank in sorted(failures)]
+        raise RankError("\n".join([*died, *texts]))
+    if died:
+        raise RankError("\n".join(died) + printed())
+    running = [rank for rank, outcome in enumerate(outcomes) if outcome.exit_code is None]
+    if running:
+        _dump_stacks([pid for pid in map(pid_of, running) if pid is not None])
+        unfinished = [rank for rank in running if not outcomes[rank].returned]
+        what = "had not finished" if unfinished else "had returned but not ended"
         raise RankTimeoutError(
-            f"ranks {names} of {world_size} had not finished after {timeout_s:g} s and were killed; their stacks "
-            f"are on stderr.{printed}"
+            f"ranks {', '.join(map(str, unfinished or running))} of {world_size} {what} after {timeout_s:g} s; all "
+            f"ranks were killed, the stacks of those that ran went to stderr.{printed()}"
         )
-    return [reports[rank].value for rank in range(world_size)]
+    return [outcome.value for outcome in outcomes]
 
 
 def _dump_stacks(pids: list[int]) -> None:
@@ -333,8 +374,7 @@ def _dump_stacks(pids: list[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
-    if pids:
-        time.sleep(STACK_DUMP_S)
+    time.sleep(STACK_DUMP_S)
 
 
 def _kill_group(pid: int) -> None:
@@ -370,17 +410,24 @@ def _torch_child(writer: multiprocessing.connection.Connection, environ: dict[st
     os.setpgid(0, 0)  # so that the parent can kill what a rank starts, too
     os.environ.clear()
     os.environ.update(environ)
-    _run_rank(payload, lambda report: writer.send_bytes(_dump_report(report)))
+    _run_rank(payload, lambda kind, content: writer.send_bytes(_dump((kind, content))))
 
 
 def _mpi_child(name: str) -> None:
-    """One rank of `run_mpi`: the call is in the folder, and the report goes there."""
+    """One rank of `run_mpi`: the call is in the folder, and what the rank says goes there."""
     folder = Path(name)
     sys.path[:] = pickle.loads((folder / "sys_path").read_bytes())
     rank = next(os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ)
     _write(folder / f"pid-{rank}", str(os.getpid()).encode())
-    payload = (folder / "call").read_bytes()
-    _run_rank(payload, lambda report: _write(folder / f"report-{rank}", _dump_report(report)))
+
+    def say(kind: str, content: object) -> None:
+        _write(folder / f"{kind}-{rank}", _dump((kind, content)))
+
+    _run_rank((folder / "call").read_bytes(), say)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    load_mpi().Finalize()
+    os._exit(0)  # like a multiprocessing child: taking the interpreter down costs as much as a small test
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -390,37 +437,37 @@ def _write(path: Path, content: bytes) -> None:
     unfinished.rename(path)
 
 
-def _run_rank(payload: bytes, send: Callable[[_Report], None]) -> None:
-    """Run the call in a context. A failure is reported before the context tells the other ranks of it."""
+def _run_rank(payload: bytes, say: Callable[[str, object], None]) -> None:
+    """Run the call in a context. A failure is told before the context lets the other ranks know."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
-    reported = False
+    told = False
 
-    def report_failure() -> None:
-        nonlocal reported
-        if not reported:
-            send(_Report(failure=traceback.format_exc(), time_s=time.time()))
-        reported = True
+    def tell_failure() -> None:
+        nonlocal told
+        if not told:
+            say("failed", (time.time(), traceback.format_exc()))
+        told = True
 
     try:
         fn, args, comm_timeout_s, verify_exchanges = pickle.loads(payload)
         with DistContext.from_env(timeout_s=comm_timeout_s) as ctx:
             ctx.comm.verify_exchanges = verify_exchanges
             try:
-                value = fn(ctx, *args)
+                say("returned", fn(ctx, *args))
             except BaseException:
-                report_failure()
+                tell_failure()
                 raise
-        send(_Report(value=value))
+        say("left", None)
     except BaseException:
-        report_failure()
+        tell_failure()
         sys.exit(1)
 
 
-def _dump_report(report: _Report) -> bytes:
-    """Pickle a report; cloudpickle also takes objects of classes that the rank got by value."""
+def _dump(content: object) -> bytes:
+    """Pickle; cloudpickle also takes objects of classes that came to the rank by value."""
     try:
         import cloudpickle
     except ImportError:
-        return pickle.dumps(report)
-    return cloudpickle.dumps(report)
+        return pickle.dumps(content)
+    return cloudpickle.dumps(content)

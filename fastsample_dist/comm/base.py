@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ __all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "DEFAULT_TIMEOUT_S", "Communicator", "Co
 
 DEFAULT_MAX_MESSAGE_BYTES = 2**30
 """Longest message between two ranks in one round: half of what a signed 32-bit length can hold."""
+ABORT_GRACE_S = 2.0
+"""How long a leaving rank waits for a collective in another thread to notice; backends look more often."""
 REDUCE_OPS = ("sum", "max", "min")
 REDUCE_DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
@@ -97,6 +100,9 @@ class Communicator(ABC):
         self._counters = Counters() if counters is None else counters
         self._failure: str | None = None
         self._closed = False
+        self._aborted = threading.Event()
+        self._idle = threading.Event()  # no collective is under way
+        self._idle.set()
         self._duplicates: list[Communicator] = []
 
     # ---- public collectives ----
@@ -344,11 +350,12 @@ class Communicator(ABC):
         Duplicates are left as well. Under MPI with more than one rank (`abort_ends_process`) this ends the
         whole run with status 1.
         """
-        self._closed = True
-        for duplicate in self._duplicates:
-            duplicate._closed = True
-            duplicate._leave()
-        self._leave()
+        for comm in (*self._duplicates, self):
+            comm._closed = True
+            comm._aborted.set()
+            comm._leave()
+        for comm in self._duplicates:
+            comm._idle.wait(ABORT_GRACE_S)
 
     # ---- what a backend adds ----
 
@@ -391,7 +398,8 @@ class Communicator(ABC):
 
     def _where(self, collective: str, purpose: str) -> str:
         when = f"step {self.step}" if self.step >= 0 else "outside a step"
-        return f"rank {self.rank}, {when}: {collective} of {purpose}"
+        what = collective if purpose == collective else f"{collective} of {purpose}"
+        return f"rank {self.rank}, {when}: {what}"
 
     @contextmanager
     def _collective(self, collective: str, purpose: str) -> Iterator[Deadline]:
@@ -403,14 +411,17 @@ class Communicator(ABC):
             )
         if self._closed:
             raise RuntimeError(f"{where} refused: this communicator is closed.")
+        self._idle.clear()
         try:
-            yield Deadline(self.timeout_s)
+            yield Deadline(self.timeout_s, self._aborted)
         except CollectiveError as error:
             self._failure = f"{where} {error}"
-            raise RuntimeError(f"{self._failure}.") from error.__cause__
+            raise RuntimeError(f"{self._failure}.") from None  # the transport's words are in it
         except KeyboardInterrupt:
             self._failure = f"{where} was interrupted"
             raise
+        finally:
+            self._idle.set()
 
     def _exchange_pairs(self, pairs: list[tuple[int, int]], deadline: Deadline) -> list[tuple[int, int]]:
         """Send pair r to rank r; return the pairs that came, by rank. int64, so 16 bytes each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 
 DEFAULT_TIMEOUT_S = 600.0
@@ -23,10 +24,16 @@ class DeadlineError(CollectiveError):
 
 
 class Deadline:
-    """The moment until which one collective, with all its rounds, may take."""
+    """The moment until which one collective, with all its rounds, may take.
 
-    def __init__(self, timeout_s: float) -> None:
+    Args:
+      timeout_s: seconds from now.
+      aborted: set by another thread when this rank leaves the run; ends the wait as well.
+    """
+
+    def __init__(self, timeout_s: float, aborted: threading.Event | None = None) -> None:
         self.timeout_s = timeout_s
+        self._aborted = aborted
         self._start_s = time.monotonic()
 
     @property
@@ -40,7 +47,9 @@ class Deadline:
         return max(0.0, self.timeout_s - self.elapsed_s)
 
     def check(self) -> None:
-        """Raise `DeadlineError` once the time is up."""
+        """Raise `DeadlineError` once the time is up, `CollectiveError` once the rank leaves."""
+        if self._aborted is not None and self._aborted.is_set():
+            raise CollectiveError("was broken off because this rank leaves the run")
         if self.remaining_s == 0.0:
             raise DeadlineError(self.timeout_s)
 

@@ -21,7 +21,7 @@ from fastsample_dist.comm.counters import Counters
 from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline, DeadlineError
 from fastsample_dist.comm.rows import Segments
 
-WAIT_SLICE_S = 0.5  # how late a signal is seen while a wait blocks
+WAIT_SLICE_S = 0.2  # how late a signal, or an abort by another thread, is seen while a wait blocks
 CUDA_WATCHDOG_GRACE_S = 30.0  # nccl's watchdog ends the process; the communicator's deadline comes first
 CUDA_POLL_S = 2e-5  # between two questions to a CUDA work; a kernel launch takes about as long
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -105,7 +105,7 @@ class TorchCommunicator(Communicator):
             except RuntimeError as error:
                 reason = _named(error, deadline.timeout_s)
                 self._failure = f"{where} {reason}"
-                raise RuntimeError(f"{self._failure}.") from error
+                raise RuntimeError(f"{self._failure}.") from None
             return tensor
 
         return work.get_future().then(finish)
