@@ -97,7 +97,7 @@ def partition_graph(
     if "train" in raw.splits and len(train) < options.num_parts:
         logger.warning(
             "%s has %d train nodes for %d parts, expected at least one per part; "
-            "ranks without one take part in every step with an empty batch",
+            "training refuses a split that is empty on a rank",
             *(raw.name, len(train), options.num_parts),
         )
     with progress.step("topology"):
