@@ -97,7 +97,7 @@ def installed(build, tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("installed") / "venv"
     venv.EnvBuilder(with_pip=False).create(home)
     (site,) = home.glob("lib/python*/site-packages")
-    # A directory named in a .pth file is searched after `site`, and its own .pth files (an editable install's) stay unread.
+    # A directory named in a .pth file is searched after `site`; its own .pth files (an editable install) stay unread.
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(Path(torch.__file__).parents[1])}
     (site / "torch.pth").write_text("".join(f"{path}\n" for path in sorted(paths)))
     options = ["--no-deps", "--no-index", "--no-compile"]
