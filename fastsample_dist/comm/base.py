@@ -23,6 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fastsample_dist.comm.checks import check_counts, check_reduce, check_rows
 from fastsample_dist.comm.counters import Counters
 from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline, check_timeout_s
 from fastsample_dist.comm.rows import RowPlan, Segments, byte_view, exchange_staged, num_rounds, parts
@@ -33,11 +34,6 @@ DEFAULT_MAX_MESSAGE_BYTES = 2**30
 """Longest message between two ranks in one round: half of what a signed 32-bit length can hold."""
 ABORT_GRACE_S = 2.0
 """How long a leaving rank waits for a collective in another thread to notice; backends look more often."""
-REDUCE_OPS = ("sum", "max", "min")
-REDUCE_DTYPES = (
-    torch.float64, torch.float32, torch.float16, torch.bfloat16,
-    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
-)  # fmt: skip
 
 
 class Communicator(ABC):
@@ -120,12 +116,7 @@ class Communicator(ABC):
           ValueError: a wrong number of counts or a negative one.
           RuntimeError: the collective failed or passed its deadline.
         """
-        given = send_counts.tolist() if isinstance(send_counts, Tensor) else send_counts
-        counts = [int(count) for count in given]
-        if len(counts) != self.world_size or min(counts) < 0:
-            raise ValueError(
-                f"send_counts is {counts}; expected world_size = {self.world_size} counts of at least 0, one per rank."
-            )
+        counts = check_counts(send_counts, self.world_size)
         longest = max((count for peer, count in enumerate(counts) if peer != self.rank), default=0)
         with self._collective("all_to_all", "counts") as deadline:
             received = self._exchange_pairs([(count, longest) for count in counts], deadline)
@@ -149,7 +140,7 @@ class Communicator(ABC):
           ValueError: rows do not fit the plan, or the plan does not fit the group.
           RuntimeError: the collective failed or passed its deadline, or (verify_exchanges) ranks disagree.
         """
-        self._check_rows(rows, plan)
+        check_rows(rows, plan, self.world_size)
         row_bytes = math.prod(rows.shape[1:]) * rows.element_size()
         wire_rows = (rows.detach() if self._moves_cuda_tensors else rows.detach().cpu()).contiguous()
         received = wire_rows.new_empty((sum(plan.recv_counts), *rows.shape[1:]))
@@ -196,7 +187,7 @@ class Communicator(ABC):
           ValueError: an unknown op or a dtype that cannot be reduced.
           RuntimeError: the collective failed or passed its deadline.
         """
-        self._check_reduce(tensor, op)
+        check_reduce(tensor, op)
         with self._collective("all_reduce", purpose) as deadline:
             self._reduce_in_place(tensor, op, deadline)
         self._count_both_ways(purpose, tensor.nbytes)
@@ -217,7 +208,7 @@ class Communicator(ABC):
           ValueError: a dtype that cannot be reduced.
           RuntimeError: the communicator has failed before, or the collective cannot start.
         """
-        self._check_reduce(tensor, "sum")
+        check_reduce(tensor, "sum")
         with self._collective("all_reduce", purpose) as deadline:
             future = self._reduce_future(tensor, self._where("all_reduce", purpose), deadline)
         self._count_both_ways(purpose, tensor.nbytes)
@@ -299,7 +290,7 @@ class Communicator(ABC):
             copy = self._duplicate(deadline)
         copy.step = self.step
         copy.verify_exchanges = self.verify_exchanges
-        self._duplicates = [open_copy for open_copy in self._duplicates if not open_copy._closed] + [copy]
+        self._duplicates = [old for old in self._duplicates if old._failure or not old._closed] + [copy]
         return copy
 
     # ---- limits, counts, end ----
@@ -319,6 +310,11 @@ class Communicator(ABC):
     def failure(self) -> str | None:
         """What the first failed collective of this communicator or an open duplicate said; else None."""
         return next((c._failure for c in (self, *self._duplicates) if c._failure is not None), None)
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` or `abort` was called."""
+        return self._closed
 
     def stats(self) -> dict[str, dict[str, int]]:
         """{purpose: {"calls", "bytes_sent", "bytes_received"}}, duplicates included."""
@@ -348,13 +344,15 @@ class Communicator(ABC):
         """Leave without waiting for any rank: break this rank's connections, so that its peers fail too.
 
         Duplicates are left as well. Under MPI with more than one rank (`abort_ends_process`) this ends the
-        whole run with status 1.
+        whole run with status 1. Collectives of other threads end with an error. On a closed communicator it
+        does nothing.
         """
-        for comm in (*self._duplicates, self):
+        leaving = [comm for comm in (*self._duplicates, self) if not comm._closed]
+        for comm in leaving:
             comm._closed = True
             comm._aborted.set()
             comm._leave()
-        for comm in self._duplicates:
+        for comm in leaving:
             comm._idle.wait(ABORT_GRACE_S)
 
     # ---- what a backend adds ----
@@ -463,21 +461,6 @@ class Communicator(ABC):
                 raise CollectiveError(f"got {count} rows from rank {peer}, expected {expected}")
             if peer_bytes != row_bytes:
                 raise CollectiveError(f"got rows of {peer_bytes} bytes from rank {peer}, expected {row_bytes}")
-
-    def _check_rows(self, rows: Tensor, plan: RowPlan) -> None:
-        if len(plan.send_counts) != self.world_size:
-            raise ValueError(f"the plan is for {len(plan.send_counts)} ranks; expected {self.world_size}.")
-        if rows.dim() < 1 or rows.shape[0] != sum(plan.send_counts):
-            raise ValueError(
-                f"rows has shape {tuple(rows.shape)} but the plan sends {sum(plan.send_counts)} rows "
-                f"(send_counts {plan.send_counts}); pass one row per planned row, grouped by destination."
-            )
-
-    def _check_reduce(self, tensor: Tensor, op: str) -> None:
-        if op not in REDUCE_OPS:
-            raise ValueError(f"op is {op!r}; expected one of {', '.join(REDUCE_OPS)}.")
-        if tensor.dtype not in REDUCE_DTYPES:
-            raise ValueError(f"all_reduce got a {tensor.dtype} tensor; convert it to a float or integer dtype.")
 
     @contextmanager
     def _flat(self, tensor: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:

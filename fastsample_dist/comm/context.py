@@ -118,7 +118,7 @@ class DistContext:
         Raises:
           RuntimeError: another rank ended early or did not come before the deadline.
         """
-        if self._left:
+        if self._left or self.comm.closed:
             return
         if self.comm.failure is not None:
             self._left = True

@@ -70,8 +70,9 @@ class MPICommunicator(Communicator):
 
         MPI has no other way for one rank to leave: MPI_Finalize waits for everybody.
         """
+        was_closed = self.closed
         super().abort()
-        if self.abort_ends_process:
+        if self.abort_ends_process and not was_closed:
             abort_world()
 
     @classmethod

@@ -8,6 +8,7 @@ reports (a peer's closed connection, its own time limit) is passed on in one lin
 
 from __future__ import annotations
 
+import ctypes
 import time
 from datetime import timedelta
 from typing import ClassVar
@@ -129,9 +130,11 @@ class TorchCommunicator(Communicator):
     def _leave(self) -> None:
         """Close the connections: waits in other threads fail, and so do the peers'.
 
-        A torch without `ProcessGroup.abort` keeps them until the process ends, which closes them as well;
-        destroying the group would wait for collectives that are under way.
+        A torch without `ProcessGroup.abort` keeps them until the process ends, which closes them as well.
+        The group is never destructed: its destructor waits for a collective that is still under way, up to
+        the time limit, and would hold up the end of the process.
         """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.process_group))
         abort = getattr(self.process_group, "abort", None)
         if abort is not None:
             abort()

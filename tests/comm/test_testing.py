@@ -1,0 +1,156 @@
+"""run_distributed and run_mpi: results, failures, time limits, and nothing left behind."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+import fastsample_dist
+from fastsample_dist import testing
+from fastsample_dist.testing import RankError, RankTimeoutError, devices, mpi_missing_reason, run_distributed, run_mpi
+
+needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
+
+
+def place(ctx, offset):
+    return ctx.rank + offset, torch.get_num_threads()
+
+
+def fail_on_rank_1(ctx):
+    if ctx.rank == 1:
+        raise KeyError("lost node")
+    ctx.comm.barrier()
+
+
+def hang_on_rank_1(ctx):
+    if ctx.rank == 1:
+        time.sleep(1000)
+    return ctx.rank
+
+
+def exit_on_rank_1(ctx):
+    if ctx.rank == 1:
+        os._exit(7)
+    ctx.comm.barrier()
+
+
+def report_pid(ctx, folder):
+    (folder / str(os.getpid())).touch()
+    hang_on_rank_1(ctx)
+
+
+def ends(pid: int) -> bool:
+    """True when the process is gone within moments; a killed one may take a while to be reaped."""
+    limit_s = time.monotonic() + 10
+    while time.monotonic() < limit_s:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_devices_begin_with_the_cpu():
+    assert devices()[0] == "cpu"
+    assert ("cuda" in devices()) == torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("run", [run_distributed, pytest.param(run_mpi, marks=needs_mpi)])
+def test_results_come_by_rank_from_single_threaded_processes(run):
+    assert run(2, place, args=(10,)) == [(10, 1), (11, 1)]
+
+
+def test_closures_travel():
+    offset = 5
+    assert run_distributed(2, lambda ctx: ctx.rank + offset) == [5, 6]
+
+
+def test_tensors_come_back():
+    results = run_distributed(2, lambda ctx: torch.full((2,), ctx.rank, dtype=torch.bfloat16))
+    assert torch.equal(results[1], torch.ones(2, dtype=torch.bfloat16))
+
+
+def test_ranks_see_the_present_environment(monkeypatch):
+    monkeypatch.setenv("FASTSAMPLE_TEST_WORD", "now")
+    monkeypatch.setenv("SLURM_NTASKS", "99")
+    seen = run_distributed(1, lambda ctx: (os.environ["FASTSAMPLE_TEST_WORD"], "SLURM_NTASKS" in os.environ))
+    assert seen == [("now", False)]
+
+
+@pytest.mark.parametrize("run", [run_distributed, pytest.param(run_mpi, marks=needs_mpi)])
+def test_a_failing_rank_is_named_with_its_traceback(run):
+    with pytest.raises(RankError) as failed:
+        run(2, fail_on_rank_1)
+    text = str(failed.value)
+    assert text.startswith("rank 1 of 2 failed:\nTraceback")
+    assert "fail_on_rank_1" in text
+    assert "KeyError: 'lost node'" in text
+
+
+def test_a_rank_that_dies_is_named_with_its_exit_code():
+    with pytest.raises(RankError, match="rank 1 of 2 ended with exit code 7 and no traceback"):
+        run_distributed(2, exit_on_rank_1)
+
+
+def test_a_hang_ends_at_the_limit_and_names_the_rank_that_had_not_finished():
+    start_s = time.monotonic()
+    with pytest.raises(RankTimeoutError, match="ranks 1 of 2 had not finished after 3 s"):
+        run_distributed(2, hang_on_rank_1, timeout_s=3)
+    assert time.monotonic() - start_s < 60
+
+
+@pytest.mark.parametrize("run", [run_distributed, pytest.param(run_mpi, marks=needs_mpi)])
+def test_no_process_is_left_behind(run, tmp_path):
+    with pytest.raises(RankTimeoutError, match="ranks 1 of 2 had not finished after 5 s"):
+        run(2, report_pid, timeout_s=5, args=(tmp_path,))
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2
+    assert all(ends(pid) for pid in pids)
+
+
+def test_a_result_that_cannot_travel_is_the_ranks_failure():
+    with pytest.raises(RankError, match=r"rank 0 of 1 failed[\s\S]*cannot pickle"):
+        run_distributed(1, lambda ctx: (value for value in ()))
+
+
+def test_arguments_that_cannot_travel_are_refused():
+    with pytest.raises(ValueError, match="cannot be sent to the ranks"):
+        run_distributed(1, place, args=((value for value in ()),))
+
+
+def test_without_cloudpickle_a_closure_is_refused_with_advice(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(ValueError, match="Install cloudpickle, or define fn at the top level of a module"):
+        run_distributed(1, lambda ctx: None)
+
+
+SCRIPT = """
+from fastsample_dist.testing import run_distributed
+
+def own_rank(ctx):
+    return ctx.rank
+
+print(run_distributed(2, own_rank))
+"""
+
+
+def test_a_script_needs_no_main_guard(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environ = {**os.environ, "PYTHONPATH": str(Path(fastsample_dist.__file__).parent.parent)}
+    ended = subprocess.run([sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=200)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[0, 1]\n", "")
+
+
+def test_a_missing_mpirun_is_the_reason_to_skip(monkeypatch):
+    monkeypatch.setattr(testing, "_mpirun", lambda: None)
+    assert "mpirun is neither beside" in mpi_missing_reason()
+    with pytest.raises(RuntimeError, match="run_mpi cannot start: mpirun is neither"):
+        run_mpi(2, place)
