@@ -1,0 +1,159 @@
+"""Gradients of all ranks, summed: behind one small interface, whatever carries the collectives.
+
+The loss of a rank is divided by the seeds of all ranks (metrics.seed_loss), so the SUM of the ranks' gradients is the
+gradient on the union batch. Under torch.distributed, DistributedDataParallel starts the sum of one bucket while the
+backward pass computes the next (its averaging is replaced by a communication hook); under MPI one flat buffer is
+summed after the backward pass; one process sums nothing. Initial parameters are those of rank 0. Everything goes
+through the context's communicator and is counted: purposes "parameters" and "gradients".
+"""
+
+# No postponed annotations here: DistributedDataParallel compares those of its hook with the classes themselves.
+import inspect
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fastsample_dist.comm.base import Communicator
+from fastsample_dist.comm.context import DistContext
+
+
+class LocalGradients:
+    """One process: gradients are complete after backward. Also the interface of the other two.
+
+    Args:
+      model: the user's model; its parameters are updated in place.
+    Attributes:
+      model: the same.
+      module: what forward is called on while training.
+      wait_s: seconds that this rank has waited in `reduce` and in backward for other ranks' gradients.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.module = model
+        self.wait_s = 0.0
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of all ranks' losses to every parameter's `.grad`.
+
+        Collective: every rank must call this, once per step, with a loss that reaches the same parameters.
+
+        Raises:
+          RuntimeError: the sum failed or passed its deadline; names rank, step and purpose.
+        """
+        loss.backward()
+
+
+class DDPGradients(LocalGradients):
+    """torch.distributed: DistributedDataParallel, its buckets summed by the communicator.
+
+    Collective: every rank must construct this, with the same model.
+
+    Args:
+      model: the user's model.
+      comm: communicator over a torch process group.
+    """
+
+    def __init__(self, model: nn.Module, comm: Communicator) -> None:
+        super().__init__(model)
+        broadcast_parameters(model, comm)
+        self.module = DistributedDataParallel(
+            model, process_group=comm.process_group, gradient_as_bucket_view=True, **_no_syncs_of_its_own()
+        )
+        self._comm = comm
+        self._last_bucket_s = 0.0
+        self.module.register_comm_hook(None, self._sum_bucket)
+
+    def _sum_bucket(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        self._last_bucket_s = time.perf_counter()
+        return self._comm.all_reduce_future(bucket.buffer(), purpose="gradients")
+
+    def backward(self, loss: Tensor) -> None:
+        """See LocalGradients. What backward takes after its last bucket is complete counts as waiting."""
+        loss.backward()
+        self.wait_s += time.perf_counter() - self._last_bucket_s
+
+
+def _no_syncs_of_its_own() -> dict[str, bool]:
+    """Options with which DistributedDataParallel broadcasts no parameters or buffers, by this torch's names."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return {name: False for name in (buffers, "init_sync") if name in known}
+
+
+class FlatGradients(LocalGradients):
+    """Any communicator: one sum over all gradients as one vector, after backward.
+
+    Collective: every rank must construct this, with the same model.
+
+    Args:
+      model: the user's model.
+      comm: the ranks' communicator.
+    """
+
+    def __init__(self, model: nn.Module, comm: Communicator) -> None:
+        super().__init__(model)
+        broadcast_parameters(model, comm)
+        self._comm = comm
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def backward(self, loss: Tensor) -> None:
+        """See LocalGradients. A parameter that the loss does not reach takes part with zeros."""
+        loss.backward()
+        started_s = time.perf_counter()
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in self._parameters]
+        _write_back(self._comm.all_reduce(_flat(gradients), purpose="gradients"), gradients)
+        self.wait_s += time.perf_counter() - started_s
+
+
+def wrap_model(model: nn.Module, ctx: DistContext) -> LocalGradients:
+    """Make `model` train on all ranks: DDPGradients under torch.distributed, FlatGradients under MPI.
+
+    Collective: every rank must call this. All ranks continue with rank 0's parameters.
+
+    Args:
+      model: the same architecture on every rank, on the context's device.
+      ctx: the rank's context.
+    Returns:
+      What to call forward (`.module`) and `.backward` on; one process gets LocalGradients.
+    Raises:
+      ValueError: the ranks' models differ in size.
+    """
+    if ctx.world_size == 1:
+        return LocalGradients(model)
+    return (DDPGradients if ctx.comm.uses_torch_distributed else FlatGradients)(model, ctx.comm)
+
+
+def broadcast_parameters(model: nn.Module, comm: Communicator) -> None:
+    """Give every rank the parameters and buffers of rank 0. Purpose "parameters".
+
+    Collective: every rank must call this.
+
+    Raises:
+      ValueError: the ranks' models differ in size (on all ranks).
+    """
+    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+    sizes = comm.all_gather_object(sum(tensor.numel() for tensor in tensors), purpose="parameters")
+    if len(set(sizes)) > 1:
+        raise ValueError(f"the model has {sizes} parameters on the ranks; build the same model on every rank.")
+    if tensors:
+        _write_back(comm.broadcast(_flat(tensors), purpose="parameters"), tensors)
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    """All elements as one vector of the widest of their dtypes."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _write_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    """The inverse of `_flat`, in place."""
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.copy_(piece.view_as(tensor))

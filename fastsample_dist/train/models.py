@@ -1,0 +1,285 @@
+"""GraphSAGE, GCN and GAT on message flow graphs.
+
+All three are stacks of layers, called as model(mb.mfgs, mb.features): layer i reads the rows of the source nodes of
+mfgs[i] and returns the rows of its destinations, which are the sources of mfgs[i + 1]. Between layers stands
+`ops.act_dropout` (ReLU and dropout in one pass), whose mask is keyed by (rng_seed, step, layer, original node id,
+column). A row is computed from its own sampled in-edges alone: no statistics over the batch, no degrees of other
+nodes. Therefore k ranks compute what one process computes on the union of their seeds, dropout included.
+
+Cost on a CPU: every pass over memory shows beside the matrix products, so aggregation comes before the product
+where the model allows it (fewer rows), and halves of a concatenation are written in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fastsample_dist import ops
+from fastsample_dist.sampling.base import MFG
+
+NEGATIVE_SLOPE = 0.2  # LeakyReLU of the attention scores (Graph Attention Networks, ICLR'18, section 3.3)
+
+
+class LayeredModel(nn.Module):
+    """A stack of layers with activation and dropout between them.
+
+    Args:
+      layers: called as layer(mfg, rows [num_src, width]) -> rows [num_dst, next width]; mfgs[0] goes to the first.
+      in_dim: columns of the features.
+      dropout: probability that an element of a hidden row drops, 0 <= dropout < 1.
+    Raises:
+      ValueError: no layer, or dropout out of range.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], in_dim: int, dropout: float) -> None:
+        super().__init__()
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout is {dropout}; expected a probability of at least 0 and below 1.")
+        self.layers = nn.ModuleList(layers)
+        self.in_dim = in_dim
+        self.dropout = dropout
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers, and of fanouts that a sampler needs."""
+        return len(self.layers)
+
+    def forward(self, mfgs: Sequence[MFG], features: Tensor) -> Tensor:
+        """Scores of the seeds' classes.
+
+        Args:
+          mfgs: one per layer; mfgs[0] is the input side, mfgs[-1] the seed side.
+          features: [num_inputs, in_dim], a floating dtype; row i is that of mfgs[0].src_nodes[i]. Converted
+            to the parameters' dtype, or to autocast's where autocast is on.
+        Returns:
+          [num_seeds, num_classes]; zero rows for an empty batch.
+        Raises:
+          ValueError: the number of fanouts or the shape of `features` does not fit the model.
+        """
+        self._check(mfgs, features)
+        rows = features.to(self._compute_dtype(features.device.type))
+        drop = self.dropout if self.training else 0.0
+        for number, (layer, mfg) in enumerate(zip(self.layers, mfgs, strict=True)):
+            rows = layer(mfg, rows)
+            if number + 1 < len(self.layers):
+                rows = ops.act_dropout(rows, mfg.dst_orig_ids, mfg.draw.dropout(number), p=drop)
+        return rows
+
+    def _check(self, mfgs: Sequence[MFG], features: Tensor) -> None:
+        check_fanouts(len(mfgs), self.num_layers)
+        if features.dim() != 2 or features.shape[1] != self.in_dim:
+            raise ValueError(
+                f"features has shape {tuple(features.shape)} but the model has in_dim {self.in_dim}; "
+                "build the model with in_dim equal to the columns of the features."
+            )
+        if features.shape[0] != mfgs[0].num_src:
+            raise ValueError(
+                f"features has {features.shape[0]} rows but mfgs[0] has {mfgs[0].num_src} source nodes; "
+                "pass one row per input node of the batch."
+            )
+
+    def _compute_dtype(self, device_type: str) -> torch.dtype:
+        """What rows are kept in. The operators do not follow autocast by themselves, so the input does, once."""
+        own = next(self.parameters()).dtype
+        follows_autocast = own == torch.float32 and torch.is_autocast_enabled(device_type)
+        return torch.get_autocast_dtype(device_type) if follows_autocast else own
+
+
+def check_fanouts(num_fanouts: int, num_layers: int) -> None:
+    """Refuse fanouts that disagree with the layers.
+
+    Raises:
+      ValueError: num_fanouts is not num_layers.
+    """
+    if num_fanouts != num_layers:
+        raise ValueError(
+            f"fanouts has {num_fanouts} entries but the model has {num_layers} layers; pass one fanout per layer."
+        )
+
+
+class GraphSAGE(LayeredModel):
+    """GraphSAGE with mean aggregation: h'_v = W [h_v | mean of the sampled in-neighbours' h_u] + b.
+
+    One matrix product serves both halves. Source: GraphSAGE, NeurIPS'17, algorithm 1 (without its normalisation).
+
+    Args:
+      in_dim: columns of the features.
+      hidden_dim: columns of a hidden row.
+      num_classes: columns of the result.
+      num_layers: layers, at least 1.
+      dropout: see LayeredModel.
+    """
+
+    def __init__(
+        self, in_dim: int, hidden_dim: int, num_classes: int, num_layers: int = 3, dropout: float = 0.5
+    ) -> None:
+        widths = layer_widths(in_dim, hidden_dim, num_classes, num_layers)
+        super().__init__([SAGELayer(*pair) for pair in widths], in_dim, dropout)
+
+
+class GCN(LayeredModel):
+    """Graph convolution: h'_v = W mean({h_v} and the sampled in-neighbours' h_u) + b.
+
+    This is the row normalisation D^-1 (A + I) of the sampled graph. The symmetric one of the paper would need the
+    degree of every source node among all batches' edges, which no rank knows under sampling; with it, results
+    would depend on how seeds are spread over ranks.
+
+    Args: as GraphSAGE.
+    Source: Graph convolutional networks, ICLR'17, section 2, with the normalisation above.
+    """
+
+    def __init__(
+        self, in_dim: int, hidden_dim: int, num_classes: int, num_layers: int = 3, dropout: float = 0.5
+    ) -> None:
+        widths = layer_widths(in_dim, hidden_dim, num_classes, num_layers)
+        super().__init__([GCNLayer(*pair) for pair in widths], in_dim, dropout)
+
+
+class GAT(LayeredModel):
+    """Graph attention with self-edges; hidden layers concatenate their heads, the last one averages them.
+
+    Differs from the paper in its hidden activation (ReLU, fused with dropout, instead of ELU) and in having no
+    dropout on attention weights.
+
+    Args:
+      in_dim, hidden_dim, num_classes, num_layers, dropout: as GraphSAGE.
+      num_heads: attention heads of every layer; divides hidden_dim.
+    Raises:
+      ValueError: num_heads is below 1 or does not divide hidden_dim.
+    Source: Graph Attention Networks, ICLR'18, equations 1 to 6.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden_dim: int,
+        num_classes: int,
+        num_layers: int = 3,
+        dropout: float = 0.5,
+        num_heads: int = 4,
+    ) -> None:
+        if num_heads < 1 or hidden_dim % num_heads:
+            raise ValueError(
+                f"num_heads is {num_heads} and hidden_dim {hidden_dim}; expected at least 1 head, and a hidden_dim "
+                "that the heads divide."
+            )
+        *hidden, last = layer_widths(in_dim, hidden_dim, num_classes, num_layers)
+        layers = [GATLayer(width, out_width // num_heads, num_heads) for width, out_width in hidden]
+        super().__init__([*layers, GATLayer(*last, num_heads, average=True)], in_dim, dropout)
+
+
+def layer_widths(in_dim: int, hidden_dim: int, num_classes: int, num_layers: int) -> list[tuple[int, int]]:
+    """(columns in, columns out) of every layer.
+
+    Raises:
+      ValueError: one of the arguments is below 1.
+    """
+    sizes = {"in_dim": in_dim, "hidden_dim": hidden_dim, "num_classes": num_classes, "num_layers": num_layers}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}; expected at least 1.")
+    widths = [in_dim] + [hidden_dim] * (num_layers - 1) + [num_classes]
+    return list(pairwise(widths))
+
+
+class SAGELayer(nn.Module):
+    """W [own row | mean of neighbours] + b; the linear map has 2 * in_width columns, own rows first."""
+
+    def __init__(self, in_width: int, out_width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2 * in_width, out_width)
+        _reset(self.linear)
+
+    def forward(self, mfg: MFG, rows: Tensor) -> Tensor:
+        """[num_src, in_width] -> [num_dst, out_width]."""
+        return self.linear(ops.aggregate_concat(mfg.indptr, mfg.indices, rows, reduce="mean"))
+
+
+class GCNLayer(nn.Module):
+    """W mean(own row and neighbours) + b."""
+
+    def __init__(self, in_width: int, out_width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_width, out_width)
+        _reset(self.linear)
+
+    def forward(self, mfg: MFG, rows: Tensor) -> Tensor:
+        """[num_src, in_width] -> [num_dst, out_width]."""
+        own, total = _own_and_sum(mfg, rows)
+        return self.linear((own + total) / (mfg.indptr.diff() + 1).to(rows.dtype).unsqueeze(1))
+
+
+class GATLayer(nn.Module):
+    """Per head: sum of alpha_uv W h_u over the in-neighbours u and v itself, with alpha the softmax of
+    LeakyReLU(a_src . W h_u + a_dst . W h_v).
+
+    The self-edge is a term of its own, so the edge lists stay as sampled. The scores are products with W folded
+    into the attention vectors: reading a narrow input again is cheaper than reading the wide output. They and the
+    softmax are kept in float32 at least.
+    """
+
+    def __init__(self, in_width: int, head_width: int, num_heads: int, *, average: bool = False) -> None:
+        super().__init__()
+        self.num_heads, self.average = num_heads, average
+        self.linear = nn.Linear(in_width, num_heads * head_width, bias=False)
+        self.attention = nn.Parameter(torch.empty(2, num_heads, head_width))  # [0]: source, [1]: destination
+        self.bias = nn.Parameter(torch.zeros(head_width if average else num_heads * head_width))
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.xavier_uniform_(self.attention)
+
+    def forward(self, mfg: MFG, rows: Tensor) -> Tensor:
+        """[num_src, in_width] -> [num_dst, num_heads * head_width], or [num_dst, head_width] averaged."""
+        values = self.linear(rows)
+        edge_weights, self_weights = self._attention_weights(mfg, self._scores(rows))
+        own, others = (
+            half.unflatten(1, (self.num_heads, -1)) for half in _own_and_sum(mfg, values, edge_weights.to(values.dtype))
+        )
+        heads = own * self_weights.to(values.dtype).unsqueeze(2) + others
+        return (heads.mean(1) if self.average else heads.flatten(1)) + self.bias.to(heads.dtype)
+
+    def _scores(self, rows: Tensor) -> Tensor:
+        """a_src . W h and a_dst . W h of every source row, [num_src, 2, num_heads]."""
+        weight = self.linear.weight.unflatten(0, (self.num_heads, -1))
+        folded = torch.einsum("khd,hdi->khi", self.attention, weight)
+        scores = F.linear(rows, folded.flatten(0, 1)).unflatten(1, (2, self.num_heads))
+        return scores.float() if scores.dtype == torch.bfloat16 else scores
+
+    def _attention_weights(self, mfg: MFG, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Softmax over each destination's in-edges and its self-edge: ([num_edges, heads], [num_dst, heads])."""
+        degrees = mfg.indptr.diff()
+        edge_dst = torch.repeat_interleave(degrees)
+        to_source, to_own = scores[:, 0], scores[: mfg.num_dst, 1]
+        edge_scores = F.leaky_relu(_take(to_source, mfg.indices) + _take(to_own, edge_dst), NEGATIVE_SLOPE)
+        self_scores = F.leaky_relu(to_source[: mfg.num_dst] + to_own, NEGATIVE_SLOPE)
+        edges = torch.arange(mfg.num_edges)
+        with torch.no_grad():  # any shift gives the same softmax; the largest score keeps exp in range
+            largest = ops.aggregate(mfg.indptr, edges, edge_scores, reduce="max")
+            shift = torch.where(degrees.unsqueeze(1) > 0, torch.maximum(largest, self_scores), self_scores)
+        edge_terms, self_terms = (edge_scores - shift[edge_dst]).exp(), (self_scores - shift).exp()
+        total = ops.aggregate(mfg.indptr, edges, edge_terms, reduce="sum") + self_terms
+        return edge_terms / _take(total, edge_dst), self_terms / total
+
+
+def _own_and_sum(mfg: MFG, rows: Tensor, edge_weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Destinations' own rows and the sums over their in-neighbours, each [num_dst, width].
+
+    As halves of one concatenation, because the gradient of a slice rows[:num_dst] would pass over all source rows.
+    """
+    halves = ops.aggregate_concat(mfg.indptr, mfg.indices, rows, edge_weights, reduce="sum")
+    return halves.unflatten(1, (2, -1)).unbind(1)
+
+
+def _take(rows: Tensor, ids: Tensor) -> Tensor:
+    """rows[ids] with a gradient that sums in a fixed order, whatever the number of threads."""
+    return ops.aggregate(torch.arange(ids.numel() + 1), ids, rows, reduce="sum")
+
+
+def _reset(linear: nn.Linear) -> None:
+    """Glorot's initialisation for a layer before ReLU."""
+    nn.init.xavier_uniform_(linear.weight, gain=nn.init.calculate_gain("relu"))
+    nn.init.zeros_(linear.bias)

@@ -1,0 +1,61 @@
+"""A small node classification task as a partition on disk and as the graph it was cut from; and a model for it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.generators import NodeTask, planted_communities
+from fastsample_dist.train.models import GAT, GCN, GraphSAGE
+from partition.build import PartitionOptions, partition_graph
+
+KINDS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
+FEATURE_DIM, NUM_CLASSES = 8, 4
+
+
+@dataclass(frozen=True)
+class Task:
+    """The graph over original ids, what is to be learnt, and the partition's directory."""
+
+    graph: CSCGraph
+    node_task: NodeTask
+    path: Path
+
+    @property
+    def features(self) -> torch.Tensor:
+        """float64 [num_nodes, FEATURE_DIM], by original id."""
+        return torch.from_numpy(self.node_task.features).double()
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """int64 [num_nodes], by original id."""
+        return torch.from_numpy(self.node_task.labels)
+
+
+def make_task(directory: Path, num_parts: int, *, num_nodes: int = 200, dtype: str = "float64") -> Task:
+    """Draw communities and cut them at random into `directory`/parts; three fifths of the nodes are train nodes."""
+    graph, task = planted_communities(
+        num_nodes, NUM_CLASSES, seed=3, feature_dim=FEATURE_DIM, mean_degree=6, homophily=0.9, signal=2.0
+    )
+    dst = np.repeat(np.arange(num_nodes), graph.in_degrees().numpy())
+    raw = RawGraph(
+        name="communities",
+        num_nodes=num_nodes,
+        undirected=True,
+        edge_index=np.stack([graph.indices.numpy().astype(np.int64), dst]),
+        features=task.features.astype(dtype),
+        labels=task.labels,
+        num_classes=NUM_CLASSES,
+        splits=task.splits,
+    )
+    partition_graph(raw, PartitionOptions(num_parts=num_parts, method="random", seed=1), directory / "parts")
+    return Task(graph, task, directory / "parts")
+
+
+def make_model(kind: str, *, seed: int = 0, num_layers: int = 2, dropout: float = 0.5) -> torch.nn.Module:
+    """A model in float64 with 16 hidden columns and freshly drawn parameters."""
+    torch.manual_seed(seed)
+    return KINDS[kind](FEATURE_DIM, 16, NUM_CLASSES, num_layers, dropout).double()

@@ -1,0 +1,105 @@
+"""Gradients of several ranks: DDP and the flat sum agree, wrong models are refused, failures are named."""
+
+import pytest
+import torch
+from torch import nn
+
+from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.testing import RankError, run_distributed
+from fastsample_dist.train.gradients import DDPGradients, FlatGradients, LocalGradients, wrap_model
+
+
+def make_net(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(300, 1000), nn.ReLU(), nn.Linear(1000, 3)).double()  # 2.4 MB: two DDP buckets
+
+
+def both_ways(ctx):
+    results = []
+    for wrapper in (DDPGradients, FlatGradients):
+        net = make_net(seed=ctx.rank)
+        gradients = wrapper(net, ctx.comm)
+        torch.manual_seed(10 + ctx.rank)
+        for _ in range(2):  # DDP orders its buckets anew after the first step
+            net.zero_grad(set_to_none=True)
+            gradients.backward(gradients.module(torch.randn(4, 300, dtype=torch.float64)).square().sum())
+        results.append([parameter.grad.clone() for parameter in net.parameters()])
+        assert gradients.wait_s > 0
+    return results
+
+
+def test_ddp_and_flat_sums_are_equal_and_the_same_on_every_rank():
+    (ddp, flat), (peer_ddp, _) = run_distributed(2, both_ways)
+    torch.testing.assert_close(ddp, flat, rtol=1e-13, atol=1e-13)
+    assert all(map(torch.equal, ddp, peer_ddp))
+
+
+def sums(ctx):
+    net = nn.Linear(1, 1, bias=False)
+    gradients = wrap_model(net, ctx)
+    gradients.backward(gradients.module(torch.tensor([[10.0**ctx.rank]])).sum())
+    return type(gradients), net.weight.grad.item()
+
+
+def test_gradients_are_summed_not_averaged():
+    assert run_distributed(3, sums) == [(DDPGradients, 111.0)] * 3
+
+
+def starting_point(ctx):
+    net = make_net(seed=ctx.rank)
+    net.register_buffer("scale", torch.full((2,), ctx.rank, dtype=torch.int64))
+    wrap_model(net, ctx)
+    return list(net.state_dict().values())
+
+
+def test_every_rank_starts_from_rank_0s_parameters_and_buffers():
+    expected = [*make_net(seed=0).state_dict().values(), torch.zeros(2, dtype=torch.int64)]
+    for state in run_distributed(2, starting_point):
+        assert len(state) == len(expected) and all(map(torch.equal, sorted_by_size(state), sorted_by_size(expected)))
+
+
+def sorted_by_size(tensors):
+    return sorted(tensors, key=torch.Tensor.numel)
+
+
+def unlike(ctx):
+    with pytest.raises(ValueError) as refusal:
+        wrap_model(nn.Linear(2 + ctx.rank, 1), ctx)
+    return str(refusal.value)
+
+
+def test_models_of_different_sizes_are_refused_on_every_rank():
+    message = "the model has [3, 4] parameters on the ranks; build the same model on every rank."
+    assert run_distributed(2, unlike) == [message] * 2
+
+
+def unreached(ctx):
+    net = nn.ModuleDict({"used": nn.Linear(1, 1, bias=False), "unused": nn.Linear(1, 1, bias=False)})
+    FlatGradients(net, ctx.comm).backward(net["used"](torch.ones(1, 1)).sum())
+    return [parameter.grad.item() for parameter in net.parameters()]
+
+
+def test_a_parameter_without_gradient_takes_part_with_zeros():
+    assert run_distributed(2, unreached) == [[2.0, 0.0]] * 2
+
+
+def leave_before_backward(ctx):
+    gradients = wrap_model(make_net(seed=0), ctx)
+    loss = gradients.module(torch.ones(1, 300, dtype=torch.float64)).sum()
+    ctx.comm.step = 7
+    if ctx.rank == 1:
+        raise KeyError("made up")
+    gradients.backward(loss)
+
+
+def test_a_lost_peer_is_reported_with_rank_step_and_purpose():
+    with pytest.raises(RankError, match="rank 0, step 7: all_reduce of gradients"):
+        run_distributed(2, leave_before_backward, timeout_s=60)
+
+
+def test_one_process_uses_the_model_as_it_is():
+    net = make_net(seed=0)
+    with DistContext(LocalCommunicator()) as ctx:
+        gradients = wrap_model(net, ctx)
+        assert type(gradients) is LocalGradients and gradients.module is net and ctx.comm.stats() == {}
