@@ -1,0 +1,254 @@
+"""Train GraphSAGE, GCN or GAT on a partitioned graph.
+
+One script for every launcher; each process is one rank and owns one part (or an equal run of parts):
+
+    torchrun --nproc-per-node 2 examples/train_sage.py --data PARTS --scheme hybrid --epochs 10 --json out.json
+    mpirun -n 2 python examples/train_sage.py --data PARTS
+    python examples/train_sage.py --data PARTS
+
+Evaluation sees sampled neighbours, as many as --eval-fanouts says (the training fanouts by default; -1 is all).
+Rank 0 prints; what it reports of communication are its own counts, evaluation left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from fastsample_dist import DistContext, DistData, DistLoader
+from fastsample_dist.comm.environment import parse_environment
+from fastsample_dist.pipeline.data import agree
+from fastsample_dist.pipeline.executor import SCHEMES
+from fastsample_dist.train.metrics import CommStats, CommTally, EpochStats, payload_exchanges
+from fastsample_dist.train.models import GAT, GCN, GraphSAGE, check_fanouts
+from fastsample_dist.train.trainer import PRECISIONS, Trainer
+
+MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
+USER_ERRORS = (ValueError, OSError, ImportError)
+# Seconds that rank 0 is ahead in refusing: a launcher ends the run when one rank leaves, so that an error which all
+# ranks see is printed once.
+HEAD_START_S = 3.0
+FORWARD_S = 0.5  # for mpirun to pass on what was printed: an abort drops what is still under way
+REPORT_COLUMNS = 110  # of a file or a pipe
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line, like every other refusal of this script."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see --help.")
+
+
+def fanout_list(text: str) -> tuple[int, ...]:
+    """Argument type: "15,10,5" -> (15, 10, 5)."""
+    try:
+        return tuple(int(item) for item in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of fanouts such as 15,10,5") from None
+
+
+def count(text: str) -> int:
+    """Argument type: an integer of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 1")
+    return int(text)
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The script's options."""
+    parser = Parser(description="Train a graph neural network on a partitioned graph.", allow_abbrev=False)
+    add = partial(parser.add_argument, help="(default: %(default)s)")
+    add("--data", metavar="PARTS", required=True, help="directory written by fastsample-partition")
+    add("--scheme", choices=SCHEMES, default="hybrid")
+    add("--model", choices=MODELS, default="sage")
+    add("--epochs", type=count, default=10)
+    add("--batch-size", type=count, default=1000, help="seeds per rank and step (default: %(default)s)")
+    add("--fanouts", type=fanout_list, default=(15, 10, 5), help="from the seeds outwards (default: 15,10,5)")
+    add("--eval-fanouts", type=fanout_list, help="--eval-fanouts=-1,-1,-1 takes all (default: as --fanouts)")
+    add("--layers", type=count, default=3)
+    add("--hidden", type=count, default=256, help="columns of a hidden row (default: %(default)s)")
+    add("--heads", type=count, default=4, help="attention heads of gat (default: %(default)s)")
+    add("--dropout", type=float, default=0.5)
+    add("--lr", type=float, default=0.006, help="of Adam (default: %(default)s)")
+    add("--precision", choices=PRECISIONS, default="fp32", help="bf16 is autocast (default: %(default)s)")
+    add("--eval-every", metavar="EPOCHS", type=int, default=1, help="0 never evaluates (default: %(default)s)")
+    add("--prefetch", type=int, default=0, help="batches made ahead in the background (default: %(default)s)")
+    add("--seed", type=int, default=0, help="of parameters, shuffling, sampling, dropout (default: %(default)s)")
+    add("--threads", type=count, help="per rank (default: the machine's cores divided among its ranks)")
+    add("--timeout-s", type=float, default=600.0, help="longest wait for other ranks (default: %(default)s)")
+    add("--json", metavar="FILE", type=Path, help="write the results here too")
+    args = parser.parse_args(argv)
+    args.eval_fanouts = args.eval_fanouts or args.fanouts
+    return args
+
+
+def set_threads(threads: int | None, ctx: DistContext) -> int:
+    """Intra-op threads of this rank: as asked, else its share of the machine, within what it may use."""
+    share = (os.cpu_count() or 1) // ctx.local_world_size
+    torch.set_num_threads(threads or max(1, min(share, len(os.sched_getaffinity(0)))))
+    return torch.get_num_threads()
+
+
+def check_writable(file: Path) -> None:
+    """Refuse a results file that could not be written, before any work is done."""
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(0, "it is a directory")
+        with tempfile.TemporaryFile(dir=file.absolute().parent):
+            return
+    except OSError as error:
+        raise ValueError(f"--json {file} cannot be written ({error.strerror}); pass another file name.") from error
+
+
+def open_data(args: argparse.Namespace, ctx: DistContext) -> DistData:
+    """The partition, after everything that can be refused without it."""
+    for fanouts in (args.fanouts, args.eval_fanouts):
+        check_fanouts(len(fanouts), args.layers)
+    if args.json is not None:
+        agree(ctx, lambda: check_writable(args.json) if ctx.rank == 0 else None)
+    data = DistData.load(args.data, ctx)
+    if data.features is None or data.labels is None:
+        raise ValueError(f"{args.data} lacks features or labels; partition an input with features.npy and labels.npy.")
+    return data
+
+
+def make_loaders(args: argparse.Namespace, data: DistData) -> dict[str, DistLoader]:
+    """Loaders by split, those for evaluation only where it is wanted."""
+    make = partial(
+        DistLoader, data, batch_size=args.batch_size, scheme=args.scheme, rng_seed=args.seed, prefetch=args.prefetch,
+        feature_dtype=torch.bfloat16 if args.precision == "bf16" else None,
+    )  # fmt: skip
+    loaders = {"train": make(args.fanouts, split="train")}
+    if args.eval_every > 0:
+        loaders |= {split: make(args.eval_fanouts, split=split, shuffle=False) for split in ("val", "test")}
+    return loaders
+
+
+def make_trainer(args: argparse.Namespace, data: DistData) -> Trainer:
+    """The model with an optimizer, the same on every rank."""
+    torch.manual_seed(args.seed)
+    heads = {"num_heads": args.heads} if args.model == "gat" else {}
+    model = MODELS[args.model](data.feature_dim, args.hidden, data.num_classes, args.layers, args.dropout, **heads)
+    return Trainer(model, torch.optim.Adam(model.parameters(), lr=args.lr), data.ctx, precision=args.precision)
+
+
+def train(args: argparse.Namespace, ctx: DistContext) -> None:
+    """Train, evaluate and report. Collective: every rank must call this."""
+    threads = set_threads(args.threads, ctx)
+    data = open_data(args, ctx)
+    loaders, trainer = make_loaders(args, data), make_trainer(args, data)
+    console = make_console(ctx)
+    steps = args.epochs * len(loaders["train"])
+    console.print(f"{args.model} on {data.manifest.name}: {data.num_nodes} nodes, {data.manifest.num_edges} edges")
+    console.print(f"{args.scheme}, {ctx.world_size} rank(s), {threads} thread(s) each, {steps} steps")
+
+    training, evaluation = CommTally(ctx.comm), CommTally(ctx.comm)
+    epochs, accuracy = [], {"val": None, "test": None}
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(args.model, total=steps)
+        for number in range(1, args.epochs + 1):
+            with training:
+                stats = trainer.run_epoch(loaders["train"], on_step=lambda: progress.advance(bar))
+            epochs.append(asdict(stats))
+            if "val" in loaders and (number % args.eval_every == 0 or number == args.epochs):
+                with evaluation:
+                    accuracy["val"] = epochs[-1]["val_acc"] = trainer.evaluate(loaders["val"])
+            console.print(f"epoch {number}/{args.epochs}  {epoch_line(stats, epochs[-1].get('val_acc'))}")
+    if "test" in loaders:
+        with evaluation:
+            accuracy["test"] = trainer.evaluate(loaders["test"])
+        fanouts = ",".join(map(str, args.eval_fanouts))
+        console.print(f"test accuracy {accuracy['test']:.4f} (over all ranks; neighbours sampled with {fanouts})")
+    if ctx.world_size > 1:
+        console.print(comm_table(training.stats, steps))
+        console.print(f"payload exchanges per step: {payload_exchanges(training.stats) / steps:g}")
+    if args.json is not None and ctx.rank == 0:
+        results = {
+            "epochs": epochs, "val_acc": accuracy["val"], "test_acc": accuracy["test"], "world_size": ctx.world_size,
+            "scheme": args.scheme, "steps": steps, "comm": training.stats, "comm_evaluation": evaluation.stats,
+            "threads": threads, "options": {**vars(args), "json": str(args.json)},
+        }  # fmt: skip
+        write_json(args.json, results)
+
+
+def make_console(ctx: DistContext) -> Console:
+    """Where rank 0 prints, with a progress bar on a terminal; the other ranks' stays quiet."""
+    pty_of_mpirun = ctx.launcher == "openmpi"  # its ranks write to a terminal of their own, wherever the output goes
+    on_terminal = ctx.rank == 0 and sys.stdout.isatty() and not pty_of_mpirun
+    width = None if on_terminal else REPORT_COLUMNS
+    return Console(quiet=ctx.rank != 0, force_terminal=on_terminal, width=width, highlight=False)
+
+
+def epoch_line(stats: EpochStats, val_acc: float | None) -> str:
+    """Loss, accuracy and where the time went."""
+    accuracy = "" if val_acc is None else f"  val {val_acc:.4f}"
+    parts = {"sample": stats.sample_s, "fetch": stats.fetch_s, "compute": stats.compute_s}
+    shown = ", ".join(f"{name} {seconds:.2f}" for name, seconds in (*parts.items(), ("gradients", stats.gradients_s)))
+    return f"loss {stats.loss:.4f}{accuracy}  {stats.seconds:.2f} s ({shown})"
+
+
+def comm_table(stats: CommStats, steps: int) -> Table:
+    """Calls and bytes by purpose; 1 MB is 10^6 bytes."""
+    table = Table(title=f"communication of rank 0 in {steps} training steps")
+    for column in ("purpose", "calls", "MB sent", "MB received", "calls/step", "kB sent/step", "kB received/step"):
+        table.add_column(column, justify="left" if column == "purpose" else "right")
+    for purpose, counts in sorted(stats.items()):
+        calls, sent, received = counts["calls"], counts["bytes_sent"], counts["bytes_received"]
+        table.add_row(
+            purpose, str(calls), f"{sent / 1e6:.2f}", f"{received / 1e6:.2f}", f"{calls / steps:.2f}",
+            f"{sent / 1e3 / steps:.1f}", f"{received / 1e3 / steps:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def write_json(file: Path, results: dict) -> None:
+    """Write the results; the file appears complete."""
+    partial_file = file.with_name(f".{file.name}.partial")
+    partial_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    partial_file.replace(file)
+
+
+def refuse(error: BaseException, rank: int) -> int:
+    """Print a refusal as one line and return the exit status."""
+    if rank > 0:
+        time.sleep(HEAD_START_S)
+    print(f"error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr, flush=True)
+    return 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the script; returns the exit status."""
+    rank = 0
+    try:
+        rank = parse_environment(os.environ).rank
+        args = parse_arguments(argv)
+        ctx = DistContext.from_env(timeout_s=args.timeout_s)
+    except (*USER_ERRORS, RuntimeError) as error:  # RuntimeError: a rank or a package is missing
+        return refuse(error, rank)
+    with ctx:
+        try:
+            train(args, ctx)
+        except USER_ERRORS as error:
+            status = refuse(error, rank)
+            if ctx.comm.abort_ends_process:  # under MPI nothing else ends the other ranks
+                time.sleep(FORWARD_S)
+                ctx.comm.abort()
+            raise SystemExit(status) from error
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

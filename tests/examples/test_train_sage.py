@@ -1,0 +1,198 @@
+"""train_sage.py as a user runs it: alone, under torchrun, under mpirun, and with input it has to refuse."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastsample_dist.testing import mpi_missing_reason
+from tests.train.task import make_task
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "train_sage.py"
+SMALL = ("--epochs", "2", "--batch-size", "40", "--hidden", "16", "--lr", "0.02", "--threads", "1")
+EPOCH_KEYS = {"epoch", "loss", "seconds", "sample_s", "fetch_s", "compute_s"}
+KEYS = {"epochs", "val_acc", "test_acc", "world_size", "scheme", "steps", "comm"}
+LAUNCHERS = {
+    "torchrun": (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"),
+    "mpirun": (str(Path(sys.executable).with_name("mpirun")), "--allow-run-as-root", "--oversubscribe", "-n"),
+}
+TIMEOUT_S = 240  # for machines that are busy; a run takes some seconds
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """Directory of a partition by its number of parts."""
+
+    def make(num_parts):
+        if num_parts not in made:
+            made[num_parts] = make_task(tmp_path_factory.mktemp("parts"), num_parts, dtype="float32").path
+        return str(made[num_parts])
+
+    made = {}
+    return make
+
+
+def run(command, *, timeout_s=TIMEOUT_S):
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def launch(launcher, num_ranks, *options):
+    if launcher == "mpirun":
+        if mpi_missing_reason() is not None:
+            pytest.skip(f"no MPI here: {mpi_missing_reason()}")
+        return run([*LAUNCHERS[launcher], str(num_ranks), sys.executable, str(SCRIPT), *options])
+    return run([*LAUNCHERS[launcher], str(num_ranks), str(SCRIPT), *options])
+
+
+def results_of(finished, file):
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads(Path(file).read_text())
+    assert results.keys() >= KEYS and all(epoch.keys() >= EPOCH_KEYS for epoch in results["epochs"])
+    return results
+
+
+@pytest.fixture(scope="module")
+def torchrun_results(parts, tmp_path_factory):
+    """{scheme: (what was printed, the JSON file)} of two ranks under torchrun."""
+    made = {}
+    for scheme in ("hybrid", "vanilla"):
+        file = tmp_path_factory.mktemp(scheme) / "out.json"
+        finished = launch("torchrun", 2, "--data", parts(2), "--scheme", scheme, *SMALL, "--json", str(file))
+        made[scheme] = finished.stdout, results_of(finished, file)
+    return made
+
+
+def exchanges_per_step(results):
+    payload = ("sample_ids", "sample_reply", "feature_ids", "feature_rows")
+    return sum(results["comm"].get(purpose, {"calls": 0})["calls"] for purpose in payload) / results["steps"]
+
+
+def test_alone(parts, tmp_path):
+    file = tmp_path / "out.json"
+    finished = run([sys.executable, str(SCRIPT), "--data", parts(1), *SMALL, "--json", str(file)])
+    results = results_of(finished, file)
+    assert (results["world_size"], results["scheme"], results["steps"]) == (1, "hybrid", 6)
+    assert f"test accuracy {results['test_acc']:.4f}" in finished.stdout and not finished.stderr
+
+
+def test_both_schemes_report_the_same_losses_and_accuracies(torchrun_results):
+    hybrid, vanilla = (torchrun_results[scheme][1] for scheme in ("hybrid", "vanilla"))
+    assert (hybrid["scheme"], vanilla["scheme"]) == ("hybrid", "vanilla")
+    assert [epoch["loss"] for epoch in hybrid["epochs"]] == [epoch["loss"] for epoch in vanilla["epochs"]]
+    assert (hybrid["val_acc"], hybrid["test_acc"]) == (vanilla["val_acc"], vanilla["test_acc"])
+
+
+def test_payload_exchanges_are_2_and_2l_a_step(torchrun_results):
+    assert exchanges_per_step(torchrun_results["hybrid"][1]) == 2
+    assert exchanges_per_step(torchrun_results["vanilla"][1]) == 6
+
+
+def test_rank_0_alone_prints_epochs_accuracy_and_the_communication_table(torchrun_results):
+    printed, results = torchrun_results["hybrid"]
+    assert printed.count("epoch 1/2  loss") == printed.count("epoch 2/2  loss") == 1
+    assert f"test accuracy {results['test_acc']:.4f}" in printed
+    assert all(purpose in printed for purpose in ("feature_rows", "gradients", "payload exchanges per step: 2"))
+
+
+def test_mpirun_gives_the_results_of_torchrun(parts, tmp_path, torchrun_results):
+    file = tmp_path / "out.json"
+    finished = launch("mpirun", 2, "--data", parts(2), *SMALL, "--json", str(file))
+    results, expected = results_of(finished, file), torchrun_results["hybrid"][1]
+    losses = [[epoch["loss"] for epoch in found["epochs"]] for found in (results, expected)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert results["comm"]["feature_rows"] == expected["comm"]["feature_rows"]
+    assert results["comm"]["gradients"]["bytes_sent"] == expected["comm"]["gradients"]["bytes_sent"]
+
+
+def test_parts_that_do_not_fit_the_ranks_are_refused_in_one_line(parts):
+    finished = launch("torchrun", 2, "--data", parts(3), *SMALL)
+    lines = {line for line in finished.stderr.splitlines() if line.startswith("error:")}
+    expected = f"error: {parts(3)} has 3 parts but world_size is 2; start 3 ranks or partition with --num-parts 2."
+    assert finished.returncode != 0 and lines == {expected}
+    assert 'train_sage.py", line' not in finished.stderr  # no traceback of the script
+
+
+def test_fanouts_that_disagree_with_the_layers_are_refused_under_mpirun(parts):
+    finished = launch("mpirun", 2, "--data", parts(2), "--layers", "2")
+    lines = {line for line in finished.stderr.splitlines() if line.startswith("error:")}
+    expected = "error: fanouts has 3 entries but the model has 2 layers; pass one fanout per layer."
+    assert lines == {expected}, finished.stderr
+    assert finished.returncode != 0 and "Traceback" not in finished.stderr
+
+
+# ---- one process, inside this one ----
+
+
+@pytest.fixture
+def main(monkeypatch):
+    """The script's main(); what it sets for its process is set back."""
+    spec = importlib.util.spec_from_file_location("train_sage", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    threads = torch.get_num_threads()
+
+    def call(*options):
+        try:
+            return module.main([str(option) for option in options])
+        except SystemExit as end:
+            return end.code
+
+    yield call
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_models_and_precisions_learn(main, parts, tmp_path, model, precision):
+    file = tmp_path / "out.json"
+    options = ("--model", model, "--precision", precision, "--layers", 2, "--fanouts", "5,5", "--prefetch", 1)
+    assert main("--data", parts(1), *SMALL, "--epochs", 12, *options, "--eval-every", 5, "--json", file) == 0
+    results = json.loads(file.read_text())
+    assert results["test_acc"] > 0.8 and results["epochs"][-1]["loss"] < results["epochs"][0]["loss"]
+    assert [epoch["epoch"] for epoch in results["epochs"] if "val_acc" in epoch] == [4, 9, 11]
+
+
+def test_without_evaluation_there_are_no_accuracies(main, parts, tmp_path):
+    file = tmp_path / "out.json"
+    assert main("--data", parts(1), *SMALL, "--eval-every", 0, "--json", file) == 0
+    results = json.loads(file.read_text())
+    assert results["val_acc"] is results["test_acc"] is None and "metrics" not in results["comm_evaluation"]
+
+
+def test_the_seed_names_the_run(main, parts, tmp_path):
+    losses = []
+    for number, seed in enumerate((1, 1, 2)):
+        file = tmp_path / f"{number}.json"
+        assert main("--data", parts(1), *SMALL, "--seed", seed, "--json", file) == 0
+        losses.append([epoch["loss"] for epoch in json.loads(file.read_text())["epochs"]])
+    assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fanouts", "5,5"], "fanouts has 2 entries but the model has 3 layers; pass one fanout per layer."),
+        (["--eval-fanouts", "-1"], "fanouts has 1 entries but the model has 3 layers"),
+        (["--fanouts", "5,x,5"], "'5,x,5' is no list of fanouts such as 15,10,5"),
+        (["--batch-size", "0"], "'0' is no integer of at least 1"),
+        (["--scheme", "magic"], "invalid choice: 'magic'"),
+        (["--dropout", "1.5"], "dropout is 1.5; expected a probability"),
+        (["--lr", "-1"], "Invalid learning rate: -1.0"),
+        (["--prefetch", "-1"], "prefetch is -1; expected 0 (off)"),
+        (["--seed", "-1"], "rng_seed is -1; expected 0"),
+        (["--model", "gat", "--heads", "5"], "num_heads is 5 and hidden_dim 16"),
+        (["--json", "/nowhere/out.json"], "--json /nowhere/out.json cannot be written"),
+        (["--data", "missing"], "missing"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(main, parts, capsys, options, message):
+    assert main("--data", parts(1), *SMALL, *options) == 1
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("error: ") and message in stderr and stderr.count("\n") == 1
