@@ -9,9 +9,9 @@ scipy, networkx, requests, tqdm, psutil); --ours starts the torchrun of an envir
 Protocol, the same on both sides: mean GraphSAGE, ReLU and dropout between layers, Adam; every epoch shuffles the train
 nodes and uses all of them in batches of --batch-size; with P ranks a step's P batches together have --batch-size
 seeds (--batch-per-rank: each rank's), so that every row makes the same number of steps. The graph is read as
-undirected where its meta.json says so. Accuracy of DGL's side: --eval sampled draws neighbours as in training, --eval
-full uses all neighbours, layer by layer; after the last epoch. --mlp adds the same network without neighbours: what the
-features alone tell.
+undirected where its meta.json says so. The table has the accuracies after the last epoch: with --eval sampled
+neighbours are drawn as in training, with --eval full all of them are used (DGL's side: layer by layer). --mlp adds the
+same network without neighbours: what the features alone tell.
 """
 
 from __future__ import annotations
@@ -238,12 +238,14 @@ def ours_command(parts: Path, recipe: Recipe, seed: int, report: Path, args: arg
                 f"batch size {recipe.batch_size} does not divide among the {num_parts} parts of {parts}; "
                 "pass --batch-per-rank or another --batch-size."
             )
+    eval_fanouts = recipe.fanouts if recipe.eval_mode == "sampled" else (-1,) * recipe.num_layers
     options = {
         **{"data": parts, "scheme": args.scheme, "model": "sage", "epochs": recipe.epochs, "seed": seed},
         **{"layers": recipe.num_layers, "hidden": recipe.hidden, "dropout": recipe.dropout, "lr": recipe.lr},
-        **{"fanouts": ",".join(map(str, recipe.fanouts)), "batch-size": batch_size, "json": report},
+        **{"fanouts": ",".join(map(str, recipe.fanouts)), "eval-fanouts": ",".join(map(str, eval_fanouts))},
+        **{"eval-every": recipe.epochs, "batch-size": batch_size, "threads": args.threads, "json": report},
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    words = [f"--{name}={value}" for name, value in options.items()]  # "=": a value may begin with "-"
     script = str(ROOT / "examples" / "train_sage.py")
     return [args.torchrun, "--standalone", "--nproc-per-node", str(num_parts), script, *words]
 
@@ -257,10 +259,7 @@ def run_ours(parts: Path, recipe: Recipe, seed: int, args: argparse.Namespace) -
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = ours_command(parts, recipe, seed, report, args)
-        environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads)}
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=args.timeout_s, env=environment, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout_s, check=False)
         if done.returncode != 0 or not report.is_file():
             tail = (done.stderr or done.stdout).strip().splitlines()[-15:]
             raise RuntimeError("\n".join([f"{' '.join(command)} ended with status {done.returncode}:", *tail]))
@@ -327,7 +326,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--lr", type=float, default=0.006)
-    parser.add_argument("--eval", choices=("sampled", "full"), default="sampled", help="neighbours of DGL's evaluation")
+    parser.add_argument("--eval", choices=("sampled", "full"), default="sampled", help="neighbours in evaluation")
     parser.add_argument("--mlp", action="store_true", help="train without neighbours as well")
     parser.add_argument("--ours", default="", help="comma-separated partitions; a run of train_sage.py on each")
     parser.add_argument("--scheme", choices=("hybrid", "vanilla"), default="hybrid", help="of --ours")

@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.util
-import itertools
 import json
 import sys
 from pathlib import Path
@@ -25,7 +24,9 @@ def recipe(**changes) -> "benchmark.Recipe":
 
 
 def options(**changes) -> argparse.Namespace:
-    return argparse.Namespace(**{"torchrun": "torchrun", "scheme": "hybrid", "batch_per_rank": False, **changes})
+    return argparse.Namespace(
+        **{"torchrun": "torchrun", "scheme": "hybrid", "batch_per_rank": False, "threads": 1, **changes}
+    )
 
 
 def partition(folder: Path, num_parts: int) -> Path:
@@ -37,11 +38,14 @@ def partition(folder: Path, num_parts: int) -> Path:
 def test_command_starts_a_rank_per_part_and_shares_the_batch(per_rank, expected, tmp_path):
     parts = partition(tmp_path, 4)
     command = benchmark.ours_command(parts, recipe(), 7, Path("out.json"), options(batch_per_rank=per_rank))
-    value = dict(itertools.pairwise(command))
-    assert value["--nproc-per-node"] == "4"
-    assert value["--batch-size"] == expected
-    assert (value["--data"], value["--seed"], value["--fanouts"]) == (str(parts), "7", "15,10,5")
-    assert (value["--layers"], value["--scheme"], value["--json"]) == ("3", "hybrid", "out.json")
+    assert command[:4] == ["torchrun", "--standalone", "--nproc-per-node", "4"]
+    assert f"--batch-size={expected}" in command
+    assert {f"--data={parts}", "--seed=7", "--fanouts=15,10,5", "--eval-fanouts=15,10,5", "--layers=3"} < set(command)
+
+
+def test_full_evaluation_takes_all_neighbours(tmp_path):
+    command = benchmark.ours_command(partition(tmp_path, 1), recipe(eval_mode="full"), 0, Path("out.json"), options())
+    assert "--eval-fanouts=-1,-1,-1" in command
 
 
 def test_a_batch_that_does_not_divide_is_refused(tmp_path):
