@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -70,7 +70,7 @@ class _Outcome:
     failure: tuple[float, str] | None = None
     exit_code: int | None = None
 
-    def take(self, kind: str, content: object) -> None:
+    def take(self, kind: str, content: Any) -> None:
         if kind == "returned":
             self.returned, self.value = True, content
         elif kind == "left":
@@ -137,14 +137,14 @@ def run_distributed(
         outcomes = list(readers.values())
         deadline = Deadline(timeout_s)  # only now: the first start waits until the fork server has torch
         ended = _collect(readers, deadline)
-        for process, outcome in zip(ranks, outcomes, strict=True):
-            process.join(max(deadline.remaining_s, EXIT_S) if outcome in ended else 0.0)
-            outcome.exit_code = process.exitcode
+        for ran, outcome in zip(ranks, outcomes, strict=True):
+            ran.join(max(deadline.remaining_s, EXIT_S) if outcome in ended else 0.0)
+            outcome.exit_code = ran.exitcode
         return _judge(outcomes, timeout_s, lambda rank: ranks[rank].pid)
     finally:
-        for process in ranks:
-            _kill_group(process.pid)
-            process.join()
+        for ran in ranks:
+            _kill_group(ran.pid)
+            ran.join()
 
 
 def run_mpi(
@@ -306,7 +306,7 @@ def _collect(readers: dict[multiprocessing.connection.Connection, _Outcome], dea
         ready = multiprocessing.connection.wait(list(waiting), left_s)
         if not ready:
             break
-        for reader in ready:
+        for reader in [reader for reader in waiting if reader in ready]:
             outcome = waiting[reader]
             try:
                 outcome.take(*pickle.loads(reader.recv_bytes()))
@@ -377,7 +377,9 @@ def _dump_stacks(pids: list[int]) -> None:
     time.sleep(STACK_DUMP_S)
 
 
-def _kill_group(pid: int) -> None:
+def _kill_group(pid: int | None) -> None:
+    if pid is None:  # it was never started
+        return
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):

@@ -72,7 +72,7 @@ class Communicator(ABC):
 
     uses_torch_distributed = False
     abort_ends_process = False
-    _moves_cuda_tensors = False
+    _moves_cuda_tensors = False  # True: primitives take CUDA tensors as they are
     _max_total_bytes: int | None = None  # most bytes one primitive call may address; None: no bound
     _reduce_as: ClassVar[dict[torch.dtype, torch.dtype]] = {}  # dtypes the backend reduces in a wider dtype
 

@@ -199,7 +199,9 @@ def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, devi
             f"rank {info.rank}: connecting {info.world_size} ranks over {os.environ.get('GLOO_SOCKET_IFNAME')} "
             f"failed within {timeout_s:g} s ({reason}); see the other ranks, or set GLOO_SOCKET_IFNAME."
         ) from error
-    comm = TorchCommunicator(dist.group.WORLD, name, timeout_s=timeout_s)
+    group = dist.group.WORLD
+    assert group is not None  # it was made a moment ago
+    comm = TorchCommunicator(group, name, timeout_s=timeout_s)
     try:
         local_rank, local_world_size = _local_place(comm, info)
         return cls(comm, local_rank, local_world_size, _device(device, local_rank), info.launcher)

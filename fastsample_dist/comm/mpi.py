@@ -113,10 +113,11 @@ class MPICommunicator(Communicator):
         self._complete(self._comm.Ibarrier, None, deadline)
 
     def _duplicate(self, deadline: Deadline) -> MPICommunicator:
-        if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
+        level = self._mpi.Query_thread()
+        if level < self._mpi.THREAD_MULTIPLE:
             raise RuntimeError(
                 f"rank {self.rank}: a second MPI communicator for another thread needs MPI_THREAD_MULTIPLE, "
-                f"but MPI was initialised with thread level {self._mpi.Query_thread()}; import mpi4py with "
+                f"but MPI was initialised with level {level}; import mpi4py with "
                 'mpi4py.rc.thread_level = "multiple", or use no prefetching.'
             )
         return self._copy(deadline)

@@ -71,6 +71,7 @@ def _not_joined(info: LaunchInfo, missing: list[int], timeout_s: float) -> Runti
 
 def _connect(info: LaunchInfo, deadline: Deadline) -> dist.TCPStore:
     """Serve the store (rank 0 without an agent) or connect to it once somebody listens."""
+    assert info.master_addr is not None and info.master_port is not None  # several ranks always have them
     serves = info.rank == 0 and not info.agent_store
     if not serves:
         _await_listener(info, deadline)

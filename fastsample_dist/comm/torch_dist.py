@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import ClassVar
 
@@ -42,7 +43,6 @@ class TorchCommunicator(Communicator):
     """
 
     uses_torch_distributed = True
-    _moves_cuda_tensors = True
     _reduce_as: ClassVar = {torch.int16: torch.int32}  # gloo and nccl have no 16-bit integers
 
     def __init__(
@@ -63,36 +63,35 @@ class TorchCommunicator(Communicator):
         )
         self.process_group = process_group
         self._backend = backend
+        self._moves_cuda_tensors = "nccl" in backend  # else they travel through host memory
 
     def _exchange(self, into: Segments, out: Segments, deadline: Deadline) -> None:
-        try:
-            work = dist.all_to_all_single(
+        def start() -> dist.Work:
+            return dist.all_to_all_single(
                 into.buffer, out.buffer, into.lengths, out.lengths, group=self.process_group, async_op=True
             )
-        except RuntimeError as error:
-            raise _named(error, deadline.timeout_s) from error
-        _wait(work, into.buffer.is_cuda, deadline)
+
+        _run(start, into.buffer.is_cuda, deadline)
 
     def _reduce(self, flat: Tensor, op: str, deadline: Deadline) -> None:
-        try:
-            work = dist.all_reduce(flat, _OPS[op], group=self.process_group, async_op=True)
-        except RuntimeError as error:
-            raise _named(error, deadline.timeout_s) from error
-        _wait(work, flat.is_cuda, deadline)
+        def start() -> dist.Work:
+            return dist.all_reduce(flat, _OPS[op], group=self.process_group, async_op=True)
+
+        _run(start, flat.is_cuda, deadline)
 
     def _broadcast(self, flat: Tensor, src: int, deadline: Deadline) -> None:
-        try:
-            work = dist.broadcast(flat, src, group=self.process_group, async_op=True)
-        except RuntimeError as error:
-            raise _named(error, deadline.timeout_s) from error
-        _wait(work, flat.is_cuda, deadline)
+        def start() -> dist.Work:
+            return dist.broadcast(flat, src, group=self.process_group, async_op=True)
+
+        _run(start, flat.is_cuda, deadline)
 
     def _barrier(self, deadline: Deadline) -> None:
         # A sum of one number: dist.barrier would choose the device by itself.
         self._reduce(torch.zeros(1, dtype=torch.int64), "sum", deadline)
 
     def _reduce_future(self, tensor: Tensor, where: str, deadline: Deadline) -> torch.futures.Future[Tensor]:
-        plain = tensor.is_contiguous() and tensor.dtype not in self._reduce_as
+        stays = self._moves_cuda_tensors or not tensor.is_cuda
+        plain = stays and tensor.is_contiguous() and tensor.dtype not in self._reduce_as
         if not plain or not 0 < tensor.nbytes <= self.max_message_bytes:
             return super()._reduce_future(tensor, where, deadline)
         try:
@@ -146,13 +145,17 @@ def group_timeout(backend: str, timeout_s: float) -> timedelta:
     return timedelta(seconds=timeout_s + (CUDA_WATCHDOG_GRACE_S if "nccl" in backend else 0.0))
 
 
-def _wait(work: dist.Work, is_cuda: bool, deadline: Deadline) -> None:
-    """Wait until `work` is done.
+def _run(start: Callable[[], dist.Work], is_cuda: bool, deadline: Deadline) -> None:
+    """Start a collective and wait until it is done.
 
     Raises:
       DeadlineError: the deadline passed first.
-      CollectiveError: the work failed, in the transport's words.
+      CollectiveError: it failed, in the transport's words.
     """
+    try:
+        work = start()
+    except RuntimeError as error:
+        raise _named(error, deadline.timeout_s) from error
     while not _finished(work, is_cuda, deadline):
         deadline.check()
 

@@ -62,9 +62,8 @@ def test_devices_begin_with_the_cpu():
     assert ("cuda" in devices()) == torch.cuda.is_available()
 
 
-@pytest.mark.parametrize("run", [run_distributed, pytest.param(run_mpi, marks=needs_mpi)])
-def test_results_come_by_rank_from_single_threaded_processes(run):
-    assert run(2, place, args=(10,)) == [(10, 1), (11, 1)]
+def test_results_come_by_rank_from_single_threaded_processes():
+    assert run_distributed(2, place, args=(10,)) == [(10, 1), (11, 1)]
 
 
 def test_closures_travel():
@@ -84,10 +83,9 @@ def test_ranks_see_the_present_environment(monkeypatch):
     assert seen == [("now", False)]
 
 
-@pytest.mark.parametrize("run", [run_distributed, pytest.param(run_mpi, marks=needs_mpi)])
-def test_a_failing_rank_is_named_with_its_traceback(run):
+def test_a_failing_rank_is_named_with_its_traceback():
     with pytest.raises(RankError) as failed:
-        run(2, fail_on_rank_1)
+        run_distributed(2, fail_on_rank_1)
     text = str(failed.value)
     assert text.startswith("rank 1 of 2 failed:\nTraceback")
     assert "fail_on_rank_1" in text
