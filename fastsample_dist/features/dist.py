@@ -2,8 +2,9 @@
 
 One fetch: group the nodes by owner; send every owner the ids (`feature_ids`); owners read the rows and send them
 (`feature_rows`); own and fetched rows are merged in one pass that also converts the dtype. Two payload exchanges
-(FastSample, section 3.3). Rows travel in the stored dtype. Own rows never travel; input nodes are unique, so a
-remote row travels once per step and rank.
+(FastSample, section 3.3). Rows travel in the stored dtype, or in the result's where that is narrower: the owner then
+rounds what the receiver would have rounded. Own rows never travel; input nodes are unique, so a remote row travels once
+per step and rank.
 """
 
 from __future__ import annotations
@@ -74,18 +75,25 @@ class DistFeatures:
         groups[self.comm.rank] = own[:0]
         plan = self.comm.plan_rows([group.numel() for group in groups])
         asked = self.comm.exchange_rows(torch.cat(groups), plan, purpose="feature_ids")
-        fetched = self.comm.exchange_rows(self.local.gather(asked), plan.reversed(), purpose="feature_rows")
-        return ops.merge_rows(self.local.rows, fetched, self._row_places(own, first_own, places), dtype)
+        narrow = dtype is not None and dtype.itemsize < self.dtype.itemsize
+        answer = self.local.gather_as(asked, dtype) if narrow else self.local.gather(asked)
+        fetched = self.comm.exchange_rows(answer, plan.reversed(), purpose="feature_rows")
+        if narrow:  # both tables in the narrow dtype: own rows are numbered as they stand in their group
+            own_rows, own_numbers = self.local.gather_as(own, dtype), torch.arange(own.numel())
+        else:
+            own_rows, own_numbers = self.local.rows, own - self.local.lo
+        return ops.merge_rows(own_rows, fetched, _row_places(own_numbers, first_own, places), dtype)
 
-    def _row_places(self, own: Tensor, first_own: int, places: Tensor) -> Tensor:
-        """Where each node's row is: >= 0 in the local rows, -1 - i at fetched row i (see ops.merge_rows).
 
-        The groups stand in rank order; fetched rows leave this rank's own group out.
-        """
-        last_own = first_own + own.numel()
-        of_group_place = torch.empty(places.numel(), dtype=torch.int64)
-        fetched_places = -1 - torch.arange(places.numel() - own.numel())
-        of_group_place[:first_own] = fetched_places[:first_own]
-        of_group_place[first_own:last_own] = own - self.local.lo
-        of_group_place[last_own:] = fetched_places[first_own:]
-        return of_group_place[places]
+def _row_places(own_numbers: Tensor, first_own: int, places: Tensor) -> Tensor:
+    """Where each node's row is: >= 0 in the own rows, -1 - i at fetched row i (see ops.merge_rows).
+
+    The groups stand in rank order; fetched rows leave this rank's own group out, which begins at first_own.
+    """
+    last_own = first_own + own_numbers.numel()
+    of_group_place = torch.empty(places.numel(), dtype=torch.int64)
+    fetched_places = -1 - torch.arange(places.numel() - own_numbers.numel())
+    of_group_place[:first_own] = fetched_places[:first_own]
+    of_group_place[first_own:last_own] = own_numbers
+    of_group_place[last_own:] = fetched_places[first_own:]
+    return of_group_place[places]

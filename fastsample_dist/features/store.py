@@ -37,3 +37,11 @@ class LocalFeatures:
           ValueError: a node outside lo .. hi - 1.
         """
         return ops.gather_rows(self.rows, nodes - self.lo)
+
+    def gather_as(self, nodes: Tensor, dtype: torch.dtype) -> Tensor:
+        """Rows of own nodes converted to float32, float64 or bfloat16 on the way, [n, dim].
+
+        Raises:
+          ValueError: a node outside lo .. hi - 1.
+        """
+        return ops.merge_rows(self.rows, self.rows[:0], (nodes - self.lo).long(), dtype)

@@ -180,3 +180,20 @@ def test_four_parts_on_two_ranks_and_on_one_give_the_same_batches(tmp_path):
             for batch in rank["vanilla"][0]:
                 assert torch.equal(batch.input_ids, oracle.sample(batch.seeds, batch.step).input_nodes.long())
                 assert torch.equal(batch.features, torch.from_numpy(drawn.features)[batch.input_ids])
+
+
+def fetch_narrow(ctx, path):
+    """(features in bfloat16, the same rounded after arrival, remote nodes, bytes received)"""
+    data = DistData.load(path, ctx)
+    lo, hi = data.own_range
+    nodes = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(ctx.rank))[:100].int()
+    wide = data.features.fetch(nodes)
+    ctx.comm.reset_stats()
+    narrow = data.features.fetch(nodes, torch.bfloat16)
+    remote = int(((nodes < lo) | (nodes >= hi)).sum())
+    return narrow, wide.bfloat16(), remote, ctx.comm.stats()["feature_rows"]["bytes_received"]
+
+
+def test_a_narrower_result_is_rounded_by_the_owner_and_travels_narrow(tmp_path):
+    for narrow, expected, remote, received in run_distributed(3, fetch_narrow, args=(draw_partition(tmp_path, 3).path,)):
+        assert torch.equal(narrow, expected) and received == remote * FEATURE_DIM * 2
