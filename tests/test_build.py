@@ -122,8 +122,9 @@ def test_wheel_holds_the_cuda_library_exactly_where_nvcc_is(build):
     assert ("fastsample_dist/lib/libfastsample_cuda.so" in names) == has_nvcc
 
 
-def test_compiling_takes_under_two_minutes(build):
-    print(f"wheel: {build.wall_s:.1f} s on the clock, {build.cpu_s:.1f} s of processor time")
+def test_compiling_takes_under_two_minutes(build, capsys):
+    with capsys.disabled():
+        print(f"\nwheel built in {build.wall_s:.1f} s, {build.cpu_s:.1f} s of processor time")
     # On a machine that others load the clock shows their work too; processor time is this build's own.
     assert min(build.wall_s, build.cpu_s) < COMPILE_LIMIT_S
 
