@@ -51,6 +51,9 @@ class LocalGradients:
 class DDPGradients(LocalGradients):
     """torch.distributed: DistributedDataParallel, its buckets summed by the communicator.
 
+    One message does not pass the communicator: at the second step DistributedDataParallel lets rank 0 tell the others
+    the order in which gradients became ready (the numbers of the parameters in their buckets).
+
     Collective: every rank must construct this, with the same model.
 
     Args:
@@ -64,18 +67,27 @@ class DDPGradients(LocalGradients):
         self.module = DistributedDataParallel(
             model, process_group=comm.process_group, gradient_as_bucket_view=True, **_no_syncs_of_its_own()
         )
-        self._comm = comm
-        self._last_bucket_s = 0.0
-        self.module.register_comm_hook(None, self._sum_bucket)
-
-    def _sum_bucket(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        self._last_bucket_s = time.perf_counter()
-        return self._comm.all_reduce_future(bucket.buffer(), purpose="gradients")
+        self._buckets = _BucketSum(comm)
+        self.module.register_comm_hook(None, self._buckets.start)
 
     def backward(self, loss: Tensor) -> None:
         """See LocalGradients. What backward takes after its last bucket is complete counts as waiting."""
         loss.backward()
-        self.wait_s += time.perf_counter() - self._last_bucket_s
+        self.wait_s += time.perf_counter() - self._buckets.last_s
+
+
+class _BucketSum:
+    """The communication hook. It must not know the module: the module's C++ reducer owns the hook, and a cycle through
+    C++ is never collected, so the process group's threads would outlive the run and be cut off at exit.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+        self.last_s = 0.0  # when the last bucket was complete
+
+    def start(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        self.last_s = time.perf_counter()
+        return self._comm.all_reduce_future(bucket.buffer(), purpose="gradients")
 
 
 def _no_syncs_of_its_own() -> dict[str, bool]:
