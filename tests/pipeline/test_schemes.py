@@ -195,5 +195,6 @@ def fetch_narrow(ctx, path):
 
 
 def test_a_narrower_result_is_rounded_by_the_owner_and_travels_narrow(tmp_path):
-    for narrow, expected, remote, received in run_distributed(3, fetch_narrow, args=(draw_partition(tmp_path, 3).path,)):
+    path = draw_partition(tmp_path, 3).path
+    for narrow, expected, remote, received in run_distributed(3, fetch_narrow, args=(path,)):
         assert torch.equal(narrow, expected) and received == remote * FEATURE_DIM * 2
