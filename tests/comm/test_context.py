@@ -185,7 +185,7 @@ with DistContext.from_env() as ctx:
     if ctx.rank == 0:
         threading.Thread(target=prefetch, args=(copy,), daemon=True).start()
         time.sleep(0.3)
-        raise RAISED
+        raise ValueError("boom")
     ctx.comm.barrier()
 """
 
@@ -217,16 +217,15 @@ def test_torchrun_starts_and_ends_in_silence(tmp_path):
     assert ended.stderr == ""
 
 
-@pytest.mark.parametrize("error", ["ValueError('boom')", "KeyboardInterrupt"])
-def test_a_failing_process_ends_at_once_without_crash_noise(tmp_path, error):
-    processes = start_by_hand(BAD_SCRIPT.replace("RAISED", error), tmp_path, 2)
+def test_a_failing_process_ends_at_once_without_crash_noise(tmp_path):
+    processes = start_by_hand(BAD_SCRIPT, tmp_path, 2)
     try:
         texts = [process.communicate(timeout=ENOUGH_S)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
     assert all(process.returncode != 0 for process in processes)
-    assert error.split("(")[0] in texts[0]
+    assert "ValueError: boom" in texts[0]
     assert "barrier of prefetch was broken off because this rank leaves the run" in texts[0]
     assert "rank 1, outside a step: barrier failed because a peer ended" in texts[1]
     for text in texts:

@@ -14,7 +14,7 @@ from fastsample_dist.comm.environment import LaunchInfo
 from fastsample_dist.comm.rendezvous import meet
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
 
-DEADLINE_S = 2.0
+DEADLINE_S = 1.0
 SLACK_S = 8.0  # scheduling on a busy machine; the limits in these tests are far shorter than the default of 600 s
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 
@@ -48,7 +48,7 @@ def alone_in_collectives(ctx) -> list[tuple[str, float]]:
     for call in COLLECTIVES.values():
         comm = ctx.comm.duplicate()
         comm.step = 812
-        comm.timeout_s = 1.0
+        comm.timeout_s = 0.5
         if ctx.rank == 0:
             seen.append(error_of(call, comm))
     ctx.comm.barrier()
@@ -64,9 +64,9 @@ def seen_alone():
 @pytest.mark.parametrize("what", COLLECTIVES)
 def test_a_rank_that_does_not_take_part_is_an_error_with_rank_purpose_step_and_deadline(seen_alone, what):
     message, seconds = seen_alone[what]
-    assert message.startswith(f"rank 0, step 812: {what} did not finish within 1 s: not every rank took part")
+    assert message.startswith(f"rank 0, step 812: {what} did not finish within 0.5 s: not every rank took part")
     assert "\n" not in message
-    assert 1.0 <= seconds < 1.0 + SLACK_S
+    assert 0.5 <= seconds < 0.5 + SLACK_S
 
 
 def reduce_alone(ctx):
@@ -74,18 +74,19 @@ def reduce_alone(ctx):
     if ctx.rank == 0:
         future = ctx.comm.all_reduce_future(torch.ones(3), purpose="gradients")
         return error_of(future.wait)
-    time.sleep(2 * DEADLINE_S)
+    time.sleep(1.5 * ctx.comm.timeout_s)
     ctx.comm.abort()
 
 
 def test_a_future_that_nobody_joins_fails_by_name_at_the_deadline():
-    message, seconds = run_distributed(2, reduce_alone, comm_timeout_s=DEADLINE_S)[0]
-    assert "rank 0, step 7: all_reduce of gradients did not finish within 2 s" in message
-    assert seconds < DEADLINE_S + SLACK_S
+    message, seconds = run_distributed(2, reduce_alone, comm_timeout_s=3.0)[0]
+    assert "rank 0, step 7: all_reduce of gradients did not finish within 3 s" in message
+    assert seconds < 3.0 + SLACK_S
 
 
 def wait_for_sleeper(ctx):
     ctx.comm.step = 812
+    ctx.comm.timeout_s = DEADLINE_S
     if ctx.rank == 1:
         time.sleep(60)
     start_s = time.monotonic()
@@ -98,8 +99,8 @@ def wait_for_sleeper(ctx):
 @needs_mpi
 def test_mpi_a_rank_that_does_not_take_part_ends_the_run():
     with pytest.raises(RankError) as failed:
-        run_mpi(2, wait_for_sleeper, timeout_s=50, comm_timeout_s=DEADLINE_S)
-    assert "rank 0, step 812: all_to_all of counts did not finish within 2 s" in str(failed.value)
+        run_mpi(2, wait_for_sleeper, timeout_s=50)
+    assert "rank 0, step 812: all_to_all of counts did not finish within 1 s" in str(failed.value)
     assert "too late" not in str(failed.value)
 
 
@@ -128,14 +129,6 @@ def test_a_killed_rank_is_an_error_with_rank_purpose_and_step():
         run_distributed(2, survive_a_kill, timeout_s=60)
     assert "rank 0, step 5: all_reduce of gradients failed because a peer ended" in str(failed.value)
     assert "after moments" in str(failed.value)
-
-
-@needs_mpi
-def test_mpi_a_killed_rank_ends_the_run():
-    start_s = time.monotonic()
-    with pytest.raises(RankError):
-        run_mpi(2, killed_in_step, timeout_s=200)
-    assert time.monotonic() - start_s < 200
 
 
 def raise_on_one(ctx):
@@ -184,7 +177,9 @@ def test_leaving_by_an_exception_ends_collectives_of_other_threads():
 
 def interrupted_in_wait(ctx):
     if ctx.rank == 1:
-        signal.pause()  # until the parent ends it
+        time.sleep(1.5)  # in no collective while rank 0 is interrupted
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     start_s = time.monotonic()
     try:
@@ -199,8 +194,8 @@ def test_control_c_gets_through_a_wait():
     with pytest.raises(RankError) as failed:
         run_distributed(2, interrupted_in_wait, timeout_s=120)
     assert time.monotonic() - start_s < 60
-    assert "rank 0 of 2 failed" in str(failed.value)
-    assert str(failed.value).rstrip().endswith("KeyboardInterrupt")
+    assert str(failed.value).startswith("rank 0 of 2 failed:")
+    assert "KeyboardInterrupt" in str(failed.value)
 
 
 # ---- ranks that do not join ----
@@ -234,14 +229,14 @@ def test_from_env_names_a_rank_that_never_starts(monkeypatch):
     port = free_port()
     environ = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     message, seconds = error_of(DistContext.from_env, timeout_s=DEADLINE_S, environ=environ)
-    assert message.startswith(f"rank 0: rank 1 of 2 did not join at 127.0.0.1:{port} within 2 s; start")
+    assert message.startswith(f"rank 0: rank 1 of 2 did not join at 127.0.0.1:{port} within 1 s; start")
     assert DEADLINE_S <= seconds < DEADLINE_S + SLACK_S
 
 
 def test_a_missing_rank_0_is_named():
     port = free_port()
     message, seconds = join_error(launch(1, 2, port))
-    assert message.startswith(f"rank 1: rank 0 of 2 did not join at 127.0.0.1:{port} within 2 s")
+    assert message.startswith(f"rank 1: rank 0 of 2 did not join at 127.0.0.1:{port} within 1 s")
     assert seconds < DEADLINE_S + SLACK_S
 
 

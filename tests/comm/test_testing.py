@@ -97,17 +97,10 @@ def test_a_rank_that_dies_is_named_with_its_exit_code():
         run_distributed(2, exit_on_rank_1)
 
 
-def test_a_hang_ends_at_the_limit_and_names_the_rank_that_had_not_finished():
-    start_s = time.monotonic()
-    with pytest.raises(RankTimeoutError, match="ranks 1 of 2 had not finished after 3 s"):
-        run_distributed(2, hang_on_rank_1, timeout_s=3)
-    assert time.monotonic() - start_s < 60
-
-
 @pytest.mark.parametrize("run", [run_distributed, pytest.param(run_mpi, marks=needs_mpi)])
-def test_no_process_is_left_behind(run, tmp_path):
-    with pytest.raises(RankTimeoutError, match="ranks 1 of 2 had not finished after 5 s"):
-        run(2, report_pid, timeout_s=5, args=(tmp_path,))
+def test_a_hang_ends_at_the_limit_names_the_rank_and_leaves_no_process(run, tmp_path):
+    with pytest.raises(RankTimeoutError, match="ranks 1 of 2 had not finished after 3 s"):
+        run(2, report_pid, timeout_s=3, args=(tmp_path,))
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2
     assert all(ends(pid) for pid in pids)
