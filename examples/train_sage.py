@@ -252,18 +252,5 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def end_process(status: int) -> NoReturn:
-    """End with `status`, without tearing the interpreter down while torch's threads still run.
-
-    torch keeps a process group that DistributedDataParallel has used, and with it gloo's threads, past the end of the
-    run. MPI has to be finalised by the interpreter's exit, and has no such threads.
-    """
-    if "mpi4py" in sys.modules:
-        sys.exit(status)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
 if __name__ == "__main__":
-    end_process(main())
+    sys.exit(main())

@@ -168,11 +168,12 @@ class ProcessGroup:
         return all(pipe.done for pipe in self._pipes.values())
 
     def _check_alive(self, ended: dict[str, int | None]) -> None:
-        """Raise for a process that has ended before all trainers were done; DGL ends none of them before that."""
+        """Raise for a process that has ended before its time: a trainer before it was done, a server before all were."""
         if self._all_done():
             return
         for name, status in ended.items():
-            if status is not None:
+            done = name in self._pipes and self._pipes[name].done
+            if status is not None and not (done and status == 0):
                 raise self._failure(name, status)
 
     def _failure(self, name: str, status: int) -> RuntimeError:

@@ -4,12 +4,19 @@ Every collective is started with async_op and waited for in slices, so that Ctrl
 deadline is the communicator's own. A CPU wait blocks in gloo; a CUDA wait asks until the work is done, because
 nccl's own wait only orders streams and its watchdog ends the process without naming the call. What gloo
 reports (a peer's closed connection, its own time limit) is passed on in one line.
+
+The end of a process is the delicate part. A gloo worker thread lets go of a finished collective's tensors after
+it has reported the collective as done, and letting go takes the interpreter's lock; a thread that asks for the
+lock while the interpreter ends is ended by Python in the middle of C++ code, and the process aborts. So `close`
+lets the group be destructed, which joins its threads, and the works that a thread may still hold when somebody
+else keeps the group (DistributedDataParallel does) are never let go.
 """
 
 from __future__ import annotations
 
 import ctypes
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import ClassVar
@@ -26,6 +33,7 @@ from fastsample_dist.comm.rows import Segments
 WAIT_SLICE_S = 0.2  # how late a signal, or an abort by another thread, is seen while a wait blocks
 CUDA_WATCHDOG_GRACE_S = 30.0  # nccl's watchdog ends the process; the communicator's deadline comes first
 CUDA_POLL_S = 2e-5  # between two questions to a CUDA work; a kernel launch takes about as long
+KEPT_WORKS = 8  # last gradient buckets whose works a worker thread may still hold at the end
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -39,7 +47,7 @@ class TorchCommunicator(Communicator):
       max_message_bytes: longest message between two ranks in one round.
       counters: shared counters, a new set when None.
     Attributes:
-      process_group: the torch group, for DistributedDataParallel.
+      process_group: the torch group, for DistributedDataParallel; None once the communicator is closed.
     """
 
     uses_torch_distributed = True
@@ -61,7 +69,9 @@ class TorchCommunicator(Communicator):
             max_message_bytes=max_message_bytes,
             counters=counters,
         )
-        self.process_group = process_group
+        self.process_group: dist.ProcessGroup | None = process_group
+        self._last_barrier: dist.Work | None = None
+        self._last_futures: deque[dist.Work] = deque(maxlen=KEPT_WORKS)
         self._backend = backend
         self._moves_cuda_tensors = "nccl" in backend  # else they travel through host memory
 
@@ -87,7 +97,10 @@ class TorchCommunicator(Communicator):
 
     def _barrier(self, deadline: Deadline) -> None:
         # A sum of one number: dist.barrier would choose the device by itself.
-        self._reduce(torch.zeros(1, dtype=torch.int64), "sum", deadline)
+        flat = torch.zeros(1, dtype=torch.int64)
+        self._last_barrier = _run(
+            lambda: dist.all_reduce(flat, group=self.process_group, async_op=True), False, deadline
+        )
 
     def _reduce_future(self, tensor: Tensor, where: str, deadline: Deadline) -> torch.futures.Future[Tensor]:
         stays = self._moves_cuda_tensors or not tensor.is_cuda
@@ -98,6 +111,8 @@ class TorchCommunicator(Communicator):
             work = dist.all_reduce(tensor.detach(), group=self.process_group, async_op=True)
         except RuntimeError as error:
             raise _named(error, deadline.timeout_s) from error
+
+        self._last_futures.append(work)
 
         def finish(done: torch.futures.Future) -> Tensor:
             try:
@@ -124,7 +139,11 @@ class TorchCommunicator(Communicator):
         )
 
     def _close(self) -> None:
+        """Let torch forget the group; its threads end here unless somebody else keeps it, see above."""
+        for work in (self._last_barrier, *self._last_futures):
+            _keep_for_ever(work)
         dist.destroy_process_group(self.process_group)
+        self.process_group = None
 
     def _leave(self) -> None:
         """Close the connections: waits in other threads fail, and so do the peers'.
@@ -133,11 +152,12 @@ class TorchCommunicator(Communicator):
         The group is never destructed: its destructor waits for a collective that is still under way, up to
         the time limit, and would hold up the end of the process.
         """
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.process_group))
+        _keep_for_ever(self.process_group)
         abort = getattr(self.process_group, "abort", None)
         if abort is not None:
             abort()
             dist.destroy_process_group(self.process_group)
+        self.process_group = None
 
 
 def group_timeout(backend: str, timeout_s: float) -> timedelta:
@@ -145,8 +165,13 @@ def group_timeout(backend: str, timeout_s: float) -> timedelta:
     return timedelta(seconds=timeout_s + (CUDA_WATCHDOG_GRACE_S if "nccl" in backend else 0.0))
 
 
-def _run(start: Callable[[], dist.Work], is_cuda: bool, deadline: Deadline) -> None:
-    """Start a collective and wait until it is done.
+def _keep_for_ever(thing: object) -> None:
+    """Make Python never release its reference, not even when the interpreter ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def _run(start: Callable[[], dist.Work], is_cuda: bool, deadline: Deadline) -> dist.Work:
+    """Start a collective and wait until it is done; the work of one that is broken off is kept for ever.
 
     Raises:
       DeadlineError: the deadline passed first.
@@ -156,8 +181,13 @@ def _run(start: Callable[[], dist.Work], is_cuda: bool, deadline: Deadline) -> N
         work = start()
     except RuntimeError as error:
         raise _named(error, deadline.timeout_s) from error
-    while not _finished(work, is_cuda, deadline):
-        deadline.check()
+    try:
+        while not _finished(work, is_cuda, deadline):
+            deadline.check()
+    except BaseException:
+        _keep_for_ever(work)
+        raise
+    return work
 
 
 def _finished(work: dist.Work, is_cuda: bool, deadline: Deadline) -> bool:

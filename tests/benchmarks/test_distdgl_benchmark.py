@@ -189,7 +189,7 @@ def run_scripts(logs: Path, *sources: str) -> object:
 
 
 def test_group_collects_events_of_all_trainers(tmp_path: Path):
-    group = run_scripts(tmp_path, "emit('a', x=1); emit('done')", "emit('b', x=2); emit('done')")
+    group = run_scripts(tmp_path, "emit('a', x=1); time.sleep(0.5); emit('done')", "emit('b', x=2); emit('done')")
     assert sorted((event["event"], event.get("x", 0)) for event in group.events) == [
         ("a", 1),
         ("b", 2),
