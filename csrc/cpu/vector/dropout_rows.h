@@ -7,48 +7,13 @@
 #define FS_CPU_VECTOR_DROPOUT_ROWS_H_
 
 #include "number_access.h"
-#include "philox.h"
+#include "philox_lanes.h"
 #include "vector_kernels.h"
 
 namespace fs {
 namespace {
 
-constexpr int kLanes = 16;          // blocks side by side
-constexpr int kGroup = 8 * kLanes;  // columns covered by them
-
-// words[w][l]: word w of block first_block + l of the node's stream.
-FS_HD void philox_lanes(StageKey key, uint64_t node, uint64_t first_block, uint32_t words[4][kLanes]) {
-  uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
-  for (int l = 0; l < kLanes; ++l) {
-    const uint64_t block = first_block + static_cast<uint64_t>(l);
-    c0[l] = static_cast<uint32_t>(block);
-    c1[l] = static_cast<uint32_t>(block >> 32);
-    c2[l] = static_cast<uint32_t>(node);
-    c3[l] = static_cast<uint32_t>(node >> 32);
-  }
-  uint32_t k0 = key.k0, k1 = key.k1;
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-#pragma omp simd
-    for (int l = 0; l < kLanes; ++l) {
-      const uint64_t p0 = static_cast<uint64_t>(kPhiloxM0) * c0[l];
-      const uint64_t p1 = static_cast<uint64_t>(kPhiloxM1) * c2[l];
-      const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[l] ^ k0;
-      const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c3[l] ^ k1;
-      c1[l] = static_cast<uint32_t>(p1);
-      c3[l] = static_cast<uint32_t>(p0);
-      c0[l] = n0;
-      c2[l] = n2;
-    }
-    k0 += kPhiloxW0;
-    k1 += kPhiloxW1;
-  }
-  for (int l = 0; l < kLanes; ++l) {
-    words[0][l] = c0[l];
-    words[1][l] = c1[l];
-    words[2][l] = c2[l];
-    words[3][l] = c3[l];
-  }
-}
+constexpr int kGroup = 8 * kLanes;  // columns covered by kLanes blocks
 
 // factors[c] for the columns of one group: 0 where the element drops, else the scale.
 template <typename Real>
