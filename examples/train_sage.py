@@ -32,6 +32,7 @@ from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.executor import SCHEMES
+from fastsample_dist.train.memory import reuse_freed_memory
 from fastsample_dist.train.metrics import CommStats, CommTally, EpochStats, payload_exchanges
 from fastsample_dist.train.models import GAT, GCN, GraphSAGE, check_fanouts
 from fastsample_dist.train.trainer import PRECISIONS, Trainer
@@ -231,8 +232,7 @@ def refuse(error: BaseException, rank: int) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the script; returns the exit status."""
-    # torch's own switch, read at its first large allocation: huge pages for the rows of a batch, fewer page faults.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    reuse_freed_memory()
     rank = 0
     try:
         rank = parse_environment(os.environ).rank

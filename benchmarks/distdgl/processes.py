@@ -168,7 +168,7 @@ class ProcessGroup:
         return all(pipe.done for pipe in self._pipes.values())
 
     def _check_alive(self, ended: dict[str, int | None]) -> None:
-        """Raise for a process that has ended before its time: a trainer before it was done, a server before all were."""
+        """Raise for a trainer that has ended before it was done, or a server before all trainers were."""
         if self._all_done():
             return
         for name, status in ended.items():

@@ -63,6 +63,10 @@ FsStatus fs_merge_rows(const FsRowPair* pair, const int64_t* places, int64_t num
   if (!fs::is_convertible(pair->in_type, out_type)) {
     return fs::fail(FS_INVALID_ARGUMENT, "merge_rows: no conversion from type %d to type %d", pair->in_type, out_type);
   }
+  if (pair->fetched_type != pair->in_type && pair->fetched_type != out_type) {
+    return fs::fail(FS_INVALID_ARGUMENT, "merge_rows: fetched rows have type %d; expected %d or %d", pair->fetched_type,
+                    pair->in_type, out_type);
+  }
   for (int64_t i = 0; i < num_out; ++i) {
     if (places[i] >= pair->num_own || -1 - places[i] >= pair->num_fetched) {
       return fs::fail(FS_INVALID_ARGUMENT, "merge_rows: place %lld at position %lld; expected %lld to %lld",

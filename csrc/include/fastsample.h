@@ -116,9 +116,10 @@ FS_API FsStatus fs_gather_rows(const void* rows, int64_t num_rows, int64_t row_b
 /* A rank's own rows and the rows it fetched, with one place per output row (see fs_merge_rows). */
 typedef struct {
   const void* own;     /* [num_own, row_width] in_type */
-  const void* fetched; /* [num_fetched, row_width] in_type */
+  const void* fetched; /* [num_fetched, row_width] fetched_type */
   int64_t num_own, num_fetched, row_width;
   int32_t in_type;
+  int32_t fetched_type; /* in_type, or out_type where the sender has converted already */
 } FsRowPair;
 /* out[i] = places[i] >= 0 ? own[places[i]] : fetched[-1 - places[i]], converted from in_type to out_type (equal types,
  * or any of float32/float16/bfloat16/float64/int8/uint8/int16 to float32, float64 or bfloat16).
@@ -165,9 +166,11 @@ typedef struct {
   uint32_t drop_threshold; /* drop probability * 65536, 0 .. 65535: an element whose 16-bit variate is below it drops */
   int32_t num_threads;
   uint64_t rng_seed, step, layer;
+  const void* bias; /* [width] of `type`, or NULL: added to every row before the activation */
 } FsActDropout;
 
-/* y = keep ? activation(x) * 65536 / (65536 - drop_threshold) : 0. x, y [num_rows, width]; y may be x. */
+/* y = keep ? activation(x + bias) * 65536 / (65536 - drop_threshold) : 0. x, y [num_rows, width]; y may be x.
+ * node_ids may be NULL when drop_threshold is 0. */
 FS_API FsStatus fs_act_dropout(const FsActDropout* spec, const void* x, void* y);
 /* grad_x from grad_y; y is the forward result (read for FS_RELU, may be NULL for FS_IDENTITY). */
 FS_API FsStatus fs_act_dropout_backward(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x);

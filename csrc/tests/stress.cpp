@@ -236,7 +236,7 @@ class Problem {
     std::vector<int64_t> places(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) places[static_cast<size_t>(i)] = i % 3 == 0 ? i : -1 - i;
     std::vector<double> merged(rows.size());
-    const FsRowPair pair = {rows.data(), table_.data(), count, kNodes, columns, FS_FLOAT32};
+    const FsRowPair pair = {rows.data(), table_.data(), count, kNodes, columns, FS_FLOAT32, FS_FLOAT32};
     succeed(fs_merge_rows(&pair, places.data(), count, FS_FLOAT64, merged.data(), num_threads), "merge_rows");
     written.add("merge_rows", merged);
   }
@@ -274,8 +274,17 @@ class Problem {
   template <typename T>
   void drop(const std::vector<T>& x, int32_t activation, int32_t num_threads, Written& written) const {
     const int64_t width = static_cast<int64_t>(x.size()) / kNodes;
-    const FsActDropout how = {
-        orig_ids_.data(), kNodes, width, type_code<T>(), activation, 30000, num_threads, seed_, 11, 2};
+    const FsActDropout how = {orig_ids_.data(),
+                              kNodes,
+                              width,
+                              type_code<T>(),
+                              activation,
+                              30000,
+                              num_threads,
+                              seed_,
+                              11,
+                              2,
+                              activation == FS_RELU ? x.data() : nullptr};
     std::vector<T> y(x.size()), grad(x.size());
     succeed(fs_act_dropout(&how, x.data(), y.data()), "act_dropout");
     succeed(fs_act_dropout_backward(&how, y.data(), x.data(), grad.data()), "act_dropout_backward");

@@ -78,11 +78,8 @@ class DistFeatures:
         narrow = dtype is not None and dtype.itemsize < self.dtype.itemsize
         answer = self.local.gather_as(asked, dtype) if narrow else self.local.gather(asked)
         fetched = self.comm.exchange_rows(answer, plan.reversed(), purpose="feature_rows")
-        if narrow:  # both tables in the narrow dtype: own rows are numbered as they stand in their group
-            own_rows, own_numbers = self.local.gather_as(own, dtype), torch.arange(own.numel())
-        else:
-            own_rows, own_numbers = self.local.rows, own - self.local.lo
-        return ops.merge_rows(own_rows, fetched, _row_places(own_numbers, first_own, places), dtype)
+        row_places = _row_places(own - self.local.lo, first_own, places)
+        return ops.merge_rows(self.local.rows, fetched, row_places, dtype)
 
 
 def _row_places(own_numbers: Tensor, first_own: int, places: Tensor) -> Tensor:

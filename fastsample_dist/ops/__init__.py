@@ -11,12 +11,14 @@ from fastsample_dist.ops import aggregate as _aggregate
 from fastsample_dist.ops import compact as _compact
 from fastsample_dist.ops import fake
 from fastsample_dist.ops import gather_rows as _gather_rows
+from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
 from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
 from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.compact import bucket_by_part, compact
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
 from fastsample_dist.ops.library import isa, set_isa
+from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import TAKE_ALL, SampleSpec, sample_mfg, sample_neighbors
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "gather_rows",
     "isa",
     "merge_rows",
+    "sage_layer",
     "sample_mfg",
     "sample_neighbors",
     "set_isa",
@@ -41,7 +44,7 @@ _NAMESPACE = "fastsample"
 
 def _register() -> torch.library.Library:
     definitions = torch.library.Library(_NAMESPACE, "DEF")
-    for module in (_sample_mfg, _compact, _gather_rows, _aggregate, _act_dropout):
+    for module in (_sample_mfg, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer):
         for name, (schema, kernel) in module.SCHEMAS.items():
             definitions.define(name + schema)
             definitions.impl(name, kernel, "CPU")

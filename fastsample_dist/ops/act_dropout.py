@@ -67,13 +67,16 @@ def act_dropout(x: Tensor, node_ids: Tensor, key: DropoutKey, *, p: float, activ
     return torch.ops.fastsample.act_dropout(x, node_ids, threshold, activation, [key.rng_seed, key.step, key.layer])
 
 
-def _arguments(x: Tensor, node_ids: Tensor, threshold: int, activation: str, key: list[int]) -> library.ActDropout:
+def arguments(
+    x: Tensor, node_ids: Tensor | None, threshold: int, activation: str, key: list[int], bias: Tensor | None = None
+) -> library.ActDropout:
+    """The core's description of one call; it borrows node_ids and bias, which must outlive it."""
     checks.require(
         activation in library.ACTIVATION_CODES, f"activation is {activation!r}; expected 'relu' or 'identity'."
     )
     return library.ActDropout(
-        node_ids.data_ptr(), x.shape[0], x.shape[1], library.type_code(x), library.ACTIVATION_CODES[activation],
-        threshold, library.num_threads(), key[0], key[1], key[2],
+        library.address(node_ids), x.shape[0], x.shape[1], library.type_code(x), library.ACTIVATION_CODES[activation],
+        threshold, library.num_threads(), key[0], key[1], key[2], library.address(bias),
     )  # fmt: skip
 
 
@@ -81,7 +84,7 @@ def _act_dropout_cpu(x: Tensor, node_ids: Tensor, threshold: int, activation: st
     x = checks.matrix("x", x, checks.REAL_DTYPES)
     node_ids = checks.vector("node_ids", node_ids, (torch.int64,), x.shape[0])
     y = torch.empty_like(x)
-    spec = _arguments(x, node_ids, threshold, activation, key)
+    spec = arguments(x, node_ids, threshold, activation, key)
     library.call(library.core().fs_act_dropout, spec, x.data_ptr(), y.data_ptr())
     return y
 
@@ -92,7 +95,7 @@ def _act_dropout_backward_cpu(
     grad, y, node_ids = grad.contiguous(), y.contiguous(), node_ids.contiguous()
     checks.matrix("grad", grad, (y.dtype,), y.shape[0])
     grad_x = torch.empty_like(grad)
-    spec = _arguments(grad, node_ids, threshold, activation, key)
+    spec = arguments(grad, node_ids, threshold, activation, key)
     library.call(library.core().fs_act_dropout_backward, spec, y.data_ptr(), grad.data_ptr(), grad_x.data_ptr())
     return grad_x
 

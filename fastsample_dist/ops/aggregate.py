@@ -87,13 +87,32 @@ def _aggregate_concat_cpu(
 ) -> tuple[Tensor, Tensor]:
     """(out, arg) as `_aggregate_cpu`, out [num_dst, 2 * width]."""
     x = checks.matrix("x", x, checks.REAL_DTYPES)
-    num_dst, width = max(indptr.numel() - 1, 0), x.shape[1]
+    out = torch.empty((max(indptr.numel() - 1, 0), 2 * x.shape[1]), dtype=x.dtype)
+    return out, concat_into(out, indptr, indices, x, weights, reduce)
+
+
+def concat_into(out: Tensor, indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str) -> Tensor:
+    """Fill `out` [num_dst, 2 * width] with own rows and aggregates; returns arg."""
+    num_dst, width = out.shape[0], x.shape[1]
     checks.require(
         x.shape[0] >= num_dst, f"x has {x.shape[0]} rows; expected one for each of the {num_dst} destinations, or more."
     )
-    out = torch.empty((num_dst, 2 * width), dtype=x.dtype)
     out[:, :width] = x[:num_dst]
-    return out, _aggregate_into(out[:, width:], indptr, indices, x, weights, reduce)
+    return _aggregate_into(out[:, width:], indptr, indices, x, weights, reduce)
+
+
+def concat_backward(grad: Tensor, edges: list[Tensor], num_src: int, reduce: str) -> Tensor:
+    """grad_x [num_src, width] of `concat_into` without weights ("sum" or "mean") from grad [num_dst, 2 * width]."""
+    indptr, indices = (tensor.contiguous() for tensor in edges)
+    num_dst, width = grad.shape[0], grad.shape[1] // 2
+    grad_x, right = grad.new_empty((num_src, width)), grad[:, width:]
+    spec = _arguments(indptr, indices, grad_x, None, reduce)
+    library.call(
+        library.core().fs_aggregate_backward,
+        spec, None, None, right.data_ptr(), right.stride(0), grad_x.data_ptr(), None,
+    )  # fmt: skip
+    grad_x[:num_dst] += grad[:, :width]
+    return grad_x
 
 
 def _aggregate_into(

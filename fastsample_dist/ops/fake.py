@@ -85,3 +85,20 @@ def act_dropout(x: Tensor, *_: object) -> Tensor:
 def act_dropout_backward(grad: Tensor, *_: object) -> Tensor:
     """Shaped like the incoming gradient."""
     return torch.empty_like(grad, memory_format=torch.contiguous_format)
+
+
+def sage_layer(indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    """One row per destination; the inputs of the matrix product, padded."""
+    num_dst = indptr.shape[0] - 1
+    padded = num_dst if x.dtype != torch.bfloat16 else _dynamic_size()
+    return x.new_empty((num_dst, weight.shape[0])), x.new_empty((padded, weight.shape[1]))
+
+
+def sage_layer_backward(
+    grad: Tensor, y: Tensor, halves: Tensor, edges: list[Tensor], weight: Tensor, node_ids: Tensor | None,
+    threshold: int, activation: str, key: list[int], num_src: int, needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Shaped like x, weight and bias where needed, else empty."""
+    shapes = [(num_src, weight.shape[1] // 2), tuple(weight.shape), (weight.shape[0],)]
+    empty = [(0, 0), (0, 0), (0,)]
+    return tuple(y.new_empty(shape if need else none) for shape, none, need in zip(shapes, empty, needs, strict=True))

@@ -30,7 +30,7 @@ def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype 
 
     Args:
       own: [num_own, width] float or small integer; the rows this rank holds.
-      fetched: [num_fetched, width] of the same dtype; the rows other ranks sent.
+      fetched: [num_fetched, width] of the same dtype, or of the result's: the rows other ranks sent.
       places: int64 [n].
       dtype: of the result: None keeps it; float32, float64 and bfloat16 are converted to on the way.
     Returns:
@@ -92,9 +92,9 @@ def _merge_rows_cpu(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.d
             f"{name} has shape {tuple(table.shape)}; expected [n, width], contiguous.",
         )
     checks.require(
-        own.shape[1] == fetched.shape[1] and own.dtype == fetched.dtype,
+        own.shape[1] == fetched.shape[1] and fetched.dtype in (own.dtype, dtype),
         f"own is {own.dtype} of width {own.shape[1]}, fetched {fetched.dtype} of width {fetched.shape[1]}; "
-        "they must agree.",
+        f"expected one width, and fetched of own's dtype or {dtype}.",
     )
     checks.require(
         dtype == own.dtype or dtype in MERGE_OUT_DTYPES,
@@ -103,8 +103,9 @@ def _merge_rows_cpu(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.d
     places = checks.vector("places", places, (torch.int64,))
     out = torch.empty((places.numel(), own.shape[1]), dtype=dtype)
     pair = library.RowPair(
-        own.data_ptr(), fetched.data_ptr(), own.shape[0], fetched.shape[0], own.shape[1], library.type_code(own)
-    )
+        own.data_ptr(), fetched.data_ptr(), own.shape[0], fetched.shape[0], own.shape[1],
+        library.type_code(own), library.type_code(fetched),
+    )  # fmt: skip
     library.call(
         library.core().fs_merge_rows,
         pair, places.data_ptr(), places.numel(), library.type_code(out), out.data_ptr(), library.num_threads(),

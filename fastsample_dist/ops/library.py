@@ -95,6 +95,7 @@ class RowPair(Structure):
         ("num_fetched", c_int64),
         ("row_width", c_int64),
         ("in_type", c_int32),
+        ("fetched_type", c_int32),
     )
 
 
@@ -131,6 +132,7 @@ class ActDropout(Structure):
         ("rng_seed", c_uint64),
         ("step", c_uint64),
         ("layer", c_uint64),
+        ("bias", c_void_p),
     )
 
 

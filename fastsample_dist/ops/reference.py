@@ -127,10 +127,10 @@ def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
 
 
 def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Row by row, then converted."""
-    picked = [own[p] if p >= 0 else fetched[-1 - p] for p in places.tolist()]
-    merged = torch.stack(picked) if picked else own[:0].clone()
-    return merged.to(own.dtype if dtype is None else dtype)
+    """Row by row, converted."""
+    dtype = own.dtype if dtype is None else dtype
+    picked = [(own[p] if p >= 0 else fetched[-1 - p]).to(dtype) for p in places.tolist()]
+    return torch.stack(picked) if picked else own[:0].to(dtype)
 
 
 def aggregate(
@@ -202,3 +202,10 @@ def act_dropout(
     real = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
     activated = torch.relu(x.to(real)) if activation == "relu" else x.to(real)
     return (activated * dropout_factors(node_ids, x.shape[1], p, key).to(real)).to(x.dtype)
+
+
+def sage_layer(indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The layer without activation, in one dtype; differentiable by autograd."""
+    own = x[: indptr.numel() - 1]
+    y = torch.cat([own, aggregate(indptr, indices, x, reduce="mean")], dim=1) @ weight.t()
+    return y if bias is None else y + bias

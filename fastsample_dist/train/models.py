@@ -65,9 +65,8 @@ class LayeredModel(nn.Module):
         rows = features.to(self._compute_dtype(features.device.type))
         drop = self.dropout if self.training else 0.0
         for number, (layer, mfg) in enumerate(zip(self.layers, mfgs, strict=True)):
-            rows = layer(mfg, rows)
-            if number + 1 < len(self.layers):
-                rows = ops.act_dropout(rows, mfg.dst_orig_ids, mfg.draw.dropout(number), p=drop)
+            is_last = number + 1 == len(self.layers)
+            rows = layer(mfg, rows) if is_last else layer.hidden(mfg, rows, mfg.draw.dropout(number), drop)
         return rows
 
     def _check(self, mfgs: Sequence[MFG], features: Tensor) -> None:
@@ -187,7 +186,15 @@ def layer_widths(in_dim: int, hidden_dim: int, num_classes: int, num_layers: int
     return list(pairwise(widths))
 
 
-class SAGELayer(nn.Module):
+class Layer(nn.Module):
+    """One layer: forward(mfg, rows [num_src, in_width]) -> rows [num_dst, out_width]."""
+
+    def hidden(self, mfg: MFG, rows: Tensor, key: ops.DropoutKey, p: float) -> Tensor:
+        """The layer, then ReLU and dropout of probability p."""
+        return ops.act_dropout(self(mfg, rows), mfg.dst_orig_ids, key, p=p)
+
+
+class SAGELayer(Layer):
     """W [own row | mean of neighbours] + b; the linear map has 2 * in_width columns, own rows first."""
 
     def __init__(self, in_width: int, out_width: int) -> None:
@@ -197,10 +204,18 @@ class SAGELayer(nn.Module):
 
     def forward(self, mfg: MFG, rows: Tensor) -> Tensor:
         """[num_src, in_width] -> [num_dst, out_width]."""
-        return self.linear(ops.aggregate_concat(mfg.indptr, mfg.indices, rows, reduce="mean"))
+        return self._sage(mfg, rows)
+
+    def hidden(self, mfg: MFG, rows: Tensor, key: ops.DropoutKey, p: float) -> Tensor:
+        """See Layer; in one operator."""
+        return self._sage(mfg, rows, node_ids=mfg.dst_orig_ids, key=key, p=p)
+
+    def _sage(self, mfg: MFG, rows: Tensor, **hidden: object) -> Tensor:
+        weight, bias = self.linear.weight.to(rows.dtype), self.linear.bias.to(rows.dtype)
+        return ops.sage_layer(mfg.indptr, mfg.indices, rows, weight, bias, **hidden)
 
 
-class GCNLayer(nn.Module):
+class GCNLayer(Layer):
     """W mean(own row and neighbours) + b."""
 
     def __init__(self, in_width: int, out_width: int) -> None:
@@ -214,7 +229,7 @@ class GCNLayer(nn.Module):
         return self.linear((own + total) / (mfg.indptr.diff() + 1).to(rows.dtype).unsqueeze(1))
 
 
-class GATLayer(nn.Module):
+class GATLayer(Layer):
     """Per head: sum of alpha_uv W h_u over the in-neighbours u and v itself, with alpha the softmax of
     LeakyReLU(a_src . W h_u + a_dst . W h_v).
 

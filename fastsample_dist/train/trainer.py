@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.pipeline.loader import DistLoader
@@ -115,9 +115,9 @@ class Trainer:
         self._ctx.comm.step = -1
 
     def _train_step(self, batch: MiniBatch) -> float:
-        """One optimizer step; returns this rank's share of the loss."""
+        """One optimizer step; returns this rank's share of the loss. The batch loses its features."""
         with self._precision():
-            logits = self._gradients.module(batch.mfgs, batch.features)
+            logits = self._gradients.module(batch.mfgs, _take_features(batch))
             loss = metrics.seed_loss(logits, batch.labels, batch.num_global_seeds)
         self._optimizer.zero_grad(set_to_none=True)
         self._gradients.backward(loss)
@@ -126,3 +126,10 @@ class Trainer:
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._ctx.device.type, torch.bfloat16, enabled=self._autocast)
+
+
+def _take_features(batch: MiniBatch) -> Tensor:
+    """The features, no longer held by the batch: a model that does not need them for its gradient frees them."""
+    features, batch.features = batch.features, None
+    assert features is not None  # the loader fetched them
+    return features

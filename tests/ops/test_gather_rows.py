@@ -41,6 +41,27 @@ def test_merge_rows_equals_the_oracle(in_dtype, out_dtype, isa, use_isa):
     assert torch.equal(merged, expected) and merged.dtype == expected.dtype
 
 
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+def test_merge_rows_takes_fetched_rows_that_are_converted_already(isa, use_isa):
+    use_isa(isa)
+    own, fetched = torch.randn(20, 37), torch.randn(30, 37).bfloat16()
+    places = torch.randint(-30, 20, (70,))
+    merged = ops.merge_rows(own, fetched, places, torch.bfloat16)
+    assert torch.equal(merged, reference.merge_rows(own, fetched, places, torch.bfloat16))
+    with pytest.raises(ValueError, match=r"fetched of own's dtype or torch.float32"):
+        ops.merge_rows(own, fetched, places, torch.float32)
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(100, torch.float32), (25, torch.float32), (8, torch.bfloat16)])
+def test_merge_rows_of_a_table_larger_than_the_caches(width, dtype):
+    """From 8 MiB on, rows of a multiple of 16 bytes are written past the caches."""
+    count = (9 << 20) // (width * dtype.itemsize)
+    own, fetched = torch.randn(500, width).to(dtype), torch.randn(300, width).to(dtype)
+    places = torch.randint(-300, 500, (count,))
+    expected = torch.where((places >= 0)[:, None], own[places.clamp(min=0)], fetched[(-1 - places).clamp(min=0)])
+    assert torch.equal(ops.merge_rows(own, fetched, places), expected)
+
+
 def test_every_float16_converts_exactly():
     every = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(torch.float16).reshape(256, 256)
     merged = ops.merge_rows(every, every[:0], torch.arange(256), torch.float32)

@@ -35,13 +35,21 @@ FS_HD Real activate(Real value, bool relu) {
   return relu && value < Real(0) ? Real(0) : value;  // NaN passes
 }
 
-template <typename T, bool kRelu>
+// x[c] + bias[c] in the type of the arithmetic; without a bias nothing is added (that would turn -0 into 0).
+template <bool kBias, typename T>
+FS_HD typename Arithmetic<T>::type biased(const T* x, const T* bias, int64_t c) {
+  if constexpr (kBias) return load(x[c]) + load(bias[c]);
+  return load(x[c]);
+}
+
+template <typename T, bool kRelu, bool kBias>
 void dropout_row(const FsActDropout& spec, StageKey key, int64_t row, const T* x, T* y) {
   using Real = typename Arithmetic<T>::type;
   const int64_t width = spec.width;
+  const T* bias = static_cast<const T*>(spec.bias);
   if (spec.drop_threshold == 0) {
 #pragma omp simd
-    for (int64_t c = 0; c < width; ++c) store(y + c, activate(load(x[c]), kRelu));
+    for (int64_t c = 0; c < width; ++c) store(y + c, activate(biased<kBias>(x, bias, c), kRelu));
     return;
   }
   const Real scale = Real(65536) / static_cast<Real>(65536 - static_cast<int32_t>(spec.drop_threshold));
@@ -52,7 +60,7 @@ void dropout_row(const FsActDropout& spec, StageKey key, int64_t row, const T* x
     const int64_t columns = width - base < kGroup ? width - base : kGroup;
 #pragma omp simd
     for (int64_t c = 0; c < columns; ++c) {
-      const Real value = activate(load(x[base + c]), kRelu) * factors[c];
+      const Real value = activate(biased<kBias>(x, bias, base + c), kRelu) * factors[c];
       store(y + base + c, factors[c] == Real(0) ? Real(0) : value);  // a dropped infinity is 0, not NaN
     }
   }
@@ -86,7 +94,11 @@ template <typename T, bool kRelu>
 void dropout_rows(const FsActDropout& spec, const T* x, T* y, int64_t begin, int64_t end) {
   const StageKey key = stage_key(spec.rng_seed, kDropout, static_cast<uint32_t>(spec.layer), spec.step);
   for (int64_t row = begin; row < end; ++row) {
-    dropout_row<T, kRelu>(spec, key, row, x + row * spec.width, y + row * spec.width);
+    if (spec.bias == nullptr) {
+      dropout_row<T, kRelu, false>(spec, key, row, x + row * spec.width, y + row * spec.width);
+    } else {
+      dropout_row<T, kRelu, true>(spec, key, row, x + row * spec.width, y + row * spec.width);
+    }
   }
 }
 

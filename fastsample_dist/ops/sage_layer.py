@@ -1,0 +1,166 @@
+"""sage_layer: one GraphSAGE layer with mean aggregation, from source rows to the next layer's rows.
+
+What the separate operators would write and read again stays in place: own row and mean stand side by side for one
+matrix product, and bias, ReLU and dropout are applied to the product where it lies.
+
+Rows of bfloat16 are padded with zero rows for the matrix products: oneDNN compiles a kernel per shape (1 to 3 ms each
+on an AMX machine), and without padding every batch of an epoch has shapes of its own.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import act_dropout as act_dropout_ops
+from fastsample_dist.ops import aggregate as aggregate_ops
+from fastsample_dist.ops import checks, library
+from fastsample_dist.ops.act_dropout import DropoutKey
+
+PADDING_SHARE = 5  # padded to a multiple of 2**(bits - 5): at most 1/16 more rows, at most 16 sizes per octave
+
+
+def sage_layer(
+    indptr: Tensor,
+    indices: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    node_ids: Tensor | None = None,
+    key: DropoutKey | None = None,
+    p: float = 0.0,
+) -> Tensor:
+    """y = x'[own row | mean of in-neighbours] W^T + b; with `node_ids` and `key` then ReLU and dropout.
+
+    Args:
+      indptr: int64 [num_dst + 1]; CSC offsets of the MFG.
+      indices: int32 | int64 [num_edges]; local source ids.
+      x: float32 | float64 | bfloat16 [num_src, width]; source rows, the destinations first.
+      weight: x's dtype, [out_width, 2 * width]; own half first.
+      bias: x's dtype, [out_width], or None.
+      node_ids: int64 [num_dst]; original ids of the destinations, which key the mask. None: no activation.
+      key: rng_seed, step and layer of the mask; given together with node_ids.
+      p: drop probability, as for `act_dropout`.
+    Returns:
+      [num_dst, out_width] of x's dtype.
+    Raises:
+      ValueError: shapes or dtypes that do not fit, a source id outside x, p out of range, one of node_ids and key.
+    Source: GraphSAGE, NeurIPS'17, algorithm 1, lines 4 and 5; FastSample, section 4 (dropout between layers).
+    Cost: O(num_edges * width + num_dst * width * out_width). Deterministic: as torch.mm on the same machine.
+    Differentiable in x, weight and bias.
+    """
+    checks.require((node_ids is None) == (key is None), "node_ids and key belong together; give both or neither.")
+    activation = "identity" if node_ids is None else "relu"
+    numbers = [0, 0, 0] if key is None else [key.rng_seed, key.step, key.layer]
+    threshold = act_dropout_ops.drop_threshold(p if key is not None else 0.0)
+    return torch.ops.fastsample.sage_layer(
+        indptr, indices, x, weight, bias, node_ids, threshold, activation, numbers
+    )[0]  # fmt: skip
+
+
+def padded_size(num_rows: int, dtype: torch.dtype) -> int:
+    """Rows of the matrix products for `num_rows` rows."""
+    if dtype != torch.bfloat16:
+        return num_rows
+    step = 1 << max(num_rows.bit_length() - PADDING_SHARE, 0)
+    return -(-num_rows // step) * step
+
+
+def _padded(num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """Uninitialised rows, and zeros in the padding."""
+    rows = torch.empty((padded_size(num_rows, dtype), width), dtype=dtype)
+    rows[num_rows:] = 0
+    return rows
+
+
+def _sage_layer_cpu(
+    indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, node_ids: Tensor | None,
+    threshold: int, activation: str, key: list[int],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(y, halves): halves [padded rows, 2 * width] is [own row | mean], kept for the gradient of the weight."""
+    x = checks.matrix("x", x, checks.REAL_DTYPES)
+    num_dst, width = max(indptr.numel() - 1, 0), x.shape[1]
+    _check_parameters(x, weight, bias)
+    halves = _padded(num_dst, 2 * width, x.dtype)
+    aggregate_ops.concat_into(halves[:num_dst], indptr, indices, x, None, "mean")
+    y = torch.mm(halves, weight.t())[:num_dst]
+    if bias is not None or activation != "identity" or threshold:
+        ids = None if node_ids is None else checks.vector("node_ids", node_ids, (torch.int64,), num_dst)
+        spec = act_dropout_ops.arguments(
+            y, ids, threshold, activation, key, None if bias is None else bias.contiguous()
+        )
+        library.call(library.core().fs_act_dropout, spec, y.data_ptr(), y.data_ptr())
+    return y, halves
+
+
+def _check_parameters(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    out_width = weight.shape[0]
+    checks.require(
+        weight.dtype == x.dtype and weight.shape == (out_width, 2 * x.shape[1]),
+        f"weight is {weight.dtype} of shape {tuple(weight.shape)}; expected {x.dtype} with {2 * x.shape[1]} columns.",
+    )
+    checks.require(
+        bias is None or (bias.dtype == x.dtype and bias.shape == (out_width,)),
+        f"bias does not fit; expected {x.dtype} of shape {(out_width,)}.",
+    )
+
+
+def _sage_layer_backward_cpu(
+    grad: Tensor, y: Tensor, halves: Tensor, edges: list[Tensor], weight: Tensor, node_ids: Tensor | None,
+    threshold: int, activation: str, key: list[int], num_src: int, needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of (x, weight, bias), empty where not needed. `edges` is [indptr, indices]."""
+    num_dst = y.shape[0]
+    inner = _padded(num_dst, y.shape[1], y.dtype)  # the gradient before activation and dropout
+    if activation == "identity" and threshold == 0:
+        inner[:num_dst] = grad
+    else:
+        spec = act_dropout_ops.arguments(y, node_ids, threshold, activation, key, None)
+        rows = (y.contiguous(), checks.matrix("grad", grad, (y.dtype,), num_dst))
+        library.call(
+            library.core().fs_act_dropout_backward, spec, rows[0].data_ptr(), rows[1].data_ptr(), inner.data_ptr()
+        )
+    grad_weight = torch.mm(inner.t(), halves) if needs[1] else y.new_empty((0, 0))
+    grad_bias = inner.sum(0) if needs[2] else y.new_empty((0,))
+    if not needs[0]:
+        return y.new_empty((0, 0)), grad_weight, grad_bias
+    grad_halves = torch.mm(inner, weight)[:num_dst]
+    return aggregate_ops.concat_backward(grad_halves, edges, num_src, "mean"), grad_weight, grad_bias
+
+
+def _save_for_backward(ctx: object, inputs: tuple, output: tuple) -> None:
+    indptr, indices, x, weight, bias, node_ids, ctx.threshold, ctx.activation, ctx.key = inputs
+    y, halves = output
+    ctx.num_src, ctx.has_bias, ctx.has_ids = x.shape[0], bias is not None, node_ids is not None
+    ctx.save_for_backward(y, halves, indptr, indices, weight, *([node_ids] if ctx.has_ids else []))
+    ctx.mark_non_differentiable(halves)
+    ctx.set_materialize_grads(False)  # else a zero gradient as large as halves is made
+
+
+def _backward(ctx: object, grad: Tensor | None, _: None) -> tuple:
+    if grad is None:
+        return (None,) * 9
+    y, halves, indptr, indices, weight, *rest = ctx.saved_tensors
+    needs = [ctx.needs_input_grad[2], ctx.needs_input_grad[3], ctx.has_bias and ctx.needs_input_grad[4]]
+    grads = torch.ops.fastsample.sage_layer_backward(
+        grad, y, halves, [indptr, indices], weight, rest[0] if ctx.has_ids else None,
+        ctx.threshold, ctx.activation, ctx.key, ctx.num_src, needs,
+    )  # fmt: skip
+    grad_x, grad_weight, grad_bias = (g if needed else None for g, needed in zip(grads, needs, strict=True))
+    return None, None, grad_x, grad_weight, grad_bias, None, None, None, None
+
+
+SCHEMAS = {
+    "sage_layer": (
+        "(Tensor indptr, Tensor indices, Tensor x, Tensor weight, Tensor? bias, Tensor? node_ids, int threshold, "
+        "str activation, int[] key) -> (Tensor, Tensor)",
+        _sage_layer_cpu,
+    ),
+    "sage_layer_backward": (
+        "(Tensor grad, Tensor y, Tensor halves, Tensor[] edges, Tensor weight, Tensor? node_ids, int threshold, "
+        "str activation, int[] key, int num_src, bool[] needs) -> (Tensor, Tensor, Tensor)",
+        _sage_layer_backward_cpu,
+    ),
+}
+AUTOGRAD = {"sage_layer": (_backward, _save_for_backward)}
