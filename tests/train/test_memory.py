@@ -14,8 +14,8 @@ def faults(megabytes):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(megabytes << 18)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-faults(80)  # leaves room for the next ones, and for the small blocks that are taken from the same hole
-print(sorted(faults(48) for _ in range(5))[2])  # above any size that malloc keeps by itself
+faults(160)  # leaves room for the next ones, and for the small blocks that are taken from the same hole
+print(sorted(faults(megabytes) for megabytes in (48, 50, 47, 49, 46))[2])  # malloc by itself keeps none of this size
 """
 
 
