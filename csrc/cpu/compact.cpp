@@ -9,7 +9,7 @@ template <typename Id>
 FsStatus compact(const Id* dst_nodes, int64_t num_dst, const Id* neighbors, int64_t num_edges, Id* src_nodes,
                  Id* indices, int64_t* num_src) {
   Relabeler<Id>& relabeler = thread_relabeler<Id>();
-  relabeler.reserve(num_dst + num_edges, src_nodes, 0);
+  relabeler.begin(num_dst);
   *num_src = 0;
   for (int64_t i = 0; i < num_dst; ++i) {
     const long long node = static_cast<long long>(dst_nodes[i]);

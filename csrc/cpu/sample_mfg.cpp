@@ -47,7 +47,7 @@ OwnedBatch make_batch(int32_t num_hops) {
 template <typename Id>
 FsStatus add_seeds(const Id* seeds, int64_t num_seeds, Relabeler<Id>& relabeler, FsMiniBatch* batch) {
   Id* nodes = static_cast<Id*>(batch->nodes);
-  relabeler.reserve(num_seeds, nodes, 0);
+  relabeler.begin(num_seeds);
   for (int64_t i = 0; i < num_seeds; ++i) {
     const long long seed = static_cast<long long>(seeds[i]);
     if (seed < 0)
@@ -78,7 +78,6 @@ FsStatus sample_hop(const CscView<Id>& graph, const HopSpec& spec, Relabeler<Id>
 
   batch->nodes = reallocate<Id>(batch->nodes, batch->num_nodes + hop->num_edges);
   Id* nodes = static_cast<Id*>(batch->nodes);
-  relabeler.reserve(batch->num_nodes + hop->num_edges, nodes, batch->num_nodes);
   const int64_t bad = relabeler.relabel(indices, hop->num_edges, nodes, &batch->num_nodes, indices);
   if (bad >= 0) {
     return fail(FS_INVALID_ARGUMENT, "sample_mfg: the graph holds the negative source id %lld",
