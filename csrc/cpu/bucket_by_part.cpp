@@ -9,6 +9,15 @@
 namespace fs {
 namespace {
 
+// The last part that begins at or before `id`. Without branches: owners come in no order that could be foretold.
+int64_t owner_of(int64_t id, const int64_t* part_ranges, int64_t num_parts) {
+  int64_t part = 0;
+  for (int64_t left = num_parts; left > 1; left -= left / 2) {
+    part += (id >= part_ranges[part + left / 2]) * (left / 2);
+  }
+  return part;
+}
+
 template <typename Id>
 FsStatus bucket_by_part(const Id* ids, int64_t num_ids, const int64_t* part_ranges, int64_t num_parts, Id* out_ids,
                         int64_t* counts, int64_t* places) {
@@ -21,7 +30,7 @@ FsStatus bucket_by_part(const Id* ids, int64_t num_ids, const int64_t* part_rang
                   static_cast<long long>(id), static_cast<long long>(i), static_cast<long long>(part_ranges[0]),
                   static_cast<long long>(part_ranges[num_parts]) - 1);
     }
-    const int64_t part = std::upper_bound(part_ranges, part_ranges + num_parts + 1, id) - part_ranges - 1;
+    const int64_t part = owner_of(id, part_ranges, num_parts);
     owner[static_cast<size_t>(i)] = static_cast<int32_t>(part);
     ++counts[part];
   }

@@ -88,9 +88,7 @@ def _row_places(own_numbers: Tensor, first_own: int, places: Tensor) -> Tensor:
     The groups stand in rank order; fetched rows leave this rank's own group out, which begins at first_own.
     """
     last_own = first_own + own_numbers.numel()
-    of_group_place = torch.empty(places.numel(), dtype=torch.int64)
-    fetched_places = -1 - torch.arange(places.numel() - own_numbers.numel())
-    of_group_place[:first_own] = fetched_places[:first_own]
+    of_group_place = torch.arange(-1, -1 - places.numel(), -1)
     of_group_place[first_own:last_own] = own_numbers
-    of_group_place[last_own:] = fetched_places[first_own:]
+    of_group_place[last_own:] += own_numbers.numel()
     return of_group_place[places]
