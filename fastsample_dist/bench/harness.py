@@ -1,0 +1,228 @@
+"""Starts the ranks of a job, watches them, and ends them all: at the first failure, the deadline, or Ctrl-C.
+
+A rank is a subprocess that runs bench/rank.py; a job names a task ("module:function") and gives every rank its
+settings. Ranks of one machine meet at a store in this process; ranks on hosts of their own (a command prefix that
+enters the host, and its address) meet at rank 0's; under MPI, mpirun starts them. Nothing outlives this process:
+ranks end when their standard input does, and then remove the job's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastsample_dist.comm.deadline import Deadline
+from fastsample_dist.comm.environment import LAUNCHER_VARIABLES
+
+LOOPBACK = "127.0.0.1"
+HOSTS_PORT = 29500  # hosts have network stacks of their own: nobody else listens there
+POLL_S = 0.05
+PEERS_GRACE_S = 3.0  # after the first failure: for the others to say what they saw
+MPI_END_S = 5.0  # mpirun's time to end its processes
+TAIL_LINES = 8
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+MPI_AS_ROOT = {
+    f"{library}_ALLOW_RUN_AS_ROOT{suffix}": "1" for library in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")
+}
+MPI_UNBOUND = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+}
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that runs one rank.
+
+    Attributes:
+      address: where the other hosts reach it.
+      prefix: the command that runs another command there.
+    """
+
+    address: str
+    prefix: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the ranks do.
+
+    Attributes:
+      task: "module:function", called on every rank as function(ctx, settings) -> JSON object.
+      settings: JSON objects, one per rank.
+      deadline_s: seconds until every rank must have ended.
+      timeout_s: of one collective.
+      threads: intra-op threads of a rank.
+    """
+
+    task: str
+    settings: Sequence[dict]
+    deadline_s: float = 600.0
+    timeout_s: float = 60.0
+    threads: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.settings)
+
+
+def run_ranks(job: Job, hosts: Sequence[Host] = ()) -> list[dict]:
+    """Run a job under torch.distributed (one rank: without any launcher).
+
+    Args:
+      job: what to run.
+      hosts: one per rank; none starts all ranks on this machine.
+    Returns:
+      What the task returned, by rank.
+    Raises:
+      ValueError: a rank refused its input.
+      RuntimeError: a rank failed, ended without a word, or had not ended at the deadline; names it.
+    """
+    assert not hosts or len(hosts) == job.world_size, "one host per rank"
+    with _folder(job) as folder, _Processes() as processes:
+        command = [sys.executable, "-m", "fastsample_dist.bench.rank", job.task, str(folder)]
+        variables, store = _meeting_point(job.world_size, hosts)
+        for rank in range(job.world_size):
+            prefix = hosts[rank].prefix if hosts else ()
+            own = _environment(job.threads) | (variables | _rank_variables(rank, hosts) if variables else {})
+            processes.start([*prefix, *command], own, folder / f"rank-{rank}.log")
+        results = _watch(job, folder, processes, [f"rank {rank}" for rank in range(job.world_size)])
+        del store  # it serves until here
+        return results
+
+
+def run_mpi_ranks(job: Job, mpirun: str) -> list[dict]:
+    """Run a job under MPI; as `run_ranks`.
+
+    Args:
+      job: what to run.
+      mpirun: path of the program.
+    """
+    with _folder(job) as folder, _Processes(end_s=MPI_END_S) as processes:
+        command = [mpirun, "-n", str(job.world_size), sys.executable, "-m", "fastsample_dist.bench.rank"]
+        own = _environment(job.threads) | MPI_AS_ROOT | MPI_UNBOUND
+        processes.start([*command, job.task, str(folder)], own, folder / "rank-0.log")
+        return _watch(job, folder, processes, ["mpirun"])
+
+
+def find_mpirun() -> str | None:
+    """mpirun beside this Python, or on PATH."""
+    beside = Path(sys.executable).with_name("mpirun")
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+class _Processes:
+    """Subprocesses that end with the block, whole process groups at once."""
+
+    def __init__(self, end_s: float = 0.0) -> None:
+        self._end_s = end_s
+        self.running: list[tuple[subprocess.Popen, Path]] = []
+
+    def start(self, command: Sequence[str], environ: dict[str, str], log: Path) -> None:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, env=environ, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches this process only, which then ends them
+            )  # fmt: skip
+        self.running.append((process, log))
+
+    def __enter__(self) -> _Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process, _log in self.running:
+            if self._end_s and process.poll() is None:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(self._end_s)
+        for process, _log in self.running:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process, _log in self.running:
+            process.wait()
+            assert process.stdin is not None  # it was made a pipe
+            process.stdin.close()
+
+
+def _watch(job: Job, folder: Path, processes: _Processes, names: list[str]) -> list[dict]:
+    """Wait until all processes have ended; their results, or the error of the one that failed first."""
+    deadline, grace = Deadline(job.deadline_s), None
+    while any(process.poll() is None for process, _ in processes.running):
+        limit = deadline if grace is None else grace
+        if limit.remaining_s == 0.0:
+            break
+        failed = any(process.poll() for process, _ in processes.running) or any(folder.glob("failed-*.json"))
+        if failed and grace is None:
+            grace = Deadline(min(PEERS_GRACE_S, deadline.remaining_s))
+        time.sleep(POLL_S)
+    failures = [(json.loads(file.read_text()), file.stem) for file in folder.glob("failed-*.json")]
+    if failures:
+        first, stem = min(failures, key=lambda entry: entry[0]["time_s"])
+        if first["refusal"]:
+            raise ValueError(first["text"])
+        where = first["traceback"].rstrip().splitlines()[-3:-1]
+        raise RuntimeError(f"rank {stem.split('-')[1]} of {job.world_size} failed: {first['text']} ({_joined(where)})")
+    for name, (process, log) in zip(names, processes.running, strict=True):
+        if process.returncode not in (0, None):
+            raise RuntimeError(f"{name} ended with exit code {process.returncode} and no result: {_tail(log)}")
+    for name, (process, log) in zip(names, processes.running, strict=True):
+        if process.returncode is None:
+            raise RuntimeError(f"{name} had not ended after {job.deadline_s:g} s and was killed: {_tail(log)}")
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(job.world_size)]
+
+
+def _joined(lines: list[str]) -> str:
+    return " ".join(" ".join(lines).split())
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+    return _joined(lines) or "it printed nothing"
+
+
+@contextmanager
+def _folder(job: Job) -> Iterator[Path]:
+    """The job's folder, with its settings."""
+    with tempfile.TemporaryDirectory(prefix="fastsample-job-") as name:
+        content = {"timeout_s": job.timeout_s, "threads": job.threads, "settings": list(job.settings)}
+        (Path(name) / "settings.json").write_text(json.dumps(content), encoding="utf-8")
+        yield Path(name)
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """This process's environment, without what a launcher said."""
+    environ = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    environ["OMP_NUM_THREADS"] = str(threads)
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PACKAGE_ROOT), environ.get("PYTHONPATH"))))
+    return environ
+
+
+def _meeting_point(world_size: int, hosts: Sequence[Host]) -> tuple[dict[str, str], object]:
+    """(what all ranks are told, the store that must live meanwhile); nothing for one rank of this machine."""
+    if world_size == 1 and not hosts:
+        return {}, None
+    told = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(1 if hosts else world_size)}
+    if hosts:
+        return told | {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(HOSTS_PORT)}, None
+    import torch.distributed as dist
+
+    store = dist.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+    agent = {"TORCHELASTIC_RUN_ID": "fastsample-bench", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    return told | agent | {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(store.port)}, store
+
+
+def _rank_variables(rank: int, hosts: Sequence[Host]) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(0 if hosts else rank)}
