@@ -23,6 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fastsample_dist.comm.board import StatusBoard, Watch
 from fastsample_dist.comm.checks import check_counts, check_reduce, check_rows
 from fastsample_dist.comm.counters import Counters
 from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline, check_timeout_s
@@ -100,6 +101,7 @@ class Communicator(ABC):
         self._idle = threading.Event()  # no collective is under way
         self._idle.set()
         self._duplicates: list[Communicator] = []
+        self._watch = Watch(rank)
 
     # ---- public collectives ----
 
@@ -288,12 +290,20 @@ class Communicator(ABC):
         """
         with self._collective("duplicate", "communicator") as deadline:
             copy = self._duplicate(deadline)
+        copy._watch = self._watch.of_duplicate()
         copy.step = self.step
         copy.verify_exchanges = self.verify_exchanges
         self._duplicates = [old for old in self._duplicates if old._failure or not old._closed] + [copy]
         return copy
 
     # ---- limits, counts, end ----
+
+    def watch(self, board: StatusBoard) -> None:
+        """Publish every collective on `board` from now on, and name who is missing when a deadline passes.
+
+        Call it before `duplicate`. The board is closed with this communicator.
+        """
+        self._watch = Watch(self.rank, board)
 
     @property
     def max_message_bytes(self) -> int:
@@ -339,6 +349,7 @@ class Communicator(ABC):
             self._close()
         else:
             self._leave()
+        self._watch.close()
 
     def abort(self) -> None:
         """Leave without waiting for any rank: break this rank's connections, so that its peers fail too.
@@ -354,6 +365,7 @@ class Communicator(ABC):
             comm._leave()
         for comm in leaving:
             comm._idle.wait(ABORT_GRACE_S)
+        self._watch.close()
 
     # ---- what a backend adds ----
 
@@ -396,8 +408,7 @@ class Communicator(ABC):
 
     def _where(self, collective: str, purpose: str) -> str:
         when = f"step {self.step}" if self.step >= 0 else "outside a step"
-        what = collective if purpose == collective else f"{collective} of {purpose}"
-        return f"rank {self.rank}, {when}: {what}"
+        return f"rank {self.rank}, {when}: {_what(collective, purpose)}"
 
     @contextmanager
     def _collective(self, collective: str, purpose: str) -> Iterator[Deadline]:
@@ -410,10 +421,12 @@ class Communicator(ABC):
         if self._closed:
             raise RuntimeError(f"{where} refused: this communicator is closed.")
         self._idle.clear()
+        self._watch.publish(self.step, _what(collective, purpose))
+        deadline = Deadline(self.timeout_s, self._aborted)
         try:
-            yield Deadline(self.timeout_s, self._aborted)
+            yield deadline
         except CollectiveError as error:
-            self._failure = f"{where} {error}"
+            self._failure = f"{where} {error}{self._watch.diagnosis(error, deadline)}"
             raise RuntimeError(f"{self._failure}.") from None  # the transport's words are in it
         except KeyboardInterrupt:
             self._failure = f"{where} was interrupted"
@@ -479,3 +492,7 @@ class Communicator(ABC):
     def _count_both_ways(self, purpose: str, nbytes: int) -> None:
         moved = nbytes if self.world_size > 1 else 0
         self._counters.add(purpose, moved, moved)
+
+
+def _what(collective: str, purpose: str) -> str:
+    return collective if purpose == collective else f"{collective} of {purpose}"

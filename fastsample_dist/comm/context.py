@@ -15,17 +15,19 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType, TracebackType
 
 import torch
 import torch.distributed as dist
 
 from fastsample_dist.comm.base import DEFAULT_TIMEOUT_S, Communicator
+from fastsample_dist.comm.board import FileBoard, StoreBoard
 from fastsample_dist.comm.deadline import check_timeout_s
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.comm.interface import choose_interface
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.comm.rendezvous import meet
+from fastsample_dist.comm.rendezvous import board_store, meet
 from fastsample_dist.comm.torch_dist import TorchCommunicator, group_timeout
 
 logger = logging.getLogger(__name__)
@@ -203,6 +205,9 @@ def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, devi
     assert group is not None  # it was made a moment ago
     comm = TorchCommunicator(group, name, timeout_s=timeout_s)
     try:
+        if info.world_size > 1:
+            board, server = board_store(info, timeout_s)
+            comm.watch(StoreBoard(board, info.rank, info.world_size, server))
         local_rank, local_world_size = _local_place(comm, info)
         return cls(comm, local_rank, local_world_size, _device(device, local_rank), info.launcher)
     except BaseException:
@@ -217,6 +222,9 @@ def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, device
     try:
         _check_mpi_world(mpi, info)
         comm = MPICommunicator.over_world(timeout_s)
+        if comm.world_size > 1:
+            comm.watch(_shared_board(comm))
+            comm.reset_stats()
         local_rank, local_world_size = _local_place(comm, info)
         return cls(comm, local_rank, local_world_size, _device(device, local_rank), info.launcher)
     except BaseException as error:
@@ -224,6 +232,21 @@ def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, device
             _print_failure(mpi.COMM_WORLD.Get_rank(), error)
             abort_world()
         raise
+
+
+def _shared_board(comm: Communicator) -> FileBoard:
+    """The status board of the ranks of this machine; its file has lost its name when this returns."""
+    host = socket.gethostname()
+    hosts = comm.all_gather_object(host, purpose="join")
+    first = hosts.index(host)
+    path = FileBoard.create_file(comm.world_size) if comm.rank == first else None
+    try:
+        board = FileBoard(comm.all_gather_object(path, purpose="join")[first], comm.rank, hosts)
+        comm.barrier(purpose="join")
+    finally:
+        if path is not None:
+            Path(path).unlink()
+    return board
 
 
 def _check_mpi_world(mpi: ModuleType, info: LaunchInfo) -> None:

@@ -53,6 +53,22 @@ def meet(info: LaunchInfo, timeout_s: float) -> dist.Store:
     return store
 
 
+def board_store(info: LaunchInfo, timeout_s: float) -> tuple[dist.Store, str]:
+    """A connection of its own to the run's store, for the status board, and who serves that store.
+
+    Args:
+      info: this process's launch, of a run that has met.
+      timeout_s: seconds for the connection.
+    """
+    assert info.master_addr is not None and info.master_port is not None  # the ranks have met there
+    store = dist.TCPStore(
+        info.master_addr, info.master_port, info.world_size, is_master=False,
+        timeout=timedelta(seconds=max(1.0, timeout_s)), wait_for_workers=False,
+    )  # fmt: skip
+    server = "torchrun's agent" if info.agent_store else "rank 0"
+    return dist.PrefixStore(f"fastsample_dist/board-{info.attempt}", store), server
+
+
 def _address(info: LaunchInfo) -> str:
     return f"{info.master_addr}:{info.master_port}"
 

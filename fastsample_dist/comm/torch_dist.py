@@ -119,7 +119,7 @@ class TorchCommunicator(Communicator):
                 done.value()
             except RuntimeError as error:
                 reason = _named(error, deadline.timeout_s)
-                self._failure = f"{where} {reason}"
+                self._failure = f"{where} {reason}{self._watch.diagnosis(reason, deadline)}"
                 raise RuntimeError(f"{self._failure}.") from None
             return tensor
 

@@ -1,0 +1,168 @@
+"""The status board: what ranks publish, who is blamed when a deadline passes, and a stopped rank that is named."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from fastsample_dist.comm.board import NUM_LANES, FileBoard, Status, StoreBoard, Watch
+from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError
+from fastsample_dist.testing import RankError, mpi_missing_reason, run_mpi
+from tests.comm.test_failures import free_port
+
+needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
+TIMEOUT_S = 3.0
+
+
+@pytest.fixture(params=["store", "file"])
+def boards(request, tmp_path):
+    """One board per rank of three ranks."""
+    if request.param == "store":
+        store = dist.HashStore()
+        return [StoreBoard(store, rank, 3, "rank 0") for rank in range(3)]
+    path = FileBoard.create_file(3)
+    made = [FileBoard(path, rank, ["a", "a", "a"]) for rank in range(3)]
+    Path(path).unlink()
+    return made
+
+
+def test_every_rank_sees_what_each_published_last(boards):
+    boards[0].publish(0, Status(7, "all_reduce of gradients", 3, 100.5))
+    boards[0].publish(0, Status(8, "barrier", 4, 101.5))
+    boards[2].publish(1, Status(-1, "barrier", 1, 99.0))
+    assert boards[1].read(0) == [Status(8, "barrier", 4, 101.5), "made none so far", "made none so far"]
+    assert boards[1].read(1) == ["made none so far", "made none so far", Status(-1, "barrier", 1, 99.0)]
+
+
+def test_a_closed_board_is_silent(boards):
+    boards[1].close()
+    boards[1].close()
+    boards[1].publish(0, Status(1, "barrier", 1, 1.0))
+    assert all(isinstance(status, str) for status in boards[1].read(0))
+    assert boards[0].read(0) == ["made none so far"] * 3
+
+
+def test_a_rank_of_another_machine_is_named_as_out_of_sight():
+    path = FileBoard.create_file(2)
+    board = FileBoard(path, 0, ["alpha", "beta"])
+    Path(path).unlink()
+    assert board.read(0)[1] == "on beta, not visible from alpha"
+
+
+def test_lanes_beyond_the_file_are_not_published():
+    path = FileBoard.create_file(1)
+    board = FileBoard(path, 0, ["alpha"])
+    Path(path).unlink()
+    board.publish(NUM_LANES, Status(1, "barrier", 1, 1.0))
+    assert board.read(NUM_LANES) == ["not published"]
+
+
+def published(boards, calls_by_rank: dict[int, list[str]]) -> list[Watch]:
+    """Watches of all ranks after each has entered its collectives."""
+    watches = [Watch(rank, board) for rank, board in enumerate(boards)]
+    for rank, calls in calls_by_rank.items():
+        for what in calls:
+            watches[rank].publish(5, what)
+    return watches
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ({0: ["a", "b"], 1: ["a"], 2: ["a", "b"]}, "rank 1 did not come: last seen "),
+        ({0: ["a", "b", "c"], 1: ["a", "b"], 2: ["a"]}, "ranks 1, 2 did not come: rank 2 was last seen "),
+        ({0: ["a"], 1: ["a"]}, "rank 2 did not come (made none so far)"),
+        ({0: ["a", "b"], 1: ["a", "c"], 2: ["a", "b"]}, "rank 1 makes another collective instead: c"),
+        ({0: ["a"], 1: ["a"], 2: ["a"]}, "all ranks are in it, so it is slow"),
+    ],
+)
+def test_the_blame_falls_on_who_is_behind(boards, calls, said, caplog):
+    watch = published(boards, calls)[0]
+    assert said in watch.diagnosis(DeadlineError(3.0), Deadline(3.0))
+    assert "rank 0 has waited 0.0 s; what each rank entered last:\n  rank      step" in caplog.text
+
+
+def test_only_a_deadline_is_diagnosed(boards):
+    watch = published(boards, {0: ["a"]})[0]
+    assert watch.diagnosis(CollectiveError("failed because a peer ended"), Deadline(3.0)) == ""
+    assert Watch(0).diagnosis(DeadlineError(3.0), Deadline(3.0)) == ""
+
+
+def test_a_duplicate_has_a_lane_of_its_own(boards):
+    first = Watch(0, boards[0])
+    second, third = first.of_duplicate(), first.of_duplicate()
+    first.publish(1, "a")
+    third.publish(2, "b")
+    lanes = [boards[1].read(lane)[0] for lane in range(3)]
+    assert [lanes[0].what, lanes[1], lanes[2].what] == ["a", "made none so far", "b"]
+    second.close()
+    assert boards[0].read(2)[0].what == "b"
+
+
+SCRIPT = """
+import os, signal, sys, torch
+from fastsample_dist import DistContext
+stopped = int(sys.argv[1])
+with DistContext.from_env(timeout_s=3) as ctx:
+    for step in range(20):
+        ctx.comm.step = step
+        ctx.comm.all_reduce(torch.ones(3), purpose="gradients")
+        if step == 11 and ctx.rank == stopped:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        ctx.comm.all_to_all_rows(torch.ones(ctx.world_size, 3), [1] * ctx.world_size, purpose="feature_rows")
+"""
+
+
+@pytest.mark.parametrize(
+    ("stopped", "said"),
+    [(1, "rank 1 did not come: last seen "), (0, "the store (rank 0) does not answer")],
+)
+def test_a_stopped_rank_is_named_by_all_others(stopped, said, tmp_path):
+    """Rank 0 serves the store here, so when it is stopped itself, that it does not answer is the diagnosis."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    launch = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, str(stopped)], env={**os.environ, **launch, "RANK": str(rank)},
+            stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(3)
+    ]  # fmt: skip
+    try:
+        others = [process for rank, process in enumerate(processes) if rank != stopped]
+        _, status = os.waitpid(processes[stopped].pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        since_s = time.monotonic()
+        texts = [process.communicate(timeout=60)[1] for process in others]
+        assert time.monotonic() - since_s < TIMEOUT_S + 5 + 10  # 10 s for a machine that does other things as well
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert all(process.returncode != 0 for process in others)
+    assert said in texts[0] and "step 11: all_to_all of counts did not finish within 3 s" in texts[0]
+    assert "what each rank entered last" in texts[0]
+    assert all(said in text or "because a peer ended" in text for text in texts)
+
+
+def stop_in_step(ctx):
+    ctx.comm.step = 11
+    ctx.comm.all_reduce(torch.ones(3), purpose="gradients")
+    ctx.comm.timeout_s = TIMEOUT_S
+    if ctx.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    ctx.comm.barrier(purpose="epoch")
+
+
+@needs_mpi
+def test_mpi_a_stopped_rank_is_named():
+    with pytest.raises(RankError) as failed:
+        run_mpi(3, stop_in_step, timeout_s=60)
+    assert "rank 1 did not come: last seen " in str(failed.value)
