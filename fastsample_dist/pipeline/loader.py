@@ -2,22 +2,55 @@
 
 Each rank shuffles its own seeds with a permutation drawn from (rng_seed, epoch, rank) and cuts them into batches.
 The rank with the most seeds sets the number of steps; the others finish with empty batches of weight 0. Steps are
-numbered through all epochs, because the step is part of every draw's key.
+numbered through all epochs, because the step is part of every draw's key. Where a run stands can be told and taken up
+again, by as many ranks or by another number of them (position.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fastsample_dist.pipeline.data import DistData
-from fastsample_dist.pipeline.executor import SCHEMES, BatchMaker, StepInput
+from fastsample_dist.pipeline.executor import SCHEMES, BatchMaker
+from fastsample_dist.pipeline.position import PURPOSE, EpochPlan, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.prefetch import Prefetcher
 from fastsample_dist.sampling.base import MiniBatch
 from fastsample_dist.sampling.neighbor import make_spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions:
+    """What a DistLoader may be told beside its data, fanouts and batch size.
+
+    Attributes:
+      split: "train", "val" or "test".
+      scheme: "hybrid" or "vanilla"; both give the same batches.
+      rng_seed: key of sampling and shuffling, 0 .. 2**63 - 1.
+      prefetch: batches made ahead in a background thread; 0 makes each batch when it is asked for.
+      shuffle: permute the seeds anew every epoch.
+      feature_dtype: convert features to this dtype on arrival (float32, float64, bfloat16); None: float32 for
+        features stored as 16-bit floats or integers, else as stored.
+    Raises:
+      ValueError: an unknown scheme, a negative prefetch.
+    """
+
+    split: str = "train"
+    scheme: str = "hybrid"
+    rng_seed: int = 0
+    prefetch: int = 0
+    shuffle: bool = True
+    feature_dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        if self.prefetch < 0:
+            raise ValueError(f"prefetch is {self.prefetch}; expected 0 (off) or the number of batches to make ahead.")
+        if self.scheme not in SCHEMES:
+            raise ValueError(f"scheme is {self.scheme!r}; expected 'hybrid' or 'vanilla'.")
 
 
 class DistLoader:
@@ -29,52 +62,33 @@ class DistLoader:
       data: the opened partition.
       fanouts: neighbours per node and hop, hop order from the seeds outwards; one per model layer.
       batch_size: seeds per rank and step, at least 1.
-      split: "train", "val" or "test".
-      scheme: "hybrid" or "vanilla"; both give the same batches.
-      rng_seed: key of sampling and shuffling, 0 .. 2**63 - 1.
-      prefetch: batches made ahead in a background thread; 0 makes each batch when it is asked for.
-      shuffle: permute the seeds anew every epoch.
-      feature_dtype: convert features to this dtype on arrival (float32, float64, bfloat16); None: float32 for
-        features stored as 16-bit floats or integers, else as stored.
+      **options: split="train", scheme="hybrid", rng_seed=0, prefetch=0, shuffle=True, feature_dtype=None: see
+        LoaderOptions.
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
+      options: what was given.
     Raises:
       ValueError: an argument out of range; a train split that is empty on some rank.
     """
 
-    def __init__(
-        self,
-        data: DistData,
-        fanouts: Sequence[int],
-        batch_size: int,
-        split: str = "train",
-        scheme: str = "hybrid",
-        rng_seed: int = 0,
-        prefetch: int = 0,
-        *,
-        shuffle: bool = True,
-        feature_dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, data: DistData, fanouts: Sequence[int], batch_size: int, **options: object) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; expected at least 1 seed per rank and step.")
-        if prefetch < 0:
-            raise ValueError(f"prefetch is {prefetch}; expected 0 (off) or the number of batches to make ahead.")
-        if scheme not in SCHEMES:
-            raise ValueError(f"scheme is {scheme!r}; expected 'hybrid' or 'vanilla'.")
-        self.data, self.scheme, self.batch_size, self.prefetch = data, scheme, batch_size, prefetch
-        self.epoch = 0
-        self._spec = make_spec(fanouts, replace=False, rng_seed=rng_seed, num_threads=None)
-        self._shuffle = shuffle
-        self._feature_dtype = feature_dtype or _compute_dtype(data)
-        self._seeds = data.split(split)
+        self.options = LoaderOptions(**options)  # type: ignore[arg-type]
+        self.data, self.batch_size, self.epoch = data, batch_size, 0
+        self._spec = make_spec(fanouts, replace=False, rng_seed=self.options.rng_seed, num_threads=None)
+        self._seeds = data.split(self.options.split)
         comm = data.ctx.comm
         self._seeds_per_rank = comm.all_gather_object(self._seeds.numel(), purpose="setup")
-        _check_seeds(split, self._seeds_per_rank)
-        self._comm = comm.duplicate() if prefetch else comm
-        self._maker = BatchMaker(data, scheme, self._spec, self._comm, self._feature_dtype)
+        _check_seeds(self.options.split, self._seeds_per_rank)
+        self._comm = comm.duplicate() if self.options.prefetch else comm
+        feature_dtype = self.options.feature_dtype or _compute_dtype(data)
+        self._maker = BatchMaker(data, self.options.scheme, self._spec, self._comm, feature_dtype)
+        self._resumed: EpochPlan | None = None  # the epoch that `resume` took up
+        self._plan: EpochPlan | None = None  # the last one that was made
 
     def __len__(self) -> int:
-        """Steps per epoch, the same on all ranks."""
+        """Steps of a whole epoch, the same on all ranks."""
         return -(-max(self._seeds_per_rank) // self.batch_size)
 
     @property
@@ -82,45 +96,95 @@ class DistLoader:
         """Neighbours per node and hop."""
         return self._spec.fanouts
 
+    def num_steps(self, epoch: int) -> int:
+        """Steps that an iteration of this epoch makes: fewer than len(loader) in the epoch that was resumed."""
+        is_resumed = self._resumed is not None and epoch == self._resumed.epoch
+        return self._resumed.num_steps if is_resumed else len(self)
+
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration makes."""
-        if epoch < 0:
-            raise ValueError(f"epoch is {epoch}; expected 0 or more.")
+        """Choose the epoch that the next iteration makes.
+
+        Raises:
+          ValueError: a negative epoch, or one before that in which the loader was resumed.
+        """
+        first = 0 if self._resumed is None else self._resumed.epoch
+        if epoch < first:
+            raise ValueError(f"epoch is {epoch}; expected {first} or more.")
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[MiniBatch]:
         """Batches of one epoch. Collective: every rank must iterate, and stop, at the same step."""
-        inputs = self._step_inputs(self.epoch)
+        inputs = self._plan_of(self.epoch).step_inputs()
         self.epoch += 1
-        if not self.prefetch:
+        if not self.options.prefetch:
             for given in inputs:
                 yield self._maker.make(given)
             return
-        prefetcher = Prefetcher(self._maker.make, inputs, self.prefetch, self._comm.timeout_s)
+        prefetcher = Prefetcher(self._maker.make, inputs, self.options.prefetch, self._comm.timeout_s)
         try:
             yield from prefetcher
         finally:
             prefetcher.close()
+
+    def position(self, epoch: int, step: int) -> LoaderPosition:
+        """Where a run stands that has used all batches before `step`, whatever was made ahead.
+
+        Collective: every rank must call this, with the same arguments. Purposes "counts" and "checkpoint".
+
+        Args:
+          epoch: the epoch under way.
+          step: global step of the next batch; the one after the epoch's last when all of them are done.
+        Returns:
+          The position, complete on rank 0; the other ranks' lacks the remaining seeds.
+        Raises:
+          ValueError: the step is not in that epoch.
+        """
+        left = self._plan_of(epoch).seeds_from(step)
+        return LoaderPosition(epoch, step, gather_in_turn(self.data.orig_ids(left), self.data.ctx.comm))
+
+    def resume(self, position: LoaderPosition) -> None:
+        """Go on from a position: the next iteration makes what is left of its epoch, under its step numbers.
+
+        Collective: every rank must call this, with the whole position. The number of ranks and the batch size may
+        differ from those of the run that told it.
+
+        Raises:
+          ValueError: on all ranks, when the remaining seeds are not all in the split.
+        """
+        own = self._seeds[pick_own(position.remaining, self.data.orig_ids(self._seeds))]
+        seeds_per_rank = self.data.ctx.comm.all_gather_object(own.numel(), purpose=PURPOSE)
+        if sum(seeds_per_rank) != position.remaining.numel():
+            raise ValueError(
+                f"{position.remaining.numel()} seeds of epoch {position.epoch} are still to come but "
+                f"{sum(seeds_per_rank)} of them are in the {self.options.split} split; resume on the partition of "
+                "the run that is to be continued."
+            )
+        self._resumed = EpochPlan(position.epoch, position.step, own, seeds_per_rank, self.batch_size)
+        self._plan, self.epoch = self._resumed, position.epoch
 
     def close(self) -> None:
         """Release the loader's own communicator. Collective: every rank must call this; the context does it too."""
         if self._comm is not self.data.ctx.comm:
             self._comm.close()
 
-    def _step_inputs(self, epoch: int) -> list[StepInput]:
+    def _plan_of(self, epoch: int) -> EpochPlan:
+        """The epoch's plan: what is left where the loader was resumed, else all seeds."""
+        if self._plan is None or self._plan.epoch != epoch:
+            self._plan = self._make_plan(epoch)
+        return self._plan
+
+    def _make_plan(self, epoch: int) -> EpochPlan:
+        resumed = self._resumed
+        if resumed is not None and epoch == resumed.epoch:
+            return resumed
+        base_epoch, base_step = (
+            (0, 0) if resumed is None else (resumed.epoch + 1, resumed.first_step + resumed.num_steps)
+        )
         seeds = self._seeds
-        if self._shuffle:
-            seeds = seeds[epoch_permutation(seeds.numel(), self._spec.rng_seed, epoch, self.data.ctx.rank)]
-        steps, size = len(self), self.batch_size
-        return [
-            StepInput(
-                seeds=seeds[i * size : (i + 1) * size],
-                step=epoch * steps + i,
-                epoch=epoch,
-                num_global_seeds=sum(min(max(count - i * size, 0), size) for count in self._seeds_per_rank),
-            )
-            for i in range(steps)
-        ]
+        if self.options.shuffle:
+            seeds = seeds[epoch_permutation(seeds.numel(), self.options.rng_seed, epoch, self.data.ctx.rank)]
+        first_step = base_step + (epoch - base_epoch) * len(self)
+        return EpochPlan(epoch, first_step, seeds, self._seeds_per_rank, self.batch_size)
 
 
 def epoch_permutation(num_seeds: int, rng_seed: int, epoch: int, rank: int) -> Tensor:
