@@ -64,10 +64,25 @@ class LayeredModel(nn.Module):
         self._check(mfgs, features)
         rows = features.to(self._compute_dtype(features.device.type))
         drop = self.dropout if self.training else 0.0
-        for number, (layer, mfg) in enumerate(zip(self.layers, mfgs, strict=True)):
-            is_last = number + 1 == len(self.layers)
-            rows = layer(mfg, rows) if is_last else layer.hidden(mfg, rows, mfg.draw.dropout(number), drop)
+        for number, mfg in enumerate(mfgs):
+            rows = self.apply_layer(number, mfg, rows, drop)
         return rows
+
+    def apply_layer(self, number: int, mfg: MFG, rows: Tensor, p: float = 0.0) -> Tensor:
+        """One layer, with activation and dropout of probability p unless it is the last.
+
+        Args:
+          number: of the layer, 0 is next to the features.
+          mfg: its edges.
+          rows: [mfg.num_src, columns in], the dtype to compute in.
+          p: drop probability.
+        Returns:
+          [mfg.num_dst, columns out].
+        """
+        layer = self.layers[number]
+        if number + 1 == len(self.layers):
+            return layer(mfg, rows)
+        return layer.hidden(mfg, rows, mfg.draw.dropout(number), p)
 
     def _check(self, mfgs: Sequence[MFG], features: Tensor) -> None:
         check_fanouts(len(mfgs), self.num_layers)

@@ -1,0 +1,95 @@
+"""Layer-wise inference equals a forward pass over the whole graph in one process."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import fastsample_dist as fsd
+from fastsample_dist import DistContext, DistData, NeighborSampler
+from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.testing import run_distributed
+from fastsample_dist.train import inference
+from tests.train.task import make_model, make_task
+
+TOLERANCE = 1e-5  # float32 sums in another order
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return make_task(tmp_path_factory.mktemp("task"), 4, dtype="float32")
+
+
+def whole_graph_scores(task, kind: str, num_layers: int) -> torch.Tensor:
+    """By original id: all nodes as the seeds of one batch with all neighbours."""
+    model = make_model(kind, num_layers=num_layers).float().eval()
+    batch = NeighborSampler(task.graph, [-1] * num_layers).sample(torch.arange(200, dtype=torch.int32))
+    with torch.no_grad():
+        return model(batch.mfgs, task.features.float()[batch.input_nodes.long()])
+
+
+def rank_scores(ctx, path, kind, num_layers, batch_size, output):
+    data = DistData.load(path, ctx)
+    model = make_model(kind, num_layers=num_layers).float()
+    scores = inference.layerwise(model, data, batch_size, output=output)
+    own = torch.arange(*data.own_range)
+    return data.orig_ids(own), scores.clone(), inference.accuracy(scores, data, "test"), model.training
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
+@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 1000), (2, 7), (4, 64)])
+def test_equals_the_whole_graph_in_one_process(task, kind, ranks, batch_size):
+    expected = whole_graph_scores(task, kind, 3)
+    results = run_distributed(ranks, rank_scores, args=(task.path, kind, 3, batch_size, None))
+    found = torch.empty_like(expected)
+    for orig_ids, scores, _, _ in results:
+        found[orig_ids] = scores
+    assert torch.allclose(found, expected, rtol=0, atol=TOLERANCE)
+    assert sum(len(orig_ids) for orig_ids, *_ in results) == 200
+    test_nodes = torch.from_numpy(task.node_task.splits["test"])
+    exact = float((expected[test_nodes].argmax(1) == task.labels[test_nodes]).float().mean())
+    assert [accuracy for *_, accuracy, _ in results] == [pytest.approx(exact)] * ranks
+    assert all(training for *_, training in results)  # the model's mode is as it was
+
+
+def test_writes_one_file_per_part_and_leaves_nothing_else(task, tmp_path):
+    expected = whole_graph_scores(task, "sage", 2)
+    results = run_distributed(2, rank_scores, args=(task.path, "sage", 2, 30, tmp_path / "out"))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"part-{part}.npy" for part in range(4)]
+    orig_ids = torch.cat([orig_ids for orig_ids, *_ in results])
+    written = torch.from_numpy(np.concatenate([np.load(tmp_path / "out" / f"part-{part}.npy") for part in range(4)]))
+    assert torch.allclose(written, expected[orig_ids], rtol=0, atol=TOLERANCE)
+
+
+def one_process(task) -> DistData:
+    return DistData.load(task.path, DistContext(LocalCommunicator()))
+
+
+def test_a_batch_ends_early_at_nodes_of_many_edges(task, monkeypatch):
+    data = one_process(task)
+    monkeypatch.setattr(inference, "EDGES_PER_NODE", 2)
+    bounds = inference._batch_bounds(data, 10)
+    degrees = data.graph.in_degrees()
+    assert bounds[0] == 0 and bounds[-1] == 200
+    for first, last in itertools.pairwise(bounds):
+        assert last - first == 1 or int(degrees[first:last].sum()) <= 20
+        assert 1 <= last - first <= 10
+
+
+def test_reports_its_progress_and_calls_the_same_collectives_on_every_rank(task):
+    seen = []
+    fsd.train.inference.layerwise(
+        make_model("sage").float(), one_process(task), 50, on_batch=lambda done, total: seen.append((done, total))
+    )
+    assert seen == [(done, seen[0][1]) for done in range(1, seen[0][1] + 1)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "batch_size", "message"),
+    [(8, 0, "batch_size is 0; expected at least 1"), (9, 10, "features of 8 columns but the model has in_dim 9")],
+)
+def test_refuses_what_does_not_fit(task, columns, batch_size, message):
+    model = fsd.train.models.GraphSAGE(columns, 4, 4, 2)
+    with pytest.raises(ValueError, match=message):
+        inference.layerwise(model, one_process(task), batch_size)
