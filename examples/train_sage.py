@@ -162,7 +162,7 @@ def train(args: argparse.Namespace, ctx: DistContext) -> None:
         bar = progress.add_task(args.model, total=steps)
         for number in range(1, args.epochs + 1):
             with training:
-                stats = trainer.run_epoch(loaders["train"], on_step=lambda: progress.advance(bar))
+                stats = trainer.run_epoch(loaders["train"], on_step=lambda _: progress.advance(bar))
             epochs.append(asdict(stats))
             if "val" in loaders and (number % args.eval_every == 0 or number == args.epochs):
                 with evaluation:

@@ -10,7 +10,7 @@ through the context's communicator and is counted: purposes "parameters" and "gr
 # No postponed annotations here: DistributedDataParallel compares those of its hook with the classes themselves.
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -47,6 +47,15 @@ class LocalGradients:
         """
         loss.backward()
 
+    def rehearse(self, compute_loss: Callable[[], Tensor]) -> None:
+        """Make the next step sum gradients as every step of a long run does. Changes no parameter.
+
+        Collective: every rank must call this, before the first step of a resumed run.
+
+        Args:
+          compute_loss: the loss of some batch, by `module`; called at most once.
+        """
+
 
 class DDPGradients(LocalGradients):
     """torch.distributed: DistributedDataParallel, its buckets summed by the communicator.
@@ -74,6 +83,12 @@ class DDPGradients(LocalGradients):
         """See LocalGradients. What backward takes after its last bucket is complete counts as waiting."""
         loss.backward()
         self.wait_s += time.perf_counter() - self._buckets.last_s
+
+    def rehearse(self, compute_loss: Callable[[], Tensor]) -> None:
+        """See LocalGradients. After its first backward pass DistributedDataParallel rearranges its buckets, and where
+        a gradient stands in a bucket decides in which order more than two ranks are summed."""
+        self.backward(compute_loss())
+        self.model.zero_grad(set_to_none=True)
 
 
 class _BucketSum:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ class EpochStats:
       steps: optimizer steps.
       seconds: wall clock of the epoch, mean over ranks (as are all seconds below).
       sample_s, fetch_s: making the batches; with prefetching they run beside compute_s.
-      wait_s: waiting for the next batch (sample_s + fetch_s when nothing is prefetched).
+      wait_s: waiting for the next batch (sample_s + fetch_s when nothing is prefetched); hooks count in no part.
       compute_s: forward, backward and optimizer, without gradients_s.
       gradients_s: waiting for the sum of gradients after this rank's backward pass.
     """
@@ -38,6 +39,58 @@ class EpochStats:
     wait_s: float
     compute_s: float
     gradients_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochTotals:
+    """An epoch so far, over all ranks; those of two runs of one epoch add up.
+
+    Attributes:
+      steps: optimizer steps.
+      num_seeds: seeds of all ranks.
+      loss_sum: cross-entropy summed over them.
+      seconds, sample_s, fetch_s, wait_s, compute_s, gradients_s: as in EpochStats.
+    """
+
+    steps: int = 0
+    num_seeds: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+    sample_s: float = 0.0
+    fetch_s: float = 0.0
+    wait_s: float = 0.0
+    compute_s: float = 0.0
+    gradients_s: float = 0.0
+
+    def __add__(self, other: EpochTotals) -> EpochTotals:
+        return EpochTotals(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def stats(self, epoch: int) -> EpochStats:
+        """The epoch's report; needs at least one seed."""
+        shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("num_seeds", "loss_sum")}
+        return EpochStats(epoch=epoch, loss=self.loss_sum / self.num_seeds, **shared)
+
+
+class EpochMeter:
+    """Adds up one rank's steps of an epoch. Its clock starts when it is made."""
+
+    def __init__(self) -> None:
+        self.steps = self.num_seeds = 0
+        self.loss_sum = self.sample_s = self.fetch_s = self.compute_s = self.gradients_s = self.hook_s = 0.0
+        self._started_s = time.perf_counter()
+
+    def totals(self, comm: Communicator) -> EpochTotals:
+        """The epoch so far: sums of seeds and loss, means of seconds. Purpose "metrics".
+
+        Collective: every rank must call this, after the same step.
+        """
+        seconds = time.perf_counter() - self._started_s
+        wait_s, compute_s = seconds - self.compute_s - self.hook_s, self.compute_s - self.gradients_s
+        times = [seconds, self.sample_s, self.fetch_s, wait_s, compute_s, self.gradients_s]
+        loss_sum, num_seeds, *times = global_sum(comm, [self.loss_sum, self.num_seeds, *times])
+        names = ("seconds", "sample_s", "fetch_s", "wait_s", "compute_s", "gradients_s")
+        means = {name: total / comm.world_size for name, total in zip(names, times, strict=True)}
+        return EpochTotals(steps=self.steps, num_seeds=round(num_seeds), loss_sum=loss_sum, **means)
 
 
 def seed_loss(logits: Tensor, labels: Tensor, num_global_seeds: int) -> Tensor:

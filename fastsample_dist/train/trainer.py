@@ -9,7 +9,8 @@ module.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.base import MiniBatch
 from fastsample_dist.train import metrics
 from fastsample_dist.train.gradients import wrap_model
-from fastsample_dist.train.metrics import EpochStats
+from fastsample_dist.train.metrics import EpochMeter, EpochStats, EpochTotals
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -50,40 +51,75 @@ class Trainer:
         self._ctx = ctx
         self._autocast = precision == "bf16"
         self._gradients = wrap_model(model, ctx)
+        self._meter, self._carried = EpochMeter(), EpochTotals()
+        self._rehearse = False
 
-    def run_epoch(self, loader: DistLoader, on_step: Callable[[], object] | None = None) -> EpochStats:
+    def run_epoch(
+        self,
+        loader: DistLoader,
+        on_step: Callable[[MiniBatch], object] | None = None,
+        *,
+        carried: EpochTotals | None = None,
+    ) -> EpochStats:
         """Train on every batch of one epoch.
 
         Collective: every rank must call this, with loaders of the same arguments.
 
         Args:
           loader: one iteration of it is the epoch.
-          on_step: called after every step, to show progress.
+          on_step: called with the batch after every step; when it returns True, on all ranks, the epoch ends here.
+          carried: totals of the epoch's earlier part, where the loader was resumed in its middle.
         Raises:
           ValueError: the loader's fanouts disagree with the model's layers, or a batch does not fit the model.
           RuntimeError: a collective failed or passed its deadline; names rank, step and purpose.
         """
         epoch, self._gradients.wait_s = loader.epoch, 0.0
-        loss_sum = sample_s = fetch_s = compute_s = 0.0
-        steps = num_seeds = 0
-        started_s = time.perf_counter()
+        self._meter, self._carried = EpochMeter(), carried or EpochTotals()
         self.model.train()
-        for batch in self._in_step(loader):
+        batches = self._in_step(loader)
+        for batch in batches:
+            self._timed_step(batch)
+            if on_step is None:
+                continue
             begin_s = time.perf_counter()
-            loss_sum += self._train_step(batch) * batch.num_global_seeds
-            compute_s += time.perf_counter() - begin_s
-            sample_s, fetch_s = sample_s + batch.sample_s, fetch_s + batch.fetch_s
-            steps, num_seeds = steps + 1, num_seeds + batch.seeds.numel()
-            if on_step is not None:
-                on_step()
-        seconds, gradients_s = time.perf_counter() - started_s, self._gradients.wait_s
-        own = [loss_sum, num_seeds, seconds, sample_s, fetch_s, compute_s, gradients_s]
-        loss_sum, num_seeds, *times = metrics.global_sum(self._ctx.comm, own)
-        seconds, sample_s, fetch_s, compute_s, gradients_s = (total / self._ctx.world_size for total in times)
-        return EpochStats(
-            epoch=epoch, loss=loss_sum / num_seeds, steps=steps, seconds=seconds, sample_s=sample_s, fetch_s=fetch_s,
-            wait_s=seconds - compute_s, compute_s=compute_s - gradients_s, gradients_s=gradients_s,
-        )  # fmt: skip
+            stop = on_step(batch) is True
+            self._meter.hook_s += time.perf_counter() - begin_s
+            if stop:
+                batches.close()
+                break
+        return self.totals().stats(epoch)
+
+    def totals(self) -> EpochTotals:
+        """The epoch so far, what was carried into it included.
+
+        Collective: every rank must call this, after the same step.
+        """
+        return self._carried + self._meter.totals(self._ctx.comm)
+
+    def state(self) -> dict[str, Any]:
+        """{"model", "optimizer", "kind"}: what a checkpoint needs of them; the tensors are the live ones."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "kind": type(self._optimizer).__name__,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from another trainer's `state()`.
+
+        Collective: every rank must call this, with the same state.
+
+        Raises:
+          ValueError: it is that of another model or optimizer.
+        """
+        _check_same_model(self.model.state_dict(), state["model"])
+        if state["kind"] != type(self._optimizer).__name__:
+            raise ValueError(
+                f"the optimizer was {state['kind']} and is {type(self._optimizer).__name__}; pass the same kind."
+            )
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._rehearse = True
 
     def evaluate(self, loader: DistLoader) -> float:
         """Share of the split's seeds that the model classifies correctly: over all ranks, exact.
@@ -107,18 +143,35 @@ class Trainer:
         correct, total = metrics.global_count(self._ctx.comm, [correct, total])
         return correct / total
 
-    def _in_step(self, batches: Iterable[MiniBatch]) -> Iterator[MiniBatch]:
+    def _in_step(self, batches: Iterable[MiniBatch]) -> Generator[MiniBatch, None, None]:
         """The batches; while one is in use, errors of collectives name its step."""
-        for batch in batches:
-            self._ctx.comm.step = batch.step
-            yield batch
-        self._ctx.comm.step = -1
+        try:
+            for batch in batches:
+                self._ctx.comm.step = batch.step
+                yield batch
+        finally:
+            self._ctx.comm.step = -1
+
+    def _timed_step(self, batch: MiniBatch) -> None:
+        begin_s, meter = time.perf_counter(), self._meter
+        if self._rehearse:
+            self._gradients.rehearse(lambda: self._loss(batch, batch.features))
+            self._rehearse = False
+        meter.loss_sum += self._train_step(batch) * batch.num_global_seeds
+        meter.compute_s += time.perf_counter() - begin_s
+        meter.gradients_s = self._gradients.wait_s
+        meter.sample_s, meter.fetch_s = meter.sample_s + batch.sample_s, meter.fetch_s + batch.fetch_s
+        meter.steps, meter.num_seeds = meter.steps + 1, meter.num_seeds + batch.seeds.numel()
+
+    def _loss(self, batch: MiniBatch, features: Tensor) -> Tensor:
+        """This rank's share of the step's loss."""
+        with self._precision():
+            logits = self._gradients.module(batch.mfgs, features)
+            return metrics.seed_loss(logits, batch.labels, batch.num_global_seeds)
 
     def _train_step(self, batch: MiniBatch) -> float:
         """One optimizer step; returns this rank's share of the loss. The batch loses its features."""
-        with self._precision():
-            logits = self._gradients.module(batch.mfgs, _take_features(batch))
-            loss = metrics.seed_loss(logits, batch.labels, batch.num_global_seeds)
+        loss = self._loss(batch, _take_features(batch))
         self._optimizer.zero_grad(set_to_none=True)
         self._gradients.backward(loss)
         self._optimizer.step()
@@ -133,3 +186,12 @@ def _take_features(batch: MiniBatch) -> Tensor:
     features, batch.features = batch.features, None
     assert features is not None  # the loader fetched them
     return features
+
+
+def _check_same_model(now: Mapping[str, Tensor], then: Mapping[str, Tensor]) -> None:
+    """Refuse parameters and buffers of other names or shapes."""
+    shapes = [{name: tuple(tensor.shape) for name, tensor in state.items()} for state in (now, then)]
+    for name in sorted(shapes[0].keys() | shapes[1].keys()):
+        is_now, was_then = (found.get(name, "missing") for found in shapes)
+        if is_now != was_then:
+            raise ValueError(f"another model: {name} was {was_then} and is {is_now}; build the model that was saved.")
