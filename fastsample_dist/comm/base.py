@@ -23,7 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fastsample_dist.comm.board import StatusBoard, Watch
+from fastsample_dist.comm.board import StatusBoard, Watch, describe
 from fastsample_dist.comm.checks import check_counts, check_reduce, check_rows
 from fastsample_dist.comm.counters import Counters
 from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline, check_timeout_s
@@ -298,11 +298,13 @@ class Communicator(ABC):
 
     # ---- limits, counts, end ----
 
-    def watch(self, board: StatusBoard) -> None:
-        """Publish every collective on `board` from now on, and name who is missing when a deadline passes.
+    @property
+    def watch(self) -> Watch:
+        """What publishes, traces and diagnoses the collectives; shared in part with duplicates."""
+        return self._watch
 
-        Call it before `duplicate`. The board is closed with this communicator.
-        """
+    def watch_with(self, board: StatusBoard) -> None:
+        """Publish every collective on `board`, which is closed with this communicator. Call it before `duplicate`."""
         self._watch = Watch(self.rank, board)
 
     @property
@@ -408,7 +410,7 @@ class Communicator(ABC):
 
     def _where(self, collective: str, purpose: str) -> str:
         when = f"step {self.step}" if self.step >= 0 else "outside a step"
-        return f"rank {self.rank}, {when}: {_what(collective, purpose)}"
+        return f"rank {self.rank}, {when}: {describe(collective, purpose)}"
 
     @contextmanager
     def _collective(self, collective: str, purpose: str) -> Iterator[Deadline]:
@@ -421,7 +423,7 @@ class Communicator(ABC):
         if self._closed:
             raise RuntimeError(f"{where} refused: this communicator is closed.")
         self._idle.clear()
-        self._watch.publish(self.step, _what(collective, purpose))
+        self._watch.enter(self.step, describe(collective, purpose))
         deadline = Deadline(self.timeout_s, self._aborted)
         try:
             yield deadline
@@ -432,6 +434,7 @@ class Communicator(ABC):
             self._failure = f"{where} was interrupted"
             raise
         finally:
+            self._watch.leave()
             self._idle.set()
 
     def _exchange_pairs(self, pairs: list[tuple[int, int]], deadline: Deadline) -> list[tuple[int, int]]:
@@ -492,7 +495,3 @@ class Communicator(ABC):
     def _count_both_ways(self, purpose: str, nbytes: int) -> None:
         moved = nbytes if self.world_size > 1 else 0
         self._counters.add(purpose, moved, moved)
-
-
-def _what(collective: str, purpose: str) -> str:
-    return collective if purpose == collective else f"{collective} of {purpose}"

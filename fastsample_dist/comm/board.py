@@ -21,6 +21,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError
+from fastsample_dist.comm.trace import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,11 @@ class Status:
     what: str
     calls: int
     at_s: float
+
+
+def describe(collective: str, purpose: str) -> str:
+    """How a collective is called in messages: "all_reduce of gradients", or "barrier" when that is its purpose."""
+    return collective if purpose == collective else f"{collective} of {purpose}"
 
 
 class StatusBoard(ABC):
@@ -177,8 +184,17 @@ class FileBoard(StatusBoard):
             self._memory = None
 
 
+@dataclass
+class _Run:
+    """What the watches of a communicator and its duplicates share."""
+
+    board: StatusBoard | None
+    trace: Trace | None = None
+    last_lane: int = 0
+
+
 class Watch:
-    """One communicator's side of the board: it counts and publishes, and asks when a deadline has passed.
+    """One communicator's eyes: publishes its collectives on the board, notes them in a trace, diagnoses a deadline.
 
     Args:
       rank: this rank.
@@ -186,35 +202,56 @@ class Watch:
     """
 
     def __init__(self, rank: int, board: StatusBoard | None = None) -> None:
-        self._rank, self._board, self._lane, self._calls = rank, board, 0, 0
-        self._lanes = [0]  # highest lane of the run; shared with the watches of duplicates
+        self._rank, self._run, self._lane, self._calls = rank, _Run(board), 0, 0
+        self._entered = ("", 0, -1)  # collective, when (ns), step
 
     def of_duplicate(self) -> Watch:
         """The watch of a duplicate, with the run's next lane. All ranks make duplicates in the same order."""
-        other = Watch(self._rank, self._board)
-        self._lanes[0] += 1
-        other._lane, other._lanes = self._lanes[0], self._lanes
+        other = Watch(self._rank)
+        self._run.last_lane += 1
+        other._run, other._lane = self._run, self._run.last_lane
         return other
 
-    def publish(self, step: int, what: str) -> None:
+    @property
+    def trace(self) -> Trace | None:
+        """Where collectives and stages of the run are noted; setting it holds for the duplicates too."""
+        return self._run.trace
+
+    @trace.setter
+    def trace(self, trace: Trace | None) -> None:
+        self._run.trace = trace
+
+    def span(self, name: str, step: int = -1) -> AbstractContextManager[None]:
+        """Note a stage of the run, if there is a trace."""
+        return nullcontext() if self._run.trace is None else self._run.trace.span(name, "stage", step)
+
+    def enter(self, step: int, what: str) -> None:
         """Say which collective this rank enters."""
         self._calls += 1
-        if self._board is not None:
-            self._board.publish(self._lane, Status(step, what, self._calls, time.time()))
+        self._entered = (what, time.perf_counter_ns(), step)
+        if self._run.board is not None:
+            self._run.board.publish(self._lane, Status(step, what, self._calls, time.time()))
+
+    def leave(self) -> None:
+        """The collective is over, well or not."""
+        if self._run.trace is not None:
+            what, begin_ns, step = self._entered
+            self._run.trace.add(what, "collective", begin_ns, step)
 
     def diagnosis(self, error: CollectiveError, deadline: Deadline) -> str:
         """Who is missing, as the end of a deadline's message; the table of all ranks goes to the log."""
-        if self._board is None or not isinstance(error, DeadlineError):
+        board = self._run.board
+        if board is None or not isinstance(error, DeadlineError):
             return ""
-        found, now_s = self._board.read(self._lane), time.time()
+        found, now_s = board.read(self._lane), time.time()
         logger.error("%s", _table(found, self._rank, deadline.elapsed_s, now_s))
         own = found[self._rank]
         return f" ({own if isinstance(own, str) else _blame(found, own, self._rank, now_s)})"
 
     def close(self) -> None:
         """Close the board; a duplicate's watch leaves it open."""
-        if self._board is not None and self._lane == 0:
-            self._board.close()
+        if self._run.board is not None and self._lane == 0:
+            self._run.board.close()
 
 
 def _table(found: list[Status | str], rank: int, waited_s: float, now_s: float) -> str:

@@ -207,7 +207,7 @@ def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, devi
     try:
         if info.world_size > 1:
             board, server = board_store(info, timeout_s)
-            comm.watch(StoreBoard(board, info.rank, info.world_size, server))
+            comm.watch_with(StoreBoard(board, info.rank, info.world_size, server))
         local_rank, local_world_size = _local_place(comm, info)
         return cls(comm, local_rank, local_world_size, _device(device, local_rank), info.launcher)
     except BaseException:
@@ -223,7 +223,7 @@ def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, device
         _check_mpi_world(mpi, info)
         comm = MPICommunicator.over_world(timeout_s)
         if comm.world_size > 1:
-            comm.watch(_shared_board(comm))
+            comm.watch_with(_shared_board(comm))
             comm.reset_stats()
         local_rank, local_world_size = _local_place(comm, info)
         return cls(comm, local_rank, local_world_size, _device(device, local_rank), info.launcher)

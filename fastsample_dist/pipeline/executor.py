@@ -72,10 +72,12 @@ class BatchMaker:
         """The complete mini-batch of one step. Collective: every rank must call this, for the same step."""
         self._comm.step = given.step
         started = time.perf_counter()
-        batch = self._sampler.sample(given.seeds, given.step)
+        with self._comm.watch.span("sample", given.step):
+            batch = self._sampler.sample(given.seeds, given.step)
         sampled = time.perf_counter()
         if self._features is not None:
-            batch.features = self._features.fetch(batch.input_nodes, self._feature_dtype)
+            with self._comm.watch.span("fetch", given.step):
+                batch.features = self._features.fetch(batch.input_nodes, self._feature_dtype)
         fetched = time.perf_counter()
         if self._data.labels is not None:
             batch.labels = self._data.labels_of(batch.seeds)

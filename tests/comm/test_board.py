@@ -68,7 +68,7 @@ def published(boards, calls_by_rank: dict[int, list[str]]) -> list[Watch]:
     watches = [Watch(rank, board) for rank, board in enumerate(boards)]
     for rank, calls in calls_by_rank.items():
         for what in calls:
-            watches[rank].publish(5, what)
+            watches[rank].enter(5, what)
     return watches
 
 
@@ -97,8 +97,8 @@ def test_only_a_deadline_is_diagnosed(boards):
 def test_a_duplicate_has_a_lane_of_its_own(boards):
     first = Watch(0, boards[0])
     second, third = first.of_duplicate(), first.of_duplicate()
-    first.publish(1, "a")
-    third.publish(2, "b")
+    first.enter(1, "a")
+    third.enter(2, "b")
     lanes = [boards[1].read(lane)[0] for lane in range(3)]
     assert [lanes[0].what, lanes[1], lanes[2].what] == ["a", "made none so far", "b"]
     second.close()
