@@ -1,6 +1,6 @@
 """Where the figures of every epoch go besides the screen: a file of JSON lines, TensorBoard.
 
-Only rank 0 writes: make the writers there. Figures are flat: {"epoch": 3, "loss": 0.71, "seconds": 4.2, "val_acc": ...}.
+Only rank 0 writes: make the writers there. Figures are flat, such as {"epoch": 3, "loss": 0.71, "seconds": 4.2}.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class JsonLinesWriter(FigureWriter):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._file = Path(path).open("a", encoding="utf-8")
+        self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 (close() closes it)
 
     def write(self, figures: Figures, step: int) -> None:
         """See FigureWriter."""
