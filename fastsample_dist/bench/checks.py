@@ -23,7 +23,7 @@ from pathlib import Path
 
 from fastsample_dist import __version__
 from fastsample_dist.bench.command import one_line, usable_cores
-from fastsample_dist.bench.harness import Job, find_mpirun, run_mpi_ranks, run_ranks
+from fastsample_dist.bench.harness import Job, find_mpirun, run_ranks
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.interface import VARIABLE, interface_of, source_address
 
@@ -248,7 +248,7 @@ def check_exchange(deadline_s: float, num_ranks: int = 2) -> list[Finding]:
     if mpirun is None or _version("mpi4py") is None:
         return [*findings, Finding(subject + "MPI", ABSENT, "not tried: mpirun or mpi4py is missing")]
     try:
-        return [*findings, _exchanged(subject + "MPI", run_mpi_ranks(job, mpirun))]
+        return [*findings, _exchanged(subject + "MPI", run_ranks(job, mpirun=mpirun))]
     except (RuntimeError, ValueError) as error:
         advice = "mpi4py must be built for the library of this mpirun; try mpirun -n 2 hostname; or use torchrun"
         return [*findings, Finding(subject + "MPI", WARNING, one_line(error), advice)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import torch
 
@@ -13,7 +14,7 @@ NUM_ROWS, ROW_VALUES = 2048, 64  # 512 KiB to every rank
 ROUNDS = 5
 
 
-def exchange(ctx: DistContext, settings: dict) -> dict:
+def exchange(ctx: DistContext, settings: dict, folder: Path) -> dict:
     """Exchange rows and sum a tensor. Collective: every rank must call this.
 
     Returns:

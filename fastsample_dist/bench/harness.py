@@ -60,7 +60,8 @@ class Job:
     """What the ranks do.
 
     Attributes:
-      task: "module:function", called on every rank as function(ctx, settings) -> JSON object.
+      task: "module:function", called on every rank as function(ctx, settings, folder) -> JSON object. The folder is
+        the job's own; what ranks leave there lives as long as the block of `ranks_ended`.
       settings: JSON objects, one per rank.
       deadline_s: seconds until every rank must have ended.
       timeout_s: of one collective.
@@ -79,21 +80,35 @@ class Job:
         return len(self.settings)
 
 
-def run_ranks(job: Job, hosts: Sequence[Host] = ()) -> list[dict]:
-    """Run a job under torch.distributed (one rank: without any launcher).
+def run_ranks(job: Job, hosts: Sequence[Host] = (), mpirun: str | None = None) -> list[dict]:
+    """What the task returned, by rank; see `ranks_ended`."""
+    with ranks_ended(job, hosts, mpirun) as (results, _):
+        return results
+
+
+@contextmanager
+def ranks_ended(job: Job, hosts: Sequence[Host] = (), mpirun: str | None = None) -> Iterator[tuple[list[dict], Path]]:
+    """Run a job to its end, and keep its folder for the block.
 
     Args:
       job: what to run.
       hosts: one per rank; none starts all ranks on this machine.
+      mpirun: this program starts the ranks on this machine; None: they run under torch.distributed, one rank
+        without any launcher.
     Returns:
-      What the task returned, by rank.
+      (what the task returned, by rank; the job's folder).
     Raises:
       ValueError: a rank refused its input.
       RuntimeError: a rank failed, ended without a word, or had not ended at the deadline; names it.
     """
+    with _folder(job) as folder:
+        yield (_run_torch(job, hosts, folder) if mpirun is None else _run_mpi(job, mpirun, folder)), folder
+
+
+def _run_torch(job: Job, hosts: Sequence[Host], folder: Path) -> list[dict]:
     assert not hosts or len(hosts) == job.world_size, "one host per rank"
-    with _folder(job) as folder, _Processes() as processes:
-        command = [sys.executable, "-m", "fastsample_dist.bench.rank", job.task, str(folder)]
+    command = [sys.executable, "-m", "fastsample_dist.bench.rank", job.task, str(folder)]
+    with _Processes() as processes:
         variables, store = _meeting_point(job.world_size, hosts)
         for rank in range(job.world_size):
             prefix = hosts[rank].prefix if hosts else ()
@@ -104,14 +119,8 @@ def run_ranks(job: Job, hosts: Sequence[Host] = ()) -> list[dict]:
         return results
 
 
-def run_mpi_ranks(job: Job, mpirun: str) -> list[dict]:
-    """Run a job under MPI; as `run_ranks`.
-
-    Args:
-      job: what to run.
-      mpirun: path of the program.
-    """
-    with _folder(job) as folder, _Processes(end_s=MPI_END_S) as processes:
+def _run_mpi(job: Job, mpirun: str, folder: Path) -> list[dict]:
+    with _Processes(end_s=MPI_END_S) as processes:
         command = [mpirun, "-n", str(job.world_size), sys.executable, "-m", "fastsample_dist.bench.rank"]
         own = _environment(job.threads) | MPI_AS_ROOT | MPI_UNBOUND
         processes.start([*command, job.task, str(folder)], own, folder / "rank-0.log")
@@ -178,9 +187,10 @@ def _watch(job: Job, folder: Path, processes: _Processes, names: list[str]) -> l
     for name, (process, log) in zip(names, processes.running, strict=True):
         if process.returncode not in (0, None):
             raise RuntimeError(f"{name} ended with exit code {process.returncode} and no result: {_tail(log)}")
-    for name, (process, log) in zip(names, processes.running, strict=True):
-        if process.returncode is None:
-            raise RuntimeError(f"{name} had not ended after {job.deadline_s:g} s and was killed: {_tail(log)}")
+    running = [entry for entry in zip(names, processes.running, strict=True) if entry[1][0].returncode is None]
+    if running:  # a rank that is done waits for the others: one without a result keeps it
+        name, (_, log) = min(running, key=lambda entry: (folder / f"{entry[0].replace(' ', '-')}.json").exists())
+        raise RuntimeError(f"{name} had not ended after {job.deadline_s:g} s and was killed: {_tail(log)}")
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(job.world_size)]
 
 

@@ -3,8 +3,8 @@
     python -m fastsample_dist.bench.rank module:function FOLDER
 
 The folder holds settings.json: {"timeout_s", "threads", "settings": [one per rank]}. The task is called as
-function(ctx, settings of this rank) and returns a JSON object, written to rank-<r>.json; what it raises goes to
-failed-<r>.json. Standard input is a pipe from the process that started the job: its end means that this process is
+function(ctx, settings of this rank, folder) and returns a JSON object, written to rank-<r>.json; what it raises goes
+to failed-<r>.json. Standard input is a pipe from the process that started the job: its end means that this process is
 gone, so the rank removes the folder and ends too.
 """
 
@@ -27,7 +27,7 @@ from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.train.memory import reuse_freed_memory
 
-Task = Callable[[DistContext, dict], dict]
+Task = Callable[[DistContext, dict, Path], dict]
 
 
 def find_task(name: str) -> Task:
@@ -49,12 +49,12 @@ def run_rank(task_name: str, folder: Path) -> None:
         task = find_task(task_name)
         with DistContext.from_env(timeout_s=job["timeout_s"]) as ctx:
             try:
-                result = task(ctx, job["settings"][ctx.rank])
+                result = task(ctx, job["settings"][ctx.rank], folder)
+                _write(folder / f"rank-{info.rank}.json", result)
             except BaseException as error:
                 told = True
                 _write(folder / f"failed-{info.rank}.json", _failure(error))  # before the others fail because of it
                 raise
-        _write(folder / f"rank-{info.rank}.json", result)
     except BaseException as error:
         if not told:
             _write(folder / f"failed-{info.rank}.json", _failure(error))

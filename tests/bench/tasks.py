@@ -1,0 +1,53 @@
+"""Tasks that ranks run in the tests of this room: some do what they should, the others are damaged on purpose."""
+
+import os
+import time
+from pathlib import Path
+
+from fastsample_dist.bench import verify_rank as verify_rank_module
+from fastsample_dist.bench.verify_rank import verify_rank
+from fastsample_dist.sampling.hybrid import HybridSampler
+from fastsample_dist.sampling.neighbor import NeighborSampler
+
+
+def greet(ctx, settings, folder):
+    (folder / f"left-{ctx.rank}").write_text(settings["word"])
+    return {"rank": ctx.rank, "world_size": ctx.world_size, "word": settings["word"]}
+
+
+def raise_on(ctx, settings, folder):
+    if ctx.rank == settings["rank"]:
+        raise (ValueError if settings["refusal"] else RuntimeError)(f"rank {ctx.rank} does not want")
+    ctx.comm.barrier()
+    return {}
+
+
+def exit_silently(ctx, settings, folder):
+    os._exit(7)
+
+
+def sleep_on(ctx, settings, folder):
+    Path(settings["file"] + str(ctx.rank)).write_text(f"{os.getpid()} {folder}")
+    if ctx.rank == settings["rank"]:
+        time.sleep(600)
+    return {}
+
+
+def verify_with_another_seed_on_rank_1(ctx, settings, folder):
+    """The hybrid sampler of rank 1 draws step 2 with the key of another step."""
+    true_sample = NeighborSampler.sample
+
+    def sample(self, seeds, step=0):
+        return true_sample(self, seeds, 1000 if step == 2 else step)
+
+    if ctx.rank == 1:
+        HybridSampler.sample = sample
+    return verify_rank(ctx, settings, folder)
+
+
+def verify_with_a_loss_too_large(ctx, settings, folder):
+    """Rank 0 counts its loss a hundred-thousandth too much."""
+    true_loss = verify_rank_module.seed_loss
+    if ctx.rank == 0:
+        verify_rank_module.seed_loss = lambda *args: true_loss(*args) * (1 + 1e-5)
+    return verify_rank(ctx, settings, folder)

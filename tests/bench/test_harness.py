@@ -1,0 +1,85 @@
+"""The harness: results of ranks, the failing rank's name, deadlines, and nothing left behind, whoever is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fastsample_dist.bench.harness import Job, find_mpirun, ranks_ended, run_ranks
+from fastsample_dist.testing import mpi_missing_reason
+
+TASKS = "tests.bench.tasks:"
+ROOT = Path(__file__).resolve().parents[2]
+BUSY_S = 200.0  # a deadline for machines that are busy
+
+
+def job(task, settings, **options):
+    return Job(task=TASKS + task, settings=settings, **{"deadline_s": BUSY_S, **options})
+
+
+def gone_within(seconds, pids):
+    end = time.monotonic() + seconds
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_rank_gets_its_settings_and_the_folder_lives_as_long_as_the_block(world_size):
+    settings = [{"word": f"word-{rank}"} for rank in range(world_size)]
+    with ranks_ended(job("greet", settings)) as (results, folder):
+        assert [(folder / f"left-{rank}").read_text() for rank in range(world_size)] == [s["word"] for s in settings]
+    assert results == [{"rank": r, "world_size": world_size, **settings[r]} for r in range(world_size)]
+    assert not folder.exists()
+
+
+def test_mpirun_gives_the_same():
+    if mpi_missing_reason() is not None:
+        pytest.skip(f"no MPI here: {mpi_missing_reason()}")
+    results = run_ranks(job("greet", [{"word": "a"}, {"word": "b"}]), mpirun=find_mpirun())
+    assert [(result["rank"], result["word"]) for result in results] == [(0, "a"), (1, "b")]
+
+
+@pytest.mark.parametrize(("refusal", "kind"), [(True, ValueError), (False, RuntimeError)])
+def test_the_rank_that_failed_first_is_named(refusal, kind):
+    with pytest.raises(kind, match="rank 1 does not want"):
+        run_ranks(job("raise_on", [{"rank": 1, "refusal": refusal}] * 2))
+
+
+def test_a_rank_that_ends_without_a_word_is_named():
+    with pytest.raises(RuntimeError, match="rank 0 ended with exit code 7 and no result"):
+        run_ranks(job("exit_silently", [{}]))
+
+
+def test_a_rank_that_is_late_is_named_and_killed(tmp_path):
+    file = str(tmp_path / "pid-")
+    with pytest.raises(RuntimeError, match="rank 1 had not ended after 25 s and was killed"):
+        run_ranks(job("sleep_on", [{"rank": 1, "file": file}] * 2, deadline_s=25.0, timeout_s=120.0))
+    assert gone_within(5.0, [int(path.read_text().split()[0]) for path in tmp_path.glob("pid-*")])
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_when_the_command_is_killed(tmp_path, how):
+    file = str(tmp_path / "pid-")
+    code = (
+        "from fastsample_dist.bench.command import sigterm_interrupts; "
+        "from fastsample_dist.bench.harness import Job, run_ranks\n"
+        f"with sigterm_interrupts(): run_ranks(Job(task={TASKS + 'sleep_on'!r}, "
+        f"settings=[{{'rank': rank, 'file': {file!r}}} for rank in (0, 1)]))"
+    )
+    command = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 120
+        while len([*tmp_path.glob("pid-*")]) < 2 and time.monotonic() < end:
+            time.sleep(0.1)
+        told = [path.read_text().split() for path in tmp_path.glob("pid-*")]
+        assert len(told) == 2
+    finally:
+        os.kill(command.pid, how)
+        command.wait()
+    assert gone_within(10.0, [int(pid) for pid, _ in told])
+    assert not Path(told[0][1]).exists()
