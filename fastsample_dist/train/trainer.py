@@ -171,10 +171,14 @@ class Trainer:
 
     def _train_step(self, batch: MiniBatch) -> float:
         """One optimizer step; returns this rank's share of the loss. The batch loses its features."""
-        loss = self._loss(batch, _take_features(batch))
+        watch, step = self._ctx.comm.watch, batch.step
+        with watch.span("forward", step):
+            loss = self._loss(batch, _take_features(batch))
         self._optimizer.zero_grad(set_to_none=True)
-        self._gradients.backward(loss)
-        self._optimizer.step()
+        with watch.span("backward", step):
+            self._gradients.backward(loss)
+        with watch.span("optimizer", step):
+            self._optimizer.step()
         return float(loss.detach())
 
     def _precision(self) -> torch.autocast:
