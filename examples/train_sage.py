@@ -8,6 +8,10 @@ One script for every launcher; each process is one rank and owns one part (or an
 
 Evaluation sees sampled neighbours, as many as --eval-fanouts says (the training fanouts by default; -1 is all).
 Rank 0 prints; what it reports of communication are its own counts, evaluation left out.
+
+With --checkpoint-dir the run saves itself every --checkpoint-every steps, at its end, and at Ctrl-C or SIGTERM, which
+then ends it with status 130 (a second Ctrl-C ends it at once). --resume goes on from the newest valid checkpoint; under
+torchrun --max-restarts a run whose rank was killed does so by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -32,9 +37,12 @@ from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.executor import SCHEMES
+from fastsample_dist.sampling.base import MiniBatch
+from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings
 from fastsample_dist.train.memory import reuse_freed_memory
 from fastsample_dist.train.metrics import CommStats, CommTally, EpochStats, payload_exchanges
 from fastsample_dist.train.models import GAT, GCN, GraphSAGE, check_fanouts
+from fastsample_dist.train.stop import StopSignal
 from fastsample_dist.train.trainer import PRECISIONS, Trainer
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
@@ -44,6 +52,8 @@ USER_ERRORS = (ValueError, OSError, ImportError)
 HEAD_START_S = 3.0
 FORWARD_S = 0.5  # for mpirun to pass on what was printed: an abort drops what is still under way
 REPORT_COLUMNS = 110  # of a file or a pipe
+STOPPED = 130  # exit status after Ctrl-C, as a shell reports it
+SHAPING_OPTIONS = ("model", "layers", "hidden", "heads", "dropout", "lr", "fanouts", "precision", "seed")
 
 
 class Parser(argparse.ArgumentParser):
@@ -91,7 +101,13 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--threads", type=count, help="per rank (default: the machine's cores divided among its ranks)")
     add("--timeout-s", type=float, default=600.0, help="longest wait for other ranks (default: %(default)s)")
     add("--json", metavar="FILE", type=Path, help="write the results here too")
+    add("--checkpoint-dir", metavar="DIR", type=Path, help="save the run here (default: it is not saved)")
+    add("--checkpoint-every", metavar="STEPS", type=count, default=100)
+    add("--keep", metavar="K", type=count, default=3, help="checkpoints that stay (default: %(default)s)")
+    add("--resume", action="store_true", help="go on from the newest valid checkpoint in --checkpoint-dir, if any")
     args = parser.parse_args(argv)
+    if args.resume and args.checkpoint_dir is None:
+        parser.error("--resume needs the --checkpoint-dir to resume from")
     args.eval_fanouts = args.eval_fanouts or args.fanouts
     return args
 
@@ -146,43 +162,99 @@ def make_trainer(args: argparse.Namespace, data: DistData) -> Trainer:
     return Trainer(model, torch.optim.Adam(model.parameters(), lr=args.lr), data.ctx, precision=args.precision)
 
 
-def train(args: argparse.Namespace, ctx: DistContext) -> None:
-    """Train, evaluate and report. Collective: every rank must call this."""
+def begin_checkpoints(
+    args: argparse.Namespace, trainer: Trainer, loader: DistLoader, stop: StopSignal | None, console: Console
+) -> Checkpointer | None:
+    """What saves the run, taken up where an earlier one stands; None without --checkpoint-dir."""
+    if args.checkpoint_dir is None:
+        return None
+    options = {name: getattr(args, name) for name in SHAPING_OPTIONS}
+    settings = CheckpointSettings(
+        directory=args.checkpoint_dir, every=args.checkpoint_every, keep=args.keep, options=options
+    )
+    checkpoints = Checkpointer(trainer, loader, settings, stop)
+    attempt = parse_environment(os.environ).attempt
+    resumed = checkpoints.begin(resume=args.resume, attempt=attempt)
+    if resumed is not None:
+        console.print(f"resumed from {resumed.path}: epoch {resumed.epoch + 1}, {resumed.step} steps done")
+        if resumed.world_size != loader.data.ctx.world_size:
+            console.print(f"it was written by {resumed.world_size} rank(s), now there are {loader.data.ctx.world_size}")
+    elif args.resume or attempt > 0:
+        console.print(f"no checkpoint in {args.checkpoint_dir}: starting from the beginning")
+    return checkpoints
+
+
+def train(args: argparse.Namespace, ctx: DistContext) -> int:
+    """Train, evaluate and report; returns the exit status. Collective: every rank must call this."""
     threads = set_threads(args.threads, ctx)
     data = open_data(args, ctx)
     loaders, trainer = make_loaders(args, data), make_trainer(args, data)
     console = make_console(ctx)
-    steps = args.epochs * len(loaders["train"])
     console.print(f"{args.model} on {data.manifest.name}: {data.num_nodes} nodes, {data.manifest.num_edges} edges")
-    console.print(f"{args.scheme}, {ctx.world_size} rank(s), {threads} thread(s) each, {steps} steps")
-
-    training, evaluation = CommTally(ctx.comm), CommTally(ctx.comm)
-    epochs, accuracy = [], {"val": None, "test": None}
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(args.model, total=steps)
-        for number in range(1, args.epochs + 1):
-            with training:
-                stats = trainer.run_epoch(loaders["train"], on_step=lambda _: progress.advance(bar))
-            epochs.append(asdict(stats))
-            if "val" in loaders and (number % args.eval_every == 0 or number == args.epochs):
-                with evaluation:
-                    accuracy["val"] = epochs[-1]["val_acc"] = trainer.evaluate(loaders["val"])
-            console.print(f"epoch {number}/{args.epochs}  {epoch_line(stats, epochs[-1].get('val_acc'))}")
+    with nullcontext() if args.checkpoint_dir is None else StopSignal() as stop:
+        checkpoints = begin_checkpoints(args, trainer, loaders["train"], stop, console)
+        steps = sum(map(loaders["train"].num_steps, range(loaders["train"].epoch, args.epochs)))
+        console.print(f"{args.scheme}, {ctx.world_size} rank(s), {threads} thread(s) each, {steps} steps")
+        epochs = [] if checkpoints is None else checkpoints.kept.setdefault("epochs", [])
+        tallies = {"training": CommTally(ctx.comm), "evaluation": CommTally(ctx.comm)}
+        run_epochs(args, trainer, loaders, checkpoints, epochs=epochs, tallies=tallies, console=console)
+        if checkpoints is not None and checkpoints.stopped:
+            console.print(f"stopped; --resume goes on from {checkpoints.last_path or 'the beginning'}")
+            return STOPPED
+    training, evaluation = tallies["training"].stats, tallies["evaluation"]
+    accuracy = {"val": next((epoch["val_acc"] for epoch in epochs[::-1] if "val_acc" in epoch), None), "test": None}
     if "test" in loaders:
         with evaluation:
             accuracy["test"] = trainer.evaluate(loaders["test"])
         fanouts = ",".join(map(str, args.eval_fanouts))
         console.print(f"test accuracy {accuracy['test']:.4f} (over all ranks; neighbours sampled with {fanouts})")
-    if ctx.world_size > 1:
-        console.print(comm_table(training.stats, steps))
-        console.print(f"payload exchanges per step: {payload_exchanges(training.stats) / steps:g}")
+    if ctx.world_size > 1 and steps > 0:
+        console.print(comm_table(training, steps))
+        console.print(f"payload exchanges per step: {payload_exchanges(training) / steps:g}")
     if args.json is not None and ctx.rank == 0:
+        options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
         results = {
             "epochs": epochs, "val_acc": accuracy["val"], "test_acc": accuracy["test"], "world_size": ctx.world_size,
-            "scheme": args.scheme, "steps": steps, "comm": training.stats, "comm_evaluation": evaluation.stats,
-            "threads": threads, "options": {**vars(args), "json": str(args.json)},
+            "scheme": args.scheme, "steps": steps, "comm": training, "comm_evaluation": evaluation.stats,
+            "threads": threads, "options": options,
         }  # fmt: skip
         write_json(args.json, results)
+    return 0
+
+
+def run_epochs(
+    args: argparse.Namespace,
+    trainer: Trainer,
+    loaders: dict[str, DistLoader],
+    checkpoints: Checkpointer | None,
+    *,
+    epochs: list[dict],
+    tallies: dict[str, CommTally],
+    console: Console,
+) -> None:
+    """The epochs still to come, each reported and added to `epochs`. Collective: every rank must call this."""
+    loader = loaders["train"]
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(args.model, total=sum(map(loader.num_steps, range(loader.epoch, args.epochs))))
+
+        def on_step(batch: MiniBatch) -> bool:
+            progress.advance(bar)
+            return checkpoints is not None and checkpoints.after_step(batch)
+
+        for number in range(loader.epoch + 1, args.epochs + 1):
+            with tallies["training"]:
+                stats = trainer.run_epoch(loader, on_step, carried=checkpoints and checkpoints.carried)
+            if checkpoints is not None and checkpoints.stopped:
+                return
+            epochs.append(asdict(stats))
+            if "val" in loaders and (number % args.eval_every == 0 or number == args.epochs):
+                with tallies["evaluation"]:
+                    epochs[-1]["val_acc"] = trainer.evaluate(loaders["val"])
+            console.print(f"epoch {number}/{args.epochs}  {epoch_line(stats, epochs[-1].get('val_acc'))}")
+            if checkpoints is not None and checkpoints.end_epoch():
+                return
+    if checkpoints is not None:
+        checkpoints.save()
 
 
 def make_console(ctx: DistContext) -> Console:
@@ -242,14 +314,13 @@ def main(argv: list[str] | None = None) -> int:
         return refuse(error, rank)
     with ctx:
         try:
-            train(args, ctx)
+            return train(args, ctx)
         except USER_ERRORS as error:
             status = refuse(error, rank)
             if ctx.comm.abort_ends_process:  # under MPI nothing else ends the other ranks
                 time.sleep(FORWARD_S)
                 ctx.comm.abort()
             raise SystemExit(status) from error
-    return 0
 
 
 if __name__ == "__main__":

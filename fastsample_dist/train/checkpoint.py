@@ -1,0 +1,290 @@
+"""Checkpointer: saves a run every so many steps and when it is stopped, and takes it up again.
+
+A checkpoint holds the model, the optimizer, where the loader stands (position.py: the seeds of the epoch still to come,
+by original id), the epoch's totals so far, every rank's torch generators, what the caller wants kept, and what the
+run is: partition, world size, options. Sampling, dropout and shuffling draw from counter-based generators keyed by
+(rng_seed, step) and (rng_seed, epoch, rank), so their state is the position itself.
+
+Rank 0 alone reads and writes files; what it read goes to the others by broadcast, so the directory may be on its
+machine only. On the same world size the parameters become those of a run that was never interrupted, bit for bit; on
+another each remaining seed of the epoch is seen exactly once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastsample_dist.comm.base import Communicator
+from fastsample_dist.graph.manifest import Manifest
+from fastsample_dist.pipeline.data import agree
+from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition
+from fastsample_dist.sampling.base import MiniBatch
+from fastsample_dist.train.checkpoint_files import CheckpointFiles
+from fastsample_dist.train.metrics import EpochTotals
+from fastsample_dist.train.stop import StopSignal
+from fastsample_dist.train.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSettings:
+    """Where and when to save, and what must be the same when the run is taken up again.
+
+    Attributes:
+      directory: of this run's checkpoints and no other's.
+      every: steps between two checkpoints, at least 1.
+      keep: how many of the newest stay, at least 1.
+      options: what shapes the run (learning rate, fanouts, seed, ...), as JSON values; a checkpoint made with others
+        is refused. The world size and the batch size need not be among them.
+    Raises:
+      ValueError: every is below 1.
+    """
+
+    directory: Path
+    every: int = 100
+    keep: int = 3
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every is {self.every}; expected at least 1 step between two checkpoints.")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a run was taken up from.
+
+    Attributes:
+      path: the checkpoint, as rank 0 names it.
+      epoch, step: the epoch under way and the global step of the next batch.
+      world_size: of the run that wrote it.
+    """
+
+    path: str
+    epoch: int
+    step: int
+    world_size: int
+
+
+class Checkpointer:
+    """Saves and restores one trainer with one loader.
+
+    Args:
+      trainer: whose model and optimizer are saved.
+      loader: of the train split.
+      settings: where, when, what.
+      stop: asked after every step whether to stop.
+    Attributes:
+      kept: the caller's own values (JSON), saved with every checkpoint and given back by `begin`.
+      carried: totals of the part of the epoch that was done before; for Trainer.run_epoch.
+      stopped: all ranks have agreed to stop, and the checkpoint is written.
+      last_path: on rank 0, the newest checkpoint that is known to be good; None before the first.
+    """
+
+    def __init__(
+        self, trainer: Trainer, loader: DistLoader, settings: CheckpointSettings, stop: StopSignal | None = None
+    ) -> None:
+        self.kept: dict[str, Any] = {}
+        self.carried = EpochTotals()
+        self.stopped = False
+        self.last_path: Path | None = None
+        self._trainer, self._loader, self._settings = trainer, loader, settings
+        self._stop = stop or StopSignal()
+        self._ctx = loader.data.ctx
+        self._files = CheckpointFiles(settings.directory, settings.keep)
+        self._epoch = self._step = 0
+        self._saved_step = -1
+        self._in_epoch = False  # after a step of an epoch that has not been ended
+
+    def begin(self, *, resume: bool, attempt: int = 0) -> Resumed | None:
+        """Go on from the newest valid checkpoint, or start afresh.
+
+        Collective: every rank must call this, with the same arguments, before the first step.
+
+        Args:
+          resume: go on from whatever checkpoint is there. Without it the directory must hold none.
+          attempt: which restart of this launch this is (LaunchInfo.attempt). From the first on, the run goes on from
+            the checkpoints of its earlier attempts without being told to.
+        Returns:
+          What it goes on from; None: it starts afresh.
+        Raises:
+          ValueError: on all ranks: the directory cannot be written or holds another run's checkpoints, none of them is
+            valid, or the one to go on from is of another partition, model, optimizer or options.
+        """
+        found = agree(self._ctx, lambda: self._choose(resume, attempt) if self._ctx.rank == 0 else None)
+        path, content = _share(self._ctx.comm, found)
+        if content is None:
+            return None
+        agree(self._ctx, lambda: self._check(path, content))
+        self._restore(path, content)
+        return Resumed(path, content["epoch"], content["step"], content["world_size"])
+
+    def after_step(self, batch: MiniBatch) -> bool:
+        """Save when it is time to; for Trainer.run_epoch's `on_step`.
+
+        Collective: every rank must call this, after every step.
+
+        Returns:
+          Whether all ranks stop here. A checkpoint of this step is then written, or a warning says why not.
+        """
+        self._epoch, self._step, self._in_epoch = batch.epoch, batch.step + 1, True
+        self.stopped = self._stop.agreed(self._ctx.comm)
+        if self.stopped or self._step % self._settings.every == 0:
+            self.save()
+        return self.stopped
+
+    def end_epoch(self) -> bool:
+        """Say that an epoch is done, with all that the caller keeps of it.
+
+        Collective: every rank must call this.
+
+        Returns:
+          Whether all ranks stop here, as `after_step`.
+        """
+        self.carried = EpochTotals()
+        self._epoch, self._in_epoch, self._saved_step = self._epoch + 1, False, -1
+        self.stopped = self._stop.agreed(self._ctx.comm)
+        if self.stopped:
+            self.save()
+        return self.stopped
+
+    def save(self) -> None:
+        """Write a checkpoint of the step done last, unless there is one already.
+
+        When it cannot be written, that is a warning on rank 0: training goes on, the earlier checkpoints are as they
+        were.
+
+        Collective: every rank must call this, after the same step.
+        """
+        if self._saved_step == self._step:
+            return
+        self._saved_step = self._step
+        position = self._loader.position(self._epoch, self._step)
+        totals = self._trainer.totals() if self._in_epoch else self.carried
+        generators = self._ctx.comm.all_gather_object(_generator_states(self._ctx.device), purpose=PURPOSE)
+        if self._ctx.rank > 0:
+            return
+        content = {
+            **self._identity(),
+            "world_size": self._ctx.world_size,
+            "launch": launch_id(os.environ),
+            "state": self._trainer.state(),
+            "epoch": position.epoch,
+            "step": position.step,
+            "step_in_epoch": totals.steps,
+            "remaining": position.remaining,
+            "totals": asdict(totals),
+            "generators": generators,
+            "kept": self.kept,
+        }
+        try:
+            self.last_path = self._files.write(position.step, content)
+        except RuntimeError as error:
+            logger.warning("%s", error)
+
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint and the run that goes on from it must have in common."""
+        manifest = self._loader.data.manifest
+        return {
+            "graph": manifest.name,
+            "num_parts": manifest.num_parts,
+            "partition": fingerprint(manifest),
+            "options": dict(self._settings.options),
+        }
+
+    def _choose(self, resume: bool, attempt: int) -> tuple[Path, dict[str, Any]] | None:
+        """On rank 0: the checkpoint to go on from."""
+        self._files.prepare()
+        found = self._files.newest() if resume or attempt > 0 else None
+        of_this_launch = found is not None and found[1]["launch"] == launch_id(os.environ)
+        if resume or of_this_launch:
+            return found
+        if paths := self._files.paths():
+            raise ValueError(
+                f"{self._settings.directory} holds checkpoints already, up to {paths[-1].name}; resume from them, or "
+                "choose another directory."
+            )
+        return None
+
+    def _check(self, path: str, content: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another run."""
+        now = self._identity()
+        if content["partition"] != now["partition"]:
+            raise ValueError(
+                f"{path} was made on another partition ({content['graph']}, {content['num_parts']} parts) than "
+                f"{self._loader.data.path} ({now['graph']}, {now['num_parts']} parts); pass that one, or start in "
+                "another checkpoint directory."
+            )
+        for name in sorted(content["options"].keys() | now["options"].keys()):
+            then, is_now = (json.dumps(found["options"].get(name)) for found in (content, now))
+            if then != is_now:
+                raise ValueError(
+                    f"{path} was made with {name} {then} but this run has {name} {is_now}; pass the same, or start in "
+                    "another checkpoint directory."
+                )
+
+    def _restore(self, path: str, content: dict[str, Any]) -> None:
+        try:
+            self._trainer.load_state(content["state"])
+            self._loader.resume(LoaderPosition(content["epoch"], content["step"], content["remaining"]))
+        except ValueError as error:
+            raise ValueError(f"{path} does not fit: {error}") from error
+        if content["world_size"] == self._ctx.world_size:
+            _set_generator_states(content["generators"][self._ctx.rank], self._ctx.device)
+        self.kept, self.carried = content["kept"], EpochTotals(**content["totals"])
+        self._epoch, self._step, self._saved_step = content["epoch"], content["step"], content["step"]
+        self.last_path = Path(path)
+
+
+def fingerprint(manifest: Manifest) -> str:
+    """What identifies a partition: the SHA-256 over its ranges and its files' hashes."""
+    hashes = {name: record["sha256"] for name, record in manifest.files.items()}
+    text = json.dumps([manifest.part_ranges, hashes], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def launch_id(environ: Mapping[str, str]) -> str:
+    """What all attempts of one launch by torchrun share, on the machine of rank 0: its run id, or else its agent."""
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
+    return run_id if run_id != "none" else f"{socket.gethostname()}:{os.getppid()}"
+
+
+def _share(comm: Communicator, found: tuple[Path, dict[str, Any]] | None) -> tuple[str, dict[str, Any] | None]:
+    """Rank 0's checkpoint on all ranks."""
+    buffer = io.BytesIO()
+    if found is not None:
+        torch.save(found[1], buffer)
+    told = comm.all_gather_object((str(found[0]) if found else "", buffer.tell()), purpose=PURPOSE)
+    path, num_bytes = told[0]
+    if num_bytes == 0:
+        return path, None
+    payload = torch.empty(num_bytes, dtype=torch.uint8)
+    if found is not None:
+        payload.copy_(torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8))
+    comm.broadcast(payload, purpose=PURPOSE)
+    return path, torch.load(io.BytesIO(payload.numpy()), map_location="cpu", weights_only=True)
+
+
+def _generator_states(device: torch.device) -> dict[str, torch.Tensor]:
+    """torch's own generators: nothing here draws from them, but a model may."""
+    states = {"cpu": torch.get_rng_state()}
+    return states | {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else states
+
+
+def _set_generator_states(states: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

@@ -1,0 +1,64 @@
+"""StopSignal: Ctrl-C and SIGTERM end training between two steps, at the same step on every rank.
+
+A signal reaches the ranks at different moments, or one rank alone. The handler only takes note; after a step the ranks
+compare notes with one small collective and stop when any of them was signalled.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+
+import torch
+
+from fastsample_dist.comm.base import Communicator
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+REPEAT_S = 2.0
+"""Launchers pass a signal on that the terminal has sent already; one that comes later means "at once"."""
+
+
+class StopSignal:
+    """Within a `with` block, takes note of SIGINT and SIGTERM. A second one, REPEAT_S later, has its usual effect.
+
+    Outside the main thread, where Python allows no handlers, signals keep their effect and only `request` is noted.
+    """
+
+    def __init__(self) -> None:
+        self._noted_s: float | None = None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> StopSignal:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._before:
+            number, handler = self._before.popitem()
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    @property
+    def requested(self) -> bool:
+        """Whether this rank was asked to stop."""
+        return self._noted_s is not None
+
+    def request(self) -> None:
+        """Stop as if a signal had come."""
+        self._noted_s = time.monotonic() if self._noted_s is None else self._noted_s
+
+    def agreed(self, comm: Communicator) -> bool:
+        """Whether any rank was asked to stop: the same answer on all. Purpose "stop", 8 bytes.
+
+        Collective: every rank must call this, after the same step.
+        """
+        asked = torch.tensor([self.requested], dtype=torch.int64)
+        return bool(comm.all_reduce(asked, op="max", purpose="stop").item())
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self._noted_s is not None and time.monotonic() - self._noted_s > REPEAT_S:
+            self.__exit__()
+            signal.raise_signal(number)
+        self.request()
