@@ -29,7 +29,7 @@ build: $(VENV)/.built
 $(VENV)/.torch:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python %d.%d found, 3.10 or newer expected; set PYTHON" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --upgrade pip "setuptools>=70.1" wheel "cmake>=3.18"
+	$(PIP) --upgrade pip "setuptools>=77" wheel "cmake>=3.18"
 	$(PIP) "$(TORCH)" numpy
 	touch $@
 

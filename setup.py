@@ -11,12 +11,9 @@ import sys
 from pathlib import Path
 
 from setuptools import Distribution, Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-try:
-    from setuptools.command.bdist_wheel import bdist_wheel
-except ImportError:  # setuptools < 70.1 leaves the command to the wheel package
-    from wheel.bdist_wheel import bdist_wheel
 
 ROOT = Path(__file__).resolve().parent
 LIBRARIES = ("libfastsample.so", "libfastsample_cuda.so")
