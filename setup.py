@@ -14,7 +14,6 @@ from setuptools import Distribution, Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-
 ROOT = Path(__file__).resolve().parent
 LIBRARIES = ("libfastsample.so", "libfastsample_cuda.so")
 
