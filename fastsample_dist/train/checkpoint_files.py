@@ -13,6 +13,7 @@ import io
 import json
 import logging
 import os
+import pickle
 import re
 import tempfile
 from contextlib import suppress
@@ -150,7 +151,7 @@ def decode(path: Path) -> dict[str, Any]:
 
     Raises:
       DamagedCheckpointError: truncated, altered or not a checkpoint.
-      ValueError: written by a newer release.
+      ValueError: written by a newer release, or made by somebody else to run code.
       OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -165,7 +166,12 @@ def decode(path: Path) -> dict[str, Any]:
             f"{path} has checkpoint version {header['version']}; this release reads version {FORMAT_VERSION}; "
             "upgrade fastsample_dist."
         )
-    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    try:
+        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} holds more than tensors and plain values, so it is none of ours; move it away."
+        ) from error
 
 
 def _header(line: bytes) -> dict[str, Any]:
@@ -175,7 +181,8 @@ def _header(line: bytes) -> dict[str, Any]:
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT_NAME:
         raise DamagedCheckpointError("it does not begin like a checkpoint")
-    if not isinstance(header.get("version"), int) or not {"bytes", "sha256"} <= header.keys():
+    version = header.get("version")
+    if not isinstance(version, int) or version < 1 or not {"bytes", "sha256"} <= header.keys():
         raise DamagedCheckpointError("its first line lacks version, bytes or sha256")
     return header
 
