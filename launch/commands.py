@@ -82,6 +82,8 @@ def start_commands(options: LaunchOptions, placements: Sequence[Placement] | Non
     Args:
       options: how to start.
       placements: hosts and their ranks; None: this machine.
+    Raises:
+      ValueError: a host that mpirun cannot take.
     """
     if placements is None:
         agent = _mpirun(options, None) if options.mpirun else _torchrun(options, ["--standalone"], options.nproc, None)
@@ -168,8 +170,15 @@ def _mpirun(options: LaunchOptions, placements: Sequence[Placement] | None) -> l
     if placements is None:
         agent += ["--oversubscribe"] if options.oversubscribe else []
         return [*agent, "-n", str(options.nproc), *_rank_command(options, installed=False)]
+    for host in (placement.host for placement in placements):
+        if "@" in host.target or ":" in host.target:
+            raise ValueError(
+                f"{host.target} (line {host.line} of the hosts file) does not go with --mpi: mpirun takes names and IPv4 "
+                "addresses only; give the user with --ssh-option User=NAME, or leave out --mpi."
+            )
     hosts = ",".join(f"{placement.host.target}:{len(placement.ranks)}" for placement in placements)
     agent += ["--host", hosts, "--map-by", "slot", "--wdir", options.workdir]
+    agent += ["--mca", "plm_rsh_no_tree_spawn", "1"]  # daemons would start daemons with half of ssh's settings
     agent += ["--mca", "plm_rsh_agent", shlex.join((*options.ssh, *_ssh_settings(options)))]
     agent += [word for setting in options.env for word in ("-x", setting.partition("=")[0])]
     return [*agent, "-n", str(placements[-1].ranks.stop), *_rank_command(options, installed=True)]

@@ -18,6 +18,7 @@ from typing import TextIO
 from launch.guard import NOTE
 
 TRACEBACK = "Traceback (most recent call last):"
+_OPENING = re.compile(r"Traceback \(most recent call last\):|rank \d+ ends the run:")  # the latter of DistContext, MPI
 HOLD_S = 4.0
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of SGR; red is for errors
 RED = 31
@@ -106,7 +107,7 @@ class Screen:
             self._add_failure(rank, note[1], int(note[2]) if note[2] else signal_status(note[3]))
         elif rank in self._held:
             self._held[rank].lines.append(text)
-        elif text == TRACEBACK:
+        elif _OPENING.fullmatch(text):
             self._held[rank] = _Held(self._clock(), [text])
         else:
             self._show(rank, text, True)
