@@ -6,7 +6,8 @@ One script for every launcher; each process is one rank and owns one part (or an
     mpirun -n 2 python examples/train_sage.py --data PARTS
     python examples/train_sage.py --data PARTS
 
-Evaluation sees sampled neighbours, as many as --eval-fanouts says (the training fanouts by default; -1 is all).
+Evaluation sees sampled neighbours, as many as --eval-fanouts says (the training fanouts by default; -1 is all), or with
+--eval full all of them, layer by layer.
 Rank 0 prints; what it reports of communication are its own counts, evaluation left out.
 
 With --checkpoint-dir the run saves itself every --checkpoint-every steps, at its end, and at Ctrl-C or SIGTERM, which
@@ -17,12 +18,11 @@ torchrun --max-restarts a run whose rank was killed does so by itself.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -31,17 +31,20 @@ from typing import NoReturn
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.environment import parse_environment
+from fastsample_dist.comm.trace import Trace
 from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.executor import SCHEMES
 from fastsample_dist.sampling.base import MiniBatch
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings
+from fastsample_dist.train.inference import accuracy as full_accuracy
+from fastsample_dist.train.inference import layerwise
 from fastsample_dist.train.memory import reuse_freed_memory
-from fastsample_dist.train.metrics import CommStats, CommTally, EpochStats, payload_exchanges
+from fastsample_dist.train.metrics import CommTally, payload_exchanges
 from fastsample_dist.train.models import GAT, GCN, GraphSAGE, check_fanouts
+from fastsample_dist.train.report import EpochFigures, comm_table, epoch_line, make_console, write_json
 from fastsample_dist.train.stop import StopSignal
 from fastsample_dist.train.trainer import PRECISIONS, Trainer
 
@@ -51,7 +54,6 @@ USER_ERRORS = (ValueError, OSError, ImportError)
 # ranks see is printed once.
 HEAD_START_S = 3.0
 FORWARD_S = 0.5  # for mpirun to pass on what was printed: an abort drops what is still under way
-REPORT_COLUMNS = 110  # of a file or a pipe
 STOPPED = 130  # exit status after Ctrl-C, as a shell reports it
 SHAPING_OPTIONS = ("model", "layers", "hidden", "heads", "dropout", "lr", "fanouts", "precision", "seed")
 
@@ -69,6 +71,11 @@ def fanout_list(text: str) -> tuple[int, ...]:
         return tuple(int(item) for item in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of fanouts such as 15,10,5") from None
+
+
+def fanout_text(fanouts: tuple[int, ...]) -> str:
+    """(15, 10, 5) -> "15,10,5"."""
+    return ",".join(map(str, fanouts))
 
 
 def count(text: str) -> int:
@@ -96,11 +103,15 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--lr", type=float, default=0.006, help="of Adam (default: %(default)s)")
     add("--precision", choices=PRECISIONS, default="fp32", help="bf16 is autocast (default: %(default)s)")
     add("--eval-every", metavar="EPOCHS", type=int, default=1, help="0 never evaluates (default: %(default)s)")
+    add("--eval", choices=("sampled", "full"), default="sampled", help="neighbours in evaluation (default: sampled)")
     add("--prefetch", type=int, default=0, help="batches made ahead in the background (default: %(default)s)")
     add("--seed", type=int, default=0, help="of parameters, shuffling, sampling, dropout (default: %(default)s)")
     add("--threads", type=count, help="per rank (default: the machine's cores divided among its ranks)")
     add("--timeout-s", type=float, default=600.0, help="longest wait for other ranks (default: %(default)s)")
     add("--json", metavar="FILE", type=Path, help="write the results here too")
+    add("--jsonl", metavar="FILE", type=Path, help="add one JSON line per epoch to this file")
+    add("--tensorboard", metavar="DIR", type=Path, help="write the figures of every epoch for TensorBoard")
+    add("--trace", metavar="FILE", type=Path, help="write a timeline of all ranks in Chrome's trace format")
     add("--checkpoint-dir", metavar="DIR", type=Path, help="save the run here (default: it is not saved)")
     add("--checkpoint-every", metavar="STEPS", type=count, default=100)
     add("--keep", metavar="K", type=count, default=3, help="checkpoints that stay (default: %(default)s)")
@@ -119,23 +130,29 @@ def set_threads(threads: int | None, ctx: DistContext) -> int:
     return torch.get_num_threads()
 
 
-def check_writable(file: Path) -> None:
-    """Refuse a results file that could not be written, before any work is done."""
+def check_writable(option: str, file: Path) -> None:
+    """Refuse a file that could not be written, before any work is done."""
     try:
         if file.is_dir():
             raise IsADirectoryError(0, "it is a directory")
         with tempfile.TemporaryFile(dir=file.absolute().parent):
             return
     except OSError as error:
-        raise ValueError(f"--json {file} cannot be written ({error.strerror}); pass another file name.") from error
+        raise ValueError(f"{option} {file} cannot be written ({error.strerror}); pass another file name.") from error
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """All files that the options name."""
+    for option in ("json", "jsonl", "trace"):
+        if getattr(args, option) is not None:
+            check_writable(f"--{option}", getattr(args, option))
 
 
 def open_data(args: argparse.Namespace, ctx: DistContext) -> DistData:
     """The partition, after everything that can be refused without it."""
     for fanouts in (args.fanouts, args.eval_fanouts):
         check_fanouts(len(fanouts), args.layers)
-    if args.json is not None:
-        agree(ctx, lambda: check_writable(args.json) if ctx.rank == 0 else None)
+    agree(ctx, lambda: check_outputs(args) if ctx.rank == 0 else None)
     data = DistData.load(args.data, ctx)
     if data.features is None or data.labels is None:
         raise ValueError(f"{args.data} lacks features or labels; partition an input with features.npy and labels.npy.")
@@ -149,7 +166,7 @@ def make_loaders(args: argparse.Namespace, data: DistData) -> dict[str, DistLoad
         feature_dtype=torch.bfloat16 if args.precision == "bf16" else None,
     )  # fmt: skip
     loaders = {"train": make(args.fanouts, split="train")}
-    if args.eval_every > 0:
+    if args.eval_every > 0 and args.eval == "sampled":
         loaders |= {split: make(args.eval_fanouts, split=split, shuffle=False) for split in ("val", "test")}
     return loaders
 
@@ -184,12 +201,30 @@ def begin_checkpoints(
     return checkpoints
 
 
+def evaluate(
+    args: argparse.Namespace, trainer: Trainer, loaders: dict[str, DistLoader], splits: list[str]
+) -> dict[str, float]:
+    """Accuracy by split. Collective: every rank must call this."""
+    if args.eval == "sampled":
+        return {split: trainer.evaluate(loaders[split]) for split in splits}
+    data = loaders["train"].data
+    scores = layerwise(trainer.model, data, args.batch_size)
+    return {split: full_accuracy(scores, data, split) for split in splits}
+
+
+def last_known(epochs: list[dict], name: str) -> float | None:
+    """The latest epoch's figure of that name."""
+    return next((epoch[name] for epoch in reversed(epochs) if name in epoch), None)
+
+
 def train(args: argparse.Namespace, ctx: DistContext) -> int:
     """Train, evaluate and report; returns the exit status. Collective: every rank must call this."""
     threads = set_threads(args.threads, ctx)
     data = open_data(args, ctx)
     loaders, trainer = make_loaders(args, data), make_trainer(args, data)
     console = make_console(ctx)
+    if args.trace is not None:
+        ctx.comm.watch.trace = Trace.start(ctx.comm)
     console.print(f"{args.model} on {data.manifest.name}: {data.num_nodes} nodes, {data.manifest.num_edges} edges")
     with nullcontext() if args.checkpoint_dir is None else StopSignal() as stop:
         checkpoints = begin_checkpoints(args, trainer, loaders["train"], stop, console)
@@ -202,12 +237,15 @@ def train(args: argparse.Namespace, ctx: DistContext) -> int:
             console.print(f"stopped; --resume goes on from {checkpoints.last_path or 'the beginning'}")
             return STOPPED
     training, evaluation = tallies["training"].stats, tallies["evaluation"]
-    accuracy = {"val": next((epoch["val_acc"] for epoch in epochs[::-1] if "val_acc" in epoch), None), "test": None}
-    if "test" in loaders:
-        with evaluation:
-            accuracy["test"] = trainer.evaluate(loaders["test"])
-        fanouts = ",".join(map(str, args.eval_fanouts))
-        console.print(f"test accuracy {accuracy['test']:.4f} (over all ranks; neighbours sampled with {fanouts})")
+    accuracy = {split: last_known(epochs, f"{split}_acc") for split in ("val", "test")}
+    if args.eval_every > 0:
+        if accuracy["test"] is None:  # nothing was left to train
+            with evaluation:
+                accuracy |= evaluate(args, trainer, loaders, ["test"])
+        fanouts = (
+            "all neighbours" if args.eval == "full" else f"neighbours sampled with {fanout_text(args.eval_fanouts)}"
+        )
+        console.print(f"test accuracy {accuracy['test']:.4f} (over all ranks; {fanouts})")
     if ctx.world_size > 1 and steps > 0:
         console.print(comm_table(training, steps))
         console.print(f"payload exchanges per step: {payload_exchanges(training) / steps:g}")
@@ -219,6 +257,8 @@ def train(args: argparse.Namespace, ctx: DistContext) -> int:
             "threads": threads, "options": options,
         }  # fmt: skip
         write_json(args.json, results)
+    if ctx.comm.watch.trace is not None:
+        ctx.comm.watch.trace.write(args.trace, ctx.comm)
     return 0
 
 
@@ -233,8 +273,9 @@ def run_epochs(
     console: Console,
 ) -> None:
     """The epochs still to come, each reported and added to `epochs`. Collective: every rank must call this."""
-    loader = loaders["train"]
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    loader, ctx = loaders["train"], loaders["train"].data.ctx
+    figures = EpochFigures(ctx, jsonl=args.jsonl, tensorboard=args.tensorboard)
+    with closing(figures), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(args.model, total=sum(map(loader.num_steps, range(loader.epoch, args.epochs))))
 
         def on_step(batch: MiniBatch) -> bool:
@@ -247,51 +288,17 @@ def run_epochs(
             if checkpoints is not None and checkpoints.stopped:
                 return
             epochs.append(asdict(stats))
-            if "val" in loaders and (number % args.eval_every == 0 or number == args.epochs):
-                with tallies["evaluation"]:
-                    epochs[-1]["val_acc"] = trainer.evaluate(loaders["val"])
+            is_last = number == args.epochs
+            if args.eval_every > 0 and (number % args.eval_every == 0 or is_last):
+                with tallies["evaluation"], ctx.comm.watch.span("evaluate"):
+                    found = evaluate(args, trainer, loaders, ["val", "test"] if is_last else ["val"])
+                epochs[-1] |= {f"{split}_acc": value for split, value in found.items()}
+            figures.add(stats, stats.steps * number, val_acc=epochs[-1].get("val_acc"))
             console.print(f"epoch {number}/{args.epochs}  {epoch_line(stats, epochs[-1].get('val_acc'))}")
             if checkpoints is not None and checkpoints.end_epoch():
                 return
     if checkpoints is not None:
         checkpoints.save()
-
-
-def make_console(ctx: DistContext) -> Console:
-    """Where rank 0 prints, with a progress bar on a terminal; the other ranks' stays quiet."""
-    pty_of_mpirun = ctx.launcher == "openmpi"  # its ranks write to a terminal of their own, wherever the output goes
-    on_terminal = ctx.rank == 0 and sys.stdout.isatty() and not pty_of_mpirun
-    width = None if on_terminal else REPORT_COLUMNS
-    return Console(quiet=ctx.rank != 0, force_terminal=on_terminal, width=width, highlight=False)
-
-
-def epoch_line(stats: EpochStats, val_acc: float | None) -> str:
-    """Loss, accuracy and where the time went."""
-    accuracy = "" if val_acc is None else f"  val {val_acc:.4f}"
-    parts = {"sample": stats.sample_s, "fetch": stats.fetch_s, "compute": stats.compute_s}
-    shown = ", ".join(f"{name} {seconds:.2f}" for name, seconds in (*parts.items(), ("gradients", stats.gradients_s)))
-    return f"loss {stats.loss:.4f}{accuracy}  {stats.seconds:.2f} s ({shown})"
-
-
-def comm_table(stats: CommStats, steps: int) -> Table:
-    """Calls and bytes by purpose; 1 MB is 10^6 bytes."""
-    table = Table(title=f"communication of rank 0 in {steps} training steps")
-    for column in ("purpose", "calls", "MB sent", "MB received", "calls/step", "kB sent/step", "kB received/step"):
-        table.add_column(column, justify="left" if column == "purpose" else "right")
-    for purpose, counts in sorted(stats.items()):
-        calls, sent, received = counts["calls"], counts["bytes_sent"], counts["bytes_received"]
-        table.add_row(
-            purpose, str(calls), f"{sent / 1e6:.2f}", f"{received / 1e6:.2f}", f"{calls / steps:.2f}",
-            f"{sent / 1e3 / steps:.1f}", f"{received / 1e3 / steps:.1f}",
-        )  # fmt: skip
-    return table
-
-
-def write_json(file: Path, results: dict) -> None:
-    """Write the results; the file appears complete."""
-    partial_file = file.with_name(f".{file.name}.partial")
-    partial_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    partial_file.replace(file)
 
 
 def refuse(error: BaseException, rank: int) -> int:

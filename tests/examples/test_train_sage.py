@@ -69,6 +69,28 @@ def torchrun_results(parts, tmp_path_factory):
     return made
 
 
+def test_evaluation_with_all_neighbours_timeline_and_figures(parts, tmp_path):
+    out, trace, lines = tmp_path / "out.json", tmp_path / "trace.json", tmp_path / "epochs.jsonl"
+    more = ("--eval", "full", "--trace", str(trace), "--jsonl", str(lines), "--tensorboard", str(tmp_path / "board"))
+    finished = launch("torchrun", 2, "--data", parts(2), *SMALL, *more, "--json", str(out))
+    results = results_of(finished, out)
+    assert "(over all ranks; all neighbours)" in finished.stdout
+    assert 0.5 < results["test_acc"] <= 1
+    figures = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [line["loss"] for line in figures] == [epoch["loss"] for epoch in results["epochs"]]
+    spans = {(event["pid"], event["name"]) for event in json.loads(trace.read_text())["traceEvents"]}
+    stages = ("sample", "fetch", "forward", "backward", "optimizer", "evaluate", "all_to_all of feature_rows")
+    assert {(rank, stage) for rank in (0, 1) for stage in stages} <= spans
+    assert len(list((tmp_path / "board").iterdir())) == 1
+
+
+@pytest.mark.parametrize("option", ["--json", "--jsonl", "--trace"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(option, parts, tmp_path):
+    finished = run([sys.executable, str(SCRIPT), "--data", parts(1), *SMALL, option, str(tmp_path / "no" / "file")])
+    assert finished.returncode == 1 and finished.stdout == ""
+    assert f"error: {option} {tmp_path}/no/file cannot be written (No such file or directory)" in finished.stderr
+
+
 def exchanges_per_step(results):
     payload = ("sample_ids", "sample_reply", "feature_ids", "feature_rows")
     return sum(results["comm"].get(purpose, {"calls": 0})["calls"] for purpose in payload) / results["steps"]

@@ -1,0 +1,90 @@
+"""What a training run tells people: rank 0's console, an epoch's line, the communication table, files of figures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastsample_dist.comm.context import DistContext
+from fastsample_dist.train.metrics import CommStats, EpochStats
+from fastsample_dist.train.writers import FigureWriter, JsonLinesWriter, TensorBoardWriter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+REPORT_COLUMNS = 110  # of a file or a pipe
+
+
+def make_console(ctx: DistContext) -> Console:
+    """Where rank 0 prints, with a progress bar on a terminal; the other ranks' stays quiet."""
+    from rich.console import Console
+
+    pty_of_mpirun = ctx.launcher == "openmpi"  # its ranks write to a terminal of their own, wherever the output goes
+    on_terminal = ctx.rank == 0 and sys.stdout.isatty() and not pty_of_mpirun
+    width = None if on_terminal else REPORT_COLUMNS
+    return Console(quiet=ctx.rank != 0, force_terminal=on_terminal, width=width, highlight=False)
+
+
+def epoch_line(stats: EpochStats, val_acc: float | None) -> str:
+    """Loss, accuracy and where the time went."""
+    accuracy = "" if val_acc is None else f"  val {val_acc:.4f}"
+    parts = {"sample": stats.sample_s, "fetch": stats.fetch_s, "compute": stats.compute_s}
+    shown = ", ".join(f"{name} {seconds:.2f}" for name, seconds in (*parts.items(), ("gradients", stats.gradients_s)))
+    return f"loss {stats.loss:.4f}{accuracy}  {stats.seconds:.2f} s ({shown})"
+
+
+def comm_table(stats: CommStats, steps: int) -> Table:
+    """Calls and bytes by purpose; 1 MB is 10^6 bytes."""
+    from rich.table import Table
+
+    table = Table(title=f"communication of rank 0 in {steps} training steps")
+    for column in ("purpose", "calls", "MB sent", "MB received", "calls/step", "kB sent/step", "kB received/step"):
+        table.add_column(column, justify="left" if column == "purpose" else "right")
+    for purpose, counts in sorted(stats.items()):
+        calls, sent, received = counts["calls"], counts["bytes_sent"], counts["bytes_received"]
+        table.add_row(
+            purpose, str(calls), f"{sent / 1e6:.2f}", f"{received / 1e6:.2f}", f"{calls / steps:.2f}",
+            f"{sent / 1e3 / steps:.1f}", f"{received / 1e3 / steps:.1f}",
+        )  # fmt: skip
+    return table
+
+
+class EpochFigures:
+    """The figures of every epoch, in the files that are wanted; writes on rank 0 only.
+
+    Args:
+      ctx: the rank's context.
+      jsonl: file of JSON lines, or None.
+      tensorboard: directory of event files, or None.
+    Raises:
+      OSError, RuntimeError: as the writers.
+    """
+
+    def __init__(self, ctx: DistContext, *, jsonl: Path | None = None, tensorboard: Path | None = None) -> None:
+        self._writers: list[FigureWriter] = []
+        if ctx.rank == 0 and jsonl is not None:
+            self._writers.append(JsonLinesWriter(jsonl))
+        if ctx.rank == 0 and tensorboard is not None:
+            self._writers.append(TensorBoardWriter(tensorboard))
+
+    def add(self, stats: EpochStats, step: int, **more: float | None) -> None:
+        """One epoch's figures; `step` is the global training step after it."""
+        for writer in self._writers:
+            writer.write({**asdict(stats), **more}, step)
+
+    def close(self) -> None:
+        """Finish the files. A second call does nothing."""
+        for writer in self._writers:
+            writer.close()
+
+
+def write_json(file: Path, results: Mapping[str, object]) -> None:
+    """Write results; the file appears complete."""
+    unfinished = file.with_name(f".{file.name}.unfinished")
+    unfinished.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    unfinished.replace(file)
