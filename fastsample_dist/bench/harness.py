@@ -112,7 +112,7 @@ def _run_torch(job: Job, hosts: Sequence[Host], folder: Path) -> list[dict]:
         variables, store = _meeting_point(job.world_size, hosts)
         for rank in range(job.world_size):
             prefix = hosts[rank].prefix if hosts else ()
-            own = _environment(job.threads) | (variables | _rank_variables(rank, hosts) if variables else {})
+            own = own_environment(job.threads) | (variables | _rank_variables(rank, hosts) if variables else {})
             processes.start([*prefix, *command], own, folder / f"rank-{rank}.log")
         results = _watch(job, folder, processes, [f"rank {rank}" for rank in range(job.world_size)])
         del store  # it serves until here
@@ -122,7 +122,7 @@ def _run_torch(job: Job, hosts: Sequence[Host], folder: Path) -> list[dict]:
 def _run_mpi(job: Job, mpirun: str, folder: Path) -> list[dict]:
     with _Processes(end_s=MPI_END_S) as processes:
         command = [mpirun, "-n", str(job.world_size), sys.executable, "-m", "fastsample_dist.bench.rank"]
-        own = _environment(job.threads) | MPI_AS_ROOT | MPI_UNBOUND
+        own = own_environment(job.threads) | MPI_AS_ROOT | MPI_UNBOUND
         processes.start([*command, job.task, str(folder)], own, folder / "rank-0.log")
         return _watch(job, folder, processes, ["mpirun"])
 
@@ -212,7 +212,7 @@ def _folder(job: Job) -> Iterator[Path]:
         yield Path(name)
 
 
-def _environment(threads: int) -> dict[str, str]:
+def own_environment(threads: int = 1) -> dict[str, str]:
     """This process's environment, without what a launcher said."""
     environ = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     environ["OMP_NUM_THREADS"] = str(threads)

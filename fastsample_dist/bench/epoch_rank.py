@@ -1,0 +1,78 @@
+"""What a rank of `fastsample-bench epoch` does: train epochs of every configuration in turn.
+
+A configuration is a scheme and a prefetch depth. Each has its own loader and its own model with the same initial
+parameters; epoch e of all configurations is run before epoch e + 1 of any, so that slow changes of the machine meet
+all of them alike. Collectives are counted per configuration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from fastsample_dist.comm.context import DistContext
+from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.train.metrics import CommTally
+from fastsample_dist.train.models import GraphSAGE
+from fastsample_dist.train.trainer import Trainer
+
+
+def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> dict:
+    """Train. Collective: every rank must call this.
+
+    Args:
+      ctx: the rank's context.
+      settings: {"path", "configurations": [[scheme, prefetch], ...], "epochs": timed ones, after one warm-up epoch,
+        "batch_size", "fanouts", "hidden", "dropout", "lr", "precision", "rng_seed"}.
+      folder: not used.
+    Returns:
+      {"num_seeds": own, "steps": per epoch, "graph": {"name", "num_nodes", "num_edges"}, "configurations": [{"scheme",
+      "prefetch", "epochs": [EpochStats and "comm" of this rank]}]}; the first epoch is the warm-up.
+    """
+    data = DistData.load(settings["path"], ctx)
+    if data.features is None or data.labels is None:
+        raise ValueError(f"{settings['path']} lacks features or labels; partition an input with both.")
+    runs = [_Configuration(data, settings, scheme, prefetch) for scheme, prefetch in settings["configurations"]]
+    for _ in range(1 + settings["epochs"]):
+        for run in runs:
+            run.run_epoch()
+    for run in runs:
+        run.loader.close()
+    manifest = data.manifest
+    return {
+        "num_seeds": data.split("train").numel(),
+        "steps": len(runs[0].loader),
+        "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
+        "configurations": [
+            {"scheme": run.loader.options.scheme, "prefetch": run.loader.options.prefetch, "epochs": run.epochs}
+            for run in runs
+        ],
+    }
+
+
+class _Configuration:
+    """One scheme with one prefetch depth."""
+
+    def __init__(self, data: DistData, settings: dict, scheme: str, prefetch: int) -> None:
+        precision = settings["precision"]
+        self.loader = DistLoader(
+            data, settings["fanouts"], settings["batch_size"], scheme=scheme, prefetch=prefetch,
+            rng_seed=settings["rng_seed"], feature_dtype=torch.bfloat16 if precision == "bf16" else None,
+        )  # fmt: skip
+        torch.manual_seed(settings["rng_seed"])
+        num_layers = len(settings["fanouts"])
+        model = GraphSAGE(data.feature_dim, settings["hidden"], data.num_classes, num_layers, settings["dropout"])
+        optimizer = torch.optim.Adam(model.parameters(), lr=settings["lr"])
+        self._trainer = Trainer(model, optimizer, data.ctx, precision=precision)
+        self._comm = data.ctx.comm
+        self.epochs: list[dict] = []
+
+    def run_epoch(self) -> None:
+        """One epoch, timed and counted. Collective: every rank must call this."""
+        self._comm.barrier(purpose="benchmark")  # no rank is still busy with the configuration before
+        with CommTally(self._comm) as tally:
+            stats = self._trainer.run_epoch(self.loader)
+        self.epochs.append({**asdict(stats), "comm": tally.stats})
