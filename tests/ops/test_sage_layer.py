@@ -1,5 +1,7 @@
 """sage_layer against the operators it stands for: exactly where sums are exact, by gradcheck, and by shape."""
 
+import sys
+
 import pytest
 import torch
 
@@ -28,6 +30,12 @@ def layer_inputs(dtype, num_dst=40, num_src=70, width=6, out_width=9):
     return indptr, indices, x, weight, whole_numbers(out_width, dtype=dtype)
 
 
+@pytest.fixture(params=[7, 1024])
+def run_rows(request, monkeypatch):
+    """Rows per run on the way back: several runs, and one."""
+    monkeypatch.setattr(sys.modules["fastsample_dist.ops.sage_layer"], "RUN_ROWS", request.param)
+
+
 def separate_operators(indptr, indices, x, weight, bias, node_ids, p):
     y = reference.sage_layer(indptr, indices, x, weight, bias)
     return y if node_ids is None else ops.act_dropout(y, node_ids, KEY, p=p)
@@ -36,6 +44,7 @@ def separate_operators(indptr, indices, x, weight, bias, node_ids, p):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(("hidden", "p"), [(False, 0.0), (True, 0.0), (True, 0.5)])
+@pytest.mark.usefixtures("run_rows")
 def test_equals_the_separate_operators_with_gradients(dtype, with_bias, hidden, p):
     indptr, indices, x, weight, bias = layer_inputs(dtype)
     node_ids = torch.randperm(40) + 2**33 if hidden else None
