@@ -193,11 +193,12 @@ def begin_checkpoints(
     attempt = parse_environment(os.environ).attempt
     resumed = checkpoints.begin(resume=args.resume, attempt=attempt)
     if resumed is not None:
-        console.print(f"resumed from {resumed.path}: epoch {resumed.epoch + 1}, {resumed.step} steps done")
+        done = f"epoch {resumed.epoch + 1}, {resumed.step} steps done"
+        console.print(f"resumed from {resumed.path}: {done}", soft_wrap=True)
         if resumed.world_size != loader.data.ctx.world_size:
             console.print(f"it was written by {resumed.world_size} rank(s), now there are {loader.data.ctx.world_size}")
     elif args.resume or attempt > 0:
-        console.print(f"no checkpoint in {args.checkpoint_dir}: starting from the beginning")
+        console.print(f"no checkpoint in {args.checkpoint_dir}: starting from the beginning", soft_wrap=True)
     return checkpoints
 
 
@@ -234,7 +235,8 @@ def train(args: argparse.Namespace, ctx: DistContext) -> int:
         tallies = {"training": CommTally(ctx.comm), "evaluation": CommTally(ctx.comm)}
         run_epochs(args, trainer, loaders, checkpoints, epochs=epochs, tallies=tallies, console=console)
         if checkpoints is not None and checkpoints.stopped:
-            console.print(f"stopped; --resume goes on from {checkpoints.last_path or 'the beginning'}")
+            where = checkpoints.last_path or "the beginning"
+            console.print(f"stopped; --resume goes on from {where}", soft_wrap=True)
             return STOPPED
     training, evaluation = tallies["training"].stats, tallies["evaluation"]
     accuracy = {split: last_known(epochs, f"{split}_acc") for split in ("val", "test")}

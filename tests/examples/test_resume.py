@@ -1,0 +1,208 @@
+"""train_sage.py interrupted and resumed as a user does it: Ctrl-C, killed ranks under --max-restarts, a full disk."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastsample_dist.train.checkpoint_files import CheckpointFiles
+from tests.train.task import make_task
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "train_sage.py"
+WATCHED = ROOT / "tests" / "examples" / "watched_training.py"
+EPOCHS, STEPS = 10, 6  # an epoch; 600 train seeds
+OPTIONS = ("--epochs", str(EPOCHS), "--hidden", "16", "--lr", "0.02", "--threads", "1", "--timeout-s", "60")
+TIMEOUT_S = 240  # for machines that are busy
+KILLS = 10
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """The same graph in 1 and in 2 parts."""
+    paths = {parts: tmp_path_factory.mktemp(f"parts{parts}") for parts in (1, 2)}
+    return {parts: make_task(path, parts, num_nodes=1000, dtype="float32") for parts, path in paths.items()}
+
+
+def command(ranks, task, directory, *options, torchrun=()):
+    python = [sys.executable]
+    if ranks > 1:
+        python += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *torchrun]
+    batch = str(600 // STEPS // ranks)
+    data = ("--data", str(task[ranks].path), "--batch-size", batch)
+    return [*python, str(WATCHED), *data, *OPTIONS, "--checkpoint-dir", str(directory), *options]
+
+
+def environ(watch_dir, **extra):
+    watch_dir.mkdir(exist_ok=True)
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "WATCH_DIR": str(watch_dir), **extra}
+
+
+def run(line, watch_dir, *, preexec_fn=None, **extra):
+    return subprocess.run(
+        line, env=environ(watch_dir, **extra), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        preexec_fn=preexec_fn,
+    )  # fmt: skip
+
+
+def newest(directory):
+    return CheckpointFiles(directory, 1).newest()[1]
+
+
+def witnessed(watch_dir, num_ranks):
+    """Per attempt and rank: [(step, epoch, seeds)], as long as the shortest rank's list of the attempt."""
+    attempts = []
+    while (watch_dir / f"attempt-{len(attempts)}-rank-0.txt").exists():
+        files = [watch_dir / f"attempt-{len(attempts)}-rank-{rank}.txt" for rank in range(num_ranks)]
+        numbers = [[list(map(int, line.split())) for line in file.read_text().splitlines()] for file in files]
+        attempts.append([[(step, epoch, seeds) for step, epoch, *seeds in rank] for rank in numbers])
+    return attempts
+
+
+def surviving_seeds(attempts):
+    """{epoch: seeds} of the steps whose effect is in the result: those before the first step of the next attempt."""
+    seeds = {}
+    for number, attempt in enumerate(attempts):
+        end = attempts[number + 1][0][0][0] if number + 1 < len(attempts) else sys.maxsize
+        for rank in attempt:
+            for step, epoch, found in rank:
+                if step < end:
+                    seeds.setdefault(epoch, []).extend(found)
+    return {epoch: sorted(found) for epoch, found in seeds.items()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(task, tmp_path_factory):
+    """By number of ranks: the last checkpoint and the JSON results of a run that nothing interrupts."""
+
+    def make(ranks):
+        if ranks not in made:
+            folder = tmp_path_factory.mktemp(f"undisturbed{ranks}")
+            line = command(ranks, task, folder / "saved", "--json", str(folder / "out.json"))
+            done = run(line, folder / "watch")
+            assert done.returncode == 0, done.stderr
+            made[ranks] = newest(folder / "saved"), json.loads((folder / "out.json").read_text())
+        return made[ranks]
+
+    made = {}
+    return make
+
+
+def assert_same_end(directory, json_file, expected):
+    """Parameters and optimizer bit for bit; what is reported of the epochs too."""
+    content, results = newest(directory), json.loads(json_file.read_text())
+    assert content["state"]["model"].keys() == expected[0]["state"]["model"].keys()
+    for name, tensor in expected[0]["state"]["model"].items():
+        assert torch.equal(content["state"]["model"][name], tensor), name
+    for number, state in expected[0]["state"]["optimizer"]["state"].items():
+        for name, tensor in state.items():
+            assert torch.equal(content["state"]["optimizer"]["state"][number][name], tensor), (number, name)
+    assert (results["val_acc"], results["test_acc"]) == (expected[1]["val_acc"], expected[1]["test_acc"])
+    losses = [[epoch["loss"] for epoch in found["epochs"]] for found in (results, expected[1])]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+def stop_after_some_steps(line, watch_dir, number, ranks):
+    """Start a slowed run, signal it as a terminal or a scheduler does once it is under way; (status, output)."""
+    extra = {"WATCH_PAUSE_S": "0.05"}
+    process = subprocess.Popen(
+        line, env=environ(watch_dir, **extra), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        file, deadline_s = watch_dir / "attempt-0-rank-0.txt", time.monotonic() + TIMEOUT_S
+        while not file.exists() or file.read_text().count("\n") < STEPS + 2:
+            assert process.poll() is None and time.monotonic() < deadline_s, process.communicate()[0]
+            time.sleep(0.02)
+        os.killpg(process.pid, number)
+        return process.communicate(timeout=60)[0], process.returncode
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.parametrize(("ranks", "number"), [(1, signal.SIGINT), (1, signal.SIGTERM), (2, signal.SIGINT)])
+def test_ctrl_c_saves_the_run_and_resume_ends_as_if_it_had_not_come(task, undisturbed, tmp_path, ranks, number):
+    saved, watch = tmp_path / "saved", tmp_path / "watch"
+    output, status = stop_after_some_steps(command(ranks, task, saved), watch, number, ranks)
+    assert status == 130 if ranks == 1 else status != 0, output
+    path = max(saved.iterdir())
+    assert f"stopped; --resume goes on from {path}" in output and "Traceback" not in output.split("stopped;")[0]
+    lasts = [rank[-1][0] for rank in witnessed(watch, ranks)[0]]
+    assert lasts == [newest(saved)["step"] - 1] * ranks  # all ranks stopped after the step that was saved
+    results = tmp_path / "out.json"
+    done = run(command(ranks, task, saved, "--resume", "--json", str(results)), watch)
+    assert done.returncode == 0, done.stderr
+    assert f"resumed from {path}: epoch 2, {lasts[0] + 1} steps done" in done.stdout
+    assert_same_end(saved, results, undisturbed(ranks))
+
+
+def draw_kills(seed):
+    """Per attempt, who is killed when: a random moment around the end of a random step after the next checkpoint."""
+    rng = random.Random(seed)
+    return [
+        {"rank": rng.randrange(2), "batches": rng.randint(3, 6), "delay_s": rng.uniform(0, 0.02)} for _ in range(KILLS)
+    ]
+
+
+def test_ranks_killed_ten_times_in_one_run_change_nothing(task, undisturbed, tmp_path):
+    saved, watch, results = tmp_path / "saved", tmp_path / "watch", tmp_path / "out.json"
+    elastic = (f"--max-restarts={KILLS + 1}", "--monitor-interval=0.1")
+    line = command(2, task, saved, "--checkpoint-every", "2", "--json", str(results), torchrun=elastic)
+    done = run(line, watch, WATCH_PLAN=json.dumps(draw_kills(11)))
+    assert done.returncode == 0, done.stderr[-3000:]
+    attempts = witnessed(watch, 2)
+    assert len(attempts) == KILLS + 1 and done.stderr.count("failed (exitcode: -9)") == KILLS
+    train = task[2].node_task.splits["train"].tolist()
+    assert surviving_seeds(attempts) == {epoch: train for epoch in range(EPOCHS)}
+    accuracy = json.loads(results.read_text())["test_acc"]
+    assert abs(accuracy - undisturbed(2)[1]["test_acc"]) <= 0.005
+    assert_same_end(saved, results, undisturbed(2))
+
+
+def test_a_full_disk_is_a_warning_and_the_earlier_checkpoint_stays(task, tmp_path):
+    """A limit on the size of files instead of a disk: the first checkpoint fits, the second has more seeds to come."""
+    saved, watch = tmp_path / "saved", tmp_path / "watch"
+    done = run(command(1, task, saved, "--epochs", "1"), watch)
+    assert done.returncode == 0, done.stderr
+    (path,) = saved.iterdir()
+    size_bytes = path.stat().st_size - 1000
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
+
+    done = run(command(1, task, saved, "--epochs", "2", "--resume"), watch, preexec_fn=limit)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(
+        f"could not be written (File too large); {path.name} before it is untouched; make room or choose another "
+        "directory."
+    )
+    assert [found.name for found in saved.iterdir()] == [path.name]
+
+
+def refusal(task, *options):
+    line = [sys.executable, str(SCRIPT), "--data", str(task[1].path), "--batch-size", "100", *OPTIONS, *options]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def test_refusals_are_one_line_each(task, tmp_path):
+    saved = str(tmp_path / "saved")
+    assert "--resume needs the --checkpoint-dir to resume from" in refusal(task, "--resume")
+    done = run(command(1, task, saved, "--epochs", "1", "--resume"), tmp_path / "watch")
+    assert f"no checkpoint in {saved}: starting from the beginning" in done.stdout
+    assert "holds checkpoints already" in refusal(task, "--checkpoint-dir", saved)
+    message = refusal(task, "--checkpoint-dir", saved, "--resume", "--hidden", "8")
+    assert "was made with hidden 16 but this run has hidden 8; pass the same" in message
