@@ -2,19 +2,21 @@
 
     fastsample-bench epoch PARTS | rmat:19:16   seconds per epoch of both schemes, with and without prefetching
 
-Started alone it starts the ranks itself. Started on every rank by a launcher (fastsample-launch --hosts, torchrun,
-mpirun, srun) it measures on the ranks that are there, and rank 0 reports. Exit status: 0 only when everything ran and
-all losses were equal.
+Started alone it starts the ranks itself. Started on every rank by a launcher (fastsample-launch, which --hosts starts,
+torchrun, mpirun, srun) it measures on the ranks that are there, and rank 0 reports. Exit status: 0 only when everything
+ran and all losses were equal.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,6 +28,7 @@ from fastsample_dist.bench import epoch, epoch_report, namespaces
 from fastsample_dist.bench.epoch import EpochOptions
 from fastsample_dist.bench.epoch_rank import epoch_rank
 from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.harness import find_mpirun
 from fastsample_dist.bench.network_model import Network
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.pipeline.data import agree
@@ -37,7 +40,7 @@ EXAMPLES = """examples:
   fastsample-bench epoch rmat:19:16 --ranks 1,2,4
   fastsample-bench epoch parts/products-4 --ranks 2,4 --model-network 25Gb/s,20us --json epoch.json
   fastsample-bench epoch rmat:17:16 --ranks 2,4 --namespaces --rate 1gbit      (root, Linux)
-  fastsample-launch --hosts hosts.txt -- $(which fastsample-bench) epoch parts/products-4
+  fastsample-bench epoch parts/products-4 --hosts hosts.txt
 """
 
 
@@ -67,6 +70,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--method", default="metis", help="how a generated graph is cut (default: %(default)s)")
     add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
     add("--model-network", metavar="SPEED,LATENCY", type=network, help="e.g. 25Gb/s,20us: predict 2 to 64 machines")
+    add("--mpi", action="store_true", help="start the ranks with mpirun")
+    add("--hosts", metavar="FILE", help="run on these machines by fastsample-launch; GRAPH and --json are paths there")
+    add("--ssh", metavar="PROGRAM", default="ssh", help="what reaches them (default: %(default)s)")
     add("--namespaces", action="store_true", help="each rank on a host of its own, in network namespaces")
     add("--rate", help="of the hosts' links, e.g. 1gbit (with --namespaces; default: unlimited)")
     add("--deadline-s", type=float, default=3600.0, help="for the ranks of one run (default: %(default)g)")
@@ -76,13 +82,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    return cl.run_command(make_parser(), _run_epoch, argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    return cl.run_command(make_parser(), partial(_run_epoch, words), words)
 
 
-def _run_epoch(args: argparse.Namespace) -> tuple[int, dict]:
+def _run_epoch(words: Sequence[str], args: argparse.Namespace) -> tuple[int, dict]:
     info = parse_environment(os.environ)
     if info.launcher != "none":
         return _run_joined(args, info)
+    if args.hosts:
+        args.json = None  # rank 0 writes it
+        return subprocess.run(launch_command(words, args), check=False).returncode, {}
     if args.rate and not args.namespaces:
         raise ValueError("--rate limits the links of --namespaces; pass both.")
     if args.namespaces:
@@ -93,12 +103,32 @@ def _run_epoch(args: argparse.Namespace) -> tuple[int, dict]:
     console = Console(width=cl.console_width(), highlight=False)
     if args.work is not None:
         args.work.mkdir(parents=True, exist_ok=True)
+    if args.mpi and (args.namespaces or find_mpirun() is None):
+        raise ValueError("--mpi needs mpirun beside this Python or on PATH, and does not go with --namespaces.")
     with tempfile.TemporaryDirectory(prefix="fastsample-bench-") if args.work is None else nullcontext(args.work) as at:
         options = _options(args, Path(at))
         options.source.check(options.ranks)
+        if args.model_network is not None:
+            epoch.check_model(options.ranks, options.configurations)
         found = epoch_report.conditions(options.threads)
         runs = epoch.measure(options, lambda text: console.print(f"{text} ...", style="dim"))
     return 0, _report(args, console, found, runs)
+
+
+def launch_command(words: Sequence[str], args: argparse.Namespace) -> list[str]:
+    """The command that runs this one on every rank of --hosts.
+
+    Args:
+      words: this command's arguments.
+      args: the same, parsed.
+    """
+    own = [word for word in words if not word.startswith(("--hosts=", "--ssh="))]
+    for name in ("--hosts", "--ssh"):
+        while name in own:
+            place = own.index(name)
+            del own[place : place + 2]
+    launch = [sys.executable, "-m", "launch", "--hosts", args.hosts, "--ssh", args.ssh]
+    return [*launch, "--", "-m", "fastsample_dist.bench.cli", *own]
 
 
 def _run_joined(args: argparse.Namespace, info: LaunchInfo) -> tuple[int, dict]:
@@ -108,6 +138,8 @@ def _run_joined(args: argparse.Namespace, info: LaunchInfo) -> tuple[int, dict]:
     file, args.json = args.json, None  # rank 0 writes it
     with DistContext.from_env(timeout_s=args.deadline_s) as ctx:
         args.ranks = (ctx.world_size,)
+        if args.model_network is not None:
+            epoch.check_model(args.ranks, [(scheme, depth) for scheme in args.schemes for depth in args.prefetch])
         options = _options(args, Path(tempfile.gettempdir()))
         torch.set_num_threads(args.threads or max(1, cl.usable_cores() // ctx.local_world_size))
         agree(ctx, lambda: options.source.check(args.ranks))
@@ -130,7 +162,8 @@ def _options(args: argparse.Namespace, work: Path) -> EpochOptions:
             "dropout": args.dropout, "lr": 0.006, "precision": args.precision, "rng_seed": args.seed,
         },
         threads=args.threads or max(1, cl.usable_cores() // max(args.ranks)),
-        namespaces=args.namespaces, rate=args.rate, deadline_s=args.deadline_s, timeout_s=args.deadline_s,
+        mpirun=find_mpirun() if args.mpi else None, namespaces=args.namespaces, rate=args.rate,
+        deadline_s=args.deadline_s, timeout_s=args.deadline_s,
     )  # fmt: skip
 
 
@@ -146,6 +179,8 @@ def _report(args: argparse.Namespace, console: Console, found: dict, runs: list[
     exchanged = epoch_report.comm_table(runs)
     if exchanged is not None:
         console.print(exchanged)
+    starts = ", ".join(f"{run['first_step_s']:.1f} s with {run['ranks']} rank(s)" for run in runs)
+    console.print(f"from the start of a process to its first step done: {starts}")
     console.print(f"losses are equal over {len(runs[0]['configurations'])} configurations, to the last bit")
     given = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     results = {"command": "epoch", "conditions": found, "options": given, "runs": runs}

@@ -37,6 +37,7 @@ class EpochOptions:
       configurations: (scheme, prefetch) pairs.
       training: epochs, batch_size, fanouts, hidden, dropout, lr, precision, rng_seed.
       threads: intra-op threads per rank.
+      mpirun: program that starts the ranks; None: torch.distributed.
       namespaces: every rank on a host of its own.
       rate: of the hosts' links.
       deadline_s: for the ranks of one run to end.
@@ -48,6 +49,7 @@ class EpochOptions:
     configurations: tuple[tuple[str, int], ...]
     training: dict
     threads: int = 1
+    mpirun: str | None = None
     namespaces: bool = False
     rate: str | None = None
     deadline_s: float = 3600.0
@@ -84,7 +86,7 @@ def _run(options: EpochOptions, num_ranks: int, parts: Path) -> list[dict]:
         )  # fmt: skip
 
     if not options.namespaces:
-        return run_ranks(job(parts))
+        return run_ranks(job(parts), mpirun=options.mpirun)
     with namespace_hosts(parts, num_ranks, rate=options.rate, work=options.source.work) as made:
         return run_ranks(job(made.data), made.hosts)
 
@@ -96,9 +98,10 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
       results: what epoch_rank returned, by rank.
       num_ranks: how many.
     Returns:
-      {"ranks", "steps", "num_seeds", "graph", "configurations": [{"scheme", "prefetch", "loss": per epoch, "epoch_s",
-      "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s" (medians over timed epochs), "comm": {purpose:
-      {"calls", "bytes_sent"}} per step and rank, "exchanges": payload exchanges per step, "ratio_to_vanilla"}]}.
+      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "configurations": [{"scheme", "prefetch",
+      "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s" (medians over timed
+      epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and rank, "exchanges":
+      payload exchanges per step, "ratio_to_vanilla"}]}.
     Raises:
       RuntimeError: the losses of two configurations differ.
     """
@@ -114,7 +117,8 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
         entry["ratio_to_vanilla"] = None if base is None else base / entry["epoch_s"]
     return {
         "ranks": num_ranks, "steps": steps, "num_seeds": sum(result["num_seeds"] for result in results),
-        "graph": results[0]["graph"], "configurations": configurations,
+        "first_step_s": max(result["first_step_s"] for result in results), "graph": results[0]["graph"],
+        "configurations": configurations,
     }  # fmt: skip
 
 
@@ -162,18 +166,29 @@ def _figures(of_ranks: Sequence[dict], steps: int) -> dict:
     }  # fmt: skip
 
 
-def model_network(runs: Sequence[dict], network: Network, batch_size: int) -> list[dict]:
-    """Predicted seconds per epoch on 2 to 64 machines, see network_model.
+def check_model(ranks: Sequence[int], configurations: Sequence[tuple[str, int]]) -> None:
+    """Refuse runs from which no network can be modelled.
 
-    Returns:
-      [{"scheme", "prefetch", "epoch_s": {machines: seconds}}].
     Raises:
       ValueError: no run with at least 2 ranks, or none of the hybrid scheme without prefetching.
     """
+    if max(ranks) < 2 or ("hybrid", 0) not in configurations:
+        raise ValueError("--model-network needs a run with 2 ranks or more, and hybrid with prefetch 0 among the runs.")
+
+
+def model_network(runs: Sequence[dict], network: Network, batch_size: int) -> list[dict]:
+    """Predicted seconds per epoch on 2 to 64 machines, see network_model.
+
+    Args:
+      runs: what `measure` returned, with runs that `check_model` accepts.
+      network: the network.
+      batch_size: seeds per rank and step.
+    Returns:
+      [{"scheme", "prefetch", "epoch_s": {machines: seconds}}].
+    """
     few, most = min(runs, key=lambda run: run["ranks"]), max(runs, key=lambda run: run["ranks"])
     local = [entry for entry in few["configurations"] if (entry["scheme"], entry["prefetch"]) == ("hybrid", 0)]
-    if most["ranks"] < 2 or not local:
-        raise ValueError("--model-network needs a run with 2 ranks or more, and hybrid with prefetch 0 among the runs.")
+    assert most["ranks"] >= 2 and local, "see check_model"
     predictions = []
     for entry in most["configurations"]:
         measured = Measured(

@@ -7,9 +7,12 @@ all of them alike. Collectives are counted per configuration.
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import asdict
 from pathlib import Path
 
+import psutil
 import torch
 
 from fastsample_dist.comm.context import DistContext
@@ -29,28 +32,46 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
         "batch_size", "fanouts", "hidden", "dropout", "lr", "precision", "rng_seed"}.
       folder: not used.
     Returns:
-      {"num_seeds": own, "steps": per epoch, "graph": {"name", "num_nodes", "num_edges"}, "configurations": [{"scheme",
-      "prefetch", "epochs": [EpochStats and "comm" of this rank]}]}; the first epoch is the warm-up.
+      {"num_seeds": own, "steps": per epoch, "first_step_s": from the start of this process, "graph": {"name",
+      "num_nodes", "num_edges"}, "configurations": [{"scheme", "prefetch", "epochs": [EpochStats and "comm" of this
+      rank]}]}; the first epoch is the warm-up.
     """
     data = DistData.load(settings["path"], ctx)
     if data.features is None or data.labels is None:
         raise ValueError(f"{settings['path']} lacks features or labels; partition an input with both.")
     runs = [_Configuration(data, settings, scheme, prefetch) for scheme, prefetch in settings["configurations"]]
+    first_step = _FirstStep()
     for _ in range(1 + settings["epochs"]):
         for run in runs:
-            run.run_epoch()
+            run.run_epoch(first_step)
     for run in runs:
         run.loader.close()
     manifest = data.manifest
     return {
         "num_seeds": data.split("train").numel(),
         "steps": len(runs[0].loader),
+        "first_step_s": first_step.seconds,
         "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
         "configurations": [
             {"scheme": run.loader.options.scheme, "prefetch": run.loader.options.prefetch, "epochs": run.epochs}
             for run in runs
         ],
     }
+
+
+class _FirstStep:
+    """How long after the start of this process its first training step was done.
+
+    Attributes:
+      seconds: 0 before that.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def take(self, _: object) -> None:
+        """Called after steps; the first call counts."""
+        self.seconds = self.seconds or time.time() - psutil.Process(os.getpid()).create_time()
 
 
 class _Configuration:
@@ -70,9 +91,9 @@ class _Configuration:
         self._comm = data.ctx.comm
         self.epochs: list[dict] = []
 
-    def run_epoch(self) -> None:
+    def run_epoch(self, first_step: _FirstStep) -> None:
         """One epoch, timed and counted. Collective: every rank must call this."""
         self._comm.barrier(purpose="benchmark")  # no rank is still busy with the configuration before
         with CommTally(self._comm) as tally:
-            stats = self._trainer.run_epoch(self.loader)
+            stats = self._trainer.run_epoch(self.loader, None if first_step.seconds else first_step.take)
         self.epochs.append({**asdict(stats), "comm": tally.stats})

@@ -25,7 +25,8 @@ from fastsample_dist.train.metrics import PAYLOAD_PURPOSES
 
 MACHINES = (2, 4, 8, 16, 32, 64)
 COUNTS_BYTES = 16  # to every other rank
-UNITS = {"G": 1e9, "M": 1e6, "ms": 1e-3, "us": 1e-6}
+BITS = {"G": 1e9, "M": 1e6}
+PER_SECOND = {"ms": 1e3, "us": 1e6}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Network:
             speed = 0.0
         if match is None or speed <= 0:
             raise ValueError(f"network is {text!r}; expected speed and latency such as 25Gb/s,20us or 1Gb/s,0.1ms.")
-        return cls(latency * UNITS[match[4]], speed * UNITS[match[2]] / 8)
+        return cls(latency / PER_SECOND[match[4]], speed * BITS[match[2]] / 8)
 
 
 @dataclass(frozen=True, kw_only=True)

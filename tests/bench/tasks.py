@@ -4,8 +4,11 @@ import os
 import time
 from pathlib import Path
 
+import torch
+
 from fastsample_dist.bench import verify_rank as verify_rank_module
 from fastsample_dist.bench.verify_rank import verify_rank
+from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.sampling.hybrid import HybridSampler
 from fastsample_dist.sampling.neighbor import NeighborSampler
 
@@ -51,3 +54,22 @@ def verify_with_a_loss_too_large(ctx, settings, folder):
     if ctx.rank == 0:
         verify_rank_module.seed_loss = lambda *args: true_loss(*args) * (1 + 1e-5)
     return verify_rank(ctx, settings, folder)
+
+
+def load_own(ctx, settings, folder):
+    data = DistData.load(settings["path"], ctx)
+    return {"own_range": data.own_range, "interface": os.environ["GLOO_SOCKET_IFNAME"]}
+
+
+def send_megabytes(ctx, settings, folder):
+    rows = torch.zeros((ctx.world_size * settings["megabytes"], 10**6), dtype=torch.uint8)
+    started = time.perf_counter()
+    ctx.comm.all_to_all_rows(rows, [settings["megabytes"]] * ctx.world_size, purpose="rows")
+    return {"seconds": time.perf_counter() - started}
+
+
+def reduce_until_it_fails(ctx, settings, folder):
+    while True:
+        ctx.comm.all_reduce(torch.ones(1000), purpose="gradients")
+        Path(settings["file"] + str(ctx.rank)).touch()
+        time.sleep(0.01)
