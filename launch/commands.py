@@ -173,8 +173,8 @@ def _mpirun(options: LaunchOptions, placements: Sequence[Placement] | None) -> l
     for host in (placement.host for placement in placements):
         if "@" in host.target or ":" in host.target:
             raise ValueError(
-                f"{host.target} (line {host.line} of the hosts file) does not go with --mpi: mpirun takes names and IPv4 "
-                "addresses only; give the user with --ssh-option User=NAME, or leave out --mpi."
+                f"{host.target} (line {host.line} of the hosts file) does not go with --mpi: mpirun takes names and "
+                "IPv4 addresses only; give the user with --ssh-option User=NAME, or leave out --mpi."
             )
     hosts = ",".join(f"{placement.host.target}:{len(placement.ranks)}" for placement in placements)
     agent += ["--host", hosts, "--map-by", "slot", "--wdir", options.workdir]

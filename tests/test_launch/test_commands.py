@@ -23,8 +23,8 @@ def lines(commands):
 def test_one_machine_under_torchrun():
     assert lines(start_commands(options(nproc=4, max_restarts=2, env=("A=b c",)))) == [
         "/py -I /g.py host --grace-s 5 --ranks 4 --chdir /w --env 'A=b c' -- "
-        "/py -m torch.distributed.run --standalone --nproc-per-node 4 --max-restarts 2 --monitor-interval 0.1 --no-python "
-        "/py -I /g.py rank --grace-s 5 -- /py -u train.py --data 'my parts'"
+        "/py -m torch.distributed.run --standalone --nproc-per-node 4 --max-restarts 2 --monitor-interval 0.1 "
+        "--no-python /py -I /g.py rank --grace-s 5 -- /py -u train.py --data 'my parts'"
     ]
 
 
@@ -46,9 +46,7 @@ def test_several_hosts_under_torchrun():
     placements = place_ranks(parse_hosts("me@10.0.0.1 slots=2\n10.0.0.2 30050"), None)
     made = start_commands(options(script=("t.py",), master_port=20007, ssh_options=("Port=2222",)), placements)
     shared = "--master-addr 10.0.0.1 --master-port 20007"
-    rest = (
-        "--max-restarts 0 --monitor-interval 0.1 --no-python /py -I -m launch.guard rank --grace-s 5 -- /py -u t.py"
-    )
+    rest = "--max-restarts 0 --monitor-interval 0.1 --no-python /py -I -m launch.guard rank --grace-s 5 -- /py -u t.py"
     ssh = SSH.replace("ssh", "ssh -o Port=2222", 1)
     assert lines(made) == [
         f"{ssh} me@10.0.0.1 '/py -I -m launch.guard host --grace-s 5 --ranks 2 --chdir /w -- /py -m "

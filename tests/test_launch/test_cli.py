@@ -1,0 +1,131 @@
+"""The command line: what is refused, in one line, and what --dry-run prints. Nothing is started here."""
+
+import stat
+import sys
+
+import pytest
+
+from launch.cli import main
+from tests.test_launch.test_parts import make_parts
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    """The working directory, with a script and two hosts files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('never run')\n")
+    (tmp_path / "hosts").write_text("10.0.0.1 slots=2\n10.0.0.2 slots=2\n")
+    return tmp_path
+
+
+def run(capsys, *words):
+    status = main([str(word) for word in words])
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nproc", "2"], "no script; put it after --, as in: fastsample-launch --nproc 2 -- train.py --epochs 10"),
+        (["--nproc", "2", "train.py"], "unrecognized arguments: train.py; see fastsample-launch --help."),
+        (["--", "train.py"], "--nproc is missing; pass the number of ranks, or --hosts FILE."),
+        (["--nproc", "0", "--", "train.py"], "argument --nproc: '0' is no integer of at least 1"),
+        (["--nproc", "two", "--", "train.py"], "argument --nproc: 'two' is no integer of at least 1"),
+        (["--nproc", "1", "--env", "1A=2", "--", "t.py"], "argument --env: '1A=2' is not NAME=VALUE"),
+        (["--nproc", "1", "--env", "A", "--", "t.py"], "argument --env: 'A' is not NAME=VALUE"),
+        (["--nproc", "1", "--timeout-s", "nan", "--", "t.py"], "argument --timeout-s: 'nan' is no number of seconds"),
+        (["--nproc", "1", "--grace-s", "0", "--", "t.py"], "argument --grace-s: '0' is no number of seconds above 0"),
+        (["--nproc", "1", "--copy-parts", "p", "--", "t.py"], "--copy-parts goes with --hosts; add a hosts file"),
+        (["--nproc", "1", "--ssh-option", "A=1", "--", "t.py"], "--ssh-option goes with --hosts; add a hosts file"),
+        (["--hosts", "hosts", "--ssh-option", "-p", "--", "t.py"], "argument --ssh-option: expected one argument"),
+        (
+            ["--hosts", "hosts", "--ssh-option=-p", "--", "t.py"],
+            "argument --ssh-option: '-p' is not NAME=VALUE as after",
+        ),
+        (["--hosts", "hosts", "--ssh", "", "--", "t.py"], "--ssh is empty; expected a program such as ssh."),
+        (
+            ["--hosts", "hosts", "--master-port", "0", "--", "t.py"],
+            "argument --master-port: '0' is no port (1 to 65535)",
+        ),
+        (["--mpi", "--nproc", "1", "--max-restarts", "1", "--", "t.py"], "--max-restarts goes with torchrun's agent"),
+    ],
+)
+def test_a_command_line_that_is_not_understood(capsys, words, message):
+    status, out, err = run(capsys, *words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"fastsample-launch: error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nproc", "1", "--", "missing.py"], "script missing.py was not found in "),
+        (["--nproc", "1", "--workdir", "no", "--", "t.py"], "--workdir "),
+        (["--nproc", "1", "--json", ".", "--", "train.py"], "--json . is a directory; pass a file name."),
+        (
+            ["--nproc", "1", "--json", "no/x", "--", "train.py"],
+            "--json no/x cannot be written (No such file or directory)",
+        ),
+        (["--hosts", "missing", "--", "train.py"], "--hosts missing cannot be read (No such file or directory)"),
+        (["--hosts", "hosts", "--nproc", "3", "--", "train.py"], "--nproc is 3 but 10.0.0.1 has slots=2 (line 1"),
+        (["--hosts", "hosts", "--copy-parts", "no", "--", "train.py"], "--copy-parts: "),
+        (["--hosts", "hosts", "--ssh", "no-such-ssh", "--", "train.py"], "no-such-ssh was not found, --hosts needs it"),
+    ],
+)
+def test_what_does_not_fit_is_refused(capsys, words, message):
+    status, out, err = run(capsys, *words)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"fastsample-launch: error: {message}")
+
+
+def test_programs_that_are_missing_are_named(capsys, directory, monkeypatch):
+    make_parts(directory / "parts", 4)
+    (directory / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(directory / "bin"))
+    copy = ["--hosts", "hosts", "--copy-parts", "parts", "--", "train.py"]
+    assert "error: ssh was not found, --hosts needs it; install an ssh client." in run(capsys, *copy)[2]
+    program = directory / "bin" / "ssh"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    assert "error: rsync was not found, --copy-parts needs it here and on every host" in run(capsys, *copy)[2]
+    python = ["--nproc", "1", "--mpi", "--python", directory / "bin" / "python", "--", "train.py"]
+    assert "error: --mpi needs mpirun, which is neither beside" in run(capsys, *python)[2]
+
+
+def test_an_mpirun_of_another_kind_is_refused(capsys, directory):
+    program = directory / "mpirun"
+    program.write_text("#!/bin/sh\necho HYDRA build details:\n")
+    program.chmod(0o755)
+    status, _, err = run(capsys, "--nproc", 1, "--mpi", "--python", directory / "python", "--", "train.py")
+    assert status == 1
+    assert "mpirun says 'HYDRA build details:', expected Open MPI; put Open MPI's mpirun first on PATH." in err
+
+
+def test_a_dry_run_prints_every_command_in_order_and_starts_none(capsys, directory):
+    make_parts(directory / "parts", 4)
+    words = ["--hosts", "hosts", "--copy-parts", "parts:d", "--master-port", 20001, "--dry-run", "--", "train.py"]
+    status, out, err = run(capsys, *words, "--data", "d")
+    lines = out.splitlines()
+    assert (status, err, len(lines)) == (0, "", 6)
+    assert [line.split()[0] for line in lines] == ["ssh", "ssh", "rsync", "rsync", "ssh", "ssh"]
+    assert lines[0].endswith(f" 10.0.0.1 'mkdir -p -- {directory}/d'")
+    assert lines[3].endswith(f"{directory}/parts/part-2 {directory}/parts/part-3 10.0.0.2:{directory}/d/")
+    assert "--node-rank 1 --master-addr 10.0.0.1 --master-port 20001 --nproc-per-node 2" in lines[5]
+    assert lines[5].endswith(f"-- {sys.executable} -u train.py --data d'")
+    assert not (directory / "d").exists()
+
+
+def test_a_dry_run_of_one_machine_names_this_interpreter_and_directory(capsys, directory):
+    status, out, _ = run(capsys, "--nproc", 3, "--dry-run", "--", "train.py")
+    assert status == 0 and out.count("\n") == 1
+    assert (
+        out.startswith(f"{sys.executable} -I ") and f"--ranks 3 --chdir {directory} -- {sys.executable} -m torch" in out
+    )
+
+
+def test_help_shows_an_example(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    assert "fastsample-launch --nproc 2 -- examples/train_sage.py" in capsys.readouterr().out
