@@ -36,6 +36,7 @@ from fastsample_dist.pipeline.executor import SCHEMES
 from fastsample_dist.train.trainer import PRECISIONS
 
 PROGRAM = "fastsample-bench"
+TIMEOUT_S = 600.0  # of one collective: ranks wait for the one that checks the topology's bytes
 EXAMPLES = """examples:
   fastsample-bench epoch rmat:19:16 --ranks 1,2,4
   fastsample-bench epoch parts/products-4 --ranks 2,4 --model-network 25Gb/s,20us --json epoch.json
@@ -136,7 +137,7 @@ def _run_joined(args: argparse.Namespace, info: LaunchInfo) -> tuple[int, dict]:
     if args.namespaces or args.graph.startswith("rmat:"):
         raise ValueError(f"{info.launcher} started this process: pass a partition's directory, without --namespaces.")
     file, args.json = args.json, None  # rank 0 writes it
-    with DistContext.from_env(timeout_s=args.deadline_s) as ctx:
+    with DistContext.from_env(timeout_s=min(TIMEOUT_S, args.deadline_s)) as ctx:
         args.ranks = (ctx.world_size,)
         if args.model_network is not None:
             epoch.check_model(args.ranks, [(scheme, depth) for scheme in args.schemes for depth in args.prefetch])
@@ -163,7 +164,7 @@ def _options(args: argparse.Namespace, work: Path) -> EpochOptions:
         },
         threads=args.threads or max(1, cl.usable_cores() // max(args.ranks)),
         mpirun=find_mpirun() if args.mpi else None, namespaces=args.namespaces, rate=args.rate,
-        deadline_s=args.deadline_s, timeout_s=args.deadline_s,
+        deadline_s=args.deadline_s, timeout_s=min(TIMEOUT_S, args.deadline_s),
     )  # fmt: skip
 
 

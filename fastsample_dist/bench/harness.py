@@ -3,11 +3,12 @@
 A rank is a subprocess that runs bench/rank.py; a job names a task ("module:function") and gives every rank its
 settings. Ranks of one machine meet at a store in this process; ranks on hosts of their own (a command prefix that
 enters the host, and its address) meet at rank 0's; under MPI, mpirun starts them. Nothing outlives this process:
-ranks end when their standard input does, and then remove the job's folder.
+it holds a lock on the job's folder; ranks that find it free end, and remove the folder.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from fastsample_dist.comm.deadline import Deadline
 from fastsample_dist.comm.environment import LAUNCHER_VARIABLES
 
 LOOPBACK = "127.0.0.1"
+LOCK_NAME = "lock"  # in the job's folder, held for as long as the job is wanted
 HOSTS_PORT = 29500  # hosts have network stacks of their own: nobody else listens there
 POLL_S = 0.05
 PEERS_GRACE_S = 3.0  # after the first failure: for the others to say what they saw
@@ -143,7 +145,7 @@ class _Processes:
     def start(self, command: Sequence[str], environ: dict[str, str], log: Path) -> None:
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command, env=environ, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches this process only, which then ends them
             )  # fmt: skip
         self.running.append((process, log))
@@ -162,8 +164,6 @@ class _Processes:
                 os.killpg(process.pid, signal.SIGKILL)
         for process, _log in self.running:
             process.wait()
-            assert process.stdin is not None  # it was made a pipe
-            process.stdin.close()
 
 
 def _watch(job: Job, folder: Path, processes: _Processes, names: list[str]) -> list[dict]:
@@ -177,21 +177,38 @@ def _watch(job: Job, folder: Path, processes: _Processes, names: list[str]) -> l
         if failed and grace is None:
             grace = Deadline(min(PEERS_GRACE_S, deadline.remaining_s))
         time.sleep(POLL_S)
-    failures = [(json.loads(file.read_text()), file.stem) for file in folder.glob("failed-*.json")]
-    if failures:
-        first, stem = min(failures, key=lambda entry: entry[0]["time_s"])
-        if first["refusal"]:
-            raise ValueError(first["text"])
-        where = first["traceback"].rstrip().splitlines()[-3:-1]
-        raise RuntimeError(f"rank {stem.split('-')[1]} of {job.world_size} failed: {first['text']} ({_joined(where)})")
-    for name, (process, log) in zip(names, processes.running, strict=True):
-        if process.returncode not in (0, None):
-            raise RuntimeError(f"{name} ended with exit code {process.returncode} and no result: {_tail(log)}")
-    running = [entry for entry in zip(names, processes.running, strict=True) if entry[1][0].returncode is None]
+    ended = [(name, process.returncode, log) for name, (process, log) in zip(names, processes.running, strict=True)]
+    for name, status, _ in ended:
+        if status is not None and status < 0:  # the others fail only because of it
+            raise RuntimeError(f"{name} of {job.world_size} ranks was killed by {_signal_name(-status)}.")
+    _raise_first_failure(folder, job.world_size)
+    for name, status, log in ended:
+        if status:
+            raise RuntimeError(f"{name} ended with exit code {status} and no result: {_tail(log)}")
+    running = [(name, log) for name, status, log in ended if status is None]
     if running:  # a rank that is done waits for the others: one without a result keeps it
-        name, (_, log) = min(running, key=lambda entry: (folder / f"{entry[0].replace(' ', '-')}.json").exists())
+        name, log = min(running, key=lambda entry: (folder / f"{entry[0].replace(' ', '-')}.json").exists())
         raise RuntimeError(f"{name} had not ended after {job.deadline_s:g} s and was killed: {_tail(log)}")
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(job.world_size)]
+
+
+def _raise_first_failure(folder: Path, world_size: int) -> None:
+    """Raise what the rank that failed first said, if one did."""
+    failures = [(json.loads(file.read_text()), file.stem) for file in folder.glob("failed-*.json")]
+    if not failures:
+        return
+    first, stem = min(failures, key=lambda entry: entry[0]["time_s"])
+    if first["refusal"]:
+        raise ValueError(first["text"])
+    where = first["traceback"].rstrip().splitlines()[-3:-1]
+    raise RuntimeError(f"rank {stem.split('-')[1]} of {world_size} failed: {first['text']} ({_joined(where)})")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _joined(lines: list[str]) -> str:
@@ -205,11 +222,13 @@ def _tail(log: Path) -> str:
 
 @contextmanager
 def _folder(job: Job) -> Iterator[Path]:
-    """The job's folder, with its settings."""
+    """The job's folder, locked, with its settings."""
     with tempfile.TemporaryDirectory(prefix="fastsample-job-") as name:
         content = {"timeout_s": job.timeout_s, "threads": job.threads, "settings": list(job.settings)}
         (Path(name) / "settings.json").write_text(json.dumps(content), encoding="utf-8")
-        yield Path(name)
+        with (Path(name) / LOCK_NAME).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield Path(name)
 
 
 def own_environment(threads: int = 1) -> dict[str, str]:

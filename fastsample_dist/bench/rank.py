@@ -4,12 +4,13 @@
 
 The folder holds settings.json: {"timeout_s", "threads", "settings": [one per rank]}. The task is called as
 function(ctx, settings of this rank, folder) and returns a JSON object, written to rank-<r>.json; what it raises goes
-to failed-<r>.json. Standard input is a pipe from the process that started the job: its end means that this process is
-gone, so the rank removes the folder and ends too.
+to to failed-<r>.json. The process that started the job holds a lock on the folder's file `lock`: when a rank finds it
+free, that process is gone, so the rank removes the folder and ends too.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
@@ -20,13 +21,16 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import torch
 
+from fastsample_dist.bench.harness import LOCK_NAME
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.train.memory import reuse_freed_memory
 
+LOCK_POLL_S = 0.5
 Task = Callable[[DistContext, dict, Path], dict]
 
 
@@ -39,8 +43,7 @@ def find_task(name: str) -> Task:
 def run_rank(task_name: str, folder: Path) -> None:
     """Join, call the task, leave; see the top of this file."""
     info = parse_environment(os.environ)
-    if info.rank == 0 or info.backend != "mpi":  # mpirun hands its standard input to rank 0 only
-        threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    threading.Thread(target=_end_with_starter, args=(folder,), daemon=True).start()
     reuse_freed_memory()
     job = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     torch.set_num_threads(job["threads"])
@@ -74,11 +77,25 @@ def _write(file: Path, content: dict) -> None:
     partial.replace(file)
 
 
-def _end_with_parent(folder: Path) -> None:
-    while os.read(0, 1 << 12):
-        continue
+def _end_with_starter(folder: Path) -> None:
+    try:
+        with (folder / LOCK_NAME).open() as lock:
+            while is_locked(lock):
+                time.sleep(LOCK_POLL_S)
+    except FileNotFoundError:  # another rank has removed the folder
+        os._exit(1)
     shutil.rmtree(folder, ignore_errors=True)  # other ranks remove it at the same time
     os._exit(1)
+
+
+def is_locked(lock: IO) -> bool:
+    """Whether another process holds an exclusive lock on a file."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    return False
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from fastsample_dist.pipeline.executor import SCHEMES
 
 PROGRAM = "fastsample-verify"
 RANK_TASK = "fastsample_dist.bench.verify_rank:verify_rank"
+TIMEOUT_S = 600.0  # of one collective: ranks wait for the one that checks the topology's bytes
 TOLERANCE = 1e-10  # of the largest entry: double precision is 1e-16, a gradient sums some ten thousand terms
 
 
@@ -178,7 +179,7 @@ def _job(plan: Plan, settings: VerifySettings, num_ranks: int, keep_features: li
         "keep_features": keep_features,
     }  # fmt: skip
     per_rank = [common | {"path": str(path)} for path in paths]
-    return Job(task=plan.task, settings=per_rank, deadline_s=plan.deadline_s, timeout_s=plan.deadline_s)
+    return Job(task=plan.task, settings=per_rank, deadline_s=plan.deadline_s, timeout_s=min(TIMEOUT_S, plan.deadline_s))
 
 
 class _Comparison:

@@ -1,6 +1,7 @@
 """Tasks that ranks run in the tests of this room: some do what they should, the others are damaged on purpose."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -21,6 +22,13 @@ def greet(ctx, settings, folder):
 def raise_on(ctx, settings, folder):
     if ctx.rank == settings["rank"]:
         raise (ValueError if settings["refusal"] else RuntimeError)(f"rank {ctx.rank} does not want")
+    ctx.comm.barrier()
+    return {}
+
+
+def kill_on(ctx, settings, folder):
+    if ctx.rank == settings["rank"]:
+        os.kill(os.getpid(), signal.SIGKILL)
     ctx.comm.barrier()
     return {}
 

@@ -57,19 +57,28 @@ def test_a_rank_that_ends_without_a_word_is_named():
 
 def test_a_rank_that_is_late_is_named_and_killed(tmp_path):
     file = str(tmp_path / "pid-")
-    with pytest.raises(RuntimeError, match="rank 1 had not ended after 25 s and was killed"):
-        run_ranks(job("sleep_on", [{"rank": 1, "file": file}] * 2, deadline_s=25.0, timeout_s=120.0))
+    with pytest.raises(RuntimeError, match="rank 1 had not ended after 20 s and was killed"):
+        run_ranks(job("sleep_on", [{"rank": 1, "file": file}] * 2, deadline_s=20.0, timeout_s=120.0))
     assert gone_within(5.0, [int(path.read_text().split()[0]) for path in tmp_path.glob("pid-*")])
 
 
+def test_a_rank_that_is_killed_is_named_not_those_that_fail_because_of_it():
+    with pytest.raises(RuntimeError, match="rank 1 of 3 ranks was killed by SIGKILL"):
+        run_ranks(job("kill_on", [{"rank": 1}] * 3))
+
+
+@pytest.mark.parametrize("launcher", ["torch", "mpirun"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_is_left_when_the_command_is_killed(tmp_path, how):
+def test_nothing_is_left_when_the_command_is_killed(tmp_path, how, launcher):
+    if launcher == "mpirun" and mpi_missing_reason() is not None:
+        pytest.skip(f"no MPI here: {mpi_missing_reason()}")
+    mpirun = find_mpirun() if launcher == "mpirun" else None
     file = str(tmp_path / "pid-")
     code = (
         "from fastsample_dist.bench.command import sigterm_interrupts; "
         "from fastsample_dist.bench.harness import Job, run_ranks\n"
         f"with sigterm_interrupts(): run_ranks(Job(task={TASKS + 'sleep_on'!r}, "
-        f"settings=[{{'rank': rank, 'file': {file!r}}} for rank in (0, 1)]))"
+        f"settings=[{{'rank': rank, 'file': {file!r}}} for rank in (0, 1)]), mpirun={mpirun!r})"
     )
     command = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
