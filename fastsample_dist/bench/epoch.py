@@ -170,10 +170,14 @@ def check_model(ranks: Sequence[int], configurations: Sequence[tuple[str, int]])
     """Refuse runs from which no network can be modelled.
 
     Raises:
-      ValueError: no run with at least 2 ranks, or none of the hybrid scheme without prefetching.
+      ValueError: not both one rank and several, or no hybrid scheme without prefetching.
     """
-    if max(ranks) < 2 or ("hybrid", 0) not in configurations:
-        raise ValueError("--model-network needs a run with 2 ranks or more, and hybrid with prefetch 0 among the runs.")
+    if min(ranks) > 1 or max(ranks) < 2 or ("hybrid", 0) not in configurations:
+        found = ", ".join(f"{scheme} {depth}" for scheme, depth in configurations)
+        raise ValueError(
+            "--model-network takes a step's work from 1 rank and its bytes from several, hybrid with prefetch 0; got "
+            f"ranks {', '.join(map(str, ranks))} and {found}."
+        )
 
 
 def model_network(runs: Sequence[dict], network: Network, batch_size: int) -> list[dict]:
@@ -188,7 +192,7 @@ def model_network(runs: Sequence[dict], network: Network, batch_size: int) -> li
     """
     few, most = min(runs, key=lambda run: run["ranks"]), max(runs, key=lambda run: run["ranks"])
     local = [entry for entry in few["configurations"] if (entry["scheme"], entry["prefetch"]) == ("hybrid", 0)]
-    assert most["ranks"] >= 2 and local, "see check_model"
+    assert few["ranks"] == 1 and most["ranks"] >= 2 and local, "see check_model"
     predictions = []
     for entry in most["configurations"]:
         measured = Measured(

@@ -1,8 +1,8 @@
 """What a run would take on 2 to 64 machines of a given network: an alpha-beta model on measured figures.
 
-Measured: the seconds of one step without communication (sample s, fetch f, compute c, on the fewest ranks that were
-run, hybrid without prefetching) and, on the most ranks k that were run, for every purpose the calls n and the bytes b
-that a rank sends in a step. Assumed: one rank per machine, full-duplex links of beta bytes/s without contention in the
+Measured: the seconds of one step without communication (sample s, fetch f, compute c, on one rank, hybrid without
+prefetching) and, on the most ranks k that were run, for every purpose the calls n and the bytes b that a rank sends in
+a step. Assumed: one rank per machine, full-duplex links of beta bytes/s without contention in the
 switch, alpha seconds per message, one message after the other. With P machines:
 
     all_to_all of purpose x   n_x (P - 1) alpha + b_x(P) / beta
