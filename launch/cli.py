@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from launch import guard
-from launch.commands import Command, LaunchOptions, copy_commands, start_commands
+from launch.commands import LOCAL, Command, LaunchOptions, copy_commands, start_commands
 from launch.hosts import Placement, place_ranks, read_hosts
 from launch.parts import plan_copies, split_copy_parts
-from launch.runner import RunLimits, Runner, RunResult
+from launch.runner import Job, RunLimits, Runner, RunResult
 from launch.screen import Screen
 
 PROGRAM = "fastsample-launch"
+SSH_FAILED, NOT_FOUND = 255, 127
 PORTS = range(20000, 30000)  # below the ports that systems give to outgoing connections
 _EPILOG = """examples:
   fastsample-launch --nproc 2 -- examples/train_sage.py --data parts --epochs 10
@@ -142,6 +143,9 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse("interrupted before anything was started.", 130)
     except UsageError as error:
         return _refuse(str(error), 2)
+    except BrokenPipeError:  # as under `| head`; the interpreter would fail at its own flush once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _refuse("nobody reads the output any more; all ranks were ended.", 1)
     except (ValueError, OSError, RuntimeError) as error:
         return _refuse(str(error), 1)
 
@@ -289,7 +293,22 @@ def _summary(result: RunResult, screen: Screen) -> str | None:
     job = result.failed_job
     assert job is not None  # a status without a failing rank comes from a process
     what = f"{Path(job.command.argv[0]).name} for {job.command.host} ended with status {job.status}"
-    return f"{PROGRAM}: error: {what} ({job.last_error.strip() or 'it said nothing'}); the run ended {after}{left}"
+    said = job.last_error.strip() or "it said nothing"
+    return f"{PROGRAM}: error: {what} ({said}); the run ended {after}{left}{_advice(job)}"
+
+
+def _advice(job: Job) -> str:
+    """What to do about a process that failed without a rank having failed, where that can be told."""
+    if "launch.guard" in job.last_error and "No module" in job.last_error:
+        return "; install fastsample_dist on that host in the interpreter that --python names"
+    if job.status == SSH_FAILED and job.command.host != LOCAL:
+        return (
+            "; the connection was refused or lost: check that ssh reaches the host without a password. Ranks that run "
+            f"there end by themselves after {guard.SILENCE_S:g} s of silence"
+        )
+    if job.status == NOT_FOUND and job.command.host != LOCAL:
+        return "; pass an interpreter that every host has with --python"
+    return ""
 
 
 def _report(args: argparse.Namespace, hosts: Sequence[str], result: RunResult) -> dict[str, Any]:

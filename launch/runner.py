@@ -125,7 +125,7 @@ class Runner:
                     self._turn(signals)
                 self._drain()
             finally:
-                self._kill()
+                self._leave()
                 self._selector.close()
         return self._result()
 
@@ -257,6 +257,15 @@ class Runner:
             for descriptor in job.rests:
                 self._take_output(job, descriptor, b"")
 
+    def _leave(self) -> None:
+        """End what still runs, because this process cannot go on (its output was closed, a program was missing)."""
+        self._order(b"k")
+        end = time.monotonic() + KILL_EXTRA_S
+        for job in self._jobs:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.process.wait(max(0.0, end - time.monotonic()))
+        self._kill()
+
     def _kill(self) -> None:
         """Kill what is left of this process's own children; their guards' lifelines close with it."""
         for job in self._jobs:
@@ -275,7 +284,9 @@ def _signals_to_pipe() -> Iterator[int]:
     out, into = os.pipe()
     os.set_blocking(out, False)
     os.set_blocking(into, False)
-    numbers = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     descriptor = signal.set_wakeup_fd(into, warn_on_full_buffer=False)
     try:

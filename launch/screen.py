@@ -120,7 +120,7 @@ class Screen:
         """Show the tracebacks of ranks that live on."""
         now = self._clock()
         for rank, held in list(self._held.items()):
-            if now - held.since > HOLD_S and not self._agents:
+            if now - held.since > HOLD_S and not (self._agents or self.ending):
                 self._show_all(rank, self._held.pop(rank).lines)
 
     def first_failure(self) -> RankFailure | None:
@@ -157,8 +157,11 @@ class Screen:
             self._show_all(first.rank, first.lines)
 
     def _take_agent_line(self, host: str, line: str, is_error: bool) -> None:
-        under_way = bool(self.ending or self._agents or self.failures or self._held)
-        if is_error and (under_way or line == TRACEBACK) and not self._verbose:
+        if self._verbose or not is_error:
+            self._show_agent(host, line, is_error)
+        elif self.ending:
+            return
+        elif self._agents or self.failures or self._held or line == TRACEBACK:
             self._agents.append((host, line))
         else:
             self._show_agent(host, line, is_error)

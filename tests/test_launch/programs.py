@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,9 +77,10 @@ class Launcher:
       directory: working directory; programs in its bin/ come first on PATH, temporary files go to its tmp/.
       words: the command line.
       env: more variables.
+      before: called in the new process first.
     """
 
-    def __init__(self, directory: Path, *words: object, env: dict[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, *words: object, env=None, before: Callable[[], object] | None = None) -> None:
         self.mark = f"FASTSAMPLE_TEST_MARK={uuid.uuid4().hex}"
         self.temporary = directory / "tmp"
         self.temporary.mkdir(exist_ok=True)
@@ -103,6 +105,7 @@ class Launcher:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=before,
         )
         self.out: list[str] = []
         self.err: list[str] = []
@@ -113,8 +116,9 @@ class Launcher:
 
     @staticmethod
     def _read(stream, lines) -> None:
-        for line in stream:
-            lines.append(line.rstrip("\n"))
+        with contextlib.suppress(ValueError, OSError):  # a test closed it
+            for line in stream:
+                lines.append(line.rstrip("\n"))
 
     def __enter__(self):
         return self

@@ -46,6 +46,9 @@ if sys.argv[1] == "restart":
     sys.exit()
 try:
     up()
+    while sys.argv[1] == "print":
+        time.sleep(0.05)
+        print("more")
     time.sleep(600)
 except KeyboardInterrupt:
     print("interrupted", rank, flush=True)
@@ -65,8 +68,8 @@ def start(tmp_path):
     (tmp_path / "hosts").write_text("127.0.0.1\n127.0.0.2  # the other end of the room\n")
     made = []
 
-    def begin(*words, env=None):
-        made.append(Launcher(tmp_path, *words, env=env))
+    def begin(*words, env=None, before=None):
+        made.append(Launcher(tmp_path, *words, env=env, before=before))
         return made[-1]
 
     yield begin
@@ -152,6 +155,27 @@ def test_sigterm_ends_the_run(start):
     launcher.process.terminate()
     assert launcher.wait(ENDED_S) == 143
     assert launcher.nothing_is_left()
+
+
+def test_a_closed_output_ends_the_run(start):
+    launcher = start("--nproc", 2, "--", "rank.py", "print")
+    launcher.wait_for("up ", 2)
+    launcher.process.stdout.close()
+    assert launcher.wait() == 1
+    assert launcher.err == ["fastsample-launch: error: nobody reads the output any more; all ranks were ended."]
+    assert launcher.nothing_is_left(within_s=5.0)
+
+
+def test_nohup_is_respected(start):
+    launcher = start(
+        "--nproc", 1, "--", "rank.py", "sleep", before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
+    launcher.wait_for("up ")
+    launcher.process.send_signal(signal.SIGHUP)
+    time.sleep(1.0)
+    assert launcher.process.poll() is None
+    launcher.process.terminate()
+    assert launcher.wait(ENDED_S) == 143
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_grace(start):
