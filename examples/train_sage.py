@@ -257,6 +257,7 @@ def train(args: argparse.Namespace, ctx: DistContext) -> int:
             "epochs": epochs, "val_acc": accuracy["val"], "test_acc": accuracy["test"], "world_size": ctx.world_size,
             "scheme": args.scheme, "steps": steps, "comm": training, "comm_evaluation": evaluation.stats,
             "threads": threads, "options": options,
+            "resumed": None if checkpoints is None or checkpoints.resumed is None else asdict(checkpoints.resumed),
         }  # fmt: skip
         write_json(args.json, results)
     if ctx.comm.watch.trace is not None:

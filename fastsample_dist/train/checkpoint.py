@@ -90,7 +90,8 @@ class Checkpointer:
     Attributes:
       kept: the caller's own values (JSON), saved with every checkpoint and given back by `begin`.
       carried: totals of the part of the epoch that was done before; for Trainer.run_epoch.
-      stopped: all ranks have agreed to stop, and the checkpoint is written.
+      resumed: what `begin` took the run up from; None after a fresh start.
+      stopped: all ranks have agreed to stop; the checkpoint is written, or a warning said why not.
       last_path: on rank 0, the newest checkpoint that is known to be good; None before the first.
     """
 
@@ -99,6 +100,7 @@ class Checkpointer:
     ) -> None:
         self.kept: dict[str, Any] = {}
         self.carried = EpochTotals()
+        self.resumed: Resumed | None = None
         self.stopped = False
         self.last_path: Path | None = None
         self._trainer, self._loader, self._settings = trainer, loader, settings
@@ -130,7 +132,8 @@ class Checkpointer:
             return None
         agree(self._ctx, lambda: self._check(path, content))
         self._restore(path, content)
-        return Resumed(path, content["epoch"], content["step"], content["world_size"])
+        self.resumed = Resumed(path, content["epoch"], content["step"], content["world_size"])
+        return self.resumed
 
     def after_step(self, batch: MiniBatch) -> bool:
         """Save when it is time to; for Trainer.run_epoch's `on_step`.

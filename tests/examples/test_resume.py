@@ -163,6 +163,21 @@ def test_ctrl_c_saves_the_run_and_resume_ends_as_if_it_had_not_come(task, undist
     assert_same_end(saved, results, undisturbed(launcher))
 
 
+def test_another_number_of_ranks_sees_each_remaining_seed_once(task, tmp_path):
+    """Two ranks under torchrun are stopped in their second epoch; one process goes on with both parts."""
+    saved, watch, after = tmp_path / "saved", tmp_path / "watch", tmp_path / "after"
+    stop_after_some_steps(command("torchrun", task, saved, "--epochs", "3"), watch, signal.SIGINT)
+    results = tmp_path / "out.json"
+    line = command("alone", {1: task[2]}, saved, "--epochs", "3", "--resume", "--json", str(results))
+    done = run(line, after)
+    assert done.returncode == 0, done.stderr
+    assert "it was written by 2 rank(s), now there are 1" in done.stdout
+    resumed = json.loads(results.read_text())["resumed"]
+    assert (resumed["step"], resumed["world_size"]) == (len(witnessed(watch, 2)[0][0]), 2)
+    train = task[2].node_task.splits["train"].tolist()
+    assert surviving_seeds(witnessed(watch, 2) + witnessed(after, 1)) == {epoch: train for epoch in range(3)}
+
+
 def draw_kills(seed):
     """Per attempt, who is killed when: a random moment around the end of a random step after the next checkpoint."""
     rng = random.Random(seed)

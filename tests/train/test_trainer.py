@@ -1,5 +1,7 @@
 """Trainer: what an epoch reports, exact evaluation, precision, and what is refused."""
 
+import threading
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ import torch.nn.functional as F
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.testing import run_distributed
+from fastsample_dist.train.metrics import EpochTotals
 from fastsample_dist.train.trainer import Trainer
 from tests.train.task import make_model, make_task
 
@@ -57,6 +60,27 @@ def test_an_epoch_reports_where_its_time_went(task, ctx):
     assert min(stats.sample_s, stats.fetch_s, stats.compute_s) > 0
     assert stats.sample_s + stats.fetch_s <= stats.wait_s == pytest.approx(stats.seconds - stats.compute_s)
     assert loader.epoch == 3 and ctx.comm.step == -1
+
+
+def hooked_rank(ctx, path):
+    loader, steps = DistLoader(DistData.load(path, ctx), (3, 3), 8, prefetch=2), []
+    stats = make_trainer(ctx).run_epoch(loader, lambda batch: steps.append(batch.step) or batch.step == 1)
+    threads = [thread.name for thread in threading.enumerate() if thread.name == "fastsample-prefetch"]
+    return steps, stats.steps, threads, ctx.comm.step, loader.epoch
+
+
+def test_a_hook_may_end_the_epoch_on_all_ranks(tmp_path):
+    task = make_task(tmp_path, 2, dtype="float32")
+    assert run_distributed(2, hooked_rank, args=(task.path,)) == [([0, 1], 2, [], -1, 1)] * 2
+
+
+def test_what_an_epoch_carries_is_part_of_its_report(task, ctx):
+    loader = DistLoader(DistData.load(task.path, ctx), ALL, 30)  # 120 seeds
+    trainer = make_trainer(ctx, make_model("sage", dropout=0.0).float(), lr=0.0)
+    plain = trainer.run_epoch(loader)
+    stats = trainer.run_epoch(loader, carried=EpochTotals(steps=3, num_seeds=30, loss_sum=60.0, seconds=500.0))
+    assert stats.steps == 3 + 4 and stats.seconds > 500.0
+    assert stats.loss == pytest.approx((60.0 + 120 * plain.loss) / 150, rel=1e-6)
 
 
 def test_accuracy_is_the_share_of_correct_seeds(task, ctx):
