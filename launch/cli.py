@@ -40,6 +40,7 @@ _EPILOG = """examples:
 hosts.txt has one "address [slots=N]" a line; DGL's ip_config.txt is understood too (its ports are not used).
 Every host needs the same interpreter path with fastsample_dist installed, the working directory and the script.
 Ctrl-C asks every rank on every host to end (KeyboardInterrupt) and kills those that have not after --grace-s.
+Hosts that hear nothing from the launcher for 30 s (cut off, or suspended by Ctrl-Z) end their ranks.
 """
 
 

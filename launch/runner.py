@@ -188,7 +188,7 @@ class Runner:
         job.rests[descriptor] = rest
         for line in lines:
             text = line.decode(errors="replace").rstrip("\r")
-            if is_error and text.strip():
+            if is_error and any(character.isalnum() for character in text):
                 job.last_error = text
             self._screen.take(job.command.host, text, is_error)
 

@@ -18,11 +18,12 @@ from typing import TextIO
 from launch.guard import NOTE
 
 TRACEBACK = "Traceback (most recent call last):"
+_BOX = re.compile(r"-{60,}")  # mpirun's messages stand between such lines
 _OPENING = re.compile(r"Traceback \(most recent call last\):|rank \d+ ends the run:")  # the latter of DistContext, MPI
 HOLD_S = 4.0
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of SGR; red is for errors
 RED = 31
-_RANK_LINE = re.compile(r"\[(\d+)\] (?:\[rank\1\]: ?)?(.*)")  # torch prefixes uncaught tracebacks once more
+_RANK_LINE = re.compile(r"[\0 ]?\[(\d+)\] (?:\[rank\1\]: ?)?(.*)")  # torch prefixes uncaught tracebacks once more
 _END_NOTE = re.compile(rf"{NOTE} rank \d+ (ended with exit status (\d+)|was killed by (SIG[A-Z0-9]+))")
 _RESTART_NOTE = re.compile(rf"{NOTE} rank \d+ was started again")
 _FOLLOWING_ERROR = re.compile(
@@ -148,7 +149,7 @@ class Screen:
             of_being_ended = any(line.startswith("KeyboardInterrupt") for line in held.lines)
             if self._verbose or not of_being_ended:
                 self._show_all(rank, held.lines)
-        if failed and first is None:
+        if first is None and (failed or not self.ending):
             for host, line in self._agents:
                 self._show_agent(host, line, True)
         if summary is not None:
@@ -161,7 +162,7 @@ class Screen:
             self._show_agent(host, line, is_error)
         elif self.ending:
             return
-        elif self._agents or self.failures or self._held or line == TRACEBACK:
+        elif self._agents or self.failures or self._held or line == TRACEBACK or _BOX.fullmatch(line):
             self._agents.append((host, line))
         else:
             self._show_agent(host, line, is_error)

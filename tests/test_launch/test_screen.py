@@ -135,6 +135,16 @@ def test_what_agents_say_is_shown_when_no_rank_explains_it():
     assert watched.finish() == [f"[a] {TRACE}", "[a] OSError: port taken", "the end"]
 
 
+def test_a_message_of_mpirun_waits_for_the_end_and_is_left_out_when_a_rank_explains_it():
+    box = ["-" * 76, "MPI_ABORT was invoked on rank 0", "-" * 76]
+    watched = Watched()
+    watched.error(*box, " [0] fastsample-launch: rank 0 ended with exit status 1")
+    assert watched.finish() == ["the end"]
+    watched = Watched()
+    watched.error(*box)
+    assert watched.finish(summary=None, failed=False) == [f"[a] {line}" for line in box]
+
+
 def test_a_restart_shows_what_was_held_and_starts_afresh():
     watched = Watched()
     watched.error(f"[1] {TRACE}", "[1] ValueError: boom", "[1] fastsample-launch: rank 1 ended with exit status 1")
