@@ -33,6 +33,8 @@ NOTE = "fastsample-launch:"  # begins what a guard says itself
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 LOCAL_SIZE_VARIABLES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 KEPT_TMPDIR = "FASTSAMPLE_KEPT_TMPDIR"  # the user's TMPDIR, which ranks get back
+SHARED_MEMORY = "FASTSAMPLE_SHARED_MEMORY"  # the guard's own directory in /dev/shm; not a name that mpirun passes on
+OPENMPI_SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"
 SILENCE_S = 30.0
 AGENT_EXTRA_S = 1.0  # ranks are killed after the grace; their agent may take this much longer
 SWEEP_S = 3.0
@@ -287,14 +289,19 @@ def _run_host(args: argparse.Namespace) -> int:
         _say(f"{NOTE} cannot enter {args.chdir} ({error.strerror}); pass a --workdir that every host has")
         return 1
     _share_cores(args.ranks)
-    # Agents leave files in TMPDIR, torchrun even after a good end; so theirs is removed with them.
-    directory = tempfile.mkdtemp(prefix="fastsample-launch-")
+    # Agents leave files in TMPDIR, torchrun even after a good end, and a killed mpirun its ranks' segments in /dev/shm;
+    # so they get directories that are removed with them.
+    directories = [tempfile.mkdtemp(prefix="fastsample-launch-")]
     os.environ[KEPT_TMPDIR] = os.environ.get("TMPDIR", "")
-    os.environ["TMPDIR"] = directory
+    os.environ["TMPDIR"] = directories[0]
+    if os.access("/dev/shm", os.W_OK):
+        directories.append(tempfile.mkdtemp(prefix="fastsample-launch-", dir="/dev/shm"))
+        os.environ[SHARED_MEMORY] = directories[1]
     try:
         return HostGuard(args.command, args.grace_s, signal.Signals[args.interrupt_with]).run()
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        for directory in directories:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _run_rank(args: argparse.Namespace) -> int:
@@ -302,6 +309,9 @@ def _run_rank(args: argparse.Namespace) -> int:
         os.environ["TMPDIR"] = os.environ.pop(KEPT_TMPDIR)
         if not os.environ["TMPDIR"]:
             del os.environ["TMPDIR"]
+    segments = os.environ.pop(SHARED_MEMORY, None)
+    if segments is not None:
+        os.environ.setdefault(OPENMPI_SEGMENTS, segments)
     _share_cores(int(next((os.environ[name] for name in LOCAL_SIZE_VARIABLES if name in os.environ), "1")))
     return RankGuard(args.command, args.grace_s).run()
 

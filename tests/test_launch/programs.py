@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from launch.guard import SHARED_MEMORY
+
 ROOT = Path(__file__).resolve().parents[2]
 ENOUGH_S = 120.0  # for a busy machine
 ENDED_S = 10.0  # the promise: from a rank's death or Ctrl-C to the launcher's end
@@ -82,6 +84,7 @@ class Launcher:
 
     def __init__(self, directory: Path, *words: object, env=None, before: Callable[[], object] | None = None) -> None:
         self.mark = f"FASTSAMPLE_TEST_MARK={uuid.uuid4().hex}"
+        self._shared_memory: set[Path] = set()
         self.temporary = directory / "tmp"
         self.temporary.mkdir(exist_ok=True)
         name, _, value = self.mark.partition("=")
@@ -135,6 +138,7 @@ class Launcher:
         while time.monotonic() < end:
             found = [line for line in self.out if text in line]
             if len(found) >= count:
+                self.left()  # sees the agents' directories
                 return found
             assert self.process.poll() is None, f"ended early: {self.out} {self.err}"
             time.sleep(0.02)
@@ -153,14 +157,17 @@ class Launcher:
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 with contextlib.suppress(OSError):
-                    if self.mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    environ = (entry / "environ").read_text(errors="replace").split("\0")
+                    if self.mark in environ:
                         found.append(int(entry.name))
+                        variables = dict(setting.partition("=")[::2] for setting in environ)
+                        self._shared_memory |= {Path(variables[SHARED_MEMORY])} if SHARED_MEMORY in variables else set()
         return found
 
     def nothing_is_left(self, within_s: float = 0.0) -> bool:
-        """No process and no temporary file of the run remains."""
+        """No process, temporary file or shared memory of the run remains."""
         end = time.monotonic() + within_s
-        while self.left() or list(self.temporary.iterdir()):
+        while self.left() or list(self.temporary.iterdir()) or any(path.exists() for path in self._shared_memory):
             if time.monotonic() > end:
                 return False
             time.sleep(0.1)

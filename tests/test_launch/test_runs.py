@@ -25,11 +25,13 @@ every_way = pytest.mark.parametrize(
 )
 
 SUM = """
-import os, sys, torch
+import os, sys, time, torch
 from fastsample_dist import DistContext
 with DistContext.from_env(timeout_s=60) as ctx:
     total = ctx.comm.all_reduce(torch.tensor([1.0 + ctx.rank]), purpose="test").item()
     print(f"rank {ctx.rank} of {ctx.world_size} {total:g} {os.environ['A']!r} {sys.argv[1:]} {os.getcwd()}")
+    if sys.argv[1:] == ["wait"]:
+        time.sleep(600)
 """
 # What a rank does is its first argument; nothing here needs torch.
 RANK = """
@@ -149,6 +151,16 @@ def test_nothing_outlives_a_launcher_that_is_killed(start, way):
     assert launcher.nothing_is_left(within_s=ENDED_S + 10.0)
 
 
+@needs_mpi
+def test_nothing_outlives_an_mpirun_that_is_killed(start):
+    launcher = start("--nproc", 2, "--mpi", "--env", "A=", "--", "sum.py", "wait")
+    launcher.wait_for("rank ", 2)
+    [mpirun] = [pid for pid in launcher.left() if "prterun" in words_of(pid)[0] or "mpirun" in words_of(pid)[0]]
+    os.kill(mpirun, signal.SIGKILL)
+    assert launcher.wait(ENDED_S) == 137
+    assert launcher.nothing_is_left()
+
+
 def test_sigterm_ends_the_run(start):
     launcher = start("--nproc", 2, "--", "rank.py", "sleep")
     launcher.wait_for("up ", 2)
@@ -215,8 +227,12 @@ def test_a_connection_that_is_cut_ends_the_run_on_both_sides(start):
     assert launcher.nothing_is_left(within_s=ENDED_S)
 
 
+def words_of(pid):
+    return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
+
+
 def is_ssh_to(pid, host):
-    words = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
+    words = words_of(pid)
     return any(word.endswith("/ssh") for word in words[:2]) and host in words
 
 
