@@ -39,7 +39,7 @@ PROGRAM = "fastsample-bench"
 TIMEOUT_S = 600.0  # of one collective: ranks wait for the one that checks the topology's bytes
 EXAMPLES = """examples:
   fastsample-bench epoch rmat:19:16 --ranks 1,2,4
-  fastsample-bench epoch parts/products-4 --ranks 2,4 --model-network 25Gb/s,20us --json epoch.json
+  fastsample-bench epoch parts/products-4 --ranks 1,2,4 --model-network 25Gb/s,20us --json epoch.json
   fastsample-bench epoch rmat:17:16 --ranks 2,4 --namespaces --rate 1gbit      (root, Linux)
   fastsample-bench epoch parts/products-4 --hosts hosts.txt
 """
@@ -64,7 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--batch-size", type=cl.count, default=1000, help="seeds per rank and step (default: %(default)s)")
     add("--fanouts", type=cl.fanout_list, default=(15, 10, 5), help="one per layer (default: 15,10,5)")
     add("--hidden", type=cl.count, default=256, help="columns of a hidden row (default: %(default)s)")
-    add("--dropout", type=float, default=0.5, help="(default: %(default)s)")
+    add("--dropout", type=cl.share, default=0.5, help="(default: %(default)s)")
     add("--precision", choices=PRECISIONS, default="fp32", help="(default: %(default)s)")
     add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
     add("--threads", type=cl.count, help="per rank (default: cores / most ranks, at least 1)")
@@ -76,7 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--ssh", metavar="PROGRAM", default="ssh", help="what reaches them (default: %(default)s)")
     add("--namespaces", action="store_true", help="each rank on a host of its own, in network namespaces")
     add("--rate", help="of the hosts' links, e.g. 1gbit (with --namespaces; default: unlimited)")
-    add("--deadline-s", type=float, default=3600.0, help="for the ranks of one run (default: %(default)g)")
+    add("--deadline-s", type=cl.seconds, default=3600.0, help="for the ranks of one run (default: %(default)g)")
     cl.add_json(sub)
     return parser
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import sys
@@ -119,6 +120,29 @@ def count(text: str) -> int:
 def counts(text: str) -> tuple[int, ...]:
     """Argument type: "2,4" -> (2, 4), each at least 1."""
     return tuple(count(item) for item in text.split(","))
+
+
+def seconds(text: str) -> float:
+    """Argument type: a number of seconds above 0."""
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
+
+
+def share(text: str) -> float:
+    """Argument type: a number of at least 0 and below 1."""
+    value = _number(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 0 and below 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def fanout_list(text: str) -> tuple[int, ...]:

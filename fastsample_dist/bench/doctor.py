@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fastsample_dist.bench import checks
 from fastsample_dist.bench.checks import BROKEN, WARNING, Finding
-from fastsample_dist.bench.command import ERRORS, Parser, add_json, console_width, one_line, run_command
+from fastsample_dist.bench.command import ERRORS, Parser, add_json, console_width, one_line, run_command, seconds
 
 PROGRAM = "fastsample-doctor"
 COLOURS = {checks.OK: "green", checks.ABSENT: "dim", WARNING: "yellow", BROKEN: "bold red"}
@@ -38,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-exchange", action="store_true", help="do not start ranks")
     parser.add_argument(
         "--deadline-s",
-        type=_seconds,
+        type=seconds,
         default=EXCHANGE_S,
         help="longest time for each of the two test runs (default: %(default)g)",
     )
@@ -111,16 +111,6 @@ def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
 
 def _named(subjects: list[str], what: str) -> str:
     return f"{len(subjects)} {what} ({', '.join(subjects)})" if subjects else f"nothing {what}"
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds between 0 and 86400")
-    return seconds
 
 
 if __name__ == "__main__":

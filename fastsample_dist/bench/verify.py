@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from fastsample_dist.bench.command import Parser, add_json, console_width, count, counts, fanout_list, run_command
+from fastsample_dist.bench import command as cl
 from fastsample_dist.bench.content import FEATURES, Content, batch_content, first_difference
 from fastsample_dist.bench.harness import Job, find_mpirun, ranks_ended
 from fastsample_dist.bench.reference import MODELS, OneProcess, VerifySettings
@@ -66,7 +66,7 @@ class Difference(Exception):  # noqa: N818  # it is a result, not an error of th
 
 def make_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = Parser(
+    parser = cl.Parser(
         prog=PROGRAM,
         description="Compare mini-batches (exactly) and gradients of k ranks with one process, on your partition.",
         epilog="exit status: 0 when all agree; else the first difference is printed: ranks, scheme, step, rank, hop, "
@@ -75,28 +75,28 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("parts", metavar="PARTS", type=Path, help="directory written by fastsample-partition")
-    add("--ranks", type=counts, default=(2,), help="numbers of ranks, each a divisor of the parts (default: 2)")
-    add("--steps", type=count, default=3, help="mini-batches per rank (default: %(default)s)")
-    add("--batch-size", type=count, default=200, help="seeds per rank and step (default: %(default)s)")
-    add("--fanouts", type=fanout_list, default=(15, 10, 5), help="from the seeds outwards (default: 15,10,5)")
+    add("--ranks", type=cl.counts, default=(2,), help="numbers of ranks, each a divisor of the parts (default: 2)")
+    add("--steps", type=cl.count, default=3, help="mini-batches per rank (default: %(default)s)")
+    add("--batch-size", type=cl.count, default=200, help="seeds per rank and step (default: %(default)s)")
+    add("--fanouts", type=cl.fanout_list, default=(15, 10, 5), help="from the seeds outwards (default: 15,10,5)")
     add("--scheme", choices=(*SCHEMES, "both"), default="both", help="(default: %(default)s)")
     add("--prefetch", type=int, default=0, help="batches made ahead (default: %(default)s)")
     add("--split", default="train", help="whose nodes are the seeds (default: %(default)s)")
     add("--model", choices=MODELS, default="sage", help="(default: %(default)s)")
-    add("--hidden", type=count, default=32, help="columns of a hidden row (default: %(default)s)")
+    add("--hidden", type=cl.count, default=32, help="columns of a hidden row (default: %(default)s)")
     add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
     tolerance = "of gradients, as a share of the largest entry (default: %(default)g)"
-    add("--tolerance", type=float, default=TOLERANCE, help=tolerance)
+    add("--tolerance", type=cl.share, default=TOLERANCE, help=tolerance)
     add("--mpi", action="store_true", help="start the ranks with mpirun")
     add("--no-checksums", action="store_true", help="do not compare the files with the manifest first")
-    add("--deadline-s", type=float, default=1800.0, help="for the ranks to end (default: %(default)g)")
-    add_json(parser)
+    add("--deadline-s", type=cl.seconds, default=1800.0, help="for the ranks to end (default: %(default)g)")
+    cl.add_json(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    return run_command(make_parser(), _run, argv)
+    return cl.run_command(make_parser(), _run, argv)
 
 
 def _run(args: argparse.Namespace) -> tuple[int, dict]:
@@ -112,7 +112,7 @@ def _run(args: argparse.Namespace) -> tuple[int, dict]:
         model=args.model, hidden=args.hidden,
     )  # fmt: skip
     check_ranks(plan.path, args.ranks)
-    console = Console(width=console_width(), highlight=False, soft_wrap=True)
+    console = Console(width=cl.console_width(), highlight=False, soft_wrap=True)
     runs: list[dict] = []
     results = {"parts": str(plan.path), "settings": asdict(settings), "runs": runs, "ok": True, "difference": None}
     for num_ranks in args.ranks:

@@ -149,7 +149,7 @@ def test_sigterm_ends_the_ranks_and_says_so(tmp_path, parts):
         (("PARTS", "--model-network", "1Gb/s,1us", "--ranks", "1"), "--model-network takes a step's work from 1 rank"),
         (("PARTS", "--model-network", "fast"), "expected speed and latency such as 25Gb/s,20us"),
         (("PARTS", "--fanouts", "4,x"), "'4,x' is no list of fanouts"),
-        (("PARTS", "--dropout", "2", "--ranks", "1"), "dropout is 2.0"),
+        (("PARTS", "--dropout", "2", "--ranks", "1"), "'2' is no number of at least 0 and below 1"),
         (("PARTS", "--json", "/nowhere/out.json"), "--json /nowhere/out.json cannot be written"),
     ],
 )

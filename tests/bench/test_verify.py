@@ -56,16 +56,19 @@ def run(capsys, *options):
     return status, capsys.readouterr()
 
 
-@pytest.mark.parametrize("options", [(), ("--prefetch", "2", "--model", "gat", "--hidden", "8", "--split", "val")])
-def test_two_and_four_ranks_equal_one_process(parts, tmp_path, capsys, options):
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [((2, 4), ()), ((2,), ("--prefetch", "2", "--model", "gat", "--hidden", "8", "--split", "val"))],
+)
+def test_ranks_equal_one_process(parts, tmp_path, capsys, ranks, options):
     file = tmp_path / "out.json"
-    status, printed = run(capsys, parts, "--ranks", "2,4", *SMALL, *options, "--json", file)
+    status, printed = run(capsys, parts, "--ranks", ",".join(map(str, ranks)), *SMALL, *options, "--json", file)
     assert status == 0, printed
     results = json.loads(file.read_text())
     assert results["ok"] and results["difference"] is None
-    assert [(r["ranks"], r["batches"]) for r in results["runs"]] == [(2, 2 * 2 * 4), (4, 4 * 2 * 4)]
+    assert [(r["ranks"], r["batches"]) for r in results["runs"]] == [(number, number * 2 * 4) for number in ranks]
     assert all(r["edges"] > 0 and 0 <= r["gradient_error"] < 1e-12 for r in results["runs"])
-    assert printed.out.count("pass  ") == 2
+    assert printed.out.count("pass  ") == len(ranks)
 
 
 def test_ranks_under_mpirun(parts, capsys):
@@ -146,6 +149,7 @@ def test_without_labels_only_batches_are_compared(tmp_path, capsys):
     [
         (("--ranks", "2,3"), "has 4 parts, which 3 ranks cannot share equally; pass --ranks with 1, 2, 4, or"),
         (("--ranks", "x"), "'x' is no integer of at least 1"),
+        (("--tolerance", "nan"), "'nan' is no number of at least 0 and below 1"),
         (("--split", "nosuch"), "has no split 'nosuch'"),
         (("--seed", "-1"), "rng_seed is -1"),
     ],
