@@ -34,6 +34,7 @@ from fastsample_dist.comm.trace import Trace
 logger = logging.getLogger(__name__)
 
 NUM_LANES = 16  # communicators of a run that a FileBoard has room for; later ones are not published
+OTHERS_S = 1.0  # for the other ranks to report theirs: a launcher ends all as soon as one leaves
 STORE_TIMEOUT_S = 2.0  # one question to the store when a run is diagnosed
 _RECORD = struct.Struct("<qqd104s")  # step, calls, time, text; 128 bytes
 
@@ -245,6 +246,7 @@ class Watch:
             return ""
         found, now_s = board.read(self._lane), time.time()
         logger.error("%s", _table(found, self._rank, deadline.elapsed_s, now_s))
+        time.sleep(OTHERS_S)
         own = found[self._rank]
         return f" ({own if isinstance(own, str) else _blame(found, own, self._rank, now_s)})"
 
