@@ -200,8 +200,8 @@ def _raise_first_failure(folder: Path, world_size: int) -> None:
     first, stem = min(failures, key=lambda entry: entry[0]["time_s"])
     if first["refusal"]:
         raise ValueError(first["text"])
-    where = first["traceback"].rstrip().splitlines()[-3:-1]
-    raise RuntimeError(f"rank {stem.split('-')[1]} of {world_size} failed: {first['text']} ({_joined(where)})")
+    places = [line.strip() for line in first["traceback"].splitlines() if line.lstrip().startswith("File ")]
+    raise RuntimeError(f"rank {stem.split('-')[1]} of {world_size} failed: {first['text']} ({places[-1]})")
 
 
 def _signal_name(number: int) -> str:
