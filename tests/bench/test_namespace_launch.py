@@ -6,6 +6,7 @@ What reaches a host in place of ssh enters its namespaces; everything else is as
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,22 +36,26 @@ def parts(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("hosts"), 4, dtype="float32").path
 
 
+def command(made, directory: Path, *options: str) -> list[str]:
+    """fastsample-launch on the first host, for all hosts."""
+    (directory / "hosts").write_text("".join(f"{host.address} slots=1\n" for host in made.hosts))
+    program = directory / "ssh"
+    prefixes = {host.address: list(host.prefix) for host in made.hosts}
+    program.write_text(ENTER.format(python=sys.executable, prefixes=prefixes))
+    program.chmod(0o755)
+    launch = [sys.executable, "-m", "launch", "--hosts", str(directory / "hosts"), "--ssh", str(program), *options]
+    return [*made.hosts[0].prefix, *launch, "--", str(ROOT / "examples" / "train_sage.py"), "--data", str(made.data)]
+
+
 @pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
 @pytest.mark.parametrize("count", [2, 4])
 def test_trains_across_hosts(parts, tmp_path, launcher, count):
     if launcher == "mpirun" and mpi_missing_reason() is not None:
         pytest.skip(f"no MPI here: {mpi_missing_reason()}")
     with namespace_hosts(parts, count, work=tmp_path) as made:
-        (tmp_path / "hosts").write_text("".join(f"{host.address} slots=1\n" for host in made.hosts))
-        program = tmp_path / "ssh"
-        prefixes = {host.address: list(host.prefix) for host in made.hosts}
-        program.write_text(ENTER.format(python=sys.executable, prefixes=prefixes))
-        program.chmod(0o755)
-        launch = [sys.executable, "-m", "launch", "--hosts", str(tmp_path / "hosts"), "--ssh", str(program)]
-        launch += [] if launcher == "torchrun" else ["--mpi"]
-        script = ["--", str(ROOT / "examples" / "train_sage.py"), "--data", str(made.data), *SMALL]
+        options = [] if launcher == "torchrun" else ["--mpi"]
         ended = subprocess.run(
-            [*made.hosts[0].prefix, *launch, *script, "--json", str(tmp_path / "out.json")],
+            [*command(made, tmp_path, *options), *SMALL, "--json", str(tmp_path / "out.json")],
             cwd=ROOT, capture_output=True, text=True, timeout=ENOUGH_S, check=False,
         )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -58,3 +63,29 @@ def test_trains_across_hosts(parts, tmp_path, launcher, count):
     assert results["world_size"] == count
     assert results["comm"]["feature_rows"]["bytes_received"] > 0
     assert results["test_acc"] > 0.5
+
+
+def test_a_host_that_is_cut_off_ends_the_run_with_a_diagnosis(parts, tmp_path):
+    endless = ("--epochs", "100000", "--batch-size", "20", "--hidden", "16", "--threads", "1", "--eval-every", "0")
+    with namespace_hosts(parts, 2, work=tmp_path) as made:
+        run = subprocess.Popen(
+            [*command(made, tmp_path), *endless, "--timeout-s", "6"],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        try:
+            assert run.stdout is not None
+            said = ""
+            while "epoch 2/" not in said:
+                line = run.stdout.readline()
+                assert line, said
+                said += line
+            made.set_link(1, False)
+            cut_s = time.monotonic()
+            said += run.communicate(timeout=ENOUGH_S)[0]
+            seconds = time.monotonic() - cut_s
+        finally:
+            run.kill()
+            run.wait()
+    assert run.returncode != 0
+    assert "did not finish within 6 s" in said and "rank 1" in said
+    assert seconds < 6 + 5 + 20  # 20 s for a busy machine
