@@ -10,6 +10,7 @@ step, rank, hop and original node id. Exit status: 0 when all agree, 1 otherwise
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -85,6 +86,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--model", choices=MODELS, default="sage", help="(default: %(default)s)")
     add("--hidden", type=cl.count, default=32, help="columns of a hidden row (default: %(default)s)")
     add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
+    script = 'options of train_sage.py, e.g. "--model gat --fanouts 10,5": those that shape batches and model are taken'
+    add("--script", metavar="OPTIONS", help=script)
     tolerance = "of gradients, as a share of the largest entry (default: %(default)g)"
     add("--tolerance", type=cl.share, default=TOLERANCE, help=tolerance)
     add("--mpi", action="store_true", help="start the ranks with mpirun")
@@ -99,7 +102,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return cl.run_command(make_parser(), _run, argv)
 
 
+def with_script(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments, with what --script says of batches and model in place of this command's own options.
+
+    Raises:
+      ValueError: an option in --script has a value that does not fit.
+    """
+    if args.script is None:
+        return args
+    parser = cl.Parser(prog="--script", add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for name, kind in (("batch-size", cl.count), ("hidden", cl.count), ("seed", int), ("prefetch", int)):
+        parser.add_argument(f"--{name}", type=kind)
+    parser.add_argument("--fanouts", type=cl.fanout_list)
+    parser.add_argument("--scheme", choices=SCHEMES)
+    parser.add_argument("--model", choices=MODELS)
+    found, _ = parser.parse_known_args(shlex.split(args.script))
+    return argparse.Namespace(**{**vars(args), **vars(found)})
+
+
 def _run(args: argparse.Namespace) -> tuple[int, dict]:
+    args = with_script(args)
     mpirun = find_mpirun() if args.mpi else None
     if args.mpi and mpirun is None:
         raise ValueError("--mpi: mpirun is neither beside this Python nor on PATH; install it or leave --mpi out.")

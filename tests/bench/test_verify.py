@@ -71,6 +71,17 @@ def test_ranks_equal_one_process(parts, tmp_path, capsys, ranks, options):
     assert printed.out.count("pass  ") == len(ranks)
 
 
+def test_a_training_command_line_shapes_the_batches(parts, tmp_path, capsys):
+    file = tmp_path / "out.json"
+    script = "examples/train_sage.py --model gcn --fanouts 4,3 --batch-size 9 --scheme hybrid --epochs 7 --lr 0.1"
+    status, printed = run(capsys, parts, "--script", script, "--steps", 1, "--json", file)
+    assert status == 0, printed
+    results = json.loads(file.read_text())
+    settings = {name: results["settings"][name] for name in ("model", "fanouts", "batch_size")}
+    assert settings == {"model": "gcn", "fanouts": [4, 3], "batch_size": 9}
+    assert results["runs"][0]["schemes"] == ["hybrid"]
+
+
 def test_ranks_under_mpirun(parts, capsys):
     if mpi_missing_reason() is not None:
         pytest.skip(f"no MPI here: {mpi_missing_reason()}")
@@ -152,6 +163,7 @@ def test_without_labels_only_batches_are_compared(tmp_path, capsys):
         (("--tolerance", "nan"), "'nan' is no number of at least 0 and below 1"),
         (("--split", "nosuch"), "has no split 'nosuch'"),
         (("--seed", "-1"), "rng_seed is -1"),
+        (("--script", "train_sage.py --model foo"), "argument --model: invalid choice: 'foo'"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(parts, capsys, options, message):
