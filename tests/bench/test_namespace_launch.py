@@ -4,9 +4,13 @@ What reaches a host in place of ssh enters its namespaces; everything else is as
 """
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,6 +67,55 @@ def test_trains_across_hosts(parts, tmp_path, launcher, count):
     assert results["world_size"] == count
     assert results["comm"]["feature_rows"]["bytes_received"] > 0
     assert results["test_acc"] > 0.5
+
+
+SSHD = shutil.which("sshd", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"]))
+TOOLS = {"sshd": SSHD, "ssh": shutil.which("ssh"), "ssh-keygen": shutil.which("ssh-keygen")}
+NO_SSH = ", ".join(name for name, found in TOOLS.items() if found is None)
+
+
+@contextmanager
+def ssh_servers(hosts, directory: Path) -> Iterator[list[str]]:
+    """A real sshd on every host; yields the launcher's options that log in with a key of this test."""
+    for name in ("host_key", "key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)], check=True)
+    settings = {
+        "HostKey": directory / "host_key", "AuthorizedKeysFile": directory / "key.pub", "StrictModes": "no",
+        "UsePAM": "no", "PasswordAuthentication": "no", "PermitRootLogin": "yes", "PidFile": "none",
+    }  # fmt: skip
+    (directory / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    Path("/run/sshd").mkdir(exist_ok=True)  # where sshd's unprivileged half lives
+    command = [SSHD, "-D", "-e", "-f", str(directory / "sshd_config")]
+    with (directory / "sshd.log").open("w") as log:
+        servers = [subprocess.Popen([*host.prefix, *command], stdout=log, stderr=log) for host in hosts]
+        client = {
+            "IdentityFile": directory / "key", "StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null",
+            "LogLevel": "ERROR", "ConnectionAttempts": "10",
+        }  # fmt: skip
+        try:
+            yield [word for name, value in client.items() for word in ("--ssh-option", f"{name}={value}")]
+        finally:
+            for server in servers:
+                server.terminate()
+                server.wait()
+
+
+@pytest.mark.skipif(NO_SSH != "", reason=f"not installed here: {NO_SSH}")
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_trains_across_hosts_by_ssh(parts, tmp_path, launcher):
+    if launcher == "mpirun" and mpi_missing_reason() is not None:
+        pytest.skip(f"no MPI here: {mpi_missing_reason()}")
+    with namespace_hosts(parts, 2, work=tmp_path) as made, ssh_servers(made.hosts, tmp_path) as options:
+        (tmp_path / "hosts").write_text("".join(f"{host.address} slots=1\n" for host in made.hosts))
+        launch = [sys.executable, "-m", "launch", "--hosts", str(tmp_path / "hosts"), *options]
+        launch += [] if launcher == "torchrun" else ["--mpi"]
+        script = ["--", str(ROOT / "examples" / "train_sage.py"), "--data", str(made.data), *SMALL]
+        ended = subprocess.run(
+            [*made.hosts[0].prefix, *launch, *script, "--json", str(tmp_path / "out.json")],
+            cwd=ROOT, capture_output=True, text=True, timeout=ENOUGH_S, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr + (tmp_path / "sshd.log").read_text()
+    assert json.loads((tmp_path / "out.json").read_text())["world_size"] == 2
 
 
 def test_a_host_that_is_cut_off_ends_the_run_with_a_diagnosis(parts, tmp_path):
