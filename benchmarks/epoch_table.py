@@ -8,8 +8,8 @@ one Markdown table and writes all figures to --json.
     python benchmarks/epoch_table.py --work DIR [--distdgl-python PYTHON] [--epochs 6] [--json FILE]
 
 The first epoch of every run is a warm-up. Memory is the proportional set size (PSS) summed over the ranks (DistDGL:
-trainers and servers), sampled twice a second; the peak is reported. The launcher is not in it: torchrun's process alone
-has 0.17 GB, mpirun's 5 MB, DistDGL's processes are started without one.
+trainers and servers), sampled twice a second; the peak is reported. The launcher's own process is not in it;
+DistDGL's processes are started without one.
 """
 
 from __future__ import annotations

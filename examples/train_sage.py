@@ -20,11 +20,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,7 +44,8 @@ from fastsample_dist.train.inference import layerwise
 from fastsample_dist.train.memory import reuse_freed_memory
 from fastsample_dist.train.metrics import CommTally, payload_exchanges
 from fastsample_dist.train.models import GAT, GCN, GraphSAGE, check_fanouts
-from fastsample_dist.train.report import EpochFigures, comm_table, epoch_line, make_console, write_json
+from fastsample_dist.train.outputs import check_writable, write_json
+from fastsample_dist.train.report import EpochFigures, comm_table, epoch_line, epoch_table, make_console
 from fastsample_dist.train.stop import StopSignal
 from fastsample_dist.train.trainer import PRECISIONS, Trainer
 
@@ -130,22 +131,15 @@ def set_threads(threads: int | None, ctx: DistContext) -> int:
     return torch.get_num_threads()
 
 
-def check_writable(option: str, file: Path) -> None:
-    """Refuse a file that could not be written, before any work is done."""
-    try:
-        if file.is_dir():
-            raise IsADirectoryError(0, "it is a directory")
-        with tempfile.TemporaryFile(dir=file.absolute().parent):
-            return
-    except OSError as error:
-        raise ValueError(f"{option} {file} cannot be written ({error.strerror}); pass another file name.") from error
-
-
 def check_outputs(args: argparse.Namespace) -> None:
     """All files that the options name."""
     for option in ("json", "jsonl", "trace"):
         if getattr(args, option) is not None:
             check_writable(f"--{option}", getattr(args, option))
+    if args.tensorboard is not None:
+        if find_spec("tensorboard") is None:
+            raise ValueError("--tensorboard needs a package; pip install 'fastsample_dist[tensorboard]'.")
+        args.tensorboard.mkdir(parents=True, exist_ok=True)
 
 
 def open_data(args: argparse.Namespace, ctx: DistContext) -> DistData:
@@ -238,6 +232,8 @@ def train(args: argparse.Namespace, ctx: DistContext) -> int:
             where = checkpoints.last_path or "the beginning"
             console.print(f"stopped; --resume goes on from {where}", soft_wrap=True)
             return STOPPED
+    if console.is_terminal:
+        console.print(epoch_table(epochs))
     training, evaluation = tallies["training"].stats, tallies["evaluation"]
     accuracy = {split: last_known(epochs, f"{split}_acc") for split in ("val", "test")}
     if args.eval_every > 0:
@@ -281,7 +277,11 @@ def run_epochs(
     with closing(figures), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(args.model, total=sum(map(loader.num_steps, range(loader.epoch, args.epochs))))
 
+        done = 0
+
         def on_step(batch: MiniBatch) -> bool:
+            nonlocal done
+            done = batch.step + 1
             progress.advance(bar)
             return checkpoints is not None and checkpoints.after_step(batch)
 
@@ -296,7 +296,7 @@ def run_epochs(
                 with tallies["evaluation"], ctx.comm.watch.span("evaluate"):
                     found = evaluate(args, trainer, loaders, ["val", "test"] if is_last else ["val"])
                 epochs[-1] |= {f"{split}_acc": value for split, value in found.items()}
-            figures.add(stats, stats.steps * number, val_acc=epochs[-1].get("val_acc"))
+            figures.add(stats, done, val_acc=epochs[-1].get("val_acc"))
             console.print(f"epoch {number}/{args.epochs}  {epoch_line(stats, epochs[-1].get('val_acc'))}")
             if checkpoints is not None and checkpoints.end_epoch():
                 return

@@ -7,17 +7,17 @@ raises into one line on standard error; SIGTERM ends it as Ctrl-C does, so that 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
+
+from fastsample_dist.train.outputs import check_writable, write_json
 
 ERRORS = (ValueError, OSError, RuntimeError, ImportError, MemoryError)
 INTERRUPTED = 130
@@ -47,7 +47,7 @@ def run_command(parser: argparse.ArgumentParser, command: Command, argv: Sequenc
         with sigterm_interrupts():
             args = parser.parse_args(argv)
             if args.json is not None:
-                check_writable(args.json)
+                check_writable("--json", args.json)
             status, results = command(args)
             if args.json is not None:
                 write_json(args.json, results)
@@ -68,28 +68,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def one_line(error: BaseException) -> str:
     """The text of an error without line breaks; its type when it has no text."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def check_writable(file: Path) -> None:
-    """Refuse a results file that could not be written, before any work is done.
-
-    Raises:
-      ValueError: with the reason.
-    """
-    try:
-        if file.is_dir():
-            raise IsADirectoryError(0, "it is a directory")
-        with tempfile.TemporaryFile(dir=file.absolute().parent):
-            return
-    except OSError as error:
-        raise ValueError(f"--json {file} cannot be written ({error.strerror}); pass another file name.") from error
-
-
-def write_json(file: Path, results: dict) -> None:
-    """Write results; the file appears complete."""
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    partial.replace(file)
 
 
 def console_width() -> int | None:

@@ -3,8 +3,8 @@
 What the separate operators would write and read again stays in place: own row and mean stand side by side for one
 matrix product, and bias, ReLU and dropout are applied to the product where it lies.
 
-Rows of bfloat16 are padded with zero rows for the matrix products: oneDNN compiles a kernel per shape (1 to 3 ms each
-on an AMX machine), and without padding every batch of an epoch has shapes of its own.
+Rows of bfloat16 are padded with zero rows for the matrix products: oneDNN compiles a kernel per shape,
+and without padding every batch of an epoch has shapes of its own.
 """
 
 from __future__ import annotations

@@ -60,13 +60,11 @@ def layerwise(
     agree(data.ctx, lambda: _check(model, data, batch_size))
     bounds = _batch_bounds(data, batch_size)
     steps = int(data.ctx.comm.all_reduce(torch.tensor([len(bounds) - 1]), op="max", purpose="setup"))
-    was_training = model.training
-    model.eval()
     lo, hi = data.own_range
     features, done, total = data.features, 0, steps * model.num_layers
     assert features is not None  # checked above
     folder = None if output is None else Path(output)
-    with _working_directory(folder) as work, torch.inference_mode():
+    with _evaluating(model), _working_directory(folder) as work, torch.inference_mode():
         rows = None
         for number in range(model.num_layers):
             rows = None
@@ -81,8 +79,6 @@ def layerwise(
                     on_batch(done, total)
             features = DistFeatures(LocalFeatures(torch.from_numpy(rows), lo), data.rank_book, data.ctx.comm)
         result = _write_parts(rows, data, folder) if folder is not None else torch.from_numpy(np.array(rows))
-    model.train(was_training)
-    data.ctx.comm.step = -1
     return result
 
 
@@ -141,6 +137,17 @@ def _table(path: Path, num_rows: int, like: Tensor) -> np.ndarray:
     table = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     path.unlink()
     return table
+
+
+@contextmanager
+def _evaluating(model: LayeredModel) -> Iterator[None]:
+    """Dropout is off in the block; the model's mode is as before afterwards, also when the block fails."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What happens to memory that a batch has given back.
 
 Every step allocates and frees the same few hundred megabytes. glibc hands large blocks back to the kernel at once
-and takes new ones page by page, each zeroed: on RMAT-19 with 2 ranks that was 6 % (mpirun: 13 %) of an fp32 epoch.
+and takes new ones page by page, each zeroed by the kernel first (tests/train/test_memory.py counts the page faults).
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +53,25 @@ def comm_table(stats: CommStats, steps: int) -> Table:
     return table
 
 
+def epoch_table(epochs: Sequence[Mapping[str, float | None]]) -> Table:
+    """Every epoch's figures, for the end of a run on a terminal.
+
+    Args:
+      epochs: fields of EpochStats, with "val_acc" where the epoch was evaluated.
+    """
+    from rich.table import Table
+
+    names = ("epoch", "loss", "val_acc", "seconds", "sample_s", "fetch_s", "compute_s", "gradients_s")
+    table = Table(title="epochs")
+    for name in names:
+        table.add_column(name, justify="right")
+    for figures in epochs:
+        values = [figures.get(name) for name in names[1:]]
+        cells = ["" if value is None else f"{value:.4f}" if i < 2 else f"{value:.2f}" for i, value in enumerate(values)]
+        table.add_row(str(int(figures["epoch"]) + 1), *cells)
+    return table
+
+
 class EpochFigures:
     """The figures of every epoch, in the files that are wanted; writes on rank 0 only.
 
@@ -81,10 +99,3 @@ class EpochFigures:
         """Finish the files. A second call does nothing."""
         for writer in self._writers:
             writer.close()
-
-
-def write_json(file: Path, results: Mapping[str, object]) -> None:
-    """Write results; the file appears complete."""
-    unfinished = file.with_name(f".{file.name}.unfinished")
-    unfinished.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(file)

@@ -56,6 +56,13 @@ def test_memory_is_bounded_and_the_rest_is_counted(monkeypatch, tmp_path):
     assert "later spans not kept" in (tmp_path / "t.json").read_text()
 
 
-def test_without_a_trace_a_span_does_nothing():
-    with LocalCommunicator().watch.span("sample"):
-        pass
+def test_without_a_trace_a_span_notes_nothing_and_lets_errors_through():
+    comm = LocalCommunicator()
+    comm.watch.trace = trace = Trace.start(comm)
+    comm.barrier()
+    assert len(trace._events) == 1
+    comm.watch.trace = None
+    with pytest.raises(KeyError), comm.watch.span("sample"):
+        raise KeyError
+    comm.barrier()
+    assert len(trace._events) == 1

@@ -43,8 +43,8 @@ struct CopyRow<Same, Same> {
   }
 };
 
-// Rows of one type into a table that no cache holds: stores that do not read the lines they overwrite. 59,476 rows of
-// 400 bytes on a Xeon with the sources in memory: 5.5 ms with ordinary stores, 3.3 ms with these.
+// Rows of one type into a table that no cache holds: stores that do not read the lines they overwrite save a third of
+// the traffic to memory (read, write, and no read for ownership).
 #if defined(__SSE2__)
 constexpr int64_t kStreamBytes = 8 << 20;
 
