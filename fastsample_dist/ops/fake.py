@@ -95,10 +95,12 @@ def sage_layer(indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, *_: o
 
 
 def sage_layer_backward(
-    grad: Tensor, y: Tensor, halves: Tensor, edges: list[Tensor], weight: Tensor, node_ids: Tensor | None,
-    threshold: int, activation: str, key: list[int], num_src: int, needs: list[bool],
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor, saved: list[Tensor], node_ids: Tensor | None, draw: list[int], num_src: int, needs: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Shaped like x, weight and bias where needed, else empty."""
+    weight = saved[2]
     shapes = [(num_src, weight.shape[1] // 2), tuple(weight.shape), (weight.shape[0],)]
     empty = [(0, 0), (0, 0), (0,)]
-    return tuple(y.new_empty(shape if need else none) for shape, none, need in zip(shapes, empty, needs, strict=True))
+    return tuple(
+        grad.new_empty(shape if need else none) for shape, none, need in zip(shapes, empty, needs, strict=True)
+    )

@@ -52,12 +52,8 @@ def sage_layer(
     Differentiable in x, weight and bias.
     """
     checks.require((node_ids is None) == (key is None), "node_ids and key belong together; give both or neither.")
-    activation = "identity" if node_ids is None else "relu"
-    numbers = [0, 0, 0] if key is None else [key.rng_seed, key.step, key.layer]
-    threshold = act_dropout_ops.drop_threshold(p if key is not None else 0.0)
-    return torch.ops.fastsample.sage_layer(
-        indptr, indices, x, weight, bias, node_ids, threshold, activation, numbers
-    )[0]  # fmt: skip
+    draw = [0, 0, 0, 0] if key is None else [key.rng_seed, key.step, key.layer, act_dropout_ops.drop_threshold(p)]
+    return torch.ops.fastsample.sage_layer(indptr, indices, x, weight, bias, node_ids, draw)[0]
 
 
 def padded_size(num_rows: int, dtype: torch.dtype) -> int:
@@ -75,9 +71,17 @@ def _padded(num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
     return rows
 
 
+def _description(
+    rows: Tensor, node_ids: Tensor | None, draw: list[int], bias: Tensor | None = None
+) -> library.ActDropout:
+    """What becomes of the product's rows; `draw` is [rng_seed, step, layer, threshold]."""
+    activation = "identity" if node_ids is None else "relu"
+    return act_dropout_ops.arguments(rows, node_ids, draw[3], activation, draw[:3], bias)
+
+
 def _sage_layer_cpu(
     indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, node_ids: Tensor | None,
-    threshold: int, activation: str, key: list[int],
+    draw: list[int],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(y, halves): halves [padded rows, 2 * width] is [own row | mean], kept for the gradient of the weight."""
     x = checks.matrix("x", x, checks.REAL_DTYPES)
@@ -86,12 +90,10 @@ def _sage_layer_cpu(
     halves = _padded(num_dst, 2 * width, x.dtype)
     aggregate_ops.concat_into(halves[:num_dst], indptr, indices, x, None, "mean")
     y = torch.mm(halves, weight.t())[:num_dst]
-    if bias is not None or activation != "identity" or threshold:
+    if bias is not None or node_ids is not None:
         ids = None if node_ids is None else checks.vector("node_ids", node_ids, (torch.int64,), num_dst)
-        spec = act_dropout_ops.arguments(
-            y, ids, threshold, activation, key, None if bias is None else bias.contiguous()
-        )
-        library.call(library.core().fs_act_dropout, spec, y.data_ptr(), y.data_ptr())
+        bias = None if bias is None else bias.contiguous()
+        library.call(library.core().fs_act_dropout, _description(y, ids, draw, bias), y.data_ptr(), y.data_ptr())
     return y, halves
 
 
@@ -108,14 +110,14 @@ def _check_parameters(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def _sage_layer_backward_cpu(
-    grad: Tensor, y: Tensor, halves: Tensor, edges: list[Tensor], weight: Tensor, node_ids: Tensor | None,
-    threshold: int, activation: str, key: list[int], num_src: int, needs: list[bool],
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of (x, weight, bias), empty where not needed. `edges` is [indptr, indices].
+    grad: Tensor, saved: list[Tensor], node_ids: Tensor | None, draw: list[int], num_src: int, needs: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of (x, weight, bias), empty where not needed. `saved` is [y, halves, weight, indptr, indices].
 
     Runs of rows go through activation, dropout and the products while they are in the cache. bfloat16 takes all rows
     at once: its sums over runs would be rounded once per run.
     """
+    y, halves, weight, *edges = saved
     (num_dst, out_width), is_narrow = y.shape, y.dtype == torch.bfloat16
     y, grad = y.contiguous(), checks.matrix("grad", grad, (y.dtype,), num_dst)
     run = max(1, halves.shape[0] if is_narrow else min(RUN_ROWS, num_dst))
@@ -126,11 +128,10 @@ def _sage_layer_backward_cpu(
     for lo in range(0, num_dst, run):
         hi = min(lo + run, num_dst)
         rows = inner if is_narrow else inner[: hi - lo]  # the gradient before activation and dropout
-        if activation == "identity" and threshold == 0:
+        if node_ids is None:
             rows[: hi - lo] = grad[lo:hi]
         else:
-            ids = None if node_ids is None else node_ids[lo:hi]
-            spec = act_dropout_ops.arguments(y[lo:hi], ids, threshold, activation, key, None)
+            spec = _description(y[lo:hi], node_ids[lo:hi], draw)
             pointers = (tensor[lo:hi].data_ptr() for tensor in (y, grad))
             library.call(library.core().fs_act_dropout_backward, spec, *pointers, rows.data_ptr())
         if needs[1]:
@@ -144,36 +145,33 @@ def _sage_layer_backward_cpu(
 
 
 def _save_for_backward(ctx: object, inputs: tuple, output: tuple) -> None:
-    indptr, indices, x, weight, bias, node_ids, ctx.threshold, ctx.activation, ctx.key = inputs
+    indptr, indices, x, weight, bias, node_ids, ctx.draw = inputs
     y, halves = output
     ctx.num_src, ctx.has_bias, ctx.has_ids = x.shape[0], bias is not None, node_ids is not None
-    ctx.save_for_backward(y, halves, indptr, indices, weight, *([node_ids] if ctx.has_ids else []))
+    ctx.save_for_backward(y, halves, weight, indptr, indices, *([node_ids] if ctx.has_ids else []))
     ctx.mark_non_differentiable(halves)
     ctx.set_materialize_grads(False)  # else a zero gradient as large as halves is made
 
 
 def _backward(ctx: object, grad: Tensor | None, _: None) -> tuple:
     if grad is None:
-        return (None,) * 9
-    y, halves, indptr, indices, weight, *rest = ctx.saved_tensors
+        return (None,) * 7
+    saved, node_ids = list(ctx.saved_tensors[:5]), ctx.saved_tensors[5] if ctx.has_ids else None
     needs = [ctx.needs_input_grad[2], ctx.needs_input_grad[3], ctx.has_bias and ctx.needs_input_grad[4]]
-    grads = torch.ops.fastsample.sage_layer_backward(
-        grad, y, halves, [indptr, indices], weight, rest[0] if ctx.has_ids else None,
-        ctx.threshold, ctx.activation, ctx.key, ctx.num_src, needs,
-    )  # fmt: skip
+    grads = torch.ops.fastsample.sage_layer_backward(grad, saved, node_ids, ctx.draw, ctx.num_src, needs)
     grad_x, grad_weight, grad_bias = (g if needed else None for g, needed in zip(grads, needs, strict=True))
-    return None, None, grad_x, grad_weight, grad_bias, None, None, None, None
+    return None, None, grad_x, grad_weight, grad_bias, None, None
 
 
 SCHEMAS = {
     "sage_layer": (
-        "(Tensor indptr, Tensor indices, Tensor x, Tensor weight, Tensor? bias, Tensor? node_ids, int threshold, "
-        "str activation, int[] key) -> (Tensor, Tensor)",
+        "(Tensor indptr, Tensor indices, Tensor x, Tensor weight, Tensor? bias, Tensor? node_ids, int[] draw) "
+        "-> (Tensor, Tensor)",
         _sage_layer_cpu,
     ),
     "sage_layer_backward": (
-        "(Tensor grad, Tensor y, Tensor halves, Tensor[] edges, Tensor weight, Tensor? node_ids, int threshold, "
-        "str activation, int[] key, int num_src, bool[] needs) -> (Tensor, Tensor, Tensor)",
+        "(Tensor grad, Tensor[] saved, Tensor? node_ids, int[] draw, int num_src, bool[] needs) "
+        "-> (Tensor, Tensor, Tensor)",
         _sage_layer_backward_cpu,
     ),
 }

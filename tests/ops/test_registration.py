@@ -29,10 +29,10 @@ CASES = {
         "sum", [True, True],
     ),
     "act_dropout": (_x(4, 8), torch.arange(4), 100, "relu", [1, 2, 3]),
-    "sage_layer": (INDPTR, INDICES, _x(11, 6), _x(4, 12), _x(4), torch.arange(6), 100, "relu", [1, 2, 3]),
+    "sage_layer": (INDPTR, INDICES, _x(11, 6), _x(4, 12), _x(4), torch.arange(6), [1, 2, 3, 100]),
     "sage_layer_backward": (
-        torch.rand(6, 4), torch.rand(6, 4), torch.rand(6, 12), [INDPTR, INDICES], torch.rand(4, 12), torch.arange(6),
-        100, "relu", [1, 2, 3], 11, [True, True, True],
+        torch.rand(6, 4), [torch.rand(6, 4), torch.rand(6, 12), torch.rand(4, 12), INDPTR, INDICES], torch.arange(6),
+        [1, 2, 3, 100], 11, [True, True, True],
     ),
     "act_dropout_backward": (torch.rand(4, 8), torch.rand(4, 8), torch.arange(4), 100, "identity", [1, 2, 3]),
 }  # fmt: skip
