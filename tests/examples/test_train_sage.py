@@ -69,6 +69,14 @@ def torchrun_results(parts, tmp_path_factory):
     return made
 
 
+def load_script():
+    """train_sage.py as a module."""
+    spec = importlib.util.spec_from_file_location("train_sage", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_evaluation_with_all_neighbours_timeline_and_figures(parts, tmp_path):
     out, trace, lines = tmp_path / "out.json", tmp_path / "trace.json", tmp_path / "epochs.jsonl"
     more = ("--eval", "full", "--trace", str(trace), "--jsonl", str(lines), "--tensorboard", str(tmp_path / "board"))
@@ -78,10 +86,21 @@ def test_evaluation_with_all_neighbours_timeline_and_figures(parts, tmp_path):
     assert 0.5 < results["test_acc"] <= 1
     figures = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [line["loss"] for line in figures] == [epoch["loss"] for epoch in results["epochs"]]
+    assert [line["step"] for line in figures] == [results["steps"] // 2, results["steps"]]
     spans = {(event["pid"], event["name"]) for event in json.loads(trace.read_text())["traceEvents"]}
     stages = ("sample", "fetch", "forward", "backward", "optimizer", "evaluate", "all_to_all of feature_rows")
     assert {(rank, stage) for rank in (0, 1) for stage in stages} <= spans
     assert len(list((tmp_path / "board").iterdir())) == 1
+
+
+def test_tensorboard_is_refused_in_one_line_where_it_is_missing(monkeypatch):
+    script = load_script()
+    monkeypatch.setattr(script, "find_spec", lambda name: None)
+    args = script.parse_arguments(["--data", "parts", "--tensorboard", "board"])
+    with pytest.raises(
+        ValueError, match=r"--tensorboard needs a package; pip install 'fastsample_dist\[tensorboard\]'"
+    ):
+        script.check_outputs(args)
 
 
 @pytest.mark.parametrize("option", ["--json", "--jsonl", "--trace"])
@@ -155,9 +174,7 @@ def test_fanouts_that_disagree_with_the_layers_are_refused_under_mpirun(parts):
 @pytest.fixture
 def main(monkeypatch):
     """The script's main(); what it sets for its process is set back."""
-    spec = importlib.util.spec_from_file_location("train_sage", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script()
     threads = torch.get_num_threads()
 
     def call(*options):
