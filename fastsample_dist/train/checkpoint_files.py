@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from fastsample_dist.graph.npy_files import sync_directory
+
 logger = logging.getLogger(__name__)
 
 FORMAT_NAME = "fastsample-checkpoint"
@@ -91,7 +93,7 @@ class CheckpointFiles:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
-            _sync_directory(self.directory)
+            sync_directory(self.directory)
         except OSError as error:
             survivors = [earlier.name for earlier in self.paths() if earlier != path]
             kept = f"{survivors[-1]} before it is untouched" if survivors else "there is no earlier one"
@@ -191,12 +193,3 @@ def _step_of(path: Path) -> int:
     match = _NAME.fullmatch(path.name)
     assert match is not None  # paths() lists no others
     return int(match[1])
-
-
-def _sync_directory(directory: Path) -> None:
-    """Put the new name on the disk, too."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
