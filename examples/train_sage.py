@@ -197,14 +197,24 @@ def begin_checkpoints(
 
 
 def evaluate(
-    args: argparse.Namespace, trainer: Trainer, loaders: dict[str, DistLoader], splits: list[str]
+    args: argparse.Namespace, trainer: Trainer, loaders: dict[str, DistLoader], splits: list[str], progress: Progress
 ) -> dict[str, float]:
     """Accuracy by split. Collective: every rank must call this."""
     if args.eval == "sampled":
         return {split: trainer.evaluate(loaders[split]) for split in splits}
     data = loaders["train"].data
-    scores = layerwise(trainer.model, data, args.batch_size)
+    bar = progress.add_task("evaluation", total=None)
+    scores = layerwise(
+        trainer.model, data, args.batch_size,
+        on_batch=lambda done, total: progress.update(bar, completed=done, total=total),
+    )  # fmt: skip
+    progress.remove_task(bar)
     return {split: full_accuracy(scores, data, split) for split in splits}
+
+
+def make_progress(console: Console) -> Progress:
+    """Bars on a terminal, nothing in a log."""
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 def last_known(epochs: list[dict], name: str) -> float | None:
@@ -238,8 +248,8 @@ def train(args: argparse.Namespace, ctx: DistContext) -> int:
     accuracy = {split: last_known(epochs, f"{split}_acc") for split in ("val", "test")}
     if args.eval_every > 0:
         if accuracy["test"] is None:  # nothing was left to train
-            with evaluation:
-                accuracy |= evaluate(args, trainer, loaders, ["test"])
+            with evaluation, make_progress(console) as progress:
+                accuracy |= evaluate(args, trainer, loaders, ["test"], progress)
         fanouts = (
             "all neighbours" if args.eval == "full" else f"neighbours sampled with {fanout_text(args.eval_fanouts)}"
         )
@@ -274,7 +284,7 @@ def run_epochs(
     """The epochs still to come, each reported and added to `epochs`. Collective: every rank must call this."""
     loader, ctx = loaders["train"], loaders["train"].data.ctx
     figures = EpochFigures(ctx, jsonl=args.jsonl, tensorboard=args.tensorboard)
-    with closing(figures), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with closing(figures), make_progress(console) as progress:
         bar = progress.add_task(args.model, total=sum(map(loader.num_steps, range(loader.epoch, args.epochs))))
 
         done = 0
@@ -294,7 +304,7 @@ def run_epochs(
             is_last = number == args.epochs
             if args.eval_every > 0 and (number % args.eval_every == 0 or is_last):
                 with tallies["evaluation"], ctx.comm.watch.span("evaluate"):
-                    found = evaluate(args, trainer, loaders, ["val", "test"] if is_last else ["val"])
+                    found = evaluate(args, trainer, loaders, ["val", "test"] if is_last else ["val"], progress)
                 epochs[-1] |= {f"{split}_acc": value for split, value in found.items()}
             figures.add(stats, done, val_acc=epochs[-1].get("val_acc"))
             console.print(f"epoch {number}/{args.epochs}  {epoch_line(stats, epochs[-1].get('val_acc'))}")
