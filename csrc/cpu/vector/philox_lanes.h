@@ -1,56 +1,17 @@
 // Sixteen neighbouring Philox blocks of one stream at once.
 //
-// Two vectors of 64-bit lanes hold a word of the even and of the odd blocks. A lane's upper half is of no account: the
-// widening multiplication reads lower halves only, so a round is two multiplications, two shifts and two three-way XORs
-// without any shuffle; the halves are interleaved once at the end. Other instruction sets get the plain loop.
+// Two vectors of 64-bit lanes (wide.h) hold a word of the even and of the odd blocks; the halves are interleaved once
+// at the end. Other instruction sets get the plain loop.
 #ifndef FS_CPU_VECTOR_PHILOX_LANES_H_
 #define FS_CPU_VECTOR_PHILOX_LANES_H_
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 #include "philox.h"
+#include "wide.h"
 
 namespace fs {
 namespace {
 
 constexpr int kLanes = 16;  // blocks side by side
-
-#if defined(__AVX512F__)
-
-struct Wide {
-  using Vector = __m512i;
-  static constexpr int kBlocks = 16;  // of one pair of vectors
-  static Vector all(uint64_t value) { return _mm512_set1_epi64(static_cast<long long>(value)); }
-  static Vector even_numbers() { return _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0); }
-  static Vector add(Vector a, Vector b) { return _mm512_add_epi64(a, b); }
-  static Vector multiply(Vector a, Vector b) { return _mm512_mul_epu32(a, b); }
-  static Vector upper(Vector a) { return _mm512_srli_epi64(a, 32); }
-  static Vector xor3(Vector a, Vector b, Vector c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
-  static void interleave(Vector even, Vector odd, uint32_t* words) {
-    _mm512_storeu_si512(words, _mm512_mask_shuffle_epi32(even, 0xAAAA, odd, _MM_PERM_CCAA));
-  }
-};
-
-#elif defined(__AVX2__)
-
-struct Wide {
-  using Vector = __m256i;
-  static constexpr int kBlocks = 8;
-  static Vector all(uint64_t value) { return _mm256_set1_epi64x(static_cast<long long>(value)); }
-  static Vector even_numbers() { return _mm256_set_epi64x(6, 4, 2, 0); }
-  static Vector add(Vector a, Vector b) { return _mm256_add_epi64(a, b); }
-  static Vector multiply(Vector a, Vector b) { return _mm256_mul_epu32(a, b); }
-  static Vector upper(Vector a) { return _mm256_srli_epi64(a, 32); }
-  static Vector xor3(Vector a, Vector b, Vector c) { return _mm256_xor_si256(_mm256_xor_si256(a, b), c); }
-  static void interleave(Vector even, Vector odd, uint32_t* words) {
-    const Vector both = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), both);
-  }
-};
-
-#endif
 
 #if defined(__AVX2__)
 
@@ -58,7 +19,7 @@ struct Wide {
 inline void philox_lanes(StageKey key, uint64_t node, uint64_t first_block, uint32_t words[4][kLanes]) {
   using Vector = Wide::Vector;
   const Vector m0 = Wide::all(kPhiloxM0), m1 = Wide::all(kPhiloxM1);
-  for (int begin = 0; begin < kLanes; begin += Wide::kBlocks) {
+  for (int begin = 0; begin < kLanes; begin += Wide::kPairLanes) {
     const Vector even = Wide::add(Wide::all(first_block + static_cast<uint64_t>(begin)), Wide::even_numbers());
     Vector c0[2] = {even, Wide::add(even, Wide::all(1))};
     Vector c1[2] = {Wide::all(first_block >> 32), Wide::all(first_block >> 32)};

@@ -6,6 +6,7 @@
 #include "aggregate_rows.h"
 #include "dropout_rows.h"
 #include "merge_rows.h"
+#include "philox_nodes.h"
 
 #define FS_JOIN_(a, b) a##b
 #define FS_JOIN(a, b) FS_JOIN_(a, b)
@@ -16,7 +17,8 @@ namespace fs {
 
 const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
   static const VectorKernels kernels = {FS_TEXT(FS_ISA), aggregate,        aggregate_grad_x, aggregate_grad_weights,
-                                        act_dropout,     act_dropout_grad, merge_rows};
+                                        act_dropout,     act_dropout_grad, merge_rows,       stream_words,
+                                        first_words};
   return kernels;
 }
 

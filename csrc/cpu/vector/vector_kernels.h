@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "fastsample.h"
+#include "philox.h"
 
 namespace fs {
 
@@ -33,6 +34,8 @@ struct AggregateGrads {
   void* grad_weights;
 };
 
+constexpr int kGroupNodes = 16;  // nodes whose random words are made side by side
+
 struct VectorKernels {
   const char* name;
   // Rows begin .. end of the forward pass (destinations).
@@ -45,6 +48,11 @@ struct VectorKernels {
   void (*act_dropout_grad)(const FsActDropout&, const void* y, const void* grad_y, void* grad_x, int64_t begin,
                            int64_t end);
   void (*merge_rows)(const FsRowPair&, const int64_t* places, int32_t out_type, void* out, int64_t begin, int64_t end);
+  // Blocks 0 .. num_blocks - 1 of the streams of nodes [num_groups][kGroupNodes] (original ids; pad the last group with
+  // any id): out [num_groups][4 * num_blocks][kGroupNodes], out[g][w][l] is word w of the stream of nodes[g][l].
+  void (*stream_words)(StageKey, const uint64_t* nodes, int64_t num_groups, int32_t num_blocks, uint32_t* out);
+  // out[i] is the first word of the stream of nodes[i], i < n.
+  void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
 };
 
 const VectorKernels& vector_kernels();  // the table in use

@@ -1,0 +1,73 @@
+// Vectors of 64-bit lanes for Philox, in the width of the instruction set being compiled.
+//
+// A lane holds one 32-bit word of one block. Its upper half is of no account: the widening multiplication reads lower
+// halves only, so a round is two multiplications, two shifts and two three-way XORs without any shuffle. Two vectors
+// make a pair; `interleave` and `pack` bring the lower halves of a pair together. Only defined from AVX2 upwards.
+#ifndef FS_CPU_VECTOR_WIDE_H_
+#define FS_CPU_VECTOR_WIDE_H_
+
+#include <stdint.h>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace fs {
+namespace {
+
+#if defined(__AVX512F__)
+
+struct Wide {
+  using Vector = __m512i;
+  static constexpr int kLanes = 8;
+  static constexpr int kPairLanes = 16;
+  static Vector all(uint64_t value) { return _mm512_set1_epi64(static_cast<long long>(value)); }
+  static Vector load(const uint64_t* values) { return _mm512_loadu_si512(values); }
+  static Vector even_numbers() { return _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0); }
+  static Vector add(Vector a, Vector b) { return _mm512_add_epi64(a, b); }
+  static Vector multiply(Vector a, Vector b) { return _mm512_mul_epu32(a, b); }
+  static Vector upper(Vector a) { return _mm512_srli_epi64(a, 32); }
+  static Vector xor2(Vector a, Vector b) { return _mm512_xor_si512(a, b); }
+  static Vector xor3(Vector a, Vector b, Vector c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
+  // words[2 l] from lane l of `even`, words[2 l + 1] from lane l of `odd`.
+  static void interleave(Vector even, Vector odd, uint32_t* words) {
+    _mm512_storeu_si512(words, _mm512_mask_shuffle_epi32(even, 0xAAAA, odd, _MM_PERM_CCAA));
+  }
+  // words[l] from lane l of `low`, words[kLanes + l] from lane l of `high`.
+  static void pack(Vector low, Vector high, uint32_t* words) {
+    const Vector lower_halves = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    _mm512_storeu_si512(words, _mm512_permutex2var_epi32(low, lower_halves, high));
+  }
+};
+
+#elif defined(__AVX2__)
+
+struct Wide {
+  using Vector = __m256i;
+  static constexpr int kLanes = 4;
+  static constexpr int kPairLanes = 8;
+  static Vector all(uint64_t value) { return _mm256_set1_epi64x(static_cast<long long>(value)); }
+  static Vector load(const uint64_t* values) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values)); }
+  static Vector even_numbers() { return _mm256_set_epi64x(6, 4, 2, 0); }
+  static Vector add(Vector a, Vector b) { return _mm256_add_epi64(a, b); }
+  static Vector multiply(Vector a, Vector b) { return _mm256_mul_epu32(a, b); }
+  static Vector upper(Vector a) { return _mm256_srli_epi64(a, 32); }
+  static Vector xor2(Vector a, Vector b) { return _mm256_xor_si256(a, b); }
+  static Vector xor3(Vector a, Vector b, Vector c) { return xor2(xor2(a, b), c); }
+  static void interleave(Vector even, Vector odd, uint32_t* words) {
+    const Vector both = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), both);
+  }
+  static void pack(Vector low, Vector high, uint32_t* words) {
+    const __m256 halves = _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0x88);
+    const Vector ordered = _mm256_permute4x64_epi64(_mm256_castps_si256(halves), 0xD8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), ordered);
+  }
+};
+
+#endif
+
+}  // namespace
+}  // namespace fs
+
+#endif  // FS_CPU_VECTOR_WIDE_H_
