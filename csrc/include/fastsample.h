@@ -175,6 +175,24 @@ FS_API FsStatus fs_act_dropout(const FsActDropout* spec, const void* x, void* y)
 /* grad_x from grad_y; y is the forward result (read for FS_RELU, may be NULL for FS_IDENTITY). */
 FS_API FsStatus fs_act_dropout_backward(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x);
 
+/* ---- measuring ---- */
+/* Random reads of two arrays in turns, each requested `ahead` reads before its use: the least that sampling as many
+ * edges costs. The positions depend on `seed` and the number of the read alone. */
+typedef struct {
+  const void* first;  /* [first_count] elements of first_width bytes, 4 or 8 */
+  const void* second; /* [second_count] elements of second_width bytes, 4 or 8 */
+  int64_t first_count, second_count;
+  int64_t num_reads; /* of each array */
+  int32_t first_width, second_width;
+  int32_t ahead;
+  int32_t into_second_level; /* 0: requests go to the first level of cache */
+  int32_t num_threads;
+  uint64_t seed;
+} FsRandomReads;
+/* *out_sum = the sum of all elements read, as unsigned integers modulo 2^64; the same for every ahead,
+ * into_second_level and num_threads. */
+FS_API FsStatus fs_random_reads(const FsRandomReads* spec, uint64_t* out_sum);
+
 #ifdef __cplusplus
 }
 #endif

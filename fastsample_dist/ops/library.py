@@ -151,6 +151,7 @@ _PROTOTYPES = {
     "fs_act_dropout": (POINTER(ActDropout), c_void_p, c_void_p),
     "fs_act_dropout_backward": (POINTER(ActDropout), c_void_p, c_void_p, c_void_p),
     "fs_set_isa": (c_char_p,),
+    "fs_random_reads": (c_void_p, POINTER(c_uint64)),  # FsRandomReads is bench/touch.py's
 }  # fmt: skip
 _CUDA_PROTOTYPES = {
     "fs_cuda_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
