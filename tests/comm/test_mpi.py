@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fastsample_dist.comm.mpi import load_mpi
-from fastsample_dist.testing import _mpi_environment, _mpirun, mpi_missing_reason
+from fastsample_dist.testing import mpi_missing_reason
+from fastsample_dist.testing.ranks import _mpi_environment, _mpirun
 
 ENOUGH_S = 200.0
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))

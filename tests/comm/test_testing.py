@@ -11,8 +11,15 @@ import pytest
 import torch
 
 import fastsample_dist
-from fastsample_dist import testing
-from fastsample_dist.testing import RankError, RankTimeoutError, devices, mpi_missing_reason, run_distributed, run_mpi
+from fastsample_dist.testing import (
+    RankError,
+    RankTimeoutError,
+    devices,
+    mpi_missing_reason,
+    ranks,
+    run_distributed,
+    run_mpi,
+)
 
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 
@@ -141,7 +148,7 @@ def test_a_script_needs_no_main_guard(tmp_path):
 
 
 def test_a_missing_mpirun_is_the_reason_to_skip(monkeypatch):
-    monkeypatch.setattr(testing, "_mpirun", lambda: None)
+    monkeypatch.setattr(ranks, "_mpirun", lambda: None)
     assert "mpirun is neither beside" in mpi_missing_reason()
     with pytest.raises(RuntimeError, match="run_mpi cannot start: mpirun is neither"):
         run_mpi(2, place)

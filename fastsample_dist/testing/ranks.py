@@ -37,7 +37,7 @@ from fastsample_dist.comm.deadline import Deadline
 from fastsample_dist.comm.environment import LAUNCHER_VARIABLES
 from fastsample_dist.comm.mpi import load_mpi
 
-PRELOAD = ["torch", "torch.distributed", "psutil", "cloudpickle", "fastsample_dist.testing"]
+PRELOAD = ["torch", "torch.distributed", "psutil", "cloudpickle", "fastsample_dist.testing.ranks"]
 PEERS_GRACE_S = 3.0  # after the first failure: how long the other ranks may take to end by themselves
 EXIT_S = 1.0  # between a rank's report and the end of its process
 STACK_DUMP_S = 0.3  # until a rank has printed where it is
@@ -169,7 +169,7 @@ def run_mpi(
         folder = Path(name)
         (folder / "call").write_bytes(payload)
         (folder / "sys_path").write_bytes(pickle.dumps(sys.path))
-        child = "import sys; from fastsample_dist.testing import _mpi_child; _mpi_child(sys.argv[1])"
+        child = "import sys; from fastsample_dist.testing.ranks import _mpi_child; _mpi_child(sys.argv[1])"
         mpirun = subprocess.Popen(
             [str(_mpirun()), "-n", str(world_size), sys.executable, "-c", child, name],
             env=_mpi_environment(),
@@ -271,7 +271,7 @@ def _mpi_environment() -> dict[str, str]:
     environ.update(OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
     environ.update(PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
     environ.update(PRTE_MCA_hwloc_default_binding_policy="none")
-    package_root = str(Path(__file__).resolve().parent.parent)
+    package_root = str(Path(__file__).resolve().parents[2])
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, environ.get("PYTHONPATH"))))
     return environ
 
