@@ -17,7 +17,7 @@ struct StageKey {
   uint32_t k0, k1;
 };
 
-enum RandomDomain : uint32_t { kSampling = 1, kDropout = 2 };
+enum RandomDomain : uint32_t { kSampling = 1, kDropout = 2, kLayer = 3 };
 
 constexpr uint32_t kPhiloxM0 = 0xD2511F53u;
 constexpr uint32_t kPhiloxM1 = 0xCD9E8D57u;
