@@ -108,6 +108,20 @@ FS_API FsStatus fs_sample_neighbors(const FsGraph* graph, const FsSampleSpec* sp
 FS_API FsStatus fs_compact(int32_t id_type, const void* dst_nodes, int64_t num_dst, const void* neighbors,
                            int64_t num_edges, void* out_src_nodes, void* out_indices, int64_t* out_num_src);
 
+/* ---- alias tables: drawing edges by weight ---- */
+typedef struct {
+  const int64_t* indptr; /* [num_rows + 1] */
+  const void* weights;   /* [num_edges] of `type`: finite, >= 0 */
+  int64_t num_rows, num_edges;
+  int32_t type; /* FS_FLOAT32 or FS_FLOAT64 */
+  int32_t num_threads;
+} FsEdgeWeights;
+
+/* One table per row (core/alias.h): out_table [num_edges, 2] = threshold and alias of each edge; out_num_positive
+ * [num_rows] = edges of positive weight. Scratch: 12 bytes per edge of the longest row and thread.
+ * Refuses a weight that is negative, infinite or NaN, and a row of 2^31 edges or more. */
+FS_API FsStatus fs_alias_tables(const FsEdgeWeights* edges, uint32_t* out_table, int64_t* out_num_positive);
+
 /* ---- features ---- */
 /* out[i] = rows[ids[i]]: rows [num_rows, row_bytes], ids [num_ids] id_type, out [num_ids, row_bytes]. */
 FS_API FsStatus fs_gather_rows(const void* rows, int64_t num_rows, int64_t row_bytes, int32_t id_type, const void* ids,

@@ -8,6 +8,7 @@ import torch
 
 from fastsample_dist.ops import act_dropout as _act_dropout
 from fastsample_dist.ops import aggregate as _aggregate
+from fastsample_dist.ops import alias_tables as _alias_tables
 from fastsample_dist.ops import compact as _compact
 from fastsample_dist.ops import fake
 from fastsample_dist.ops import gather_rows as _gather_rows
@@ -15,6 +16,7 @@ from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
 from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
 from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
+from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
 from fastsample_dist.ops.compact import bucket_by_part, compact
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
 from fastsample_dist.ops.library import isa, set_isa
@@ -23,11 +25,13 @@ from fastsample_dist.ops.sample_mfg import TAKE_ALL, SampleSpec, sample_mfg, sam
 
 __all__ = [
     "TAKE_ALL",
+    "AliasTables",
     "DropoutKey",
     "SampleSpec",
     "act_dropout",
     "aggregate",
     "aggregate_concat",
+    "alias_tables",
     "bucket_by_part",
     "compact",
     "gather_rows",
@@ -44,7 +48,7 @@ _NAMESPACE = "fastsample"
 
 def _register() -> torch.library.Library:
     definitions = torch.library.Library(_NAMESPACE, "DEF")
-    for module in (_sample_mfg, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer):
+    for module in (_sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer):
         for name, (schema, kernel) in module.SCHEMAS.items():
             definitions.define(name + schema)
             definitions.impl(name, kernel, "CPU")

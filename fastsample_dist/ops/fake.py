@@ -31,6 +31,11 @@ def sample_neighbors(
     return indptr.new_empty((rows.shape[0] + 1,)), indices.new_empty((_dynamic_size(),))
 
 
+def alias_tables(indptr: Tensor, weights: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    """Two words per edge, one count per row."""
+    return weights.new_empty((weights.shape[0], 2), dtype=torch.int32), indptr.new_empty((indptr.shape[0] - 1,))
+
+
 def compact(dst_nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
     """As many sources as there are distinct nodes."""
     return dst_nodes.new_empty((_dynamic_size(),)), torch.empty_like(neighbors)

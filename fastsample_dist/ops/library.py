@@ -85,6 +85,19 @@ class MiniBatchMemory(Structure):
     )
 
 
+class EdgeWeights(Structure):
+    """FsEdgeWeights."""
+
+    _fields_ = (
+        ("indptr", c_void_p),
+        ("weights", c_void_p),
+        ("num_rows", c_int64),
+        ("num_edges", c_int64),
+        ("type", c_int32),
+        ("num_threads", c_int32),
+    )
+
+
 class RowPair(Structure):
     """FsRowPair."""
 
@@ -141,6 +154,7 @@ _PROTOTYPES = {
     "fs_sample_neighbors_indptr": (POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, c_void_p),
     "fs_sample_neighbors": (POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, c_void_p, c_void_p),
     "fs_compact": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
+    "fs_alias_tables": (POINTER(EdgeWeights), c_void_p, c_void_p),
     "fs_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int32),
     "fs_merge_rows": (POINTER(RowPair), c_void_p, c_int64, c_int32, c_void_p, c_int32),
     "fs_bucket_by_part": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
