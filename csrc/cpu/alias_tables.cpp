@@ -15,7 +15,8 @@
 namespace fs {
 namespace {
 
-constexpr int64_t kRunEdges = 1 << 15;  // edges of a task: a fraction of a millisecond
+constexpr int64_t kRunEdges = 1 << 12;      // edges of a task: some 50 microseconds
+constexpr int64_t kParallelRows = 1 << 15;  // fewer offsets are checked sooner than a second thread wakes
 
 struct RowScratch {
   std::unique_ptr<double[]> p;
@@ -44,7 +45,7 @@ struct Tables {
 FsStatus check_offsets(const FsEdgeWeights& edges, int64_t* longest) {
   int64_t first_bad = edges.num_rows, largest = 0;
 #pragma omp parallel for schedule(static) num_threads(edges.num_threads) reduction(min : first_bad) \
-    reduction(max : largest) if (edges.num_rows >= kRunEdges)
+    reduction(max : largest) if (edges.num_rows >= kParallelRows)
   for (int64_t row = 0; row < edges.num_rows; ++row) {
     const int64_t begin = edges.indptr[row], end = edges.indptr[row + 1];
     if (begin < 0 || end < begin || end > edges.num_edges || end - begin > kMaxAliasDegree) {

@@ -137,6 +137,7 @@ class Problem {
     narrow_ = draw_numbers<double>(kNodes * kNarrow, generator);
     half_ = draw_numbers<Bfloat16>(kNodes * kNarrow, generator);
     weights_ = draw_numbers<float>(kEdges, generator);
+    for (float weight : weights_) chances_.push_back(weight < -2 ? 0.0 : weight + 2.0);
   }
 
   void run(int32_t num_threads, Written& written) const {
@@ -159,6 +160,7 @@ class Problem {
         drop(half_, activation, num_threads, written);
       }
     }
+    build_alias_tables(weights_by_edge(num_threads), written);
     refuse_bad_input(num_threads);
   }
 
@@ -220,6 +222,19 @@ class Problem {
             "compact");
     require(num_src == expected.num_src, "compact: another number of sources than sample_mfg");
     require(memcmp(indices.data(), expected.indices, indices.size() * sizeof(Id)) == 0, "compact: other local ids");
+  }
+
+  // A quarter of the weights is 0.
+  FsEdgeWeights weights_by_edge(int32_t num_threads) const {
+    return {indptr_.data(), chances_.data(), kNodes, kEdges, FS_FLOAT64, num_threads};
+  }
+
+  static void build_alias_tables(const FsEdgeWeights& edges, Written& written) {
+    std::vector<uint32_t> table(static_cast<size_t>(edges.num_edges) * 2);
+    std::vector<int64_t> num_positive(static_cast<size_t>(edges.num_rows));
+    succeed(fs_alias_tables(&edges, table.data(), num_positive.data()), "alias_tables");
+    written.add("alias_tables", table);
+    written.add("alias_tables", num_positive);
   }
 
   void gather(const FsMiniBatch& batch, int32_t num_threads, Written& written) const {
@@ -306,13 +321,20 @@ class Problem {
     require(fs_gather_rows(table_.data(), kNodes, kRowBytes, type_code<Id>(), outside + 1, 1, row, num_threads) ==
                 FS_INVALID_ARGUMENT,
             "a row outside was accepted");
+    std::vector<uint32_t> table(static_cast<size_t>(kEdges) * 2);
+    std::vector<int64_t> num_positive(static_cast<size_t>(kNodes));
+    FsEdgeWeights negative = weights_by_edge(num_threads);
+    negative.weights = weights_.data();
+    negative.type = FS_FLOAT32;
+    require(fs_alias_tables(&negative, table.data(), num_positive.data()) == FS_INVALID_ARGUMENT,
+            "a negative weight was accepted");
   }
 
   uint64_t seed_;
   std::vector<int64_t> indptr_, orig_ids_;
   std::vector<Id> indices_, seeds_;
   std::vector<float> table_, wide_, weights_;
-  std::vector<double> narrow_;
+  std::vector<double> narrow_, chances_;
   std::vector<Bfloat16> half_;
 };
 
