@@ -97,7 +97,7 @@ FS_HD void store_words(const Counters<kVectors>& c, int at, uint32_t* out) {
 // Blocks 0 .. num_blocks - 1 of the nodes of one pair.
 inline void pair_words(const RoundKeys& keys, const uint64_t* nodes, int32_t num_blocks, uint32_t* out) {
   const NodePair pair(keys, nodes);
-  int32_t block = 0;
+  int64_t block = 0;
   for (; block + 2 <= num_blocks; block += 2) {
     Counters<4> c;
     pair.start(keys, static_cast<uint32_t>(block), 0, c);
