@@ -31,10 +31,8 @@ def same(left, right):
 def test_sample_mfg_equals_the_oracle(dtype, replace, fanouts):
     graph = random_csc(dtype=dtype, num_edges=4000)
     seeds = torch.randperm(60)[:15].to(dtype)
-    expected = reference.sample_mfg(
-        (graph.indptr, graph.indices, graph.orig_ids), seeds, fanouts, (SEED, STEP), replace
-    )
-    assert same(sample(graph, seeds, fanouts, replace=replace), expected)
+    spec = ops.SampleSpec(fanouts=fanouts, rng_seed=SEED, replace=replace)
+    assert same(sample(graph, seeds, fanouts, replace=replace), reference.sample_mfg(graph, seeds, spec, STEP))
 
 
 def test_take_all_lists_every_neighbour_in_canonical_order():

@@ -18,12 +18,12 @@ def test_mfgs_run_from_the_input_side_to_the_seed_side():
 
 def test_a_batch_equals_the_oracle():
     graph = random_csc()
-    batch = NeighborSampler(graph, fanouts=[4, 3], rng_seed=9).sample(torch.tensor([5, 1, 30]), step=6)
-    seeds = torch.tensor([5, 1, 30], dtype=torch.int32)
-    nodes, indptrs, indices = reference.sample_mfg((graph.indptr, graph.indices, graph.orig_ids), seeds, (4, 3), (9, 6))
-    assert torch.equal(batch.input_nodes, nodes)
-    assert all(torch.equal(mfg.indptr, p) for mfg, p in zip(batch.mfgs, reversed(indptrs), strict=True))
-    assert all(torch.equal(mfg.indices, e) for mfg, e in zip(batch.mfgs, reversed(indices), strict=True))
+    sampler = NeighborSampler(graph, fanouts=[4, 3], rng_seed=9)
+    batch = sampler.sample(torch.tensor([5, 1, 30]), step=6)
+    hops = reference.sample_mfg(graph, torch.tensor([5, 1, 30], dtype=torch.int32), sampler.spec, step=6)
+    assert torch.equal(batch.input_nodes, hops.nodes)
+    assert all(torch.equal(mfg.indptr, p) for mfg, p in zip(batch.mfgs, reversed(hops.indptrs), strict=True))
+    assert all(torch.equal(mfg.indices, e) for mfg, e in zip(batch.mfgs, reversed(hops.indices), strict=True))
 
 
 def test_destinations_carry_their_original_ids():

@@ -1,0 +1,61 @@
+"""Oracles: every operator once more, slow and obvious, in plain Python and torch.
+
+Written from the definitions (Philox's paper, Floyd's selection, Lemire's bounded draw, Vose's alias tables), not from
+the kernels, and free of the compiled core. Tests compare kernels with these by exact equality. probabilities.py has
+the exact laws of the draws, which statistical tests compare samplers with.
+"""
+
+from fastsample_dist.ops.reference.layers import (
+    act_dropout,
+    aggregate,
+    aggregate_concat,
+    dropout_factors,
+    sage_layer,
+)
+from fastsample_dist.ops.reference.probabilities import (
+    inclusion_moments,
+    inclusion_probabilities,
+    pick_distribution,
+)
+from fastsample_dist.ops.reference.rows import bucket_by_part, gather_rows, merge_rows
+from fastsample_dist.ops.reference.sampling import (
+    AliasRow,
+    Hops,
+    alias_row,
+    alias_tables,
+    compact,
+    layer_pick,
+    pick,
+    sample_mfg,
+    sample_neighbors,
+    weighted_pick,
+)
+from fastsample_dist.ops.reference.streams import below, node_words, philox, stage_key
+
+__all__ = [
+    "AliasRow",
+    "Hops",
+    "act_dropout",
+    "aggregate",
+    "aggregate_concat",
+    "alias_row",
+    "alias_tables",
+    "below",
+    "bucket_by_part",
+    "compact",
+    "dropout_factors",
+    "gather_rows",
+    "inclusion_moments",
+    "inclusion_probabilities",
+    "layer_pick",
+    "merge_rows",
+    "node_words",
+    "philox",
+    "pick",
+    "pick_distribution",
+    "sage_layer",
+    "sample_mfg",
+    "sample_neighbors",
+    "stage_key",
+    "weighted_pick",
+]
