@@ -1,30 +1,42 @@
 """Mini-batches as DGL blocks, for models written with dgl.nn. The only module that imports dgl, and only on use.
 
 A block is DGL's bipartite graph of one layer; an MFG has the same node order (destinations first), so a block is
-the MFG's CSC arrays under another type.
+the MFG's CSC arrays under another type. For comparisons the module also hands a graph to DGL and makes DGL's own
+samplers, which give such blocks themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.sampling.base import MFG, MiniBatch
 
 if TYPE_CHECKING:
     from dgl import DGLGraph
 
 INT32_MAX = 2**31 - 1
+WEIGHTS = "weight"  # name of the edge weights on DGL's graph
 
 
-def _dgl() -> ModuleType:
+def require_dgl(user: str) -> ModuleType:
+    """The dgl package.
+
+    Args:
+      user: what needs it, for the message.
+    Raises:
+      ImportError: dgl is missing or does not fit the installed torch; the message names the extra to install.
+    """
     try:
         import dgl
     except (ImportError, OSError) as error:  # OSError: dgl's own libraries do not fit the installed torch
         raise ImportError(
-            f"to_blocks needs dgl, which cannot be imported ({error}); run `pip install fastsample_dist[dgl]`."
+            f"{user} needs dgl, which cannot be imported ({error}); run `pip install fastsample_dist[dgl]`."
         ) from error
     return dgl
 
@@ -54,10 +66,66 @@ def to_blocks(batch: MiniBatch) -> list[DGLGraph]:
       ImportError: dgl is missing or does not fit the installed torch; the message names the extra to install.
     Cost: O(edges of the batch) for the offsets; features are not copied.
     """
-    dgl = _dgl()
+    dgl = require_dgl("to_blocks")
     blocks = [_block(dgl, mfg) for mfg in batch.mfgs]
     if blocks and batch.features is not None:
         blocks[0].srcdata["feat"] = batch.features
     if blocks and batch.labels is not None:
         blocks[-1].dstdata["label"] = batch.labels
     return blocks
+
+
+def to_graph(graph: CSCGraph) -> DGLGraph:
+    """The topology as DGL's graph, as its samplers want it: int64, in-neighbour lists (CSC) only.
+
+    Args:
+      graph: in-neighbour lists; weights become the edge data "weight".
+    Raises:
+      ImportError: see `to_blocks`.
+    Cost: int32 ids are copied to int64; offsets, int64 ids and weights are shared.
+    """
+    dgl = require_dgl("to_graph")
+    edges = ("csc", (graph.indptr, graph.indices.long(), torch.empty(0, dtype=torch.int64)))
+    made = dgl.graph(edges, num_nodes=graph.num_nodes).formats("csc")
+    if graph.weights is not None:
+        made.edata[WEIGHTS] = graph.weights
+    return made
+
+
+def block_sampler(
+    graph: DGLGraph, fanouts: Sequence[int], *, fused: bool = True, replace: bool = False, method: str = "uniform"
+) -> Callable[[Tensor], list[DGLGraph]]:
+    """DGL's own sampler of mini-batches, without its loader.
+
+    Args:
+      graph: from `to_graph`.
+      fanouts: neighbours per node and hop, in our order, from the seeds outwards; -1 takes all.
+      fused: DGL's kernel that samples and relabels in one (NeighborSampler(fused=True)).
+      replace: draw with replacement.
+      method: "uniform", "weighted" by the edge data "weight", or "labor" (DGL's LaborSampler, which is not fused).
+    Returns:
+      A function of int64 seeds, unique, that gives one block per hop, input side first. The table of all
+      nodes that the fused kernel keeps between calls lives as long as the function.
+    Raises:
+      ValueError: a combination that DGL does not have.
+    """
+    dgl = require_dgl("block_sampler")
+    inwards = list(reversed(fanouts))  # DGL lists the input side first
+    if method == "labor":
+        if fused or replace:
+            raise ValueError("DGL's LABOR sampler is neither fused nor with replacement; pass fused=replace=False.")
+        sampler = dgl.dataloading.LaborSampler(inwards)
+    else:
+        weights = {"prob": WEIGHTS} if method == "weighted" else {}
+        sampler = dgl.dataloading.NeighborSampler(inwards, replace=replace, fused=fused, **weights)
+    return lambda seeds: sampler.sample_blocks(graph, seeds)[2]
+
+
+def set_num_threads(count: int) -> None:
+    """Threads that DGL's kernels use from now on in this thread; where DGL shares torch's OpenMP, torch's too."""
+    require_dgl("set_num_threads").utils.set_num_threads(count)
+
+
+def set_rng_seed(rng_seed: int) -> None:
+    """Seed of DGL's random choices."""
+    require_dgl("set_rng_seed").seed(rng_seed)
