@@ -1,10 +1,11 @@
 """The command `fastsample-bench`: measurements that anyone can repeat on their own machine.
 
     fastsample-bench epoch PARTS | rmat:19:16   seconds per epoch of both schemes, with and without prefetching
+    fastsample-bench sampling --graph ...       sampled edges per second beside DGL (sampling_cli.py)
 
-Started alone it starts the ranks itself. Started on every rank by a launcher (fastsample-launch, which --hosts starts,
-torchrun, mpirun, srun) it measures on the ranks that are there, and rank 0 reports. Exit status: 0 only when everything
-ran and all losses were equal.
+`epoch`, started alone, starts the ranks itself. Started on every rank by a launcher (fastsample-launch, which --hosts
+starts, torchrun, mpirun, srun) it measures on the ranks that are there, and rank 0 reports. Exit status: 0 only when
+everything ran and all losses were equal.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rich.console import Console
 
 from fastsample_dist import DistContext
 from fastsample_dist.bench import command as cl
-from fastsample_dist.bench import epoch, epoch_report, namespaces
+from fastsample_dist.bench import epoch, epoch_report, namespaces, sampling_cli
 from fastsample_dist.bench.epoch import EpochOptions
 from fastsample_dist.bench.epoch_rank import epoch_rank
 from fastsample_dist.bench.graphs import GraphSource
@@ -46,7 +47,7 @@ EXAMPLES = """examples:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """The commands and their options."""
     parser = cl.Parser(prog=PROGRAM, description="Measure, on this machine or on several.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=cl.Parser)
     sub = commands.add_parser(
@@ -78,13 +79,18 @@ def make_parser() -> argparse.ArgumentParser:
     add("--rate", help="of the hosts' links, e.g. 1gbit (with --namespaces; default: unlimited)")
     add("--deadline-s", type=cl.seconds, default=3600.0, help="for the ranks of one run (default: %(default)g)")
     cl.add_json(sub)
+    sampling_cli.add_command(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return cl.run_command(make_parser(), partial(_run_epoch, words), words)
+    return cl.run_command(make_parser(), partial(_run, words), words)
+
+
+def _run(words: Sequence[str], args: argparse.Namespace) -> tuple[int, dict]:
+    return sampling_cli.run(args) if args.command == "sampling" else _run_epoch(words, args)
 
 
 def _run_epoch(words: Sequence[str], args: argparse.Namespace) -> tuple[int, dict]:

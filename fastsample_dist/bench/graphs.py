@@ -1,7 +1,8 @@
 """The graphs that a benchmark runs on: a finished partition, or a generated graph, cut for each number of ranks.
 
 A generated graph is named rmat:SCALE:EDGE_FACTOR; it is drawn, given features and labels, and cut by the library's own
-commands, each a process of its own, so that their memory is gone when the measurement begins.
+commands, each a process of its own, so that their memory is gone when the measurement begins. Where only the topology
+is wanted, features, labels and cutting are left out, and an `npy` input directory serves too.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastsample_dist.bench.harness import own_environment
-from fastsample_dist.graph.manifest import read_manifest
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.datasets import META_NAME, read_npy_graph
+from fastsample_dist.graph.manifest import MANIFEST_NAME, read_manifest
+from fastsample_dist.graph.storage import load_topology
 
 RMAT = re.compile(r"rmat:(\d+):(\d+)")
 # Size of the task on a generated graph: that of ogbn-products (100 features, 47 classes, a tenth for training).
-TASK = ("--features", "100", "--classes", "47", "--train-fraction", "0.1", "--seed", "1")
+TASK = ("--features", "100", "--classes", "47", "--train-fraction", "0.1")
+GRAPH_SEED = ("--seed", "1")
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class GraphSource:
     """Where partitions come from.
 
     Attributes:
-      name: a partition's directory, or rmat:SCALE:EDGE_FACTOR.
+      name: a partition's directory, rmat:SCALE:EDGE_FACTOR or, for `topology`, an npy input directory.
       work: directory for what is generated; found there, it is used again.
       method: how a generated graph is cut, as fastsample-partition names it.
     """
@@ -46,9 +51,7 @@ class GraphSource:
         Raises:
           ValueError: with what was expected.
         """
-        if self.is_generated:
-            if not RMAT.fullmatch(self.name):
-                raise ValueError(f"graph is {self.name!r}; expected rmat:SCALE:EDGE_FACTOR such as rmat:19:16.")
+        if self._check_generated():
             return
         num_parts = read_manifest(self.name).num_parts
         for number in ranks:
@@ -57,6 +60,19 @@ class GraphSource:
                     f"{self.name} has {num_parts} parts, which {number} ranks cannot share equally; pass --ranks with "
                     f"divisors of {num_parts}."
                 )
+
+    def check_topology(self) -> None:
+        """Refuse a name that `topology` cannot follow.
+
+        Raises:
+          ValueError: with what was expected.
+        """
+        directory = Path(self.name)
+        if not self._check_generated() and not any((directory / name).is_file() for name in (MANIFEST_NAME, META_NAME)):
+            raise ValueError(
+                f"{self.name} holds neither {MANIFEST_NAME} nor {META_NAME}; expected a partition's directory, an npy "
+                "input directory, or rmat:SCALE:EDGE_FACTOR such as rmat:21:32."
+            )
 
     def parts(self, num_ranks: int, say: Callable[[str], object]) -> Path:
         """The partition for a number of ranks: one part per rank where the graph is generated.
@@ -69,18 +85,45 @@ class GraphSource:
         """
         if not self.is_generated:
             return Path(self.name)
-        graph = self.work / self.name.replace(":", "-")
+        graph = self._draw(TASK, say)
         parts = self.work / f"{graph.name}-{self.method}-{num_ranks}"
-        if not graph.exists():
-            say(f"drawing {self.name}")
-            scale, edge_factor = RMAT.fullmatch(self.name).groups()  # type: ignore[union-attr]  # `check` was called
-            shape = ("--scale", scale, "--edge-factor", edge_factor)
-            _run("fastsample_dist.graph.generators", "rmat", *shape, *TASK, "--output", str(graph))
         if not parts.exists():
             say(f"cutting it into {num_ranks} part(s) with {self.method}")
             options = ("--num-parts", str(num_ranks), "--method", self.method, "--output", str(parts))
             _run("partition.cli", "--input", str(graph), *options)
         return parts
+
+    def topology(self, say: Callable[[str], object]) -> CSCGraph:
+        """The graph alone, uncut: mapped where it is a partition's, built in memory otherwise.
+
+        Args:
+          say: told what is being made.
+        Raises:
+          RuntimeError: the generator failed; with its line.
+          ValueError: what is in the directory cannot be read.
+        Cost: for E listed edges of an input directory about 25 bytes each at the peak, 4 to 16 afterwards.
+        """
+        if not self.is_generated and (Path(self.name) / MANIFEST_NAME).is_file():
+            return load_topology(self.name, read_manifest(self.name))
+        directory = self._draw((), say) if self.is_generated else Path(self.name)
+        say(f"reading {directory.name}")
+        return read_npy_graph(directory).to_csc()
+
+    def _check_generated(self) -> bool:
+        """Whether a graph is to be drawn; refuses a name that only looks like one."""
+        if self.is_generated and not RMAT.fullmatch(self.name):
+            raise ValueError(f"graph is {self.name!r}; expected rmat:SCALE:EDGE_FACTOR such as rmat:19:16.")
+        return self.is_generated
+
+    def _draw(self, task: tuple[str, ...], say: Callable[[str], object]) -> Path:
+        """The input directory of the generated graph; without a task it holds the topology alone."""
+        graph = self.work / (self.name.replace(":", "-") + ("" if task else "-topology"))
+        if not graph.exists():
+            say(f"drawing {self.name}")
+            scale, edge_factor = RMAT.fullmatch(self.name).groups()  # type: ignore[union-attr]  # `check` was called
+            shape = ("--scale", scale, "--edge-factor", edge_factor)
+            _run("fastsample_dist.graph.generators", "rmat", *shape, *task, *GRAPH_SEED, "--output", str(graph))
+        return graph
 
 
 def _run(module: str, *arguments: str) -> None:
