@@ -72,6 +72,7 @@ def inclusion_moments(
     mean = torch.zeros(degree, dtype=torch.float64)
     if _takes_all(positive, fanout, replace):
         mean[positive] = 1.0
+    if fanout == 0 or _takes_all(positive, fanout, replace):
         return mean, torch.zeros(degree, degree, dtype=torch.float64)
     if method == "labor":
         mean += math.ceil(fanout * 2**32 / degree) / 2**32

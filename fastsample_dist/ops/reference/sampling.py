@@ -15,7 +15,7 @@ from torch import Tensor
 from fastsample_dist.ops.reference.streams import LAYER_SAMPLING, SAMPLING, below, node_words, stage_key
 
 if TYPE_CHECKING:
-    from fastsample_dist.ops.sample_mfg import SampleSpec
+    from fastsample_dist.ops.sample_spec import SampleSpec
 
 TAKE_ALL = -1
 WHOLE_STEP = 2**32 - 1  # the stage of LABOR's variates when all hops of a step share them
@@ -141,10 +141,9 @@ def sample_neighbors(
     for row in rows.tolist():
         start, end = int(graph.indptr[row]), int(graph.indptr[row + 1])
         words = node_words(stage_key(spec.rng_seed, SAMPLING, hop, step), _orig_id(graph.orig_ids, row))
-        method = getattr(spec, "method", "uniform")
-        if method == "uniform":
+        if spec.method == "uniform":
             positions = pick(words, end - start, fanout, spec.replace)
-        elif method == "weighted":
+        elif spec.method == "weighted":
             positions = weighted_pick(words, graph.weights[start:end].double().tolist(), fanout, spec.replace)
         else:
             key = stage_key(spec.rng_seed, LAYER_SAMPLING, WHOLE_STEP if spec.layer_dependency else hop, step)

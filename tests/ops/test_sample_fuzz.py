@@ -1,0 +1,117 @@
+"""Random small graphs, specs and batches: the kernels equal ops/reference exactly."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastsample_dist import CSCGraph, NeighborSampler, ops
+from fastsample_dist.ops import reference
+
+WEIGHTS = (0.0, 1e-12, 1e-3, 0.5, 1.0, 1.0, 3.0, 1e6)
+WORDS = st.integers(0, 2**63 - 1)
+FANOUTS = st.sampled_from([2, 3, 1, 5, 8, 13, 0]) | st.integers(0, 40)
+METHODS = st.sampled_from(["uniform", "weighted", "labor"])
+
+
+@st.composite
+def edge_lists(draw):
+    """(src, dst, num_nodes): parallel edges and self-loops; some rows long, some empty."""
+    num_nodes = draw(st.sampled_from([12, 30, 60, 12, 30, 5, 2, 1]))
+    generator = torch.Generator().manual_seed(draw(WORDS))
+    num_edges = num_nodes * draw(st.sampled_from([8, 4, 16, 8, 4, 1, 0]))
+    src = torch.randint(0, num_nodes, (num_edges,), generator=generator)
+    spread = draw(st.sampled_from([1.0, 3.0]))  # above 1: the first nodes have most of the edges
+    dst = (torch.rand(num_edges, generator=generator, dtype=torch.float64) ** spread * num_nodes).long()
+    return src, dst, num_nodes
+
+
+@st.composite
+def graphs(draw):
+    """Any CSC graph: ids of 32 or 64 bits, weights of two types with zeros and extremes, far apart original ids."""
+    src, dst, num_nodes = draw(edge_lists())
+    generator = torch.Generator().manual_seed(draw(WORDS))
+    choice = torch.randint(0, len(WEIGHTS), (src.numel(),), generator=generator)
+    weights = torch.tensor(WEIGHTS, dtype=draw(st.sampled_from([torch.float32, torch.float64])))[choice]
+    graph = CSCGraph.from_edge_index(src, dst, num_nodes, weights)
+    orig_ids = None
+    if draw(st.booleans()):
+        orig_ids = torch.randperm(num_nodes, generator=generator) * draw(st.sampled_from([1, 2**33 + 1, 2**57]))
+    indices = graph.indices.to(draw(st.sampled_from([torch.int32, torch.int64])))
+    return CSCGraph(graph.indptr, indices, graph.weights, orig_ids)
+
+
+@st.composite
+def specs(draw):
+    """Any SampleSpec."""
+    method = draw(METHODS)
+    replace = method != "labor" and draw(st.booleans())
+    fanout = FANOUTS if replace else FANOUTS | st.just(-1)
+    return ops.SampleSpec(
+        fanouts=tuple(draw(st.lists(fanout, min_size=1, max_size=3))),
+        replace=replace,
+        rng_seed=draw(WORDS),
+        num_threads=draw(st.integers(1, 8)),
+        method=method,
+        layer_dependency=method == "labor" and draw(st.booleans()),
+        edge_ids=draw(st.booleans()),
+    )
+
+
+def some_seeds(data, graph):
+    order = data.draw(st.permutations(range(graph.num_nodes)), label="order")
+    count = data.draw(st.sampled_from([5, 12, 5, 12, 2, 1, 0]), label="num_seeds")
+    return torch.tensor(order[:count], dtype=graph.indices.dtype)
+
+
+def same(left, right):
+    return left.dtype == right.dtype and torch.equal(left, right)
+
+
+def assert_equal(batch, hops, edge_ids):
+    assert same(batch.input_nodes, hops.nodes)
+    for mfg, indptr, indices, ids in zip(reversed(batch.mfgs), *hops[1:], strict=True):
+        assert same(mfg.indptr, indptr) and same(mfg.indices, indices)
+        assert same(mfg.edge_ids, ids) if edge_ids else mfg.edge_ids is None
+
+
+@settings(max_examples=600, deadline=None)
+@given(graph=graphs(), spec=specs(), step=WORDS, data=st.data())
+def test_a_batch_equals_the_oracle(graph, spec, step, data):
+    seeds = some_seeds(data, graph)
+    batch = NeighborSampler.from_spec(graph, spec).sample(seeds, step)
+    assert_equal(batch, reference.sample_mfg(graph, seeds, spec, step), spec.edge_ids)
+
+
+@settings(max_examples=150, deadline=None)
+@given(graph=graphs(), spec=specs(), step=st.integers(0, 2**62), data=st.data())
+def test_many_batches_equal_the_oracle(graph, spec, step, data):
+    lists = [some_seeds(data, graph) for _ in range(data.draw(st.integers(0, 5), label="num_batches"))]
+    batches = NeighborSampler.from_spec(graph, spec).sample_many(lists, first_step=step)
+    for i, (batch, seeds) in enumerate(zip(batches, lists, strict=True)):
+        assert_equal(batch, reference.sample_mfg(graph, seeds, spec, step + i), spec.edge_ids)
+
+
+@settings(max_examples=150, deadline=None)
+@given(edges=edge_lists(), spec=specs(), step=WORDS, data=st.data())
+def test_the_order_of_the_edge_list_never_changes_a_batch(edges, spec, step, data):
+    """Parallel edges weigh the same here: among them the input order is kept."""
+    src, dst, num_nodes = edges
+    weights = torch.tensor(WEIGHTS)[(src * 5 + dst * 3) % len(WEIGHTS)]
+    shuffled = torch.tensor(data.draw(st.permutations(range(src.numel())), label="edges"), dtype=torch.int64)
+    one = CSCGraph.from_edge_index(src, dst, num_nodes, weights)
+    other = CSCGraph.from_edge_index(src[shuffled], dst[shuffled], num_nodes, weights[shuffled])
+    seeds = some_seeds(data, one)
+    left, right = (NeighborSampler.from_spec(graph, spec).sample(seeds, step) for graph in (one, other))
+    assert torch.equal(left.input_nodes, right.input_nodes)
+    for a, b in zip(left.mfgs, right.mfgs, strict=True):
+        assert torch.equal(a.indptr, b.indptr) and torch.equal(a.indices, b.indices)
+        assert not spec.edge_ids or torch.equal(a.edge_ids, b.edge_ids)
+
+
+@settings(max_examples=100, deadline=None)
+@given(graph=graphs(), num_threads=st.integers(1, 8))
+def test_alias_tables_equal_the_oracle(graph, num_threads):
+    tables = ops.alias_tables(graph.indptr, graph.weights, num_threads)
+    table, num_positive = reference.alias_tables(graph.indptr, graph.weights)
+    assert torch.equal(tables.table, table)
+    assert torch.equal(graph.in_degrees() if tables.num_positive is None else tables.num_positive, num_positive)

@@ -1,0 +1,281 @@
+"""check_sampler accepts the whole family and finds each way of drawing wrongly.
+
+The wrong samplers are plain Python on tests/testing/samplers.py. Their random numbers are fixed, so a test finds the
+same every time; accepted ones are accepted at a false-alarm rate of 1e-6 each.
+"""
+
+import pytest
+import torch
+
+from fastsample_dist import CSCGraph, LaborSampler, NeighborSampler, ops
+from fastsample_dist.testing import check_sampler, conformance_graph
+from tests.testing.samplers import floyd, oracle_sampler, plain_sampler
+
+FANOUTS = (3, 2)
+FAMILY = {
+    "uniform": {},
+    "replace": {"replace": True},
+    "weighted": {"method": "weighted"},
+    "weighted, replace": {"method": "weighted", "replace": True},
+    "labor": {"method": "labor"},
+    "labor, one variate per step": {"method": "labor", "layer_dependency": True},
+}
+GRAPH = conformance_graph()
+family = pytest.mark.parametrize("draws", FAMILY.values(), ids=FAMILY.keys())
+
+
+def check_plain(draw, *, fanouts=FANOUTS, trials=1000, seeds=range(16), keyed=True, frame=None, **draws):
+    sample = plain_sampler(GRAPH, fanouts, draw, **(frame or {}))
+    return check_sampler(sample, GRAPH, fanouts=fanouts, trials=trials, seeds=list(seeds), keyed=keyed, **draws)
+
+
+@family
+@pytest.mark.parametrize("edge_ids", [False, True])
+def test_the_family_passes(draws, edge_ids):
+    spec = ops.SampleSpec(fanouts=FANOUTS, rng_seed=1, edge_ids=edge_ids, **draws)
+    sampler = NeighborSampler.from_spec(GRAPH, spec)
+    report = check_sampler(sampler.sample, GRAPH, fanouts=FANOUTS, edge_ids=edge_ids, trials=2000, **draws)
+    assert report.num_trials == 2000 and report.num_statistics > 100
+
+
+@pytest.mark.parametrize("draws", [{}, {"method": "weighted"}, {"method": "labor"}], ids=str)
+def test_taking_all_passes_and_is_not_random(draws):
+    sampler = NeighborSampler.from_spec(GRAPH, ops.SampleSpec(fanouts=(-1, -1), **draws))
+    assert check_sampler(sampler.sample, GRAPH, fanouts=(-1, -1), trials=20, **draws).num_statistics == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "draws"),
+    [
+        (lambda: NeighborSampler(GRAPH, [10, 4], rng_seed=2), {}),
+        (lambda: NeighborSampler(GRAPH, [10, 4], replace=True, rng_seed=2), {"replace": True}),
+        (lambda: NeighborSampler(GRAPH, [5, 4], weighted=True, rng_seed=2), {"method": "weighted"}),
+        (lambda: LaborSampler(GRAPH, [10, 4], rng_seed=2), {"method": "labor"}),
+    ],
+    ids=["uniform", "replace", "weighted", "labor"],
+)
+def test_samplers_by_their_own_arguments_pass(make, draws):
+    sampler = make()
+    check_sampler(sampler.sample, GRAPH, fanouts=sampler.fanouts, trials=1000, **draws)
+
+
+@family
+def test_the_oracle_passes(draws):
+    sample = oracle_sampler(GRAPH, fanouts=FANOUTS, edge_ids=True, **draws)
+    check_sampler(sample, GRAPH, fanouts=FANOUTS, edge_ids=True, trials=300, **draws)
+
+
+def test_a_graph_without_edges_passes():
+    graph = CSCGraph(torch.tensor([0, 0, 0]), torch.empty(0, dtype=torch.int32))
+    assert check_sampler(NeighborSampler(graph, [2]).sample, graph, fanouts=[2], trials=5).num_edges == 0
+
+
+def test_without_a_graph_the_conformance_graph_is_taken():
+    assert check_sampler(plain_sampler(GRAPH, (3,), floyd), fanouts=(3,), trials=50).num_rows == GRAPH.num_nodes
+
+
+def test_floyd_in_plain_python_passes():
+    assert check_plain(floyd).smallest_p_value > 1e-6
+
+
+def floyd_off_by_one(words, row, fanout):
+    """torch-sparse's form: the draw of round j runs over 0 .. j - 1 instead of 0 .. j."""
+    degree, taken = len(row.neighbors), []
+    if degree <= fanout:
+        return list(range(degree))
+    for last in range(degree - fanout, degree):
+        drawn = words.randrange(2**31) % last
+        taken.append(last if drawn in taken else drawn)
+    return taken
+
+
+def test_floyd_off_by_one_is_found():
+    with pytest.raises(
+        AssertionError, match=r"hop \d, node \d+ .* was taken .* expected .*; p-value .* expected at least"
+    ):
+        check_plain(floyd_off_by_one)
+
+
+def test_floyd_off_by_one_is_found_in_one_row_of_twelve_edges():
+    with pytest.raises(AssertionError, match=r"node 8 \(degree 12, fanout 1\): the edge from node \d+ was taken 0 "):
+        check_plain(floyd_off_by_one, fanouts=(1,), seeds=[8])
+
+
+def with_repeats(words, row, fanout):
+    degree = len(row.neighbors)
+    return list(range(degree)) if degree <= fanout else [words.randrange(degree) for _ in range(fanout)]
+
+
+@pytest.mark.parametrize("edge_ids", [False, True])
+def test_a_neighbour_taken_twice_is_found(edge_ids):
+    with pytest.raises(AssertionError, match=r"step 0, hop 0: node \d+ got the edge from node \d+ \d times; expected"):
+        check_plain(with_repeats, edge_ids=edge_ids)
+
+
+def test_parallel_edges_are_no_repeats_but_one_more_is():
+    """Row 9 has two edges from each of two sources; three picks of one source are one too many."""
+    sources = GRAPH.indices[GRAPH.indptr[9] : GRAPH.indptr[10]].tolist()
+    doubled = next(source for source in sources if sources.count(source) == 2)
+    places = [place for place, source in enumerate(sources) if source == doubled]
+    with pytest.raises(AssertionError, match=f"node 9 got the edge from node {doubled} 3 times; expected at most 2"):
+        check_plain(lambda words, row, fanout: [*places, places[0]], seeds=[9], fanouts=(3,))
+
+
+def test_an_edge_of_another_row_is_found():
+    with pytest.raises(AssertionError, match=r"an edge from node \d+ to node \d+ is not in the graph"):
+        check_plain(lambda words, row, fanout: [place - 1 for place in floyd(words, row, fanout)])
+
+
+def test_a_wrong_edge_id_is_found():
+    with pytest.raises(AssertionError, match=r"edge id -?\d+ stands for an edge from node \d+ to node \d+"):
+        check_plain(lambda words, row, fanout: [place - 1 for place in floyd(words, row, fanout)], edge_ids=True)
+
+
+def test_missing_edge_ids_are_found():
+    with pytest.raises(AssertionError, match="edge_ids is None; expected one id per edge"):
+        check_sampler(NeighborSampler(GRAPH, [2]).sample, GRAPH, fanouts=[2], edge_ids=True, trials=2)
+
+
+def test_too_few_neighbours_are_found():
+    with pytest.raises(AssertionError, match=r"node 5 got 2 neighbours; expected 3 \(degree 4, 4 edges to draw from"):
+        check_plain(lambda words, row, fanout: floyd(words, row, fanout - 1), seeds=[5])
+
+
+def compact_by_id(dst_nodes, neighbors):
+    """New sources ascending instead of in order of first appearance."""
+    new = sorted(set(neighbors.tolist()) - set(dst_nodes.tolist()))
+    nodes = [*dst_nodes.tolist(), *new]
+    return torch.tensor(nodes), torch.tensor([nodes.index(node) for node in neighbors.tolist()], dtype=torch.int64)
+
+
+def compact_twice(dst_nodes, neighbors):
+    """Every edge gets a source of its own."""
+    return torch.cat([dst_nodes, neighbors]), torch.arange(neighbors.numel()) + dst_nodes.numel()
+
+
+def compact_destinations_last(dst_nodes, neighbors):
+    nodes, indices = compact_by_id(dst_nodes, neighbors)
+    return nodes.flip(0), nodes.numel() - 1 - indices
+
+
+@pytest.mark.parametrize(
+    ("relabel", "message"),
+    [
+        (compact_by_id, "stands before node .* in src_nodes but appears after it"),
+        (compact_twice, "src_nodes holds a node twice"),
+        (compact_destinations_last, "src_nodes does not begin with the destinations"),
+    ],
+)
+def test_a_wrong_relabelling_is_found(relabel, message):
+    with pytest.raises(AssertionError, match=message):
+        check_plain(floyd, frame={"relabel": relabel}, seeds=[7, 8])
+
+
+def test_ignored_weights_are_found():
+    with pytest.raises(AssertionError, match=r"node \d+ got the edge from node \d+ 1 times; expected at most 0"):
+        check_plain(lambda words, row, fanout: floyd(words, row, min(fanout, sum(w > 0 for w in row.weights))),
+                    method="weighted")  # fmt: skip
+
+
+def test_ignored_weights_are_found_where_none_is_zero():
+    with pytest.raises(AssertionError, match=r"its edges were taken .* times in 1000 steps, expected"):
+        check_plain(floyd, method="weighted", seeds=[5, 7, 8], fanouts=(3,))
+
+
+def topped_up(words, row, fanout):
+    """Draws with replacement, and fills up uniformly what repeats have left open: not successive sampling."""
+    positive = [place for place, weight in enumerate(row.weights) if weight > 0]
+    if len(positive) <= fanout:
+        return positive
+    taken = list(dict.fromkeys(words.choices(range(len(row.weights)), row.weights, k=fanout)))
+    rest = [place for place in positive if place not in taken]
+    return taken + words.sample(rest, fanout - len(taken))
+
+
+def test_repeats_replaced_uniformly_are_found():
+    with pytest.raises(AssertionError, match="p-value"):
+        check_plain(topped_up, method="weighted", seeds=[7, 8, 14], fanouts=(3,))
+
+
+def window(words, row, fanout):
+    """Right for every single edge, wrong for sets: consecutive edges from a random first one."""
+    degree = len(row.neighbors)
+    first = words.randrange(max(degree, 1))
+    return [(first + i) % degree for i in range(min(fanout, degree))]
+
+
+def test_wrong_sets_of_right_edges_are_found():
+    with pytest.raises(AssertionError, match=r"were taken together \d+ times in 1000 steps"):
+        check_plain(window, seeds=[8], fanouts=(3,))
+
+
+def test_wrong_sets_are_found_among_parallel_edges():
+    with pytest.raises(AssertionError, match="possible sets of picks came"):
+        check_plain(window, seeds=[9], fanouts=(2,))
+
+
+def labor_without_sharing(words, row, fanout):
+    degree = len(row.neighbors)
+    variate = {source: words.random() for source in row.neighbors}
+    return [
+        place for place, source in enumerate(row.neighbors) if degree <= fanout or variate[source] < fanout / degree
+    ]
+
+
+def test_labor_with_a_variate_per_edge_is_found():
+    with pytest.raises(AssertionError, match=r"source \d+ was taken by node \d+ .* and not by node \d+"):
+        check_plain(labor_without_sharing, method="labor")
+
+
+def test_neighbour_sampling_is_not_labor():
+    with pytest.raises(AssertionError):
+        check_plain(floyd, method="labor")
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (lambda row: (row.step, row.hop, row.place), "its picks must not depend on the other nodes"),
+        (lambda row: (row.step, row.hop), r"covariance .* expected 0"),
+        (lambda row: (row.step, row.node), r"covariance .* expected 0"),
+        (lambda row: (row.hop, row.node), "same picks in all 1000 steps"),
+        (lambda row: (row.step // 2, row.hop, row.node), r"in the step after: covariance .* expected 0"),
+    ],
+    ids=["by place in the batch", "one for all nodes", "one for all hops", "one for all steps", "one for two steps"],
+)
+def test_a_wrong_key_of_the_random_numbers_is_found(key, message):
+    with pytest.raises(AssertionError, match=message):
+        check_plain(floyd, fanouts=(2, 2), frame={"key": key})
+
+
+def test_a_sampler_without_a_key_is_found_and_passes_as_unkeyed():
+    calls = iter(range(10**9))
+    frame = {"key": lambda row: (next(calls),)}
+    with pytest.raises(AssertionError, match="two batches of the same seeds and step differ"):
+        check_plain(floyd, frame=frame)
+    check_plain(floyd, frame=frame, keyed=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fanouts": [-2]}, "fanouts holds -2"),
+        ({"fanouts": [2], "trials": 1}, "trials is 1; expected 2 or more"),
+        ({"fanouts": [2], "method": "weighted"}, "graph.weights is None; pass a graph with weights"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    graph = CSCGraph(GRAPH.indptr, GRAPH.indices)
+    with pytest.raises(ValueError, match=message):
+        check_sampler(NeighborSampler(graph, [2]).sample, graph, **arguments)
+
+
+def test_a_graph_of_no_fanout_is_refused():
+    with pytest.raises(ValueError, match="fanout is 0; expected 1 or more"):
+        conformance_graph(0)
+
+
+def test_the_conformance_graph_is_in_canonical_order():
+    rows = [GRAPH.orig_ids[GRAPH.indices[a:b].long()] for a, b in zip(GRAPH.indptr, GRAPH.indptr[1:], strict=False)]
+    assert all(bool((row.diff() >= 0).all()) for row in rows)
+    assert [row.numel() for row in rows[:9]] == [0, 1, 2, 3, 3, 4, 4, 6, 12]
