@@ -15,8 +15,14 @@ struct CscView {
   const int64_t* orig_ids;  // [num_rows] or null: row r is original node r
   int64_t num_rows;
   int64_t num_edges;
+  const int64_t* src_orig_ids;  // [num_sources] or null: source s is original node s
+  int64_t num_sources;          // source ids are below it (the rows of a slice are fewer)
 
   FS_HD bool has_row(int64_t row) const { return row >= 0 && row < num_rows; }
+  FS_HD bool has_source(int64_t source) const { return source >= 0 && source < num_sources; }
+  FS_HD uint64_t src_orig_id(int64_t source) const {
+    return static_cast<uint64_t>(src_orig_ids == nullptr ? source : src_orig_ids[source]);
+  }
   FS_HD uint64_t orig_id(int64_t row) const { return static_cast<uint64_t>(orig_ids == nullptr ? row : orig_ids[row]); }
 };
 

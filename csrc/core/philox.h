@@ -48,10 +48,44 @@ FS_HD StageKey stage_key(uint64_t rng_seed, RandomDomain domain, uint32_t stage,
   return {c[0], c[1]};
 }
 
-// The stream of 32-bit words of one node.
+// High word of a product of 64-bit words.
+FS_HD uint64_t multiply_high(uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH__)
+  return __umul64hi(a, b);
+#else
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
+#endif
+}
+
+// Uniform in 0 .. n - 1, exactly (Lemire's multiply-shift with rejection, TOMACS 2019), from a stream with next().
+// n >= 1.
+template <typename Stream>
+FS_HD uint64_t draw_below(Stream& stream, uint64_t n) {
+  if (n <= 0xFFFFFFFFull) {
+    const uint32_t bound = static_cast<uint32_t>(n);
+    uint64_t product = static_cast<uint64_t>(stream.next()) * bound;
+    if (static_cast<uint32_t>(product) < bound) {
+      const uint32_t biased = (0u - bound) % bound;
+      while (static_cast<uint32_t>(product) < biased) product = static_cast<uint64_t>(stream.next()) * bound;
+    }
+    return product >> 32;
+  }
+  const uint64_t biased = (0ull - n) % n;
+  uint64_t low, high;
+  do {
+    const uint64_t first = stream.next();
+    const uint64_t word = first | static_cast<uint64_t>(stream.next()) << 32;
+    low = word * n;
+    high = multiply_high(word, n);
+  } while (low < biased);
+  return high;
+}
+
+// The stream of 32-bit words of one node, from a block on.
 class NodeStream {
  public:
-  FS_HD NodeStream(StageKey key, uint64_t orig_id) : key_(key), orig_id_(orig_id) {}
+  FS_HD NodeStream(StageKey key, uint64_t orig_id, uint64_t first_block = 0)
+      : key_(key), orig_id_(orig_id), block_(first_block) {}
 
   FS_HD uint32_t next() {
     if (used_ == 4) {
@@ -66,44 +100,12 @@ class NodeStream {
     return words_[used_++];
   }
 
-  // Uniform in 0 .. n - 1, exactly (Lemire's multiply-shift with rejection, TOMACS 2019). n >= 1.
-  FS_HD uint64_t below(uint64_t n) {
-    if (n <= 0xFFFFFFFFull) {
-      const uint32_t bound = static_cast<uint32_t>(n);
-      uint64_t product = static_cast<uint64_t>(next()) * bound;
-      if (static_cast<uint32_t>(product) < bound) {
-        const uint32_t biased = (0u - bound) % bound;
-        while (static_cast<uint32_t>(product) < biased) product = static_cast<uint64_t>(next()) * bound;
-      }
-      return product >> 32;
-    }
-    const uint64_t biased = (0ull - n) % n;
-    uint64_t low, high;
-    do {
-      const uint64_t word = next64();
-      low = word * n;
-      high = multiply_high(word, n);
-    } while (low < biased);
-    return high;
-  }
+  FS_HD uint64_t below(uint64_t n) { return draw_below(*this, n); }
 
  private:
-  FS_HD uint64_t next64() {
-    const uint64_t low = next();
-    return low | static_cast<uint64_t>(next()) << 32;
-  }
-
-  static FS_HD uint64_t multiply_high(uint64_t a, uint64_t b) {
-#if defined(__CUDA_ARCH__)
-    return __umul64hi(a, b);
-#else
-    return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
-#endif
-  }
-
   StageKey key_;
   uint64_t orig_id_;
-  uint64_t block_ = 0;
+  uint64_t block_;
   uint32_t words_[4];
   int used_ = 4;
 };

@@ -1,6 +1,11 @@
 // compact: relabel one hop's neighbours to local ids; destinations first, new nodes in order of first appearance.
-#include "relabel.h"
+#include <string.h>
+
+#include <limits>
+
 #include "status.h"
+#include "table_memory.h"
+#include "uniform_rows.h"
 
 namespace fs {
 namespace {
@@ -8,24 +13,27 @@ namespace {
 template <typename Id>
 FsStatus compact(const Id* dst_nodes, int64_t num_dst, const Id* neighbors, int64_t num_edges, Id* src_nodes,
                  Id* indices, int64_t* num_src) {
-  Relabeler<Id>& relabeler = thread_relabeler<Id>();
-  relabeler.begin(num_dst);
-  *num_src = 0;
+  TableMemory<Id>& table = thread_table<Id>();
+  Relabeling<Id> ids = table.start(src_nodes, num_dst, std::numeric_limits<Id>::max());
   for (int64_t i = 0; i < num_dst; ++i) {
     const long long node = static_cast<long long>(dst_nodes[i]);
-    if (node < 0) return fail(FS_INVALID_ARGUMENT, "compact: dst_nodes holds the negative id %lld", node);
-    const Id local = relabeler.local(dst_nodes[i], src_nodes, num_src);
+    Id local = dst_nodes[i];
+    relabel_edges(&local, 0, 1, &ids);
+    if (ids.bad >= 0) return fail(FS_INVALID_ARGUMENT, "compact: dst_nodes holds the negative id %lld", node);
     if (local != static_cast<Id>(i)) {
       return fail(FS_INVALID_ARGUMENT,
                   "compact: dst_nodes holds node %lld at positions %lld and %lld; expected each node once", node,
                   static_cast<long long>(local), static_cast<long long>(i));
     }
   }
-  const int64_t bad = relabeler.relabel(neighbors, num_edges, src_nodes, num_src, indices);
-  if (bad >= 0) {
+  if (num_edges > 0) memcpy(indices, neighbors, static_cast<size_t>(num_edges) * sizeof(Id));
+  relabel_edges(indices, 0, num_edges, &ids);
+  if (ids.bad >= 0) {
     return fail(FS_INVALID_ARGUMENT, "compact: neighbors holds the negative id %lld at position %lld",
-                static_cast<long long>(neighbors[bad]), static_cast<long long>(bad));
+                static_cast<long long>(neighbors[ids.bad]), static_cast<long long>(ids.bad));
   }
+  *num_src = ids.num_nodes;
+  table.finish(ids);
   return FS_OK;
 }
 

@@ -1,33 +1,36 @@
 // One hop of neighbour sampling on the CPU, shared by sample_mfg and sample_neighbors.
 //
-// Pass 1 reads every row's offsets and writes the number of picks as prefix sums (the R vector of FastSample,
-// algorithm 1). Pass 2 draws positions for a block of rows, prefetches the neighbours they point at, and only then
-// reads them, so that the cache misses of a block overlap. Rows are independent: threads take disjoint runs of rows.
+// Pass 1 reads every row's offsets and writes the number of picks as prefix sums (the R vector of FastSample, algorithm
+// 1). Pass 2 draws positions and reads the neighbours they point at. Rows are independent: threads take runs of them.
+// Relabelling depends on the order of the edges, so one thread does it, but while the others sample: see sample_relay.
 #ifndef FS_CPU_SAMPLE_HOP_H_
 #define FS_CPU_SAMPLE_HOP_H_
 
 #include <omp.h>
-#include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
-#include "csc_view.h"
+#include "hop_task.h"
+#include "layer_rows.h"
 #include "pick.h"
 #include "status.h"
+#include "uniform_rows.h"
+#include "weighted_rows.h"
 
 namespace fs {
 
 constexpr int64_t kPrefetchAhead = 16;   // rows ahead whose offsets are requested
-constexpr int64_t kBlockPicks = 512;     // picks whose neighbours are in flight together
-constexpr int64_t kScanFanout = 32;      // up to here a scan finds a repeated position faster than a hash set
 constexpr int64_t kRowsPerThread = 512;  // below this many rows a second thread costs more than it brings
+constexpr int64_t kChunkRows = 256;      // rows that a thread samples before it looks for other work
 
 struct HopSpec {
   int64_t fanout;
+  FsSampleMethod method;
   bool replace;
   StageKey key;
   int num_threads;
@@ -35,169 +38,216 @@ struct HopSpec {
 
 template <typename Id>
 CscView<Id> view_of(const FsGraph& graph) {
-  return {graph.indptr, static_cast<const Id*>(graph.indices), graph.orig_ids, graph.num_rows, graph.num_edges};
+  const bool is_slice = graph.src_orig_ids != nullptr;
+  return {graph.indptr,
+          static_cast<const Id*>(graph.indices),
+          graph.orig_ids,
+          graph.num_rows,
+          graph.num_edges,
+          is_slice ? graph.src_orig_ids : graph.orig_ids,
+          is_slice ? graph.num_sources : graph.num_rows};
 }
 
 inline HopSpec hop_spec(const FsSampleSpec& spec, int32_t hop) {
-  const uint32_t stage = static_cast<uint32_t>(spec.first_hop + hop);
-  return {spec.fanouts[hop], spec.replace != 0, stage_key(spec.rng_seed, kSampling, stage, spec.step),
-          spec.num_threads};
+  const bool layer = spec.method == FS_LABOR;
+  const uint32_t number = static_cast<uint32_t>(spec.first_hop + hop);
+  const uint32_t stage = layer && spec.layer_dependency != 0 ? kAllHops : number;
+  return {spec.fanouts[hop], static_cast<FsSampleMethod>(spec.method), spec.replace != 0,
+          stage_key(spec.rng_seed, layer ? kLayer : kSampling, stage, spec.step), spec.num_threads};
 }
 
-// Positions taken so far, for fanouts too large to scan. Cleared by forgetting what was inserted.
-class TakenSet {
- public:
-  void reset(int64_t fanout) {
-    size_t capacity = 64;
-    while (capacity < static_cast<size_t>(fanout) * 2) capacity *= 2;
-    slots_.assign(capacity, -1);
-  }
-  bool insert(int64_t position, int64_t /*num_taken*/) {
-    const size_t mask = slots_.size() - 1;
-    size_t at = (static_cast<uint64_t>(position) * 0x9E3779B97F4A7C15ull >> 20) & mask;
-    while (slots_[at] >= 0) {
-      if (slots_[at] == position) return false;
-      at = (at + 1) & mask;
-    }
-    slots_[at] = position;
-    return true;
-  }
+inline int useful_threads(int64_t num_rows, int num_threads) {
+  return static_cast<int>(std::min<int64_t>(num_threads, std::max<int64_t>(1, num_rows / kRowsPerThread)));
+}
 
- private:
-  std::vector<int64_t> slots_;  // < 0: empty
+template <typename Id>
+FsStatus refuse_row(const char* operation, const CscView<Id>& graph, Id id) {
+  const long long row = static_cast<long long>(id);
+  if (!graph.has_row(row)) {
+    return fail(FS_INVALID_ARGUMENT, "%s: node id %lld is outside 0 to %lld", operation, row,
+                static_cast<long long>(graph.num_rows) - 1);
+  }
+  return fail(FS_INVALID_ARGUMENT,
+              "%s: indptr of node %lld runs from %lld to %lld; expected non-decreasing offsets up to %lld", operation,
+              row, static_cast<long long>(graph.indptr[row]), static_cast<long long>(graph.indptr[row + 1]),
+              static_cast<long long>(graph.num_edges));
+}
+
+template <typename Id>
+FsStatus refuse_source(const char* operation, const CscView<Id>& graph, Id source) {
+  const long long id = static_cast<long long>(source);
+  if (id < 0) return fail(FS_INVALID_ARGUMENT, "%s: the graph holds the negative source id %lld", operation, id);
+  return fail(FS_INVALID_ARGUMENT, "%s: the graph holds the source id %lld; expected 0 to %lld", operation, id,
+              static_cast<long long>(graph.num_sources) - 1);
+}
+
+// Rows of one hop, and what is known of them.
+template <typename Id>
+struct HopRows {
+  const Id* rows;
+  int64_t num_rows;
+  RowEdges* edges;   // [num_rows] where each row lies
+  int64_t* offsets;  // [num_rows + 1] prefix sums of the picks
 };
 
-// Pass 1. indptr [num_rows + 1]. `starts` [num_rows] receives each row's first edge.
-template <typename Id>
-FsStatus count_picks(const char* operation, const CscView<Id>& graph, const HopSpec& spec, const Id* rows,
-                     int64_t num_rows, int64_t* indptr, int64_t* starts) {
-  int64_t first_bad = num_rows;
+// Pass 1: looks every row up. positive(row, degree) is the number of edges that can be picked.
+template <typename Id, typename Positive>
+FsStatus count_picks(const char* operation, const CscView<Id>& graph, const HopSpec& spec, const HopRows<Id>& hop,
+                     const Positive& positive) {
+  int64_t first_bad = hop.num_rows;
 #pragma omp parallel for schedule(static) num_threads(spec.num_threads) \
-    reduction(min : first_bad) if (num_rows >= kRowsPerThread && spec.num_threads > 1)
-  for (int64_t i = 0; i < num_rows; ++i) {
-    if (i + kPrefetchAhead < num_rows && graph.has_row(rows[i + kPrefetchAhead])) {
-      __builtin_prefetch(graph.indptr + rows[i + kPrefetchAhead]);
-    }
-    if (!graph.has_row(rows[i])) {
+    reduction(min : first_bad) if (useful_threads(hop.num_rows, spec.num_threads) > 1)
+  for (int64_t i = 0; i < hop.num_rows; ++i) {
+    if (i + kPrefetchAhead < hop.num_rows) __builtin_prefetch(graph.indptr + hop.rows[i + kPrefetchAhead]);
+    if (!graph.has_row(hop.rows[i])) {
       first_bad = std::min(first_bad, i);
       continue;
     }
-    const int64_t begin = graph.indptr[rows[i]], end = graph.indptr[rows[i] + 1];
+    const int64_t begin = graph.indptr[hop.rows[i]], end = graph.indptr[hop.rows[i] + 1];
     if (begin < 0 || end < begin || end > graph.num_edges) {
       first_bad = std::min(first_bad, i);
       continue;
     }
-    starts[i] = begin;
-    indptr[i + 1] = num_picks(end - begin, spec.fanout, spec.replace);
+    hop.edges[i] = {begin, end - begin};
+    hop.offsets[i + 1] = num_picks(positive(hop.rows[i], end - begin), spec.fanout, spec.replace);
   }
-  if (first_bad < num_rows) {
-    const long long row = static_cast<long long>(rows[first_bad]);
-    if (!graph.has_row(row)) {
-      return fail(FS_INVALID_ARGUMENT, "%s: node id %lld is outside 0 to %lld", operation, row,
-                  static_cast<long long>(graph.num_rows) - 1);
-    }
-    return fail(FS_INVALID_ARGUMENT,
-                "%s: indptr of node %lld runs from %lld to %lld; expected non-decreasing offsets up to %lld", operation,
-                row, static_cast<long long>(graph.indptr[row]), static_cast<long long>(graph.indptr[row + 1]),
-                static_cast<long long>(graph.num_edges));
-  }
-  indptr[0] = 0;
-  for (int64_t i = 0; i < num_rows; ++i) indptr[i + 1] += indptr[i];
-  return FS_OK;
+  return first_bad == hop.num_rows ? FS_OK : refuse_row(operation, graph, hop.rows[first_bad]);
 }
 
-// Draws the positions of one row into `positions` (row-relative).
-template <typename Id>
-void draw_row(const CscView<Id>& graph, const HopSpec& spec, Id row, int64_t degree, TakenSet& taken,
-              int64_t* positions) {
-  NodeStream stream(spec.key, graph.orig_id(row));
-  if (spec.replace) {
-    pick_with_replacement(stream, degree, spec.fanout, positions);
-  } else if (spec.fanout <= kScanFanout) {
-    ScanTaken scan{positions};
-    pick_distinct(stream, degree, spec.fanout, scan, positions);
-  } else {
-    taken.reset(spec.fanout);
-    pick_distinct(stream, degree, spec.fanout, taken, positions);
-  }
+inline void sum_offsets(int64_t num_rows, int64_t* offsets) {
+  offsets[0] = 0;
+  for (int64_t i = 0; i < num_rows; ++i) offsets[i + 1] += offsets[i];
 }
 
-// Pass 2 over rows[begin .. end): writes the neighbours of the picks to out[indptr[i] ..].
-template <typename Id>
-void fill_rows(const CscView<Id>& graph, const HopSpec& spec, const Id* rows, const int64_t* indptr,
-               const int64_t* starts, int64_t begin, int64_t end, Id* out) {
-  const int64_t fanout = spec.fanout == kTakeAll ? 0 : spec.fanout;
-  const int64_t block_rows = fanout == 0 ? kPrefetchAhead : std::max<int64_t>(1, kBlockPicks / fanout);
-  std::vector<int64_t> positions(static_cast<size_t>(std::max<int64_t>(1, block_rows * fanout)));
-  TakenSet taken;
-  for (int64_t block = begin; block < end; block += block_rows) {
-    const int64_t block_end = std::min(end, block + block_rows);
-    for (int64_t i = block_end; i < std::min(end, block_end + block_rows); ++i) {
-      __builtin_prefetch(graph.indptr + rows[i]);
-      if (graph.orig_ids != nullptr) __builtin_prefetch(graph.orig_ids + rows[i]);
-    }
-    for (int64_t i = block; i < block_end; ++i) {
-      const int64_t degree = graph.indptr[rows[i] + 1] - starts[i];
-      const Id* neighbors = graph.indices + starts[i];
-      if (takes_all(degree, spec.fanout, spec.replace)) {
-        for (int64_t k = 0; k < std::min<int64_t>(degree, 64); k += 16) __builtin_prefetch(neighbors + k);
-      } else if (degree > 0) {
-        int64_t* drawn = positions.data() + (i - block) * fanout;
-        draw_row(graph, spec, rows[i], degree, taken, drawn);
-        for (int64_t k = 0; k < fanout; ++k) __builtin_prefetch(neighbors + drawn[k]);
-      }
-    }
-    for (int64_t i = block; i < block_end; ++i) {
-      const int64_t degree = graph.indptr[rows[i] + 1] - starts[i];
-      const Id* neighbors = graph.indices + starts[i];
-      Id* target = out + indptr[i];
-      if (takes_all(degree, spec.fanout, spec.replace)) {
-        if (degree > 0) memcpy(target, neighbors, static_cast<size_t>(degree) * sizeof(Id));
-      } else if (degree > 0) {
-        const int64_t* drawn = positions.data() + (i - block) * fanout;
-        for (int64_t k = 0; k < fanout; ++k) target[k] = neighbors[drawn[k]];
-      }
-    }
-  }
-}
-
-// Pass 2 over all rows. `starts` as written by count_picks.
-template <typename Id>
-void fill_picks(const CscView<Id>& graph, const HopSpec& spec, const Id* rows, int64_t num_rows, const int64_t* indptr,
-                const int64_t* starts, Id* out) {
-  const int64_t useful = std::max<int64_t>(1, num_rows / kRowsPerThread);
-  const int threads = static_cast<int>(std::min<int64_t>(spec.num_threads, useful));
-  if (threads <= 1) {
-    fill_rows(graph, spec, rows, indptr, starts, 0, num_rows, out);
-    return;
-  }
+// Samples chunks of rows in several threads; the first of them relabels the chunks that are done, in order, and samples
+// while there is none. So relabelling costs no time of its own until the others sample faster than one can relabel.
+template <typename Id, typename Fill>
+void sample_relay(const HopTask<Id>& task, int64_t num_rows, int threads, Relabeling<Id>* ids, const Fill& fill) {
+  const int64_t num_chunks = (num_rows + kChunkRows - 1) / kChunkRows;
+  const std::unique_ptr<std::atomic<bool>[]> sampled(new std::atomic<bool>[static_cast<size_t>(num_chunks)]());
+  std::atomic<int64_t> next_chunk{0};
+  const auto sample_one = [&] {
+    const int64_t chunk = next_chunk.fetch_add(1, std::memory_order_relaxed);
+    if (chunk >= num_chunks) return false;
+    fill(chunk * kChunkRows, std::min(num_rows, (chunk + 1) * kChunkRows), nullptr);
+    sampled[static_cast<size_t>(chunk)].store(true, std::memory_order_release);
+    return true;
+  };
 #pragma omp parallel num_threads(threads)
   {
-    const int64_t count = omp_get_num_threads(), me = omp_get_thread_num();
-    fill_rows(graph, spec, rows, indptr, starts, num_rows * me / count, num_rows * (me + 1) / count, out);
-  }
-}
-
-inline FsStatus check_spec(const char* operation, const FsSampleSpec& spec) {
-  if (spec.num_threads < 1) {
-    return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected at least 1", operation, spec.num_threads);
-  }
-  for (int32_t hop = 0; hop < spec.num_hops; ++hop) {
-    if (spec.fanouts[hop] < kTakeAll) {
-      return fail(FS_INVALID_ARGUMENT, "%s: fanout %lld of hop %d; expected -1 (all neighbours) or more", operation,
-                  static_cast<long long>(spec.fanouts[hop]), spec.first_hop + hop);
-    }
-  }
-  if (spec.replace != 0) {
-    for (int32_t hop = 0; hop < spec.num_hops; ++hop) {
-      if (spec.fanouts[hop] == kTakeAll) {
-        return fail(FS_INVALID_ARGUMENT, "%s: fanout -1 (all neighbours) of hop %d cannot be drawn with replacement",
-                    operation, spec.first_hop + hop);
+    if (omp_get_thread_num() > 0) {
+      while (sample_one()) continue;
+    } else {
+      for (int64_t chunk = 0; chunk < num_chunks && ids->bad < 0;) {
+        if (sampled[static_cast<size_t>(chunk)].load(std::memory_order_acquire)) {
+          const int64_t begin = task.offsets[chunk * kChunkRows];
+          relabel_edges(task.neighbors, begin, task.offsets[std::min(num_rows, (chunk + 1) * kChunkRows)], ids);
+          ++chunk;
+        } else if (!sample_one()) {
+          std::this_thread::yield();  // the last chunks are being sampled
+        }
       }
     }
   }
-  return FS_OK;
 }
+
+// Pass 2 over all rows: fill(begin, end, ids) samples a run of rows, and relabels it unless `ids` is null.
+template <typename Id, typename Fill>
+void fill_rows(const HopTask<Id>& task, int64_t num_rows, int num_threads, Relabeling<Id>* ids, const Fill& fill) {
+  const int threads = useful_threads(num_rows, num_threads);
+  if (threads <= 1) {
+    fill(int64_t{0}, num_rows, ids);
+  } else if (ids != nullptr) {
+    sample_relay(task, num_rows, threads, ids, fill);
+  } else {
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (int64_t begin = 0; begin < num_rows; begin += kChunkRows) {
+      fill(begin, std::min(num_rows, begin + kChunkRows), nullptr);
+    }
+  }
+}
+
+// Samples one hop. allocate() is called once the offsets are known and returns the task over the hop's arrays; `ids` is
+// null where source ids are wanted as they are.
+template <typename Id>
+class HopSampler {
+ public:
+  HopSampler(const char* operation, const FsGraph& raw, const HopSpec& spec)
+      : operation_(operation), raw_(raw), graph_(view_of<Id>(raw)), spec_(spec) {}
+
+  template <typename Allocate>
+  FsStatus run(const HopRows<Id>& hop, Relabeling<Id>* ids, const Allocate& allocate) const {
+    if (spec_.method == FS_LABOR) return run_layer(hop, ids, allocate);
+    if (spec_.method == FS_UNIFORM) {
+      const auto all = [](Id, int64_t degree) { return degree; };
+      return run_counted(hop, ids, allocate, all, sample_uniform_rows<Id>);
+    }
+    if (raw_.weights->weight_type == FS_FLOAT32) return run_weighted<float>(hop, ids, allocate);
+    return run_weighted<double>(hop, ids, allocate);
+  }
+
+ private:
+  template <typename Weight, typename Allocate>
+  FsStatus run_weighted(const HopRows<Id>& hop, Relabeling<Id>* ids, const Allocate& allocate) const {
+    const WeightTables<Weight> tables = {static_cast<const Weight*>(raw_.weights->weights),
+                                         reinterpret_cast<const AliasEntry*>(raw_.weights->alias_table),
+                                         raw_.weights->num_positive};
+    const auto positive = [&](Id row, int64_t degree) { return tables.positive(row, degree); };
+    const auto fill = [&](const HopTask<Id>& task, int64_t begin, int64_t end, Relabeling<Id>* own) {
+      sample_weighted_rows(task, tables, begin, end, own);
+    };
+    return run_counted(hop, ids, allocate, positive, fill);
+  }
+
+  template <typename Allocate, typename Positive, typename Fill>
+  FsStatus run_counted(const HopRows<Id>& hop, Relabeling<Id>* ids, const Allocate& allocate, const Positive& positive,
+                       const Fill& fill) const {
+    const FsStatus status = count_picks(operation_, graph_, spec_, hop, positive);
+    if (status != FS_OK) return status;
+    sum_offsets(hop.num_rows, hop.offsets);
+    const HopTask<Id> task = allocate(graph_, spec_, hop);
+    fill_rows(task, hop.num_rows, spec_.num_threads, ids,
+              [&](int64_t begin, int64_t end, Relabeling<Id>* own) { fill(task, begin, end, own); });
+    return check_ids(task, ids);
+  }
+
+  template <typename Allocate>
+  FsStatus run_layer(const HopRows<Id>& hop, Relabeling<Id>* ids, const Allocate& allocate) const {
+    const auto none = [](Id, int64_t) { return int64_t{0}; };
+    const FsStatus status = count_picks(operation_, graph_, spec_, hop, none);
+    if (status != FS_OK) return status;
+    const int64_t threads = useful_threads(hop.num_rows, spec_.num_threads);
+    const int64_t num_runs = threads > 1 ? (hop.num_rows + kChunkRows - 1) / kChunkRows : 1;
+    std::vector<LayerRun<Id>> runs(static_cast<size_t>(num_runs));
+    int64_t bad = INT64_MAX;
+#pragma omp parallel for schedule(dynamic) num_threads(static_cast<int>(threads)) reduction(min : bad) if (threads > 1)
+    for (int64_t r = 0; r < num_runs; ++r) {
+      LayerRun<Id>& run = runs[static_cast<size_t>(r)];
+      run.begin = hop.num_rows * r / num_runs;
+      run.end = hop.num_rows * (r + 1) / num_runs;
+      const int64_t found = run.scan(graph_, spec_.key, spec_.fanout, hop.edges, hop.offsets);
+      if (found >= 0) bad = std::min(bad, found);
+    }
+    if (bad != INT64_MAX) return refuse_source(operation_, graph_, graph_.indices[bad]);
+    sum_offsets(hop.num_rows, hop.offsets);
+    const HopTask<Id> task = allocate(graph_, spec_, hop);
+    for (const LayerRun<Id>& run : runs) run.copy(task);
+    if (ids != nullptr) relabel_edges(task.neighbors, 0, hop.offsets[hop.num_rows], ids);
+    return check_ids(task, ids);
+  }
+
+  FsStatus check_ids(const HopTask<Id>& task, const Relabeling<Id>* ids) const {
+    if (ids == nullptr || ids->bad < 0) return FS_OK;
+    return refuse_source(operation_, graph_, task.neighbors[ids->bad]);
+  }
+
+  const char* operation_;
+  const FsGraph& raw_;
+  CscView<Id> graph_;
+  HopSpec spec_;
+};
+
+FsStatus check_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec);
 
 }  // namespace fs
 

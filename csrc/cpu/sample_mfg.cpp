@@ -1,115 +1,157 @@
-// sample_mfg: all hops of a mini-batch in one call (FastSample section 3.2, algorithm 1, applied hop by hop).
+// sample_mfg: all hops of a mini-batch in one call (FastSample section 3.2, algorithm 1, applied hop by hop), and
+// sample_many: many mini-batches at once, one per thread.
 //
-// For each hop: count picks, draw them straight into the hop's CSC arrays, then relabel in place. The seeds are hop 0's
+// For each hop: count picks, then draw, read and relabel them straight into the hop's CSC arrays. The seeds are hop 0's
 // destinations; the nodes known after a hop are the destinations of the next.
-#include <stdlib.h>
+#include <string.h>
 
-#include <memory>
+#include <algorithm>
+#include <string>
 
-#include "relabel.h"
+#include "mini_batch.h"
 #include "sample_hop.h"
+#include "table_memory.h"
 
 namespace fs {
-namespace {
 
-struct Free {
-  void operator()(void* memory) const { free(memory); }
-};
-
-template <typename T>
-T* allocate(int64_t count) {
-  void* memory = malloc(static_cast<size_t>(count > 0 ? count : 1) * sizeof(T));
-  if (memory == nullptr) throw std::bad_alloc();
-  return static_cast<T*>(memory);
+__attribute__((noinline)) Buffer& thread_row_edges() {
+  static thread_local Buffer row_edges;
+  return row_edges;
 }
 
-template <typename T>
-T* reallocate(void* memory, int64_t count) {
-  void* grown = realloc(memory, static_cast<size_t>(count > 0 ? count : 1) * sizeof(T));
-  if (grown == nullptr) throw std::bad_alloc();
-  return static_cast<T*>(grown);
-}
-
-struct FreeBatch {
-  void operator()(FsMiniBatch* batch) const { fs_mini_batch_free(batch); }
-};
-using OwnedBatch = std::unique_ptr<FsMiniBatch, FreeBatch>;
-
-OwnedBatch make_batch(int32_t num_hops) {
-  OwnedBatch batch(allocate<FsMiniBatch>(1));
-  memset(batch.get(), 0, sizeof(FsMiniBatch));
-  batch->hops = allocate<FsHop>(num_hops);
-  memset(batch->hops, 0, sizeof(FsHop) * static_cast<size_t>(num_hops));
-  batch->num_hops = num_hops;
-  return batch;
-}
-
-template <typename Id>
-FsStatus add_seeds(const Id* seeds, int64_t num_seeds, Relabeler<Id>& relabeler, FsMiniBatch* batch) {
-  Id* nodes = static_cast<Id*>(batch->nodes);
-  relabeler.begin(num_seeds);
-  for (int64_t i = 0; i < num_seeds; ++i) {
-    const long long seed = static_cast<long long>(seeds[i]);
-    if (seed < 0)
-      return fail(FS_INVALID_ARGUMENT, "sample_mfg: seed %lld at position %lld is negative", seed, (long long)i);
-    const Id local = relabeler.local(seeds[i], nodes, &batch->num_nodes);
-    if (local != static_cast<Id>(i)) {
-      return fail(FS_INVALID_ARGUMENT,
-                  "sample_mfg: seeds holds node %lld at positions %lld and %lld; expected each seed once", seed,
-                  static_cast<long long>(local), static_cast<long long>(i));
+FsStatus check_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec) {
+  if (spec.num_threads < 1) {
+    return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected at least 1", operation, spec.num_threads);
+  }
+  if (spec.method < FS_UNIFORM || spec.method > FS_LABOR) {
+    return fail(FS_INVALID_ARGUMENT, "%s: method %d; expected 0 (uniform), 1 (weighted) or 2 (labor)", operation,
+                spec.method);
+  }
+  if (spec.method == FS_WEIGHTED && graph.weights == nullptr) {
+    return fail(FS_INVALID_ARGUMENT, "%s: method weighted without weights; expected weights and alias tables",
+                operation);
+  }
+  if (spec.method == FS_LABOR && spec.replace != 0) {
+    return fail(FS_INVALID_ARGUMENT, "%s: method labor takes every edge at most once; expected replace 0", operation);
+  }
+  for (int32_t hop = 0; hop < spec.num_hops; ++hop) {
+    const long long fanout = spec.fanouts[hop];
+    const int number = spec.first_hop + hop;
+    if (fanout < kTakeAll) {
+      return fail(FS_INVALID_ARGUMENT, "%s: fanout %lld of hop %d; expected -1 (all neighbours) or more", operation,
+                  fanout, number);
+    }
+    if (fanout == kTakeAll && spec.replace != 0) {
+      return fail(FS_INVALID_ARGUMENT, "%s: fanout -1 (all neighbours) of hop %d cannot be drawn with replacement",
+                  operation, number);
     }
   }
   return FS_OK;
 }
 
-template <typename Id>
-FsStatus sample_hop(const CscView<Id>& graph, const HopSpec& spec, Relabeler<Id>& relabeler, FsMiniBatch* batch,
-                    FsHop* hop) {
-  hop->num_dst = batch->num_nodes;
-  hop->indptr = allocate<int64_t>(hop->num_dst + 1);
-  std::unique_ptr<int64_t, Free> starts(allocate<int64_t>(hop->num_dst));
-  const Id* rows = static_cast<const Id*>(batch->nodes);
-  FsStatus status = count_picks("sample_mfg", graph, spec, rows, hop->num_dst, hop->indptr, starts.get());
-  if (status != FS_OK) return status;
-  hop->num_edges = hop->indptr[hop->num_dst];
-  Id* indices = allocate<Id>(hop->num_edges);
-  hop->indices = indices;
-  fill_picks(graph, spec, rows, hop->num_dst, hop->indptr, starts.get(), indices);
+namespace {
 
-  batch->nodes = reallocate<Id>(batch->nodes, batch->num_nodes + hop->num_edges);
-  Id* nodes = static_cast<Id*>(batch->nodes);
-  const int64_t bad = relabeler.relabel(indices, hop->num_edges, nodes, &batch->num_nodes, indices);
-  if (bad >= 0) {
-    return fail(FS_INVALID_ARGUMENT, "sample_mfg: the graph holds the negative source id %lld",
-                static_cast<long long>(indices[bad]));
+template <typename Id>
+FsStatus add_seeds(const CscView<Id>& graph, const Id* seeds, int64_t num_seeds, Relabeling<Id>* ids) {
+  Id* locals = thread_row_edges().require_array<Id>(num_seeds);
+  if (num_seeds > 0) memcpy(locals, seeds, static_cast<size_t>(num_seeds) * sizeof(Id));
+  relabel_edges(locals, 0, num_seeds, ids);
+  if (ids->bad >= 0) {
+    const long long seed = static_cast<long long>(seeds[ids->bad]), place = ids->bad;
+    if (seed >= 0) return refuse_row("sample_mfg", graph, seeds[ids->bad]);
+    return fail(FS_INVALID_ARGUMENT, "sample_mfg: seed %lld at position %lld is negative", seed, place);
   }
-  hop->num_src = batch->num_nodes;
-  return FS_OK;
+  if (ids->num_nodes == num_seeds) return FS_OK;
+  int64_t i = 0;
+  while (locals[i] == static_cast<Id>(i)) ++i;
+  return fail(FS_INVALID_ARGUMENT,
+              "sample_mfg: seeds holds node %lld at positions %lld and %lld; expected each seed once",
+              static_cast<long long>(seeds[i]), static_cast<long long>(locals[i]), static_cast<long long>(i));
+}
+
+template <typename Id>
+FsStatus sample_hop(const HopSampler<Id>& sampler, bool edge_ids, Relabeling<Id>* ids, FsMiniBatch* batch, FsHop* hop) {
+  hop->num_dst = batch->num_nodes;
+  hop->indptr = take_array<int64_t>(hop->num_dst + 1);
+  const HopRows<Id> rows = {static_cast<const Id*>(batch->nodes), hop->num_dst,
+                            thread_row_edges().require_array<RowEdges>(hop->num_dst), hop->indptr};
+  const auto allocate = [&](const CscView<Id>& graph, const HopSpec& spec, const HopRows<Id>& counted) {
+    HopTask<Id> task = allocate_edges(graph, spec, counted, edge_ids, hop);
+    const size_t used = static_cast<size_t>(batch->num_nodes) * sizeof(Id);
+    const size_t most = static_cast<size_t>(hop->num_edges) * sizeof(Id);  // every edge may bring a new node
+    batch->nodes = grow_block(batch->nodes, used, used + most);
+    task.rows = ids->nodes = static_cast<Id*>(batch->nodes);
+    return task;
+  };
+  const FsStatus status = sampler.run(rows, ids, allocate);
+  hop->num_src = batch->num_nodes = ids->num_nodes;
+  return status;
 }
 
 template <typename Id>
 FsStatus sample_mfg(const FsGraph& raw, const FsSampleSpec& spec, const Id* seeds, int64_t num_seeds,
                     FsMiniBatch** out) {
-  const CscView<Id> graph = view_of<Id>(raw);
   OwnedBatch batch = make_batch(spec.num_hops);
-  Relabeler<Id>& relabeler = thread_relabeler<Id>();
-  batch->nodes = allocate<Id>(num_seeds);
-  FsStatus status = add_seeds(seeds, num_seeds, relabeler, batch.get());
+  batch->nodes = take_array<Id>(num_seeds);
+  TableMemory<Id>& table = thread_table<Id>();
+  Relabeling<Id> ids = table.start(static_cast<Id*>(batch->nodes), num_seeds, raw.num_rows);
+  FsStatus status = add_seeds(view_of<Id>(raw), seeds, num_seeds, &ids);
+  batch->num_nodes = ids.num_nodes;
   for (int32_t hop = 0; hop < spec.num_hops && status == FS_OK; ++hop) {
-    status = sample_hop(graph, hop_spec(spec, hop), relabeler, batch.get(), batch->hops + hop);
+    const HopSampler<Id> sampler("sample_mfg", raw, hop_spec(spec, hop));
+    status = sample_hop(sampler, spec.edge_ids != 0, &ids, batch.get(), batch->hops + hop);
   }
   if (status != FS_OK) return status;
-  batch->nodes = reallocate<Id>(batch->nodes, batch->num_nodes);
-  // The ids of the last hop were never used as rows: check them here, so that a damaged graph is never passed on.
-  const Id* nodes = static_cast<const Id*>(batch->nodes);
-  for (int64_t i = 0; i < batch->num_nodes; ++i) {
-    if (!graph.has_row(nodes[i])) {
-      return fail(FS_INVALID_ARGUMENT, "sample_mfg: the graph holds the source id %lld; expected 0 to %lld",
-                  static_cast<long long>(nodes[i]), static_cast<long long>(graph.num_rows) - 1);
-    }
-  }
+  table.finish(ids);
   *out = batch.release();
   return FS_OK;
+}
+
+FsStatus sample_checked(const FsGraph& graph, const FsSampleSpec& spec, const void* seeds, int64_t num_seeds,
+                        FsMiniBatch** out) {
+  return guarded("sample_mfg", [&] {
+    return with_id_type("sample_mfg", graph.id_type, [&](auto zero) {
+      using Id = decltype(zero);
+      return sample_mfg<Id>(graph, spec, static_cast<const Id*>(seeds), num_seeds, out);
+    });
+  });
+}
+
+// The first failure of several threads.
+struct Failure {
+  FsStatus status = FS_OK;
+  int64_t batch = INT64_MAX;
+  std::string text;
+
+  void take(FsStatus found, int64_t number) {
+    if (number >= batch) return;
+    status = found;
+    batch = number;
+    text = fs_last_error();
+  }
+};
+
+FsStatus sample_many(const FsGraph& graph, const FsSampleSpec& spec, const void* const* seeds, const int64_t* num_seeds,
+                     int64_t num_batches, FsMiniBatch** out) {
+  Failure failure;
+  const int threads = static_cast<int>(std::min<int64_t>(spec.num_threads, num_batches));
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
+  for (int64_t b = 0; b < num_batches; ++b) {
+    FsSampleSpec own = spec;
+    own.step += static_cast<uint64_t>(b);
+    own.num_threads = 1;
+    const FsStatus status = sample_checked(graph, own, seeds[b], num_seeds[b], &out[b]);
+    if (status != FS_OK) {
+#pragma omp critical(fs_sample_many)
+      failure.take(status, b);
+    }
+  }
+  if (failure.status == FS_OK) return FS_OK;
+  for (int64_t b = 0; b < num_batches; ++b) {
+    fs_mini_batch_free(out[b]);
+    out[b] = nullptr;
+  }
+  return fail(failure.status, "%s", failure.text.c_str());
 }
 
 }  // namespace
@@ -120,25 +162,33 @@ extern "C" {
 FsStatus fs_sample_mfg(const FsGraph* graph, const FsSampleSpec* spec, const void* seeds, int64_t num_seeds,
                        FsMiniBatch** out) {
   *out = nullptr;
-  return fs::guarded("sample_mfg", [&] {
-    const FsStatus status = fs::check_spec("sample_mfg", *spec);
-    if (status != FS_OK) return status;
-    return fs::with_id_type("sample_mfg", graph->id_type, [&](auto zero) {
-      using Id = decltype(zero);
-      return fs::sample_mfg<Id>(*graph, *spec, static_cast<const Id*>(seeds), num_seeds, out);
-    });
-  });
+  const FsStatus status = fs::check_request("sample_mfg", *graph, *spec);
+  return status != FS_OK ? status : fs::sample_checked(*graph, *spec, seeds, num_seeds, out);
+}
+
+FsStatus fs_sample_many(const FsGraph* graph, const FsSampleSpec* spec, const void* const* seeds,
+                        const int64_t* num_seeds, int64_t num_batches, FsMiniBatch** out) {
+  for (int64_t b = 0; b < num_batches; ++b) out[b] = nullptr;
+  const FsStatus status = fs::check_request("sample_mfg", *graph, *spec);
+  if (status != FS_OK || num_batches == 0) return status;
+  return fs::guarded("sample_mfg", [&] { return fs::sample_many(*graph, *spec, seeds, num_seeds, num_batches, out); });
+}
+
+int64_t fs_sampler_scratch_bytes(void) {
+  return static_cast<int64_t>(fs::thread_table<int32_t>().bytes() + fs::thread_table<int64_t>().bytes() +
+                              fs::thread_row_edges().bytes() + fs::thread_sum_tree().bytes());
 }
 
 void fs_mini_batch_free(FsMiniBatch* batch) {
   if (batch == nullptr) return;
   for (int32_t hop = 0; hop < batch->num_hops; ++hop) {
-    free(batch->hops[hop].indptr);
-    free(batch->hops[hop].indices);
+    fs::give_block(batch->hops[hop].indptr);
+    fs::give_block(batch->hops[hop].indices);
+    fs::give_block(batch->hops[hop].edge_ids);
   }
-  free(batch->hops);
-  free(batch->nodes);
-  free(batch);
+  fs::give_block(batch->hops);
+  fs::give_block(batch->nodes);
+  fs::give_block(batch);
 }
 
 }  // extern "C"

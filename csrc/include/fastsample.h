@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 1
+#define FS_ABI_VERSION 2
 
 typedef enum { FS_OK = 0, FS_INVALID_ARGUMENT = 1, FS_OUT_OF_MEMORY = 2, FS_DEVICE_ERROR = 3 } FsStatus;
 
@@ -54,19 +54,38 @@ FS_API FsStatus fs_set_isa(const char* name);
 /* In-neighbour lists of `num_rows` nodes. Row r lists the sources of the edges into r in canonical order (ascending
  * original id); source ids may exceed num_rows when the view is a slice of a larger graph. */
 typedef struct {
-  const int64_t* indptr;   /* [num_rows + 1] */
-  const void* indices;     /* [indptr[num_rows]], id_type */
-  const int64_t* orig_ids; /* [num_rows] original ids, or NULL: row r is original node r */
+  const void* weights;         /* [num_edges] finite and >= 0, weight_type */
+  const uint32_t* alias_table; /* [num_edges, 2], of fs_alias_tables */
+  const int64_t* num_positive; /* [num_rows] edges of positive weight, or NULL: all of them */
+  int32_t weight_type;         /* FS_FLOAT32 or FS_FLOAT64 */
+} FsWeightTables;
+
+typedef struct {
+  const int64_t* indptr;         /* [num_rows + 1] */
+  const void* indices;           /* [indptr[num_rows]], id_type */
+  const int64_t* orig_ids;       /* [num_rows] original ids, or NULL: row r is original node r */
+  const int64_t* src_orig_ids;   /* [num_sources] original ids of sources (FS_LABOR), or NULL: the rows' orig_ids */
+  const FsWeightTables* weights; /* for FS_WEIGHTED, else NULL */
   int64_t num_rows;
+  int64_t num_sources; /* length of src_orig_ids */
   int64_t num_edges;
   int32_t id_type;
 } FsGraph;
 
+typedef enum {
+  FS_UNIFORM = 0,
+  FS_WEIGHTED = 1, /* by edge weight: successive sampling without replacement, independent draws with it */
+  FS_LABOR = 2     /* layer-neighbour sampling (core/layer_pick.h); a fanout is the mean number of picks */
+} FsSampleMethod;
+
 typedef struct {
   const int64_t* fanouts; /* [num_hops], hop order from the seeds outwards; -1 takes all neighbours */
   int32_t num_hops;
-  int32_t first_hop; /* hop number of fanouts[0], part of the generator's key */
-  int32_t replace;   /* 0: without replacement */
+  int32_t first_hop;        /* hop number of fanouts[0], part of the generator's key */
+  int32_t method;           /* FsSampleMethod */
+  int32_t replace;          /* 0: without replacement */
+  int32_t layer_dependency; /* FS_LABOR: not 0 keeps a source's variate for all hops of a step */
+  int32_t edge_ids;         /* not 0: tell the position of every pick in `indices` */
   int32_t num_threads;
   uint64_t rng_seed;
   uint64_t step;
@@ -76,8 +95,9 @@ typedef struct {
  * them are the destinations. */
 typedef struct {
   int64_t num_dst, num_src, num_edges;
-  int64_t* indptr; /* [num_dst + 1] */
-  void* indices;   /* [num_edges] local ids < num_src, id_type */
+  int64_t* indptr;   /* [num_dst + 1] */
+  void* indices;     /* [num_edges] local ids < num_src, id_type */
+  int64_t* edge_ids; /* [num_edges] positions in the graph's indices, or NULL when they were not asked for */
 } FsHop;
 
 /* A sampled mini-batch; owned by the library until fs_mini_batch_free. */
@@ -89,18 +109,29 @@ typedef struct {
 } FsMiniBatch;
 
 /* Sample all hops of one mini-batch. seeds: [num_seeds] unique row ids, id_type. On success *out is the mini-batch.
- * Refuses duplicate seeds and ids outside 0 .. num_rows - 1, in seeds and in what is sampled. */
+ * Refuses duplicate seeds and ids outside 0 .. num_rows - 1, in seeds and in what is sampled.
+ * Scratch stays with the calling thread and is used again: per distinct node of its largest batch at most 26 bytes of
+ * int32 or 52 of int64 ids, and 16 bytes per destination of its largest hop; weighted draws 16 to 32 bytes per in-edge
+ * of the longest row that needed a sum tree, FS_LABOR 8 bytes per pick. Freed batches are kept for the next, up to
+ * 256 MiB in all. */
 FS_API FsStatus fs_sample_mfg(const FsGraph* graph, const FsSampleSpec* spec, const void* seeds, int64_t num_seeds,
                               FsMiniBatch** out);
+/* Many mini-batches at once, one per thread: batch b is that of seeds[b] [num_seeds[b]] at step spec->step + b.
+ * out [num_batches]; after a failure it holds NULLs and the error is that of the first batch that failed. */
+FS_API FsStatus fs_sample_many(const FsGraph* graph, const FsSampleSpec* spec, const void* const* seeds,
+                               const int64_t* num_seeds, int64_t num_batches, FsMiniBatch** out);
 FS_API void fs_mini_batch_free(FsMiniBatch* batch);
+FS_API int64_t fs_sampler_scratch_bytes(void); /* scratch that the calling thread holds */
 
-/* Offsets of one hop: out_indptr [num_rows_asked + 1] = prefix sums of the picks per row. Only spec->fanouts[0] is
- * used. */
-FS_API FsStatus fs_sample_neighbors_indptr(const FsGraph* graph, const FsSampleSpec* spec, const void* rows,
-                                           int64_t num_rows_asked, int64_t* out_indptr);
-/* The picks themselves: out_neighbors [indptr[num_rows_asked]], source ids, id_type. */
+/* One hop without relabelling, of rows that may repeat: *out has one hop, whose indices are source ids, and no nodes.
+ * Only spec->fanouts[0] is used. */
 FS_API FsStatus fs_sample_neighbors(const FsGraph* graph, const FsSampleSpec* spec, const void* rows,
-                                    int64_t num_rows_asked, const int64_t* indptr, void* out_neighbors);
+                                    int64_t num_rows_asked, FsMiniBatch** out);
+
+/* ---- memory ---- */
+/* Asks the system to hold bytes [0, count) in huge pages, where it can (Linux). With `now` not 0, pages that exist
+ * already are gathered into huge ones at once. Contents stay; nothing fails. */
+FS_API void fs_advise_huge_pages(const void* bytes, int64_t count, int32_t now);
 
 /* Relabel one hop. dst_nodes [num_dst] unique, neighbors [num_edges]. out_src_nodes has room for num_dst + num_edges
  * ids and receives *out_num_src of them: dst_nodes first, then the new ones in order of first appearance; out_indices

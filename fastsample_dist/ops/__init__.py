@@ -19,16 +19,22 @@ from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
 from fastsample_dist.ops.compact import bucket_by_part, compact
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
-from fastsample_dist.ops.library import isa, set_isa
+from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
 from fastsample_dist.ops.sage_layer import sage_layer
-from fastsample_dist.ops.sample_mfg import TAKE_ALL, SampleSpec, sample_mfg, sample_neighbors
+from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
+from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
+from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 
 __all__ = [
     "TAKE_ALL",
     "AliasTables",
     "DropoutKey",
+    "EdgeWeights",
     "SampleSpec",
+    "SampledHops",
+    "SamplingGraph",
     "act_dropout",
+    "advise_huge_pages",
     "aggregate",
     "aggregate_concat",
     "alias_tables",
@@ -40,6 +46,7 @@ __all__ = [
     "sage_layer",
     "sample_mfg",
     "sample_neighbors",
+    "sampler_scratch_bytes",
     "set_isa",
 ]
 

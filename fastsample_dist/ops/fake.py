@@ -16,19 +16,34 @@ def _dynamic_size() -> int:
 
 
 def sample_mfg(
-    indptr: Tensor, indices: Tensor, orig_ids: Tensor | None, seeds: Tensor, fanouts: Sequence[int], *_: object
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    indptr: Tensor,
+    indices: Tensor,
+    orig_ids: Tensor | None,
+    weights: list[Tensor],
+    seeds: Tensor,
+    fanouts: Sequence[int],
+    how: Sequence[int],
+    *_: object,
+) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
     """The first hop has one offset more than seeds; every other size is known only after sampling."""
     indptrs = [indptr.new_empty((seeds.shape[0] + 1 if hop == 0 else _dynamic_size(),)) for hop in range(len(fanouts))]
     edges = [indices.new_empty((_dynamic_size(),)) for _ in fanouts]
-    return indices.new_empty((_dynamic_size(),)), indptrs, edges
+    edge_ids = [indptr.new_empty(picks.shape) for picks in edges] if how[3] else []
+    return indices.new_empty((_dynamic_size(),)), indptrs, edges, edge_ids
 
 
 def sample_neighbors(
-    indptr: Tensor, indices: Tensor, orig_ids: Tensor | None, rows: Tensor, *_: object
-) -> tuple[Tensor, Tensor]:
-    """One offset more than rows; as many neighbours as were picked."""
-    return indptr.new_empty((rows.shape[0] + 1,)), indices.new_empty((_dynamic_size(),))
+    indptr: Tensor,
+    indices: Tensor,
+    orig_ids: Tensor | None,
+    rows: Tensor,
+    fanout: int,
+    how: Sequence[int],
+    *_: object,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One offset more than rows; as many neighbours, and edge ids where asked for, as were picked."""
+    neighbors = indices.new_empty((_dynamic_size(),))
+    return indptr.new_empty((rows.shape[0] + 1,)), neighbors, indptr.new_empty(neighbors.shape if how[3] else (0,))
 
 
 def alias_tables(indptr: Tensor, weights: Tensor, *_: object) -> tuple[Tensor, Tensor]:

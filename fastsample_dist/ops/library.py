@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
 INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR = 1, 2, 3
@@ -35,6 +35,17 @@ REDUCE_CODES = {"sum": 0, "mean": 1, "max": 2}
 ACTIVATION_CODES = {"identity": 0, "relu": 1}
 
 
+class WeightTables(Structure):
+    """FsWeightTables."""
+
+    _fields_ = (
+        ("weights", c_void_p),
+        ("alias_table", c_void_p),
+        ("num_positive", c_void_p),
+        ("weight_type", c_int32),
+    )
+
+
 class Graph(Structure):
     """FsGraph."""
 
@@ -42,7 +53,10 @@ class Graph(Structure):
         ("indptr", c_void_p),
         ("indices", c_void_p),
         ("orig_ids", c_void_p),
+        ("src_orig_ids", c_void_p),
+        ("weights", POINTER(WeightTables)),
         ("num_rows", c_int64),
+        ("num_sources", c_int64),
         ("num_edges", c_int64),
         ("id_type", c_int32),
     )
@@ -55,7 +69,10 @@ class SampleArguments(Structure):
         ("fanouts", POINTER(c_int64)),
         ("num_hops", c_int32),
         ("first_hop", c_int32),
+        ("method", c_int32),
         ("replace", c_int32),
+        ("layer_dependency", c_int32),
+        ("edge_ids", c_int32),
         ("num_threads", c_int32),
         ("rng_seed", c_uint64),
         ("step", c_uint64),
@@ -71,6 +88,7 @@ class Hop(Structure):
         ("num_edges", c_int64),
         ("indptr", c_void_p),
         ("indices", c_void_p),
+        ("edge_ids", c_void_p),
     )
 
 
@@ -151,8 +169,13 @@ class ActDropout(Structure):
 
 _PROTOTYPES = {
     "fs_sample_mfg": (POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, POINTER(POINTER(MiniBatchMemory))),
-    "fs_sample_neighbors_indptr": (POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, c_void_p),
-    "fs_sample_neighbors": (POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, c_void_p, c_void_p),
+    "fs_sample_many": (
+        POINTER(Graph), POINTER(SampleArguments), POINTER(c_void_p), POINTER(c_int64), c_int64,
+        POINTER(POINTER(MiniBatchMemory)),
+    ),
+    "fs_sample_neighbors": (
+        POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, POINTER(POINTER(MiniBatchMemory)),
+    ),
     "fs_compact": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
     "fs_alias_tables": (POINTER(EdgeWeights), c_void_p, c_void_p),
     "fs_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int32),
@@ -204,6 +227,9 @@ def core() -> ctypes.CDLL:
     )
     library.fs_mini_batch_free.argtypes = (POINTER(MiniBatchMemory),)
     library.fs_mini_batch_free.restype = None
+    library.fs_advise_huge_pages.argtypes = (c_void_p, c_int64, c_int32)
+    library.fs_advise_huge_pages.restype = None
+    library.fs_sampler_scratch_bytes.restype = c_int64
     library.fs_last_error.restype = c_char_p
     library.fs_isa.restype = c_char_p
     return library
@@ -270,6 +296,23 @@ def type_code(tensor: Tensor) -> int:
         expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in TYPE_CODES)
         raise ValueError(f"a tensor of {tensor.dtype} was passed; expected one of {expected}.")
     return TYPE_CODES[tensor.dtype]
+
+
+def advise_huge_pages(tensor: Tensor, *, now: bool = False) -> None:
+    """Ask the system to hold a tensor's memory in huge pages, which random reads profit from.
+
+    Contents stay as they are; a system without them (or without Linux) is not an error.
+
+    Args:
+      tensor: CPU memory, anonymous or mapped from a file.
+      now: gather pages that exist already (copies them); else only pages that come into being are affected.
+    """
+    core().fs_advise_huge_pages(tensor.data_ptr(), tensor.nbytes, int(now))
+
+
+def sampler_scratch_bytes() -> int:
+    """Scratch memory, in bytes, that the calling thread keeps between sampling calls."""
+    return int(core().fs_sampler_scratch_bytes())
 
 
 def num_threads() -> int:

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.ops import SampleSpec
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.executor import SCHEMES, BatchMaker
 from fastsample_dist.pipeline.position import PURPOSE, EpochPlan, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.prefetch import Prefetcher
 from fastsample_dist.sampling.base import MiniBatch
-from fastsample_dist.sampling.neighbor import make_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,10 @@ class LoaderOptions:
       shuffle: permute the seeds anew every epoch.
       feature_dtype: convert features to this dtype on arrival (float32, float64, bfloat16); None: float32 for
         features stored as 16-bit floats or integers, else as stored.
+      method, replace, layer_dependency: how neighbours are drawn, see `SampleSpec`. "weighted" builds alias tables in
+        every rank: 8 bytes per edge of the graph (hybrid) or of the rank's own rows (vanilla).
     Raises:
-      ValueError: an unknown scheme, a negative prefetch.
+      ValueError: an unknown scheme or method, a negative prefetch.
     """
 
     split: str = "train"
@@ -45,12 +47,28 @@ class LoaderOptions:
     prefetch: int = 0
     shuffle: bool = True
     feature_dtype: torch.dtype | None = None
+    method: str = "uniform"
+    replace: bool = False
+    layer_dependency: bool = False
 
     def __post_init__(self) -> None:
         if self.prefetch < 0:
             raise ValueError(f"prefetch is {self.prefetch}; expected 0 (off) or the number of batches to make ahead.")
         if self.scheme not in SCHEMES:
             raise ValueError(f"scheme is {self.scheme!r}; expected 'hybrid' or 'vanilla'.")
+
+    def spec(self, fanouts: Sequence[int]) -> SampleSpec:
+        """How a loader with these options draws.
+
+        Raises:
+          ValueError: no fanout, or a value that SampleSpec refuses.
+        """
+        if len(fanouts) == 0:
+            raise ValueError("fanouts is empty; pass one fanout per model layer, such as [15, 10, 5].")
+        return SampleSpec(
+            fanouts=tuple(fanouts), method=self.method, replace=self.replace, rng_seed=self.rng_seed,
+            layer_dependency=self.layer_dependency,
+        )  # fmt: skip
 
 
 class DistLoader:
@@ -62,8 +80,8 @@ class DistLoader:
       data: the opened partition.
       fanouts: neighbours per node and hop, hop order from the seeds outwards; one per model layer.
       batch_size: seeds per rank and step, at least 1.
-      **options: split="train", scheme="hybrid", rng_seed=0, prefetch=0, shuffle=True, feature_dtype=None: see
-        LoaderOptions.
+      **options: split="train", scheme="hybrid", rng_seed=0, prefetch=0, shuffle=True, feature_dtype=None,
+        method="uniform", replace=False, layer_dependency=False: see LoaderOptions.
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
       options: what was given.
@@ -76,7 +94,7 @@ class DistLoader:
             raise ValueError(f"batch_size is {batch_size}; expected at least 1 seed per rank and step.")
         self.options = LoaderOptions(**options)  # type: ignore[arg-type]
         self.data, self.batch_size, self.epoch = data, batch_size, 0
-        self._spec = make_spec(fanouts, replace=False, rng_seed=self.options.rng_seed, num_threads=None)
+        self._spec = self.options.spec(fanouts)
         self._seeds = data.split(self.options.split)
         comm = data.ctx.comm
         self._seeds_per_rank = comm.all_gather_object(self._seeds.numel(), purpose="setup")
@@ -114,13 +132,19 @@ class DistLoader:
 
     def __iter__(self) -> Iterator[MiniBatch]:
         """Batches of one epoch. Collective: every rank must iterate, and stop, at the same step."""
-        inputs = self._plan_of(self.epoch).step_inputs()
+        inputs = list(self._plan_of(self.epoch).step_inputs())
         self.epoch += 1
         if not self.options.prefetch:
             for given in inputs:
                 yield self._maker.make(given)
             return
-        prefetcher = Prefetcher(self._maker.make, inputs, self.options.prefetch, self._comm.timeout_s)
+        self._maker.forget()
+        group = self._maker.group_size(self.options.prefetch)
+
+        def make(number: int) -> MiniBatch:
+            return self._maker.make(inputs[number], inputs[number : number + group])
+
+        prefetcher = Prefetcher(make, range(len(inputs)), self.options.prefetch, self._comm.timeout_s)
         try:
             yield from prefetcher
         finally:

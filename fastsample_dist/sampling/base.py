@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import DropoutKey
+from fastsample_dist.ops import DropoutKey, SampledHops
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,8 @@ class MFG:
       num_dst: number of destination nodes.
       dst_orig_ids: int64 [num_dst]; original ids of the destinations, the key of their dropout masks.
       draw: rng_seed and step of the batch.
+      edge_ids: int64 [num_edges]; position of every edge in the graph's `indices` (so graph.weights[edge_ids] are the
+        edges' weights), or None when the sampler was not asked for them.
     """
 
     indptr: Tensor
@@ -48,6 +50,7 @@ class MFG:
     num_dst: int
     dst_orig_ids: Tensor
     draw: DrawKey = field(default_factory=DrawKey)
+    edge_ids: Tensor | None = None
 
     @property
     def num_src(self) -> int:
@@ -111,6 +114,10 @@ class Sampler(Protocol):
         """Sample all hops for `seeds`."""
         ...
 
+    def sample_many(self, seeds: Sequence[Tensor], first_step: int = 0) -> list[MiniBatch]:
+        """The batches of seeds[i] at step first_step + i."""
+        ...
+
     def num_payload_exchanges(self) -> int:
         """Collectives with payload that one call of `sample` makes."""
         ...
@@ -120,39 +127,42 @@ def as_node_ids(seeds: Tensor | Sequence[int], dtype: torch.dtype, num_nodes: in
     """Seeds as a contiguous one-dimensional tensor of the graph's id dtype.
 
     Raises:
-      ValueError: not integers, or an id outside 0 .. num_nodes - 1.
+      ValueError: not integers, or an id outside 0 .. num_nodes - 1 (ids of `dtype` itself are left to the operator).
     """
     ids = torch.as_tensor(seeds).reshape(-1)
+    if ids.dtype == dtype:
+        return ids.contiguous()
     if ids.numel() == 0:
         return torch.empty(0, dtype=dtype)
     if ids.dtype.is_floating_point or ids.dtype == torch.bool:
         raise ValueError(f"seeds is {ids.dtype}; expected integer node ids.")
-    low, high = int(ids.min()), int(ids.max())
+    low, high = (int(bound) for bound in torch.aminmax(ids))
     if low < 0 or high >= num_nodes:
         raise ValueError(f"seeds holds node ids from {low} to {high}; expected 0 to {num_nodes - 1}.")
-    return ids.to(dtype).contiguous()
+    return ids.to(dtype)
 
 
-def assemble(
-    nodes: Tensor, indptrs: list[Tensor], indices: list[Tensor], orig_ids: Tensor | None, draw: DrawKey
-) -> MiniBatch:
+def assemble(hops: SampledHops, orig_ids: Tensor | None, draw: DrawKey) -> MiniBatch:
     """The mini-batch of sampled hops.
 
     Args:
-      nodes: [num_nodes] node ids, seeds first, then in order of first appearance.
-      indptrs, indices: per hop, hop 0 at the seeds.
+      hops: hop 0 at the seeds.
       orig_ids: int64, original id of every node of the graph, None when ids are original.
       draw: rng_seed and step.
     Returns:
       MiniBatch with mfgs from the input side to the seed side, without features and labels.
     """
-    num_dst = [indptr.numel() - 1 for indptr in indptrs]
-    num_src = [*num_dst[1:], nodes.numel()]
-    hidden = nodes[: num_dst[-1]].long() if num_dst else nodes[:0].long()
-    dst_orig_ids = hidden if orig_ids is None else orig_ids[hidden]
-    mfgs = [
-        MFG(indptrs[hop], indices[hop], nodes[: num_src[hop]], num_dst[hop], dst_orig_ids[: num_dst[hop]], draw)
-        for hop in reversed(range(len(indptrs)))
-    ]
-    seeds = nodes[: num_dst[0]] if num_dst else nodes
-    return MiniBatch(seeds=seeds, mfgs=mfgs, input_nodes=nodes, draw=draw)
+    nodes, num_nodes = hops.nodes, hops.nodes.numel()
+    num_dst = [indptr.numel() - 1 for indptr in hops.indptrs]
+    if not num_dst:
+        return MiniBatch(seeds=nodes, mfgs=[], input_nodes=nodes, draw=draw)
+    hidden = nodes[: num_dst[-1]]
+    dst_orig_ids = hidden.long() if orig_ids is None else orig_ids.index_select(0, hidden)
+    mfgs, src_nodes, num_src = [], nodes, num_nodes
+    for hop in reversed(range(len(num_dst))):
+        own = num_dst[hop]
+        edge_ids = hops.edge_ids[hop] if hops.edge_ids else None
+        own_orig_ids = dst_orig_ids if own == dst_orig_ids.numel() else dst_orig_ids[:own]
+        mfgs.append(MFG(hops.indptrs[hop], hops.indices[hop], src_nodes, own, own_orig_ids, draw, edge_ids))
+        src_nodes, num_src = (src_nodes, own) if own == num_src else (nodes[:own], own)
+    return MiniBatch(seeds=src_nodes, mfgs=mfgs, input_nodes=nodes, draw=draw)

@@ -16,8 +16,8 @@ class HybridSampler(NeighborSampler):
 
     Args:
       graph: the whole topology, ids relabelled, with orig_ids.
-      spec: fanouts, generator key, threads.
+      spec: method, fanouts, generator key, threads.
     """
 
     def __init__(self, graph: CSCGraph, spec: SampleSpec) -> None:
-        super().__init__(graph, spec.fanouts, spec.replace, False, spec.rng_seed, spec.num_threads)
+        self._take(graph, spec)

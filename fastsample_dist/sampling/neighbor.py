@@ -1,4 +1,7 @@
-"""NeighborSampler: neighbour sampling on a graph that this process holds (in memory or mapped)."""
+"""NeighborSampler: neighbour sampling on a graph that this process holds (in memory or mapped).
+
+LaborSampler is its layer-neighbour sibling. Both are a graph and a SampleSpec; `from_spec` takes the spec itself.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops import SampleSpec, SamplingGraph
 from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
 
 
@@ -19,11 +21,11 @@ class NeighborSampler:
       graph: in-neighbour lists; their rows in canonical order (graph/csc.py).
       fanouts: neighbours per node and hop, in hop order from the seeds outwards; -1 takes all.
       replace: draw with replacement.
-      weighted: refused; edge weights do not take part in sampling in this release.
+      weighted: draw edges in proportion to graph.weights. Builds alias tables once per graph: 8 bytes per edge.
       rng_seed: 0 .. 2**63 - 1.
       num_threads: None uses torch's intra-op setting; never changes a result.
     Raises:
-      ValueError: no fanout, one below -1, weighted=True, an rng_seed out of range.
+      ValueError: no fanout, one below -1, an rng_seed out of range, weighted=True on a graph without weights.
     Source: FastSample, section 3.2, algorithm 1.
     """
 
@@ -36,10 +38,31 @@ class NeighborSampler:
         rng_seed: int = 0,
         num_threads: int | None = None,
     ) -> None:
-        if weighted:
-            raise ValueError("weighted is True; this release samples neighbours uniformly only, pass weighted=False.")
-        self.graph = graph
-        self.spec = make_spec(fanouts, replace=replace, rng_seed=rng_seed, num_threads=num_threads)
+        method = "weighted" if weighted else "uniform"
+        self._take(
+            graph,
+            SampleSpec(
+                fanouts=tuple(fanouts), replace=replace, rng_seed=rng_seed, num_threads=num_threads, method=method
+            ),
+        )
+
+    @classmethod
+    def from_spec(cls, graph: CSCGraph, spec: SampleSpec) -> NeighborSampler:
+        """A sampler that draws as the spec says: every method, edge ids.
+
+        Raises:
+          ValueError: no fanout, or method "weighted" on a graph without weights.
+        """
+        sampler = cls.__new__(cls)
+        sampler._take(graph, spec)
+        return sampler
+
+    def _take(self, graph: CSCGraph, spec: SampleSpec) -> None:
+        if len(spec.fanouts) == 0:
+            raise ValueError("fanouts is empty; pass one fanout per model layer, such as [15, 10, 5].")
+        self.graph, self.spec = graph, spec
+        weights = graph.edge_weights if spec.method == "weighted" else None
+        self._arrays = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids, weights=weights)
 
     @property
     def fanouts(self) -> tuple[int, ...]:
@@ -59,22 +82,66 @@ class NeighborSampler:
         """
         graph = self.graph
         ids = as_node_ids(seeds, graph.indices.dtype, graph.num_nodes)
-        nodes, indptrs, indices = ops.sample_mfg(
-            graph.indptr, graph.indices, ids, self.spec, step=step, orig_ids=graph.orig_ids
-        )
-        return assemble(nodes, indptrs, indices, graph.orig_ids, DrawKey(self.spec.rng_seed, step))
+        hops = self._arrays.sample(ids, self.spec, step)
+        return assemble(hops, graph.orig_ids, DrawKey(self.spec.rng_seed, step))
+
+    def sample_many(self, seeds: Sequence[Tensor | Sequence[int]], first_step: int = 0) -> list[MiniBatch]:
+        """Sample many mini-batches at once, each in one thread.
+
+        The batches are those of `sample`, but a thread that has a batch to itself waits for nobody: the way to use
+        many cores.
+
+        Args:
+          seeds: per batch, as for `sample`.
+          first_step: step of the first batch; batch i has step first_step + i.
+        Returns:
+          One MiniBatch per element, in their order.
+        Raises:
+          ValueError: as `sample`, for the first batch that is refused.
+        """
+        graph = self.graph
+        ids = [as_node_ids(own, graph.indices.dtype, graph.num_nodes) for own in seeds]
+        many = self._arrays.sample_many(ids, self.spec, first_step)
+        rng_seed = self.spec.rng_seed
+        return [assemble(hops, graph.orig_ids, DrawKey(rng_seed, first_step + i)) for i, hops in enumerate(many)]
 
     def num_payload_exchanges(self) -> int:
         """None: everything is read locally."""
         return 0
 
 
-def make_spec(fanouts: Sequence[int], *, replace: bool, rng_seed: int, num_threads: int | None) -> SampleSpec:
-    """A checked SampleSpec with at least one hop.
+class LaborSampler(NeighborSampler):
+    """Layer-neighbour sampling, LABOR-0: destinations that share neighbours tend to pick the same ones.
 
+    Every source has one variate per hop and step, uniform in 0 .. 1; a destination of degree d takes the neighbours
+    whose variate is below fanout / d. So a fanout is the mean number of picks, each neighbour is taken with the same
+    probability as by NeighborSampler, and the batch has fewer nodes. The picks of a row are its own neighbours with
+    equal probability, so their mean estimates the mean over all neighbours as before.
+
+    Args:
+      graph: in-neighbour lists.
+      fanouts: mean number of neighbours per node and hop, in hop order from the seeds outwards; -1 takes all.
+      rng_seed: 0 .. 2**63 - 1.
+      num_threads: None uses torch's intra-op setting; never changes a result.
+      layer_dependency: one variate per source for all hops of a step: fewer nodes still, dependent layers.
     Raises:
-      ValueError: no fanout, or a value that SampleSpec refuses.
+      ValueError: no fanout, one below -1, an rng_seed out of range.
+    Source: Balin and Catalyurek, "Layer-neighbor sampling - defusing neighborhood explosion in GNNs", NeurIPS 2023,
+    section 3.2. Cost: O(sum of the destinations' degrees).
     """
-    if len(fanouts) == 0:
-        raise ValueError("fanouts is empty; pass one fanout per model layer, such as [15, 10, 5].")
-    return SampleSpec(fanouts=tuple(fanouts), replace=replace, rng_seed=rng_seed, num_threads=num_threads)
+
+    def __init__(
+        self,
+        graph: CSCGraph,
+        fanouts: Sequence[int],
+        rng_seed: int = 0,
+        num_threads: int | None = None,
+        layer_dependency: bool = False,
+    ) -> None:
+        self._take(
+            graph,
+            SampleSpec(
+                fanouts=tuple(fanouts), rng_seed=rng_seed, num_threads=num_threads, method="labor",
+                layer_dependency=layer_dependency,
+            ),
+        )  # fmt: skip

@@ -11,6 +11,7 @@ Encoding of a reply to n ids: n pick counts, then the picked source ids in the o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from fastsample_dist import ops
 from fastsample_dist.comm.base import Communicator, RowPlan
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.partition_book import PartitionBook
-from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
 from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
 
 
@@ -30,10 +31,11 @@ class VanillaSampler:
       own_graph: rows of this rank's nodes only (row i is node lo + i), sources as ids of the whole graph.
       book: node ranges of the ranks.
       comm: carries requests and replies.
-      spec: fanouts, generator key, threads.
+      spec: method, fanouts, generator key, threads.
       orig_ids: int64 [num_nodes], original id of every node (the node map that every machine holds).
     Raises:
-      ValueError: own_graph does not have one row per own node.
+      ValueError: own_graph does not have one row per own node; a spec that asks for edge ids, or for weights that
+        the graph lacks.
     """
 
     def __init__(
@@ -45,7 +47,13 @@ class VanillaSampler:
                 f"own_graph has {own_graph.num_nodes} rows but rank {comm.rank} owns {self._hi - self._lo} nodes; "
                 "pass the rows of this rank's range."
             )
+        if spec.edge_ids:
+            raise ValueError(
+                "edge_ids is True, but the vanilla scheme's replies carry no edge ids; use scheme 'hybrid'."
+            )
         self.graph, self.book, self.comm, self.spec = own_graph, book, comm, spec
+        weights = own_graph.edge_weights if spec.method == "weighted" else None
+        self._arrays = SamplingGraph(own_graph.indptr, own_graph.indices, own_graph.orig_ids, orig_ids, weights)
         self._orig_ids = orig_ids
 
     @property
@@ -75,21 +83,26 @@ class VanillaSampler:
                 f"seeds holds node ids from {int(nodes.min())} to {int(nodes.max())}; in the vanilla scheme rank "
                 f"{self.comm.rank} can only start from its own nodes {self._lo} to {self._hi - 1}."
             )
-        indptrs, indices = [], []
+        hops = SampledHops(nodes, [], [], [])
         for hop in range(len(self.fanouts)):
             ask = self._sample_own if hop == 0 else self._sample_anywhere
             indptr, neighbors = ask(nodes, hop, step)
             nodes, local = ops.compact(nodes, neighbors)
-            indptrs.append(indptr)
-            indices.append(local)
-        return assemble(nodes, indptrs, indices, self._orig_ids, DrawKey(self.spec.rng_seed, step))
+            hops.indptrs.append(indptr)
+            hops.indices.append(local)
+        return assemble(replace(hops, nodes=nodes), self._orig_ids, DrawKey(self.spec.rng_seed, step))
+
+    def sample_many(self, seeds: Sequence[Tensor | Sequence[int]], first_step: int = 0) -> list[MiniBatch]:
+        """The batches of seeds[i] at step first_step + i, one after another: each needs the other ranks.
+
+        Collective: every rank must call this, with as many batches and the same step.
+        """
+        return [self.sample(own, first_step + number) for number, own in enumerate(seeds)]
 
     def _sample_own(self, nodes: Tensor, hop: int, step: int) -> tuple[Tensor, Tensor]:
         """Draw for own nodes: (indptr, source ids)."""
-        graph = self.graph
-        return ops.sample_neighbors(
-            graph.indptr, graph.indices, nodes - self._lo, self.spec, hop=hop, step=step, orig_ids=graph.orig_ids
-        )
+        indptr, neighbors, _ = self._arrays.neighbors(nodes - self._lo, self.spec, hop, step)
+        return indptr, neighbors
 
     def _sample_anywhere(self, nodes: Tensor, hop: int, step: int) -> tuple[Tensor, Tensor]:
         """Draw for any nodes, asking their owners. Two payload exchanges."""

@@ -16,8 +16,8 @@ def _x(*shape):
 
 
 CASES = {
-    "sample_mfg": (GRAPH.indptr, GRAPH.indices, GRAPH.orig_ids, SEEDS, [3, 2], False, [7, 1], 1),
-    "sample_neighbors": (GRAPH.indptr, GRAPH.indices, None, SEEDS, 3, False, [7, 1, 0], 1),
+    "sample_mfg": (GRAPH.indptr, GRAPH.indices, GRAPH.orig_ids, [], SEEDS, [3, 2], [0, 0, 0, 1], [7, 1], 1),
+    "sample_neighbors": (GRAPH.indptr, GRAPH.indices, None, SEEDS, 3, [0, 0, 0, 1], [7, 1, 0], 1),
     "alias_tables": (torch.tensor([0, 2, 2, 5]), torch.rand(5), 1),
     "compact": (torch.tensor([4, 2]), torch.tensor([9, 2, 9])),
     "bucket_by_part": (torch.tensor([4, 2, 8]), torch.tensor([0, 5, 10])),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fastsample_dist import ops
+from fastsample_dist import NeighborSampler, ops
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import reference
 from tests.ops.graphs import random_csc
@@ -20,8 +20,15 @@ def sample(graph, seeds, fanouts, step=STEP, **options):
     return ops.sample_mfg(graph.indptr, graph.indices, seeds, spec, step=step, orig_ids=graph.orig_ids)
 
 
+def neighbors(graph, rows, spec, **options):
+    return ops.sample_neighbors(graph.indptr, graph.indices, rows, spec, hop=0, **options)[1]
+
+
 def same(left, right):
-    flat = [(left[0], right[0]), *zip(left[1], right[1], strict=True), *zip(left[2], right[2], strict=True)]
+    lists = [([left.nodes], [right.nodes]), (left.indptrs, right.indptrs), (left.indices, right.indices)]
+    if left.edge_ids:
+        lists.append((left.edge_ids, right.edge_ids))
+    flat = [pair for pairs in lists for pair in zip(*pairs, strict=True)]
     return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in flat)
 
 
@@ -38,31 +45,71 @@ def test_sample_mfg_equals_the_oracle(dtype, replace, fanouts):
 def test_take_all_lists_every_neighbour_in_canonical_order():
     graph = random_csc()
     seeds = torch.arange(60, dtype=torch.int32)
-    nodes, indptrs, indices = sample(graph, seeds, (-1,))
-    assert torch.equal(indptrs[0], graph.indptr)
-    assert torch.equal(nodes[indices[0]], graph.indices)
+    hops = sample(graph, seeds, (-1,), edge_ids=True)
+    assert torch.equal(hops.indptrs[0], graph.indptr)
+    assert torch.equal(hops.nodes[hops.indices[0]], graph.indices)
+    assert torch.equal(hops.edge_ids[0], torch.arange(graph.num_edges))
 
 
 def test_sample_mfg_equals_compact_of_sample_neighbors():
     graph, fanouts = random_csc(num_edges=3000), (5, 4, 3)
     seeds = torch.randperm(60)[:9].int()
     spec = ops.SampleSpec(fanouts=fanouts, rng_seed=SEED)
-    nodes, indptrs, indices = sample(graph, seeds, fanouts)
+    hops = sample(graph, seeds, fanouts)
     frontier = seeds
     for hop in range(3):
-        indptr, neighbors = ops.sample_neighbors(
+        indptr, picks, _ = ops.sample_neighbors(
             graph.indptr, graph.indices, frontier, spec, hop=hop, step=STEP, orig_ids=graph.orig_ids
         )
-        frontier, local = ops.compact(frontier, neighbors)
-        assert torch.equal(indptr, indptrs[hop]) and torch.equal(local, indices[hop])
-    assert torch.equal(frontier, nodes)
+        frontier, local = ops.compact(frontier, picks)
+        assert torch.equal(indptr, hops.indptrs[hop]) and torch.equal(local, hops.indices[hop])
+    assert torch.equal(frontier, hops.nodes)
 
 
-def test_thread_count_never_changes_a_sample():
-    graph = random_csc(num_nodes=5000, num_edges=100_000)
-    seeds = torch.randperm(5000)[:3000].int()
-    one = sample(graph, seeds, (7, 5), num_threads=1)
-    assert all(same(one, sample(graph, seeds, (7, 5), num_threads=n)) for n in (2, 3, 8))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fanouts": (7, 5)},
+        {"fanouts": (7, 5), "replace": True},
+        {"fanouts": (-1,)},
+        {"fanouts": (40, 2)},
+        {"fanouts": (7, 5), "method": "weighted"},
+        {"fanouts": (7, 5), "method": "weighted", "replace": True},
+        {"fanouts": (40,), "method": "weighted"},
+        {"fanouts": (7, 5), "method": "labor"},
+    ],
+    ids=str,
+)
+def test_thread_count_never_changes_a_sample(options):
+    """Enough rows for eight threads, a table that grows on the way, and a sum tree now and then."""
+    drawn = random_csc(num_nodes=9000, num_edges=200_000)
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.rand(drawn.num_edges, generator=generator) ** 40  # some rows have all their weight in few edges
+    graph = CSCGraph(drawn.indptr, drawn.indices, weights, drawn.orig_ids)
+    seeds = torch.randperm(9000, generator=generator)[:5000].int()
+
+    def run(num_threads):
+        spec = ops.SampleSpec(rng_seed=SEED, num_threads=num_threads, edge_ids=True, **options)
+        hops = NeighborSampler.from_spec(graph, spec).sample(seeds, STEP)
+        return [(mfg.indptr, mfg.indices, mfg.src_nodes, mfg.edge_ids) for mfg in hops.mfgs]
+
+    one = run(1)
+    for num_threads in range(2, 9):
+        assert all(
+            torch.equal(a, b) for left, right in zip(one, run(num_threads), strict=True)
+            for a, b in zip(left, right, strict=True)
+        )  # fmt: skip
+
+
+def test_a_batch_is_the_union_of_its_halves():
+    """Splitting the seeds changes no pick: the rows of the seed hop are those of the two halves."""
+    graph, seeds = random_csc(num_edges=3000), torch.randperm(60)[:20].int()
+    whole, left, right = (sample(graph, part, (5,)) for part in (seeds, seeds[:12], seeds[12:]))
+
+    def rows(hops):
+        return hops.nodes[hops.indices[0]]
+
+    assert torch.equal(rows(whole), torch.cat([rows(left), rows(right)]))
 
 
 def test_a_draw_depends_on_step_hop_and_seed():
@@ -81,8 +128,8 @@ def test_a_draw_does_not_depend_on_the_other_seeds():
     graph = random_csc(num_edges=3000)
     alone = sample(graph, torch.tensor([7], dtype=torch.int32), (5,))
     together = sample(graph, torch.tensor([3, 7, 9], dtype=torch.int32), (5,))
-    row = together[2][0][int(together[1][0][1]) : int(together[1][0][2])]
-    assert torch.equal(together[0][row], alone[0][alone[2][0]])
+    row = together.indices[0][int(together.indptrs[0][1]) : int(together.indptrs[0][2])]
+    assert torch.equal(together.nodes[row], alone.nodes[alone.indices[0]])
 
 
 @pytest.mark.parametrize("fanout", [1, 2, 5, 40])
@@ -96,7 +143,7 @@ def test_inclusion_is_uniform(fanout):
     counts = torch.zeros(degree)
     for step in range(trials):
         row = torch.zeros(1, dtype=torch.int32)
-        picks = ops.sample_neighbors(graph.indptr, graph.indices, row, spec, hop=0, step=step)[1]
+        picks = neighbors(graph, row, spec, step=step)
         counts[picks.long() - 1] += 1
     expected = trials * fanout / degree
     statistic = float(((counts - expected) ** 2 / expected).sum()) * (degree - 1) / (degree - fanout)
@@ -108,21 +155,21 @@ def test_neighbours_are_distinct_without_replacement():
     unique = CSCGraph(graph.indptr, torch.arange(graph.num_edges, dtype=torch.int32), orig_ids=graph.orig_ids)
     spec = ops.SampleSpec(fanouts=(50,), rng_seed=1)
     rows = torch.arange(45, dtype=torch.int32)
-    indptr, picks = ops.sample_neighbors(unique.indptr, unique.indices, rows, spec, hop=0)
+    indptr, picks, _ = ops.sample_neighbors(unique.indptr, unique.indices, rows, spec, hop=0)
     assert all(len(set(r)) == len(r) for r in (picks[a:b].tolist() for a, b in pairwise(indptr)))
 
 
 @pytest.mark.parametrize("fanouts", [(3, 2), ()])
 def test_empty_seeds_give_an_empty_batch(fanouts):
-    nodes, indptrs, indices = sample(random_csc(), torch.empty(0, dtype=torch.int32), fanouts)
-    assert nodes.numel() == 0 and [p.tolist() for p in indptrs] == [[0]] * len(fanouts)
-    assert all(edges.numel() == 0 for edges in indices)
+    hops = sample(random_csc(), torch.empty(0, dtype=torch.int32), fanouts)
+    assert hops.nodes.numel() == 0 and [p.tolist() for p in hops.indptrs] == [[0]] * len(fanouts)
+    assert all(edges.numel() == 0 for edges in hops.indices)
 
 
 def test_one_node_without_neighbours():
     graph = CSCGraph(torch.tensor([0, 0]), torch.empty(0, dtype=torch.int32))
-    nodes, indptrs, _ = sample(graph, torch.tensor([0], dtype=torch.int32), (5, 5))
-    assert nodes.tolist() == [0] and [p.tolist() for p in indptrs] == [[0, 0], [0, 0]]
+    hops = sample(graph, torch.tensor([0], dtype=torch.int32), (5, 5))
+    assert hops.nodes.tolist() == [0] and [p.tolist() for p in hops.indptrs] == [[0, 0], [0, 0]]
 
 
 def test_a_row_beyond_2_to_the_31_edges_is_read_by_64_bit_offsets():
@@ -132,13 +179,31 @@ def test_a_row_beyond_2_to_the_31_edges_is_read_by_64_bit_offsets():
     indices[-4:] = torch.tensor([1, 2, 3, 4], dtype=torch.int32)
     indptr = torch.tensor([0, 0, num_edges - 4, num_edges, num_edges, num_edges])
     rows = torch.tensor([2], dtype=torch.int32)
-    picks = ops.sample_neighbors(indptr, indices, rows, ops.SampleSpec(fanouts=(4,)), hop=0)[1]
-    nodes, _, _ = ops.sample_mfg(indptr, indices, rows, ops.SampleSpec(fanouts=(4,)))
-    assert picks.tolist() == [1, 2, 3, 4] and nodes.tolist() == [2, 1, 3, 4]
+    graph = CSCGraph(indptr, indices)
+    spec = ops.SampleSpec(fanouts=(4,), edge_ids=True)
+    hops = ops.sample_mfg(indptr, indices, rows, spec)
+    assert neighbors(graph, rows, spec).tolist() == [1, 2, 3, 4] and hops.nodes.tolist() == [2, 1, 3, 4]
+    assert hops.edge_ids[0].tolist() == list(range(num_edges - 4, num_edges))
+
+
+def test_a_row_of_more_than_2_to_the_31_edges_is_drawn_from_evenly():
+    """Node 1 has 2**31 + 8 in-edges, all from node 0 but a few: positions run over the whole row (32 bits of them
+    would end at half of it). 4,000 picks in 8 slices of the row, chi-square, false-alarm rate 1e-6."""
+    num_edges = 2**31 + 8
+    indices = torch.frombuffer(mmap.mmap(-1, num_edges * 4), dtype=torch.int32)
+    graph = CSCGraph(torch.tensor([0, 0, num_edges]), indices)
+    row = torch.tensor([1], dtype=torch.int32)
+    slices = torch.zeros(8)
+    for step in range(200):
+        spec = ops.SampleSpec(fanouts=(20,), edge_ids=True)
+        ids = ops.sample_neighbors(graph.indptr, graph.indices, row, spec, hop=0, step=step)[2]
+        assert len(set(ids.tolist())) == 20 and int(ids.min()) >= 0 and int(ids.max()) < num_edges
+        slices += torch.bincount(ids * 8 // num_edges, minlength=8)
+    assert stats.chi2.sf(float(((slices - 500) ** 2 / 500).sum()), 7) > 1e-6
 
 
 def test_tensors_outlive_the_batch_they_came_from():
-    nodes, _, _ = sample(random_csc(), torch.arange(20, dtype=torch.int32), (5, 5))
+    nodes = sample(random_csc(), torch.arange(20, dtype=torch.int32), (5, 5)).nodes
     kept, copy = nodes[5:], nodes[5:].clone()
     del nodes
     for _ in range(50):
@@ -184,6 +249,9 @@ def test_decreasing_offsets_are_refused():
         ({"fanouts": (-1,), "replace": True}, "cannot be drawn with replacement"),
         ({"fanouts": (1,), "rng_seed": -1}, "rng_seed is -1"),
         ({"fanouts": (1,), "num_threads": 0}, "num_threads is 0"),
+        ({"fanouts": (1,), "method": "metropolis"}, "method is 'metropolis'; expected 'uniform', 'weighted' or"),
+        ({"fanouts": (1,), "method": "labor", "replace": True}, "takes every edge at most once, but replace is True"),
+        ({"fanouts": (1,), "layer_dependency": True}, "method 'uniform' has no variates to share"),
     ],
 )
 def test_a_wrong_spec_is_refused(options, message):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastsample_dist import CSCGraph, NeighborSampler
+from fastsample_dist import CSCGraph, LaborSampler, NeighborSampler, SampleSpec
 from fastsample_dist.ops import reference
 from tests.ops.graphs import random_csc
 
@@ -17,13 +17,78 @@ def test_mfgs_run_from_the_input_side_to_the_seed_side():
 
 
 def test_a_batch_equals_the_oracle():
-    graph = random_csc()
-    sampler = NeighborSampler(graph, fanouts=[4, 3], rng_seed=9)
-    batch = sampler.sample(torch.tensor([5, 1, 30]), step=6)
-    hops = reference.sample_mfg(graph, torch.tensor([5, 1, 30], dtype=torch.int32), sampler.spec, step=6)
+    graph, spec = random_csc(), SampleSpec(fanouts=(4, 3), rng_seed=9)
+    batch = NeighborSampler(graph, fanouts=[4, 3], rng_seed=9).sample(torch.tensor([5, 1, 30]), step=6)
+    hops = reference.sample_mfg(graph, torch.tensor([5, 1, 30], dtype=torch.int32), spec, 6)
     assert torch.equal(batch.input_nodes, hops.nodes)
     assert all(torch.equal(mfg.indptr, p) for mfg, p in zip(batch.mfgs, reversed(hops.indptrs), strict=True))
     assert all(torch.equal(mfg.indices, e) for mfg, e in zip(batch.mfgs, reversed(hops.indices), strict=True))
+
+
+def weighted_csc():
+    graph = random_csc()
+    weights = torch.rand(graph.num_edges, generator=torch.Generator().manual_seed(6))
+    return CSCGraph(graph.indptr, graph.indices, weights, graph.orig_ids)
+
+
+def test_weighted_and_labor_samplers_are_those_of_their_specs():
+    graph, seeds = weighted_csc(), [5, 1, 30, 8]
+    pairs = [
+        (NeighborSampler(graph, [4, 3], weighted=True, rng_seed=9), {"method": "weighted"}),
+        (NeighborSampler(graph, [4, 3], True, True, 9), {"method": "weighted", "replace": True}),
+        (LaborSampler(graph, [4, 3], rng_seed=9), {"method": "labor"}),
+        (LaborSampler(graph, [4, 3], 9, None, True), {"method": "labor", "layer_dependency": True}),
+    ]
+    for sampler, options in pairs:
+        other = NeighborSampler.from_spec(graph, SampleSpec(fanouts=(4, 3), rng_seed=9, **options))
+        assert same_batches(sampler.sample(seeds, 2), other.sample(seeds, 2))
+
+
+def same_batches(left, right):
+    return torch.equal(left.input_nodes, right.input_nodes) and all(
+        torch.equal(a.indptr, b.indptr) and torch.equal(a.indices, b.indices)
+        for a, b in zip(left.mfgs, right.mfgs, strict=True)
+    )
+
+
+def test_sample_many_gives_the_batches_of_sample():
+    sampler = NeighborSampler(random_csc(num_edges=3000), [4, 3], num_threads=3)
+    lists = [[5, 1, 30], [2], [], [7, 8, 9, 10], [1]]
+    many = sampler.sample_many(lists, first_step=11)
+    assert all(
+        same_batches(a, sampler.sample(seeds, 11 + i)) for i, (a, seeds) in enumerate(zip(many, lists, strict=True))
+    )
+    assert [batch.step for batch in many] == [11, 12, 13, 14, 15]
+
+
+def test_sample_many_of_nothing_is_nothing():
+    assert NeighborSampler(random_csc(), [4]).sample_many([]) == []
+
+
+def test_sample_many_names_the_first_refused_batch():
+    sampler = NeighborSampler(random_csc(), [4], num_threads=4)
+    with pytest.raises(ValueError, match="seeds holds node 2 at positions 0 and 1"):
+        sampler.sample_many([[1], [2, 2], [3, 3], [4]])
+
+
+def test_edge_ids_lead_to_the_edges():
+    graph = weighted_csc()
+    spec = SampleSpec(fanouts=(4, 3), method="weighted", edge_ids=True)
+    for mfg in NeighborSampler.from_spec(graph, spec).sample([5, 1, 30]).mfgs:
+        dst = torch.arange(mfg.num_dst).repeat_interleave(mfg.indptr.diff())
+        assert torch.equal(graph.indices[mfg.edge_ids], mfg.src_nodes[mfg.indices])
+        rows = torch.searchsorted(graph.indptr, mfg.edge_ids, right=True) - 1
+        assert torch.equal(rows, mfg.dst_nodes[dst].long())
+
+
+def test_labor_takes_fewer_nodes_than_uniform_sampling():
+    """The point of it: 200 destinations that share 100 neighbours of 300."""
+    src, dst = torch.arange(300).repeat(200), torch.arange(300, 500).repeat_interleave(300)
+    graph = CSCGraph.from_edge_index(src, dst, 500)
+    seeds = torch.arange(300, 500)
+    uniform = NeighborSampler(graph, [10]).sample(seeds)
+    labor = LaborSampler(graph, [10]).sample(seeds)
+    assert labor.input_nodes.numel() < 200 + 30 and uniform.input_nodes.numel() > 200 + 250
 
 
 def test_destinations_carry_their_original_ids():
@@ -59,7 +124,7 @@ def test_relabelling_the_graph_does_not_change_the_sample():
     [
         ({"fanouts": []}, "fanouts is empty; pass one fanout per model layer"),
         ({"fanouts": [-3]}, "fanouts holds -3"),
-        ({"fanouts": [2], "weighted": True}, "weighted is True; this release samples neighbours uniformly only"),
+        ({"fanouts": [2], "weighted": True}, "the graph has no edge weights"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
@@ -72,6 +137,7 @@ def test_wrong_options_are_refused(options, message):
     [
         ([1, 1], "node 1 at positions 0 and 1"),
         ([60], "seeds holds node ids from 60 to 60; expected 0 to 59"),
+        ([2**32], "seeds holds node ids from 4294967296 to 4294967296; expected 0 to 59"),
         ([0.5], "expected integer node ids"),
     ],
 )

@@ -7,6 +7,7 @@
 #include "dropout_rows.h"
 #include "merge_rows.h"
 #include "philox_nodes.h"
+#include "sample_edges.h"
 
 #define FS_JOIN_(a, b) a##b
 #define FS_JOIN(a, b) FS_JOIN_(a, b)
@@ -16,8 +17,18 @@
 namespace fs {
 
 const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
-  static const VectorKernels kernels = {FS_TEXT(FS_ISA), aggregate,        aggregate_grad_x, aggregate_grad_weights,
-                                        act_dropout,     act_dropout_grad, merge_rows,       stream_words,
+  static const VectorKernels kernels = {FS_TEXT(FS_ISA),
+                                        aggregate,
+                                        aggregate_grad_x,
+                                        aggregate_grad_weights,
+                                        act_dropout,
+                                        act_dropout_grad,
+                                        merge_rows,
+                                        stream_words,
+                                        sample_edges_of<int32_t>,
+                                        sample_edges_of<int64_t>,
+                                        relabel_edges<int32_t>,
+                                        relabel_edges<int64_t>,
                                         first_words};
   return kernels;
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "fastsample.h"
+#include "hop_task.h"
 #include "philox.h"
 
 namespace fs {
@@ -51,6 +52,12 @@ struct VectorKernels {
   // Blocks 0 .. num_blocks - 1 of the streams of nodes [num_groups][kGroupNodes] (original ids; pad the last group with
   // any id): out [num_groups][4 * num_blocks][kGroupNodes], out[g][w][l] is word w of the stream of nodes[g][l].
   void (*stream_words)(StageKey, const uint64_t* nodes, int64_t num_groups, int32_t num_blocks, uint32_t* out);
+  // Rows begin .. end of a hop with a fanout of 0 .. kGroupFanout, drawn uniformly; relabelled unless `ids` is null.
+  void (*sample_edges_32)(const HopTask<int32_t>&, int64_t begin, int64_t end, Relabeling<int32_t>* ids);
+  void (*sample_edges_64)(const HopTask<int64_t>&, int64_t begin, int64_t end, Relabeling<int64_t>* ids);
+  // Relabels edges[begin .. end) where they stand.
+  void (*relabel_edges_32)(int32_t* edges, int64_t begin, int64_t end, Relabeling<int32_t>* ids);
+  void (*relabel_edges_64)(int64_t* edges, int64_t begin, int64_t end, Relabeling<int64_t>* ids);
   // out[i] is the first word of the stream of nodes[i], i < n.
   void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
 };

@@ -1,0 +1,92 @@
+// Edges of one hop from drawn positions to local ids: ask for a neighbour, read it, relabel it, as stages of one loop.
+//
+// Memory is what sampling waits for: every pick reads one neighbour at a random place of `indices` and one bucket of
+// the id table. Positions are drawn ahead, into a ring. One loop over the picks asks for the neighbour of a pick, reads
+// that of the pick kReadAhead before it, which was asked for then, and asks for its bucket, and relabels the pick
+// kRelabelAhead before that, whose bucket was asked for then. Picks are independent but for the number of the next new
+// id, so the misses of some dozens of picks overlap.
+#ifndef FS_CPU_VECTOR_EDGE_PIPELINE_H_
+#define FS_CPU_VECTOR_EDGE_PIPELINE_H_
+
+#include "hop_task.h"
+#include "id_lanes.h"
+
+namespace fs {
+namespace {
+
+constexpr int64_t kReadAhead = 64;     // picks between asking for a neighbour and reading it
+constexpr int64_t kRelabelAhead = 24;  // picks between asking for a bucket and reading it
+constexpr int64_t kSpanPicks = 1024;   // picks that are drawn before the pipeline moves on
+constexpr int64_t kRing = 4096;        // > kSpanPicks + 2 * (kReadAhead + kRelabelAhead) + picks of one row
+
+// Edge positions that are drawn and not yet read; pick j is at[j & mask]. When the caller wants edge ids the ring is
+// their array itself.
+struct PickRing {
+  int64_t* at;
+  int64_t mask;
+  int64_t& operator[](int64_t j) const { return at[j & mask]; }
+};
+
+// The pipeline over picks asked <= read <= done.
+template <typename Id, bool kRelabel>
+class Pipeline {
+ public:
+  Pipeline(const HopTask<Id>& task, const PickRing& ring, int64_t begin, Relabeling<Id>* ids)
+      : indices_(task.graph.indices), out_(task.neighbors), ring_(ring), asked_(begin), read_(begin), done_(begin) {
+    if (kRelabel) ids_ = *ids;
+  }
+
+  // Moves on until everything before `drawn` is asked for. False: an id was refused.
+  FS_HD bool advance(int64_t drawn) {
+    while (asked_ < drawn) {
+      __builtin_prefetch(indices_ + ring_[asked_]);
+      ++asked_;
+      if (asked_ - read_ > kReadAhead && !read_and_relabel()) return false;
+    }
+    return true;
+  }
+
+  FS_HD bool finish() {
+    while (read_ < asked_) {
+      if (!read_and_relabel()) return false;
+    }
+    while (kRelabel && done_ < read_) {
+      if (!relabel()) return false;
+    }
+    return true;
+  }
+
+  const Relabeling<Id>& ids() const { return ids_; }
+
+ private:
+  FS_HD bool read_and_relabel() {
+    const Id id = indices_[ring_[read_]];
+    out_[read_] = id;
+    ++read_;
+    if (!kRelabel) return true;
+    __builtin_prefetch(ids_.table.buckets + ids_.table.home(id));
+    return read_ - done_ <= kRelabelAhead || relabel();
+  }
+
+  FS_HD bool relabel() {
+    const Id id = out_[done_];
+    if (static_cast<uint64_t>(static_cast<int64_t>(id)) >= ids_.num_ids) {
+      ids_.bad = done_;
+      return false;
+    }
+    out_[done_] = local_id(ids_, id);
+    ++done_;
+    return true;
+  }
+
+  const Id* indices_;
+  Id* out_;
+  PickRing ring_;
+  int64_t asked_, read_, done_;
+  Relabeling<Id> ids_;
+};
+
+}  // namespace
+}  // namespace fs
+
+#endif  // FS_CPU_VECTOR_EDGE_PIPELINE_H_

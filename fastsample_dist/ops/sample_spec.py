@@ -1,0 +1,92 @@
+"""SampleSpec: how neighbours are drawn, as one value."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cached_property
+
+from fastsample_dist.ops import checks, library
+
+TAKE_ALL = -1
+METHODS = ("uniform", "weighted", "labor")  # their places are the codes of FsSampleMethod
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSpec:
+    """How neighbours are drawn.
+
+    Attributes:
+      fanouts: neighbours per node and hop, hop order from the seeds outwards; -1 takes all.
+      replace: draw with replacement.
+      rng_seed: 0 .. 2**63 - 1; key of the counter-based generator.
+      num_threads: threads per call, None for torch's intra-op setting. Never changes a result.
+      method: "uniform"; "weighted": in proportion to the edges' weights, without replacement one after another among
+        those that are left (successive sampling), edges of weight 0 never; "labor": layer-neighbour sampling, LABOR-0,
+        where all destinations of a hop see one variate per source, and a fanout is the mean number of picks.
+      layer_dependency: with "labor": one variate per source for all hops of a step, not one per hop. Fewer nodes, but
+        the layers are no longer independent.
+      edge_ids: tell which edge every pick is.
+    Raises:
+      ValueError: a fanout below -1, an rng_seed out of range, num_threads below 1, an unknown method, options that
+        exclude each other.
+    """
+
+    fanouts: tuple[int, ...]
+    replace: bool = False
+    rng_seed: int = 0
+    num_threads: int | None = None
+    method: str = "uniform"
+    layer_dependency: bool = False
+    edge_ids: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fanouts", tuple(int(fanout) for fanout in self.fanouts))
+        for fanout in self.fanouts:
+            checks.require(fanout >= TAKE_ALL, f"fanouts holds {fanout}; expected -1 (all neighbours) or more.")
+            checks.require(
+                not (self.replace and fanout == TAKE_ALL),
+                "fanouts holds -1 (all neighbours), which cannot be drawn with replacement; pass replace=False.",
+            )
+        checks.require(0 <= self.rng_seed < 2**63, f"rng_seed is {self.rng_seed}; expected 0 to 2**63 - 1.")
+        checks.require(
+            self.num_threads is None or self.num_threads >= 1,
+            f"num_threads is {self.num_threads}; expected at least 1, or None for torch's setting.",
+        )
+        checks.require(self.method in METHODS, f"method is {self.method!r}; expected 'uniform', 'weighted' or 'labor'.")
+        checks.require(
+            not (self.method == "labor" and self.replace),
+            "method 'labor' takes every edge at most once, but replace is True; pass replace=False.",
+        )
+        checks.require(
+            self.method == "labor" or not self.layer_dependency,
+            f"layer_dependency is True, but method {self.method!r} has no variates to share; pass method='labor'.",
+        )
+
+    @property
+    def threads(self) -> int:
+        """Threads that a call uses."""
+        return library.num_threads() if self.num_threads is None else self.num_threads
+
+    @property
+    def how(self) -> list[int]:
+        """Method code, replace, layer_dependency and edge_ids, as the operators take them."""
+        return [METHODS.index(self.method), int(self.replace), int(self.layer_dependency), int(self.edge_ids)]
+
+    def arguments(self, step: int, hop: int | None = None) -> library.SampleArguments:
+        """The spec as the compiled core takes it: all hops from the seeds on, or only one of them.
+
+        Raises:
+          ValueError: a negative step.
+        """
+        checks.require(step >= 0, f"step is {step}; expected 0 or more.")
+        fanouts = self._c_fanouts if hop is None else (ctypes.c_int64 * 1)(self.fanouts[hop])
+        return library.SampleArguments(fanouts, len(fanouts), hop or 0, *self._c_how, self.threads, self.rng_seed, step)
+
+    @cached_property
+    def _c_fanouts(self) -> ctypes.Array:
+        return (ctypes.c_int64 * len(self.fanouts))(*self.fanouts)
+
+    @cached_property
+    def _c_how(self) -> tuple[int, ...]:
+        return tuple(self.how)

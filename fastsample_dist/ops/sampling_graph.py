@@ -1,0 +1,206 @@
+"""SamplingGraph: a graph's arrays, checked once, ready to be sampled from again and again by the compiled core.
+
+The operators of sample_mfg.py make one per call; a sampler keeps one. What the core returns is its own memory: the
+tensors are views of it, without a copy, and the last of them to go gives it back for the next batch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import checks, library
+from fastsample_dist.ops.alias_tables import WEIGHT_DTYPES, AliasTables
+from fastsample_dist.ops.sample_spec import SampleSpec
+
+_Batch = POINTER(library.MiniBatchMemory)
+_ANY_BYTES = ctypes.c_char * 2**40  # no array type per length: ctypes would make, and keep, each of them
+
+
+@dataclass(frozen=True, eq=False)
+class SampledHops:
+    """All hops of a mini-batch; hop 0 is the seed side.
+
+    Attributes:
+      nodes: [num_nodes] of the graph's id dtype; the seeds, then every node in order of first appearance. The sources
+        of hop h are nodes[:num_src]; they are the destinations of hop h + 1.
+      indptrs: per hop, int64 [num_dst + 1]; CSC offsets.
+      indices: per hop, [num_edges] of the graph's id dtype; local source ids.
+      edge_ids: per hop, int64 [num_edges], position of each pick in the graph's indices; empty without spec.edge_ids.
+    """
+
+    nodes: Tensor
+    indptrs: list[Tensor]
+    indices: list[Tensor]
+    edge_ids: list[Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeWeights:
+    """Weights of a graph's edges and the tables that drawing by weight needs.
+
+    Attributes:
+      weights: float32 | float64 [num_edges]; finite, not negative.
+      tables: of `ops.alias_tables`.
+    """
+
+    weights: Tensor
+    tables: AliasTables
+
+
+class SamplingGraph:
+    """In-neighbour lists in the form that the core reads.
+
+    Args:
+      indptr: int64 [num_rows + 1]; CSC offsets.
+      indices: int32 | int64 [num_edges]; source ids, may exceed num_rows (a slice of a larger graph).
+      orig_ids: int64 [num_rows] original ids of the rows, None when row r is original node r.
+      src_orig_ids: int64 [num_sources] original ids by source id, for method "labor" on a slice; None takes orig_ids.
+      weights: for method "weighted".
+    Raises:
+      ValueError: a wrong dtype or shape, a tensor that is not contiguous.
+    """
+
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        orig_ids: Tensor | None = None,
+        src_orig_ids: Tensor | None = None,
+        weights: EdgeWeights | None = None,
+    ) -> None:
+        checks.vector("indptr", indptr, (torch.int64,))
+        checks.vector("indices", indices, checks.ID_DTYPES)
+        checks.require(indptr.numel() >= 1, "indptr is empty; expected num_nodes + 1 offsets.")
+        self.num_rows, self.dtype = indptr.numel() - 1, indices.dtype
+        if orig_ids is not None:
+            checks.vector("orig_ids", orig_ids, (torch.int64,), self.num_rows)
+        if src_orig_ids is not None:
+            checks.vector("src_orig_ids", src_orig_ids, (torch.int64,))
+        self._has_weights = weights is not None
+        self._kept = [indptr, indices, orig_ids, src_orig_ids]
+        weight_view = None if weights is None else ctypes.pointer(self._weight_view(weights, indices.numel()))
+        for tensor in self._kept:
+            checks.require(
+                tensor is None or tensor.is_contiguous(), "indptr, indices, ids and weights must be contiguous tensors."
+            )
+        self._view = library.Graph(
+            library.address(indptr),
+            library.address(indices),
+            library.address(orig_ids),
+            library.address(src_orig_ids),
+            weight_view,
+            self.num_rows,
+            0 if src_orig_ids is None else src_orig_ids.numel(),
+            indices.numel(),
+            library.type_code(indices),
+        )
+
+    def sample(self, seeds: Tensor, spec: SampleSpec, step: int) -> SampledHops:
+        """All hops of one mini-batch; see `ops.sample_mfg`."""
+        self._check(spec)
+        seeds = self.row_ids("seeds", seeds)
+        batch = _Batch()
+        library.call(
+            library.core().fs_sample_mfg,
+            self._view, spec.arguments(step), seeds.data_ptr(), seeds.numel(), ctypes.byref(batch),
+        )  # fmt: skip
+        return self._hops(batch, spec)
+
+    def sample_many(self, seeds: Sequence[Tensor], spec: SampleSpec, first_step: int) -> list[SampledHops]:
+        """Many mini-batches at once, one per thread: number i is that of seeds[i] at step first_step + i.
+
+        Raises:
+          ValueError: as `sample`; the line is that of the first batch that is refused.
+        """
+        self._check(spec)
+        kept = [self.row_ids("seeds", own) for own in seeds]
+        batches = (_Batch * len(kept))()
+        library.call(
+            library.core().fs_sample_many,
+            self._view, spec.arguments(first_step), (ctypes.c_void_p * len(kept))(*(own.data_ptr() for own in kept)),
+            (ctypes.c_int64 * len(kept))(*(own.numel() for own in kept)), len(kept), batches,
+        )  # fmt: skip
+        return [self._hops(batch, spec) for batch in batches]
+
+    def neighbors(self, rows: Tensor, spec: SampleSpec, hop: int, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """One hop without relabelling; see `ops.sample_neighbors`."""
+        self._check(spec)
+        rows = self.row_ids("rows", rows)
+        batch = _Batch()
+        library.call(
+            library.core().fs_sample_neighbors,
+            self._view, spec.arguments(step, hop), rows.data_ptr(), rows.numel(), ctypes.byref(batch),
+        )  # fmt: skip
+        hops = self._hops(batch, spec)
+        return hops.indptrs[0], hops.indices[0], hops.edge_ids[0] if spec.edge_ids else None
+
+    def row_ids(self, name: str, rows: Tensor) -> Tensor:
+        """Node ids as the core takes them: one dimension of the graph's id dtype.
+
+        Raises:
+          ValueError: another dtype or shape.
+        """
+        checks.require(
+            rows.dtype == self.dtype, f"{name} is {rows.dtype} but indices is {self.dtype}; they must agree."
+        )
+        return checks.vector(name, rows, checks.ID_DTYPES)
+
+    def _weight_view(self, weights: EdgeWeights, num_edges: int) -> library.WeightTables:
+        table, num_positive = weights.tables.table, weights.tables.num_positive
+        checks.vector("weights", weights.weights, WEIGHT_DTYPES, num_edges)
+        checks.require(
+            table.dtype == torch.int32 and tuple(table.shape) == (num_edges, 2),
+            f"table is {table.dtype} of shape {tuple(table.shape)}; expected int32 of ({num_edges}, 2).",
+        )
+        if num_positive is not None:
+            checks.vector("num_positive", num_positive, (torch.int64,), self.num_rows)
+        self._kept += [weights.weights, table, num_positive]
+        return library.WeightTables(
+            library.address(weights.weights),
+            library.address(table),
+            library.address(num_positive),
+            library.type_code(weights.weights),
+        )
+
+    def _check(self, spec: SampleSpec) -> None:
+        checks.require(
+            spec.method != "weighted" or self._has_weights,
+            "method is 'weighted' but the graph has no weights; build it with weights, one per edge.",
+        )
+
+    def _hops(self, batch: ctypes._Pointer, spec: SampleSpec) -> SampledHops:
+        owner = _BatchOwner(batch)
+        found, dtype = batch.contents, self.dtype
+        hops = found.hops[: found.num_hops]
+        return SampledHops(
+            owner.tensor(found.nodes, found.num_nodes, dtype),
+            [owner.tensor(hop.indptr, hop.num_dst + 1, torch.int64) for hop in hops],
+            [owner.tensor(hop.indices, hop.num_edges, dtype) for hop in hops],
+            [owner.tensor(hop.edge_ids, hop.num_edges, torch.int64) for hop in hops] if spec.edge_ids else [],
+        )
+
+
+class _BatchOwner:
+    """Frees a mini-batch of the library when the last tensor over its memory is gone."""
+
+    __slots__ = ("_batch", "_free")
+
+    def __init__(self, batch: ctypes._Pointer) -> None:
+        self._batch, self._free = batch, library.core().fs_mini_batch_free
+
+    def __del__(self) -> None:
+        self._free(self._batch)
+
+    def tensor(self, pointer: int | None, count: int, dtype: torch.dtype) -> Tensor:
+        """A tensor over the library's memory, without a copy; it keeps this owner alive."""
+        if count == 0 or pointer is None:
+            return torch.empty(0, dtype=dtype)
+        memory = _ANY_BYTES.from_address(pointer)
+        memory.owner = self
+        return torch.frombuffer(memory, dtype=dtype, count=count)
