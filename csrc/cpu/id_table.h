@@ -2,7 +2,7 @@
 //
 // A bucket is one line: 32 bytes of keys, 32 bytes of local ids, filled from the first lane on and never emptied by
 // itself. An id belongs to its home bucket, or to the next one that has room. Vector code compares all keys of a bucket
-// at once (vector/id_lanes.h). The table is at most 5/8 full, so that few look-ups leave their home bucket.
+// at once (vector/id_lanes.h). The table is at most 3/4 full, so that few look-ups leave their home bucket.
 #ifndef FS_CPU_ID_TABLE_H_
 #define FS_CPU_ID_TABLE_H_
 
@@ -24,7 +24,7 @@ template <typename Id>
 struct IdTable {
   IdBucket<Id>* buckets;
   int log2_buckets;  // 1 or more
-  int64_t limit;     // ids that fill 5/8 of the lanes: grow before one more
+  int64_t limit;     // ids that fill 3/4 of the lanes: grow before one more
 
   FS_HD uint64_t home(Id id) const {
     return (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull) >> (64 - log2_buckets);

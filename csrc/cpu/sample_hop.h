@@ -6,7 +6,6 @@
 #ifndef FS_CPU_SAMPLE_HOP_H_
 #define FS_CPU_SAMPLE_HOP_H_
 
-#include <omp.h>
 #include <stdint.h>
 
 #include <algorithm>
@@ -21,12 +20,14 @@
 #include "status.h"
 #include "uniform_rows.h"
 #include "weighted_rows.h"
+#include "worker_pool.h"
 
 namespace fs {
 
 constexpr int64_t kPrefetchAhead = 16;   // rows ahead whose offsets are requested
 constexpr int64_t kRowsPerThread = 512;  // below this many rows a second thread costs more than it brings
 constexpr int64_t kChunkRows = 256;      // rows that a thread samples before it looks for other work
+constexpr int64_t kRunRows = 8192;       // rows that a thread looks up before it looks for other work
 
 struct HopSpec {
   int64_t fanout;
@@ -90,27 +91,33 @@ struct HopRows {
   int64_t* offsets;  // [num_rows + 1] prefix sums of the picks
 };
 
-// Pass 1: looks every row up. positive(row, degree) is the number of edges that can be picked.
+// Pass 1 over rows begin .. end: looks every row up. positive(row, degree) is the number of edges that can be picked.
+// Returns the first row that is refused, or `end`.
+template <typename Id, typename Positive>
+int64_t count_run(const CscView<Id>& graph, const HopSpec& spec, const HopRows<Id>& hop, int64_t begin, int64_t end,
+                  const Positive& positive) {
+  for (int64_t i = begin; i < end; ++i) {
+    if (i + kPrefetchAhead < end) __builtin_prefetch(graph.indptr + hop.rows[i + kPrefetchAhead]);
+    if (!graph.has_row(hop.rows[i])) return i;
+    const int64_t first = graph.indptr[hop.rows[i]], last = graph.indptr[hop.rows[i] + 1];
+    if (first < 0 || last < first || last > graph.num_edges) return i;
+    hop.edges[i] = {first, last - first};
+    hop.offsets[i + 1] = num_picks(positive(hop.rows[i], last - first), spec.fanout, spec.replace);
+  }
+  return end;
+}
+
+// Pass 1.
 template <typename Id, typename Positive>
 FsStatus count_picks(const char* operation, const CscView<Id>& graph, const HopSpec& spec, const HopRows<Id>& hop,
                      const Positive& positive) {
-  int64_t first_bad = hop.num_rows;
-#pragma omp parallel for schedule(static) num_threads(spec.num_threads) \
-    reduction(min : first_bad) if (useful_threads(hop.num_rows, spec.num_threads) > 1)
-  for (int64_t i = 0; i < hop.num_rows; ++i) {
-    if (i + kPrefetchAhead < hop.num_rows) __builtin_prefetch(graph.indptr + hop.rows[i + kPrefetchAhead]);
-    if (!graph.has_row(hop.rows[i])) {
-      first_bad = std::min(first_bad, i);
-      continue;
-    }
-    const int64_t begin = graph.indptr[hop.rows[i]], end = graph.indptr[hop.rows[i] + 1];
-    if (begin < 0 || end < begin || end > graph.num_edges) {
-      first_bad = std::min(first_bad, i);
-      continue;
-    }
-    hop.edges[i] = {begin, end - begin};
-    hop.offsets[i + 1] = num_picks(positive(hop.rows[i], end - begin), spec.fanout, spec.replace);
-  }
+  std::atomic<int64_t> first_bad{hop.num_rows};
+  share_runs(hop.num_rows, kRunRows, useful_threads(hop.num_rows, spec.num_threads), [&](int64_t begin, int64_t end) {
+    const int64_t bad = count_run(graph, spec, hop, begin, end, positive);
+    if (bad == end) return;
+    int64_t known = first_bad.load();
+    while (bad < known && !first_bad.compare_exchange_weak(known, bad)) continue;
+  });
   return first_bad == hop.num_rows ? FS_OK : refuse_row(operation, graph, hop.rows[first_bad]);
 }
 
@@ -119,37 +126,63 @@ inline void sum_offsets(int64_t num_rows, int64_t* offsets) {
   for (int64_t i = 0; i < num_rows; ++i) offsets[i + 1] += offsets[i];
 }
 
-// Samples chunks of rows in several threads; the first of them relabels the chunks that are done, in order, and samples
-// while there is none. So relabelling costs no time of its own until the others sample faster than one can relabel.
+// Samples chunks of rows in several threads; the caller relabels the chunks that are done, in order, and samples while
+// there is none. So relabelling costs no time of its own until the others sample faster than one can relabel.
 template <typename Id, typename Fill>
-void sample_relay(const HopTask<Id>& task, int64_t num_rows, int threads, Relabeling<Id>* ids, const Fill& fill) {
-  const int64_t num_chunks = (num_rows + kChunkRows - 1) / kChunkRows;
-  const std::unique_ptr<std::atomic<bool>[]> sampled(new std::atomic<bool>[static_cast<size_t>(num_chunks)]());
-  std::atomic<int64_t> next_chunk{0};
-  const auto sample_one = [&] {
-    const int64_t chunk = next_chunk.fetch_add(1, std::memory_order_relaxed);
-    if (chunk >= num_chunks) return false;
-    fill(chunk * kChunkRows, std::min(num_rows, (chunk + 1) * kChunkRows), nullptr);
-    sampled[static_cast<size_t>(chunk)].store(true, std::memory_order_release);
-    return true;
-  };
-#pragma omp parallel num_threads(threads)
-  {
-    if (omp_get_thread_num() > 0) {
-      while (sample_one()) continue;
+class Relay {
+ public:
+  Relay(const HopTask<Id>& task, int64_t num_rows, Relabeling<Id>* ids, const Fill& fill)
+      : task_(task),
+        num_rows_(num_rows),
+        num_chunks_((num_rows + kChunkRows - 1) / kChunkRows),
+        ids_(ids),
+        fill_(fill),
+        sampled_(new std::atomic<bool>[static_cast<size_t>(num_chunks_)]()) {}
+
+  void operator()(bool is_caller) {
+    if (is_caller) {
+      relabel_all();
     } else {
-      for (int64_t chunk = 0; chunk < num_chunks && ids->bad < 0;) {
-        if (sampled[static_cast<size_t>(chunk)].load(std::memory_order_acquire)) {
-          const int64_t begin = task.offsets[chunk * kChunkRows];
-          relabel_edges(task.neighbors, begin, task.offsets[std::min(num_rows, (chunk + 1) * kChunkRows)], ids);
-          ++chunk;
-        } else if (!sample_one()) {
-          std::this_thread::yield();  // the last chunks are being sampled
-        }
+      while (sample_one()) continue;
+    }
+  }
+
+ private:
+  int64_t first_row(int64_t chunk) const { return std::min(num_rows_, chunk * kChunkRows); }
+
+  // False: all chunks are taken.
+  bool sample_one() {
+    const int64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
+    if (chunk >= num_chunks_) return false;
+    try {
+      fill_(first_row(chunk), first_row(chunk + 1), nullptr);
+    } catch (...) {
+      failed_.store(true, std::memory_order_release);  // nobody waits for this chunk
+      throw;
+    }
+    sampled_[static_cast<size_t>(chunk)].store(true, std::memory_order_release);
+    return true;
+  }
+
+  void relabel_all() {
+    for (int64_t chunk = 0; chunk < num_chunks_ && ids_->bad < 0 && !failed_.load(std::memory_order_acquire);) {
+      if (sampled_[static_cast<size_t>(chunk)].load(std::memory_order_acquire)) {
+        relabel_edges(task_.neighbors, task_.offsets[first_row(chunk)], task_.offsets[first_row(chunk + 1)], ids_);
+        ++chunk;
+      } else if (!sample_one()) {
+        std::this_thread::yield();  // the last chunks are being sampled
       }
     }
   }
-}
+
+  const HopTask<Id>& task_;
+  int64_t num_rows_, num_chunks_;
+  Relabeling<Id>* ids_;
+  const Fill& fill_;
+  std::unique_ptr<std::atomic<bool>[]> sampled_;
+  std::atomic<int64_t> next_{0};
+  std::atomic<bool> failed_{false};
+};
 
 // Pass 2 over all rows: fill(begin, end, ids) samples a run of rows, and relabels it unless `ids` is null.
 template <typename Id, typename Fill>
@@ -158,12 +191,10 @@ void fill_rows(const HopTask<Id>& task, int64_t num_rows, int num_threads, Relab
   if (threads <= 1) {
     fill(int64_t{0}, num_rows, ids);
   } else if (ids != nullptr) {
-    sample_relay(task, num_rows, threads, ids, fill);
+    Relay<Id, Fill> relay(task, num_rows, ids, fill);
+    work_together(threads, relay);
   } else {
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t begin = 0; begin < num_rows; begin += kChunkRows) {
-      fill(begin, std::min(num_rows, begin + kChunkRows), nullptr);
-    }
+    share_runs(num_rows, kChunkRows, threads, [&](int64_t begin, int64_t end) { fill(begin, end, nullptr); });
   }
 }
 
@@ -216,19 +247,18 @@ class HopSampler {
     const auto none = [](Id, int64_t) { return int64_t{0}; };
     const FsStatus status = count_picks(operation_, graph_, spec_, hop, none);
     if (status != FS_OK) return status;
-    const int64_t threads = useful_threads(hop.num_rows, spec_.num_threads);
+    const int threads = useful_threads(hop.num_rows, spec_.num_threads);
     const int64_t num_runs = threads > 1 ? (hop.num_rows + kChunkRows - 1) / kChunkRows : 1;
     std::vector<LayerRun<Id>> runs(static_cast<size_t>(num_runs));
-    int64_t bad = INT64_MAX;
-#pragma omp parallel for schedule(dynamic) num_threads(static_cast<int>(threads)) reduction(min : bad) if (threads > 1)
-    for (int64_t r = 0; r < num_runs; ++r) {
+    share_runs(num_runs, 1, threads, [&](int64_t r, int64_t) {
       LayerRun<Id>& run = runs[static_cast<size_t>(r)];
       run.begin = hop.num_rows * r / num_runs;
       run.end = hop.num_rows * (r + 1) / num_runs;
-      const int64_t found = run.scan(graph_, spec_.key, spec_.fanout, hop.edges, hop.offsets);
-      if (found >= 0) bad = std::min(bad, found);
+      run.scan(graph_, spec_.key, spec_.fanout, hop.edges, hop.offsets);
+    });
+    for (const LayerRun<Id>& run : runs) {
+      if (run.bad >= 0) return refuse_source(operation_, graph_, graph_.indices[run.bad]);
     }
-    if (bad != INT64_MAX) return refuse_source(operation_, graph_, graph_.indices[bad]);
     sum_offsets(hop.num_rows, hop.offsets);
     const HopTask<Id> task = allocate(graph_, spec_, hop);
     for (const LayerRun<Id>& run : runs) run.copy(task);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <mutex>
 #include <string>
 
 #include "mini_batch.h"
@@ -119,11 +120,13 @@ FsStatus sample_checked(const FsGraph& graph, const FsSampleSpec& spec, const vo
 
 // The first failure of several threads.
 struct Failure {
+  std::mutex mutex;
   FsStatus status = FS_OK;
   int64_t batch = INT64_MAX;
   std::string text;
 
   void take(FsStatus found, int64_t number) {
+    const std::lock_guard<std::mutex> hold(mutex);
     if (number >= batch) return;
     status = found;
     batch = number;
@@ -135,17 +138,13 @@ FsStatus sample_many(const FsGraph& graph, const FsSampleSpec& spec, const void*
                      int64_t num_batches, FsMiniBatch** out) {
   Failure failure;
   const int threads = static_cast<int>(std::min<int64_t>(spec.num_threads, num_batches));
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
-  for (int64_t b = 0; b < num_batches; ++b) {
+  share_runs(num_batches, 1, threads, [&](int64_t b, int64_t) {
     FsSampleSpec own = spec;
     own.step += static_cast<uint64_t>(b);
     own.num_threads = 1;
     const FsStatus status = sample_checked(graph, own, seeds[b], num_seeds[b], &out[b]);
-    if (status != FS_OK) {
-#pragma omp critical(fs_sample_many)
-      failure.take(status, b);
-    }
-  }
+    if (status != FS_OK) failure.take(status, b);
+  });
   if (failure.status == FS_OK) return FS_OK;
   for (int64_t b = 0; b < num_batches; ++b) {
     fs_mini_batch_free(out[b]);

@@ -13,8 +13,8 @@
 
 namespace fs {
 
-// Bound: a table is doubled when it is 5/8 full, so it has at most 3.2 lanes per distinct id of the thread's largest
-// batch (26 bytes of int32, 51 of int64 ids), and no call costs O(num_nodes).
+// Bound: a table is doubled when it is 3/4 full, so it has at most 2.7 lanes per distinct id of the thread's largest
+// batch (22 bytes of int32, 43 of int64 ids), and no call costs O(num_nodes).
 template <typename Id>
 class TableMemory {
  public:
@@ -34,7 +34,7 @@ class TableMemory {
  private:
   static constexpr int kMinLog2Buckets = 7;
 
-  static int64_t limit_of(int log2_buckets) { return (int64_t{IdBucket<Id>::kLanes} << log2_buckets) * 5 / 8; }
+  static int64_t limit_of(int log2_buckets) { return (int64_t{IdBucket<Id>::kLanes} << log2_buckets) * 3 / 4; }
 
   IdTable<Id> clear(int log2_buckets) {
     const size_t bytes = sizeof(IdBucket<Id>) << log2_buckets;

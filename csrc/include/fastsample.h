@@ -110,8 +110,8 @@ typedef struct {
 
 /* Sample all hops of one mini-batch. seeds: [num_seeds] unique row ids, id_type. On success *out is the mini-batch.
  * Refuses duplicate seeds and ids outside 0 .. num_rows - 1, in seeds and in what is sampled.
- * Scratch stays with the calling thread and is used again: per distinct node of its largest batch at most 26 bytes of
- * int32 or 52 of int64 ids, and 16 bytes per destination of its largest hop; weighted draws 16 to 32 bytes per in-edge
+ * Scratch stays with the calling thread and is used again: per distinct node of its largest batch at most 22 bytes of
+ * int32 or 43 of int64 ids, and 16 bytes per destination of its largest hop; weighted draws 16 to 32 bytes per in-edge
  * of the longest row that needed a sum tree, FS_LABOR 8 bytes per pick. Freed batches are kept for the next, up to
  * 256 MiB in all. */
 FS_API FsStatus fs_sample_mfg(const FsGraph* graph, const FsSampleSpec* spec, const void* seeds, int64_t num_seeds,

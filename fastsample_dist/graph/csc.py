@@ -91,6 +91,16 @@ class CSCGraph:
             raise ValueError("the graph has no edge weights; build it with weights, one per edge, or sample uniformly.")
         return ops.EdgeWeights(self.weights.contiguous(), ops.alias_tables(self.indptr, self.weights))
 
+    def advise_huge_pages(self, *, now: bool = False) -> None:
+        """Ask the system to hold the topology in huge pages, which sampling's random reads profit from.
+
+        Args:
+          now: gather what is in memory already (for a graph that is; a mapped one is read as it is used).
+        """
+        for column in (self.indptr, self.indices, self.weights, self.orig_ids):
+            if column is not None:
+                ops.advise_huge_pages(column, now=now)
+
     def validate(self) -> None:
         """Read the whole graph and refuse offsets that decrease or source ids outside 0 .. num_nodes - 1.
 
@@ -116,7 +126,8 @@ class CSCGraph:
           num_nodes: number of nodes; ids are 0 .. num_nodes - 1.
           weights: float [num_edges] or None; follows its edge.
         Returns:
-          CSCGraph whose row v lists the sources of the edges into v, ascending; int32 ids when they fit.
+          CSCGraph whose row v lists the sources of the edges into v, ascending, parallel edges by weight, so that the
+          order of the edge list is of no account; int32 ids when they fit. Held in huge pages where possible.
         Raises:
           ValueError: lengths differ, or an id is negative or >= num_nodes.
         """
@@ -125,25 +136,29 @@ class CSCGraph:
             _check_ids(name, ids, num_nodes)
         if src.numel() != dst.numel():
             raise ValueError(f"src has {src.numel()} entries and dst has {dst.numel()}; they must be equal.")
-        order = _row_major_order(src.numpy(), dst.numpy(), num_nodes)
-        indptr = np.zeros(num_nodes + 1, dtype=np.int64)
-        np.cumsum(np.bincount(dst.numpy(), minlength=num_nodes), out=indptr[1:])
-        indices = src[torch.from_numpy(order)].to(id_dtype(num_nodes))
         if weights is not None:
             weights = torch.as_tensor(weights)
             if weights.shape != src.shape:
                 raise ValueError(
                     f"weights has shape {tuple(weights.shape)} but there are {src.numel()} edges; pass one each."
                 )
+        order = _row_major_order(src.numpy(), dst.numpy(), num_nodes, None if weights is None else weights.numpy())
+        indptr = np.zeros(num_nodes + 1, dtype=np.int64)
+        np.cumsum(np.bincount(dst.numpy(), minlength=num_nodes), out=indptr[1:])
+        indices = src[torch.from_numpy(order)].to(id_dtype(num_nodes))
+        if weights is not None:
             weights = weights[torch.from_numpy(order)]
-        return cls(torch.from_numpy(indptr), indices, weights)
+        graph = cls(torch.from_numpy(indptr), indices, weights)
+        graph.advise_huge_pages(now=True)
+        return graph
 
 
-def _row_major_order(src: np.ndarray, dst: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Permutation that sorts edges by (dst, src), stable for parallel edges."""
-    if num_nodes <= 2**31:  # dst * num_nodes + src fits in int64: one radix sort instead of two
-        return np.argsort(dst.astype(np.int64) * num_nodes + src.astype(np.int64), kind="stable")
-    return np.lexsort((src, dst))
+def _row_major_order(src: np.ndarray, dst: np.ndarray, num_nodes: int, weights: np.ndarray | None) -> np.ndarray:
+    """Permutation that sorts edges by (dst, src, weight)."""
+    if num_nodes > 2**31:
+        return np.lexsort((src, dst) if weights is None else (weights, src, dst))
+    pairs = dst.astype(np.int64) * num_nodes + src.astype(np.int64)  # fits: one radix sort instead of two
+    return np.argsort(pairs, kind="stable") if weights is None else np.lexsort((weights, pairs))
 
 
 def _check_column(name: str, value: Tensor, dtypes: tuple[torch.dtype, ...], length: int | None = None) -> None:

@@ -103,13 +103,14 @@ def load_topology(path: str | Path, manifest: Manifest, node_range: tuple[int, i
     weights = None
     if "topology/weights.npy" in manifest.files:
         weights = _open(path, manifest, "topology/weights.npy", ("float32", "float64"), edges)
-    orig_ids = load_orig_ids(path, manifest)
+    whole = CSCGraph(indptr, indices, weights, load_orig_ids(path, manifest))
+    whole.advise_huge_pages()
     if node_range is None:
-        return CSCGraph(indptr, indices, weights, orig_ids)
+        return whole
     first, last = int(indptr[lo]), int(indptr[hi])
     rebased = indptr[lo : hi + 1] - first
     weights = None if weights is None else weights[first:last]
-    return CSCGraph(rebased, indices[first:last], weights, orig_ids[lo:hi])
+    return CSCGraph(rebased, indices[first:last], weights, whole.orig_ids[lo:hi])
 
 
 def load_orig_ids(path: str | Path, manifest: Manifest) -> Tensor:

@@ -79,17 +79,7 @@ class SampleArguments(Structure):
     )
 
 
-class Hop(Structure):
-    """FsHop."""
-
-    _fields_ = (
-        ("num_dst", c_int64),
-        ("num_src", c_int64),
-        ("num_edges", c_int64),
-        ("indptr", c_void_p),
-        ("indices", c_void_p),
-        ("edge_ids", c_void_p),
-    )
+HOP_FIELDS = ("num_dst", "num_src", "num_edges", "indptr", "indices", "edge_ids")  # of FsHop, 8 bytes each
 
 
 class MiniBatchMemory(Structure):
@@ -99,7 +89,7 @@ class MiniBatchMemory(Structure):
         ("num_hops", c_int32),
         ("num_nodes", c_int64),
         ("nodes", c_void_p),
-        ("hops", POINTER(Hop)),
+        ("hops", c_void_p),  # array of FsHop
     )
 
 

@@ -79,7 +79,8 @@ class SampleSpec:
         Raises:
           ValueError: a negative step.
         """
-        checks.require(step >= 0, f"step is {step}; expected 0 or more.")
+        if step < 0:
+            raise ValueError(f"step is {step}; expected 0 or more.")
         fanouts = self._c_fanouts if hop is None else (ctypes.c_int64 * 1)(self.fanouts[hop])
         return library.SampleArguments(fanouts, len(fanouts), hop or 0, *self._c_how, self.threads, self.rng_seed, step)
 

@@ -7,7 +7,7 @@ tensors are views of it, without a copy, and the last of them to go gives it bac
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import POINTER
 from dataclasses import dataclass
 
@@ -146,6 +146,8 @@ class SamplingGraph:
         Raises:
           ValueError: another dtype or shape.
         """
+        if rows.dtype == self.dtype and rows.dim() == 1:  # the rule; a small batch notices every microsecond
+            return rows.contiguous()
         checks.require(
             rows.dtype == self.dtype, f"{name} is {rows.dtype} but indices is {self.dtype}; they must agree."
         )
@@ -177,13 +179,20 @@ class SamplingGraph:
     def _hops(self, batch: ctypes._Pointer, spec: SampleSpec) -> SampledHops:
         owner = _BatchOwner(batch)
         found, dtype = batch.contents, self.dtype
-        hops = found.hops[: found.num_hops]
-        return SampledHops(
-            owner.tensor(found.nodes, found.num_nodes, dtype),
-            [owner.tensor(hop.indptr, hop.num_dst + 1, torch.int64) for hop in hops],
-            [owner.tensor(hop.indices, hop.num_edges, dtype) for hop in hops],
-            [owner.tensor(hop.edge_ids, hop.num_edges, torch.int64) for hop in hops] if spec.edge_ids else [],
-        )
+        indptrs, indices, edge_ids = [], [], []
+        for num_dst, _, num_edges, indptr, picks, ids in _hop_fields(found.num_hops, found.hops):
+            indptrs.append(owner.tensor(indptr, num_dst + 1, torch.int64))
+            indices.append(owner.tensor(picks, num_edges, dtype))
+            if spec.edge_ids:
+                edge_ids.append(owner.tensor(ids, num_edges, torch.int64))
+        return SampledHops(owner.tensor(found.nodes, found.num_nodes, dtype), indptrs, indices, edge_ids)
+
+
+def _hop_fields(num_hops: int, address: int) -> Iterator[tuple[int, ...]]:
+    """library.HOP_FIELDS of every hop, read at once."""
+    width = len(library.HOP_FIELDS)
+    fields = (ctypes.c_int64 * (width * num_hops)).from_address(address)[:]
+    return zip(*[iter(fields)] * width, strict=True)
 
 
 class _BatchOwner:
@@ -197,9 +206,9 @@ class _BatchOwner:
     def __del__(self) -> None:
         self._free(self._batch)
 
-    def tensor(self, pointer: int | None, count: int, dtype: torch.dtype) -> Tensor:
+    def tensor(self, pointer: int, count: int, dtype: torch.dtype) -> Tensor:
         """A tensor over the library's memory, without a copy; it keeps this owner alive."""
-        if count == 0 or pointer is None:
+        if count == 0:
             return torch.empty(0, dtype=dtype)
         memory = _ANY_BYTES.from_address(pointer)
         memory.owner = self

@@ -38,7 +38,7 @@ class MFG:
       indices: int32 | int64 [num_edges]; local source ids, 0 .. num_src - 1.
       src_nodes: same dtype, [num_src]; node ids of the graph. src_nodes[:num_dst] are the destinations.
       num_dst: number of destination nodes.
-      dst_orig_ids: int64 [num_dst]; original ids of the destinations, the key of their dropout masks.
+      orig_ids: int64 [num_nodes of the graph]; original id of every node, None when ids are original.
       draw: rng_seed and step of the batch.
       edge_ids: int64 [num_edges]; position of every edge in the graph's `indices` (so graph.weights[edge_ids] are the
         edges' weights), or None when the sampler was not asked for them.
@@ -48,7 +48,7 @@ class MFG:
     indices: Tensor
     src_nodes: Tensor
     num_dst: int
-    dst_orig_ids: Tensor
+    orig_ids: Tensor | None = None
     draw: DrawKey = field(default_factory=DrawKey)
     edge_ids: Tensor | None = None
 
@@ -66,6 +66,12 @@ class MFG:
     def dst_nodes(self) -> Tensor:
         """Node ids of the destinations, [num_dst]."""
         return self.src_nodes[: self.num_dst]
+
+    @property
+    def dst_orig_ids(self) -> Tensor:
+        """Original ids of the destinations, int64 [num_dst]: the key of their dropout masks. Looked up on each use."""
+        dst_nodes = self.dst_nodes
+        return dst_nodes.long() if self.orig_ids is None else self.orig_ids.index_select(0, dst_nodes)
 
 
 @dataclass(eq=False)
@@ -124,14 +130,16 @@ class Sampler(Protocol):
 
 
 def as_node_ids(seeds: Tensor | Sequence[int], dtype: torch.dtype, num_nodes: int) -> Tensor:
-    """Seeds as a contiguous one-dimensional tensor of the graph's id dtype.
+    """Seeds as a one-dimensional tensor of the graph's id dtype.
 
     Raises:
       ValueError: not integers, or an id outside 0 .. num_nodes - 1 (ids of `dtype` itself are left to the operator).
     """
+    if isinstance(seeds, Tensor) and seeds.dtype == dtype and seeds.dim() == 1:
+        return seeds
     ids = torch.as_tensor(seeds).reshape(-1)
     if ids.dtype == dtype:
-        return ids.contiguous()
+        return ids
     if ids.numel() == 0:
         return torch.empty(0, dtype=dtype)
     if ids.dtype.is_floating_point or ids.dtype == torch.bool:
@@ -152,17 +160,11 @@ def assemble(hops: SampledHops, orig_ids: Tensor | None, draw: DrawKey) -> MiniB
     Returns:
       MiniBatch with mfgs from the input side to the seed side, without features and labels.
     """
-    nodes, num_nodes = hops.nodes, hops.nodes.numel()
+    nodes = hops.nodes
     num_dst = [indptr.numel() - 1 for indptr in hops.indptrs]
-    if not num_dst:
-        return MiniBatch(seeds=nodes, mfgs=[], input_nodes=nodes, draw=draw)
-    hidden = nodes[: num_dst[-1]]
-    dst_orig_ids = hidden.long() if orig_ids is None else orig_ids.index_select(0, hidden)
-    mfgs, src_nodes, num_src = [], nodes, num_nodes
+    edge_ids = hops.edge_ids or [None] * len(num_dst)
+    mfgs, src_nodes = [], nodes
     for hop in reversed(range(len(num_dst))):
-        own = num_dst[hop]
-        edge_ids = hops.edge_ids[hop] if hops.edge_ids else None
-        own_orig_ids = dst_orig_ids if own == dst_orig_ids.numel() else dst_orig_ids[:own]
-        mfgs.append(MFG(hops.indptrs[hop], hops.indices[hop], src_nodes, own, own_orig_ids, draw, edge_ids))
-        src_nodes, num_src = (src_nodes, own) if own == num_src else (nodes[:own], own)
+        mfgs.append(MFG(hops.indptrs[hop], hops.indices[hop], src_nodes, num_dst[hop], orig_ids, draw, edge_ids[hop]))
+        src_nodes = nodes[: num_dst[hop]]
     return MiniBatch(seeds=src_nodes, mfgs=mfgs, input_nodes=nodes, draw=draw)

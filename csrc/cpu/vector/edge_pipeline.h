@@ -39,7 +39,7 @@ class Pipeline {
   // Moves on until everything before `drawn` is asked for. False: an id was refused.
   FS_HD bool advance(int64_t drawn) {
     while (asked_ < drawn) {
-      __builtin_prefetch(indices_ + ring_[asked_]);
+      __builtin_prefetch(indices_ + ring_[asked_], 0, 2);
       ++asked_;
       if (asked_ - read_ > kReadAhead && !read_and_relabel()) return false;
     }
