@@ -13,9 +13,9 @@ TIMEOUT_S = 600
 
 PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\n"
 
-# CALLERS TEAM ROUNDS. The thread sanitizer cannot see into the OpenMP library, so there a call has one thread and the
-# concurrency comes from the callers.
-LOADS = {"address,undefined": ("3", "2", "1"), "thread": ("3", "1", "1")}
+# CALLERS TEAM ROUNDS. The thread sanitizer cannot see into an OpenMP library. With gcc the build brings one that it can
+# (csrc/tests/visible_openmp.cpp); with another compiler a call has one thread and the concurrency comes from the callers.
+LOADS = {"address,undefined": ("3", "3", "1"), "thread": ("3", "3", "1")}
 
 
 def cmake() -> str:
@@ -26,11 +26,24 @@ def cmake() -> str:
     return found
 
 
-def require_runtime(sanitizer: str, directory: Path) -> None:
-    """Skip unless a program built with the sanitizer starts here."""
+def find_compiler() -> str:
+    """The C++ compiler that cmake takes."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler on PATH")
+    return compiler
+
+
+def load_for(sanitizer: str, compiler: str) -> tuple[str, str, str]:
+    """CALLERS TEAM ROUNDS."""
+    callers, team, rounds = LOADS[sanitizer]
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    hidden = sanitizer == "thread" and "Free Software Foundation" not in version
+    return callers, "1" if hidden else team, rounds
+
+
+def require_runtime(sanitizer: str, compiler: str, directory: Path) -> None:
+    """Skip unless a program built with the sanitizer starts here."""
     source, program = directory / "probe.cpp", directory / "probe"
     source.write_text(PROBE)
     build = [compiler, f"-fsanitize={sanitizer}", "-pthread", str(source), "-o", str(program)]
@@ -43,13 +56,14 @@ def require_runtime(sanitizer: str, directory: Path) -> None:
 
 @pytest.mark.parametrize("sanitizer", LOADS)
 def test_stress_is_clean_and_independent_of_callers_and_threads(sanitizer, tmp_path):
-    require_runtime(sanitizer, tmp_path)
+    compiler = find_compiler()
+    require_runtime(sanitizer, compiler, tmp_path)
     build = tmp_path / "build"
     options = ["-DFS_TESTS=ON", "-DFS_CUDA=OFF", f"-DFS_SANITIZE={sanitizer}"]
     for command in (
         [cmake(), "-S", str(CSRC), "-B", str(build), *options],
         [cmake(), "--build", str(build), "--parallel", str(os.cpu_count() or 1)],
-        [str(build / "fastsample_stress"), *LOADS[sanitizer]],
+        [str(build / "fastsample_stress"), *load_for(sanitizer, compiler)],
     ):
         run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
         assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"

@@ -1,5 +1,5 @@
-// Blocks by size: powers of two, each with a list of the free ones, chained through their first bytes. A header of one
-// cache line before a block holds its size.
+// Blocks by size: powers of two, each with a list of the free ones, chained through their headers. A header is the
+// cache line before a block.
 #include "batch_memory.h"
 
 #include <stdlib.h>
@@ -7,6 +7,10 @@
 
 #include <mutex>
 #include <new>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace fs {
 namespace {
@@ -17,39 +21,48 @@ constexpr int kMaxLog2 = 48;
 
 struct Header {
   int log2_size;  // of header and block
-};
-struct Free {
-  Free* next;
+  Header* next;   // free block of the same size
 };
 
 Header* header_of(void* block) { return reinterpret_cast<Header*>(static_cast<char*>(block) - kHeader); }
+void* block_of(Header* header) { return reinterpret_cast<char*>(header) + kHeader; }
 size_t room_of(int log2_size) { return (size_t{1} << log2_size) - kHeader; }
+
+// Tells the address sanitizer, which sees whole allocations, that only the first `used` bytes of a block may be
+// touched.
+void mark_used([[maybe_unused]] Header* header, [[maybe_unused]] size_t used) {
+#if defined(__SANITIZE_ADDRESS__)
+  char* block = static_cast<char*>(block_of(header));
+  ASAN_UNPOISON_MEMORY_REGION(block, used);
+  ASAN_POISON_MEMORY_REGION(block + used, room_of(header->log2_size) - used);
+#endif
+}
 
 class FreeBlocks {
  public:
-  void* take(int log2_size) {
+  Header* take(int log2_size) {
     const std::lock_guard<std::mutex> hold(mutex_);
-    Free* block = lists_[log2_size];
-    if (block == nullptr) return nullptr;
-    lists_[log2_size] = block->next;
+    Header* header = lists_[log2_size];
+    if (header == nullptr) return nullptr;
+    lists_[log2_size] = header->next;
     kept_ -= size_t{1} << log2_size;
-    return block;
+    return header;
   }
   // False: enough is kept already.
-  bool give(void* block, int log2_size) {
+  bool give(Header* header) {
     const std::lock_guard<std::mutex> hold(mutex_);
-    const size_t size = size_t{1} << log2_size;
+    const size_t size = size_t{1} << header->log2_size;
     if (kept_ + size > kKeptBytes) return false;
-    Free* free_block = static_cast<Free*>(block);
-    free_block->next = lists_[log2_size];
-    lists_[log2_size] = free_block;
+    mark_used(header, 0);
+    header->next = lists_[header->log2_size];
+    lists_[header->log2_size] = header;
     kept_ += size;
     return true;
   }
 
  private:
   std::mutex mutex_;
-  Free* lists_[kMaxLog2 + 1] = {};
+  Header* lists_[kMaxLog2 + 1] = {};
   size_t kept_ = 0;
 };
 
@@ -65,22 +78,29 @@ void* take_block(size_t bytes) {
   int log2_size = kMinLog2;
   while (log2_size < kMaxLog2 && room_of(log2_size) < bytes) ++log2_size;
   if (room_of(log2_size) < bytes) throw std::bad_alloc();
-  void* block = free_blocks().take(log2_size);
-  if (block != nullptr) return block;
-  void* memory = aligned_alloc(kHeader, size_t{1} << log2_size);
-  if (memory == nullptr) throw std::bad_alloc();
-  static_cast<Header*>(memory)->log2_size = log2_size;
-  return static_cast<char*>(memory) + kHeader;
+  Header* header = free_blocks().take(log2_size);
+  if (header == nullptr) {
+    header = static_cast<Header*>(aligned_alloc(kHeader, size_t{1} << log2_size));
+    if (header == nullptr) throw std::bad_alloc();
+    header->log2_size = log2_size;
+  }
+  mark_used(header, bytes);
+  return block_of(header);
 }
 
 void give_block(void* block) {
   if (block == nullptr) return;
   Header* header = header_of(block);
-  if (!free_blocks().give(block, header->log2_size)) free(header);
+  if (free_blocks().give(header)) return;
+  mark_used(header, room_of(header->log2_size));
+  free(header);
 }
 
 void* grow_block(void* block, size_t used, size_t bytes) {
-  if (block != nullptr && room_of(header_of(block)->log2_size) >= bytes) return block;
+  if (block != nullptr && room_of(header_of(block)->log2_size) >= bytes) {
+    mark_used(header_of(block), bytes);
+    return block;
+  }
   void* larger = take_block(bytes);
   if (used > 0) memcpy(larger, block, used);
   give_block(block);

@@ -54,17 +54,16 @@ int64_t scan_layer_row(const CscView<Id>& graph, StageKey key, int64_t fanout, R
 template <typename Id>
 struct LayerRun {
   int64_t begin = 0, end = 0;
+  int64_t bad = -1;  // position of the first source id that is outside the graph, or -1
   std::vector<int64_t> picks;
 
-  // Writes the number of picks of row i to offsets[i + 1]. Returns what scan_layer_row returns.
-  int64_t scan(const CscView<Id>& graph, StageKey key, int64_t fanout, const RowEdges* edges, int64_t* offsets) {
-    for (int64_t row = begin; row < end; ++row) {
+  // Writes the number of picks of row i to offsets[i + 1], up to the row that holds the bad source.
+  void scan(const CscView<Id>& graph, StageKey key, int64_t fanout, const RowEdges* edges, int64_t* offsets) {
+    for (int64_t row = begin; row < end && bad < 0; ++row) {
       const size_t before = picks.size();
-      const int64_t bad = scan_layer_row(graph, key, fanout, edges[row], &picks);
-      if (bad >= 0) return bad;
+      bad = scan_layer_row(graph, key, fanout, edges[row], &picks);
       offsets[row + 1] = static_cast<int64_t>(picks.size() - before);
     }
-    return -1;
   }
 
   void copy(const HopTask<Id>& task) const {

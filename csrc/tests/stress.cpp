@@ -2,150 +2,37 @@
 //
 // A problem is a small drawn graph with everything the operators need. Its oracle is the bytes that all operators write
 // when one caller runs them with one thread. Then CALLERS threads run every problem ROUNDS times at once, each call
-// with TEAM OpenMP threads and with the instruction set changed underneath, and must write the same bytes. With TEAM 1
-// no OpenMP thread is started, which is what the thread sanitizer needs: it cannot see into the OpenMP library.
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+// with TEAM OpenMP threads and with the instruction set changed underneath, and must write the same bytes. What is
+// sampled is checked against the graph as well (stress_sampling.h).
 #include <memory>
-#include <random>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "fastsample.h"
+#include "stress_sampling.h"
 
 namespace {
 
-constexpr int64_t kNodes = 1500, kEdges = 15000, kSeeds = 300;  // enough rows for two OpenMP threads, in little time
+using namespace stress;
+
 constexpr int64_t kRowBytes = 212;
-constexpr int64_t kFanouts[] = {7, 5, 40};
-constexpr int32_t kHops = 3;
 const char* const kSets[] = {"baseline", "avx2", "avx512"};
-
-void require(bool condition, const char* what) {
-  if (condition) return;
-  fprintf(stderr, "fastsample_stress: %s (last error: %s)\n", what, fs_last_error());
-  _Exit(1);
-}
-void succeed(FsStatus status, const char* operation) { require(status == FS_OK, operation); }
-
-struct Bfloat16 {
-  uint16_t bits;
-};
-
-template <typename T>
-constexpr int32_t type_code();
-template <>
-constexpr int32_t type_code<int32_t>() {
-  return FS_INT32;
-}
-template <>
-constexpr int32_t type_code<int64_t>() {
-  return FS_INT64;
-}
-template <>
-constexpr int32_t type_code<float>() {
-  return FS_FLOAT32;
-}
-template <>
-constexpr int32_t type_code<double>() {
-  return FS_FLOAT64;
-}
-template <>
-constexpr int32_t type_code<Bfloat16>() {
-  return FS_BFLOAT16;
-}
-
-template <typename T>
-T number(float value) {
-  return static_cast<T>(value);
-}
-template <>
-Bfloat16 number<Bfloat16>(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof(bits));
-  return {static_cast<uint16_t>(bits >> 16)};
-}
-
-using Generator = std::mt19937_64;
-
-template <typename T>
-std::vector<T> draw_numbers(int64_t count, Generator& generator) {
-  std::uniform_real_distribution<float> values(-4, 4);
-  std::vector<T> drawn(static_cast<size_t>(count));
-  for (T& value : drawn) value = number<T>(values(generator));
-  return drawn;
-}
-
-// The bytes that operators write, in the order of the calls: kept, or compared with those of an oracle.
-class Written {
- public:
-  explicit Written(const Written* oracle = nullptr) : oracle_(oracle) {}
-
-  template <typename T>
-  void add(const char* operation, const T* values, int64_t count) {
-    const size_t size = static_cast<size_t>(count) * sizeof(T);
-    if (size == 0) return;
-    if (oracle_ == nullptr) {
-      bytes_.append(reinterpret_cast<const char*>(values), size);
-    } else {
-      const bool equal = size_ + size <= oracle_->size_ && memcmp(oracle_->bytes_.data() + size_, values, size) == 0;
-      require(equal, (std::string(operation) + ": another result than with one caller and one thread").c_str());
-    }
-    size_ += size;
-  }
-  template <typename T>
-  void add(const char* operation, const std::vector<T>& values) {
-    add(operation, values.data(), static_cast<int64_t>(values.size()));
-  }
-  size_t size() const { return size_; }
-
- private:
-  const Written* oracle_;
-  std::string bytes_;
-  size_t size_ = 0;
-};
-
-struct FreeBatch {
-  void operator()(FsMiniBatch* batch) const { fs_mini_batch_free(batch); }
-};
-using Batch = std::unique_ptr<FsMiniBatch, FreeBatch>;
 
 // A graph, seeds and features; constant once drawn, so that callers share it.
 template <typename Id>
 class Problem {
  public:
-  explicit Problem(uint64_t seed) : seed_(seed) {
-    Generator generator(seed);
-    std::uniform_int_distribution<int64_t> any_node(0, kNodes - 1), lower_node(0, kNodes * 3 / 4);
-    std::vector<std::vector<Id>> rows(kNodes);  // a quarter of the nodes has no in-edge
-    for (int64_t e = 0; e < kEdges; ++e) {
-      rows[static_cast<size_t>(lower_node(generator))].push_back(static_cast<Id>(any_node(generator)));
-    }
-    indptr_.push_back(0);
-    for (const std::vector<Id>& row : rows) {
-      indices_.insert(indices_.end(), row.begin(), row.end());
-      indptr_.push_back(static_cast<int64_t>(indices_.size()));
-    }
-    for (int64_t v = 0; v < kNodes; ++v) orig_ids_.push_back((v * 7919) % kNodes + (int64_t{1} << 40));
-    for (int64_t i = 0; i < kSeeds; ++i) seeds_.push_back(static_cast<Id>((i * 4 + 1) % kNodes));
-    table_ = draw_numbers<float>(kNodes * kRowBytes / 4, generator);
-    wide_ = draw_numbers<float>(kNodes * kWide, generator);
-    narrow_ = draw_numbers<double>(kNodes * kNarrow, generator);
-    half_ = draw_numbers<Bfloat16>(kNodes * kNarrow, generator);
-    weights_ = draw_numbers<float>(kEdges, generator);
-    for (float weight : weights_) chances_.push_back(weight < -2 ? 0.0 : weight + 2.0);
+  explicit Problem(uint64_t seed) : seed_(seed), generator_(seed), graph_(generator_), samplers_(graph_, seed) {
+    table_ = draw_numbers<float>(kNodes * kRowBytes / 4, generator_);
+    wide_ = draw_numbers<float>(kNodes * kWide, generator_);
+    narrow_ = draw_numbers<double>(kNodes * kNarrow, generator_);
+    half_ = draw_numbers<Bfloat16>(kNodes * kNarrow, generator_);
+    weights_ = draw_numbers<float>(kEdges, generator_);
   }
 
-  void run(int32_t num_threads, Written& written) const {
-    for (int32_t replace : {0, 1}) {
-      const Batch batch = sample(replace, num_threads);
-      record(*batch, written);
+  void run(int32_t num_threads, Exchange* exchange, Written& written) const {
+    samplers_.run(num_threads, exchange, written);
+    for (const Draw& draw : {kDraws[0], kDraws[1]}) {
+      const Batch batch = samplers_.sample(draw, kFewSeeds, num_threads);
       const FsHop& seed_side = batch->hops[0];
-      relabel_one_hop(replace, num_threads, seed_side);
       gather(*batch, num_threads, written);
       bucket(*batch, written);
       for (int32_t reduce : {FS_SUM, FS_MEAN, FS_MAX}) {
@@ -160,7 +47,8 @@ class Problem {
         drop(half_, activation, num_threads, written);
       }
     }
-    build_alias_tables(weights_by_edge(num_threads), written);
+    build_alias_tables(num_threads, written);
+    read_at_random(num_threads, written);
     refuse_bad_input(num_threads);
   }
 
@@ -175,66 +63,25 @@ class Problem {
     int32_t num_threads;
   };
 
-  FsGraph graph() const {
-    return {indptr_.data(), indices_.data(), orig_ids_.data(), kNodes, static_cast<int64_t>(indices_.size()),
-            type_code<Id>()};
+  FsEdgeWeights skewed(int32_t num_threads) const {
+    return {graph_.indptr.data(), graph_.skewed.data(), kNodes, kEdges, FS_FLOAT64, num_threads};
   }
 
-  FsSampleSpec spec(int32_t replace, int32_t num_threads) const {
-    return {kFanouts, kHops, 0, replace, num_threads, seed_, 11};
-  }
-
-  Batch sample(int32_t replace, int32_t num_threads) const {
-    const FsGraph view = graph();
-    const FsSampleSpec how = spec(replace, num_threads);
-    FsMiniBatch* batch = nullptr;
-    succeed(fs_sample_mfg(&view, &how, seeds_.data(), kSeeds, &batch), "sample_mfg");
-    return Batch(batch);
-  }
-
-  static void record(const FsMiniBatch& batch, Written& written) {
-    require(batch.num_hops == kHops && batch.hops[0].num_dst == kSeeds, "sample_mfg: wrong number of hops or seeds");
-    written.add("sample_mfg", static_cast<const Id*>(batch.nodes), batch.num_nodes);
-    for (int32_t h = 0; h < kHops; ++h) {
-      const FsHop& hop = batch.hops[h];
-      require(hop.num_src == (h + 1 < kHops ? batch.hops[h + 1].num_dst : batch.num_nodes), "hops do not chain");
-      written.add("sample_mfg", hop.indptr, hop.num_dst + 1);
-      written.add("sample_mfg", static_cast<const Id*>(hop.indices), hop.num_edges);
-    }
-  }
-
-  // sample_neighbors, then compact: the first hop of sample_mfg.
-  void relabel_one_hop(int32_t replace, int32_t num_threads, const FsHop& expected) const {
-    const FsGraph view = graph();
-    FsSampleSpec how = spec(replace, num_threads);
-    how.num_hops = 1;
-    std::vector<int64_t> indptr(kSeeds + 1);
-    succeed(fs_sample_neighbors_indptr(&view, &how, seeds_.data(), kSeeds, indptr.data()), "sample_neighbors_indptr");
-    const int64_t num_edges = indptr.back();
-    require(num_edges == expected.num_edges, "sample_neighbors: another number of picks than sample_mfg");
-    std::vector<Id> neighbors(static_cast<size_t>(num_edges)), indices(neighbors.size());
-    std::vector<Id> nodes(static_cast<size_t>(kSeeds + num_edges));
-    succeed(fs_sample_neighbors(&view, &how, seeds_.data(), kSeeds, indptr.data(), neighbors.data()),
-            "sample_neighbors");
-    int64_t num_src = 0;
-    succeed(fs_compact(type_code<Id>(), seeds_.data(), kSeeds, neighbors.data(), num_edges, nodes.data(),
-                       indices.data(), &num_src),
-            "compact");
-    require(num_src == expected.num_src, "compact: another number of sources than sample_mfg");
-    require(memcmp(indices.data(), expected.indices, indices.size() * sizeof(Id)) == 0, "compact: other local ids");
-  }
-
-  // A quarter of the weights is 0.
-  FsEdgeWeights weights_by_edge(int32_t num_threads) const {
-    return {indptr_.data(), chances_.data(), kNodes, kEdges, FS_FLOAT64, num_threads};
-  }
-
-  static void build_alias_tables(const FsEdgeWeights& edges, Written& written) {
-    std::vector<uint32_t> table(static_cast<size_t>(edges.num_edges) * 2);
-    std::vector<int64_t> num_positive(static_cast<size_t>(edges.num_rows));
+  void build_alias_tables(int32_t num_threads, Written& written) const {
+    const FsEdgeWeights edges = skewed(num_threads);
+    std::vector<uint32_t> table(static_cast<size_t>(kEdges) * 2);
+    std::vector<int64_t> num_positive(static_cast<size_t>(kNodes));
     succeed(fs_alias_tables(&edges, table.data(), num_positive.data()), "alias_tables");
     written.add("alias_tables", table);
     written.add("alias_tables", num_positive);
+  }
+
+  void read_at_random(int32_t num_threads, Written& written) const {
+    const FsRandomReads how = {graph_.indices.data(), wide_.data(), kEdges, kNodes * kWide, 5000, sizeof(Id), 4, 20, 0,
+                               num_threads,           seed_};
+    uint64_t sum = 0;
+    succeed(fs_random_reads(&how, &sum), "random_reads");
+    written.add("random_reads", &sum, 1);
   }
 
   void gather(const FsMiniBatch& batch, int32_t num_threads, Written& written) const {
@@ -289,7 +136,7 @@ class Problem {
   template <typename T>
   void drop(const std::vector<T>& x, int32_t activation, int32_t num_threads, Written& written) const {
     const int64_t width = static_cast<int64_t>(x.size()) / kNodes;
-    const FsActDropout how = {orig_ids_.data(),
+    const FsActDropout how = {graph_.orig_ids.data(),
                               kNodes,
                               width,
                               type_code<T>(),
@@ -297,7 +144,7 @@ class Problem {
                               30000,
                               num_threads,
                               seed_,
-                              11,
+                              kStep,
                               2,
                               activation == FS_RELU ? x.data() : nullptr};
     std::vector<T> y(x.size()), grad(x.size());
@@ -307,34 +154,24 @@ class Problem {
     written.add("act_dropout_backward", grad);
   }
 
-  // Refused calls free what they took and leave a message in the calling thread.
   void refuse_bad_input(int32_t num_threads) const {
-    const FsGraph view = graph();
-    const FsSampleSpec how = spec(0, num_threads);
-    FsMiniBatch* batch = nullptr;
-    const Id repeated[] = {4, 9, 4}, outside[] = {4, static_cast<Id>(kNodes)};
-    require(fs_sample_mfg(&view, &how, repeated, 3, &batch) == FS_INVALID_ARGUMENT, "a repeated seed was accepted");
-    require(strstr(fs_last_error(), "positions 0 and 2") != nullptr, "the repeated seed is not named");
-    require(fs_sample_mfg(&view, &how, outside, 2, &batch) == FS_INVALID_ARGUMENT, "a seed outside was accepted");
-    require(batch == nullptr, "a refused call handed out a mini-batch");
+    const Id outside = static_cast<Id>(kNodes);
     float row[kRowBytes / 4];
-    require(fs_gather_rows(table_.data(), kNodes, kRowBytes, type_code<Id>(), outside + 1, 1, row, num_threads) ==
-                FS_INVALID_ARGUMENT,
-            "a row outside was accepted");
+    refused(fs_gather_rows(table_.data(), kNodes, kRowBytes, type_code<Id>(), &outside, 1, row, num_threads), "2200");
     std::vector<uint32_t> table(static_cast<size_t>(kEdges) * 2);
     std::vector<int64_t> num_positive(static_cast<size_t>(kNodes));
-    FsEdgeWeights negative = weights_by_edge(num_threads);
+    FsEdgeWeights negative = skewed(num_threads);
     negative.weights = weights_.data();
     negative.type = FS_FLOAT32;
-    require(fs_alias_tables(&negative, table.data(), num_positive.data()) == FS_INVALID_ARGUMENT,
-            "a negative weight was accepted");
+    refused(fs_alias_tables(&negative, table.data(), num_positive.data()), "alias_tables");
   }
 
   uint64_t seed_;
-  std::vector<int64_t> indptr_, orig_ids_;
-  std::vector<Id> indices_, seeds_;
+  Generator generator_;
+  DrawnGraph<Id> graph_;
+  Samplers<Id> samplers_;
   std::vector<float> table_, wide_, weights_;
-  std::vector<double> narrow_, chances_;
+  std::vector<double> narrow_;
   std::vector<Bfloat16> half_;
 };
 
@@ -343,10 +180,11 @@ struct Load {
 };
 
 template <typename Id>
-void stress(uint64_t seed, const Load& load) {
+void run_at_once(uint64_t seed, const Load& load) {
   const Problem<Id> problem(seed);
+  Exchange exchange;
   Written oracle;
-  problem.run(1, oracle);
+  problem.run(1, &exchange, oracle);
   std::vector<std::thread> callers;
   for (int caller = 0; caller < load.callers; ++caller) {
     callers.emplace_back([&, caller] {
@@ -354,7 +192,7 @@ void stress(uint64_t seed, const Load& load) {
         const FsStatus status = fs_set_isa(kSets[(caller + round) % 3]);
         require(status == FS_OK || status == FS_INVALID_ARGUMENT, "set_isa");  // the machine may lack the set
         Written written(&oracle);
-        problem.run(load.team, written);
+        problem.run(load.team, &exchange, written);
         require(written.size() == oracle.size(), "fewer results than with one caller and one thread");
       }
     });
@@ -370,8 +208,8 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: fastsample_stress CALLERS TEAM ROUNDS   (each 1 or more)\n");
     return 2;
   }
-  stress<int32_t>(1, load);
-  stress<int64_t>(2, load);
+  run_at_once<int32_t>(1, load);
+  run_at_once<int64_t>(2, load);
   printf("fastsample_stress: %d callers, %d threads a call, %d rounds: every result as with one thread\n", load.callers,
          load.team, load.rounds);
   return 0;
