@@ -14,7 +14,7 @@ TIMEOUT_S = 600
 PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\n"
 
 # CALLERS TEAM ROUNDS. The thread sanitizer cannot see into an OpenMP library. With gcc the build brings one that it can
-# (csrc/tests/visible_openmp.cpp); with another compiler a call has one thread and the concurrency comes from the callers.
+# (csrc/tests/visible_openmp.cpp); with another compiler a call has one thread, and callers alone run at the same time.
 LOADS = {"address,undefined": ("3", "3", "1"), "thread": ("3", "3", "1")}
 
 

@@ -1,5 +1,6 @@
-// One pool for the process. A job is offered to so many workers; a worker takes an offer, runs, and reports back. A worker
-// without work looks for the next offer for a moment (the hops of a batch follow each other closely), then sleeps.
+// One pool for the process. A job is offered to so many workers; a worker takes an offer, runs, and reports back. A
+// worker without work looks for the next offer for a moment (the hops of a batch follow each other closely), then
+// sleeps.
 #include "worker_pool.h"
 
 #include <pthread.h>
@@ -8,6 +9,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace fs {
@@ -20,8 +22,8 @@ using Work = void (*)(void*, bool);
 class WorkerPool {
  public:
   void run(int threads, Work work, void* context) {
-    std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
-    if (threads <= 1 || !turn.owns_lock()) {
+    std::unique_lock<std::mutex> turn(turn_, std::defer_lock);
+    if (threads <= 1 || !turn.try_lock()) {  // in this order: work within work asks for one thread, in the caller too
       work(context, true);
       return;
     }
@@ -40,12 +42,19 @@ class WorkerPool {
  private:
   void offer(int workers, Work work, void* context) {
     const std::lock_guard<std::mutex> hold(mutex_);
-    for (; num_workers_ < workers; ++num_workers_) std::thread([this] { serve(); }).detach();
+    hire(workers);
     work_ = work;
     context_ = context;
     failure_ = nullptr;
     offers_.store(workers, std::memory_order_release);
     wake_.notify_all();
+  }
+
+  void hire(int workers) {
+    try {
+      for (; num_workers_ < workers; ++num_workers_) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {  // the system has no more threads: fewer come, or none
+    }
   }
 
   // Takes back what nobody took, and waits for those who work.

@@ -2,7 +2,7 @@
 //
 // A problem is a small drawn graph with everything the operators need. Its oracle is the bytes that all operators write
 // when one caller runs them with one thread. Then CALLERS threads run every problem ROUNDS times at once, each call
-// with TEAM OpenMP threads and with the instruction set changed underneath, and must write the same bytes. What is
+// with TEAM threads and with the instruction set changed underneath, and must write the same bytes. What is
 // sampled is checked against the graph as well (stress_sampling.h).
 #include <memory>
 #include <thread>
