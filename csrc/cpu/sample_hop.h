@@ -24,7 +24,7 @@
 
 namespace fs {
 
-constexpr int64_t kPrefetchAhead = 16;   // rows ahead whose offsets are requested
+constexpr int64_t kPrefetchAhead = 40;   // rows ahead whose offsets are requested
 constexpr int64_t kRowsPerThread = 512;  // below this many rows a second thread costs more than it brings
 constexpr int64_t kChunkRows = 256;      // rows that a thread samples before it looks for other work
 constexpr int64_t kRunRows = 8192;       // rows that a thread looks up before it looks for other work
@@ -126,10 +126,15 @@ inline void sum_offsets(int64_t num_rows, int64_t* offsets) {
   for (int64_t i = 0; i < num_rows; ++i) offsets[i + 1] += offsets[i];
 }
 
+// The calling thread's memory for what Relay keeps of its chunks.
+Buffer& thread_flags();
+
 // Samples chunks of rows in several threads; the caller relabels the chunks that are done, in order, and samples while
 // there is none. So relabelling costs no time of its own until the others sample faster than one can relabel.
 template <typename Id, typename Fill>
 class Relay {
+  using Flag = std::atomic<bool>;
+
  public:
   Relay(const HopTask<Id>& task, int64_t num_rows, Relabeling<Id>* ids, const Fill& fill)
       : task_(task),
@@ -137,7 +142,9 @@ class Relay {
         num_chunks_((num_rows + kChunkRows - 1) / kChunkRows),
         ids_(ids),
         fill_(fill),
-        sampled_(new std::atomic<bool>[static_cast<size_t>(num_chunks_)]()) {}
+        sampled_(thread_flags().require_array<Flag>(num_chunks_)) {
+    std::uninitialized_value_construct_n(sampled_, num_chunks_);
+  }
 
   void operator()(bool is_caller) {
     if (is_caller) {
@@ -160,13 +167,13 @@ class Relay {
       failed_.store(true, std::memory_order_release);  // nobody waits for this chunk
       throw;
     }
-    sampled_[static_cast<size_t>(chunk)].store(true, std::memory_order_release);
+    sampled_[chunk].store(true, std::memory_order_release);
     return true;
   }
 
   void relabel_all() {
     for (int64_t chunk = 0; chunk < num_chunks_ && ids_->bad < 0 && !failed_.load(std::memory_order_acquire);) {
-      if (sampled_[static_cast<size_t>(chunk)].load(std::memory_order_acquire)) {
+      if (sampled_[chunk].load(std::memory_order_acquire)) {
         relabel_edges(task_.neighbors, task_.offsets[first_row(chunk)], task_.offsets[first_row(chunk + 1)], ids_);
         ++chunk;
       } else if (!sample_one()) {
@@ -179,7 +186,7 @@ class Relay {
   int64_t num_rows_, num_chunks_;
   Relabeling<Id>* ids_;
   const Fill& fill_;
-  std::unique_ptr<std::atomic<bool>[]> sampled_;
+  Flag* sampled_;  // [num_chunks_]
   std::atomic<int64_t> next_{0};
   std::atomic<bool> failed_{false};
 };

@@ -20,6 +20,11 @@ __attribute__((noinline)) Buffer& thread_row_edges() {
   return row_edges;
 }
 
+__attribute__((noinline)) Buffer& thread_flags() {
+  static thread_local Buffer flags;
+  return flags;
+}
+
 FsStatus check_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec) {
   if (spec.num_threads < 1) {
     return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected at least 1", operation, spec.num_threads);
@@ -175,7 +180,8 @@ FsStatus fs_sample_many(const FsGraph* graph, const FsSampleSpec* spec, const vo
 
 int64_t fs_sampler_scratch_bytes(void) {
   return static_cast<int64_t>(fs::thread_table<int32_t>().bytes() + fs::thread_table<int64_t>().bytes() +
-                              fs::thread_row_edges().bytes() + fs::thread_sum_tree().bytes());
+                              fs::thread_row_edges().bytes() + fs::thread_sum_tree().bytes() +
+                              fs::thread_flags().bytes());
 }
 
 void fs_mini_batch_free(FsMiniBatch* batch) {

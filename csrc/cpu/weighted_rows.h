@@ -73,14 +73,13 @@ class WeightedRows {
   WeightedRows(const HopTask<Id>& task, const WeightTables<Weight>& tables) : task_(task), tables_(tables) {
     const int64_t spare = task.replace ? 0 : task.fanout / 4 + 1;  // draws beyond the fanout that repeats may cost
     num_blocks_ = static_cast<int32_t>((2 * (task.fanout + spare) + 3) / 4);
-    positions_.resize(static_cast<size_t>(std::max<int64_t>(1, task.fanout)));
   }
 
   // Rows begin .. end of at most kPipelinedFanout picks each.
   template <bool kRelabel>
   void run(int64_t begin, int64_t end, Relabeling<Id>* ids) {
-    std::vector<int64_t> memory(task_.edge_ids == nullptr ? static_cast<size_t>(kRing) : 0);
-    const PickRing ring = task_.edge_ids == nullptr ? PickRing{memory.data(), kRing - 1} : PickRing{task_.edge_ids, -1};
+    int64_t memory[kRing];
+    const PickRing ring = task_.edge_ids == nullptr ? PickRing{memory, kRing - 1} : PickRing{task_.edge_ids, -1};
     Pipeline<Id, kRelabel> pipeline(task_, ring, task_.offsets[begin], ids);
     int current = 0;
     prepare(begin, end, &groups_[0]);
@@ -98,17 +97,19 @@ class WeightedRows {
 
   // The same for rows of more picks, one at a time; without relabelling.
   void run_large(int64_t begin, int64_t end) {
+    std::vector<int64_t> positions;
     for (int64_t row = begin; row < end; ++row) {
       const RowEdges edges = task_.edges[row];
       const int64_t picks = task_.offsets[row + 1] - task_.offsets[row];
       if (takes_all_positive(row, picks)) {
-        positions_.resize(std::max(positions_.size(), static_cast<size_t>(edges.degree)));
-        list_positive(tables_.weights + edges.begin, edges.degree, positions_.data());
+        positions.resize(std::max(positions.size(), static_cast<size_t>(edges.degree)));
+        list_positive(tables_.weights + edges.begin, edges.degree, positions.data());
       } else {
+        positions.resize(std::max(positions.size(), static_cast<size_t>(task_.fanout)));
         NodeStream stream(task_.key, task_.graph.orig_id(task_.rows[row]));
-        draw_row(stream, edges);
+        draw_row(stream, edges, positions.data());
       }
-      read_picks(task_, row, positions_.data(), picks);
+      read_picks(task_, row, positions.data(), picks);
     }
   }
 
@@ -133,23 +134,24 @@ class WeightedRows {
     vector_kernels().stream_words(task_.key, group->nodes, 1, num_blocks_, group->words[0]);
     for (int lane = 0; lane < group->size; ++lane) {
       const RowEdges edges = task_.edges[group->rows[lane]];
-      for (int word = 0; word + 1 < 4 * num_blocks_; word += 2) {
-        const uint64_t slot = group->words[word][lane] * static_cast<uint64_t>(edges.degree) >> 32;
-        __builtin_prefetch(tables_.entries + edges.begin + slot);
+      for (int64_t draw = 0; draw < task_.fanout; ++draw) {
+        const uint64_t slot = group->words[2 * draw][lane] * static_cast<uint64_t>(edges.degree) >> 32;
+        __builtin_prefetch(tables_.entries + edges.begin + slot, 0, 2);
       }
     }
   }
 
   // Puts the picks of rows row .. group.end into the ring.
   void draw(int64_t row, const WeightedGroup& group, const PickRing& ring) {
+    int64_t positions[kPipelinedFanout];
     for (int lane = 0; row < group.end; ++row) {
       const RowEdges edges = task_.edges[row];
       const int64_t place = task_.offsets[row], picks = task_.offsets[row + 1] - place;
       if (lane < group.size && group.rows[lane] == row) {
         const NodeStream rest(task_.key, group.nodes[lane], static_cast<uint64_t>(num_blocks_));
         WordsAhead stream(&group.words[0][lane], 4 * num_blocks_, rest);
-        draw_row(stream, edges);
-        for (int64_t k = 0; k < picks; ++k) ring[place + k] = edges.begin + positions_[static_cast<size_t>(k)];
+        draw_row(stream, edges, positions);
+        for (int64_t k = 0; k < picks; ++k) ring[place + k] = edges.begin + positions[k];
         ++lane;
         continue;
       }
@@ -160,11 +162,10 @@ class WeightedRows {
     }
   }
 
-  // `fanout` picks of one row to positions_.
+  // `fanout` picks of one row.
   template <typename Stream>
-  void draw_row(Stream& stream, RowEdges edges) {
+  void draw_row(Stream& stream, RowEdges edges, int64_t* positions) {
     const WeightedRow<Weight> row = {tables_.weights + edges.begin, tables_.entries + edges.begin, edges.degree};
-    int64_t* positions = positions_.data();
     if (task_.replace) {
       pick_weighted_with_replacement(stream, row.table, row.degree, task_.fanout, positions);
       return;
@@ -185,7 +186,6 @@ class WeightedRows {
   const HopTask<Id>& task_;
   const WeightTables<Weight>& tables_;
   int32_t num_blocks_;
-  std::vector<int64_t> positions_;
   TakenSet taken_;
   WeightedGroup groups_[2];
 };

@@ -65,6 +65,7 @@ def _alias_tables_cpu(indptr: Tensor, weights: Tensor, num_threads: int) -> tupl
     weights = checks.vector("weights", weights, WEIGHT_DTYPES, int(indptr[-1]))
     num_rows, num_edges = indptr.numel() - 1, weights.numel()
     table = torch.empty(num_edges, 2, dtype=torch.int32)
+    library.advise_huge_pages(table)  # draws read it at random
     num_positive = torch.empty(num_rows, dtype=torch.int64)
     edges = library.EdgeWeights(
         indptr.data_ptr(), weights.data_ptr(), num_rows, num_edges, library.type_code(weights), num_threads
