@@ -202,6 +202,33 @@ FS_API FsStatus fs_aggregate_backward(const FsAggregation* spec, const void* x, 
                                       const void* grad_out, int64_t grad_stride, void* out_grad_x,
                                       void* out_grad_weights);
 
+/* ---- partitioning ---- */
+typedef enum { FS_LDG = 0, FS_FENNEL = 1 } FsStreamScore;
+#define FS_STREAM_LIMITS 10 /* nodes, in-edges, and nodes of each of 8 kinds */
+
+typedef struct {
+  const int64_t* indptr;     /* [num_nodes + 1] */
+  const void* indices;       /* [num_edges] neighbours, id_type */
+  const int64_t* order;      /* [num_nodes] the nodes in the order in which they come, or NULL: ascending */
+  const int64_t* in_edges;   /* [num_nodes] in-edges of each node, or NULL: the lengths of the rows */
+  const uint8_t* kinds;      /* [num_nodes] bit k: the node is of kind k; or NULL: of none */
+  const int64_t* capacities; /* [FS_STREAM_LIMITS] most of each that a part may hold; INT64_MAX: any number */
+  int64_t num_nodes, num_edges;
+  int32_t num_parts;
+  int32_t id_type;
+  int32_t score;     /* FsStreamScore */
+  double alpha;      /* of FS_FENNEL */
+  uint64_t rng_seed; /* decides between parts that are equal in everything else */
+} FsStream;
+
+/* One pass over the nodes. parts [num_nodes]: on entry the part of each node or -1, on return the part of each. A node
+ * leaves its part and takes, of the parts that have room for it, the one of highest score; of equals the least full,
+ * then the first, counting from a part drawn from (rng_seed, node) by Philox. Where no part has room it takes the one
+ * that is exceeded least. A part's fill is its largest load as a share of the capacity. With n = neighbours in the
+ * part: LDG n * (1 - fill), Fennel n - alpha * 1.5 * sqrt(fill * capacities[0]). Cost: O(num_edges + num_nodes *
+ * num_parts). */
+FS_API FsStatus fs_stream_partition(const FsStream* spec, int32_t* parts);
+
 /* ---- activation fused with dropout ---- */
 typedef struct {
   const int64_t* node_ids; /* [num_rows] original node ids: the mask's key */

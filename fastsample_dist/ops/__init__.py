@@ -14,6 +14,7 @@ from fastsample_dist.ops import fake
 from fastsample_dist.ops import gather_rows as _gather_rows
 from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
+from fastsample_dist.ops import stream_partition as _stream_partition
 from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
 from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
@@ -24,6 +25,7 @@ from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
 from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
+from fastsample_dist.ops.stream_partition import StreamRule, stream_partition
 
 __all__ = [
     "TAKE_ALL",
@@ -33,6 +35,7 @@ __all__ = [
     "SampleSpec",
     "SampledHops",
     "SamplingGraph",
+    "StreamRule",
     "act_dropout",
     "advise_huge_pages",
     "aggregate",
@@ -48,6 +51,7 @@ __all__ = [
     "sample_neighbors",
     "sampler_scratch_bytes",
     "set_isa",
+    "stream_partition",
 ]
 
 _NAMESPACE = "fastsample"
@@ -55,7 +59,8 @@ _NAMESPACE = "fastsample"
 
 def _register() -> torch.library.Library:
     definitions = torch.library.Library(_NAMESPACE, "DEF")
-    for module in (_sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer):
+    modules = (_sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer)
+    for module in (*modules, _stream_partition):
         for name, (schema, kernel) in module.SCHEMAS.items():
             definitions.define(name + schema)
             definitions.impl(name, kernel, "CPU")

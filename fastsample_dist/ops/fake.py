@@ -62,6 +62,11 @@ def bucket_by_part(ids: Tensor, part_ranges: Tensor) -> tuple[Tensor, Tensor, Te
     return torch.empty_like(ids), part_ranges.new_empty((num_parts,)), part_ranges.new_empty(ids.shape)
 
 
+def stream_partition(indptr: Tensor, indices: Tensor, parts: Tensor, *_: object) -> Tensor:
+    """A part per node."""
+    return torch.empty_like(parts)
+
+
 def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
     """One row per id."""
     return rows.new_empty((ids.shape[0], *rows.shape[1:]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
 import torch
@@ -139,6 +139,26 @@ class Aggregation(Structure):
     )
 
 
+class Stream(Structure):
+    """FsStream."""
+
+    _fields_ = (
+        ("indptr", c_void_p),
+        ("indices", c_void_p),
+        ("order", c_void_p),
+        ("in_edges", c_void_p),
+        ("kinds", c_void_p),
+        ("capacities", c_void_p),
+        ("num_nodes", c_int64),
+        ("num_edges", c_int64),
+        ("num_parts", c_int32),
+        ("id_type", c_int32),
+        ("score", c_int32),
+        ("alpha", c_double),
+        ("rng_seed", c_uint64),
+    )
+
+
 class ActDropout(Structure):
     """FsActDropout."""
 
@@ -171,6 +191,7 @@ _PROTOTYPES = {
     "fs_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int32),
     "fs_merge_rows": (POINTER(RowPair), c_void_p, c_int64, c_int32, c_void_p, c_int32),
     "fs_bucket_by_part": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
+    "fs_stream_partition": (POINTER(Stream), c_void_p),
     "fs_aggregate": (POINTER(Aggregation), c_void_p, c_void_p, c_int64, c_void_p),
     "fs_aggregate_backward": (
         POINTER(Aggregation), c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p,

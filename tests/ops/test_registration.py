@@ -21,6 +21,10 @@ CASES = {
     "alias_tables": (torch.tensor([0, 2, 2, 5]), torch.rand(5), 1),
     "compact": (torch.tensor([4, 2]), torch.tensor([9, 2, 9])),
     "bucket_by_part": (torch.tensor([4, 2, 8]), torch.tensor([0, 5, 10])),
+    "stream_partition": (
+        GRAPH.indptr, GRAPH.indices, torch.full((GRAPH.indptr.numel() - 1,), -1, dtype=torch.int32), [None] * 3,
+        torch.full((10,), 99), 3, "ldg", 0.0, 1,
+    ),
     "gather_rows": (torch.rand(5, 3), torch.tensor([4, 0])),
     "merge_rows": (torch.rand(5, 3), torch.rand(2, 3), torch.tensor([4, -1]), torch.float32),
     "aggregate": (INDPTR, INDICES, _x(11, 6), _x(25, 2), "mean"),

@@ -12,6 +12,7 @@ from fastsample_dist.ops.reference.layers import (
     dropout_factors,
     sage_layer,
 )
+from fastsample_dist.ops.reference.partitioning import stream_partition
 from fastsample_dist.ops.reference.probabilities import (
     inclusion_moments,
     inclusion_probabilities,
@@ -57,5 +58,6 @@ __all__ = [
     "sample_mfg",
     "sample_neighbors",
     "stage_key",
+    "stream_partition",
     "weighted_pick",
 ]
