@@ -25,16 +25,19 @@ from torch import Tensor
 
 from fastsample_dist import NeighborSampler, ops
 from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.small_batches import measure_small
 from fastsample_dist.bench.touch import Prefetch, TouchLimit, huge_page_bytes
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.interop import dgl as dgl_peer
 from fastsample_dist.ops import SampleSpec
 
 OURS, OURS_MANY = "fastsample_dist", "sample_many"
+OURS_UNIFORM = "ours uniform"  # beside another method
 BASELINES = ("dgl", "dgl-unfused")
 METHODS = ("uniform", "weighted", "labor")
 MIN_BATCHES = 20  # fewer give no tenth and ninetieth percentile worth printing
 TURN_BATCHES = 4  # warm caches for three of four batches, as in a loop of one's own
+MANY_THREADS = 8  # a small batch must not pay for threads that it does not need
 LEAST_READS = 1 << 18  # of a measurement of the limit
 
 
@@ -54,6 +57,7 @@ class SamplingOptions:
       replace: draw with replacement.
       baselines: peers, of BASELINES.
       limit: measure the touch limit.
+      small: time batches of few seeds too.
     Raises:
       ValueError: values that do not go together, or that SampleSpec refuses.
     """
@@ -69,6 +73,7 @@ class SamplingOptions:
     replace: bool = False
     baselines: tuple[str, ...] = ()
     limit: bool = False
+    small: bool = False
 
     def __post_init__(self) -> None:
         if self.batches < MIN_BATCHES:
@@ -84,6 +89,11 @@ class SamplingOptions:
             fanouts=tuple(fanouts), replace=self.replace, rng_seed=self.rng_seed, num_threads=threads,
             method=self.method,
         )  # fmt: skip
+
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """What our sampler is compared with: the peers, and our own uniform sampling where it draws otherwise."""
+        return self.baselines if self.method == "uniform" else (*self.baselines, OURS_UNIFORM)
 
 
 @dataclass(frozen=True)
@@ -226,12 +236,22 @@ def measure(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Ca
                 say(f"sampling {','.join(map(str, fanouts))} with {threads} thread(s)")
                 sampler = our_sampler(graph, options.spec(fanouts, threads))
                 peers = [_dgl_contestant(name, peers_graph, fanouts, threads, options) for name in options.baselines]
+                if OURS_UNIFORM in options.rivals:
+                    uniform = our_sampler(graph, dataclasses.replace(sampler.spec, method="uniform"))
+                    peers.append(Contestant(OURS_UNIFORM, uniform.sample, lambda batch: batch.num_edges))
                 limit_threads = sorted({1, threads}) if options.limit else []
                 figures = _measure_one(graph, sampler, peers, batches, limit_threads)
                 runs.append({"fanouts": list(fanouts), "threads": threads, **figures})
     finally:
         torch.set_num_threads(before)
     return runs
+
+
+def measure_few_seeds(graph: CSCGraph, batches: Batches, options: SamplingOptions) -> list[dict]:
+    """Batches of few seeds, with one thread and with MANY_THREADS; see `measure_small`."""
+    samplers = {threads: our_sampler(graph, options.spec(options.fanouts[0], threads)) for threads in (1, MANY_THREADS)}
+    with _steady():
+        return measure_small(samplers, batches.timed)
 
 
 def _measure_one(

@@ -43,6 +43,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--threads", type=cl.counts, default=(1,), help="numbers of threads, for every sampler (default: 1)")
     add("--baseline", choices=BASELINES, action="append", default=[], help="a peer to run beside; may be repeated")
     add("--limit", action="store_true", help="measure the touch limit too")
+    add("--small", action="store_true", help="time batches of 0, 1, 10 and 100 seeds too: what a call itself costs")
     add("--verify", action="store_true", help="compare with the oracle first; exit 1 where anything differs")
     add("--batches", type=cl.count, default=MIN_BATCHES, help=f"timed ones, at least {MIN_BATCHES} (the default)")
     add("--warmup", type=cl.count, default=5, metavar="N", help="batches before them (default: %(default)s)")
@@ -89,6 +90,9 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
     console.print(sampling_report.rates_table(runs, options))
     if options.limit:
         console.print(sampling_report.limits_table(runs))
+    if options.small:
+        results["small"] = sampling.measure_few_seeds(graph, batches, options)
+        console.print(sampling_report.small_table(results["small"], options))
     _print(console, sampling_report.summary_lines(runs, ratios))
     return 0, {**results, "runs": runs, "ratios": ratios}
 
@@ -98,7 +102,7 @@ def _options(args: argparse.Namespace, work: Path) -> SamplingOptions:
         source=GraphSource(args.graph, work), fanouts=tuple(dict.fromkeys(args.fanouts or [(15, 10, 5)])),
         threads=tuple(dict.fromkeys(args.threads)), batch_size=args.batch_size, batches=args.batches,
         warmup=args.warmup, rng_seed=args.seed, method=args.method, replace=args.replace,
-        baselines=tuple(dict.fromkeys(args.baseline)), limit=args.limit,
+        baselines=tuple(dict.fromkeys(args.baseline)), limit=args.limit, small=args.small,
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def rates_table(runs: Sequence[dict], options: SamplingOptions) -> Table:
     table.add_column("sampler")
     for column in ("median", "p10", "p90", "edges/batch", "cores used"):
         table.add_column(column, justify="right")
-    for baseline in options.baselines:
+    for baseline in options.rivals:
         table.add_column(f"/ {baseline}", justify="right")
     if options.limit:
         table.add_column("of limit", justify="right")
@@ -51,7 +51,7 @@ def rates_table(runs: Sequence[dict], options: SamplingOptions) -> Table:
         for entry in run["samplers"]:
             cells = [_millions(entry[name]) for name in ("median", "p10", "p90")]
             cells += [f"{entry['edges_per_batch']:,.0f}", f"{entry['cores_used']:.2f}"]
-            cells += [f"{entry['ratios'][name]:.2f}x" if name in entry["ratios"] else "-" for name in options.baselines]
+            cells += [f"{entry['ratios'][name]:.2f}x" if name in entry["ratios"] else "-" for name in options.rivals]
             if options.limit:
                 cells.append(f"{entry['of_limit']:.2f}")
             table.add_row(_name(run), str(run["threads"]), entry["sampler"], *cells)
@@ -71,6 +71,17 @@ def limits_table(runs: Sequence[dict]) -> Table:
                 f"{1e9 / limit['median']:.1f}", _megabytes(limit["table_bytes"]),
                 f"{limit['ahead']} ahead, level {limit['level']}",
             )  # fmt: skip
+    return table
+
+
+def small_table(found: Sequence[dict], options: SamplingOptions) -> Table:
+    """Batches of few seeds."""
+    table = Table(title=f"batches of few seeds, fanouts {','.join(map(str, options.fanouts[0]))} (medians, us)")
+    for column in ("seeds", "threads", "edges", "whole call", "in the core", "besides"):
+        table.add_column(column, justify="right")
+    for entry in found:
+        times = (f"{1e6 * entry[name]:.1f}" for name in ("call_s", "core_s", "overhead_s"))
+        table.add_row(str(entry["seeds"]), str(entry["threads"]), f"{entry['edges']:,.0f}", *times)
     return table
 
 
