@@ -147,6 +147,26 @@ def test_the_family_is_verified(graph_path, capsys, how):
     assert "verify: passed" in printed.out
 
 
+@pytest.mark.parametrize("method", ["weighted", "labor"])
+def test_another_method_is_compared_with_our_uniform_sampling(graph_path, tmp_path, capsys, method):
+    file = tmp_path / "out.json"
+    status, printed = run(capsys, "--graph", graph_path, *SMALL, "--fanouts", "4,3", "--method", method, "--json", file)
+    assert status == 0 and "/ ours uniform" in printed.out
+    ours, _, uniform = json.loads(file.read_text())["runs"][0]["samplers"]
+    assert uniform["sampler"] == "ours uniform"
+    assert ours["ratios"]["ours uniform"] == pytest.approx(ours["median"] / uniform["median"])
+
+
+def test_batches_of_few_seeds_are_timed_with_one_thread_and_with_many(graph_path, tmp_path, capsys):
+    file = tmp_path / "out.json"
+    status, printed = run(capsys, "--graph", graph_path, *SMALL, "--fanouts", "4,3", "--small", "--json", file)
+    assert status == 0 and "batches of few seeds" in printed.out
+    small = json.loads(file.read_text())["small"]
+    assert [(entry["seeds"], entry["threads"]) for entry in small] == [(n, t) for n in (0, 1, 10) for t in (1, 8)]
+    assert all(0 < entry["core_s"] < entry["call_s"] for entry in small)
+    assert [entry["edges"] == 0 for entry in small] == [True, True, False, False, False, False]
+
+
 def test_help_lists_both_commands(capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["--help"])
