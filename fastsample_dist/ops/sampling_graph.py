@@ -2,6 +2,11 @@
 
 The operators of sample_mfg.py make one per call; a sampler keeps one. What the core returns is its own memory: the
 tensors are views of it, without a copy, and the last of them to go gives it back for the next batch.
+
+Memory of the core, besides the batches themselves: every thread that samples keeps scratch, at most 22 bytes (int32
+ids; 43 with int64) per distinct node of its largest batch and 16 bytes per destination of its largest hop
+(`ops.sampler_scratch_bytes()` says how much); weighted draws add 16 to 32 bytes per in-edge of the longest row whose
+weight lies in so few edges that alias draws give up. Of freed batches up to 256 MiB are kept for the next ones.
 """
 
 from __future__ import annotations
