@@ -328,20 +328,23 @@ class Samplers {
     }
   }
 
-  // Two batches of several are refused: nothing comes back, and the line is that of the first.
+  // Half of the batches are refused: nothing comes back, and the line is that of the first, however many fail at once.
   void refuse_many(int32_t num_threads) const {
-    const Id repeated[] = {8, 9, 1, 8}, outside[] = {static_cast<Id>(kNodes + 3)};
-    ManySeeds many = many_seeds();
-    many.seeds[2] = repeated;
-    many.counts[2] = 4;
-    many.seeds[4] = outside;
-    many.counts[4] = 1;
+    constexpr int64_t kBatches = 24;
+    const Id first[] = {8, 9, 1, 8};
+    std::vector<Id> later = seeds_;
+    later.push_back(seeds_[0]);
+    ManySeeds many;
+    for (int64_t b = 0; b < kBatches; ++b) {
+      many.seeds.push_back(b == 1 ? first : b % 2 == 1 ? later.data() : seeds_.data());
+      many.counts.push_back(b == 1 ? 4 : b % 2 == 1 ? kSeeds + 1 : 50);
+    }
     for (const Draw& draw : kDraws) {
       const FsGraph view = graph_.view(draw);
       const FsSampleSpec how = spec(draw, num_threads);
       FsMiniBatch unset;
-      std::vector<FsMiniBatch*> batches(many.counts.size(), &unset);
-      refused(fs_sample_many(&view, &how, many.seeds.data(), many.counts.data(), many.size(), batches.data()),
+      std::vector<FsMiniBatch*> batches(kBatches, &unset);
+      refused(fs_sample_many(&view, &how, many.seeds.data(), many.counts.data(), kBatches, batches.data()),
               "positions 0 and 3");
       for (const FsMiniBatch* batch : batches) require(batch == nullptr, "a refused call handed out a mini-batch");
     }
