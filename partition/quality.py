@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fastsample_dist.graph.npy_files import row_chunks
+from fastsample_dist.graph.npy_files import drop_pages, open_npy, row_chunks
 from fastsample_dist.graph.storage import (
     Manifest,
     load_part,
@@ -114,7 +114,7 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
       ValueError: a file is missing, truncated or does not fit (by name).
     """
     graph = load_topology(path, manifest)
-    indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
+    indptr, indices = graph.indptr.numpy(), open_npy(Path(path) / "topology/indices.npy")
     parts = []
     for part in range(manifest.num_parts):
         lo, hi = manifest.part_ranges[part : part + 2]
@@ -126,6 +126,7 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
             remote = chunk[(chunk < lo) | (chunk >= hi)]
             is_halo[remote] = True
             cut += len(remote)
+            drop_pages(indices)
         splits = load_part(path, manifest, part).splits
         parts.append(
             PartQuality(

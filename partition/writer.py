@@ -3,25 +3,28 @@
 New ids: sort the nodes by (part, original id). Part p then owns one range of ids, and inside a part the order of
 original ids survives. Row v of the topology is the old row of orig_ids[v], its sources renamed but not re-sorted: the
 old rows ascend by original id, and that is the canonical order. Rows are renamed and written in chunks, so memory
-for the new topology is never needed.
+for the new topology is never needed; feature rows go from the input to their part in chunks too. Files that the
+writer has already (a run that goes on after a kill) are left as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.npy_files import row_chunks
 from fastsample_dist.graph.storage import PartitionWriter
-from partition.adjacency import edge_chunks, row_positions
+from partition.adjacency import edge_chunks
+from partition.external.csc import StoredTopology
+from partition.external.rows import FeatureRows, TopologyRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +73,28 @@ class Origin:
     stats: dict[str, Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """How to write.
+
+    Attributes:
+      feature_dtype: "keep", or the type that features are converted to (see external/rows.py).
+      chunk_edges: edges to rename at a time; None: adjacency.CHUNK_EDGES.
+      on_bytes: called with the number of bytes of features and topology written since its last call.
+    """
+
+    feature_dtype: str = "keep"
+    chunk_edges: int | None = None
+    on_bytes: Callable[[int], None] = lambda count: None
+
+
 def write_partition(
     writer: PartitionWriter,
     raw: RawGraph,
-    topology: CSCGraph,
+    topology: CSCGraph | StoredTopology,
     labelling: Relabelling,
     origin: Origin,
-    *,
-    on_bytes: Callable[[int], None] = lambda count: None,
+    options: WriteOptions | None = None,
 ) -> Manifest:
     """Write a whole partition and publish it.
 
@@ -87,24 +104,26 @@ def write_partition(
       topology: of the whole graph, original ids.
       labelling: new ids.
       origin: for the manifest.
-      on_bytes: called with the number of bytes of features and topology written since its last call.
+      options: how to write.
     Returns:
       The manifest.
     Raises:
+      ValueError: a feature that the type asked for cannot hold.
       OSError: the disk refuses.
     """
-    _write_topology(writer, topology, labelling, on_bytes)
+    options = options or WriteOptions()
+    features = None if raw.features is None else FeatureRows(raw.features, options.feature_dtype)
+    _write_topology(writer, topology, labelling, options)
     for part in range(labelling.num_parts):
-        _write_part(writer, raw, labelling, part, on_bytes)
-    features = raw.features
+        _write_part(writer, raw, labelling, part, options)
     return writer.finish(
         name=raw.name,
         num_nodes=raw.num_nodes,
         num_edges=topology.num_edges,
         num_parts=labelling.num_parts,
         part_ranges=tuple(labelling.part_ranges.tolist()),
-        feature_dim=None if features is None else features.shape[1],
-        feature_dtype=None if features is None else features.dtype.name,
+        feature_dim=None if features is None else features.dim,
+        feature_dtype=None if features is None else features.stored_as,
         num_classes=raw.num_classes,
         method=origin.method,
         seed=origin.seed,
@@ -113,50 +132,59 @@ def write_partition(
     )
 
 
-def bytes_to_write(raw: RawGraph, topology: CSCGraph) -> int:
+def bytes_to_write(raw: RawGraph, topology: CSCGraph | StoredTopology, feature_dtype: str = "keep") -> int:
     """What `on_bytes` of `write_partition` adds up to."""
-    edge_bytes = topology.indices.element_size()
-    if topology.weights is not None:
-        edge_bytes += topology.weights.element_size()
-    return topology.num_edges * edge_bytes + (0 if raw.features is None else raw.features.nbytes)
+    rows = TopologyRows(topology)
+    edge_bytes = rows.dtype("indices").itemsize + (rows.dtype("weights").itemsize if rows.has_weights else 0)
+    feature_bytes = 0
+    if raw.features is not None:
+        feature_bytes = raw.features.size * FeatureRows(raw.features, feature_dtype).dtype.itemsize
+    return topology.num_edges * edge_bytes + feature_bytes
 
 
 def _write_topology(
-    writer: PartitionWriter, topology: CSCGraph, labelling: Relabelling, on_bytes: Callable[[int], None]
+    writer: PartitionWriter, topology: CSCGraph | StoredTopology, labelling: Relabelling, options: WriteOptions
 ) -> None:
-    old_indptr, indices = topology.indptr.numpy(), topology.indices.numpy()
-    degrees = np.diff(old_indptr)[labelling.orig_ids]
-    indptr = np.zeros(len(old_indptr), dtype=np.int64)
-    np.cumsum(degrees, out=indptr[1:])
-    writer.write("topology/indptr.npy", indptr)
-    writer.write("topology/orig_ids.npy", labelling.orig_ids)
-    columns = {"indices": (labelling.new_ids.dtype, lambda positions: labelling.new_ids[indices[positions]])}
-    if topology.weights is not None:
-        weights = topology.weights.numpy()
-        columns["weights"] = (weights.dtype, lambda positions: weights[positions])
-    for name, (dtype, values) in columns.items():
-        with writer.open(f"topology/{name}.npy", dtype, (topology.num_edges,)) as file:
-            for lo, hi in edge_chunks(degrees):
-                positions, _ = row_positions(old_indptr, labelling.orig_ids[lo:hi])
-                file.append(values(positions))
-                on_bytes(len(positions) * dtype.itemsize)
+    num_edges, new_ids = topology.num_edges, torch.from_numpy(labelling.new_ids)
+    with TopologyRows(topology) as rows:
+        degrees = np.diff(rows.indptr)[labelling.orig_ids]
+        if "topology/indptr.npy" not in writer.files:
+            writer.write("topology/indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degrees)]))
+        if "topology/orig_ids.npy" not in writer.files:
+            writer.write("topology/orig_ids.npy", labelling.orig_ids)
+        for name in ("indices", "weights") if rows.has_weights else ("indices",):
+            dtype = labelling.new_ids.dtype if name == "indices" else rows.dtype(name)
+            if f"topology/{name}.npy" in writer.files:
+                options.on_bytes(num_edges * dtype.itemsize)
+                continue
+            with writer.open(f"topology/{name}.npy", dtype, (num_edges,)) as file:
+                for lo, hi in edge_chunks(degrees, options.chunk_edges):
+                    values = rows.read(name, labelling.orig_ids[lo:hi])
+                    if name == "indices":
+                        values = ops.gather_rows(new_ids, torch.from_numpy(values)).numpy()
+                    file.append(values)
+                    options.on_bytes(values.nbytes)
 
 
 def _write_part(
-    writer: PartitionWriter, raw: RawGraph, labelling: Relabelling, part: int, on_bytes: Callable[[int], None]
+    writer: PartitionWriter, raw: RawGraph, labelling: Relabelling, part: int, options: WriteOptions
 ) -> None:
     lo, hi = labelling.part_ranges[part : part + 2].tolist()
     owned = labelling.orig_ids[lo:hi]
-    folder = Path(f"part-{part}")
+    folder = f"part-{part}"
     if raw.features is not None:
-        dtype = raw.features.dtype
-        row_bytes = raw.features.shape[1] * dtype.itemsize
-        with writer.open(f"{folder}/features.npy", dtype, (hi - lo, raw.features.shape[1])) as file:
-            for start, stop in row_chunks(hi - lo, row_bytes):
-                file.append(raw.features[owned[start:stop]])
-                on_bytes((stop - start) * row_bytes)
-    if raw.labels is not None:
+        with FeatureRows(raw.features, options.feature_dtype) as features:
+            row_bytes = features.dim * features.dtype.itemsize
+            if f"{folder}/features.npy" in writer.files:
+                options.on_bytes((hi - lo) * row_bytes)
+            else:
+                with writer.open(f"{folder}/features.npy", features.dtype, (hi - lo, features.dim)) as file:
+                    for start, stop in row_chunks(hi - lo, row_bytes):
+                        file.append(features.read(owned[start:stop]))
+                        options.on_bytes((stop - start) * row_bytes)
+    if raw.labels is not None and f"{folder}/labels.npy" not in writer.files:
         writer.write(f"{folder}/labels.npy", raw.labels[owned].astype(np.int64))
     for split, ids in raw.splits.items():
-        new_ids = labelling.new_ids[ids].astype(np.int64)
-        writer.write(f"{folder}/{split}.npy", np.sort(new_ids[(new_ids >= lo) & (new_ids < hi)]))
+        if f"{folder}/{split}.npy" not in writer.files:
+            new_ids = labelling.new_ids[ids].astype(np.int64)
+            writer.write(f"{folder}/{split}.npy", np.sort(new_ids[(new_ids >= lo) & (new_ids < hi)]))

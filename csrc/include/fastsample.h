@@ -178,6 +178,46 @@ FS_API FsStatus fs_merge_rows(const FsRowPair* pair, const int64_t* places, int6
 FS_API FsStatus fs_bucket_by_part(int32_t id_type, const void* ids, int64_t num_ids, const int64_t* part_ranges,
                                   int64_t num_parts, void* out_ids, int64_t* out_counts, int64_t* out_places);
 
+/* ---- sorting edges that do not fit into memory (partition/external) ---- */
+/* A piece of an edge list. */
+typedef struct {
+  const void* src;              /* [num_edges] id_type */
+  const void* dst;              /* [num_edges] id_type */
+  const void* weights;          /* [num_edges] weight_type, or NULL */
+  int64_t num_edges, num_nodes; /* num_nodes < 2^32 */
+  int64_t first_edge;           /* position of the piece in the list, for messages */
+  int32_t id_type;
+  int32_t weight_type; /* FS_FLOAT32 or FS_FLOAT64 */
+  int32_t undirected;  /* not 0: an edge counts for both of its ends, a self-loop once */
+} FsEdgeList;
+
+/* degrees [num_nodes]: adds the number of edges into each node. Refuses ids outside 0 .. num_nodes - 1. */
+FS_API FsStatus fs_edge_degrees(const FsEdgeList* edges, int64_t* degrees);
+/* Group edges by ranges of destinations: bucket b has the nodes bounds[b] .. bounds[b + 1] - 1, bounds [num_buckets +
+ * 1], at most 2^15 buckets. out_keys [num_edges, or twice as many if undirected]: destination << 32 | source, bucket by
+ * bucket, listing order inside a bucket; out_weights like out_keys, or NULL; out_counts [num_buckets]. */
+FS_API FsStatus fs_group_edges(const FsEdgeList* edges, const int64_t* bounds, int64_t num_buckets, uint64_t* out_keys,
+                               void* out_weights, int64_t* out_counts);
+
+/* All edges of a range of destinations. */
+typedef struct {
+  uint64_t* keys; /* [num_edges] as of fs_group_edges; the sources take their place, id_type */
+  void* weights;  /* [num_edges] weight_type, sorted in place; or NULL */
+  int64_t num_edges, first_row, num_rows;
+  int32_t id_type;
+  int32_t weight_type;
+  int32_t merge; /* not 0: of edges with equal ends the first stays */
+  int32_t num_threads;
+} FsEdgeBucket;
+/* Sort by (destination, source), equal edges by weight; with merge, of equal edges the first alone. out_degrees
+ * [num_rows]; *out_num_edges is their sum. Scratch: 4 bytes per edge, with weights 8 (FS_FLOAT32) or 16, and half of
+ * that for the longest row; 8 bytes per row. */
+FS_API FsStatus fs_sort_edges(const FsEdgeBucket* bucket, int64_t* out_degrees, int64_t* out_num_edges);
+
+/* Read num_ranges pieces of an open file, begins [num_ranges] and sizes [num_ranges] in bytes, one behind the other
+ * into out. Fastest when begins ascend. */
+FS_API FsStatus fs_read_ranges(int32_t fd, const int64_t* begins, const int64_t* sizes, int64_t num_ranges, void* out);
+
 /* ---- aggregation over the in-edges of an MFG ---- */
 typedef struct {
   const int64_t* indptr; /* [num_dst + 1] */

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.graph.npy_files import open_npy, row_chunks
+from fastsample_dist.graph.npy_files import drop_pages, open_npy, row_chunks
 from fastsample_dist.graph.storage import FEATURE_DTYPES, SPLITS
 
 logger = logging.getLogger(__name__)
@@ -209,6 +209,7 @@ def _check_weights(where: str, weights: np.ndarray, num_edges: int) -> None:
         raise ValueError(f"{where} is {weights.dtype}; expected numbers.")
     for lo, hi in row_chunks(num_edges, weights.itemsize):
         bad = ~np.isfinite(weights[lo:hi])
+        drop_pages(weights)
         if bad.any():
             position = lo + int(bad.argmax())
             raise ValueError(
@@ -237,6 +238,7 @@ def _count_nonfinite(where: str, features: np.ndarray) -> int:
             nans += chunk_nans
             infs += int((~finite).sum()) - chunk_nans
             rows += int((~finite.all(axis=1)).sum())
+        drop_pages(features)
     if rows:
         logger.warning(
             "%s holds %d NaN and %d infinite values in %d rows, expected finite ones; going on, "
@@ -312,13 +314,17 @@ def _check_integer(where: str, values: np.ndarray) -> None:
 
 
 def _first_outside(values: np.ndarray, low: int, end: int) -> int | None:
-    """Position of the first value outside low .. end - 1, or None. Reads all values at least once."""
-    if values.size == 0 or (int(values.min()) >= low and int(values.max()) < end):
-        return None
-    outside = values >= end
-    if values.dtype.kind == "i":
-        outside |= values < low
-    return int(outside.argmax())
+    """Position of the first value outside low .. end - 1, or None."""
+    for first, last in row_chunks(len(values), values.itemsize):
+        chunk = values[first:last]
+        inside = int(chunk.min()) >= low and int(chunk.max()) < end
+        if not inside:
+            outside = chunk >= end
+            if values.dtype.kind == "i":
+                outside |= chunk < low
+            return first + int(outside.argmax())
+        drop_pages(values)
+    return None
 
 
 def _signed(ids: np.ndarray) -> np.ndarray:

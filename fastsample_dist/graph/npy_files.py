@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,17 @@ def row_chunks(num_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
     step = max(1, CHUNK_BYTES // max(1, row_bytes))
     for lo in range(0, num_rows, step):
         yield lo, min(num_rows, lo + step)
+
+
+def drop_pages(array: np.ndarray) -> None:
+    """Take a mapped file's pages out of this process's memory; they come back from the file when touched.
+
+    What goes through a large file calls it after each chunk, so that resident memory stays at a chunk. Writes into a
+    copy-on-write map are lost. Does nothing to other arrays.
+    """
+    mapped = getattr(array, "_mmap", None) if isinstance(array, np.memmap) else None
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def sync_directory(path: Path) -> None:

@@ -177,6 +177,38 @@ class ActDropout(Structure):
     )
 
 
+class EdgeList(Structure):
+    """FsEdgeList."""
+
+    _fields_ = (
+        ("src", c_void_p),
+        ("dst", c_void_p),
+        ("weights", c_void_p),
+        ("num_edges", c_int64),
+        ("num_nodes", c_int64),
+        ("first_edge", c_int64),
+        ("id_type", c_int32),
+        ("weight_type", c_int32),
+        ("undirected", c_int32),
+    )
+
+
+class EdgeBucket(Structure):
+    """FsEdgeBucket."""
+
+    _fields_ = (
+        ("keys", c_void_p),
+        ("weights", c_void_p),
+        ("num_edges", c_int64),
+        ("first_row", c_int64),
+        ("num_rows", c_int64),
+        ("id_type", c_int32),
+        ("weight_type", c_int32),
+        ("merge", c_int32),
+        ("num_threads", c_int32),
+    )
+
+
 _PROTOTYPES = {
     "fs_sample_mfg": (POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, POINTER(POINTER(MiniBatchMemory))),
     "fs_sample_many": (
@@ -198,6 +230,10 @@ _PROTOTYPES = {
     ),
     "fs_act_dropout": (POINTER(ActDropout), c_void_p, c_void_p),
     "fs_act_dropout_backward": (POINTER(ActDropout), c_void_p, c_void_p, c_void_p),
+    "fs_edge_degrees": (POINTER(EdgeList), c_void_p),
+    "fs_group_edges": (POINTER(EdgeList), c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
+    "fs_sort_edges": (POINTER(EdgeBucket), c_void_p, POINTER(c_int64)),
+    "fs_read_ranges": (c_int32, c_void_p, c_void_p, c_int64, c_void_p),
     "fs_set_isa": (c_char_p,),
     "fs_random_reads": (c_void_p, POINTER(c_uint64)),  # FsRandomReads is bench/touch.py's
 }  # fmt: skip

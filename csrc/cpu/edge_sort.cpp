@@ -1,0 +1,251 @@
+// Sorting a list of edges that does not fit into memory: the three passes of partition/external/csc.py.
+//
+// An edge travels as one 64-bit key, destination << 32 | source. Pass 1 counts edges per destination, pass 2 groups a
+// piece of the list by ranges of destinations (buckets), pass 3 sorts one bucket: a counting sort by destination, then
+// every row on its own. Passes 2 and 3 are stable, so of equal edges the first listed stays first, which is the one
+// that counts where duplicates are merged. Undirected lists give every edge to both of its ends, a self-loop once.
+#include <omp.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "status.h"
+
+namespace fs {
+namespace {
+
+constexpr int64_t kRunEdges = 1 << 15;  // edges of a task of pass 3
+constexpr int64_t kTableBits = 16;      // of the table that leads from a destination to its bucket
+constexpr int64_t kMaxBuckets = 1 << 15;
+
+FsStatus refuse_end(const char* end, int64_t position, int64_t id, int64_t num_nodes) {
+  return fail(FS_INVALID_ARGUMENT, "the %s of edge %lld is %lld; expected 0 to %lld", end,
+              static_cast<long long>(position), static_cast<long long>(id), static_cast<long long>(num_nodes - 1));
+}
+
+template <typename Id>
+FsStatus check_ends(const FsEdgeList& edges) {
+  const Id* src = static_cast<const Id*>(edges.src);
+  const Id* dst = static_cast<const Id*>(edges.dst);
+  const uint64_t limit = static_cast<uint64_t>(edges.num_nodes);
+  for (int64_t i = 0; i < edges.num_edges; ++i) {
+    if (static_cast<uint64_t>(src[i]) >= limit)
+      return refuse_end("source", edges.first_edge + i, src[i], edges.num_nodes);
+    if (static_cast<uint64_t>(dst[i]) >= limit)
+      return refuse_end("destination", edges.first_edge + i, dst[i], edges.num_nodes);
+  }
+  return FS_OK;
+}
+
+// emit(destination, source, position) for every edge, in listing order.
+template <typename Id, typename Emit>
+void for_each_edge(const FsEdgeList& edges, Emit&& emit) {
+  const Id* src = static_cast<const Id*>(edges.src);
+  const Id* dst = static_cast<const Id*>(edges.dst);
+  if (!edges.undirected) {
+    for (int64_t i = 0; i < edges.num_edges; ++i) {
+      emit(static_cast<uint64_t>(dst[i]), static_cast<uint64_t>(src[i]), i);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < edges.num_edges; ++i) {
+    const uint64_t s = static_cast<uint64_t>(src[i]), d = static_cast<uint64_t>(dst[i]);
+    emit(d, s, i);
+    if (s != d) emit(s, d, i);
+  }
+}
+
+// From a destination to its bucket: a table over its high bits gives the first candidate.
+class BucketOf {
+ public:
+  BucketOf(const int64_t* bounds, int64_t num_buckets) : bounds_(bounds) {
+    const int64_t num_nodes = bounds[num_buckets];
+    while ((num_nodes >> shift_) >= (int64_t{1} << kTableBits)) ++shift_;
+    table_.resize(static_cast<size_t>((num_nodes >> shift_) + 1));
+    int64_t bucket = 0;
+    for (size_t slot = 0; slot < table_.size(); ++slot) {
+      const int64_t first = static_cast<int64_t>(slot) << shift_;
+      while (bucket + 1 < num_buckets && bounds[bucket + 1] <= first) ++bucket;
+      table_[slot] = static_cast<uint16_t>(bucket);
+    }
+  }
+  uint16_t operator()(uint64_t node) const {
+    uint16_t bucket = table_[node >> shift_];
+    while (static_cast<uint64_t>(bounds_[bucket + 1]) <= node) ++bucket;
+    return bucket;
+  }
+
+ private:
+  const int64_t* bounds_;
+  int shift_ = 0;
+  std::vector<uint16_t> table_;
+};
+
+template <typename Id, typename Weight>
+FsStatus group_edges(const FsEdgeList& edges, const int64_t* bounds, int64_t num_buckets, uint64_t* out_keys,
+                     Weight* out_weights, int64_t* out_counts) {
+  const FsStatus checked = check_ends<Id>(edges);
+  if (checked != FS_OK) return checked;
+  const BucketOf bucket_of(bounds, num_buckets);
+  const int64_t room = edges.num_edges * (edges.undirected ? 2 : 1);
+  const std::unique_ptr<uint16_t[]> buckets(new uint16_t[static_cast<size_t>(room > 0 ? room : 1)]);
+  std::fill(out_counts, out_counts + num_buckets, 0);
+  int64_t count = 0;
+  for_each_edge<Id>(edges, [&](uint64_t dst, uint64_t, int64_t) {
+    const uint16_t bucket = bucket_of(dst);
+    buckets[count++] = bucket;
+    ++out_counts[bucket];
+  });
+  std::vector<int64_t> cursor(static_cast<size_t>(num_buckets), 0);
+  for (int64_t b = 1; b < num_buckets; ++b) cursor[b] = cursor[b - 1] + out_counts[b - 1];
+  const Weight* weights = static_cast<const Weight*>(edges.weights);
+  int64_t i = 0;
+  for_each_edge<Id>(edges, [&](uint64_t dst, uint64_t src, int64_t position) {
+    const int64_t place = cursor[buckets[i++]]++;
+    out_keys[place] = dst << 32 | src;
+    if (out_weights != nullptr) out_weights[place] = weights[position];
+  });
+  return FS_OK;
+}
+
+struct Unweighted {
+  uint32_t src;
+  bool operator<(const Unweighted& other) const { return src < other.src; }
+};
+
+template <typename Weight>
+struct Weighted {
+  uint32_t src;
+  Weight weight;
+};
+
+// Rows sorted in place; `merge` keeps the first of equal sources. Gives the number of entries left.
+int64_t sort_row(Unweighted* begin, Unweighted* end, bool merge) {
+  std::sort(begin, end);
+  if (!merge) return end - begin;
+  return std::unique(begin, end, [](Unweighted a, Unweighted b) { return a.src == b.src; }) - begin;
+}
+
+template <typename Weight>
+int64_t sort_row(Weighted<Weight>* begin, Weighted<Weight>* end, bool merge) {
+  using Entry = Weighted<Weight>;
+  if (!merge) {
+    std::stable_sort(begin, end, [](const Entry& a, const Entry& b) {
+      return a.src != b.src ? a.src < b.src : a.weight < b.weight;
+    });
+    return end - begin;
+  }
+  std::stable_sort(begin, end, [](const Entry& a, const Entry& b) { return a.src < b.src; });
+  return std::unique(begin, end, [](const Entry& a, const Entry& b) { return a.src == b.src; }) - begin;
+}
+
+Unweighted make_entry(const FsEdgeBucket& bucket, int64_t i, Unweighted*) {
+  return {static_cast<uint32_t>(bucket.keys[i])};
+}
+template <typename Weight>
+Weighted<Weight> make_entry(const FsEdgeBucket& bucket, int64_t i, Weighted<Weight>*) {
+  return {static_cast<uint32_t>(bucket.keys[i]), static_cast<Weight*>(bucket.weights)[i]};
+}
+void put_weight(const FsEdgeBucket&, int64_t, const Unweighted&) {}
+template <typename Weight>
+void put_weight(const FsEdgeBucket& bucket, int64_t i, const Weighted<Weight>& entry) {
+  static_cast<Weight*>(bucket.weights)[i] = entry.weight;
+}
+
+// The keys are no longer needed when ids take their place: 4 or 8 bytes over 8.
+template <typename Id, typename Entry>
+int64_t put_rows(const FsEdgeBucket& bucket, const Entry* entries, const int64_t* offsets, const int64_t* degrees) {
+  Id* ids = reinterpret_cast<Id*>(bucket.keys);
+  int64_t count = 0;
+  for (int64_t row = 0; row < bucket.num_rows; ++row) {
+    const Entry* entry = entries + offsets[row];
+    for (int64_t i = 0; i < degrees[row]; ++i, ++count) {
+      ids[count] = static_cast<Id>(entry[i].src);
+      put_weight(bucket, count, entry[i]);
+    }
+  }
+  return count;
+}
+
+template <typename Entry>
+FsStatus sort_bucket(const FsEdgeBucket& bucket, int64_t* degrees, int64_t* out_num_edges) {
+  const int64_t num_rows = bucket.num_rows;
+  const std::unique_ptr<int64_t[]> offsets(new int64_t[static_cast<size_t>(num_rows) + 2]());
+  int64_t* ends = offsets.get() + 1;  // first where a row begins, after scattering where it ends
+  for (int64_t i = 0; i < bucket.num_edges; ++i) {
+    const uint64_t row = (bucket.keys[i] >> 32) - static_cast<uint64_t>(bucket.first_row);
+    if (row >= static_cast<uint64_t>(num_rows)) {
+      return fail(FS_INVALID_ARGUMENT, "sort_edges: an edge of node %llu in a bucket of nodes %lld to %lld",
+                  static_cast<unsigned long long>(bucket.keys[i] >> 32), static_cast<long long>(bucket.first_row),
+                  static_cast<long long>(bucket.first_row + num_rows - 1));
+    }
+    ++ends[row + 1];
+  }
+  for (int64_t row = 0; row < num_rows; ++row) ends[row + 1] += ends[row];
+  const std::unique_ptr<Entry[]> entries(new Entry[static_cast<size_t>(bucket.num_edges) + 1]);
+  for (int64_t i = 0; i < bucket.num_edges; ++i) {
+    const uint64_t row = (bucket.keys[i] >> 32) - static_cast<uint64_t>(bucket.first_row);
+    entries[ends[row]++] = make_entry(bucket, i, static_cast<Entry*>(nullptr));
+  }
+  const int64_t num_runs = bucket.num_edges / kRunEdges + 1;
+  const int64_t* first = offsets.get();
+  bool exhausted = false;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(bucket.num_threads) reduction(|| : exhausted)
+  for (int64_t run = 0; run < num_runs; ++run) {
+    int64_t row = std::lower_bound(first, first + num_rows, run * kRunEdges) - first;
+    for (; row < num_rows && first[row] < (run + 1) * kRunEdges; ++row) {
+      try {
+        degrees[row] = sort_row(entries.get() + first[row], entries.get() + first[row + 1], bucket.merge != 0);
+      } catch (const std::bad_alloc&) {  // nothing may leave a parallel region
+        exhausted = true;
+      }
+    }
+  }
+  if (exhausted) return fail(FS_OUT_OF_MEMORY, "sort_edges: out of memory");
+  *out_num_edges = bucket.id_type == FS_INT32 ? put_rows<int32_t>(bucket, entries.get(), first, degrees)
+                                              : put_rows<int64_t>(bucket, entries.get(), first, degrees);
+  return FS_OK;
+}
+
+}  // namespace
+}  // namespace fs
+
+extern "C" FsStatus fs_edge_degrees(const FsEdgeList* edges, int64_t* degrees) {
+  return fs::guarded("edge_degrees", [&] {
+    return fs::with_id_type("edge_degrees", edges->id_type, [&](auto id) {
+      using Id = decltype(id);
+      const FsStatus checked = fs::check_ends<Id>(*edges);
+      if (checked == FS_OK) fs::for_each_edge<Id>(*edges, [&](uint64_t dst, uint64_t, int64_t) { ++degrees[dst]; });
+      return checked;
+    });
+  });
+}
+
+extern "C" FsStatus fs_group_edges(const FsEdgeList* edges, const int64_t* bounds, int64_t num_buckets,
+                                   uint64_t* out_keys, void* out_weights, int64_t* out_counts) {
+  return fs::guarded("group_edges", [&] {
+    if (num_buckets < 1 || num_buckets > fs::kMaxBuckets || bounds[num_buckets] != edges->num_nodes) {
+      return fs::fail(FS_INVALID_ARGUMENT, "group_edges: %lld buckets; expected 1 to %lld that end at num_nodes",
+                      static_cast<long long>(num_buckets), static_cast<long long>(fs::kMaxBuckets));
+    }
+    return fs::with_id_type("group_edges", edges->id_type, [&](auto id) {
+      using Id = decltype(id);
+      if (edges->weight_type == FS_FLOAT64) {
+        return fs::group_edges<Id>(*edges, bounds, num_buckets, out_keys, static_cast<double*>(out_weights),
+                                   out_counts);
+      }
+      return fs::group_edges<Id>(*edges, bounds, num_buckets, out_keys, static_cast<float*>(out_weights), out_counts);
+    });
+  });
+}
+
+extern "C" FsStatus fs_sort_edges(const FsEdgeBucket* bucket, int64_t* out_degrees, int64_t* out_num_edges) {
+  return fs::guarded("sort_edges", [&] {
+    if (bucket->weights == nullptr) return fs::sort_bucket<fs::Unweighted>(*bucket, out_degrees, out_num_edges);
+    if (bucket->weight_type == FS_FLOAT64) {
+      return fs::sort_bucket<fs::Weighted<double>>(*bucket, out_degrees, out_num_edges);
+    }
+    return fs::sort_bucket<fs::Weighted<float>>(*bucket, out_degrees, out_num_edges);
+  });
+}

@@ -1,0 +1,137 @@
+"""What a partitioning has finished, on disk, so that a killed run goes on where it was.
+
+The work directory stands beside the output, `.<name>.work`, and has journal.json: a state per step with the digest of
+what the step was made from. A step whose digest differs, and all later ones, start anew; so does everything when the
+file is damaged. Data reach the disk before the journal says so. A lock, which ends with the process, keeps a second run
+out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastsample_dist.graph.npy_files import CHUNK_BYTES, drop_pages
+
+JOURNAL_NAME = "journal.json"
+FORMAT = "fastsample-partition-work-1"
+STEPS = ("count", "group", "sort", "assign", "write")
+SAMPLED_BLOCKS, BLOCK_BYTES = 64, 4096
+
+
+def work_directory(output: str | Path) -> Path:
+    """Where the unfinished work on an output is kept."""
+    target = Path(output).absolute()
+    return target.parent / f".{target.name}.work"
+
+
+class Journal:
+    """The work directory of one output; a context manager that holds its lock.
+
+    Leaving the block keeps the directory, unless no step was finished or `remove` was called.
+
+    Args:
+      output: the partition's directory.
+    Attributes:
+      path: the work directory.
+    Raises:
+      ValueError: another run is at work on the same output, or the directory cannot be made.
+    """
+
+    def __init__(self, output: str | Path) -> None:
+        self.path = work_directory(output)
+        self._steps: dict[str, dict[str, Any]] = {}
+        self._lock: int | None = None
+
+    def __enter__(self) -> Journal:
+        try:
+            self.path.mkdir(exist_ok=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise ValueError(f"{self.path} cannot be made ({error.strerror}); choose another output.") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise ValueError(f"{self.path} is in use by another run; wait for it or choose another output.") from None
+        self._steps = self._read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not any(self.finished(step) for step in STEPS):
+            self.remove()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def remove(self) -> None:
+        """Delete the work directory."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def begin(self, step: str, source: Any) -> dict[str, Any]:
+        """State of a step made from `source` (plain values); empty when it has to start anew."""
+        digest = hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
+        if self._steps.get(step, {}).get("source") != digest:
+            self.restart(step)
+            self._steps[step] = {"source": digest}
+        return dict(self._steps[step].get("state", {}))
+
+    def restart(self, step: str) -> None:
+        """Forget the state of a step and of all later ones."""
+        for name in STEPS[STEPS.index(step) :]:
+            if name in self._steps:
+                self._steps[name].pop("state", None)
+                if name != step:
+                    del self._steps[name]
+
+    def save(self, step: str, **state: Any) -> None:
+        """Replace the state of a step that `begin` has opened; durable on return."""
+        self._steps[step]["state"] = state
+        partial = self.path / f"{JOURNAL_NAME}.partial"
+        with partial.open("w", encoding="utf-8") as file:
+            json.dump({"format": FORMAT, "steps": self._steps}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self.path / JOURNAL_NAME)
+
+    def finished(self, step: str) -> bool:
+        """Whether a step's state says that it is done."""
+        return bool(self._steps.get(step, {}).get("state", {}).get("done"))
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            document = json.loads((self.path / JOURNAL_NAME).read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # none yet, or cut short: everything starts anew
+            return {}
+        return document["steps"] if isinstance(document, dict) and document.get("format") == FORMAT else {}
+
+
+def fingerprint(array: np.ndarray | None) -> Any:
+    """Plain values that change when an array's contents do.
+
+    Of a mapped file: its size, time of last change and a SHA-256 of blocks spread over it; of memory: a SHA-256 of all.
+    """
+    if array is None:
+        return None
+    shape = [array.dtype.str, list(array.shape)]
+    digest = hashlib.sha256()
+    if isinstance(array, np.memmap) and array.filename is not None:
+        with Path(array.filename).open("rb") as file:
+            status = os.fstat(file.fileno())
+            for block in range(SAMPLED_BLOCKS):
+                file.seek(status.st_size * block // SAMPLED_BLOCKS)
+                digest.update(file.read(BLOCK_BYTES))
+        return [*shape, status.st_size, status.st_mtime_ns, digest.hexdigest()]
+    flat = array.reshape(-1)
+    step = max(1, CHUNK_BYTES // max(1, flat.itemsize))
+    for lo in range(0, len(flat), step):
+        digest.update(np.ascontiguousarray(flat[lo : lo + step]).data.cast("B"))
+        drop_pages(flat)
+    return [*shape, digest.hexdigest()]

@@ -1,0 +1,139 @@
+"""How much memory may be used, and how large pieces of work may be to stay within it.
+
+The limit is on the resident memory of the process. What it holds already (Python, torch) and the arrays with an entry
+per node come off first; the rest is for edges, a piece or a bucket at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_SHARE = 0.8  # of what is available
+NODE_BYTES = 64  # per node at the widest place: shuffling the nodes for `random`, old and new offsets while writing
+PIECE_EDGE_BYTES = 80  # per listed edge of a piece: as read, as 64-bit ids, as keys in both directions
+WRITE_EDGE_BYTES = 48  # per edge of a piece of rows: as read, renamed, and their offsets
+SLACK_BYTES = 48 << 20  # allocator, libraries' own buffers, a chunk of features
+MIN_PIECE, MAX_PIECE, MAX_BUCKET = 1 << 16, 1 << 21, 1 << 25  # edges; larger ones are no faster
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as 2GB, 512MiB or 3000000.
+
+    Raises:
+      ValueError: it is no size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError(f"{text!r} is no size; expected a number with B, kB, MB, GB, TB, MiB or GiB, such as 2GB.")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping, the control group's limit included."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:  # not Linux
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    free = int(re.search(r"MemAvailable:\s+(\d+)", text)[1]) * 1024
+    return min([free, *_group_rooms()])
+
+
+def resident_bytes(*, peak: bool = False) -> int:
+    """Physical memory that this process holds now (or at most, so far), mapped files included."""
+    try:
+        text = Path("/proc/self/status").read_text(encoding="ascii")
+        return int(re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+)", text)[1]) * 1024
+    except OSError:  # not Linux
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def format_size(count: float) -> str:
+    """Bytes with a decimal unit, rounded up in the third digit so that it can be asked for: 1.24GB."""
+    for unit in ("TB", "GB", "MB"):
+        size = _UNITS[unit]
+        if count >= size:
+            return f"{-(-int(count) // (size // 100)) / 100:g}{unit}"
+    return f"{int(count)}B"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """Sizes of the pieces of work.
+
+    Attributes:
+      limit: bytes this process may hold.
+      base: bytes it holds before the work.
+      num_nodes: of the graph.
+      sort_edge_bytes: per edge of a bucket that is being sorted.
+    """
+
+    limit: int
+    base: int
+    num_nodes: int
+    sort_edge_bytes: int
+
+    @property
+    def rest(self) -> int:
+        """Bytes left for edges."""
+        return self.limit - self.base - SLACK_BYTES - NODE_BYTES * self.num_nodes
+
+    @property
+    def piece_edges(self) -> int:
+        """Listed edges to read at a time."""
+        return max(MIN_PIECE, min(MAX_PIECE, self.rest // PIECE_EDGE_BYTES))
+
+    @property
+    def bucket_edges(self) -> int:
+        """Edges of a bucket, unless one row has more."""
+        return max(MIN_PIECE, min(MAX_BUCKET, self.rest // self.sort_edge_bytes))
+
+    @property
+    def write_edges(self) -> int:
+        """Edges to rename and write at a time, unless one row has more."""
+        return max(MIN_PIECE, min(MAX_PIECE, self.rest // WRITE_EDGE_BYTES))
+
+    def least(self, longest_row: int = 0) -> int:
+        """The smallest limit that can work, given the most in-edges of one node."""
+        fixed = self.limit - self.rest
+        row = max(self.sort_edge_bytes, WRITE_EDGE_BYTES) * longest_row
+        return fixed + max(MIN_PIECE * max(PIECE_EDGE_BYTES, self.sort_edge_bytes), row)
+
+    def check(self, longest_row: int = 0) -> None:
+        """Refuse a limit that cannot work.
+
+        Raises:
+          ValueError: it is below `least`.
+        """
+        least = self.least(longest_row)
+        if self.limit < least:
+            known = f" with a node of {longest_row} in-edges" if longest_row else ""
+            raise ValueError(
+                f"the memory limit is {format_size(self.limit)} but {self.num_nodes} nodes{known} take at least "
+                f"{format_size(least)} ({format_size(self.base)} of it the program itself); "
+                f"pass --memory-limit {format_size(least)} or more."
+            )
+
+
+def _group_rooms() -> list[int]:
+    """Bytes left in the control groups of this process (version 2 or 1), one entry per limit that is set."""
+    rooms = []
+    for limit_name, used_name in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit, used = (Path(name).read_text(encoding="ascii").strip() for name in (limit_name, used_name))
+        except OSError:
+            continue  # no such group
+        if limit.isdecimal():
+            rooms.append(max(0, int(limit) - int(used)))
+    return rooms

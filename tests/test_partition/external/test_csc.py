@@ -1,0 +1,181 @@
+"""The topology sorted on disk against RawGraph.to_csc: the same offsets, sources and weights, bit for bit."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fastsample_dist.graph.datasets import RawGraph
+from partition.external import csc, memory
+from partition.external.csc import StoredTopology, build_stored, sort_edge_bytes
+from partition.external.journal import Journal
+from partition.external.memory import MemoryPlan
+from tests.test_partition.inputs import draw_raw
+
+ID_TYPES = ["int32", "int64", "uint8", "int16", "uint32", "uint64", ">i4", ">i8"]
+WEIGHT_TYPES = ["float16", "float32", "float64", ">f4", "int32", "uint8", "int64"]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Several pieces and buckets even here."""
+    monkeypatch.setattr(memory, "MIN_PIECE", 1)
+    monkeypatch.setattr(memory, "MAX_PIECE", 7)
+    monkeypatch.setattr(memory, "MAX_BUCKET", 11)
+    monkeypatch.setattr(csc, "SAVE_EDGES", 14)
+
+
+def plan_of(raw: RawGraph) -> MemoryPlan:
+    return MemoryPlan(limit=1 << 34, base=0, num_nodes=raw.num_nodes, sort_edge_bytes=sort_edge_bytes(raw))
+
+
+def check_equal(stored: StoredTopology, raw: RawGraph) -> None:
+    found, wanted = stored.mapped(), raw.to_csc()
+    assert torch.equal(found.indptr, wanted.indptr)
+    assert found.indices.dtype == wanted.indices.dtype
+    assert torch.equal(found.indices, wanted.indices)
+    assert (found.weights is None) == (wanted.weights is None)
+    if wanted.weights is not None:
+        assert found.weights.dtype == wanted.weights.dtype
+        assert found.weights.numpy().tobytes() == wanted.weights.numpy().tobytes()
+
+
+def build(raw: RawGraph, path) -> None:
+    with Journal(path / "parts") as journal:
+        check_equal(build_stored(raw, journal, plan_of(raw)), raw)
+        journal.remove()
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_drawn_graphs(undirected, weighted, data, tmp_path_factory):
+    num_nodes = data.draw(st.integers(1, 12))
+    ends = st.integers(0, num_nodes - 1)
+    edges = data.draw(st.lists(st.tuples(ends, ends, st.sampled_from([0.0, -0.0, 1.5, -2.0, 3.25])), max_size=40))
+    raw = RawGraph(
+        name="drawn",
+        num_nodes=num_nodes,
+        undirected=undirected,
+        edge_index=np.array([edge[:2] for edge in edges], dtype=np.int64).reshape(-1, 2).T,
+        edge_weight=np.array([edge[2] for edge in edges], dtype=np.float32) if weighted else None,
+    )
+    build(raw, tmp_path_factory.mktemp("drawn"))
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("dtype", ID_TYPES)
+def test_every_id_type(undirected, dtype, tmp_path):
+    raw = draw_raw(undirected=undirected)
+    edges = raw.edge_index.astype(dtype)
+    build(RawGraph(name="typed", num_nodes=raw.num_nodes, undirected=undirected, edge_index=edges), tmp_path)
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("dtype", WEIGHT_TYPES)
+def test_every_weight_type(undirected, dtype, tmp_path):
+    raw = draw_raw(undirected=undirected)
+    weights = np.random.default_rng(0).integers(0, 9, raw.edge_index.shape[1]).astype(dtype)
+    build(
+        RawGraph(
+            name="typed",
+            num_nodes=raw.num_nodes,
+            undirected=undirected,
+            edge_index=raw.edge_index,
+            edge_weight=weights,
+        ),
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize("fortran", [False, True])
+def test_mapped_files(fortran, tmp_path):
+    raw = draw_raw(undirected=False)
+    edges = np.asfortranarray(raw.edge_index) if fortran else raw.edge_index
+    np.save(tmp_path / "edges.npy", edges)
+    mapped = np.lib.format.open_memmap(tmp_path / "edges.npy", mode="c")
+    build(RawGraph(name="mapped", num_nodes=raw.num_nodes, undirected=False, edge_index=mapped), tmp_path)
+
+
+def test_ids_above_int32_become_int64(tmp_path, monkeypatch):
+    # Three thousand million nodes take too much memory for a test; the kernels are told so instead.
+    monkeypatch.setattr(csc, "id_dtype", lambda num_nodes: torch.int64)
+    raw = draw_raw(undirected=True)
+    with Journal(tmp_path / "parts") as journal:
+        found = build_stored(raw, journal, plan_of(raw)).mapped()
+    assert found.indices.dtype == torch.int64
+    assert torch.equal(found.indices, raw.to_csc().indices.long())
+
+
+@pytest.mark.parametrize("change", ["edge", "direction", "nodes", "weights"])
+def test_changed_input_starts_anew(change, tmp_path):
+    raw = draw_raw(undirected=False, weighted=True)
+    with Journal(tmp_path / "parts") as journal:
+        build_stored(raw, journal, plan_of(raw))
+    values = {
+        "name": "drawn",
+        "num_nodes": raw.num_nodes + (change == "nodes"),
+        "undirected": change == "direction",
+        "edge_index": raw.edge_index.copy(),
+        "edge_weight": raw.edge_weight * (2 if change == "weights" else 1),
+    }
+    if change == "edge":
+        values["edge_index"][0, 100] ^= 1
+    changed = RawGraph(**values)
+    with Journal(tmp_path / "parts") as journal:
+        check_equal(build_stored(changed, journal, plan_of(changed)), changed)
+
+
+def test_finished_topology_is_not_sorted_again(tmp_path, monkeypatch):
+    raw = draw_raw(undirected=True)
+    with Journal(tmp_path / "parts") as journal:
+        build_stored(raw, journal, plan_of(raw))
+    monkeypatch.setattr(csc, "group_edges", None)
+    monkeypatch.setattr(csc, "sort_edges", None)
+    with Journal(tmp_path / "parts") as journal:
+        check_equal(build_stored(raw, journal, plan_of(raw)), raw)
+
+
+@pytest.mark.parametrize("passed", ["group_edges", "sort_edges"])
+@pytest.mark.parametrize("calls", [1, 3, 6])
+@pytest.mark.parametrize("undirected", [False, True])
+def test_goes_on_after_an_interruption(passed, calls, undirected, tmp_path, monkeypatch):
+    raw = draw_raw(undirected=undirected, weighted=True)
+    original, left = getattr(csc, passed), [calls]
+
+    def interrupted(*args, **named):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return original(*args, **named)
+
+    monkeypatch.setattr(csc, passed, interrupted)
+    with pytest.raises(KeyboardInterrupt), Journal(tmp_path / "parts") as journal:
+        build_stored(raw, journal, plan_of(raw))
+    monkeypatch.setattr(csc, passed, original)
+    with Journal(tmp_path / "parts") as journal:
+        check_equal(build_stored(raw, journal, plan_of(raw)), raw)
+
+
+def test_smaller_limit_groups_again(tmp_path, monkeypatch):
+    raw = draw_raw(undirected=False)
+    with Journal(tmp_path / "parts") as journal:
+        build_stored(raw, journal, plan_of(raw))
+        journal.restart("sort")
+        journal.begin("sort", "unfinished")
+        journal.save("sort", bucket=0, num_edges=0)
+    monkeypatch.setattr(memory, "MAX_BUCKET", 5)
+    with Journal(tmp_path / "parts") as journal:
+        check_equal(build_stored(raw, journal, plan_of(raw)), raw)
+
+
+def test_id_out_of_range_is_refused(tmp_path):
+    raw = RawGraph(name="bad", num_nodes=3, undirected=False, edge_index=np.array([[0] * 20, [2] * 19 + [3]]))
+    with (
+        pytest.raises(ValueError, match="the destination of edge 19 is 3; expected 0 to 2"),
+        Journal(tmp_path / "p") as j,
+    ):
+        build_stored(raw, j, plan_of(raw))
+    assert list(tmp_path.iterdir()) == []
