@@ -33,8 +33,12 @@ def draw_partition(
     num_train: int = 101,
     feature_dtype: str = "float32",
     seed: int = 5,
+    weights: np.ndarray | None = None,
 ) -> DrawnGraph:
-    """Draw a directed graph with parallel edges and isolated nodes and cut it at random into `directory`/parts."""
+    """Draw a directed graph with parallel edges and isolated nodes and cut it at random into `directory`/parts.
+
+    `weights` [num_edges]: of the edges as they are drawn, one after another.
+    """
     rng = np.random.default_rng(seed)
     edge_index = rng.integers(0, num_nodes - 10, size=(2, num_edges))
     features = (np.arange(num_nodes)[:, None] + np.arange(FEATURE_DIM) / 8).astype(feature_dtype)
@@ -50,6 +54,7 @@ def draw_partition(
         num_nodes=num_nodes,
         undirected=False,
         edge_index=edge_index,
+        edge_weight=weights,
         features=features,
         labels=labels,
         num_classes=NUM_CLASSES,
@@ -57,5 +62,6 @@ def draw_partition(
     )
     path = directory / "parts"
     partition_graph(raw, PartitionOptions(num_parts=num_parts, method="random", seed=seed), path)
-    graph = CSCGraph.from_edge_index(torch.from_numpy(edge_index[0]), torch.from_numpy(edge_index[1]), num_nodes)
+    src, dst = torch.from_numpy(edge_index)
+    graph = CSCGraph.from_edge_index(src, dst, num_nodes, None if weights is None else torch.from_numpy(weights))
     return DrawnGraph(graph, features, labels, splits, path)

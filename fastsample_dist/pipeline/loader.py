@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.ops import SampleSpec
-from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.data import DistData, agree
 from fastsample_dist.pipeline.executor import SCHEMES, BatchMaker
 from fastsample_dist.pipeline.position import PURPOSE, EpochPlan, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.prefetch import Prefetcher
@@ -101,7 +101,9 @@ class DistLoader:
         _check_seeds(self.options.split, self._seeds_per_rank)
         self._comm = comm.duplicate() if self.options.prefetch else comm
         feature_dtype = self.options.feature_dtype or _compute_dtype(data)
-        self._maker = BatchMaker(data, self.options.scheme, self._spec, self._comm, feature_dtype)
+        self._maker = agree(  # one rank's edges alone may hold a weight that is refused
+            data.ctx, lambda: BatchMaker(data, self.options.scheme, self._spec, self._comm, feature_dtype)
+        )
         self._resumed: EpochPlan | None = None  # the epoch that `resume` took up
         self._plan: EpochPlan | None = None  # the last one that was made
 

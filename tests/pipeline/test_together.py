@@ -1,0 +1,169 @@
+"""A prefetching loader samples several steps together, one per thread: its batches are those that are made one by one.
+
+The oracle is the plain loader of the same seeds.
+"""
+
+import pytest
+import torch
+
+from fastsample_dist import DistContext, DistData, DistLoader, SampleSpec
+from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.pipeline.executor import BatchMaker
+from fastsample_dist.pipeline.position import LoaderPosition
+from fastsample_dist.sampling.hybrid import HybridSampler
+from fastsample_dist.testing import run_distributed
+from tests.parts import draw_partition
+
+FANOUTS, BATCH, STEPS = [3, 2], 10, 11  # steps of an epoch
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return draw_partition(tmp_path_factory.mktemp("drawn"), 1).path
+
+
+@pytest.fixture
+def ctx():
+    with DistContext(LocalCommunicator()) as context:
+        yield context
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """Sets torch's number of threads, which is back as it was after the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """How many steps each call of sample_many had."""
+    sizes, sample_many = [], HybridSampler.sample_many
+
+    def spy(self, seeds, first_step=0):
+        sizes.append(len(seeds))
+        return sample_many(self, seeds, first_step)
+
+    monkeypatch.setattr(HybridSampler, "sample_many", spy)
+    return sizes
+
+
+def make_loader(ctx, path, **options):
+    return DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, rng_seed=7, **options)
+
+
+def told(batch):
+    """All that a batch is."""
+    edges = [(mfg.indptr.tolist(), mfg.indices.tolist()) for mfg in batch.mfgs]
+    own = (batch.epoch, batch.step, batch.num_global_seeds, batch.seeds.tolist(), batch.input_nodes.tolist())
+    return (*own, edges, batch.features.tolist(), batch.labels.tolist())
+
+
+def epochs_of(loader, count):
+    return [[told(batch) for batch in loader] for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("num_threads", "prefetch", "sizes"),
+    [
+        (2, 2, [2, 2, 2, 2, 2]),  # the eleventh step is alone
+        (2, 4, [2, 2, 2, 2, 2]),
+        (3, 4, [3, 3, 3, 2]),
+        (8, 4, [4, 4, 3]),
+        (4, 3, [3, 3, 3, 2]),
+        (4, 1, []),
+        (1, 4, []),
+    ],
+)
+def test_steps_are_sampled_together_and_the_batches_stay(ctx, path, threads, groups, num_threads, prefetch, sizes):
+    threads(num_threads)
+    expected = epochs_of(make_loader(ctx, path), 2)
+    assert groups == []
+    assert epochs_of(make_loader(ctx, path, prefetch=prefetch), 2) == expected
+    assert groups == sizes * 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"replace": True}, {"method": "labor"}, {"method": "labor", "layer_dependency": True}]
+)
+def test_other_methods_too(ctx, path, threads, groups, options):
+    threads(3)
+    expected = epochs_of(make_loader(ctx, path, **options), 1)
+    assert epochs_of(make_loader(ctx, path, prefetch=3, **options), 1) == expected
+    assert groups == [3, 3, 3, 2]
+
+
+@pytest.mark.parametrize("taken", [1, 2, 4, 7])
+@pytest.mark.parametrize("prefetch", [2, 4])
+def test_an_epoch_left_early_leaves_nothing_to_the_next(ctx, path, threads, groups, taken, prefetch):
+    threads(4)
+    first, second = epochs_of(make_loader(ctx, path), 2)
+    loader = make_loader(ctx, path, prefetch=prefetch)
+    found = []
+    for batch in loader:
+        found.append(told(batch))
+        if len(found) == taken:
+            break
+    assert found == first[:taken]
+    assert epochs_of(loader, 1) == [second]
+    assert max(groups) == prefetch
+
+
+def test_steps_sampled_ahead_are_not_taken_for_those_of_another_plan(ctx, path, threads, groups):
+    """Resumed with other seeds under the same step numbers, which the loader had sampled ahead before it was left."""
+    threads(4)
+    plain, loader = make_loader(ctx, path), make_loader(ctx, path, prefetch=4)
+    next(iter(loader))
+    seeds = loader.data.orig_ids(loader.data.split("train"))
+    position = LoaderPosition(0, 2, seeds.flip(0)[20:])
+    for one in (plain, loader):
+        one.resume(position)
+    assert epochs_of(loader, 2) == epochs_of(plain, 2)
+    assert max(groups) == 4
+
+
+@pytest.mark.parametrize("steps", [1, 3, 10])
+def test_a_resumed_loader_makes_the_batches_that_were_still_to_come(ctx, path, threads, groups, steps):
+    threads(3)
+    plain = make_loader(ctx, path)
+    whole = epochs_of(plain, 2)
+    loader = make_loader(ctx, path, prefetch=3)
+    loader.resume(plain.position(0, steps))
+    assert epochs_of(loader, 2) == [whole[0][steps:], whole[1]]
+    assert groups[-4:] == [3, 3, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "num_threads", "prefetch", "size"),
+    [
+        ("hybrid", 4, 3, 3),
+        ("hybrid", 2, 3, 2),
+        ("hybrid", 1, 3, 1),
+        ("hybrid", 4, 1, 1),
+        ("vanilla", 4, 3, 1),
+    ],
+)
+def test_group_sizes(ctx, path, scheme, num_threads, prefetch, size):
+    spec = SampleSpec(fanouts=FANOUTS, num_threads=num_threads)
+    maker = BatchMaker(DistData.load(path, ctx), scheme, spec, ctx.comm, None)
+    assert maker.group_size(prefetch) == size
+
+
+def rank_with_own_threads(ctx, path, scheme, prefetch):
+    """Batches of an epoch left early and of the next; every rank has another number of threads, so other groups."""
+    torch.set_num_threads(1 + ctx.rank)
+    loader = make_loader(ctx, path, scheme=scheme, prefetch=prefetch)
+    found = []
+    for batch in loader:
+        found.append(told(batch))
+        if len(found) == 3:
+            break
+    return found + [told(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
+def test_ranks_may_group_differently(tmp_path, scheme):
+    drawn = draw_partition(tmp_path, 3)
+    expected = run_distributed(3, rank_with_own_threads, args=(drawn.path, scheme, 0))
+    assert run_distributed(3, rank_with_own_threads, args=(drawn.path, scheme, 3)) == expected
