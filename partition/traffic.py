@@ -1,0 +1,329 @@
+"""What training would send between machines, measured by sampling: one machine per part, every seed on its own part.
+
+A number of mini-batches per part is drawn as training draws them: an epoch permutes the part's train nodes and cuts
+them into batches, the last one smaller. Where a whole epoch has no more batches than are to be measured, whole epochs
+are; else batches of one epoch are picked at random, so that the mean over batches estimates the mean over the epoch's
+steps without bias either way. Its standard error is the batches' standard deviation over the root of their number.
+
+Remote rows of a batch are its input nodes that the part does not own: each is one id out and one feature row back
+(the hybrid scheme's only traffic). The vanilla scheme also asks for the neighbours of every remote node of the hops
+below the first: an id out, a count and the picks back.
+
+A cache of share x holds the rows of x * num_nodes remote nodes on every machine. Which ones, by two policies:
+    degree     most out-edges in the graph first (PaGraph): the same list for every machine
+    hotness    most often an input node of this machine in pre-sampled epochs (GNNLab, section 6.3, PreSC), ties and
+               nodes never seen by degree. Counted on other epochs than those that the curves are measured on:
+               else every node would be as hot as the very batches that it is judged by.
+
+Memory: the mapped topology, about 40 bytes per node, and one batch per thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.storage import Manifest, load_part, load_topology
+from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
+
+POLICIES = ("degree", "hotness")
+CACHE_SHARES = (0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, *(step / 20 for step in range(2, 21)))
+_HOTNESS_DTYPE = np.uint16  # NumPy's stable sort of 16-bit keys is a radix sort
+_COUNT_CHUNK = 1 << 25  # edges counted at a time; every chunk costs a pass over an array of all nodes too
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficOptions:
+    """What is to be measured.
+
+    Attributes:
+      fanouts: neighbours per node and hop, from the seeds outwards; -1 takes all.
+      batch_size: seeds per machine and step.
+      num_batches: batches measured per part, at least 2 (a standard error needs two).
+      presample_batches: at most so many batches per part are drawn for the hotness, from two epochs.
+      rng_seed: 0 .. 2**63 - 1; the same seed gives the same figures.
+    Raises:
+      ValueError: a value outside these.
+    """
+
+    fanouts: tuple[int, ...]
+    batch_size: int
+    num_batches: int = 32
+    presample_batches: int = 64
+    rng_seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.spec()
+        if not self.fanouts:
+            raise ValueError("fanouts is empty; pass one fanout per model layer, such as 15,10,5.")
+        most = np.iinfo(_HOTNESS_DTYPE).max  # a node is an input of a batch once at most
+        for name, least, limit in (("batch_size", 1, 2**63), ("num_batches", 2, 2**31), ("presample_batches", 1, most)):
+            if not least <= getattr(self, name) <= limit:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected {least} to {limit}.")
+
+    def spec(self) -> SampleSpec:
+        """How neighbours are drawn."""
+        return SampleSpec(fanouts=self.fanouts, rng_seed=self.rng_seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartTraffic:
+    """Means per step over an epoch of one part's machine.
+
+    Attributes:
+      part: part index.
+      steps: its steps per epoch; 0 without train nodes, and then every figure is 0.
+      batches: how many were measured.
+      presampled_batches: how many the hotness was counted on.
+      input_rows: input nodes.
+      remote_rows: those that other parts own.
+      remote_rows_error: standard error of `remote_rows`; if anything too large, for the smaller last batch counts in.
+      sampling_ids: what the vanilla scheme sends and receives besides, in ids.
+    """
+
+    part: int
+    steps: int
+    batches: int
+    presampled_batches: int
+    input_rows: float
+    remote_rows: float
+    remote_rows_error: float
+    sampling_ids: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Traffic of a partition, one machine per part.
+
+    Attributes:
+      options: what was measured.
+      parts: one entry per part.
+      id_bytes, feature_bytes: of one remote row: the id out, the feature row back (0 without features).
+      cached_rows: {policy: [per cache share of CACHE_SHARES, [remote rows per step, per part]]}.
+    """
+
+    options: TrafficOptions
+    parts: tuple[PartTraffic, ...]
+    id_bytes: int
+    feature_bytes: int
+    cached_rows: dict[str, list[list[float]]]
+
+    @property
+    def steps(self) -> int:
+        """Steps per epoch: those of the part with the most train nodes."""
+        return max(part.steps for part in self.parts)
+
+    @property
+    def remote_rows(self) -> tuple[float, float]:
+        """Remote rows per step, mean over the machines, and its standard error."""
+        error = sum(part.remote_rows_error**2 for part in self.parts) ** 0.5
+        return sum(part.remote_rows for part in self.parts) / len(self.parts), error / len(self.parts)
+
+    def epoch_bytes(self, rows_per_step: list[float]) -> float:
+        """Bytes that all machines together send for features in an epoch, given each part's remote rows per step."""
+        rows = sum(part.steps * rows for part, rows in zip(self.parts, rows_per_step, strict=True))
+        return rows * (self.id_bytes + self.feature_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values for JSON."""
+        mean, error = self.remote_rows
+        row_bytes = self.id_bytes + self.feature_bytes
+        hybrid = self.epoch_bytes([part.remote_rows for part in self.parts])
+        spread = sum((part.steps * part.remote_rows_error) ** 2 for part in self.parts) ** 0.5
+        sampling = sum(part.steps * part.sampling_ids for part in self.parts) * self.id_bytes
+        curves = {
+            policy: [
+                {
+                    "share": share,
+                    "remote_rows_per_step": sum(rows) / len(rows),
+                    "epoch_bytes": self.epoch_bytes(rows),
+                }
+                for share, rows in zip(CACHE_SHARES, per_share, strict=True)
+            ]
+            for policy, per_share in self.cached_rows.items()
+        }
+        return {
+            "options": asdict(self.options),
+            "steps_per_epoch": self.steps,
+            "remote_rows_per_step": {"mean": mean, "standard_error": error},
+            "row_bytes": row_bytes,
+            "epoch_bytes": {
+                "hybrid": hybrid,
+                "vanilla": hybrid + sampling,
+                "standard_error_of_hybrid": spread * row_bytes,
+            },
+            "parts": [asdict(part) for part in self.parts],
+            "cache": curves,
+        }
+
+
+def measure_traffic(path: str | Path, manifest: Manifest, options: TrafficOptions) -> Traffic:
+    """Sample batches of every part and count what would travel.
+
+    Args:
+      path: the partition's directory, with all parts in it.
+      manifest: of that directory.
+      options: what to measure.
+    Returns:
+      Traffic. Deterministic: yes. Cost: num_batches + presample_batches batches per part, one pass over the
+      indices of a directed graph, and a sort of the nodes.
+    Raises:
+      ValueError: no train nodes; a file is missing, truncated or does not fit (by name).
+    """
+    graph = load_topology(path, manifest)
+    sampler = _Sampler(graph, options)
+    by_degree = np.argsort(-_out_degrees(graph, manifest.undirected), kind="stable")
+    parts, curves = [], {policy: [] for policy in POLICIES}
+    for part in range(manifest.num_parts):
+        owned = manifest.part_ranges[part], manifest.part_ranges[part + 1]
+        train = load_part(path, manifest, part).splits.get("train", torch.empty(0, dtype=torch.int64)).numpy()
+        measured = sampler.measure(part, owned, train)
+        parts.append(measured.traffic)
+        for policy, rows in measured.curves(by_degree, owned).items():
+            curves[policy].append(rows)
+    if not any(part.steps for part in parts):
+        raise ValueError(f"{path} has no train nodes, so no batch can be sampled; report without --fanouts.")
+    feature_bytes = 0
+    if manifest.feature_dim is not None:
+        features = load_part(path, manifest, 0).features
+        feature_bytes = features.shape[1] * features.element_size()
+    return Traffic(
+        options=options,
+        parts=tuple(parts),
+        id_bytes=graph.indices.element_size(),
+        feature_bytes=feature_bytes,
+        cached_rows={policy: np.transpose(rows).tolist() for policy, rows in curves.items()},
+    )
+
+
+class _Sampler:
+    """Draws the batches of one part after another."""
+
+    def __init__(self, graph: CSCGraph, options: TrafficOptions) -> None:
+        self._graph, self._options, self._spec = graph, options, options.spec()
+        self._arrays = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
+
+    def measure(self, part: int, owned: tuple[int, int], train: np.ndarray) -> _Measured:
+        """Pre-sample and measure one part."""
+        lo, hi = owned
+        options, num_nodes = self._options, self._graph.num_nodes
+        seed = (options.rng_seed, part)
+        plan = BatchPlan(train, options.batch_size, seed)
+        hot = np.zeros(num_nodes, dtype=_HOTNESS_DTYPE)
+        seen = np.zeros(num_nodes, dtype=np.int64)
+        first, second = plan.presampled(options.presample_batches), plan.measured(options.num_batches)
+        for hops in self._batches(first, 0):
+            hot[hops.nodes.numpy()] += 1
+        figures = []
+        for hops in self._batches(second, len(first)):
+            nodes = hops.nodes.numpy()
+            seen[nodes] += 1
+            remote = (nodes < lo) | (nodes >= hi)
+            figures.append((len(nodes), int(remote.sum()), _sampling_ids(hops, remote)))
+        columns = np.array(figures, dtype=np.float64).reshape(-1, 3)
+        means = columns.mean(axis=0) if len(columns) else np.zeros(3)
+        traffic = PartTraffic(
+            part=part,
+            steps=plan.steps,
+            batches=len(second),
+            presampled_batches=len(first),
+            input_rows=float(means[0]),
+            remote_rows=float(means[1]),
+            remote_rows_error=float(columns[:, 1].std(ddof=1) / len(columns) ** 0.5) if len(columns) > 1 else 0.0,
+            sampling_ids=float(means[2]),
+        )
+        return _Measured(traffic, hot, seen)
+
+    def _batches(self, seeds: list[np.ndarray], first_step: int) -> Iterator[SampledHops]:
+        """The sampled batches, as many at a time as there are threads. Every batch has its own step, so that no two
+        share their draws."""
+        at_once = max(1, self._spec.threads)
+        for lo in range(0, len(seeds), at_once):
+            group = [torch.from_numpy(own).to(self._graph.indices.dtype) for own in seeds[lo : lo + at_once]]
+            yield from self._arrays.sample_many(group, self._spec, first_step + lo)
+
+
+class BatchPlan:
+    """Which seeds form the batches of one part.
+
+    Args:
+      train: int64 [T]; the part's train nodes.
+      batch_size: seeds per batch.
+      seed: key of the permutations.
+    Attributes:
+      steps: batches per epoch, 0 without train nodes.
+    """
+
+    PRESAMPLED_EPOCHS = 2  # GNNLab, section 6.3: more of them rank the nodes hardly better
+
+    def __init__(self, train: np.ndarray, batch_size: int, seed: tuple[int, ...]) -> None:
+        self._train, self._batch_size, self._seed = train, batch_size, seed
+        self.steps = -(-len(train) // batch_size)
+
+    def epoch(self, number: int) -> list[np.ndarray]:
+        """All batches of one epoch."""
+        order = np.random.default_rng((*self._seed, number)).permutation(self._train)
+        return [order[lo : lo + self._batch_size] for lo in range(0, len(order), self._batch_size)]
+
+    def presampled(self, most: int) -> list[np.ndarray]:
+        """Batches that the hotness is counted on: two epochs, or the first `most` of their batches."""
+        return [batch for number in range(self.PRESAMPLED_EPOCHS) for batch in self.epoch(number)][:most]
+
+    def measured(self, count: int) -> list[np.ndarray]:
+        """Batches of later epochs: whole epochs while `count` lasts, else `count` of one epoch picked at random."""
+        if self.steps == 0:
+            return []
+        first = self.PRESAMPLED_EPOCHS
+        if self.steps > count:
+            picks = np.random.default_rng((*self._seed, first, 1)).choice(self.steps, count, replace=False)
+            batches = self.epoch(first)
+            return [batches[pick] for pick in np.sort(picks)]
+        return [batch for number in range(first, first + count // self.steps) for batch in self.epoch(number)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """One part's traffic; how often every node was an input of the pre-sampled and of the measured batches."""
+
+    traffic: PartTraffic
+    hot: np.ndarray
+    seen: np.ndarray
+
+    def curves(self, by_degree: np.ndarray, owned: tuple[int, int]) -> dict[str, list[float]]:
+        """{policy: remote rows per step for every share of CACHE_SHARES}."""
+        remote = by_degree[(by_degree < owned[0]) | (by_degree >= owned[1])]
+        coldness = np.iinfo(_HOTNESS_DTYPE).max - self.hot[remote]
+        by_hotness = remote[np.argsort(coldness, kind="stable")]  # equal counts stay in the order of degrees
+        batches = max(1, self.traffic.batches)
+        curves = {}
+        for policy, order in zip(POLICIES, (remote, by_hotness), strict=True):
+            saved = np.concatenate([[0], np.cumsum(self.seen[order])])
+            kept = [min(int(share * len(self.seen)), len(order)) for share in CACHE_SHARES]
+            curves[policy] = [float(saved[-1] - saved[rows]) / batches for rows in kept]
+        return curves
+
+
+def _sampling_ids(hops: SampledHops, remote: np.ndarray) -> int:
+    """Ids that the vanilla scheme moves to sample the hops below the first: node out, count and picks back."""
+    moved = 0
+    for indptr in hops.indptrs[1:]:
+        picks = np.diff(indptr.numpy())
+        asked = remote[: len(picks)]
+        moved += 2 * int(asked.sum()) + int(picks[asked].sum())
+    return moved
+
+
+def _out_degrees(graph: CSCGraph, undirected: bool) -> np.ndarray:
+    """Out-edges of every node, int64 [num_nodes]."""
+    if undirected:
+        return graph.in_degrees().numpy()
+    indices, degrees = graph.indices.numpy(), np.zeros(graph.num_nodes, dtype=np.int64)
+    for lo in range(0, len(indices), _COUNT_CHUNK):
+        degrees += np.bincount(indices[lo : lo + _COUNT_CHUNK], minlength=len(degrees))
+    return degrees
