@@ -50,6 +50,8 @@ def _block(dgl: ModuleType, mfg: MFG) -> DGLGraph:
     )
     block.srcdata[dgl.NID] = mfg.src_nodes
     block.dstdata[dgl.NID] = mfg.dst_nodes
+    if mfg.edge_ids is not None:
+        block.edata[dgl.EID] = mfg.edge_ids
     return block
 
 
@@ -60,8 +62,9 @@ def to_blocks(batch: MiniBatch) -> list[DGLGraph]:
       batch: a mini-batch; its features and labels may be missing.
     Returns:
       One block per MFG. Edge e of a block is edge e of the MFG; `srcdata[dgl.NID]` and `dstdata[dgl.NID]` are node
-      ids of the graph. The first block has `srcdata["feat"]` [num_inputs, feature_dim] when the batch has features,
-      the last one `dstdata["label"]` int64 [num_seeds] when it has labels.
+      ids of the graph. When the batch has edge ids, they are `edata[dgl.EID]`, int64: positions in the graph's
+      `indices`, the edge ids of `to_graph` too. The first block has `srcdata["feat"]` [num_inputs, feature_dim] when
+      the batch has features, the last one `dstdata["label"]` int64 [num_seeds] when it has labels.
     Raises:
       ImportError: dgl is missing or does not fit the installed torch; the message names the extra to install.
     Cost: O(edges of the batch) for the offsets; features are not copied.

@@ -34,9 +34,10 @@ def _data_class() -> type[Data]:
 
 
 def _edges(mfg: MFG) -> Tensor:
-    """int64 [2, num_edges]: local source and destination of every edge."""
+    """int64 [2 or 3, num_edges]: local source and destination of every edge, and its id where it is known."""
     dst = torch.arange(mfg.num_dst, device=mfg.indptr.device)
-    return torch.stack([mfg.indices.long(), dst.repeat_interleave(mfg.indptr.diff(), output_size=mfg.num_edges)])
+    rows = [mfg.indices.long(), dst.repeat_interleave(mfg.indptr.diff(), output_size=mfg.num_edges)]
+    return torch.stack(rows if mfg.edge_ids is None else [*rows, mfg.edge_ids])
 
 
 def _pair_codes(edges: Tensor, num_nodes: int) -> Tensor:
@@ -64,6 +65,8 @@ def to_data(batch: MiniBatch) -> Data:
       torch_geometric.data.Data over local node ids, with
         edge_index: int64 [2, E], source to target; hop by hop from the seeds outwards.
         n_id: int64 [num_inputs]; node ids of the graph, the seeds first.
+        e_id: int64 [E], when the batch has edge ids: position of every edge in the graph's `indices`, so that
+          graph.weights[e_id] are the edges' weights.
         x: [num_inputs, feature_dim], when the batch has features.
         y: int64 [num_seeds], when the batch has labels: the seeds' labels, `y[:batch_size]` as ever.
         batch_size: number of seeds; input_id: int64 [num_seeds], their node ids.
@@ -76,10 +79,10 @@ def to_data(batch: MiniBatch) -> Data:
     data_class = _data_class()
     num_nodes, num_seeds = batch.input_nodes.numel(), batch.seeds.numel()
     hops = _merge_hops(batch.mfgs, num_nodes)
-    no_edges = torch.empty((2, 0), dtype=torch.int64, device=batch.input_nodes.device)
+    merged = torch.cat(hops, dim=1) if hops else batch.input_nodes.new_empty((2, 0), dtype=torch.int64)
     sizes = [num_seeds, *(mfg.num_src for mfg in reversed(batch.mfgs))]
     data = data_class(
-        edge_index=torch.cat([no_edges, *hops], dim=1),
+        edge_index=merged[:2],
         n_id=batch.input_nodes.long(),
         num_nodes=num_nodes,
         batch_size=num_seeds,
@@ -87,6 +90,8 @@ def to_data(batch: MiniBatch) -> Data:
         num_sampled_nodes=[num_seeds, *(after - before for before, after in pairwise(sizes))],
         num_sampled_edges=[edges.shape[1] for edges in hops],
     )
+    if merged.shape[0] == 3:
+        data.e_id = merged[2]
     if batch.features is not None:
         data.x = batch.features
     if batch.labels is not None:

@@ -12,14 +12,14 @@ from tests.ops.graphs import random_csc
 
 @pytest.fixture
 def draw_batch() -> Callable[..., MiniBatch]:
-    """draw_batch(seeds, fanouts, dtype=...) samples a mini-batch of a 60-node multigraph."""
+    """draw_batch(seeds, fanouts, dtype=..., **spec) samples a mini-batch of a 60-node multigraph."""
 
-    def draw(seeds: list[int], fanouts: list[int], dtype: torch.dtype = torch.int32) -> MiniBatch:
+    def draw(seeds: list[int], fanouts: list[int], dtype: torch.dtype = torch.int32, **options: object) -> MiniBatch:
         graph = random_csc(dtype=dtype)
-        spec = ops.SampleSpec(fanouts=fanouts, rng_seed=5)
-        nodes, indptrs, indices = ops.sample_mfg(
+        spec = ops.SampleSpec(fanouts=fanouts, rng_seed=5, **options)
+        hops = ops.sample_mfg(
             graph.indptr, graph.indices, torch.tensor(seeds, dtype=dtype), spec, step=3, orig_ids=graph.orig_ids
         )
-        return assemble(nodes, indptrs, indices, graph.orig_ids, DrawKey(rng_seed=5, step=3))
+        return assemble(hops, graph.orig_ids, DrawKey(rng_seed=5, step=3))
 
     return draw

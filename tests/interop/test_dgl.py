@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fastsample_dist import interop, ops
+from tests.ops.graphs import random_csc
 
 HIDE_DGL = """
 import sys
@@ -45,6 +46,22 @@ def test_block_node_ids_are_the_mfg_node_ids(dgl, draw_batch):
     for block, mfg in zip(interop.dgl.to_blocks(batch), batch.mfgs, strict=True):
         assert torch.equal(block.srcdata[dgl.NID], mfg.src_nodes)
         assert torch.equal(block.dstdata[dgl.NID], mfg.dst_nodes)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_edge_ids_are_those_of_the_graph_as_dgls(dgl, draw_batch, dtype):
+    batch, graph = draw_batch(SEEDS, [4, 3], dtype, edge_ids=True), random_csc(dtype=dtype)
+    src, dst = interop.dgl.to_graph(graph).formats("coo").edges(order="eid")
+    for block, mfg in zip(interop.dgl.to_blocks(batch), batch.mfgs, strict=True):
+        edges = block.edata[dgl.EID]
+        ends = block.edges(order="eid")
+        assert torch.equal(edges, mfg.edge_ids) and edges.dtype == torch.int64
+        assert torch.equal(src[edges], block.srcdata[dgl.NID][ends[0].long()].long())
+        assert torch.equal(dst[edges], block.dstdata[dgl.NID][ends[1].long()].long())
+
+
+def test_without_edge_ids_blocks_have_none(dgl, draw_batch):
+    assert all(dgl.EID not in block.edata for block in interop.dgl.to_blocks(draw_batch(SEEDS, [4, 3])))
 
 
 def test_features_are_on_the_first_block_and_labels_on_the_last(dgl, draw_batch):

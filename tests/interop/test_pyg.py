@@ -61,6 +61,28 @@ def test_each_hop_adds_the_pairs_that_no_earlier_hop_listed(pyg, draw_batch):
     assert sum(counts) < batch.num_edges, "the batch repeats no pair: the test shows nothing"
 
 
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"method": "labor"}])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_edge_ids_name_the_edges_of_the_graph(pyg, draw_batch, dtype, options):
+    graph = random_csc(dtype=dtype)
+    data = interop.pyg.to_data(draw_batch(SEEDS, [4, 3, 5], dtype, edge_ids=True, **options))
+    src, dst = data.n_id[data.edge_index]
+    assert data.e_id.dtype == torch.int64 and data.num_edges > 0
+    assert torch.equal(graph.indices[data.e_id].long(), src)
+    assert torch.equal(torch.searchsorted(graph.indptr, data.e_id, right=True) - 1, dst)
+
+
+def test_edge_ids_change_nothing_else(pyg, draw_batch):
+    plain, named = (interop.pyg.to_data(draw_batch(SEEDS, [4, 3], edge_ids=wanted)) for wanted in (False, True))
+    assert torch.equal(plain.edge_index, named.edge_index) and "e_id" not in plain
+    assert plain.num_sampled_edges == named.num_sampled_edges
+
+
+def test_an_empty_batch_has_no_edge_ids(pyg, draw_batch):
+    data = interop.pyg.to_data(draw_batch([], [4, 3], edge_ids=True))
+    assert data.e_id.shape == (0,) and data.edge_index.shape == (2, 0)
+
+
 def test_ids_counts_features_and_labels(pyg, draw_batch):
     batch = draw_batch(SEEDS, [4, 3])
     batch.features = torch.randn(batch.input_nodes.numel(), 8)
