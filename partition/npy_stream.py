@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fastsample_dist.graph.npy_files import CHUNK_BYTES, open_npy, row_chunks
+from fastsample_dist.graph.npy_files import open_npy, row_chunks
+
+_REST_BYTES = 1 << 16  # read at a time of what follows the array, which no sound file has
 
 
 class NpyStream:
@@ -46,6 +48,6 @@ class NpyStream:
                 rows = np.fromfile(file, self.dtype, (hi - lo) * width).reshape(hi - lo, *self.shape[1:])
                 digest.update(rows.data.cast("B"))
                 yield lo, rows
-            while rest := file.read(CHUNK_BYTES):
+            while rest := file.read(_REST_BYTES):
                 digest.update(rest)
         self.sha256 = digest.hexdigest()

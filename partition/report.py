@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,18 @@ def make_report(
     progress = progress or Progress()
     manifest = read_manifest(path)
     with progress.step("verify"):
-        verify_files(path, manifest, manifest.files)
+        progress.bytes_total(sum(record["bytes"] for record in manifest.files.values()))
+        for name, record in manifest.files.items():
+            verify_files(path, manifest, [name])
+            progress.bytes_done(record["bytes"])
     with progress.step("measure"):
         quality = measure_partition(path, manifest)
     report = {"path": str(path), **quality.to_json(), "files_verified": len(manifest.files)}
     if traffic is not None:
         with progress.step("traffic"):
-            report["traffic"] = measure_traffic(path, manifest, traffic).to_json()
+            progress.bytes_total(manifest.num_parts)  # what is shown is the share that is done; here of the parts
+            on_part = partial(progress.bytes_done, 1)
+            report["traffic"] = measure_traffic(path, manifest, traffic, on_part=on_part).to_json()
     return report
 
 
@@ -57,9 +63,9 @@ def write_html(path: str | Path, report: Mapping[str, Any]) -> None:
       OSError: the disk refuses.
     """
     target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
-    partial.write_text(render_html(report), encoding="utf-8")
-    partial.replace(target)
+    unfinished = target.with_name(f".{target.name}.partial")
+    unfinished.write_text(render_html(report), encoding="utf-8")
+    unfinished.replace(target)
 
 
 def traffic_lines(traffic: Mapping[str, Any]) -> Iterator[str]:

@@ -20,7 +20,7 @@ Memory: the mapped topology, about 40 bytes per node, and one batch per thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -163,13 +163,16 @@ class Traffic:
         }
 
 
-def measure_traffic(path: str | Path, manifest: Manifest, options: TrafficOptions) -> Traffic:
+def measure_traffic(
+    path: str | Path, manifest: Manifest, options: TrafficOptions, *, on_part: Callable[[], None] = lambda: None
+) -> Traffic:
     """Sample batches of every part and count what would travel.
 
     Args:
       path: the partition's directory, with all parts in it.
       manifest: of that directory.
       options: what to measure.
+      on_part: called when a part is measured.
     Returns:
       Traffic. Deterministic: yes. Cost: num_batches + presample_batches batches per part, one pass over the
       indices of a directed graph, and a sort of the nodes.
@@ -187,6 +190,7 @@ def measure_traffic(path: str | Path, manifest: Manifest, options: TrafficOption
         parts.append(measured.traffic)
         for policy, rows in measured.curves(by_degree, owned).items():
             curves[policy].append(rows)
+        on_part()
     if not any(part.steps for part in parts):
         raise ValueError(f"{path} has no train nodes, so no batch can be sampled; report without --fanouts.")
     feature_bytes = 0

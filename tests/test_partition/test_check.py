@@ -3,12 +3,14 @@
 import argparse
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fastsample_dist.graph import npy_files
+from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.storage import read_manifest
 from partition.build import PartitionOptions, Progress, partition_graph
 from partition.check import add_options, check_partition, run
@@ -60,6 +62,25 @@ def test_topology_without_features_labels_and_splits_is_sound(tmp_path):
     raw = type(raw)(name="bare", num_nodes=raw.num_nodes, undirected=True, edge_index=raw.edge_index)
     partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     assert check_partition(tmp_path / "parts") == []
+
+
+def test_memory_is_a_chunk_and_something_per_node_whatever_the_edges(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    raw = RawGraph(
+        name="dense",
+        num_nodes=1000,
+        undirected=False,
+        edge_index=rng.integers(0, 1000, (2, 500_000)),
+        features=rng.random((1000, 512), dtype=np.float32),
+    )
+    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    size = sum(record["bytes"] for record in read_manifest(tmp_path / "parts").files.values())
+    monkeypatch.setattr(npy_files, "CHUNK_BYTES", 1 << 14)
+    tracemalloc.start()
+    findings = check_partition(tmp_path / "parts")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert findings == [] and peak < 500_000 < 4_000_000 < size
 
 
 # ---- bytes

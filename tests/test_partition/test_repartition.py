@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 import partition.repartition
 from fastsample_dist.graph import npy_files
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.graph.storage import SPLITS, load_part, load_topology, read_manifest
 from fastsample_dist.ops import SampleSpec, SamplingGraph
@@ -148,6 +150,24 @@ def test_topology_alone_is_repartitioned(tmp_path):
     repartition(tmp_path / "parts", 6, tmp_path / "new")
     assert read_manifest(tmp_path / "new").part_ranges == tuple(range(0, 61, 10))
     assert check_partition(tmp_path / "new") == []
+
+
+@pytest.mark.parametrize("num_parts", [1, 4])
+def test_memory_is_a_few_chunks_whatever_the_features(tmp_path, monkeypatch, num_parts):
+    raw = RawGraph(
+        name="wide",
+        num_nodes=1000,
+        undirected=True,
+        edge_index=np.arange(2000).reshape(2, 1000) % 1000,
+        features=np.random.default_rng(0).random((1000, 2048), dtype=np.float32),
+    )
+    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    monkeypatch.setattr(npy_files, "CHUNK_BYTES", 1 << 16)
+    tracemalloc.start()
+    repartition(tmp_path / "parts", num_parts, tmp_path / "new")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000 < 8_000_000 < sum(file.stat().st_size for file in (tmp_path / "new").rglob("features.npy"))
 
 
 # ---- where ranges are cut

@@ -5,6 +5,8 @@ import base64
 import json
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -72,6 +74,31 @@ def test_lines_for_the_terminal_tell_the_figures(report):
     for word in ("bytes per epoch, hybrid", "bytes per epoch, vanilla", "degree", "hotness"):
         assert word in text
     assert len([line for line in text.splitlines() if re.match(r" +[012] ", line)]) == 3
+
+
+def test_every_step_is_told_from_nothing_to_the_whole(parts):
+    class Recorder(Progress):
+        def __init__(self) -> None:
+            self.steps: dict[str, list[int]] = {}
+
+        @contextmanager
+        def step(self, name: str) -> Iterator[None]:
+            self.steps[name] = [0, 0]
+            self.now = self.steps[name]
+            yield
+
+        def bytes_total(self, count: int) -> None:
+            self.now[0] += count
+
+        def bytes_done(self, count: int) -> None:
+            self.now[1] += count
+
+    recorder = Recorder()
+    make_report(parts, OPTIONS, recorder)
+    assert list(recorder.steps) == ["verify", "measure", "traffic"]
+    for name in ("verify", "traffic"):
+        total, done = recorder.steps[name]
+        assert total == done > 0
 
 
 # ---- the page
