@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fastsample_dist.ops import reference
+from fastsample_dist.ops import SampleSpec, reference
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.train.metrics import seed_loss
 from fastsample_dist.train.models import GAT, GCN, GraphSAGE
@@ -14,10 +14,11 @@ from tests.train.task import FEATURE_DIM, KINDS, NUM_CLASSES, make_model
 SEED, STEP = 11, 5
 
 
-def make_batch(seeds=range(30, 60, 2), fanouts=(4, 3), dtype=torch.float64):
+def make_batch(seeds=range(30, 60, 2), fanouts=(4, 3), dtype=torch.float64, **options):
     """A sampled batch of a multigraph in which a quarter of the nodes, and some seeds, have no in-edge."""
     graph = random_csc(num_edges=400)
-    batch = NeighborSampler(graph, fanouts, rng_seed=SEED).sample(list(seeds), STEP)
+    spec = SampleSpec(fanouts=fanouts, rng_seed=SEED, **options)
+    batch = NeighborSampler.from_spec(graph, spec).sample(list(seeds), STEP)
     torch.manual_seed(1)
     batch.features = torch.randn(60, FEATURE_DIM, dtype=dtype)[batch.input_nodes.long()]
     batch.labels = batch.seeds.long() % NUM_CLASSES
@@ -89,6 +90,20 @@ def test_logits_and_gradients_equal_the_oracle(kind, training):
 def test_other_depths_equal_the_oracle(kind, num_layers):
     batch, model = make_batch(fanouts=(3, 2, 2)[:num_layers]), make_model(kind, num_layers=num_layers)
     torch.testing.assert_close(model(batch.mfgs, batch.features), oracle(kind, model, batch), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{"replace": True}, {"method": "labor"}], ids=["replaced", "labor"])
+def test_batches_of_other_methods_equal_the_oracle(kind, options):
+    """Edges that come twice; rows that have in-edges in the graph but none in the batch."""
+    batch, model = make_batch(fanouts=(2, 1), **options), make_model(kind)
+    if "method" in options:
+        degrees = random_csc(num_edges=400).in_degrees()
+        assert all(((mfg.indptr.diff() == 0) & (degrees[mfg.dst_nodes.long()] > 0)).any() for mfg in batch.mfgs)
+    logits, expected = model(batch.mfgs, batch.features), oracle(kind, model, batch)
+    torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
+    found = loss_and_gradients(model, batch, logits)
+    torch.testing.assert_close(found, loss_and_gradients(model, batch, expected), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -43,6 +43,16 @@ def test_training_learns_the_communities(task, ctx, kind, precision):
     assert trainer.evaluate(DistLoader(data, ALL, 30, split="test", shuffle=False)) > 0.8
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
+def test_training_learns_from_layer_neighbours(task, ctx, kind, precision):
+    """Fanouts that leave many rows without a pick."""
+    train = DistLoader(DistData.load(task.path, ctx), (2, 1), 30, method="labor", prefetch=2)
+    trainer = make_trainer(ctx, make_model(kind).float(), precision=precision)
+    losses = [trainer.run_epoch(train).loss for _ in range(8)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
 def test_the_epoch_loss_is_the_mean_over_all_seeds(task, ctx):
     data = DistData.load(task.path, ctx)
     model = make_model("sage", dropout=0.0).float()
