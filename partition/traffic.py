@@ -3,7 +3,9 @@
 A number of mini-batches per part is drawn as training draws them: an epoch permutes the part's train nodes and cuts
 them into batches, the last one smaller. Where a whole epoch has no more batches than are to be measured, whole epochs
 are; else batches of one epoch are picked at random, so that the mean over batches estimates the mean over the epoch's
-steps without bias either way. Its standard error is the batches' standard deviation over the root of their number.
+steps without bias either way. Its standard error is the batches' standard deviation over the root of their number; in
+whole epochs the smaller last batches are there in their due number, so only the batches of full size vary. It is
+too large rather than too small where the batches are most of an epoch, since what one has another lacks.
 
 Remote rows of a batch are its input nodes that the part does not own: each is one id out and one feature row back
 (the hybrid scheme's only traffic). The vanilla scheme also asks for the neighbours of every remote node of the hops
@@ -83,7 +85,7 @@ class PartTraffic:
       presampled_batches: how many the hotness was counted on.
       input_rows: input nodes.
       remote_rows: those that other parts own.
-      remote_rows_error: standard error of `remote_rows`; if anything too large, for the smaller last batch counts in.
+      remote_rows_error: standard error of `remote_rows`.
       sampling_ids: what the vanilla scheme sends and receives besides, in ids.
     """
 
@@ -232,6 +234,8 @@ class _Sampler:
             figures.append((len(nodes), int(remote.sum()), _sampling_ids(hops, remote)))
         columns = np.array(figures, dtype=np.float64).reshape(-1, 3)
         means = columns.mean(axis=0) if len(columns) else np.zeros(3)
+        sizes = np.array([len(own) for own in second])
+        alike = columns[sizes == sizes.max(initial=0), 1] if plan.steps <= options.num_batches else columns[:, 1]
         traffic = PartTraffic(
             part=part,
             steps=plan.steps,
@@ -239,7 +243,7 @@ class _Sampler:
             presampled_batches=len(first),
             input_rows=float(means[0]),
             remote_rows=float(means[1]),
-            remote_rows_error=float(columns[:, 1].std(ddof=1) / len(columns) ** 0.5) if len(columns) > 1 else 0.0,
+            remote_rows_error=_spread(alike if len(alike) > 1 else columns[:, 1]) / max(1, len(columns)) ** 0.5,
             sampling_ids=float(means[2]),
         )
         return _Measured(traffic, hot, seen)
@@ -311,6 +315,11 @@ class _Measured:
             kept = [min(int(share * len(self.seen)), len(order)) for share in CACHE_SHARES]
             curves[policy] = [float(saved[-1] - saved[rows]) / batches for rows in kept]
         return curves
+
+
+def _spread(values: np.ndarray) -> float:
+    """Standard deviation of what the values were drawn from; 0 for less than two."""
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 def _sampling_ids(hops: SampledHops, remote: np.ndarray) -> int:

@@ -63,7 +63,7 @@ def test_rows_are_those_of_the_sets_of_neighbours(drawn):
         assert found.batches == len(inputs) == 5 and found.steps == 5  # of 9, 5 are a whole epoch
         assert found.input_rows == pytest.approx(np.mean([len(nodes) for nodes in inputs]), abs=1e-9)
         assert found.remote_rows == pytest.approx(remote.mean(), abs=1e-9)
-        assert found.remote_rows_error == pytest.approx(remote.std(ddof=1) / 5**0.5, abs=1e-9)
+        assert found.remote_rows_error == pytest.approx(remote[:4].std(ddof=1) / 5**0.5, abs=1e-9)  # the fifth is short
         assert 0 < found.remote_rows < found.input_rows
 
 
@@ -119,6 +119,17 @@ def test_curves_fall_from_all_remote_rows_to_none(drawn):
         assert sizes == sorted(sizes, reverse=True)
         assert sizes[0] == pytest.approx(report["epoch_bytes"]["hybrid"]) and sizes[-1] == 0
         assert curve[0]["remote_rows_per_step"] == pytest.approx(report["remote_rows_per_step"]["mean"])
+
+
+@pytest.mark.parametrize("batch_size, num_batches, least", [(1, 4, 0.7), (3, 12, 0.1)])
+def test_standard_error_is_that_of_repeated_measurements(drawn, batch_size, num_batches, least):
+    """The spread of 60 measurements with other seeds, in standard errors: about 1 where 4 batches of 34 are measured
+    (0.8 to 1.2 in 19 of 20 trials), less where whole epochs are, whose batches share out the same train nodes."""
+    options = TrafficOptions(fanouts=(3, 2), batch_size=batch_size, num_batches=num_batches, presample_batches=1)
+    found = [measure(drawn, replace(options, rng_seed=seed)).parts[1] for seed in range(60)]
+    means = np.array([part.remote_rows for part in found])
+    typical = np.mean([part.remote_rows_error**2 for part in found]) ** 0.5
+    assert least < means.std(ddof=1) / typical < 1.3
 
 
 # ---- against training
