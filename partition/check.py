@@ -8,7 +8,9 @@ nothing per edge. What is verified:
     every file   there, of the stated size, type, shape and SHA-256
     indptr       runs from 0 to num_edges and never decreases
     orig_ids     a permutation of 0 .. num_nodes - 1: with the manifest's ranges, every node is owned once
-    indices      ids in range; every row ascends by original id (the canonical order that sampling relies on)
+    indices      ids in range; every row ascends by original id (the canonical order that sampling relies on); of an
+                 undirected graph every edge in both directions, by comparing sums of hashes of (source, destination)
+                 and (destination, source)
     labels       -1 .. num_classes - 1
     splits       inside the part's range, ascending, without repetition, no node in two; train nodes have a label
 
@@ -18,7 +20,6 @@ A fault found a thousand times in one file is one finding: its first position an
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,6 +229,7 @@ class _Check:
         ordered = self._sound.issuperset(lookups)  # else rows and original ids are not known
         indptr, orig_ids = (open_npy(self._path / file) for file in lookups) if ordered else (None, None)
         before = -1  # original id of the source of the edge before; -1: none to compare with
+        one_way = 0  # hashes of the edges less hashes of their reverses: 0 when each is the reverse of another
         for first_row, ids in self._rows(name, _ID_DTYPES, (self._manifest.num_edges,)):
             outside = (ids < 0) | (ids >= num_nodes)
             faults.add(f"is source {{}}; expected ids 0 to {num_nodes - 1}", first_row, outside, ids)
@@ -243,7 +245,12 @@ class _Check:
             disorder = (originals < ahead) & ~outside
             faults.add(text, first_row, disorder, originals, ahead, _RowOf(indptr, first_row))
             before = int(originals[-1])
+            if self._manifest.undirected:
+                one_way += _one_way(ids, _destinations(indptr, first_row, len(ids)))
         self._add(name, faults)
+        if one_way % 2**64 and name in self._sound:
+            text = "lacks the reverse of some edge; the manifest says undirected, expected each in both directions"
+            self._note(name, text)
 
     # ---- parts
 
@@ -331,6 +338,30 @@ def _row_starts(indptr: np.ndarray, first_edge: int, count: int) -> np.ndarray:
     return indptr[rows[0] : rows[1]] - first_edge
 
 
+def _destinations(indptr: np.ndarray, first_edge: int, count: int) -> np.ndarray:
+    """Destination of each of the edges first_edge .. first_edge + count - 1."""
+    lo = int(np.searchsorted(indptr, first_edge, side="right")) - 1
+    hi = int(np.searchsorted(indptr, first_edge + count - 1, side="right"))
+    inside = np.clip(indptr[lo : hi + 1], first_edge, first_edge + count)
+    return np.repeat(np.arange(lo, hi), np.diff(inside))
+
+
+def _one_way(sources: np.ndarray, destinations: np.ndarray) -> int:
+    """Sum of the edges' hashes less that of their reverses'; it does not depend on the order of the edges."""
+    ends = sources.astype(np.uint64), destinations.astype(np.uint64)
+    return _hash_sum(*ends) - _hash_sum(*reversed(ends))
+
+
+def _hash_sum(first: np.ndarray, second: np.ndarray) -> int:
+    """Sum of one 64-bit hash per pair (the multipliers and shifts of SplitMix64, by S. Vigna)."""
+    mixed = first * np.uint64(0x9E3779B97F4A7C15) + second
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed ^= mixed >> np.uint64(shift)
+        mixed *= np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return int(mixed.sum(dtype=np.uint64))
+
+
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add --check to the command's tasks."""
     parser.add_argument(
@@ -342,7 +373,7 @@ def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
 
 
 def run(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
-    """Carry out --check: findings to standard error, the verdict to standard output.
+    """Carry out --check and print the findings and the verdict.
 
     Returns:
       (exit status, report for --json).
@@ -350,7 +381,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, An
     manifest = read_manifest(args.check)
     findings = check_partition(args.check, progress=progress)
     for finding in findings:
-        print(finding, file=sys.stderr)
+        print(finding)
     verdict = "sound" if not findings else f"{len(findings)} finding{'s' if len(findings) > 1 else ''}"
     size = sum(record["bytes"] for record in manifest.files.values())
     print(f"{args.check}: {verdict} ({manifest.num_parts} parts, {len(manifest.files)} files, {size:,} bytes)")

@@ -209,6 +209,23 @@ def test_rows_sorted_by_new_id_are_found(parts):
     assert "expected rows that ascend by original id" in only_finding(parts)
 
 
+@pytest.mark.parametrize("edge", [0, 100, -1])
+def test_edge_of_an_undirected_graph_without_its_reverse_is_found(tmp_path, chunked, edge):
+    """A source becomes another one that leaves the row in order."""
+    parts = tmp_path / "parts"
+    raw = draw_raw(undirected=True)
+    raw.labels[:] = 0
+    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), parts)
+    orig_ids, indptr, indices = (np.load(parts / f"topology/{name}.npy") for name in ("orig_ids", "indptr", "indices"))
+    edge %= len(indices)
+    row = int(np.searchsorted(indptr, edge, side="right")) - 1
+    originals = orig_ids[indices[indptr[row] : indptr[row + 1]]]
+    low, high = np.r_[-1, originals, NUM_NODES][[edge - indptr[row], edge - indptr[row] + 2]]
+    others = [value for value in range(low + 1, high) if value != orig_ids[indices[edge]]]
+    rewrite(parts, "topology/indices.npy", entry(edge, int(np.flatnonzero(orig_ids == others[0])[0])))
+    assert "indices.npy: lacks the reverse of some edge; the manifest says undirected" in only_finding(parts)
+
+
 @pytest.mark.parametrize("value", [-1, NUM_NODES])
 def test_original_id_out_of_range_is_found(parts, chunked, value):
     rewrite(parts, "topology/orig_ids.npy", entry(33, value))
@@ -329,12 +346,13 @@ def test_command_prints_a_line_per_finding_and_ends_with_1(parts, capsys):
     status, report = run(parse("--check", parts), Progress())
     output = capsys.readouterr()
     assert status == 1 and len(report["findings"]) == 2
-    assert [line.split(": ")[0] for line in output.err.splitlines()] == [
+    lines = output.out.splitlines()
+    assert [line.split(": ")[0] for line in lines[:2]] == [
         str(parts / "part-0/val.npy"),
         f"{parts / 'part-2/labels.npy'}, entry 0",
     ]
     assert report["findings"][1]["position"] == 0
-    assert f"{parts}: 2 findings" in output.out
+    assert len(lines) == 3 and lines[2].startswith(f"{parts}: 2 findings")
 
 
 def test_progress_counts_the_bytes_of_the_rows(parts):
