@@ -35,6 +35,7 @@ from rich.progress import Progress
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.trace import Trace
+from fastsample_dist.ops.sample_spec import METHODS
 from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.executor import SCHEMES
 from fastsample_dist.sampling.base import MiniBatch
@@ -56,7 +57,9 @@ USER_ERRORS = (ValueError, OSError, ImportError)
 HEAD_START_S = 3.0
 FORWARD_S = 0.5  # for mpirun to pass on what was printed: an abort drops what is still under way
 STOPPED = 130  # exit status after Ctrl-C, as a shell reports it
-SHAPING_OPTIONS = ("model", "layers", "hidden", "heads", "dropout", "lr", "fanouts", "precision", "seed")
+SHAPING_OPTIONS = (
+    "model", "layers", "hidden", "heads", "dropout", "lr", "fanouts", "sampler", "replace", "precision", "seed",
+)  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
@@ -97,6 +100,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--batch-size", type=count, default=1000, help="seeds per rank and step (default: %(default)s)")
     add("--fanouts", type=fanout_list, default=(15, 10, 5), help="from the seeds outwards (default: 15,10,5)")
     add("--eval-fanouts", type=fanout_list, help="--eval-fanouts=-1,-1,-1 takes all (default: as --fanouts)")
+    add("--sampler", choices=METHODS, default="uniform", help="weighted: by edge weight; labor: shared neighbours")
+    add("--replace", action="store_true", help="draw neighbours with replacement")
     add("--layers", type=count, default=3)
     add("--hidden", type=count, default=256, help="columns of a hidden row (default: %(default)s)")
     add("--heads", type=count, default=4, help="attention heads of gat (default: %(default)s)")
@@ -120,6 +125,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.resume and args.checkpoint_dir is None:
         parser.error("--resume needs the --checkpoint-dir to resume from")
+    if args.replace and args.sampler == "labor":
+        parser.error("--sampler labor takes every edge at most once; leave out --replace")
     args.eval_fanouts = args.eval_fanouts or args.fanouts
     return args
 
@@ -150,6 +157,8 @@ def open_data(args: argparse.Namespace, ctx: DistContext) -> DistData:
     data = DistData.load(args.data, ctx)
     if data.features is None or data.labels is None:
         raise ValueError(f"{args.data} lacks features or labels; partition an input with features.npy and labels.npy.")
+    if args.sampler == "weighted" and data.graph.weights is None:
+        raise ValueError(f"{args.data} lacks edge weights for --sampler weighted; partition one with edge_weight.npy.")
     return data
 
 
@@ -157,7 +166,7 @@ def make_loaders(args: argparse.Namespace, data: DistData) -> dict[str, DistLoad
     """Loaders by split, those for evaluation only where it is wanted."""
     make = partial(
         DistLoader, data, batch_size=args.batch_size, scheme=args.scheme, rng_seed=args.seed, prefetch=args.prefetch,
-        feature_dtype=torch.bfloat16 if args.precision == "bf16" else None,
+        feature_dtype=torch.bfloat16 if args.precision == "bf16" else None, method=args.sampler, replace=args.replace,
     )  # fmt: skip
     loaders = {"train": make(args.fanouts, split="train")}
     if args.eval_every > 0 and args.eval == "sampled":

@@ -38,6 +38,12 @@ def parts(tmp_path_factory):
     return make
 
 
+@pytest.fixture(scope="module")
+def weighted_parts(tmp_path_factory):
+    """Directory of a partition of one part, with edge weights."""
+    return make_task(tmp_path_factory.mktemp("weighted"), 1, dtype="float32", weighted=True).path
+
+
 def run(command, *, timeout_s=TIMEOUT_S):
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -198,6 +204,23 @@ def test_models_and_precisions_learn(main, parts, tmp_path, model, precision):
     assert [epoch["epoch"] for epoch in results["epochs"] if "val_acc" in epoch] == [4, 9, 11]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [("--sampler", "weighted"), ("--sampler", "weighted", "--replace"), ("--sampler", "labor"), ("--replace",)],
+    ids=" ".join,
+)
+def test_samplers_learn_and_differ_from_the_uniform_one(main, weighted_parts, tmp_path, options):
+    losses = {}
+    for name, chosen in (("uniform", ()), ("chosen", options)):
+        file = tmp_path / f"{name}.json"
+        few = ("--layers", 2, "--fanouts", "3,3", "--epochs", 12, "--eval-every", 12)
+        assert main("--data", weighted_parts, *SMALL, *few, *chosen, "--json", file) == 0
+        results = json.loads(file.read_text())
+        losses[name] = [epoch["loss"] for epoch in results["epochs"]]
+        assert results["test_acc"] > 0.8
+    assert losses["chosen"] != losses["uniform"]
+
+
 def test_without_evaluation_there_are_no_accuracies(main, parts, tmp_path):
     file = tmp_path / "out.json"
     assert main("--data", parts(1), *SMALL, "--eval-every", 0, "--json", file) == 0
@@ -222,6 +245,9 @@ def test_the_seed_names_the_run(main, parts, tmp_path):
         (["--fanouts", "5,x,5"], "'5,x,5' is no list of fanouts such as 15,10,5"),
         (["--batch-size", "0"], "'0' is no integer of at least 1"),
         (["--scheme", "magic"], "invalid choice: 'magic'"),
+        (["--sampler", "weighted"], "lacks edge weights for --sampler weighted; partition one with edge_weight.npy."),
+        (["--sampler", "labor", "--replace"], "--sampler labor takes every edge at most once; leave out --replace"),
+        (["--fanouts", "5,5,-1", "--replace"], "-1 (all neighbours), which cannot be drawn with replacement"),
         (["--dropout", "1.5"], "dropout is 1.5; expected a probability"),
         (["--lr", "-1"], "Invalid learning rate: -1.0"),
         (["--prefetch", "-1"], "prefetch is -1; expected 0 (off)"),

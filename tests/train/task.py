@@ -35,17 +35,25 @@ class Task:
         return torch.from_numpy(self.node_task.labels)
 
 
-def make_task(directory: Path, num_parts: int, *, num_nodes: int = 200, dtype: str = "float64") -> Task:
-    """Draw communities and cut them at random into `directory`/parts; three fifths of the nodes are train nodes."""
+def make_task(
+    directory: Path, num_parts: int, *, num_nodes: int = 200, dtype: str = "float64", weighted: bool = False
+) -> Task:
+    """Draw communities and cut them at random into `directory`/parts; three fifths of the nodes are train nodes.
+
+    `weighted`: edges within a community weigh 4, others 1.
+    """
     graph, task = planted_communities(
         num_nodes, NUM_CLASSES, seed=3, feature_dim=FEATURE_DIM, mean_degree=6, homophily=0.9, signal=2.0
     )
     dst = np.repeat(np.arange(num_nodes), graph.in_degrees().numpy())
+    src = graph.indices.numpy().astype(np.int64)
+    weights = np.where(task.labels[src] == task.labels[dst], 4.0, 1.0) if weighted else None
     raw = RawGraph(
         name="communities",
         num_nodes=num_nodes,
         undirected=True,
-        edge_index=np.stack([graph.indices.numpy().astype(np.int64), dst]),
+        edge_index=np.stack([src, dst]),
+        edge_weight=weights,
         features=task.features.astype(dtype),
         labels=task.labels,
         num_classes=NUM_CLASSES,
