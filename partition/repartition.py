@@ -264,13 +264,15 @@ def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
 
 
 def run(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
-    """Carry out --repartition.
+    """Carry out --repartition and print the new partition's figures.
 
     Returns:
-      (exit status, report for the tables and --json).
+      (exit status, report for --json).
     Raises:
       ValueError: --output is missing, NEW_P is no number, or what `repartition` refuses.
     """
+    from partition.cli_report import print_report
+
     path, count = args.repartition
     if args.output is None:
         raise ValueError("--repartition needs --output; pass the directory of the new partition.")
@@ -279,4 +281,6 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, An
     except ValueError:
         raise ValueError(f"--repartition's NEW_P is {count!r}; expected a number of parts such as 8.") from None
     quality = repartition(path, num_parts, args.output, overwrite=bool(args.overwrite), progress=progress)
-    return 0, {"path": args.output, **quality.to_json(), "repartitioned_from": path}
+    report = {"path": args.output, **quality.to_json(), "repartitioned_from": path}
+    print_report(report)
+    return 0, report

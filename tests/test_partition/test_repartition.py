@@ -317,11 +317,12 @@ def parse(*argv: object) -> argparse.Namespace:
     return parser.parse_args([str(item) for item in argv])
 
 
-def test_command_reports_the_new_partition(parts, tmp_path):
+def test_command_reports_the_new_partition(parts, tmp_path, capsys):
     args = parse("--repartition", parts, 8, "--output", tmp_path / "new")
     status, report = run(args, Progress())
     assert (status, report["num_parts"], report["repartitioned_from"]) == (0, 8, str(parts))
     assert report["balance"]["train"] < 1.1 and report["balance"]["nodes"] >= 1
+    assert "8, by random" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
