@@ -91,8 +91,8 @@ class WeightedRows {
       draw(row, group, ring);
       going = pipeline.advance(task_.offsets[group.end]);
     }
-    if (going) pipeline.finish();
-    if (kRelabel) *ids = pipeline.ids();
+    going = going && pipeline.finish();
+    pipeline.write(!going, ids);
   }
 
   // The same for rows of more picks, one at a time; without relabelling.

@@ -27,25 +27,35 @@ struct PickRing {
   int64_t& operator[](int64_t j) const { return at[j & mask]; }
 };
 
-// The pipeline over picks asked <= read <= done.
+// The pipeline over picks asked <= read <= done. Without relabelling it ends with reading, and `ids` is null.
 template <typename Id, bool kRelabel>
 class Pipeline {
  public:
-  Pipeline(const HopTask<Id>& task, const PickRing& ring, int64_t begin, Relabeling<Id>* ids)
-      : indices_(task.graph.indices), out_(task.neighbors), ring_(ring), asked_(begin), read_(begin), done_(begin) {
-    if (kRelabel) ids_ = *ids;
-  }
+  FS_HD Pipeline(const HopTask<Id>& task, const PickRing& ring, int64_t begin, Relabeling<Id>* ids)
+      : indices_(task.graph.indices),
+        out_(task.neighbors),
+        ring_(ring),
+        asked_(begin),
+        read_(begin),
+        done_(begin),
+        labeler_(ids, &spare_) {}
 
-  // Moves on until everything before `drawn` is asked for. False: an id was refused.
+  // Moves on until everything before `drawn` is asked for. False: an id was refused, that of pick `done`.
   FS_HD bool advance(int64_t drawn) {
-    while (asked_ < drawn) {
+    while (asked_ < drawn && (asked_ - read_ < kReadAhead || read_ - done_ < kRelabelAhead)) {  // filling up
       __builtin_prefetch(indices_ + ring_[asked_], 0, 2);
       ++asked_;
       if (asked_ - read_ > kReadAhead && !read_and_relabel()) return false;
     }
+    for (; asked_ < drawn; ++asked_) {  // all stages at work
+      __builtin_prefetch(indices_ + ring_[asked_], 0, 2);
+      read();
+      if (kRelabel && !relabel()) return false;
+    }
     return true;
   }
 
+  // Does what is left.
   FS_HD bool finish() {
     while (read_ < asked_) {
       if (!read_and_relabel()) return false;
@@ -56,25 +66,30 @@ class Pipeline {
     return true;
   }
 
-  const Relabeling<Id>& ids() const { return ids_; }
+  // Hands the state of the relabelling back.
+  FS_HD void write(bool refused, Relabeling<Id>* ids) const {
+    if (!kRelabel) return;
+    labeler_.write(ids);
+    if (refused) ids->bad = done_;
+  }
 
  private:
-  FS_HD bool read_and_relabel() {
+  FS_HD void read() {
     const Id id = indices_[ring_[read_]];
     out_[read_] = id;
     ++read_;
-    if (!kRelabel) return true;
-    __builtin_prefetch(ids_.table.buckets + ids_.table.home(id));
-    return read_ - done_ <= kRelabelAhead || relabel();
+    if (kRelabel) labeler_.ask_for(id);
+  }
+
+  FS_HD bool read_and_relabel() {
+    read();
+    return !kRelabel || read_ - done_ <= kRelabelAhead || relabel();
   }
 
   FS_HD bool relabel() {
     const Id id = out_[done_];
-    if (static_cast<uint64_t>(static_cast<int64_t>(id)) >= ids_.num_ids) {
-      ids_.bad = done_;
-      return false;
-    }
-    out_[done_] = local_id(ids_, id);
+    if (!labeler_.accepts(id)) return false;
+    out_[done_] = labeler_.local_id(id);
     ++done_;
     return true;
   }
@@ -83,7 +98,8 @@ class Pipeline {
   Id* out_;
   PickRing ring_;
   int64_t asked_, read_, done_;
-  Relabeling<Id> ids_;
+  IdBucket<Id> spare_;
+  Labeler<Id> labeler_;
 };
 
 }  // namespace

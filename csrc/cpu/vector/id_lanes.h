@@ -42,27 +42,74 @@ FS_HD uint32_t equal_lanes(const int64_t* keys, int64_t id) {
 #endif
 }
 
-// Local id of `id` (0 or more); a new id is appended to r.nodes.
+// All ones or zero; the compiler cannot tell which, and so cannot make a branch of it.
+FS_HD uint64_t opaque_mask(bool condition) {
+  uint64_t mask = -static_cast<uint64_t>(condition);
+  __asm__("" : "+r"(mask));
+  return mask;
+}
+
+// A Relabeling whose fields a loop can keep in registers: nothing of it is ever pointed to.
 template <typename Id>
-FS_HD Id local_id(Relabeling<Id>& r, Id id) {
-  uint64_t at = r.table.home(id);
-  for (;;) {
-    IdBucket<Id>& bucket = r.table.buckets[at];
-    const uint32_t found = equal_lanes(bucket.keys, id);
-    if (found != 0) return bucket.locals[__builtin_ctz(found)];
-    const uint32_t empty = equal_lanes(bucket.keys, Id{-1});
-    if (empty != 0) {
-      const int lane = __builtin_ctz(empty);
-      const Id local = static_cast<Id>(r.num_nodes);
-      bucket.keys[lane] = id;
-      bucket.locals[lane] = local;
-      r.nodes[r.num_nodes++] = id;
-      if (r.num_nodes > r.table.limit) r.grow(&r);
+class Labeler {
+ public:
+  FS_HD Labeler(Relabeling<Id>* ids, IdBucket<Id>* spare) : ids_(ids), spare_(reinterpret_cast<uint64_t>(spare)) {
+    if (ids != nullptr) read();
+  }
+
+  FS_HD bool accepts(Id id) const { return static_cast<uint64_t>(static_cast<int64_t>(id)) < num_ids_; }
+  FS_HD void ask_for(Id id) const { __builtin_prefetch(table_.buckets + table_.home(id)); }
+
+  // Local id of an accepted id; a new one is appended to the nodes. Whether an id is new is as good as random, so both
+  // ways are one: the key and the local id are written, to the bucket or to where nobody looks.
+  FS_HD Id local_id(Id id) {
+    uint64_t at = table_.home(id);
+    for (;;) {
+      IdBucket<Id>& bucket = table_.buckets[at];
+      const uint32_t found = equal_lanes(bucket.keys, id), empty = equal_lanes(bucket.keys, Id{-1});
+      const uint32_t lanes = found | (empty & static_cast<uint32_t>(opaque_mask(found == 0)));
+      if (__builtin_expect(lanes == 0, 0)) {
+        at = table_.after(at);
+        continue;
+      }
+      const int lane = __builtin_ctz(lanes);
+      const uint64_t is_new = opaque_mask(found == 0);
+      const uint64_t fresh = static_cast<uint64_t>(num_nodes_);
+      const uint64_t known = static_cast<uint64_t>(bucket.locals[lane]);
+      const Id local = static_cast<Id>((fresh & is_new) | (known & ~is_new));
+      const uint64_t place = reinterpret_cast<uint64_t>(bucket.keys + lane);
+      Id* key = reinterpret_cast<Id*>((place & is_new) | (spare_ & ~is_new));
+      key[0] = id;
+      key[IdBucket<Id>::kLanes] = local;
+      nodes_[num_nodes_] = id;
+      num_nodes_ -= static_cast<int64_t>(is_new);
+      if (__builtin_expect(num_nodes_ > table_.limit, 0)) {
+        write(ids_);
+        ids_->grow(ids_);
+        read();
+      }
       return local;
     }
-    at = r.table.after(at);
   }
-}
+
+  // Hands the state back.
+  FS_HD void write(Relabeling<Id>* ids) const { ids->num_nodes = num_nodes_; }
+
+ private:
+  FS_HD void read() {
+    table_ = ids_->table;
+    nodes_ = ids_->nodes;
+    num_nodes_ = ids_->num_nodes;
+    num_ids_ = ids_->num_ids;
+  }
+
+  Relabeling<Id>* ids_;
+  uint64_t spare_;  // address of a bucket that nobody reads
+  IdTable<Id> table_ = {};
+  Id* nodes_ = nullptr;
+  int64_t num_nodes_ = 0;
+  uint64_t num_ids_ = 0;
+};
 
 }  // namespace
 }  // namespace fs

@@ -111,8 +111,8 @@ void sample_edges(const HopTask<Id>& task, int64_t begin, int64_t end, Relabelin
     row = drawer.draw_span(row, end);
     going = pipeline.advance(task.offsets[row]);
   }
-  if (going) pipeline.finish();
-  if (kRelabel) *ids = pipeline.ids();
+  going = going && pipeline.finish();
+  pipeline.write(!going, ids);
 }
 
 template <typename Id>
@@ -126,17 +126,18 @@ void sample_edges_of(const HopTask<Id>& task, int64_t begin, int64_t end, Relabe
 
 // Relabels edges begin .. end of `edges` where they stand.
 template <typename Id>
-void relabel_edges(Id* edges, int64_t begin, int64_t end, Relabeling<Id>* given) {
-  Relabeling<Id> ids = *given;
+void relabel_edges(Id* edges, int64_t begin, int64_t end, Relabeling<Id>* ids) {
+  IdBucket<Id> spare;
+  Labeler<Id> labeler(ids, &spare);
   for (int64_t j = begin; j < end; ++j) {
-    if (j + kRelabelAhead < end) __builtin_prefetch(ids.table.buckets + ids.table.home(edges[j + kRelabelAhead]));
-    if (static_cast<uint64_t>(static_cast<int64_t>(edges[j])) >= ids.num_ids) {
-      ids.bad = j;
+    if (j + kRelabelAhead < end) labeler.ask_for(edges[j + kRelabelAhead]);
+    if (!labeler.accepts(edges[j])) {
+      ids->bad = j;
       break;
     }
-    edges[j] = local_id(ids, edges[j]);
+    edges[j] = labeler.local_id(edges[j]);
   }
-  *given = ids;
+  labeler.write(ids);
 }
 
 }  // namespace
