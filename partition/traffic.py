@@ -17,7 +17,7 @@ A cache of share x holds the rows of x * num_nodes remote nodes on every machine
                nodes never seen by degree. Counted on other epochs than those that the curves are measured on:
                else every node would be as hot as the very batches that it is judged by.
 
-Memory: the mapped topology, about 40 bytes per node, and one batch per thread.
+Memory: the mapped topology, about 60 bytes per node, and one batch per thread.
 """
 
 from __future__ import annotations
