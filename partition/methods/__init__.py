@@ -1,0 +1,78 @@
+"""Assigning nodes to parts: the methods by name, behind one interface.
+
+    request = PartitionRequest(graph=graph, undirected=True, num_parts=4, splits={"train": ids})
+    method = METHODS["metis"]
+    parts = method.assign(request)                        # int32 [num_nodes]
+    balanced = balance_parts(request, method, parts)      # partition.balance: train nodes, and what may be levelled
+
+Packages that a method needs are imported when it runs.
+"""
+
+from partition.methods.kaminpar import assign_kaminpar
+from partition.methods.metis import assign_metis
+from partition.methods.request import MAX_SEED, SPLITS, Method, PartitionRequest
+from partition.methods.simple import assign_file, assign_random, assign_range, random_parts
+from partition.methods.streaming import assign_fennel, assign_ldg
+
+_PARTS = "4 bytes per node"
+_METHODS = (
+    Method(
+        name="metis",
+        assign=assign_metis,
+        summary="few cut edges, every constraint balanced (multilevel; needs cmeel-metis or pymetis)",
+        memory="the graph and about 30 bytes per stored edge",
+        in_memory=True,
+        balances=True,
+    ),
+    Method(
+        name="kaminpar",
+        assign=assign_kaminpar,
+        summary="few cut edges, several threads (multilevel; needs kaminpar)",
+        memory="the graph, about 10 bytes per stored edge, and a temporary file of the graph's size",
+        in_memory=True,
+        balances=True,
+    ),
+    Method(
+        name="ldg",
+        assign=assign_ldg,
+        summary="streaming, linear deterministic greedy: fewer cut edges than random in little memory",
+        memory="20 bytes per node, whatever the number of edges",
+        in_memory=False,
+        balances=True,
+    ),
+    Method(
+        name="fennel",
+        assign=assign_fennel,
+        summary="streaming as ldg, with Fennel's cost of large parts",
+        memory="20 bytes per node, whatever the number of edges",
+        in_memory=False,
+        balances=True,
+    ),
+    Method(
+        name="random",
+        assign=assign_random,
+        summary="nodes dealt at random; needs no package",
+        memory=_PARTS,
+        in_memory=False,
+        balances=False,
+    ),
+    Method(
+        name="range",
+        assign=assign_range,
+        summary="the input order, cut into runs of equal length",
+        memory=_PARTS,
+        in_memory=False,
+        balances=False,
+    ),
+    Method(
+        name="file",
+        assign=assign_file,
+        summary="your own assignment, .npy or text, from --assignment FILE",
+        memory=_PARTS,
+        in_memory=False,
+        balances=False,
+    ),
+)
+METHODS = {method.name: method for method in _METHODS}
+
+__all__ = ["MAX_SEED", "METHODS", "SPLITS", "Method", "PartitionRequest", "random_parts"]

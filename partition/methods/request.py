@@ -1,0 +1,140 @@
+"""What a partitioning method is asked for, and what it has to say about itself.
+
+A part of a partition costs features (nodes), sampling work (in-edges) and steps of training and evaluation (train,
+validation and test nodes). These five are the constraints that a method is to balance, as far as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fastsample_dist.graph.csc import CSCGraph
+from partition.adjacency import Adjacency, rows_of, symmetrise
+
+SPLITS = ("train", "val", "test")
+MAX_SEED = 2**31 - 1  # METIS may be built with 32-bit integers
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PartitionRequest:
+    """A graph and how to cut it.
+
+    Attributes:
+      graph: the topology, original ids; its columns may be mapped from files.
+      undirected: the topology holds both directions of every edge, once.
+      num_parts: P, 1 .. num_nodes.
+      seed: 0 .. MAX_SEED; the same seed on the same graph gives the same parts.
+      splits: node ids of "train", "val" and "test", as far as they exist; unique, ascending.
+      assignment: for method `file`: the file to read.
+      num_threads: for methods with threads; None: as many as there are processors.
+    Raises:
+      ValueError: a value outside these.
+    """
+
+    graph: CSCGraph
+    undirected: bool
+    num_parts: int
+    seed: int = 0
+    splits: Mapping[str, np.ndarray] = field(default_factory=dict)
+    assignment: str | Path | None = None
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_parts < 1:
+            raise ValueError(f"num_parts is {self.num_parts}; expected at least 1.")
+        if self.num_parts > self.num_nodes:
+            raise ValueError(
+                f"num_parts is {self.num_parts} but the graph has {self.num_nodes} nodes; take at most one part per "
+                "node."
+            )
+        if 0 < len(self.train) < self.num_parts:
+            raise ValueError(
+                f"num_parts is {self.num_parts} but the graph has {len(self.train)} train nodes; training needs at "
+                "least one per part, so take fewer parts."
+            )
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ValueError(f"seed is {self.seed}; expected 0 to {MAX_SEED}.")
+        if unknown := sorted(set(self.splits) - set(SPLITS)):
+            raise ValueError(f"splits has {', '.join(unknown)}; expected {', '.join(SPLITS)}.")
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.graph.num_nodes
+
+    @property
+    def in_degrees(self) -> np.ndarray:
+        """int64 [num_nodes]; stored in-edges of each node."""
+        return self.graph.in_degrees().numpy()
+
+    @property
+    def train(self) -> np.ndarray:
+        """int64 [num_train]; train node ids, ascending."""
+        return np.asarray(self.splits.get("train", ()), dtype=np.int64)
+
+    @cached_property
+    def adjacency(self) -> Adjacency:
+        """Neighbours in both directions; made on first use and kept."""
+        return symmetrise(self.graph, undirected=self.undirected)
+
+    @property
+    def rows(self) -> Adjacency:
+        """The stored neighbour lists as they are, without copying: in-neighbours, both directions if undirected."""
+        return rows_of(self.graph, undirected=self.undirected)
+
+    @property
+    def kinds(self) -> np.ndarray:
+        """uint8 [num_nodes]; bit k: the node is in SPLITS[k]."""
+        kinds = np.zeros(self.num_nodes, dtype=np.uint8)
+        for bit, split in enumerate(SPLITS):
+            if split in self.splits:
+                kinds[self.splits[split]] |= 1 << bit
+        return kinds
+
+    def constraints(self) -> dict[str, np.ndarray]:
+        """What is to be balanced: int64 [num_nodes] each, of "nodes", "in_edges", "train", "val" and "test".
+
+        A constraint that is 0 on every node is left out.
+        """
+        weights = {"nodes": np.ones(self.num_nodes, dtype=np.int64), "in_edges": self.in_degrees}
+        for split in SPLITS:
+            weights[split] = np.zeros(self.num_nodes, dtype=np.int64)
+            weights[split][np.asarray(self.splits.get(split, ()), dtype=np.int64)] = 1
+        return {name: weight for name, weight in weights.items() if weight.any()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A way to cut a graph.
+
+    Attributes:
+      name: as --method takes it.
+      assign: from a request to int32 [num_nodes], the part of each node.
+      summary: one line for --help.
+      memory: what it needs beside the topology's files, in words.
+      in_memory: it reads the topology in random order or copies it, so that it must fit into memory.
+      balances: nodes and in-edges are brought within a tolerance afterwards; else only train nodes are.
+    """
+
+    name: str
+    assign: Callable[[PartitionRequest], np.ndarray]
+    summary: str
+    memory: str
+    in_memory: bool
+    balances: bool
+
+
+def fill_empty_parts(parts: np.ndarray, num_parts: int, degrees: np.ndarray) -> None:
+    """Give every part without nodes the least connected node of the largest part. Changes `parts` in place."""
+    counts = np.bincount(parts, minlength=num_parts)
+    for part in np.flatnonzero(counts == 0):
+        largest = int(counts.argmax())
+        members = np.flatnonzero(parts == largest)
+        parts[members[degrees[members].argmin()]] = part
+        counts[largest] -= 1
+        counts[part] += 1

@@ -1,0 +1,65 @@
+"""`ldg` and `fennel`: one pass over the neighbour lists decides, further passes improve.
+
+Memory: a part per node and a byte for its splits, whatever the number of edges; the lists are read front to back, so
+they may be mapped from a file that does not fit into memory. A directed graph's lists are those of its in-edges.
+
+Passes after the first (restreaming) cost as much as the first and halve the cut where there are communities. Capacities
+stay wide, for tight ones leave a node little choice but the part that has room; the parts are levelled afterwards
+(partition.balance). Debian's packages, 8 parts, share of edges cut once all constraints are within 5 %: ldg 0.40 after
+one pass, 0.27 after ten, and 0.53 after ten within 5 % from the start; METIS 0.25, random 0.87.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import torch
+
+from fastsample_dist import ops
+from fastsample_dist.ops.stream_partition import NO_LIMIT, NUM_LIMITS
+from partition.methods.request import SPLITS, PartitionRequest, fill_empty_parts
+
+PASSES = 10
+SLACK = 0.5  # what a part may hold above its share, as a share of it
+
+
+def stream_parts(request: PartitionRequest, score: str, passes: int = PASSES) -> np.ndarray:
+    """Assign by streaming.
+
+    Args:
+      request: what to cut.
+      score: "ldg" or "fennel".
+      passes: number of passes over the edges, at least 1.
+    Returns:
+      int32 [num_nodes]; no part is empty.
+    Source: ops.stream_partition. Deterministic: yes.
+    """
+    graph, num_parts = request.graph, request.num_parts
+    num_edges = graph.num_edges / 2 if request.undirected else graph.num_edges
+    kinds = torch.from_numpy(request.kinds)
+    parts = torch.full((request.num_nodes,), -1, dtype=torch.int32)
+    rule = ops.StreamRule(
+        score=score,
+        num_parts=num_parts,
+        capacities=_capacities(request),
+        alpha=math.sqrt(num_parts) * num_edges / request.num_nodes**1.5,
+        rng_seed=request.seed,
+    )
+    for _ in range(passes):
+        parts = ops.stream_partition(graph.indptr, graph.indices, parts, rule, kinds=kinds)
+    found = parts.numpy()
+    fill_empty_parts(found, num_parts, request.in_degrees)
+    return found
+
+
+def _capacities(request: PartitionRequest) -> tuple[int, ...]:
+    """What a part may hold of each constraint."""
+    totals = [request.num_nodes, request.graph.num_edges, *(len(request.splits.get(split, ())) for split in SPLITS)]
+    limits = [max(1, math.ceil(total / request.num_parts * (1 + SLACK))) for total in totals]
+    return (*limits, *[NO_LIMIT] * (NUM_LIMITS - len(limits)))
+
+
+assign_ldg = functools.partial(stream_parts, score="ldg")
+assign_fennel = functools.partial(stream_parts, score="fennel")

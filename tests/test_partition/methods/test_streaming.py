@@ -1,0 +1,55 @@
+"""`ldg` and `fennel` as methods: the operator is called as the papers say, against the oracle, and passes improve."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fastsample_dist import ops
+from fastsample_dist.ops import reference
+from partition.methods import streaming
+from tests.test_partition.inputs import draw_raw
+from tests.test_partition.methods.requests import drawn, request_of, stored_cut
+
+
+@pytest.mark.parametrize("score", ["ldg", "fennel"])
+@pytest.mark.parametrize("undirected", [False, True])
+def test_equals_the_oracle(score, undirected, monkeypatch):
+    request = request_of(draw_raw(undirected=undirected), 3, seed=5)
+    found = streaming.stream_parts(request, score, passes=2)
+    monkeypatch.setattr(ops, "stream_partition", reference.stream_partition)
+    assert found.tolist() == streaming.stream_parts(request, score, passes=2).tolist()
+
+
+@pytest.mark.parametrize("score", ["ldg", "fennel"])
+def test_rule_is_the_papers(score, monkeypatch):
+    rules = []
+
+    def note(indptr, indices, parts, rule, **columns):
+        rules.append((rule, columns["kinds"]))
+        return torch.zeros_like(parts)
+
+    monkeypatch.setattr(ops, "stream_partition", note)
+    request = drawn(4, num_nodes=400, num_train=120)
+    streaming.stream_parts(request, score, passes=3)
+    rule, kinds = rules[0]
+    num_pairs = request.graph.num_edges / 2
+    assert len(rules) == 3 and rule.score == score
+    assert rule.alpha == math.sqrt(4) * num_pairs / 400**1.5
+    assert rule.capacities[:3] == (150, math.ceil(1.5 * request.graph.num_edges / 4), 45)
+    assert np.flatnonzero(kinds & 1).tolist() == request.splits["train"].tolist()
+
+
+@pytest.mark.parametrize("score", ["ldg", "fennel"])
+def test_more_passes_cut_less(score):
+    request = drawn(8, num_nodes=3000)
+    once, often = (stored_cut(request, streaming.stream_parts(request, score, passes)) for passes in (1, 10))
+    assert often < once
+
+
+def test_methods_are_the_scores():
+    request = drawn()
+    for assign, score in ((streaming.assign_ldg, "ldg"), (streaming.assign_fennel, "fennel")):
+        assert (assign(request) == functools.partial(streaming.stream_parts, score=score)(request)).all()
