@@ -33,6 +33,7 @@ from partition.build import Progress
 from partition.npy_stream import NpyStream
 
 _ID_DTYPES = ("int32", "int64")
+_STORED_AS = {"bfloat16": "int16"}  # .npy has no bfloat16: such a file holds its bits
 _SPLIT_OF_MARK = np.array(["", *SPLITS])
 _REQUIRED = ("topology/indptr.npy", "topology/indices.npy", "topology/orig_ids.npy")
 
@@ -258,8 +259,8 @@ class _Check:
         """Check one part's files; gives their names."""
         manifest, folder = self._manifest, f"part-{part}"
         lo, hi = manifest.part_ranges[part : part + 2]
-        rows = (hi - lo, manifest.feature_dim)
-        self._check_bytes(f"{folder}/features.npy", (str(manifest.feature_dtype),), rows)
+        dtype, rows = str(manifest.feature_dtype), (hi - lo, manifest.feature_dim)
+        self._check_bytes(f"{folder}/features.npy", (_STORED_AS.get(dtype, dtype),), rows)
         labelled = self._check_labels(f"{folder}/labels.npy", hi - lo)
         taken = np.zeros(hi - lo, dtype=np.uint8)  # 1 + which split a node is in
         for split in SPLITS:

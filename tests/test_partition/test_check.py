@@ -83,6 +83,15 @@ def test_memory_is_a_chunk_and_something_per_node_whatever_the_edges(tmp_path, m
     assert findings == [] and peak < 500_000 < 4_000_000 < size
 
 
+def test_features_in_bfloat16_are_checked_as_the_bits_they_are_stored_as(parts):
+    for part in range(3):
+        rewrite(parts, f"part-{part}/features.npy", lambda rows: (rows.view(np.int32) >> 16).astype(np.int16))
+    rewrite_manifest(parts, feature_dtype="bfloat16")
+    assert check_partition(parts) == []
+    rewrite(parts, "part-1/features.npy", lambda rows: rows.astype(np.float32))
+    assert "holds float32 of shape (20, 3); expected int16 of shape (20, 3)" in only_finding(parts)
+
+
 # ---- bytes
 
 
