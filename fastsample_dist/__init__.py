@@ -19,6 +19,7 @@ _PUBLIC = {
     "DistContext": "fastsample_dist.comm.context",
     "DistData": "fastsample_dist.pipeline.data",
     "DistLoader": "fastsample_dist.pipeline.loader",
+    "partition_graph": "partition.api",
 }
 _SUBMODULES = (
     "bench", "comm", "features", "graph", "interop", "ops", "pipeline", "sampling", "testing", "train",

@@ -7,8 +7,8 @@ A small graph is cut in memory. A large one, or one that would not fit into the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +18,13 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.storage import PartitionWriter, check_output
-from partition.adjacency import symmetrise
-from partition.balance import balance_train_nodes
+from partition.balance import balance_parts
 from partition.external.csc import StoredTopology, build_stored, sort_bytes, sort_edge_bytes
 from partition.external.journal import Journal, fingerprint
 from partition.external.memory import DEFAULT_SHARE, MemoryPlan, available_bytes, format_size, resident_bytes
 from partition.external.output import ResumableWriter
 from partition.external.rows import FEATURE_CHOICES
-from partition.methods import MAX_SEED, METHODS, metis_parts, random_parts
+from partition.methods import MAX_SEED, METHODS, PartitionRequest
 from partition.quality import PartitionQuality, measure_partition
 from partition.writer import Origin, Relabelling, WriteOptions, bytes_to_write, write_partition
 
@@ -34,8 +33,8 @@ logger = logging.getLogger(__name__)
 STEPS = ("topology", "assign", "balance", "write", "measure")
 SMALL_EDGES = 1 << 24  # listed edges that are sorted in memory where they fit; more are sorted on disk sooner
 IN_MEMORY_EDGE_BYTES = 64  # of building the topology in memory, per stored edge
-METIS_EDGE_BYTES = 100  # of METIS and the graph it gets, per stored edge
-METIS_NODE_BYTES = 150
+METHOD_EDGE_BYTES = 80  # of a method that holds the whole graph: measured with metis on RMAT scale 17 and 18, 75 to 82
+METHOD_NODE_BYTES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +45,7 @@ class PartitionOptions:
       num_parts: number of parts, 1 .. num_nodes.
       method: one of `partition.methods.METHODS`.
       seed: 0 .. 2**31 - 1; the same seed on the same graph gives the same files.
+      assignment: for method "file": the file with the part of each node.
       memory_limit: bytes that the process may hold; None: four fifths of what is available at the start.
       on_disk: sort the edges on disk even where memory would do, so that a killed run can go on.
       feature_dtype: "keep", "float16", "bfloat16" or "float32": how features are stored.
@@ -56,6 +56,7 @@ class PartitionOptions:
     num_parts: int
     method: str = "metis"
     seed: int = 0
+    assignment: str | Path | None = None
     memory_limit: int | None = None
     on_disk: bool = False
     feature_dtype: str = "keep"
@@ -64,7 +65,9 @@ class PartitionOptions:
         if self.num_parts < 1:
             raise ValueError(f"num_parts is {self.num_parts}; expected at least 1.")
         if self.method not in METHODS:
-            raise ValueError(f"method is {self.method!r}; expected {' or '.join(METHODS)}.")
+            raise ValueError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}.")
+        if (self.method == "file") != (self.assignment is not None):
+            raise ValueError("method file and an assignment go together; pass both or neither.")
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed is {self.seed}; expected 0 to {MAX_SEED}.")
         if self.memory_limit is not None and self.memory_limit < 1:
@@ -118,20 +121,16 @@ def partition_graph(
         raise ValueError(
             f"num_parts is {options.num_parts} but the graph has {raw.num_nodes} nodes; take at most one part per node."
         )
-    train = raw.splits.get("train", np.empty(0, dtype=np.int64))
-    if "train" in raw.splits and len(train) < options.num_parts:
-        logger.warning(
-            "%s has %d train nodes for %d parts, expected at least one per part; "
-            "training refuses a split that is empty on a rank",
-            *(raw.name, len(train), options.num_parts),
+    train = raw.splits.get("train", ())
+    if 0 < len(train) < options.num_parts:
+        raise ValueError(
+            f"num_parts is {options.num_parts} but {raw.name} has {len(train)} train nodes; training needs at least "
+            "one per part, so take fewer parts."
         )
     plan = _memory_plan(raw, options)
-    if options.method == "metis":
-        _check_metis_memory(raw, plan)
-    if options.on_disk or _wants_disk(raw, plan):
-        manifest = _cut_on_disk(raw, train, options, plan, output, overwrite, progress)
-    else:
-        manifest = _cut_in_memory(raw, train, options, output, overwrite, progress)
+    _check_graph_memory(raw, options.method, plan, raw.edge_index.shape[1])
+    cut = _cut_on_disk if options.on_disk or _wants_disk(raw, plan) else _cut_in_memory
+    manifest = cut(raw, options, plan, output, overwrite, progress)
     with progress.step("measure"):
         return measure_partition(output, manifest)
 
@@ -151,39 +150,49 @@ def _stored_edges(raw: RawGraph) -> int:
     return raw.edge_index.shape[1] * (2 if raw.undirected else 1)
 
 
+def _file_state(path: str | Path | None) -> list[str | int] | None:
+    """Plain values that change with a file."""
+    if path is None:
+        return None
+    status = Path(path).stat()
+    return [str(Path(path).absolute()), status.st_size, status.st_mtime_ns]
+
+
 def _wants_disk(raw: RawGraph, plan: MemoryPlan) -> bool:
     in_memory = plan.least() + _stored_edges(raw) * IN_MEMORY_EDGE_BYTES
     return raw.edge_index.shape[1] > SMALL_EDGES or in_memory > plan.limit
 
 
-def _check_metis_memory(raw: RawGraph, plan: MemoryPlan) -> None:
-    needed = plan.base + METIS_EDGE_BYTES * _stored_edges(raw) + METIS_NODE_BYTES * raw.num_nodes
-    if needed > plan.limit:
+def _check_graph_memory(raw: RawGraph, method: str, plan: MemoryPlan, num_edges: int) -> None:
+    """Refuse a method that holds the whole graph where so many edges would not fit."""
+    needed = plan.base + METHOD_EDGE_BYTES * num_edges + METHOD_NODE_BYTES * raw.num_nodes
+    if METHODS[method].in_memory and needed > plan.limit:
+        others = ", ".join(name for name, other in METHODS.items() if not other.in_memory)
         raise ValueError(
-            f"method metis holds the whole graph in memory, about {format_size(needed)} for {raw.num_nodes} nodes and "
-            f"{_stored_edges(raw)} edges, and the memory limit is {format_size(plan.limit)}; pass --memory-limit "
-            f"{format_size(needed)} if the machine has it, or take --method random."
+            f"method {method} holds the whole graph in memory, about {format_size(needed)} for {raw.num_nodes} nodes "
+            f"and {num_edges} edges, and the memory limit is {format_size(plan.limit)}; pass --memory-limit "
+            f"{format_size(needed)} if the machine has it, or another --method ({others})."
         )
 
 
 def _cut_in_memory(
     raw: RawGraph,
-    train: np.ndarray,
     options: PartitionOptions,
+    plan: MemoryPlan,
     output: str | Path,
     overwrite: bool,
     progress: Progress,
 ) -> Manifest:
     with progress.step("topology"):
         topology = raw.to_csc()
-    parts, moved = _assign(raw, topology, train, options, progress.step)
+        _check_graph_memory(raw, options.method, plan, topology.num_edges)
+    parts, moved = _assign(raw, topology, options, progress)
     with progress.step("write"), PartitionWriter(output, overwrite=overwrite) as writer:
         return _write(writer, raw, topology, (parts, moved), options, progress)
 
 
 def _cut_on_disk(
     raw: RawGraph,
-    train: np.ndarray,
     options: PartitionOptions,
     plan: MemoryPlan,
     output: str | Path,
@@ -193,24 +202,25 @@ def _cut_on_disk(
     plan.check()
     made_from = {
         "edges": [fingerprint(raw.edge_index), raw.num_nodes, raw.undirected],
-        "train": fingerprint(train),
-        "options": [options.num_parts, options.method, options.seed],
+        "splits": {split: fingerprint(ids) for split, ids in raw.splits.items()},
+        "options": [options.num_parts, options.method, options.seed, _file_state(options.assignment)],
     }
     with Journal(output) as journal:
         with progress.step("topology"):
             progress.bytes_total(sort_bytes(raw))
             topology = build_stored(raw, journal, plan, progress.bytes_done)
+            _check_graph_memory(raw, options.method, plan, topology.num_edges)
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
         if not state:
-            parts, moved = _assign(raw, topology, train, options, progress.step)
+            parts, moved = _assign(raw, topology, options, progress)
             parts.astype(np.int32, copy=False).tofile(file)
             state = {"moved": moved, "done": True}
             journal.save("assign", **state)
         assigned = np.fromfile(file, dtype=np.int32), state["moved"]
-        columns = [raw.edge_weight, raw.features, raw.labels, *raw.splits.values()]
+        columns = [raw.edge_weight, raw.features, raw.labels]
         made_from |= {
             "columns": [fingerprint(column) for column in columns],
-            "manifest": [raw.name, raw.num_classes, list(raw.splits), options.feature_dtype, state["moved"]],
+            "manifest": [raw.name, raw.num_classes, options.feature_dtype, state["moved"]],
         }
         writer = ResumableWriter(output, journal, made_from, overwrite=overwrite)
         with progress.step("write"), writer:
@@ -246,20 +256,24 @@ def _write(
 
 
 def _assign(
-    raw: RawGraph,
-    topology: CSCGraph | StoredTopology,
-    train: np.ndarray,
-    options: PartitionOptions,
-    step: Callable[[str], AbstractContextManager[None]],
+    raw: RawGraph, topology: CSCGraph | StoredTopology, options: PartitionOptions, progress: Progress
 ) -> tuple[np.ndarray, int]:
     """Part of each node, and how many train nodes were moved to balance them."""
-    if options.method == "random":  # balanced by construction; needs no graph
-        with step("assign"):
-            return random_parts(raw.num_nodes, train, options.num_parts, options.seed), 0
-    with step("assign"):
-        graph = topology.mapped() if isinstance(topology, StoredTopology) else topology
-        adjacency = symmetrise(graph, undirected=raw.undirected)
-        in_degrees = graph.in_degrees().numpy()
-        parts = metis_parts(adjacency, in_degrees, train, options.num_parts, options.seed)
-    with step("balance"):
-        return parts, balance_train_nodes(parts, train, adjacency, options.num_parts)
+    method = METHODS[options.method]
+    stored = isinstance(topology, StoredTopology)
+    with topology.mapped() if stored else nullcontext(topology) as graph:
+        request = PartitionRequest(
+            graph=graph,
+            undirected=raw.undirected,
+            num_parts=options.num_parts,
+            seed=options.seed,
+            splits=raw.splits,
+            assignment=options.assignment,
+        )
+        with progress.step("assign"):
+            parts = method.assign(request)
+        with progress.step("balance"):
+            balanced = balance_parts(request, method, parts)
+    for note in balanced.notes:
+        logger.info("%s", note)
+    return parts, balanced.train_moved

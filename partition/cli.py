@@ -24,13 +24,21 @@ from fastsample_dist.graph.edgelist import read_edgelist_graph
 from fastsample_dist.graph.ogb_dataset import read_ogb_graph
 from fastsample_dist.graph.storage import check_output, read_manifest, verify_files
 from partition.build import PartitionOptions, partition_graph
+from partition.external.journal import work_directory
+from partition.external.memory import parse_bytes, resident_bytes
+from partition.external.rows import FEATURE_CHOICES
 from partition.methods import METHODS
 from partition.quality import measure_partition
 
 PROGRAM = "fastsample-partition"
+_INPUT_OPTIONS = (
+    *("format", "undirected", "num_parts", "method", "seed", "output", "overwrite"),
+    *("assignment", "memory_limit", "on_disk", "feature_dtype"),
+)
 _EPILOG = """examples:
   fastsample-partition --input data/cora --num-parts 2 --output parts/cora-2
   fastsample-partition --input edges.csv --format edgelist --undirected --num-parts 4 --output parts/edges-4
+  fastsample-partition --input data/web --num-parts 8 --method random --memory-limit 2GB --output parts/web-8
   fastsample-partition --inspect parts/cora-2 --json report.json
 """
 
@@ -67,10 +75,27 @@ def make_parser() -> argparse.ArgumentParser:
         help="edgelist and ogb: every edge counts in both directions (npy states it in meta.json)",
     )
     parser.add_argument("--num-parts", metavar="P", type=int, help="number of parts")
-    parser.add_argument("--method", choices=METHODS, help="metis cuts few edges (default); random needs no package")
+    methods = "; ".join(f"{name}: {method.summary}" for name, method in METHODS.items())
+    parser.add_argument("--method", choices=tuple(METHODS), help=f"default: metis. {methods}")
+    parser.add_argument("--assignment", metavar="FILE", help="method file: the part of each node, .npy or text")
     parser.add_argument("--seed", metavar="S", type=int, help="the same seed gives the same files (default: 0)")
     parser.add_argument("--output", metavar="PARTS", help="directory to write; appears when complete")
     parser.add_argument("--overwrite", action="store_true", default=None, help="replace a partition at --output")
+    parser.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        help="memory to stay within, such as 2GB (default: four fifths of what is available); what does not fit is "
+        "sorted on disk beside the output, and a run that was killed goes on when it is started again",
+    )
+    parser.add_argument(
+        "--on-disk",
+        action="store_true",
+        default=None,
+        help="sort on disk even where memory would do (as large graphs are)",
+    )
+    parser.add_argument(
+        "--feature-dtype", choices=FEATURE_CHOICES, help="store features as this type (default: keep the input's)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON too")
     return parser
 
@@ -83,6 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
       Exit status.
     """
+    args = None
     try:
         # A batch system's time limit (SIGTERM) removes partial output just as Ctrl-C does.
         with _logs_shown(), _signal_handled(signal.SIGTERM, signal.default_int_handler):
@@ -94,11 +120,13 @@ def main(argv: list[str] | None = None) -> int:
             if args.json:
                 _write_json(Path(args.json), report)
     except KeyboardInterrupt:
-        print(f"{PROGRAM}: interrupted; no partial output is left.", file=sys.stderr)
+        left = _unfinished(args) or "no partial output is left."
+        print(f"{PROGRAM}: interrupted; {left}", file=sys.stderr)
         return 130
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        print(f"{PROGRAM}: error: {text}", file=sys.stderr)
+        left = _unfinished(args)
+        print(f"{PROGRAM}: error: {text}{'; ' + left if left else ''}", file=sys.stderr)
         return 1
     return 0
 
@@ -106,7 +134,15 @@ def main(argv: list[str] | None = None) -> int:
 def _partition(args: argparse.Namespace) -> dict[str, Any]:
     from partition.cli_report import StepDisplay, print_report
 
-    options = PartitionOptions(num_parts=args.num_parts, method=args.method or "metis", seed=args.seed or 0)
+    options = PartitionOptions(
+        num_parts=args.num_parts,
+        method=args.method or "metis",
+        seed=args.seed or 0,
+        assignment=args.assignment,
+        memory_limit=None if args.memory_limit is None else _memory_limit(args.memory_limit),
+        on_disk=bool(args.on_disk),
+        feature_dtype=args.feature_dtype or "keep",
+    )
     check_output(args.output, bool(args.overwrite))
     # Inside METIS no Python handler would run, so there Ctrl-C ends the process at once; nothing is on disk yet.
     display = StepDisplay(around={"assign": lambda: _signal_handled(signal.SIGINT, signal.SIG_DFL)})
@@ -115,7 +151,7 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
         raw = _read(args)
     quality = partition_graph(raw, options, args.output, overwrite=bool(args.overwrite), progress=display)
     seconds = {**display.seconds, "total": time.perf_counter() - begin}
-    memory = {"peak_resident_bytes": _peak_resident_bytes()}
+    memory = {"peak_resident_bytes": resident_bytes(peak=True)}
     report = {"path": args.output, **quality.to_json(), "seconds": seconds, **memory}
     print_report(report)
     return report
@@ -145,7 +181,7 @@ def _read(args: argparse.Namespace) -> RawGraph:
 
 def _check_combination(args: argparse.Namespace) -> None:
     if args.inspect:
-        for name in ("format", "undirected", "num_parts", "method", "seed", "output", "overwrite"):
+        for name in _INPUT_OPTIONS:
             if getattr(args, name) is not None:
                 raise ValueError(f"--{name.replace('_', '-')} does not go with --inspect; leave it out.")
         return
@@ -173,15 +209,18 @@ def _write_json(path: Path, report: dict[str, Any]) -> None:
     partial.replace(path)
 
 
-def _peak_resident_bytes() -> int:
-    """Most physical memory this process has held so far, mapped files included."""
+def _memory_limit(text: str) -> int:
     try:
-        with Path("/proc/self/status").open(encoding="ascii") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-    except OSError:  # not Linux
-        import resource
+        return parse_bytes(text)
+    except ValueError as error:
+        raise ValueError(f"--memory-limit {error}") from error
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+def _unfinished(args: argparse.Namespace | None) -> str:
+    """Where the unfinished work on the output is kept, as a sentence; nothing when there is none."""
+    if args is None or not args.output or not work_directory(args.output).is_dir():
+        return ""
+    return f"unfinished work is kept in {work_directory(args.output)}: the same command goes on from it, or delete it."
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from partition.build import Progress
 
 try:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
     from rich.table import Table
 except ImportError as error:
@@ -20,6 +20,7 @@ except ImportError as error:
         f"fastsample-partition shows its report with rich, which is not there ({error}); pip install rich."
     ) from error
 
+LOG_INTERVAL_S = 10.0  # between two lines about a step that takes long
 LOG_WIDTH = 118  # of tables in a log or a pipe, where there is no terminal to ask
 _LABELS = {
     "read": "read and check the graph",
@@ -33,7 +34,9 @@ _LABELS = {
 
 
 class StepDisplay(Progress):
-    """Shows steps: on a terminal with a bar, otherwise one plain line each.
+    """Shows steps: on a terminal with a bar and the time left, otherwise a plain line at the end of each.
+
+    Where there is no terminal, a step that counts bytes tells every LOG_INTERVAL_S how far it is and the time left.
 
     Args:
       around: {step: context manager factory} entered around a step. Such a step gets no moving bar: it may end the
@@ -47,18 +50,22 @@ class StepDisplay(Progress):
         self._around = around or {}
         self._console = _console()
         self._bar: Bar | None = None
+        self._log = _StepLog("", self._console)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Show one step and take its time."""
         label, begin = _LABELS[name], time.perf_counter()
+        self._log = _StepLog(label, self._console)
         if name in self._around:
             if self._console.is_terminal:
                 self._console.print(f"{label} ...")
             shown = self._around[name]()
         else:
             shown = (
-                self._moving_bar(label, counts_bytes=name == "write") if self._console.is_terminal else nullcontext()
+                self._moving_bar(label, counts_bytes=name in ("topology", "write"))
+                if self._console.is_terminal
+                else nullcontext()
             )
         with shown:
             yield
@@ -67,6 +74,7 @@ class StepDisplay(Progress):
 
     def bytes_total(self, count: int) -> None:
         """Give the bar of the running step a length."""
+        self._log.total = count
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], total=count)
 
@@ -74,10 +82,12 @@ class StepDisplay(Progress):
         """Move the bar of the running step."""
         if self._bar is not None:
             self._bar.advance(self._bar.task_ids[0], count)
+        elif not self._console.is_terminal:
+            self._log.add(count)
 
     @contextmanager
     def _moving_bar(self, label: str, counts_bytes: bool) -> Iterator[None]:
-        amount = (DownloadColumn(),) if counts_bytes else ()
+        amount = (DownloadColumn(), TimeRemainingColumn()) if counts_bytes else ()
         with Bar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -91,6 +101,25 @@ class StepDisplay(Progress):
                 yield
             finally:
                 self._bar = None
+
+
+class _StepLog:
+    """Plain lines about one step: how far it is, and for how long it will go on at this pace."""
+
+    def __init__(self, label: str, console: Console) -> None:
+        self.total = 0
+        self._label, self._console, self._done = label, console, 0
+        self._begin = self._told = time.perf_counter()
+
+    def add(self, count: int) -> None:
+        self._done += count
+        now = time.perf_counter()
+        if now - self._told >= LOG_INTERVAL_S and 0 < self._done < self.total:
+            self._told = now
+            left = (now - self._begin) * (self.total - self._done) / self._done
+            self._console.print(
+                f"{self._label}: {self._done / self.total:.0%}, about {left:.0f} s left", highlight=False
+            )
 
 
 def print_report(report: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@
     PARTS/topology/indices.npy           int32 | int64 [num_edges]     owns part_ranges[p] .. part_ranges[p + 1]
     PARTS/topology/weights.npy           float32 | float64 [num_edges] (only with edge weights)
     PARTS/topology/orig_ids.npy          int64 [num_nodes]: original id of each node
-    PARTS/part-<p>/features.npy          [nodes of p, feature_dim], stored type
+    PARTS/part-<p>/features.npy          [nodes of p, feature_dim], stored type (bfloat16: its bits as int16)
     PARTS/part-<p>/labels.npy            int64 [nodes of p], -1: unlabelled
     PARTS/part-<p>/train.npy val.npy test.npy   int64: global (relabelled) ids owned by p, ascending
 What the input did not have is not there and not in the manifest. A row of the topology lists the in-neighbours by
@@ -36,6 +36,8 @@ from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest, read_manifes
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy, sha256_file, sync_directory
 
 __all__ = [
+    "BFLOAT16",
+    "BFLOAT16_AS",
     "FEATURE_DTYPES",
     "SPLITS",
     "Manifest",
@@ -53,6 +55,7 @@ __all__ = [
 
 SPLITS = ("train", "val", "test")
 FEATURE_DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
+BFLOAT16, BFLOAT16_AS = "bfloat16", "int16"  # .npy has no bfloat16: the manifest names it, the file holds its bits
 _ID_DTYPES = ("int32", "int64")
 
 
@@ -140,8 +143,11 @@ def load_part(path: str | Path, manifest: Manifest, part: int) -> PartData:
     stored = {Path(name).stem: name for name in part_files(manifest, part)}
     features = labels = None
     if "features" in stored:
-        dtypes, shape = (str(manifest.feature_dtype),), (num_nodes, manifest.feature_dim)
+        dtype = BFLOAT16_AS if manifest.feature_dtype == BFLOAT16 else str(manifest.feature_dtype)
+        dtypes, shape = (dtype,), (num_nodes, manifest.feature_dim)
         features = _open(path, manifest, stored["features"], dtypes, shape)
+        if manifest.feature_dtype == BFLOAT16:
+            features = features.view(torch.bfloat16)
     if "labels" in stored:
         labels = _open(path, manifest, stored["labels"], ("int64",), (num_nodes,))
     splits = {split: _open(path, manifest, stored[split], ("int64",), (None,)) for split in SPLITS if split in stored}

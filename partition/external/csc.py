@@ -10,6 +10,7 @@ Result: that of `RawGraph.to_csc`, bit for bit. A killed run goes on after the l
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from partition.external.memory import MemoryPlan
 
 SAVE_EDGES = 1 << 26  # listed edges between two entries of the journal while grouping
 MAX_BUCKETS = 1 << 15
+DROP_INTERVAL_S = 0.1  # a sweep brings in less than 500 MB meanwhile
 SORT_KEY_BYTES = 16  # per edge: its key, its place in the row, and room for the allocator
 _KEY = np.dtype(np.uint64)
 
@@ -66,18 +68,38 @@ class StoredTopology:
         np.cumsum(self.degrees, out=indptr[1:])
         return indptr
 
-    def mapped(self) -> CSCGraph:
-        """The topology as a graph whose edges stay in the files."""
+    @contextmanager
+    def mapped(self) -> Iterator[CSCGraph]:
+        """The topology as a graph whose edges stay in the files; pages that were read are let go time and again.
+
+        The graph must not be used after the block.
+        """
+        maps = []
 
         def column(file: Path | None, dtype: np.dtype | None) -> torch.Tensor | None:
             if file is None:
                 return None
             if not self.num_edges:  # an empty file cannot be mapped
                 return torch.from_numpy(np.empty(0, dtype=dtype))
-            return torch.from_numpy(np.asarray(np.memmap(file, dtype=dtype, mode="c")))
+            maps.append(np.memmap(file, dtype=dtype, mode="c"))
+            return torch.from_numpy(np.asarray(maps[-1]))
 
         indices, weights = column(self.indices, self.id_dtype), column(self.weights, self.weight_dtype)
-        return CSCGraph(torch.from_numpy(self.indptr()), indices, weights)
+        graph = CSCGraph(torch.from_numpy(self.indptr()), indices, weights)
+        ended = threading.Event()
+
+        def let_go() -> None:
+            while not ended.wait(DROP_INTERVAL_S):
+                for mapped in maps:
+                    drop_pages(mapped)
+
+        thread = threading.Thread(target=let_go, name="fastsample-drop-pages", daemon=True)
+        thread.start()
+        try:
+            yield graph
+        finally:
+            ended.set()
+            thread.join()
 
 
 def build_stored(
@@ -135,7 +157,11 @@ class _Builder:
 
     def run(self) -> StoredTopology:
         counted = self._count()
-        self._plan.check(counted["longest_row"])
+        try:
+            self._plan.check(counted["longest_row"])
+        except ValueError:
+            self._journal.restart("count")  # nothing is worth keeping
+            raise
         if not self._journal.begin("sort", self._source).get("done"):
             bounds, sizes = self._group()
             self._sort(bounds, sizes)

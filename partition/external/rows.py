@@ -10,11 +10,12 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.npy_files import drop_pages
+from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS
 from partition.adjacency import row_positions
 from partition.external.csc import StoredTopology
 from partition.external.kernels import read_ranges
 
-FEATURE_CHOICES = ("keep", "float16", "bfloat16", "float32")
+FEATURE_CHOICES = ("keep", "float16", BFLOAT16, "float32")
 
 
 class TopologyRows:
@@ -83,7 +84,7 @@ class FeatureRows:
       features: [num_nodes, dim].
       choice: one of FEATURE_CHOICES.
     Attributes:
-      dtype: of the rows in memory and on disk; int16 holds the bits of a bfloat16.
+      dtype: of the rows in memory and on disk; BFLOAT16_AS holds the bits of a bfloat16.
       stored_as: name of the type for the manifest.
     Raises:
       ValueError: an unknown choice.
@@ -94,7 +95,7 @@ class FeatureRows:
             raise ValueError(f"feature_dtype is {choice!r}; expected one of {', '.join(FEATURE_CHOICES)}.")
         self._features = features
         self.stored_as = features.dtype.name if choice == "keep" else choice
-        self.dtype = {"bfloat16": np.dtype(np.int16)}.get(self.stored_as, np.dtype(self.stored_as))
+        self.dtype = np.dtype(BFLOAT16_AS if self.stored_as == BFLOAT16 else self.stored_as)
         self.dim = features.shape[1]
         self._handle = -1
         # The whole of a mapped file, row after row: read it as a file.
@@ -133,7 +134,7 @@ class FeatureRows:
         if self.stored_as == rows.dtype.name:
             return rows
         native = rows.astype(rows.dtype.newbyteorder("="), copy=False)
-        if self.stored_as == "bfloat16":
+        if self.stored_as == BFLOAT16:
             return torch.from_numpy(native).to(torch.bfloat16).view(torch.int16).numpy()
         with np.errstate(over="ignore"):
             out = native.astype(self.dtype)

@@ -212,11 +212,11 @@ def test_same_command_gives_the_same_bytes(tmp_path, method):
     assert first == second
 
 
-def test_fewer_train_nodes_than_parts_are_warned_of(tmp_path, caplog):
+def test_fewer_train_nodes_than_parts_are_refused(tmp_path):
     raw = draw_raw(undirected=True, num_train=2)
-    finished = finish(raw, PartitionOptions(num_parts=4), tmp_path / "parts")
-    assert "drawn has 2 train nodes for 4 parts" in caplog.text
-    assert sorted(len(part.splits["train"]) for part in finished.parts) == [0, 0, 1, 1]
+    with pytest.raises(ValueError, match="num_parts is 4 but drawn has 2 train nodes; .* take fewer parts"):
+        partition_graph(raw, PartitionOptions(num_parts=4), tmp_path / "parts")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_more_parts_than_nodes_are_refused(tmp_path):
@@ -230,7 +230,10 @@ def test_more_parts_than_nodes_are_refused(tmp_path):
     "values, message",
     [
         ({"num_parts": 0}, "num_parts is 0; expected at least 1"),
-        ({"num_parts": 2, "method": "ldg"}, "method is 'ldg'; expected metis or random"),
+        ({"num_parts": 2, "method": "spectral"}, "method is 'spectral'; expected one of metis, "),
+        ({"num_parts": 2, "method": "file"}, "method file and an assignment go together"),
+        ({"num_parts": 2, "memory_limit": 0}, "memory_limit is 0; expected bytes"),
+        ({"num_parts": 2, "feature_dtype": "float8"}, "feature_dtype is 'float8'; expected one of keep, "),
         ({"num_parts": 2, "seed": -1}, "seed is -1; expected 0 to 2147483647"),
         ({"num_parts": 2, "seed": 2**31}, "seed is 2147483648; expected 0 to 2147483647"),
     ],

@@ -72,7 +72,7 @@ def test_report_as_json_has_what_the_tables_show(graph, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["num_parts"], report["method"], report["num_nodes"]) == (2, "random", 60)
     assert sum(part["cut_in_edges"] for part in report["parts"]) == report["edge_cut"]["edges"]
-    assert {"read", "topology", "assign", "write", "measure", "total"} == report["seconds"].keys()
+    assert {"read", "topology", "assign", "balance", "write", "measure", "total"} == report["seconds"].keys()
     assert sum(report["seconds"].values()) <= 2 * report["seconds"]["total"] + 1e-6
     assert report["peak_resident_bytes"] > 1_000_000
     for name, count in report["bytes"]["files"].items():
@@ -210,7 +210,8 @@ def test_ogb_without_the_package_is_refused(graph, tmp_path, capsys, monkeypatch
     assert "format ogb needs the ogb package" in run_refused(capsys, *argv)
 
 
-def test_metis_without_pymetis_is_refused(graph, tmp_path, capsys, monkeypatch):
+def test_metis_without_its_packages_is_refused(graph, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("partition.methods.libmetis.load", lambda: None)
     monkeypatch.setitem(sys.modules, "pymetis", None)
     line = run_refused(capsys, "--input", graph, "--num-parts", 2, "--output", tmp_path / "parts")
     assert "pip install fastsample_dist[partition]" in line
@@ -288,8 +289,9 @@ def test_interrupted_writing_leaves_nothing(graph, tmp_path, signal_name):
 def test_interrupt_during_assignment_ends_the_process_at_once(graph, tmp_path):
     # Inside METIS no Python code runs, so Ctrl-C must not wait for a Python handler.
     script = (
-        "import os, signal, sys, partition.build as build, partition.cli as cli\n"
-        "build.metis_parts = lambda *rest: os.kill(os.getpid(), signal.SIGINT)\n"
+        "import dataclasses, os, signal, sys, partition.cli as cli\n"
+        "killing = {'assign': lambda request: os.kill(os.getpid(), signal.SIGINT)}\n"
+        "cli.METHODS['metis'] = dataclasses.replace(cli.METHODS['metis'], **killing)\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
     argv = ["--input", graph, "--num-parts", "2", "--output", tmp_path / "parts"]
@@ -311,7 +313,7 @@ def test_interrupt_during_assignment_ends_the_process_at_once(graph, tmp_path):
         (["--input", "g", "--output", "p", "--num-parts", "two"], "invalid int value: 'two'"),
         (["--input", "g", "--output", "p", "--num-parts", "0"], "num_parts is 0; expected at least 1"),
         (["--input", "g", "--output", "p", "--num-parts", "2", "--seed", "-1"], "seed is -1; expected 0 to"),
-        (["--input", "g", "--output", "p", "--num-parts", "2", "--method", "ldg"], "invalid choice: 'ldg'"),
+        (["--input", "g", "--output", "p", "--num-parts", "2", "--method", "spectral"], "invalid choice: 'spectral'"),
         (
             ["--input", "g", "--output", "p", "--num-parts", "2", "--undirected"],
             "--undirected does not go with --format npy",

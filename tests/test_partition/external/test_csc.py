@@ -31,14 +31,15 @@ def plan_of(raw: RawGraph) -> MemoryPlan:
 
 
 def check_equal(stored: StoredTopology, raw: RawGraph) -> None:
-    found, wanted = stored.mapped(), raw.to_csc()
-    assert torch.equal(found.indptr, wanted.indptr)
-    assert found.indices.dtype == wanted.indices.dtype
-    assert torch.equal(found.indices, wanted.indices)
-    assert (found.weights is None) == (wanted.weights is None)
-    if wanted.weights is not None:
-        assert found.weights.dtype == wanted.weights.dtype
-        assert found.weights.numpy().tobytes() == wanted.weights.numpy().tobytes()
+    wanted = raw.to_csc()
+    with stored.mapped() as found:
+        assert torch.equal(found.indptr, wanted.indptr)
+        assert found.indices.dtype == wanted.indices.dtype
+        assert torch.equal(found.indices, wanted.indices)
+        assert (found.weights is None) == (wanted.weights is None)
+        if wanted.weights is not None:
+            assert found.weights.dtype == wanted.weights.dtype
+            assert found.weights.numpy().tobytes() == wanted.weights.numpy().tobytes()
 
 
 def build(raw: RawGraph, path) -> None:
@@ -103,10 +104,9 @@ def test_ids_above_int32_become_int64(tmp_path, monkeypatch):
     # Three thousand million nodes take too much memory for a test; the kernels are told so instead.
     monkeypatch.setattr(csc, "id_dtype", lambda num_nodes: torch.int64)
     raw = draw_raw(undirected=True)
-    with Journal(tmp_path / "parts") as journal:
-        found = build_stored(raw, journal, plan_of(raw)).mapped()
-    assert found.indices.dtype == torch.int64
-    assert torch.equal(found.indices, raw.to_csc().indices.long())
+    with Journal(tmp_path / "parts") as journal, build_stored(raw, journal, plan_of(raw)).mapped() as found:
+        assert found.indices.dtype == torch.int64
+        assert torch.equal(found.indices, raw.to_csc().indices.long())
 
 
 @pytest.mark.parametrize("change", ["edge", "direction", "nodes", "weights"])

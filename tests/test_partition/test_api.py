@@ -1,0 +1,106 @@
+"""fastsample_dist.partition_graph: the same partition from arrays, tensors and a CSCGraph, and what it refuses."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fastsample_dist as fsd
+from fastsample_dist.graph.storage import load_part, load_topology, read_manifest
+from partition.build import PartitionOptions
+from partition.build import partition_graph as partition_raw
+from tests.test_partition.inputs import draw_raw
+
+DRAWN = draw_raw(undirected=True)
+RAW = dataclasses.replace(DRAWN, labels=np.maximum(DRAWN.labels, 0))  # a train node has a label
+COLUMNS = {"features": RAW.features, "labels": RAW.labels, "splits": RAW.splits}
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> dict[str, bytes]:
+    path = tmp_path_factory.mktemp("wanted") / "parts"
+    partition_raw(RAW, PartitionOptions(num_parts=3, method="random", seed=4), path)
+    return contents(path)
+
+
+def tensors(values: dict) -> dict:
+    return {
+        key: tensors(value) if isinstance(value, dict) else torch.from_numpy(value) for key, value in values.items()
+    }
+
+
+def masks(splits: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {split: np.isin(np.arange(RAW.num_nodes), ids) for split, ids in splits.items()}
+
+
+@pytest.mark.parametrize(
+    "graph, columns",
+    [
+        (RAW.edge_index, COLUMNS),
+        (torch.from_numpy(RAW.edge_index), tensors(COLUMNS)),
+        (RAW.edge_index, {**COLUMNS, "splits": masks(RAW.splits)}),
+    ],
+    ids=["arrays", "tensors", "masks"],
+)
+def test_same_bytes_as_from_an_input_directory(graph, columns, wanted, tmp_path):
+    quality = fsd.partition_graph(
+        graph, **columns, num_parts=3, method="random", seed=4, output=tmp_path / "parts", name="drawn", undirected=True
+    )
+    assert quality.manifest.num_parts == 3
+    assert contents(tmp_path / "parts") == wanted
+
+
+def test_csc_graph_keeps_its_edges_and_weights(tmp_path):
+    raw = draw_raw(undirected=False, weighted=True)
+    graph = raw.to_csc()
+    fsd.partition_graph(graph, num_parts=1, method="range", output=tmp_path / "parts", memory_limit="8GB")
+    stored = load_topology(tmp_path / "parts", read_manifest(tmp_path / "parts"))
+    assert torch.equal(stored.indptr, graph.indptr)
+    assert torch.equal(stored.indices, graph.indices)
+    assert torch.equal(stored.weights, graph.weights)
+
+
+def test_bfloat16_features_are_kept(tmp_path):
+    features = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    fsd.partition_graph(RAW.edge_index, features, num_parts=1, method="range", output=tmp_path / "parts")
+    manifest = read_manifest(tmp_path / "parts")
+    assert torch.equal(load_part(tmp_path / "parts", manifest, 0).features, features)
+
+
+def test_nodes_are_counted_by_the_highest_id(tmp_path):
+    quality = fsd.partition_graph(np.array([[0, 4], [1, 2]]), num_parts=2, method="range", output=tmp_path / "parts")
+    assert quality.manifest.num_nodes == 5
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"splits": {"dev": np.arange(3)}}, "splits has 'dev'; expected train, val, test"),
+        ({"splits": {"train": np.ones(3, dtype=bool)}}, r"the mask of train has shape \(3,\); expected \(60,\)"),
+        ({"features": RAW.features[:-1], "num_nodes": 60}, r"features has shape \(59, 3\); expected \(60, dim\)"),
+        ({"method": "spectral"}, "method is 'spectral'"),
+        ({"memory_limit": "much"}, "'much' is no size"),
+        ({"graph": RAW.to_csc(), "num_nodes": 7}, "num_nodes is 7 but the graph has 60 nodes"),
+        ({"graph": RAW.to_csc(), "edge_weight": np.ones(3)}, "edge_weight was passed beside a CSCGraph"),
+        ({"graph": np.empty((2, 0), dtype=int), "num_nodes": None}, "there is no edge, feature or label"),
+        ({"graph": np.array([[0, -1], [1, 2]])}, "the source of edge 1 is -1; expected 0 to 59"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, message, tmp_path):
+    values = {"graph": RAW.edge_index, "num_nodes": 60, "num_parts": 2, "output": tmp_path / "parts", **arguments}
+    with pytest.raises(ValueError, match=message):
+        fsd.partition_graph(**values)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_partition_that_is_relabelled_is_refused(tmp_path):
+    fsd.partition_graph(RAW.edge_index, num_parts=2, method="random", output=tmp_path / "parts")
+    stored = load_topology(tmp_path / "parts", read_manifest(tmp_path / "parts"))
+    with pytest.raises(ValueError, match="pass the graph with original ids"):
+        fsd.partition_graph(stored, num_parts=2, output=tmp_path / "again")
