@@ -1,0 +1,176 @@
+"""Our partitioning methods beside DGL's METIS in one table: time, peak memory, edge cut, balance.
+
+    python benchmarks/partition_table.py --graph rmat:18:32 [--graph DIR] --num-parts 8 [--methods metis,ldg]
+        [--dgl-python PYTHON] [--work DIR] [--json FILE]
+
+A graph is RMAT by scale and edge factor (seed 1, a tenth of the nodes train nodes) or an `npy` input directory. Its
+topology is written to files first, from which every method starts in a process of its own, so that the peak memory
+(ru_maxrss, with what it maps and the interpreter) is its own. Seconds are those of the assignment, levelling included;
+for DGL those of METIS as `dgl.distributed.partition_graph` calls it (balance_edges), then those of the whole call,
+which also writes the parts; likewise its memory. Shares are of the mean part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+METHODS = ("metis", "kaminpar", "ldg", "fennel", "random")
+CHUNK_EDGES = 1 << 22
+TRAIN_SHARE = 0.1
+
+
+def prepare(name: str, work: Path) -> Path:
+    """The directory with a graph's topology in files, made on first use."""
+    from fastsample_dist.graph.datasets import read_npy_graph
+    from fastsample_dist.graph.generators import rmat
+
+    folder = work / name.strip("/").replace("/", "_").replace(":", "-")
+    if (folder / "meta.json").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if name.startswith("rmat:"):
+        scale, edge_factor = map(int, name.split(":")[1:])
+        graph, undirected = rmat(scale, edge_factor, seed=1), True
+        chosen = np.random.default_rng(0).permutation(graph.num_nodes)[: int(graph.num_nodes * TRAIN_SHARE)]
+        splits = {"train": np.sort(chosen)}
+    else:
+        raw = read_npy_graph(name)
+        graph, undirected, splits = raw.to_csc(), raw.undirected, raw.splits
+    np.save(folder / "indptr.npy", graph.indptr.numpy())
+    np.save(folder / "indices.npy", graph.indices.numpy())
+    for split, ids in splits.items():
+        np.save(folder / f"{split}.npy", ids)
+    meta = {"name": name, "nodes": graph.num_nodes, "edges": graph.num_edges, "undirected": undirected}
+    (folder / "meta.json").write_text(json.dumps({**meta, "splits": list(splits)}))
+    return folder
+
+
+def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None:
+    """Run one of our methods in this process; the parts and the figures go to files."""
+    import torch
+
+    from fastsample_dist.graph.csc import CSCGraph
+    from partition.balance import balance_parts
+    from partition.methods import METHODS as OURS
+    from partition.methods import PartitionRequest
+
+    meta = json.loads((folder / "meta.json").read_text())
+    columns = [torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in ("indptr", "indices")]
+    request = PartitionRequest(
+        graph=CSCGraph(*columns),
+        undirected=meta["undirected"],
+        num_parts=num_parts,
+        splits={split: np.load(folder / f"{split}.npy") for split in meta["splits"]},
+    )
+    method = OURS[method_name]
+    begin = time.perf_counter()
+    parts = method.assign(request)
+    assigned = time.perf_counter()
+    balanced = balance_parts(request, method, parts)
+    done = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    np.save(result / "parts.npy", parts)
+    figures = {"seconds": done - begin, "assign_s": assigned - begin, "peak_bytes": peak, "notes": balanced.notes}
+    (result / "figures.json").write_text(json.dumps(figures))
+
+
+def measure(folder: Path, parts: np.ndarray, num_parts: int) -> dict[str, object]:
+    """Edge cut, and what the parts hold over the mean part."""
+    meta = json.loads((folder / "meta.json").read_text())
+    indptr, indices = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("indptr", "indices"))
+    cut = 0
+    for lo in range(0, len(indices), CHUNK_EDGES):
+        hi = min(lo + CHUNK_EDGES, len(indices))
+        dst = np.searchsorted(indptr, np.arange(lo, hi), side="right") - 1
+        cut += int((parts[dst] != parts[indices[lo:hi]]).sum())
+    held = {"nodes": np.bincount(parts, minlength=num_parts)}
+    held["in_edges"] = np.bincount(parts, np.diff(indptr), minlength=num_parts)
+    for split in meta["splits"]:
+        held[split] = np.bincount(parts[np.load(folder / f"{split}.npy")], minlength=num_parts)
+    shares = {name: [float(count.min() / count.mean()), float(count.max() / count.mean())] for name, count in
+              held.items()}  # fmt: skip
+    counts = {name: [int(count.min()), int(count.max())] for name, count in held.items()}
+    return {"cut": cut / max(1, len(indices)), "shares": shares, "counts": counts}
+
+
+def run(folder: Path, method: str, args: argparse.Namespace) -> dict[str, object]:
+    """One row of the table; a method that fails gives its last line of output instead of figures."""
+    with tempfile.TemporaryDirectory(dir=args.work) as result:
+        if method == "dgl":
+            command = [args.dgl_python, str(REPOSITORY / "benchmarks" / "partition_table_dgl.py"), str(folder), result]
+            command += [str(args.num_parts), *(["metis"] if args.dgl_metis_only else [])]
+        else:
+            command = [sys.executable, __file__, "--worker", method, str(folder), result, "--num-parts"]
+            command.append(str(args.num_parts))
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        ended = subprocess.run(command, env=environment, cwd=result, capture_output=True, text=True)
+        if ended.returncode:
+            lines = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
+            return {"method": method, "failed": lines[-1]}
+        figures = json.loads((Path(result) / "figures.json").read_text())
+        return {"method": method, **figures, **measure(folder, np.load(Path(result) / "parts.npy"), args.num_parts)}
+
+
+def show(meta: dict[str, object], rows: list[dict[str, object]], num_parts: int) -> None:
+    """Print a graph's table."""
+    table = Table(title=f"{meta['name']}: {meta['nodes']:,} nodes, {meta['edges']:,} edges, {num_parts} parts")
+    for column in ("method", "seconds", "peak MB", "edges cut", "nodes", "in-edges", "train nodes"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for row in rows:
+        if "failed" in row:
+            table.add_row(row["method"], row["failed"])
+            continue
+        shares = ["{:.3f} - {:.3f}".format(*row["shares"][name]) for name in ("nodes", "in_edges")]
+        train = "{:,} - {:,}".format(*row["counts"]["train"]) if "train" in row["counts"] else "-"
+        seconds = f"{row['seconds']:.1f}" + (f" of {row['total_s']:.1f}" if "total_s" in row else "")
+        memory = f"{row['peak_bytes'] / 1e6:,.0f}"
+        memory += f" of {row['total_peak_bytes'] / 1e6:,.0f}" if "total_peak_bytes" in row else ""
+        table.add_row(row["method"], seconds, memory, f"{row['cut']:.2%}", *shares, train)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def main() -> None:
+    """Prepare the graphs, run the methods one after another, print and store the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graph", action="append", metavar="rmat:S:F|DIR")
+    parser.add_argument("--num-parts", type=int, default=8)
+    parser.add_argument("--methods", default=",".join(METHODS), help="of ours, separated by commas")
+    parser.add_argument("--dgl-python", metavar="PYTHON", help="an interpreter with dgl 1.1.3: its METIS too")
+    parser.add_argument("--dgl-metis-only", action="store_true", help="end DGL's call when METIS has finished")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "fastsample-partition-table")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--worker", nargs=3, metavar=("METHOD", "GRAPH", "RESULT"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        assign(Path(args.worker[1]), args.worker[0], args.num_parts, Path(args.worker[2]))
+        return
+    sys.path.insert(0, str(REPOSITORY))
+    methods = [*filter(None, args.methods.split(",")), *(["dgl"] if args.dgl_python else [])]
+    report = {"command": sys.argv[1:], "machine": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
+    report["graphs"] = []
+    for name in args.graph or ["rmat:17:16"]:
+        folder = prepare(name, args.work)
+        meta = json.loads((folder / "meta.json").read_text())
+        rows = [run(folder, method, args) for method in methods]
+        show(meta, rows, args.num_parts)
+        report["graphs"].append({**meta, "num_parts": args.num_parts, "rows": rows})
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
