@@ -28,12 +28,19 @@ from typing import Any
 import numpy as np
 
 from fastsample_dist.graph.npy_files import open_npy
-from fastsample_dist.graph.storage import SPLITS, Manifest, part_files, read_manifest, topology_files
+from fastsample_dist.graph.storage import (
+    BFLOAT16,
+    BFLOAT16_AS,
+    SPLITS,
+    Manifest,
+    part_files,
+    read_manifest,
+    topology_files,
+)
 from partition.build import Progress
 from partition.npy_stream import NpyStream
 
 _ID_DTYPES = ("int32", "int64")
-_STORED_AS = {"bfloat16": "int16"}  # .npy has no bfloat16: such a file holds its bits
 _SPLIT_OF_MARK = np.array(["", *SPLITS])
 _REQUIRED = ("topology/indptr.npy", "topology/indices.npy", "topology/orig_ids.npy")
 
@@ -260,7 +267,7 @@ class _Check:
         manifest, folder = self._manifest, f"part-{part}"
         lo, hi = manifest.part_ranges[part : part + 2]
         dtype, rows = str(manifest.feature_dtype), (hi - lo, manifest.feature_dim)
-        self._check_bytes(f"{folder}/features.npy", (_STORED_AS.get(dtype, dtype),), rows)
+        self._check_bytes(f"{folder}/features.npy", (BFLOAT16_AS if dtype == BFLOAT16 else dtype,), rows)
         labelled = self._check_labels(f"{folder}/labels.npy", hi - lo)
         taken = np.zeros(hi - lo, dtype=np.uint8)  # 1 + which split a node is in
         for split in SPLITS:

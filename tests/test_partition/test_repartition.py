@@ -83,6 +83,16 @@ def test_features_labels_and_splits_are_those_of_the_old_one(parts, tmp_path, nu
         assert torch.equal(old[name], new[name]) and old[name].dtype == new[name].dtype
 
 
+@pytest.mark.parametrize("num_parts", [1, 4])
+def test_features_in_bfloat16_stay_the_same_bits(tmp_path, num_parts):
+    raw = draw_raw(undirected=True)
+    options = PartitionOptions(num_parts=2, method="random", feature_dtype="bfloat16")
+    partition_graph(raw, options, tmp_path / "parts")
+    repartition(tmp_path / "parts", num_parts, tmp_path / "new")
+    old, new = whole(tmp_path / "parts")["features"], whole(tmp_path / "new")["features"]
+    assert new.dtype == torch.bfloat16 and torch.equal(old, new)
+
+
 @pytest.mark.parametrize("num_parts", NEW_COUNTS)
 def test_batches_are_those_of_the_old_one_by_original_ids(parts, tmp_path, num_parts):
     repartition(parts, num_parts, tmp_path / "new")
