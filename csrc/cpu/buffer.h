@@ -3,9 +3,6 @@
 #define FS_CPU_BUFFER_H_
 
 #include <stddef.h>
-#include <stdlib.h>
-
-#include <new>
 
 #include "pages.h"
 
@@ -16,28 +13,25 @@ class Buffer {
   Buffer() = default;
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { free(data_); }
+  ~Buffer() { pages_.give(); }
 
   // Makes room for `bytes`; loses the contents when it has to grow. Aligned to 64 bytes or to a huge page.
   void require(size_t bytes) {
-    if (bytes <= bytes_) return;
-    free(data_);  // before asking for more
-    data_ = nullptr;
-    bytes_ = 0;
-    data_ = allocate_pages(bytes);
-    bytes_ = bytes;
+    if (bytes <= pages_.bytes) return;
+    pages_.give();  // before asking for more
+    pages_ = {nullptr, 0};
+    pages_ = Pages::take(bytes);
   }
   template <typename T>
   T* require_array(int64_t count) {
     require(static_cast<size_t>(count > 0 ? count : 1) * sizeof(T));
-    return static_cast<T*>(data_);
+    return static_cast<T*>(pages_.data);
   }
-  void* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
+  void* data() const { return pages_.data; }
+  size_t bytes() const { return pages_.bytes; }
 
  private:
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
+  Pages pages_ = {nullptr, 0};
 };
 
 }  // namespace fs

@@ -7,8 +7,14 @@
 
 namespace fs {
 
-// At least `bytes` bytes for free(), aligned to 64 bytes, or to a huge page when larger than one. Throws bad_alloc.
-void* allocate_pages(size_t bytes);
+// Memory aligned to 64 bytes; from a huge page's size on, to a huge page.
+struct Pages {
+  void* data;
+  size_t bytes;
+
+  static Pages take(size_t bytes);  // throws bad_alloc
+  void give() const;
+};
 
 // Asks the system to hold bytes[0 .. count) in huge pages: anonymous memory and, where the system can, mapped files.
 // `now` gathers pages that exist already. Contents are untouched, and a system that cannot is not an error.
