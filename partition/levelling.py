@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +23,30 @@ from partition.adjacency import Adjacency, edge_chunks, row_positions
 
 CANDIDATES = 1 << 16
 NEARNESS = 0.05  # what a unit of distance from 1 weighs beside a unit outside the tolerance
-# What comes first, of (costs, gains), and the share by which a round must better its pair. The cut decides until no
-# pair improves much, as the small gains of nodes that would rather be elsewhere spoil other loads; then gains count for
-# more, and in the end alone.
-RANKINGS: tuple[tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], float], ...] = (
-    (lambda costs, gains: costs / gains, 0.05),
-    (lambda costs, gains: np.where(costs > 0, costs / gains, costs * gains), 0.02),
-    (lambda costs, gains: -gains, 1e-4),
+
+
+class _Ranking(NamedTuple):
+    """In which order nodes are moved."""
+
+    key: Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (costs, gains): lowest first
+    least_gain: float  # the share by which a round must better its pair
+
+
+# The cut decides until no pair improves much, as the small gains of nodes that would rather be elsewhere spoil other
+# loads; then gains count for more, and in the end alone.
+RANKINGS = (
+    _Ranking(lambda costs, gains: costs / gains, 0.05),
+    _Ranking(lambda costs, gains: np.where(costs > 0, costs / gains, costs * gains), 0.02),
+    _Ranking(lambda costs, gains: -gains, 1e-4),
 )
+
+
+class _Rule(NamedTuple):
+    """Of one call: share of the mean, who may move (None: all), and what draws candidates."""
+
+    tolerance: float
+    movable: np.ndarray | None
+    rng: np.random.Generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +99,11 @@ def level_parts(
     Returns:
       Number of moves. Deterministic: yes. A part is never emptied.
     """
-    rng = np.random.default_rng(seed)
+    rule = _Rule(tolerance, movable, np.random.default_rng(seed))
     moves = 0
     while _excess(loads.held, tolerance).any():
         for ranking, (source, target) in itertools.product(RANKINGS, _pairs(loads.held, tolerance)):
-            nodes = _best_run(parts, adjacency, loads, (source, target), tolerance, (movable, ranking), rng)
+            nodes = _best_run(parts, adjacency, loads, (source, target), rule, ranking)
             if len(nodes):
                 break
         else:
@@ -144,36 +161,32 @@ def _pairs(held: np.ndarray, tolerance: float) -> list[tuple[int, int]]:
 
 
 def _best_run(
-    parts: np.ndarray,
-    adjacency: Adjacency,
-    loads: Loads,
-    pair: tuple[int, int],
-    tolerance: float,
-    choice: tuple[np.ndarray | None, tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], float]],
-    rng: np.random.Generator,
+    parts: np.ndarray, adjacency: Adjacency, loads: Loads, pair: tuple[int, int], rule: _Rule, ranking: _Ranking
 ) -> np.ndarray:
-    """The nodes to move between two parts; none if that improves too little. `choice`: who may move, in which order."""
+    """The nodes to move between two parts; none if that improves too little."""
     source, target = pair
-    movable, (ranking, least_gain) = choice
     own = parts == source
-    nodes = np.flatnonzero(own if movable is None else own & movable)
+    nodes = np.flatnonzero(own if rule.movable is None else own & rule.movable)
     if len(nodes) > CANDIDATES:
-        nodes = np.sort(rng.choice(nodes, CANDIDATES, replace=False))
+        nodes = np.sort(rule.rng.choice(nodes, CANDIDATES, replace=False))
     share = loads.of(nodes)
-    slope = _slope(loads.held, tolerance)
-    gain = (slope[:, source] - slope[:, target]) @ share
+
+    def left(moved: np.ndarray) -> np.ndarray:
+        after = _badness(loads.held[:, [source]] - moved, rule.tolerance)
+        return after + _badness(loads.held[:, [target]] + moved, rule.tolerance)
+
+    before = float(left(np.zeros((len(share), 1)))[0])
+    gain = before - left(share)  # of each node alone: one that is too heavy gains nothing
     helps = np.flatnonzero(gain > 0)
     nodes, share, gain = nodes[helps], share[:, helps], gain[helps]
     most = min(len(nodes), int(own.sum()) - 1)  # a node stays
     if not most:
         return nodes[:0]
     costs = _cut_costs(nodes, parts, adjacency, pair)
-    before = _badness(loads.held[:, [source, target]], tolerance).sum()
-    order = np.argsort(ranking(costs, gain), kind="stable")[:most]
-    moved = np.cumsum(share[:, order], axis=1)
-    after = _badness(loads.held[:, [source]] - moved, tolerance) + _badness(loads.held[:, [target]] + moved, tolerance)
+    order = np.argsort(ranking.key(costs, gain), kind="stable")[:most]
+    after = left(np.cumsum(share[:, order], axis=1))
     best = int(after.argmin())
-    return nodes[order[: best + 1]] if after[best] < before * (1 - least_gain) else nodes[:0]
+    return nodes[order[: best + 1]] if after[best] < before * (1 - ranking.least_gain) else nodes[:0]
 
 
 def _cut_costs(nodes: np.ndarray, parts: np.ndarray, adjacency: Adjacency, pair: tuple[int, int]) -> np.ndarray:
