@@ -1,7 +1,8 @@
 """`ldg` and `fennel`: one pass over the neighbour lists decides, further passes improve.
 
-Memory: a part per node and a byte for its splits, whatever the number of edges; the lists are read front to back, so
-they may be mapped from a file that does not fit into memory. A directed graph's lists are those of its in-edges.
+Memory: a part per node and a byte for its splits, and some words per node for levelling, whatever the number of edges.
+The lists are read front to back, so they may be mapped from a file that does not fit into memory. A directed graph's
+lists are those of its in-edges.
 
 Passes after the first (restreaming) cost as much as the first and halve the cut where there are communities. Capacities
 stay wide, for tight ones leave a node little choice but the part that has room; the parts are levelled afterwards

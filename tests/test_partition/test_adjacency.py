@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastsample_dist.graph.datasets import RawGraph
 from partition import adjacency
-from partition.adjacency import edge_chunks, row_positions, symmetrise
+from partition.adjacency import edge_chunks, row_positions, rows_of, symmetrise
 from tests.test_partition.inputs import listed_edges
 
 EDGES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30)
@@ -22,14 +22,16 @@ def raw_graph(edges: list[tuple[int, int]], undirected: bool) -> RawGraph:
 
 @pytest.mark.parametrize("undirected", [False, True])
 @settings(deadline=None, max_examples=50)
-@given(edges=EDGES)
-def test_pairs_and_their_weights(undirected, edges):
+@given(edges=EDGES, chunk_edges=st.sampled_from([1, 3, 1 << 22]))
+def test_pairs_and_their_weights(undirected, edges, chunk_edges):
     raw = raw_graph(edges, undirected)
     pairs = Counter()
     for src, dst in listed_edges(raw):
         if src != dst:
             pairs.update([(src, dst), (dst, src)])
-    found = symmetrise(raw.to_csc(), undirected=undirected)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adjacency, "CHUNK_EDGES", chunk_edges)
+        found = symmetrise(raw.to_csc(), undirected=undirected)
     weights = np.ones(len(found.indices), dtype=int) if found.weights is None else found.weights
     rows = np.repeat(np.arange(6), np.diff(found.indptr))
     scale = 1 if found.weights is not None or not pairs else next(iter(pairs.values()))
@@ -41,6 +43,19 @@ def test_pairs_and_their_weights(undirected, edges):
 def test_uneven_weights_are_kept():
     found = symmetrise(raw_graph([(0, 1), (1, 0), (0, 2)], False).to_csc(), undirected=False)
     assert found.weights.tolist() == [2, 1, 2, 1]  # rows 0: 1, 2; 1: 0; 2: 0
+
+
+def test_undirected_without_loops_copies_nothing():
+    graph = raw_graph([(0, 1), (1, 2)], True).to_csc()
+    assert np.shares_memory(symmetrise(graph, undirected=True).indices, graph.indices.numpy())
+
+
+def test_rows_are_the_stored_ones():
+    graph = raw_graph([(0, 1), (1, 2), (2, 2)], False).to_csc()
+    rows = rows_of(graph, undirected=False)
+    assert not rows.symmetric and rows.num_nodes == 6
+    assert np.shares_memory(rows.indices, graph.indices.numpy())
+    assert rows.indices.tolist() == [0, 1, 2]
 
 
 def test_row_positions_follow_the_rows_asked_for():
