@@ -26,7 +26,8 @@ template <typename Stream>
 FS_HD int64_t alias_draw(Stream& stream, const AliasEntry* row, int64_t degree) {
   const int64_t slot = static_cast<int64_t>(stream.below(static_cast<uint64_t>(degree)));
   const uint32_t word = stream.next();
-  return word < row[slot].threshold ? slot : static_cast<int64_t>(row[slot].alias);
+  const int64_t takes_alias = -static_cast<int64_t>(word >= row[slot].threshold);  // a coin toss: no branch
+  return (slot & ~takes_alias) | (static_cast<int64_t>(row[slot].alias) & takes_alias);
 }
 
 // What one pass over a row's weights tells.
