@@ -1,0 +1,57 @@
+"""partition_table.py from the command line: a row per method, figures that are the assignment's, failures told."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "partition_table.py"
+
+
+def run_table(tmp_path: Path, *options: str) -> tuple[str, dict]:
+    command = [sys.executable, str(SCRIPT), "--work", str(tmp_path), "--json", str(tmp_path / "table.json"), *options]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return run.stdout, json.loads((tmp_path / "table.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("table")
+    return run_table(directory, "--graph", "rmat:10:8", "--num-parts", "3", "--methods", "metis,ldg,random")
+
+
+def test_every_method_has_a_row(table):
+    shown, report = table
+    (graph,) = report["graphs"]
+    assert [row["method"] for row in graph["rows"]] == ["metis", "ldg", "random"]
+    assert graph["nodes"] == 1024
+    assert "rmat:10:8" in shown and "ldg" in shown
+
+
+def test_figures_are_plausible_and_train_nodes_even(table):
+    for row in table[1]["graphs"][0]["rows"]:
+        low, high = row["counts"]["train"]
+        assert high - low <= 1
+        assert 0 < row["cut"] < 0.75 and row["seconds"] > 0 and row["peak_bytes"] > 1e7
+        assert row["shares"]["nodes"][0] <= 1 <= row["shares"]["nodes"][1]
+
+
+def test_cut_is_counted_from_the_edges(tmp_path):
+    graph = tmp_path / "ring"
+    graph.mkdir()
+    (graph / "meta.json").write_text(json.dumps({"name": "ring", "num_nodes": 12, "undirected": True}))
+    np.save(graph / "edge_index.npy", np.stack([np.arange(12), (np.arange(12) + 1) % 12]))
+    _, report = run_table(tmp_path, "--graph", str(graph), "--num-parts", "3", "--methods", "range")
+    (row,) = report["graphs"][0]["rows"]
+    assert row["cut"] == 6 / 24  # three borders, both directions
+
+
+def test_a_method_that_fails_says_why(tmp_path):
+    shown, report = run_table(tmp_path, "--graph", "rmat:6:2", "--num-parts", "3", "--methods", "file,random")
+    failed, done = report["graphs"][0]["rows"]
+    assert "method file needs the file" in failed["failed"] and "cut" in done
+    assert "method file needs" in shown
