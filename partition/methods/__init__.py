@@ -27,7 +27,7 @@ _METHODS = (
     Method(
         name="kaminpar",
         assign=assign_kaminpar,
-        summary="few cut edges, several threads (multilevel; needs kaminpar)",
+        summary="few cut edges, several threads, not repeatable (multilevel; needs kaminpar)",
         memory="the graph, about 10 bytes per stored edge, and a temporary file of the graph's size",
         in_memory=True,
         balances=True,

@@ -3,8 +3,8 @@
 KaMinPar's Python package reads a graph from a file alone, so the graph is written to a temporary one (ParHIP's binary
 format: header, byte offsets of the rows, neighbours, node weights, edge weights) chunk by chunk, and read back
 compressed. It takes one weight per node: 1 + in-edges. Balancing in-edges costs more of the cut than balancing nodes,
-so the nodes are left for levelling afterwards, which finds enough that cut little. With one thread the same seed gives
-the same parts; with more, their timing enters.
+so the nodes are left for levelling afterwards, which finds enough that cut little. The seed is passed on, but the same
+seed may give other parts: how threads meet enters, and that with one thread too.
 """
 
 from __future__ import annotations
