@@ -22,24 +22,35 @@ from typing import Any, NoReturn
 from fastsample_dist.graph.datasets import RawGraph, read_npy_graph
 from fastsample_dist.graph.edgelist import read_edgelist_graph
 from fastsample_dist.graph.ogb_dataset import read_ogb_graph
-from fastsample_dist.graph.storage import check_output, read_manifest, verify_files
+from fastsample_dist.graph.storage import check_output
+from partition import check, repartition
+from partition import report as reporting
 from partition.build import PartitionOptions, partition_graph
 from partition.external.journal import work_directory
 from partition.external.memory import parse_bytes, resident_bytes
 from partition.external.rows import FEATURE_CHOICES
 from partition.methods import METHODS
-from partition.quality import measure_partition
 
 PROGRAM = "fastsample-partition"
 _INPUT_OPTIONS = (
     *("format", "undirected", "num_parts", "method", "seed", "output", "overwrite"),
     *("assignment", "memory_limit", "on_disk", "feature_dtype"),
 )
+_REPORT_OPTIONS = ("html", "num_batches", "fanouts", "batch_size")
+# The options of each task, --json aside: what is not here does not go with it.
+_OPTIONS_OF = {
+    "input": _INPUT_OPTIONS,
+    "inspect": _REPORT_OPTIONS,
+    "check": (),
+    "repartition": ("output", "overwrite"),
+}
 _EPILOG = """examples:
   fastsample-partition --input data/cora --num-parts 2 --output parts/cora-2
   fastsample-partition --input edges.csv --format edgelist --undirected --num-parts 4 --output parts/edges-4
   fastsample-partition --input data/web --num-parts 8 --method random --memory-limit 2GB --output parts/web-8
-  fastsample-partition --inspect parts/cora-2 --json report.json
+  fastsample-partition --inspect parts/cora-2 --fanouts 15,10,5 --html report.html
+  fastsample-partition --check parts/cora-2
+  fastsample-partition --repartition parts/cora-2 4 --output parts/cora-4
 """
 
 
@@ -62,6 +73,8 @@ def make_parser() -> argparse.ArgumentParser:
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--input", metavar="DIR", help="the graph to cut")
     task.add_argument("--inspect", metavar="PARTS", help="verify a finished partition and report on it")
+    check.add_options(task)
+    repartition.add_options(task)
     parser.add_argument(
         "--format",
         choices=("npy", "edgelist", "ogb"),
@@ -96,6 +109,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--feature-dtype", choices=FEATURE_CHOICES, help="store features as this type (default: keep the input's)"
     )
+    reporting.add_options(parser)
+    reporting.add_sampling_options(parser)
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON too")
     return parser
 
@@ -116,9 +131,10 @@ def main(argv: list[str] | None = None) -> int:
             _check_combination(args)
             if args.json:
                 _check_json_target(Path(args.json))
-            report = _inspect(args) if args.inspect else _partition(args)
+            status, report = _carry_out(args)
             if args.json:
                 _write_json(Path(args.json), report)
+            return status
     except KeyboardInterrupt:
         left = _unfinished(args) or "no partial output is left."
         print(f"{PROGRAM}: interrupted; {left}", file=sys.stderr)
@@ -128,7 +144,16 @@ def main(argv: list[str] | None = None) -> int:
         left = _unfinished(args)
         print(f"{PROGRAM}: error: {text}{'; ' + left if left else ''}", file=sys.stderr)
         return 1
-    return 0
+
+
+def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """(exit status, report) of the task that was asked for."""
+    from partition.cli_report import StepDisplay
+
+    for task, module in (("inspect", reporting), ("check", check), ("repartition", repartition)):
+        if getattr(args, task) is not None:
+            return module.run(args, StepDisplay())
+    return 0, _partition(args)
 
 
 def _partition(args: argparse.Namespace) -> dict[str, Any]:
@@ -157,20 +182,6 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def _inspect(args: argparse.Namespace) -> dict[str, Any]:
-    from partition.cli_report import StepDisplay, print_report
-
-    display = StepDisplay()
-    manifest = read_manifest(args.inspect)
-    with display.step("verify"):
-        verify_files(args.inspect, manifest, manifest.files)
-    with display.step("measure"):
-        quality = measure_partition(args.inspect, manifest)
-    report = {"path": args.inspect, **quality.to_json(), "files_verified": len(manifest.files)}
-    print_report(report)
-    return report
-
-
 def _read(args: argparse.Namespace) -> RawGraph:
     if args.format == "edgelist":
         return read_edgelist_graph(args.input, undirected=bool(args.undirected))
@@ -180,10 +191,11 @@ def _read(args: argparse.Namespace) -> RawGraph:
 
 
 def _check_combination(args: argparse.Namespace) -> None:
-    if args.inspect:
-        for name in _INPUT_OPTIONS:
-            if getattr(args, name) is not None:
-                raise ValueError(f"--{name.replace('_', '-')} does not go with --inspect; leave it out.")
+    task = next(name for name in _OPTIONS_OF if getattr(args, name) is not None)
+    for name in (*_INPUT_OPTIONS, *_REPORT_OPTIONS):
+        if name not in _OPTIONS_OF[task] and getattr(args, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} does not go with --{task}; leave it out.")
+    if task != "input":
         return
     for name in ("num_parts", "output"):
         if getattr(args, name) is None:

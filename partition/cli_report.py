@@ -30,7 +30,12 @@ _LABELS = {
     "write": "write the parts",
     "verify": "verify checksums",
     "measure": "measure the partition",
+    "check": "check the partition",
+    "repartition": "write the new parts",
+    "traffic": "sample batches",
 }
+
+_COUNTED_IN_BYTES = ("topology", "write", "verify", "check", "repartition")
 
 
 class StepDisplay(Progress):
@@ -63,7 +68,7 @@ class StepDisplay(Progress):
             shown = self._around[name]()
         else:
             shown = (
-                self._moving_bar(label, counts_bytes=name in ("topology", "write"))
+                self._moving_bar(label, counts_bytes=name in _COUNTED_IN_BYTES)
                 if self._console.is_terminal
                 else nullcontext()
             )

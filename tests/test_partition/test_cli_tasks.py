@@ -1,0 +1,95 @@
+"""fastsample-partition --check, --repartition and --inspect with traffic, as commands."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import partition.repartition
+from fastsample_dist.graph.storage import read_manifest
+from partition.build import PartitionOptions, partition_graph
+from partition.cli import main
+from tests.test_partition.damage import entry, rewrite
+from tests.test_partition.inputs import draw_raw
+
+REPOSITORY = Path(partition.repartition.__file__).parents[1]
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """Two parts."""
+    raw = draw_raw(undirected=True)
+    raw.labels[:] = np.maximum(raw.labels, 0)
+    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    return tmp_path / "parts"
+
+
+def command(*argv: object) -> int:
+    return main([str(item) for item in argv])
+
+
+def test_check_of_a_sound_partition_ends_with_0(parts, tmp_path, capsys):
+    assert command("--check", parts, "--json", tmp_path / "check.json") == 0
+    output = capsys.readouterr()
+    assert output.err == "" and f"{parts}: sound (2 parts, " in output.out
+    assert json.loads((tmp_path / "check.json").read_text())["findings"] == []
+
+
+def test_check_of_a_damaged_partition_ends_with_1_and_still_reports(parts, tmp_path, capsys):
+    rewrite(parts, "part-1/labels.npy", entry(3, 99))
+    assert command("--check", parts, "--json", tmp_path / "check.json") == 1
+    assert f"{parts / 'part-1/labels.npy'}, entry 3: is 99" in capsys.readouterr().out
+    assert json.loads((tmp_path / "check.json").read_text())["findings"][0]["position"] == 3
+
+
+def test_repartition_writes_and_reports(parts, tmp_path, capsys):
+    assert command("--repartition", parts, 4, "--output", tmp_path / "four", "--json", tmp_path / "four.json") == 0
+    assert read_manifest(tmp_path / "four").num_parts == 4
+    assert "write the new parts: " in capsys.readouterr().out
+    assert json.loads((tmp_path / "four.json").read_text())["num_parts"] == 4
+    assert command("--check", tmp_path / "four") == 0
+
+
+def test_inspect_measures_traffic_and_draws_the_page(parts, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="the page is drawn with matplotlib, which is not installed")
+    files = "--html", tmp_path / "page.html", "--json", tmp_path / "report.json"
+    assert command("--inspect", parts, "--fanouts", "3,2", "--batch-size", 5, *files) == 0
+    assert "remote rows per step and machine" in capsys.readouterr().out
+    assert json.loads((tmp_path / "report.json").read_text())["traffic"]["options"]["batch_size"] == 5
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_terminated_repartition_leaves_nothing(parts, tmp_path):
+    script = (
+        "import os, signal, sys, partition.repartition as module, partition.cli as cli\n"
+        "module._rewrite_column = lambda *rest: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    argv = [sys.executable, "-c", script, "--repartition", parts, "4", "--output", tmp_path / "four"]
+    done = subprocess.run(
+        [str(item) for item in argv], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "fastsample-partition: interrupted; no partial output is left.\n")
+    assert list(tmp_path.iterdir()) == [parts]
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["--check", "p", "--output", "q"], "--output does not go with --check"),
+        (["--check", "p", "--fanouts", "5,5"], "--fanouts does not go with --check"),
+        (["--repartition", "p", "4"], "--repartition needs --output"),
+        (["--repartition", "p", "4", "--output", "q", "--method", "random"], "--method does not go with --repartition"),
+        (["--repartition", "p"], "expected 2 arguments"),
+        (["--input", "g", "--html", "f", "--num-parts", "2", "--output", "p"], "--html does not go with --input"),
+        (["--inspect", "p", "--batch-size", "5"], "--batch-size goes with --fanouts only"),
+        (["--check", "p", "--inspect", "p"], "not allowed with argument"),
+    ],
+)
+def test_options_out_of_place_are_refused_in_one_line(argv, message, capsys):
+    assert command(*argv) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and message in error
