@@ -17,7 +17,7 @@ import numpy as np
 
 PACKAGES = ("cmeel-gklib", "cmeel-metis")  # in the order in which their libraries are loaded: METIS needs GKlib
 NUM_OPTIONS = 40
-OPTION_OBJTYPE, OPTION_SEED, OPTION_CONTIG, OPTION_UFACTOR, OPTION_NUMBERING = 1, 9, 13, 18, 19
+OPTION_OBJTYPE, OPTION_NITER, OPTION_SEED, OPTION_CONTIG, OPTION_UFACTOR, OPTION_NUMBERING = 1, 7, 9, 13, 18, 19
 OBJTYPE_CUT = 0
 METIS_OK = 1
 ERRORS = {-2: "it found its input wrong", -3: "out of memory", -4: "it was told to end, or failed inside"}
@@ -47,6 +47,7 @@ class Metis:
         *,
         seed: int,
         imbalance: float,
+        iterations: int,
     ) -> np.ndarray:
         """Cut a graph k-way, few edges between parts, every constraint balanced.
 
@@ -57,6 +58,7 @@ class Metis:
           edge_weights: integer [num_neighbours], or None: all equal.
           num_parts: 2 or more.
           seed: of METIS' generator.
+          iterations: of refinement on each level.
           imbalance: a part may hold this share above the mean of each constraint; steps of 0.001.
         Returns:
           int32 [num_nodes]; parts may be empty, and the imbalance is exceeded where METIS finds nothing better.
@@ -69,6 +71,7 @@ class Metis:
         options = np.empty(NUM_OPTIONS, dtype=self.dtype)
         self.library.METIS_SetDefaultOptions(_pointer(options))
         options[OPTION_OBJTYPE], options[OPTION_SEED] = OBJTYPE_CUT, seed
+        options[OPTION_NITER] = iterations
         options[OPTION_CONTIG], options[OPTION_NUMBERING] = 0, 0
         options[OPTION_UFACTOR] = max(1, round(imbalance * 1000))
         sizes = np.array([len(xadj) - 1, node_weights.shape[1], num_parts, 0], dtype=self.dtype)  # last: the cut

@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 RESOLUTION = 100  # a hundredth of the mean weight is the finest difference that combined weights show
 TOLERANCE = 0.04  # of the smallest part
 MAX_IMBALANCE = 0.005
+# Iterations of refinement: METIS' default, and for more than LARGE neighbours. RMAT scale 18, edge factor 32, 8 parts:
+# 6.6 s and 81.1 % of edges cut with 10, 4.3 s and 81.3 % with 3.
+ITERATIONS, FEW_ITERATIONS, LARGE = 10, 3, 1 << 24
 
 
 def assign_metis(request: PartitionRequest) -> np.ndarray:
@@ -82,6 +85,7 @@ def _multi_constraint(request: PartitionRequest, adjacency: Adjacency) -> np.nda
         adjacency.weights,
         request.num_parts,
         seed=request.seed,
+        iterations=ITERATIONS if len(adjacency.indices) <= LARGE else FEW_ITERATIONS,
         imbalance=min(MAX_IMBALANCE, TOLERANCE / (request.num_parts - 1)),
     )
 
