@@ -21,8 +21,7 @@ void work_together(int threads, void (*work)(void* context, bool is_caller), voi
 // The same for a callable.
 template <typename Work>
 void work_together(int threads, Work& work) {
-  work_together(
-      threads, [](void* context, bool is_caller) { (*static_cast<Work*>(context))(is_caller); }, &work);
+  work_together(threads, [](void* context, bool is_caller) { (*static_cast<Work*>(context))(is_caller); }, &work);
 }
 
 // body(begin, end) on runs of `step` numbers that cover 0 .. count.
