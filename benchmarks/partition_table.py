@@ -5,7 +5,7 @@
 
 A graph is RMAT by scale and edge factor (seed 1, a tenth of the nodes train nodes) or an `npy` input directory. Its
 topology is written to files first, from which every method starts in a process of its own, so that the peak memory
-(ru_maxrss, with what it maps and the interpreter) is its own. Seconds are those of the assignment, levelling included;
+(with what it maps and the interpreter) is its own. Seconds are those of the assignment, levelling included;
 CPU seconds, of all threads, are the same on a machine that others use. For DGL they are those of METIS as
 `dgl.distributed.partition_graph` calls it (balance_edges); seconds and memory of the whole call, which also writes the
 parts, follow. Shares are of the mean part.
@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -66,7 +65,8 @@ def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None
 
     from fastsample_dist.graph.csc import CSCGraph
     from partition.balance import balance_parts
-    from partition.methods import METHODS as OURS
+    from partition.external.memory import resident_bytes
+from partition.methods import METHODS as OURS
     from partition.methods import PartitionRequest
 
     meta = json.loads((folder / "meta.json").read_text())
@@ -83,7 +83,7 @@ def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None
     assigned = time.perf_counter()
     balanced = balance_parts(request, method, parts)
     done, cpu_s = time.perf_counter(), time.process_time() - cpu_begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = resident_bytes(peak=True)
     np.save(result / "parts.npy", parts)
     figures = {
         "seconds": done - begin,

@@ -10,7 +10,7 @@ Its METIS is asked to balance edges (balance_edges).
 from __future__ import annotations
 
 import json
-import resource
+import re
 import sys
 import time
 from contextlib import suppress
@@ -23,8 +23,9 @@ from dgl.distributed import partition
 
 
 def peak_bytes() -> int:
-    """Most physical memory that this process has held so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Most physical memory that this process has held so far (ru_maxrss would begin with that of its parent)."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) * 1024
 
 
 def main() -> None:

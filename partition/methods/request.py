@@ -28,7 +28,7 @@ class PartitionRequest:
       graph: the topology, original ids; its columns may be mapped from files.
       undirected: the topology holds both directions of every edge, once.
       num_parts: P, 1 .. num_nodes.
-      seed: 0 .. MAX_SEED; the same seed on the same graph gives the same parts (kaminpar: similar ones).
+      seed: 0 .. MAX_SEED; the same seed on the same graph gives the same parts (but for kaminpar).
       splits: node ids of "train", "val" and "test", as far as they exist; unique, ascending.
       assignment: for method `file`: the file to read.
       num_threads: for methods with threads; None: as many as there are processors.
