@@ -66,7 +66,7 @@ def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None
     from fastsample_dist.graph.csc import CSCGraph
     from partition.balance import balance_parts
     from partition.external.memory import resident_bytes
-from partition.methods import METHODS as OURS
+    from partition.methods import METHODS as OURS
     from partition.methods import PartitionRequest
 
     meta = json.loads((folder / "meta.json").read_text())

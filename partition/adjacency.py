@@ -145,4 +145,3 @@ def edge_chunks(degrees: np.ndarray, chunk_edges: int | None = None) -> list[tup
     bounds = np.searchsorted(ends, np.arange(step, total, step)) + 1
     bounds = np.unique(np.concatenate([[0], bounds, [len(degrees)]]))
     return list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
-

@@ -200,7 +200,11 @@ BAD_PYTHON = [
     ("launch/a.py", "import torch", "launch imports torch"),
     ("launch/b.py", "from fastsample_dist import __version__", "launch imports fastsample_dist"),
     ("fastsample_dist/train/c.py", "def f():\n    import dgl.nn", "only fastsample_dist/interop/dgl.py may"),
-    ("partition/b.py", "try:\n    import pymetis\nexcept ImportError:\n    raise", "only partition/methods/metis.py may"),
+    (
+        "partition/b.py",
+        "try:\n    import pymetis\nexcept ImportError:\n    raise",
+        "only partition/methods/metis.py may",
+    ),
     ("fastsample_dist/comm/context.py", "from mpi4py import MPI", "only fastsample_dist/comm/mpi.py may"),
     ("fastsample_dist/comm/mpi.py", "from mpi4py import MPI", "loading the module imports mpi4py"),
     ("fastsample_dist/train/d.py", "import rich", "loading the module imports rich"),
