@@ -5,7 +5,7 @@
  *     what was found, what was expected.
  *   - Arrays are owned by the caller, contiguous and row-major, unless a comment says otherwise.
  *   - Node ids and edge positions inside one call share one integer type, `id_type` (FS_INT32 or FS_INT64).
- *   - num_threads >= 1 is the number of OpenMP threads; results never depend on it.
+ *   - num_threads >= 1 is the largest number of threads of a call; results never depend on it.
  *   - Random choices follow core/philox.h: they depend on (rng_seed, step, hop or layer, original node id) alone.
  */
 #ifndef FASTSAMPLE_H_
