@@ -2,7 +2,7 @@
 //
 // Pass 1 reads every row's offsets and writes the number of picks as prefix sums (the R vector of FastSample, algorithm
 // 1). Pass 2 draws positions and reads the neighbours they point at. Rows are independent: threads take runs of them.
-// Relabelling depends on the order of the edges, so one thread does it, but while the others sample: see sample_relay.
+// Relabelling depends on the order of the edges, so one thread does it, but while the others sample: see Relay.
 #ifndef FS_CPU_SAMPLE_HOP_H_
 #define FS_CPU_SAMPLE_HOP_H_
 
