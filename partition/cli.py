@@ -7,11 +7,9 @@ Warnings and the one line of an error go to standard error. Exit status: 0 done,
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +28,7 @@ from partition.external.journal import work_directory
 from partition.external.memory import parse_bytes, resident_bytes
 from partition.external.rows import FEATURE_CHOICES
 from partition.methods import METHODS
+from partition.outputs import check_writable, write_json
 
 PROGRAM = "fastsample-partition"
 _INPUT_OPTIONS = (
@@ -130,10 +129,10 @@ def main(argv: list[str] | None = None) -> int:
             args = make_parser().parse_args(argv)
             _check_combination(args)
             if args.json:
-                _check_json_target(Path(args.json))
+                check_writable("--json", Path(args.json))
             status, report = _carry_out(args)
             if args.json:
-                _write_json(Path(args.json), report)
+                write_json(Path(args.json), report)
             return status
     except KeyboardInterrupt:
         left = _unfinished(args) or "no partial output is left."
@@ -202,23 +201,6 @@ def _check_combination(args: argparse.Namespace) -> None:
             raise ValueError(f"--input needs --{name.replace('_', '-')}; see {PROGRAM} --help.")
     if args.undirected and args.format in (None, "npy"):
         raise ValueError('--undirected does not go with --format npy; set "undirected": true in meta.json.')
-
-
-def _check_json_target(path: Path) -> None:
-    """Refuse a report file that could not be written, before any work is done."""
-    if path.is_dir():
-        raise ValueError(f"--json {path} is a directory; pass a file name.")
-    try:
-        with tempfile.TemporaryFile(dir=path.absolute().parent):
-            return
-    except OSError as error:
-        raise ValueError(f"--json {path} cannot be written ({error.strerror}); pass another file name.") from error
-
-
-def _write_json(path: Path, report: dict[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
 
 
 def _memory_limit(text: str) -> int:

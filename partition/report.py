@@ -7,7 +7,6 @@ by sampling (traffic.py). --html writes both, with plots, as one page (report_ht
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from fastsample_dist.graph.storage import read_manifest, verify_files
 from partition.build import Progress
+from partition.outputs import check_writable
 from partition.quality import measure_partition
 from partition.report_html import render_html, require_matplotlib
 from partition.traffic import TrafficOptions, measure_traffic
@@ -158,7 +158,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, An
     options = traffic_options(args)
     if args.html:
         require_matplotlib()
-        _check_target(Path(args.html))
+        check_writable("--html", Path(args.html))
     report = make_report(args.inspect, options, progress)
     print_report(report)
     if "traffic" in report:
@@ -167,14 +167,3 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, An
         write_html(args.html, report)
         print(f"page: {args.html}")
     return 0, report
-
-
-def _check_target(path: Path) -> None:
-    """Refuse a page that could not be written, before any work is done."""
-    if path.is_dir():
-        raise ValueError(f"--html {path} is a directory; pass a file name.")
-    try:
-        with tempfile.TemporaryFile(dir=path.absolute().parent):
-            return
-    except OSError as error:
-        raise ValueError(f"--html {path} cannot be written ({error.strerror}); pass another file name.") from error
