@@ -378,22 +378,3 @@ def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
         help="verify a finished partition: checksums, ranges, every node owned once, topology, splits and features in "
         "agreement; one line per finding, exit status 1 when there is any",
     )
-
-
-def run(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
-    """Carry out --check and print the findings and the verdict.
-
-    Returns:
-      (exit status, report for --json).
-    """
-    manifest = read_manifest(args.check)
-    findings = check_partition(args.check, progress=progress)
-    for finding in findings:
-        print(finding)
-    verdict = "sound" if not findings else f"{len(findings)} finding{'s' if len(findings) > 1 else ''}"
-    size = sum(record["bytes"] for record in manifest.files.values())
-    print(f"{args.check}: {verdict} ({manifest.num_parts} parts, {len(manifest.files)} files, {size:,} bytes)")
-    records = [
-        {"file": item.file, "position": item.position, "text": item.text, "count": item.count} for item in findings
-    ]
-    return int(bool(findings)), {"path": args.check, "num_parts": manifest.num_parts, "findings": records}

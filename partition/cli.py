@@ -148,10 +148,11 @@ def main(argv: list[str] | None = None) -> int:
 def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """(exit status, report) of the task that was asked for."""
     from partition.cli_report import StepDisplay
+    from partition.cli_tasks import TASKS
 
-    for task, module in (("inspect", reporting), ("check", check), ("repartition", repartition)):
+    for task, run in TASKS.items():
         if getattr(args, task) is not None:
-            return module.run(args, StepDisplay())
+            return run(args, StepDisplay())
     return 0, _partition(args)
 
 

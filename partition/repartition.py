@@ -26,7 +26,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -261,26 +260,3 @@ def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
         help="write PARTS with NEW_P parts to --output: neighbouring parts are joined, or each is cut by its train "
         "nodes; one number of parts must divide the other. Ids and topology stay, samples too",
     )
-
-
-def run(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
-    """Carry out --repartition and print the new partition's figures.
-
-    Returns:
-      (exit status, report for --json).
-    Raises:
-      ValueError: --output is missing, NEW_P is no number, or what `repartition` refuses.
-    """
-    from partition.cli_report import print_report
-
-    path, count = args.repartition
-    if args.output is None:
-        raise ValueError("--repartition needs --output; pass the directory of the new partition.")
-    try:
-        num_parts = int(count)
-    except ValueError:
-        raise ValueError(f"--repartition's NEW_P is {count!r}; expected a number of parts such as 8.") from None
-    quality = repartition(path, num_parts, args.output, overwrite=bool(args.overwrite), progress=progress)
-    report = {"path": args.output, **quality.to_json(), "repartitioned_from": path}
-    print_report(report)
-    return 0, report

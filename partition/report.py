@@ -14,9 +14,8 @@ from typing import Any
 
 from fastsample_dist.graph.storage import read_manifest, verify_files
 from partition.build import Progress
-from partition.outputs import check_writable
 from partition.quality import measure_partition
-from partition.report_html import render_html, require_matplotlib
+from partition.report_html import render_html
 from partition.traffic import TrafficOptions, measure_traffic
 
 DEFAULT_BATCH_SIZE = 1000
@@ -142,28 +141,3 @@ def traffic_options(args: argparse.Namespace) -> TrafficOptions | None:
     given = {} if args.num_batches is None else {"num_batches": args.num_batches}
     batch_size = DEFAULT_BATCH_SIZE if args.batch_size is None else args.batch_size
     return TrafficOptions(fanouts=parse_fanouts(args.fanouts), batch_size=batch_size, **given)
-
-
-def run(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
-    """Carry out --inspect.
-
-    Returns:
-      (exit status, report for --json).
-    Raises:
-      ValueError: a damaged partition, an option out of place, a page that cannot be written.
-      ImportError: --html without matplotlib.
-    """
-    from partition.cli_report import print_report
-
-    options = traffic_options(args)
-    if args.html:
-        require_matplotlib()
-        check_writable("--html", Path(args.html))
-    report = make_report(args.inspect, options, progress)
-    print_report(report)
-    if "traffic" in report:
-        print("\n".join(traffic_lines(report["traffic"])))
-    if args.html:
-        write_html(args.html, report)
-        print(f"page: {args.html}")
-    return 0, report

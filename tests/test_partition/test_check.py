@@ -13,7 +13,8 @@ from fastsample_dist.graph import npy_files
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.storage import read_manifest
 from partition.build import PartitionOptions, Progress, partition_graph
-from partition.check import add_options, check_partition, run
+from partition.check import add_options, check_partition
+from partition.cli_tasks import run_check as run
 from tests.test_partition.damage import entry, rewrite, rewrite_manifest
 from tests.test_partition.inputs import NUM_CLASSES, NUM_NODES, draw_raw
 

@@ -22,7 +22,8 @@ from fastsample_dist.graph.storage import SPLITS, load_part, load_topology, read
 from fastsample_dist.ops import SampleSpec, SamplingGraph
 from partition.build import PartitionOptions, Progress, partition_graph
 from partition.check import check_partition
-from partition.repartition import add_options, cut_points, repartition, run
+from partition.cli_tasks import run_repartition as run
+from partition.repartition import add_options, cut_points, repartition
 from tests.test_partition.damage import rewrite
 from tests.test_partition.inputs import draw_raw
 

@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from partition.build import PartitionOptions, Progress, partition_graph
-from partition.report import add_options, add_sampling_options, make_report, parse_fanouts, run, traffic_lines
+from partition.cli_tasks import run_inspect as run
+from partition.report import add_options, add_sampling_options, make_report, parse_fanouts, traffic_lines
 from partition.report_html import render_html
 from partition.traffic import TrafficOptions
 from tests.test_partition.inputs import draw_raw

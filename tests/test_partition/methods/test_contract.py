@@ -112,7 +112,9 @@ def test_copies_no_graph(name, monkeypatch):
 
     monkeypatch.setattr("partition.methods.request.symmetrise", refuse)
     request = drawn(undirected=False)
-    balance_parts(request, METHODS[name], assigned(name, request))
+    parts = assigned(name, request)
+    balance_parts(request, METHODS[name], parts)
+    assert set(parts.tolist()) == set(range(request.num_parts))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""What `fastsample-partition` does with a finished partition, as commands: carry out, print, report for --json."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fastsample_dist.graph.storage import read_manifest
+from partition.build import Progress
+from partition.check import check_partition
+from partition.outputs import check_writable
+from partition.repartition import repartition
+from partition.report import make_report, traffic_lines, traffic_options, write_html
+from partition.report_html import require_matplotlib
+
+
+def run_check(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
+    """Carry out --check and print the findings and the verdict.
+
+    Returns:
+      (exit status, report for --json).
+    """
+    manifest = read_manifest(args.check)
+    findings = check_partition(args.check, progress=progress)
+    for finding in findings:
+        print(finding)
+    verdict = "sound" if not findings else f"{len(findings)} finding{'s' if len(findings) > 1 else ''}"
+    size = sum(record["bytes"] for record in manifest.files.values())
+    print(f"{args.check}: {verdict} ({manifest.num_parts} parts, {len(manifest.files)} files, {size:,} bytes)")
+    records = [
+        {"file": item.file, "position": item.position, "text": item.text, "count": item.count} for item in findings
+    ]
+    return int(bool(findings)), {"path": args.check, "num_parts": manifest.num_parts, "findings": records}
+
+
+def run_inspect(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
+    """Carry out --inspect.
+
+    Returns:
+      (exit status, report for --json).
+    Raises:
+      ValueError: a damaged partition, an option out of place, a page that cannot be written.
+      ImportError: --html without matplotlib.
+    """
+    from partition.cli_report import print_report
+
+    options = traffic_options(args)
+    if args.html:
+        require_matplotlib()
+        check_writable("--html", Path(args.html))
+    report = make_report(args.inspect, options, progress)
+    print_report(report)
+    if "traffic" in report:
+        print("\n".join(traffic_lines(report["traffic"])))
+    if args.html:
+        write_html(args.html, report)
+        print(f"page: {args.html}")
+    return 0, report
+
+
+def run_repartition(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
+    """Carry out --repartition and print the new partition's figures.
+
+    Returns:
+      (exit status, report for --json).
+    Raises:
+      ValueError: --output is missing, NEW_P is no number, or what `repartition` refuses.
+    """
+    from partition.cli_report import print_report
+
+    path, count = args.repartition
+    if args.output is None:
+        raise ValueError("--repartition needs --output; pass the directory of the new partition.")
+    try:
+        num_parts = int(count)
+    except ValueError:
+        raise ValueError(f"--repartition's NEW_P is {count!r}; expected a number of parts such as 8.") from None
+    quality = repartition(path, num_parts, args.output, overwrite=bool(args.overwrite), progress=progress)
+    report = {"path": args.output, **quality.to_json(), "repartitioned_from": path}
+    print_report(report)
+    return 0, report
+
+
+# By the option that asks for it; each takes (arguments, progress) and returns (exit status, report).
+TASKS = {"inspect": run_inspect, "check": run_check, "repartition": run_repartition}
