@@ -158,22 +158,8 @@ inline void group_block(StageKey key, const uint64_t* nodes, uint32_t block, uin
     c2[l] = static_cast<uint32_t>(nodes[l]);
     c3[l] = static_cast<uint32_t>(nodes[l] >> 32);
   }
-  uint32_t k0 = key.k0, k1 = key.k1;
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-#pragma omp simd
-    for (int l = 0; l < kGroupNodes; ++l) {
-      const uint64_t p0 = static_cast<uint64_t>(kPhiloxM0) * c0[l];
-      const uint64_t p1 = static_cast<uint64_t>(kPhiloxM1) * c2[l];
-      const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[l] ^ k0;
-      const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c3[l] ^ k1;
-      c1[l] = static_cast<uint32_t>(p1);
-      c3[l] = static_cast<uint32_t>(p0);
-      c0[l] = n0;
-      c2[l] = n2;
-    }
-    k0 += kPhiloxW0;
-    k1 += kPhiloxW1;
-  }
+  static_assert(kGroupNodes == kPlainBlocks);
+  plain_rounds(key, c0, c1, c2, c3);
   for (int l = 0; l < kGroupNodes; ++l) {
     out[l] = c0[l];
     out[kGroupNodes + l] = c1[l];

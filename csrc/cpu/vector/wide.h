@@ -2,11 +2,13 @@
 //
 // A lane holds one 32-bit word of one block. Its upper half is of no account: the widening multiplication reads lower
 // halves only, so a round is two multiplications, two shifts and two three-way XORs without any shuffle. Two vectors
-// make a pair; `interleave` and `pack` bring the lower halves of a pair together. Only defined from AVX2 upwards.
+// make a pair; `interleave` and `pack` bring the lower halves of a pair together. Below AVX2 the rounds are a plain loop.
 #ifndef FS_CPU_VECTOR_WIDE_H_
 #define FS_CPU_VECTOR_WIDE_H_
 
 #include <stdint.h>
+
+#include "philox.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -64,6 +66,31 @@ struct Wide {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), ordered);
   }
 };
+
+#else
+
+constexpr int kPlainBlocks = 16;  // side by side, for whatever vectors a compiler makes of plain loops
+
+// All rounds on the counters of kPlainBlocks blocks.
+inline void plain_rounds(StageKey key, uint32_t* __restrict__ c0, uint32_t* __restrict__ c1, uint32_t* __restrict__ c2,
+                         uint32_t* __restrict__ c3) {
+  uint32_t k0 = key.k0, k1 = key.k1;
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+#pragma omp simd
+    for (int l = 0; l < kPlainBlocks; ++l) {
+      const uint64_t p0 = static_cast<uint64_t>(kPhiloxM0) * c0[l];
+      const uint64_t p1 = static_cast<uint64_t>(kPhiloxM1) * c2[l];
+      const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[l] ^ k0;
+      const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c3[l] ^ k1;
+      c1[l] = static_cast<uint32_t>(p1);
+      c3[l] = static_cast<uint32_t>(p0);
+      c0[l] = n0;
+      c2[l] = n2;
+    }
+    k0 += kPhiloxW0;
+    k1 += kPhiloxW1;
+  }
+}
 
 #endif
 
