@@ -2,7 +2,8 @@
 //
 // A lane holds one 32-bit word of one block. Its upper half is of no account: the widening multiplication reads lower
 // halves only, so a round is two multiplications, two shifts and two three-way XORs without any shuffle. Two vectors
-// make a pair; `interleave` and `pack` bring the lower halves of a pair together. Below AVX2 the rounds are a plain loop.
+// make a pair; `interleave` and `pack` bring the lower halves of a pair together. Below AVX2 the rounds are a plain
+// loop.
 #ifndef FS_CPU_VECTOR_WIDE_H_
 #define FS_CPU_VECTOR_WIDE_H_
 
