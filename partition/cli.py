@@ -17,14 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fastsample_dist.graph.datasets import RawGraph, read_npy_graph
-from fastsample_dist.graph.edgelist import read_edgelist_graph
-from fastsample_dist.graph.ogb_dataset import read_ogb_graph
+from fastsample_dist.graph.inputs import FORMATS, ReadOptions, read_graph
 from fastsample_dist.graph.storage import check_output
 from partition import check, repartition
 from partition import report as reporting
 from partition.build import PartitionOptions, partition_graph
-from partition.external.journal import work_directory
+from partition.external.journal import input_scratch, work_directory
 from partition.external.memory import parse_bytes, resident_bytes
 from partition.external.rows import FEATURE_CHOICES
 from partition.methods import METHODS
@@ -76,15 +74,15 @@ def make_parser() -> argparse.ArgumentParser:
     repartition.add_options(task)
     parser.add_argument(
         "--format",
-        choices=("npy", "edgelist", "ogb"),
-        help="of the input: npy, a directory with meta.json and edge_index.npy (default); edgelist, a .csv, .tsv or "
-        ".txt of 'source destination' lines, or its directory; ogb, a downloaded data set such as dataset/ogbn_arxiv",
+        choices=tuple(FORMATS),
+        help="of the input; seen from the names of its files if not given. "
+        + "; ".join(f"{name}: {item.summary}" for name, item in FORMATS.items()),
     )
     parser.add_argument(
         "--undirected",
         action="store_true",
         default=None,
-        help="edgelist and ogb: every edge counts in both directions (npy states it in meta.json)",
+        help="every edge counts in both directions (npy states it in meta.json)",
     )
     parser.add_argument("--num-parts", metavar="P", type=int, help="number of parts")
     methods = "; ".join(f"{name}: {method.summary}" for name, method in METHODS.items())
@@ -172,22 +170,21 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
     # Inside METIS no Python handler would run, so there Ctrl-C ends the process at once; nothing is on disk yet.
     display = StepDisplay(around={"assign": lambda: _signal_handled(signal.SIGINT, signal.SIG_DFL)})
     begin = time.perf_counter()
-    with display.step("read"):
-        raw = _read(args)
-    quality = partition_graph(raw, options, args.output, overwrite=bool(args.overwrite), progress=display)
+    with input_scratch(args.output) as scratch:
+        with display.step("read"):
+            reading = ReadOptions(
+                undirected=args.undirected,
+                scratch=scratch,
+                on_total=display.bytes_total,
+                on_bytes=display.bytes_done,
+            )
+            raw = read_graph(args.input, args.format, reading)
+        quality = partition_graph(raw, options, args.output, overwrite=bool(args.overwrite), progress=display)
     seconds = {**display.seconds, "total": time.perf_counter() - begin}
     memory = {"peak_resident_bytes": resident_bytes(peak=True)}
     report = {"path": args.output, **quality.to_json(), "seconds": seconds, **memory}
     print_report(report)
     return report
-
-
-def _read(args: argparse.Namespace) -> RawGraph:
-    if args.format == "edgelist":
-        return read_edgelist_graph(args.input, undirected=bool(args.undirected))
-    if args.format == "ogb":
-        return read_ogb_graph(args.input, undirected=bool(args.undirected))
-    return read_npy_graph(args.input)
 
 
 def _check_combination(args: argparse.Namespace) -> None:
@@ -200,8 +197,6 @@ def _check_combination(args: argparse.Namespace) -> None:
     for name in ("num_parts", "output"):
         if getattr(args, name) is None:
             raise ValueError(f"--input needs --{name.replace('_', '-')}; see {PROGRAM} --help.")
-    if args.undirected and args.format in (None, "npy"):
-        raise ValueError('--undirected does not go with --format npy; set "undirected": true in meta.json.')
 
 
 def _memory_limit(text: str) -> int:

@@ -50,7 +50,7 @@ HOMES = {
     "pymetis": "partition/methods/metis.py",
     "kaminpar": "partition/methods/kaminpar.py",
     "mpi4py": "fastsample_dist/comm/mpi.py",
-    "ogb": "fastsample_dist/graph/ogb_dataset.py",
+    "ogb": "fastsample_dist/graph/inputs/ogb.py",
 }
 ON_LOAD = {"torch", "numpy"}  # what the library's modules may import when they are loaded
 OPTIONAL = [*HOMES, "psutil", "rich"]

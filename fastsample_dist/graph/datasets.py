@@ -19,6 +19,7 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.npy_files import drop_pages, open_npy, row_chunks
+from fastsample_dist.graph.row_segments import RowSegments
 from fastsample_dist.graph.storage import FEATURE_DTYPES, SPLITS
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class RawGraph:
     undirected: bool
     edge_index: np.ndarray
     edge_weight: np.ndarray | None = None
-    features: np.ndarray | None = None
+    features: np.ndarray | RowSegments | None = None
     labels: np.ndarray | None = None
     num_classes: int = 0
     splits: dict[str, np.ndarray] = field(default_factory=dict)
@@ -217,7 +218,7 @@ def _check_weights(where: str, weights: np.ndarray, num_edges: int) -> None:
             )
 
 
-def _check_features(where: str, features: np.ndarray, num_nodes: int) -> None:
+def _check_features(where: str, features: np.ndarray | RowSegments, num_nodes: int) -> None:
     if features.ndim != 2 or features.shape[0] != num_nodes or features.shape[1] == 0:
         raise ValueError(
             f"{where} has shape {features.shape}; expected ({num_nodes}, dim) with dim >= 1, one row per node."
@@ -226,7 +227,7 @@ def _check_features(where: str, features: np.ndarray, num_nodes: int) -> None:
         raise ValueError(f"{where} is {features.dtype}; expected one of {', '.join(FEATURE_DTYPES)}; convert it.")
 
 
-def _count_nonfinite(where: str, features: np.ndarray) -> int:
+def _count_nonfinite(where: str, features: np.ndarray | RowSegments) -> int:
     """Count NaN and infinite values; warn about them and go on, as real data has some."""
     if features.dtype.kind != "f":
         return 0

@@ -58,8 +58,11 @@ def drop_pages(array: np.ndarray) -> None:
     """Take a mapped file's pages out of this process's memory; they come back from the file when touched.
 
     What goes through a large file calls it after each chunk, so that resident memory stays at a chunk. Writes into a
-    copy-on-write map are lost. Does nothing to other arrays.
+    copy-on-write map are lost. A column of several arrays (row_segments.py) does it for each. Does nothing to others.
     """
+    if hasattr(array, "drop_pages"):
+        array.drop_pages()
+        return
     mapped = getattr(array, "_mmap", None) if isinstance(array, np.memmap) else None
     if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)

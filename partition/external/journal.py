@@ -13,12 +13,16 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fastsample_dist.graph.inputs.scratch import Scratch
 from fastsample_dist.graph.npy_files import CHUNK_BYTES, drop_pages
+from fastsample_dist.graph.row_segments import RowSegments
 
 JOURNAL_NAME = "journal.json"
 FORMAT = "fastsample-partition-work-1"
@@ -30,6 +34,21 @@ def work_directory(output: str | Path) -> Path:
     """Where the unfinished work on an output is kept."""
     target = Path(output).absolute()
     return target.parent / f".{target.name}.work"
+
+
+@contextmanager
+def input_scratch(output: str | Path) -> Iterator[Scratch]:
+    """Where reading the input of an output may make files: in the work directory.
+
+    They are kept, as the work directory is, when a run ends before its time and a later one will go on.
+    """
+    work = work_directory(output)
+    try:
+        with Scratch(work / "input", keep=(work / JOURNAL_NAME).is_file) as scratch:
+            yield scratch
+    finally:
+        if work.is_dir() and not any(work.iterdir()):
+            work.rmdir()
 
 
 class Journal:
@@ -113,13 +132,15 @@ class Journal:
         return document["steps"] if isinstance(document, dict) and document.get("format") == FORMAT else {}
 
 
-def fingerprint(array: np.ndarray | None) -> Any:
+def fingerprint(array: np.ndarray | RowSegments | None) -> Any:
     """Plain values that change when an array's contents do.
 
     Of a mapped file: its size, time of last change and a SHA-256 of blocks spread over it; of memory: a SHA-256 of all.
     """
     if array is None:
         return None
+    if isinstance(array, RowSegments):
+        return [item if isinstance(item, int) else fingerprint(item) for item in array.segments]
     shape = [array.dtype.str, list(array.shape)]
     digest = hashlib.sha256()
     if isinstance(array, np.memmap) and array.filename is not None:

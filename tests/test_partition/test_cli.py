@@ -315,7 +315,7 @@ def test_interrupt_during_assignment_ends_the_process_at_once(graph, tmp_path):
         (["--input", "g", "--output", "p", "--num-parts", "2", "--seed", "-1"], "seed is -1; expected 0 to"),
         (["--input", "g", "--output", "p", "--num-parts", "2", "--method", "spectral"], "invalid choice: 'spectral'"),
         (
-            ["--input", "g", "--output", "p", "--num-parts", "2", "--undirected"],
+            ["--input", "g", "--output", "p", "--num-parts", "2", "--format", "npy", "--undirected"],
             "--undirected does not go with --format npy",
         ),
         (["--inspect", "p", "--input", "g"], "not allowed with argument"),

@@ -14,24 +14,25 @@ from pathlib import Path
 import numpy as np
 
 from fastsample_dist.graph.datasets import RawGraph, checked_graph
+from fastsample_dist.graph.inputs import ReadOptions
 
 _SPLIT_OF = {"train": "train_idx", "valid": "val_idx", "test": "test_idx"}
 _TORCH_SWITCH = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
-def read_ogb_graph(path: str | Path, *, undirected: bool = False) -> RawGraph:
-    """Read a node-property data set that ogb has downloaded.
+def read_ogb(path: Path, options: ReadOptions) -> RawGraph:
+    """Read a node-property data set that ogb has downloaded; a reader of format `ogb`.
 
     Args:
       path: the data set's directory, e.g. dataset/ogbn_arxiv.
-      undirected: every edge counts in both directions; otherwise edges are as ogb delivers them.
+      options: with `undirected` every edge counts in both directions; otherwise edges are as ogb delivers them.
     Returns:
       RawGraph with features, labels and ogb's standard split.
     Raises:
       ImportError: the ogb package is not installed.
       ValueError: no such directory, or a set with several node types or several labels per node.
     """
-    directory = Path(path)
+    directory = path
     name = directory.absolute().name.replace("_", "-")
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory; download {name} with the ogb package first.")
@@ -58,7 +59,7 @@ def read_ogb_graph(path: str | Path, *, undirected: bool = False) -> RawGraph:
     meta = {
         "name": name,
         "num_nodes": int(graph["num_nodes"]),
-        "undirected": undirected,
+        "undirected": bool(options.undirected),
         "num_classes": int(dataset.num_classes),
     }
     return checked_graph(meta, graph["edge_index"], columns, locate=lambda column: f"{name}: {column}")

@@ -14,28 +14,29 @@ from pathlib import Path
 import numpy as np
 
 from fastsample_dist.graph.datasets import META_NAME, RawGraph, checked_graph, read_columns, read_meta
+from fastsample_dist.graph.inputs import ReadOptions
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 
 
-def read_edgelist_graph(path: str | Path, *, undirected: bool = False) -> RawGraph:
-    """Read an edge list.
+def read_edgelist(path: Path, options: ReadOptions) -> RawGraph:
+    """Read an edge list; a reader of format `edgelist`.
 
     Args:
       path: the .csv, .tsv or .txt file; or a directory that holds exactly one of them and, as far as the graph has
         them, meta.json and the .npy columns of the `npy` format except edge_index.npy.
-      undirected: every edge counts in both directions. With meta.json this is stated there.
+      options: `undirected` does not go with meta.json, which states it itself.
     Returns:
       RawGraph. Without meta.json it has as many nodes as its highest id + 1 and is named after the file.
     Raises:
       ValueError: no such file, several, a line that is no edge, an id that is out of range (with the line
         number), or what `checked_graph` refuses.
     """
-    given = Path(path)
+    given = path
     file = _find_file(given)
     directory = given if given.is_dir() else None
     meta = read_meta(directory) if directory and (directory / META_NAME).is_file() else None
-    if meta and undirected:
+    if meta and options.undirected is not None:
         raise ValueError(f'{given / META_NAME} states "undirected" itself; correct it there, without --undirected.')
     edges = _read_edges(file)
     limit = meta["num_nodes"] if meta else np.iinfo(np.int64).max
@@ -44,7 +45,7 @@ def read_edgelist_graph(path: str | Path, *, undirected: bool = False) -> RawGra
     if meta is None:
         if not edges.size:
             raise ValueError(f"{file} lists no edge; expected at least one line 'source destination'.")
-        meta = {"name": file.stem, "num_nodes": int(edges.max()) + 1, "undirected": undirected}
+        meta = {"name": file.stem, "num_nodes": int(edges.max()) + 1, "undirected": bool(options.undirected)}
 
     def locate(column: str) -> str:
         return str(file if column == "edge_index" else given / f"{column}.npy")

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastsample_dist.graph.ogb_dataset import read_ogb_graph
+from fastsample_dist.graph.inputs import ReadOptions
+from fastsample_dist.graph.inputs.ogb import read_ogb
 
 
 class Dataset:
@@ -51,48 +52,48 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_package_is_asked_for_the_set_of_the_directory(dataset, directory):
-    read_ogb_graph(directory)
+    read_ogb(directory, ReadOptions())
     assert dataset.called_with == ("ogbn-arxiv", str(directory.parent))
 
 
 def test_graph_comes_as_delivered(dataset, directory):
-    raw = read_ogb_graph(directory)
+    raw = read_ogb(directory, ReadOptions())
     assert (raw.name, raw.num_nodes, raw.num_classes, raw.undirected) == ("ogbn-arxiv", 4, 3, False)
     assert raw.edge_index.tolist() == [[0, 3], [1, 2]]
     assert raw.features.shape == (4, 2)
 
 
 def test_unlabelled_nodes_become_minus_one(dataset, directory):
-    assert read_ogb_graph(directory).labels.tolist() == [0, -1, 2, 1]
+    assert read_ogb(directory, ReadOptions()).labels.tolist() == [0, -1, 2, 1]
 
 
 def test_splits_get_our_names(dataset, directory):
-    splits = {name: ids.tolist() for name, ids in read_ogb_graph(directory).splits.items()}
+    splits = {name: ids.tolist() for name, ids in read_ogb(directory, ReadOptions()).splits.items()}
     assert splits == {"train": [0], "val": [2], "test": [3]}
 
 
 def test_undirected_is_taken_over(dataset, directory):
-    assert read_ogb_graph(directory, undirected=True).undirected
+    assert read_ogb(directory, ReadOptions(undirected=True)).undirected
 
 
 def test_several_labels_per_node_are_refused(dataset, directory):
     dataset.labels = np.zeros((4, 112))
     with pytest.raises(ValueError, match=r"labels of shape \(4, 112\); expected one per node"):
-        read_ogb_graph(directory)
+        read_ogb(directory, ReadOptions())
 
 
 def test_several_node_types_are_refused(dataset, directory):
     dataset.is_hetero = True
     with pytest.raises(ValueError, match="has several node types"):
-        read_ogb_graph(directory)
+        read_ogb(directory, ReadOptions())
 
 
 def test_missing_directory_is_refused(dataset, tmp_path):
     with pytest.raises(ValueError, match="ogbn_mag is not a directory; download ogbn-mag with the ogb package first"):
-        read_ogb_graph(tmp_path / "ogbn_mag")
+        read_ogb(tmp_path / "ogbn_mag", ReadOptions())
 
 
 def test_missing_package_is_named(monkeypatch, directory):
     monkeypatch.setitem(sys.modules, "ogb", None)
     with pytest.raises(ImportError, match="format ogb needs the ogb package.*pip install ogb"):
-        read_ogb_graph(directory)
+        read_ogb(directory, ReadOptions())

@@ -1,0 +1,146 @@
+"""Formats of input graphs: what each is called, how it is recognised, and which function reads it.
+
+    with Scratch() as scratch:
+        raw = read_graph("data/web")  # the format is seen from the files
+        raw = read_graph("edges.csv.gz", "edgelist", ReadOptions(undirected=True, scratch=scratch))
+
+A reader takes (path, ReadOptions) and returns a checked RawGraph. It is loaded when its format is asked for, as some
+need packages of their own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastsample_dist.graph.datasets import META_NAME, RawGraph, read_npy_graph
+from fastsample_dist.graph.inputs.scratch import Scratch
+
+__all__ = ["FORMATS", "InputFormat", "ReadOptions", "Scratch", "detect_format", "read_graph"]
+
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How to read an input.
+
+    Attributes:
+      undirected: every edge counts in both directions; None: as the input says, else directed.
+      scratch: for files that reading makes; what the graph maps lives as long as it does.
+      on_total, on_bytes: told how many bytes of the input are to be read through, and how many more have been; readers
+        that only map files do not call them.
+    """
+
+    undirected: bool | None = None
+    scratch: Scratch = field(default_factory=Scratch)
+    on_total: Callable[[int], None] = lambda count: None
+    on_bytes: Callable[[int], None] = lambda count: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFormat:
+    """A format.
+
+    Attributes:
+      name: as --format takes it.
+      summary: one line for --help.
+      reader: "module:function" that reads it.
+      recognises: whether a path is of this format, by the names of its files only.
+      states_direction: the input says itself whether it is undirected, so that the option does not go with it.
+    """
+
+    name: str
+    summary: str
+    reader: str
+    recognises: Callable[[Path], bool]
+    states_direction: bool = False
+
+    def read(self, path: str | Path, options: ReadOptions) -> RawGraph:
+        """Read and check a graph.
+
+        Raises:
+          ValueError: what is there is not of this format, or not sound. ImportError: a package it needs is missing.
+        """
+        module, function = self.reader.split(":")
+        return getattr(importlib.import_module(module), function)(Path(path), options)
+
+
+def _is_text(path: Path) -> bool:
+    if path.is_dir():
+        return any(file.name.endswith(TEXT_SUFFIXES) for file in path.iterdir())
+    return path.name.endswith(TEXT_SUFFIXES)
+
+
+def read_npy(path: Path, options: ReadOptions) -> RawGraph:
+    """Read a directory of format `npy`; meta.json says whether it is undirected."""
+    assert options.undirected is None, "read_graph refuses the option"
+    return read_npy_graph(path)
+
+
+_HERE = "fastsample_dist.graph.inputs"
+_FORMATS = (
+    InputFormat(
+        name="npy",
+        summary="a directory with meta.json and edge_index.npy",
+        reader=f"{_HERE}:read_npy",
+        recognises=lambda path: (
+            (path / "edge_index.npy").is_file() or ((path / META_NAME).is_file() and not _is_text(path))
+        ),
+        states_direction=True,
+    ),
+    InputFormat(
+        name="ogb",
+        summary="a data set of the Open Graph Benchmark: its directory, or its name such as ogbn-arxiv",
+        reader=f"{_HERE}.ogb:read_ogb",
+        recognises=lambda path: path.is_dir() and path.absolute().name.startswith(("ogbn_", "ogbn-")),
+    ),
+    InputFormat(
+        name="edgelist",
+        summary="lines 'source destination' (.csv, .tsv, .txt, also .gz) or .parquet, or the directory of one",
+        reader=f"{_HERE}.edgelist:read_edgelist",
+        recognises=_is_text,
+    ),
+)
+FORMATS = {item.name: item for item in _FORMATS}
+
+
+def detect_format(path: str | Path) -> str:
+    """Name of the format that a path is of, by the names of its files.
+
+    Raises:
+      ValueError: nothing is there, or no format or several fit.
+    """
+    place = Path(path)
+    if not place.exists():
+        raise ValueError(f"{place} does not exist; pass a graph's file or directory.")
+    names = [item.name for item in _FORMATS if item.recognises(place)]
+    if "npy" in names:  # its files are unmistakable; others may lie beside them
+        return "npy"
+    if len(names) != 1:
+        found = f"looks like {' and '.join(names)}" if names else "has no file of a known format"
+        raise ValueError(f"{place} {found}; pass --format {'|'.join(names or FORMATS)}.")
+    return names[0]
+
+
+def read_graph(path: str | Path, format_name: str | None = None, options: ReadOptions | None = None) -> RawGraph:
+    """Read and check an input graph.
+
+    Args:
+      path: file or directory.
+      format_name: one of FORMATS; None: seen from the files.
+      options: how to read.
+    Returns:
+      RawGraph; large arrays are memory-mapped.
+    Raises:
+      ValueError: no such format or input, or an input that is not sound: one line. ImportError: a package is missing.
+    """
+    format_name = detect_format(path) if format_name is None else format_name
+    if format_name not in FORMATS:
+        raise ValueError(f"format is {format_name!r}; expected one of {', '.join(FORMATS)}.")
+    chosen, options = FORMATS[format_name], options or ReadOptions()
+    if options.undirected is not None and chosen.states_direction:
+        raise ValueError(f"--undirected does not go with --format {chosen.name}; the input states it itself.")
+    return chosen.read(path, options)
