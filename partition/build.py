@@ -217,10 +217,10 @@ def _cut_on_disk(
             state = {"moved": moved, "done": True}
             journal.save("assign", **state)
         assigned = np.fromfile(file, dtype=np.int32), state["moved"]
-        columns = [raw.edge_weight, raw.features, raw.labels]
+        columns = [raw.edge_weight, raw.features, raw.labels, raw.node_type]
         made_from |= {
             "columns": [fingerprint(column) for column in columns],
-            "manifest": [raw.name, raw.num_classes, options.feature_dtype, state["moved"]],
+            "manifest": [raw.name, raw.num_classes, options.feature_dtype, state["moved"], *raw.node_types],
         }
         writer = ResumableWriter(output, journal, made_from, overwrite=overwrite)
         with progress.step("write"), writer:
@@ -249,7 +249,7 @@ def _write(
         writer,
         raw,
         topology,
-        Relabelling.from_parts(assigned[0], options.num_parts),
+        Relabelling.from_parts(assigned[0], options.num_parts, raw.node_type, max(1, len(raw.node_types))),
         Origin(method=options.method, seed=options.seed, stats=stats),
         WriteOptions(feature_dtype=options.feature_dtype, chunk_edges=chunk_edges, on_bytes=progress.bytes_done),
     )

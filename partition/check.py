@@ -7,7 +7,8 @@ nothing per edge. What is verified:
     manifest     lists the topology and, for every part, the files that the other parts have
     every file   there, of the stated size, type, shape and SHA-256
     indptr       runs from 0 to num_edges and never decreases
-    orig_ids     a permutation of 0 .. num_nodes - 1: with the manifest's ranges, every node is owned once
+    orig_ids     a permutation of 0 .. num_nodes - 1: with the manifest's ranges, every node is owned once; where nodes
+                 have types, ascending inside a part's range of each type
     indices      ids in range; every row ascends by original id (the canonical order that sampling relies on); of an
                  undirected graph every edge in both directions, by comparing sums of hashes of (source, destination)
                  and (destination, source)
@@ -221,7 +222,9 @@ class _Check:
 
     def _check_orig_ids(self) -> None:
         name, num_nodes, faults = "topology/orig_ids.npy", self._manifest.num_nodes, _Faults()
-        seen = np.zeros(num_nodes, dtype=bool)
+        seen, before = np.zeros(num_nodes, dtype=bool), -1
+        typed = len(self._manifest.node_types) > 1  # of one type: joined parts (repartition.py) need not ascend
+        starts = np.unique(self._manifest.type_ranges) if typed else np.empty(0, dtype=np.int64)
         for first_row, ids in self._rows(name, ("int64",), (num_nodes,)):
             outside = (ids < 0) | (ids >= num_nodes)
             faults.add(f"is {{}}; expected original ids 0 to {num_nodes - 1}", first_row, outside, ids)
@@ -229,6 +232,13 @@ class _Check:
             again = (seen[kept] | ~_first_of_each(ids)) & ~outside
             faults.add("is {}, as an earlier entry is; expected every node once", first_row, again, ids)
             seen[kept[~outside]] = True
+            if typed:
+                ahead = _shifted(ids, before)
+                first, last = np.searchsorted(starts, [first_row, first_row + len(ids)])
+                ahead[starts[first:last] - first_row] = -1
+                text = "is {} after {}; expected original ids that ascend inside a part's range of one node type"
+                faults.add(text, first_row, (ids < ahead) & ~outside, ids, ahead)
+                before = int(ids[-1])
         self._add(name, faults)
 
     def _check_indices(self) -> None:

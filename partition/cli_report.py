@@ -133,6 +133,8 @@ def print_report(report: Mapping[str, Any]) -> None:
     for line in _summary(report):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     console.print(_parts_table(report))
+    for line in _type_lines(report):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     console.print(_files_table(report))
 
 
@@ -173,6 +175,20 @@ def _summary(report: Mapping[str, Any]) -> Iterator[str]:
     if "seconds" in report:
         yield f"  time       {report['seconds']['total']:.1f} s"
         yield f"  memory     {format_bytes(report['peak_resident_bytes'])} peak resident"
+
+
+def _type_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Nodes of each type, in all and part by part."""
+    if not report["node_types"]:
+        return
+
+    def counts(of_types: Mapping[str, int]) -> str:
+        return ", ".join(f"{name} {count:,}" for name, count in of_types.items())
+
+    parts = [part["node_types"] for part in report["parts"]]
+    yield f"nodes by type: {counts({name: sum(part[name] for part in parts) for name in report['node_types']})}"
+    for number, part in enumerate(parts):
+        yield f"  part {number}: {counts(part)}"
 
 
 def _parts_table(report: Mapping[str, Any]) -> Table:

@@ -35,6 +35,7 @@ class PartQuality:
       cut_in_edges: those of them whose source another part owns.
       halo_nodes: distinct sources of the cut in-edges.
       splits: nodes of each stored split that it owns.
+      node_types: nodes of each type that it owns; {} without types.
       bytes: size of its files, the topology not counted.
     """
 
@@ -44,6 +45,7 @@ class PartQuality:
     cut_in_edges: int
     halo_nodes: int
     splits: Mapping[str, int]
+    node_types: Mapping[str, int]
     bytes: int
 
 
@@ -128,6 +130,7 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
             cut += len(remote)
             drop_pages(indices)
         splits = load_part(path, manifest, part).splits
+        type_sizes = np.diff(manifest.type_ranges[part]).tolist() if manifest.node_types else []
         parts.append(
             PartQuality(
                 part=part,
@@ -136,6 +139,7 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
                 cut_in_edges=cut,
                 halo_nodes=int(is_halo.sum()),
                 splits={split: len(ids) for split, ids in splits.items()},
+                node_types=dict(zip(manifest.node_types, type_sizes, strict=True)),
                 bytes=_total_bytes(manifest, part_files(manifest, part)),
             )
         )

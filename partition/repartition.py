@@ -12,9 +12,13 @@ and not given a new checksum; linked files keep theirs.
 A cut at one point balances one thing. It is made by train nodes, since a step is as slow as the rank with the most
 seeds: when the old parts are within one train node of each other, the new ones are too. Between two train nodes
 there is room, and there the cut is put as close to equal numbers of nodes as it goes. How even the nodes are in
-the end depends on where the train nodes stand among the original ids; the report says it. Without train nodes the cut
-is by nodes. Within an old part the cut follows original ids, not the edges: expect more cut edges than from cutting
-the graph again.
+the end depends on where the train nodes stand among the part's ids; the report says it. Without train nodes the cut
+is by nodes. Within an old part the cut follows the ids (node types one after another, original ids inside a type), not
+the edges: expect more cut edges than from cutting the graph again.
+
+A piece of a part has one range of ids per node type, as the part had. Parts that are joined have, unless the first
+ends with the type that the second begins with, or with an earlier one, and original ids ascend across the seam: so do
+pieces that were one part before. Other parts of a graph with several types are not joined.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +40,7 @@ from fastsample_dist.graph.storage import (
     Manifest,
     PartitionWriter,
     check_output,
+    load_orig_ids,
     load_part,
     load_topology,
     part_files,
@@ -83,6 +89,7 @@ def repartition(
         raise ValueError(f"--output {output} is the partition that is read; pass another directory.")
     columns = _columns(source, manifest)
     if num_parts < manifest.num_parts:
+        _check_seams(source, manifest, num_parts)
         ranges = manifest.part_ranges[:: manifest.num_parts // num_parts]
     else:
         ranges = _cut_ranges(source, manifest, num_parts // manifest.num_parts)
@@ -94,7 +101,7 @@ def repartition(
         for column in columns:
             _rewrite_column(writer, (source, manifest), column, ranges, progress.bytes_done)
         known = {field.name: getattr(manifest, field.name) for field in fields(Manifest)}
-        known.update(num_parts=num_parts, part_ranges=tuple(ranges))
+        known.update(num_parts=num_parts, part_ranges=tuple(ranges), type_ranges=_type_ranges(manifest, ranges))
         known["stats"] = {**manifest.stats, "repartitioned_from_parts": manifest.num_parts}
         del known["files"], known["version"]
         written = writer.finish(**known)
@@ -153,6 +160,44 @@ def _columns(path: Path, manifest: Manifest) -> list[str]:
     for part in range(manifest.num_parts):
         load_part(path, manifest, part)
     return stems
+
+
+def _check_seams(path: Path, manifest: Manifest, num_parts: int) -> None:
+    """Refuse to join parts where a node type would end up in several ranges of ids."""
+    if len(manifest.node_types) < 2:
+        return
+    joined, orig_ids = manifest.num_parts // num_parts, load_orig_ids(path, manifest)
+    last: tuple[int, int] | None = None  # type and original id of the joined part's last node so far
+    for part, (lo, hi) in enumerate(pairwise(manifest.part_ranges)):
+        if part % joined == 0:
+            last = None
+        if lo == hi:
+            continue
+        first = _type_of(manifest, part, lo), int(orig_ids[lo])
+        if last is not None and first < last:
+            raise ValueError(
+                f"{path}: part {part} cannot be joined to the one before it: the graph has "
+                f"{len(manifest.node_types)} node types, and in the joined part they would not be one range of ids "
+                f"each; partition again with --num-parts {num_parts}."
+            )
+        last = _type_of(manifest, part, hi - 1), int(orig_ids[hi - 1])
+
+
+def _type_of(manifest: Manifest, part: int, node: int) -> int:
+    return int(np.searchsorted(manifest.type_ranges[part][1:], node, side="right"))
+
+
+def _type_ranges(manifest: Manifest, ranges: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Offsets of the types in the new parts, whose bounds are `ranges`."""
+    if not manifest.node_types:
+        return ()
+    old_sizes, old_ends = np.diff(manifest.type_ranges), np.array(manifest.type_ranges)[:, 1:]
+    found = []
+    for lo, hi in pairwise(ranges):
+        inside = np.minimum(old_ends, hi) - np.maximum(old_ends - old_sizes, lo)
+        sizes = np.maximum(inside, 0).sum(axis=0)
+        found.append((lo, *(lo + np.cumsum(sizes)).tolist()))
+    return tuple(found)
 
 
 def _cut_ranges(path: Path, manifest: Manifest, pieces: int) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
 """Relabelling a graph part by part and writing it in format version 1.
 
-New ids: sort the nodes by (part, original id). Part p then owns one range of ids, and inside a part the order of
-original ids survives. Row v of the topology is the old row of orig_ids[v], its sources renamed but not re-sorted: the
-old rows ascend by original id, and that is the canonical order. Rows are renamed and written in chunks, so memory
-for the new topology is never needed; feature rows go from the input to their part in chunks too. Files that the
-writer has already (a run that goes on after a kill) are left as they are.
+New ids: sort the nodes by (part, type, original id). Part p then owns one range of ids, its nodes of type t are a
+range of it, and inside that the order of original ids survives (a graph without types has one type). Row v of the
+topology is the old row of orig_ids[v], its sources renamed but not re-sorted: the old rows ascend by original id, and
+that is the canonical order. Rows are renamed and written in chunks, so memory for the new topology is never needed;
+feature rows go from the input to their part in chunks too. Files that the writer has already (a run that goes on after
+a kill) are left as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.manifest import Manifest
-from fastsample_dist.graph.npy_files import row_chunks
+from fastsample_dist.graph.npy_files import drop_pages, row_chunks
 from fastsample_dist.graph.storage import PartitionWriter
 from partition.adjacency import edge_chunks
 from partition.external.csc import StoredTopology
@@ -34,34 +35,50 @@ class Relabelling:
     Attributes:
       orig_ids: int64 [num_nodes]; original id of each new id.
       new_ids: int32 | int64 [num_nodes]; new id of each original id.
-      part_ranges: int64 [num_parts + 1]; part p owns the new ids part_ranges[p] .. part_ranges[p + 1] - 1.
+      type_ranges: int64 [num_parts, num_types + 1]; part p's nodes of type t are the new ids type_ranges[p, t] ..
+        type_ranges[p, t + 1] - 1.
     """
 
     orig_ids: np.ndarray
     new_ids: np.ndarray
-    part_ranges: np.ndarray
+    type_ranges: np.ndarray
 
     @classmethod
-    def from_parts(cls, parts: np.ndarray, num_parts: int) -> Relabelling:
-        """Number the nodes by (part, original id).
+    def from_parts(
+        cls, parts: np.ndarray, num_parts: int, node_type: np.ndarray | None = None, num_types: int = 1
+    ) -> Relabelling:
+        """Number the nodes by (part, type, original id).
 
         Args:
           parts: integer [num_nodes]; part of each node, 0 .. num_parts - 1.
           num_parts: number of parts.
+          node_type: integer [num_nodes]; type of each node, 0 .. num_types - 1. None: all are of type 0.
+          num_types: number of types.
         """
-        num_nodes = len(parts)
-        narrow = np.uint16 if num_parts <= 2**16 else parts.dtype  # NumPy's stable sort of 16-bit keys is a radix sort
-        orig_ids = np.argsort(parts.astype(narrow), kind="stable")
+        num_nodes, groups = len(parts), num_parts * num_types
+        # NumPy's stable sort of 16-bit keys is a radix sort.
+        keys = parts.astype(np.uint16 if groups <= 2**16 else np.int64)
+        if node_type is not None:
+            keys *= num_types
+            for lo, hi in row_chunks(num_nodes, keys.itemsize):
+                keys[lo:hi] += node_type[lo:hi].astype(keys.dtype)
+                drop_pages(node_type)
+        orig_ids = np.argsort(keys, kind="stable")
         new_ids = np.empty(num_nodes, dtype=np.int32 if id_dtype(num_nodes) == torch.int32 else np.int64)
         new_ids[orig_ids] = np.arange(num_nodes, dtype=new_ids.dtype)
-        part_ranges = np.zeros(num_parts + 1, dtype=np.int64)
-        np.cumsum(np.bincount(parts, minlength=num_parts), out=part_ranges[1:])
-        return cls(orig_ids, new_ids, part_ranges)
+        ends = np.cumsum(np.bincount(keys, minlength=groups)).reshape(num_parts, num_types)
+        begins = np.concatenate([[0], ends[:-1, -1]])
+        return cls(orig_ids, new_ids, np.column_stack([begins, ends]))
 
     @property
     def num_parts(self) -> int:
         """Number of parts."""
-        return len(self.part_ranges) - 1
+        return len(self.type_ranges)
+
+    @property
+    def part_ranges(self) -> np.ndarray:
+        """int64 [num_parts + 1]; part p owns the new ids part_ranges[p] .. part_ranges[p + 1] - 1."""
+        return np.append(self.type_ranges[:, 0], len(self.orig_ids))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +146,8 @@ def write_partition(
         seed=origin.seed,
         undirected=raw.undirected,
         stats=origin.stats,
+        node_types=raw.node_types,
+        type_ranges=tuple(map(tuple, labelling.type_ranges.tolist())) if raw.node_types else (),
     )
 
 

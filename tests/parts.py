@@ -34,10 +34,12 @@ def draw_partition(
     feature_dtype: str = "float32",
     seed: int = 5,
     weights: np.ndarray | None = None,
+    num_types: int = 0,
 ) -> DrawnGraph:
     """Draw a directed graph with parallel edges and isolated nodes and cut it at random into `directory`/parts.
 
-    `weights` [num_edges]: of the edges as they are drawn, one after another.
+    `weights` [num_edges]: of the edges as they are drawn, one after another. `num_types`: node v has type
+    v % 7 % num_types; 0: no types.
     """
     rng = np.random.default_rng(seed)
     edge_index = rng.integers(0, num_nodes - 10, size=(2, num_edges))
@@ -59,6 +61,8 @@ def draw_partition(
         labels=labels,
         num_classes=NUM_CLASSES,
         splits=splits,
+        node_types=tuple(f"kind {kind}" for kind in range(num_types)),
+        node_type=np.arange(num_nodes) % 7 % num_types if num_types else None,
     )
     path = directory / "parts"
     partition_graph(raw, PartitionOptions(num_parts=num_parts, method="random", seed=seed), path)

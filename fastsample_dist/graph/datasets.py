@@ -1,9 +1,10 @@
 """Input graphs: the `npy` directory, the checks that every input passes, and the topology built from its edges.
 
-An `npy` directory holds meta.json {"name", "num_nodes", "undirected"[, "num_classes"]}, edge_index.npy [2, E] (row 0:
-sources, row 1: destinations) and, as far as the graph has them, edge_weight.npy [E], features.npy [N, D],
-labels.npy [N] (-1: unlabelled), train_idx.npy, val_idx.npy and test_idx.npy. Arrays stay memory-mapped; the checks read
-them in chunks. A graph that passes `checked_graph` can be used without further questions.
+An `npy` directory holds meta.json {"name", "num_nodes", "undirected"[, "num_classes"][, "node_types"]}, edge_index.npy
+[2, E] (row 0: sources, row 1: destinations) and, as far as the graph has them, edge_weight.npy [E], features.npy
+[N, D], labels.npy [N] (-1: unlabelled), node_type.npy [N] (index into node_types), train_idx.npy, val_idx.npy and
+test_idx.npy. Arrays stay memory-mapped; the checks read them in chunks. A graph that passes `checked_graph` can be used
+without further questions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 META_NAME = "meta.json"
 MAX_NODES = 3_000_000_000  # dst * num_nodes + src must fit in int64
-_UNSTORED = ("edge_type", "node_type")
+MAX_NODE_TYPES = 1 << 16
+_UNSTORED = ("edge_type",)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -44,6 +47,8 @@ class RawGraph:
       num_classes: labels are below it; 0 without labels.
       splits: those of "train", "val", "test" that exist; int64 node ids, ascending.
       nonfinite_features: how many feature values are NaN or infinite.
+      node_types: names of the node types; () when all nodes are of one kind.
+      node_type: integer [N], index into node_types; None without types.
     """
 
     name: str
@@ -56,6 +61,8 @@ class RawGraph:
     num_classes: int = 0
     splits: dict[str, np.ndarray] = field(default_factory=dict)
     nonfinite_features: int = 0
+    node_types: tuple[str, ...] = ()
+    node_type: np.ndarray | None = None
 
     def to_csc(self) -> CSCGraph:
         """Build the topology: what every part of a partition is cut from.
@@ -103,7 +110,8 @@ def read_meta(directory: Path) -> dict:
     """Read meta.json.
 
     Returns:
-      {"name": str, "num_nodes": int, "undirected": bool, "num_classes": int | None}; other keys are ignored.
+      {"name": str, "num_nodes": int, "undirected": bool, "num_classes": int | None, "node_types": as it stands there,
+      see `checked_graph`}; other keys are left out.
     Raises:
       ValueError: the file or a key is missing, or a value has the wrong type.
     """
@@ -126,15 +134,15 @@ def read_meta(directory: Path) -> dict:
         raise ValueError(f"{file}: num_classes is {json.dumps(classes)}; expected an integer >= 0, or leave it out.")
     if not 1 <= meta["num_nodes"] <= MAX_NODES:
         raise ValueError(f"{file}: num_nodes is {meta['num_nodes']}; expected 1 to {MAX_NODES}.")
-    return {key: meta.get(key) for key in ("name", "num_nodes", "undirected", "num_classes")}
+    return {key: meta.get(key) for key in ("name", "num_nodes", "undirected", "num_classes", "node_types")}
 
 
 def read_columns(directory: Path) -> dict[str, np.ndarray]:
     """Map the optional .npy files of an input directory: {column: array} of those that exist."""
-    names = ("edge_weight", "features", "labels", *(f"{split}_idx" for split in SPLITS))
+    names = ("edge_weight", "features", "labels", "node_type", *(f"{split}_idx" for split in SPLITS))
     for name in _UNSTORED:
         if (directory / f"{name}.npy").exists():
-            logger.info("%s.npy is left out: partitions of format version 1 hold no types", directory / name)
+            logger.info("%s.npy is left out: partitions of format version 1 hold no edge types", directory / name)
     return {name: open_npy(directory / f"{name}.npy") for name in names if (directory / f"{name}.npy").exists()}
 
 
@@ -144,7 +152,7 @@ def checked_graph(
     """Check a graph's arrays against each other and bring them together.
 
     Args:
-      meta: as from `read_meta`.
+      meta: as from `read_meta`; "node_types" is a list of different names; without it types are called "0", "1", ...
       edge_index: [2, E].
       columns: as from `read_columns`; what the graph does not have is left out.
       locate: tells where a column comes from, for messages ("graph/labels.npy").
@@ -173,6 +181,8 @@ def checked_graph(
     _check_overlaps(splits, locate)
     if labels is not None:
         _check_labelled(splits, labels, locate)
+    node_type = columns.get("node_type")
+    node_types = _checked_types(locate("node_type"), node_type, meta.get("node_types"), num_nodes)
     return RawGraph(
         name=meta["name"],
         num_nodes=num_nodes,
@@ -184,6 +194,8 @@ def checked_graph(
         num_classes=num_classes,
         splits=splits,
         nonfinite_features=nonfinite,
+        node_types=node_types,
+        node_type=node_type,
     )
 
 
@@ -263,6 +275,45 @@ def _check_labels(where: str, labels: np.ndarray, num_nodes: int, stated_classes
             "correct the label or num_classes."
         )
     return int(labels.max()) + 1 if stated_classes is None else stated_classes
+
+
+def _checked_types(where: str, node_type: np.ndarray | None, stated: Any, num_nodes: int) -> tuple[str, ...]:
+    """Check the nodes' types and return the types' names."""
+    if stated is not None:
+        strings = isinstance(stated, (list, tuple)) and all(isinstance(name, str) and name for name in stated)
+        if not strings or len(set(stated)) < len(stated):
+            raise ValueError(f"node_types is {_shortened(stated)}; expected a list of different names, one per type.")
+        if stated and node_type is None:
+            raise ValueError(
+                f"node_types names {len(stated)} types but there is no node_type; give every node its type ({where}), "
+                "or leave node_types out."
+            )
+    if node_type is None:
+        return ()
+    stated = stated or None
+    if node_type.shape != (num_nodes,):
+        raise ValueError(f"{where} has shape {node_type.shape}; expected ({num_nodes},), one type per node.")
+    _check_integer(where, node_type)
+    limit = MAX_NODE_TYPES if stated is None else len(stated)
+    position = _first_outside(node_type, 0, limit)
+    if position is not None:
+        names = "" if stated is None else f" (node_types has {len(stated)} names)"
+        raise ValueError(
+            f"{where}: the type of node {position} is {node_type[position]}; expected 0 to {limit - 1}{names}; "
+            "correct the type or node_types."
+        )
+    if stated is not None:
+        return tuple(stated)
+    highest = 0
+    for lo, hi in row_chunks(num_nodes, node_type.itemsize):
+        highest = max(highest, int(node_type[lo:hi].max()))
+        drop_pages(node_type)
+    return tuple(map(str, range(highest + 1)))
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _checked_split(where: str, ids: np.ndarray, num_nodes: int) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 The manifest is written last, so a directory that has one is complete. It is JSON with sorted keys and no time
 stamp (the same partition gives the same bytes) and carries the SHA-256 of its own other fields, so that it can be
-damaged no more quietly than the files it lists. Keys that this release does not know are ignored.
+damaged no more quietly than the files it lists. Keys that this release does not know are ignored; node_types and
+type_ranges stand there only for a graph whose nodes have types.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ class Manifest:
       undirected: every edge is stored in both directions.
       files: {relative path: {"bytes": int, "sha256": str}}, manifest.json itself left out.
       stats: further facts about the making of the partition, for reports only.
+      node_types: names of the node types; () when all nodes are of one kind.
+      type_ranges: per part len(node_types) + 1 offsets: its nodes of type t are type_ranges[part][t] ..
+        type_ranges[part][t + 1] - 1, by ascending original id; () without types.
       version: format version.
     """
 
@@ -53,10 +57,14 @@ class Manifest:
     files: Mapping[str, Mapping[str, Any]]
     stats: Mapping[str, Any] = field(default_factory=dict)
     version: int = FORMAT_VERSION
+    node_types: tuple[str, ...] = ()
+    type_ranges: tuple[tuple[int, ...], ...] = ()
 
     def to_json(self) -> str:
         """The text of manifest.json."""
         fields = {"format": FORMAT_NAME, **asdict(self)}
+        if not self.node_types:
+            del fields["node_types"], fields["type_ranges"]
         return json.dumps({**fields, _SELF_HASH: _hash_of(fields)}, indent=1, sort_keys=True) + "\n"
 
 
@@ -131,7 +139,25 @@ def _checked(file: Path, document: dict[str, Any]) -> Manifest:
         if not inside or not isinstance(record, dict) or not {"bytes", "sha256"} <= record.keys():
             raise _damaged(file, f"its entry for {name!r} is no path inside the partition with bytes and sha256")
     values = {key: document[key] for key in _FIELD_TYPES}
-    return Manifest(**{**values, "part_ranges": tuple(ranges)}, version=document["version"])
+    return Manifest(
+        **{**values, "part_ranges": tuple(ranges)}, version=document["version"], **_checked_types(file, document)
+    )
+
+
+def _checked_types(file: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """The fields node_types and type_ranges; none where the graph has no types."""
+    names, types_of_parts = document.get("node_types", []), document.get("type_ranges", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise _damaged(file, f"its node_types is {names!r}, no list of different names")
+    if not isinstance(types_of_parts, list) or len(types_of_parts) != (document["num_parts"] if names else 0):
+        raise _damaged(file, f"its type_ranges do not have one entry per part for {len(names)} node types")
+    for part, (owned, offsets) in enumerate(zip(pairwise(document["part_ranges"]), types_of_parts, strict=False)):
+        integers = isinstance(offsets, list) and all(type(offset) is int for offset in offsets)
+        ends_fit = integers and len(offsets) == len(names) + 1 and (offsets[0], offsets[-1]) == owned
+        if not ends_fit or any(lo > hi for lo, hi in pairwise(offsets)):
+            text = f"its type_ranges of part {part} do not run from {owned[0]} to {owned[1]} in {len(names)} steps"
+            raise _damaged(file, text)
+    return {"node_types": tuple(names), "type_ranges": tuple(map(tuple, types_of_parts))}
 
 
 def _damaged(file: Path, what: str) -> ValueError:

@@ -9,7 +9,8 @@
     PARTS/part-<p>/labels.npy            int64 [nodes of p], -1: unlabelled
     PARTS/part-<p>/train.npy val.npy test.npy   int64: global (relabelled) ids owned by p, ascending
 What the input did not have is not there and not in the manifest. A row of the topology lists the in-neighbours by
-ascending original id. A machine needs the manifest, topology/ and its own part-*/ only.
+ascending original id. Where nodes have types, a part's nodes of one type have consecutive ids (type_ranges of the
+manifest). A machine needs the manifest, topology/ and its own part-*/ only.
 
 Reading maps the files: loading costs no copy, and all ranks of a machine share one. Opening a file compares its
 size with the manifest and its header with the graph; `verify_files` compares the bytes. Writing goes to a hidden

@@ -1,7 +1,8 @@
 """DistData: a partition on disk as one rank sees it.
 
 Topology is mapped, never copied: the ranks of a machine share one copy. The rank's own parts (a run of
-num_parts / world_size of them) give its features, labels and splits.
+num_parts / world_size of them) give its features, labels and splits. Where nodes have types, each part has one range of
+ids per type, so a rank with several parts has several of them.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class DistData:
             for name in storage.SPLITS
             if all(name in part.splits for part in own)
         }
+        self._type_ends = torch.tensor([ends[1:] for ends in manifest.type_ranges], dtype=torch.int64).flatten()
 
     @classmethod
     def load(cls, path: str | Path, ctx: DistContext, *, verify: bool = True) -> DistData:
@@ -94,6 +96,11 @@ class DistData:
         return int(self.manifest.num_classes or 0)
 
     @property
+    def node_types(self) -> tuple[str, ...]:
+        """Names of the node types; () for a graph without types."""
+        return self.manifest.node_types
+
+    @property
     def feature_dim(self) -> int:
         """Columns of a feature row, 0 without features."""
         return 0 if self.features is None else self.features.dim
@@ -119,6 +126,23 @@ class DistData:
         """
         self.book.nid2part(ids)
         return self.graph.orig_ids[ids.long()]
+
+    def node_type(self, ids: Tensor) -> Tensor:
+        """Types of nodes of the partitioned graph, own or not: a search in num_parts x num_types offsets.
+
+        Args:
+          ids: integer tensor of any shape and device.
+        Returns:
+          int64 tensor of the same shape and device: index into `node_types`.
+        Raises:
+          ValueError: the graph has no node types, or an id outside 0 .. num_nodes - 1.
+        """
+        if not self.node_types:
+            raise ValueError(f"{self.path} has no node types; partition an input with node_type.npy.")
+        self.book.nid2part(ids)
+        # right=True: the first range that ends behind the id, so empty ranges are skipped
+        ranges = torch.bucketize(ids.long(), self._type_ends.to(ids.device), right=True)
+        return ranges % len(self.node_types)
 
     def own_graph(self) -> CSCGraph:
         """The in-edges of own nodes only: row i is node own_range[0] + i. All that the vanilla scheme may read."""

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,44 @@ def test_types_are_left_out_with_a_note(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     read_npy_graph(write_input(tmp_path / "g", edge_type=np.zeros(4, dtype=np.int8)))
     assert "edge_type.npy is left out" in caplog.text
+
+
+def test_node_types_are_read_with_their_names(tmp_path):
+    node_type = np.array([1, 0, 1, 1, 0], dtype=np.uint8)
+    raw = read_npy_graph(write_input(tmp_path / "g", {**META, "node_types": ["paper", "author"]}, node_type=node_type))
+    assert raw.node_types == ("paper", "author") and raw.node_type.tolist() == [1, 0, 1, 1, 0]
+
+
+def test_node_types_without_names_are_numbered(tmp_path):
+    raw = read_npy_graph(write_input(tmp_path / "g", node_type=np.array([0, 2, 0, 0, 2])))
+    assert raw.node_types == ("0", "1", "2")
+
+
+def test_graph_of_one_kind_of_nodes_has_no_types(tmp_path):
+    raw = read_npy_graph(write_input(tmp_path / "g", {**META, "node_types": []}))
+    assert (raw.node_types, raw.node_type) == ((), None)
+
+
+TYPED = {**META, "node_types": ["paper", "author"]}
+BAD_TYPES = [
+    (TYPED, np.zeros(4, dtype=int), "node_type.npy has shape (4,); expected (5,), one type per node"),
+    (TYPED, np.zeros((5, 1), dtype=int), "node_type.npy has shape (5, 1); expected (5,)"),
+    (TYPED, np.zeros(5), "node_type.npy is float64; expected an integer type"),
+    (TYPED, np.array([0, 1, 2, 0, 9]), "the type of node 2 is 2; expected 0 to 1 (node_types has 2 names); correct"),
+    (TYPED, np.array([0, 1, 1, -1, 0]), "the type of node 3 is -1; expected 0 to 1"),
+    (META, np.array([0, 1, 70_000, 1, 0]), "the type of node 2 is 70000; expected 0 to 65535; correct"),
+    (TYPED, None, "node_types names 2 types but there is no node_type; give every node its type"),
+    ({**META, "node_types": ["a", "a"]}, np.zeros(5, dtype=int), "node_types is ['a', 'a']; expected a list of diff"),
+    ({**META, "node_types": ["a", 7]}, np.zeros(5, dtype=int), "node_types is ['a', 7]; expected a list of different"),
+    ({**META, "node_types": "paper"}, np.zeros(5, dtype=int), "node_types is 'paper'; expected a list of different"),
+]
+
+
+@pytest.mark.parametrize("meta, node_type, message", BAD_TYPES)
+def test_bad_node_types_are_refused(tmp_path, meta, node_type, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        read_npy_graph(write_input(tmp_path / "g", meta, node_type=node_type))
+    assert "\n" not in str(caught.value)
 
 
 # ---- what is built

@@ -24,8 +24,8 @@ def rewrite_manifest(parts: Path, **fields: object) -> None:
     (parts / MANIFEST_NAME).write_text(replace(read_manifest(parts), **fields).to_json())
 
 
-def entry(index: int, value: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Set one entry."""
+def entry(index: int | slice, value: int | np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Set one entry, or a run of them."""
 
     def change(array: np.ndarray) -> np.ndarray:
         array[index] = value

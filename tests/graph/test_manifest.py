@@ -1,0 +1,58 @@
+"""Node types in manifest.json: read as written, refused when they cannot be, absent for a graph without types."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest, read_manifest
+
+FIELDS = {
+    "name": "tiny",
+    "num_nodes": 9,
+    "num_edges": 0,
+    "num_parts": 2,
+    "part_ranges": (0, 4, 9),
+    "feature_dim": None,
+    "feature_dtype": None,
+    "num_classes": 0,
+    "method": "random",
+    "seed": 0,
+    "undirected": False,
+    "files": {},
+}
+TYPES = {"node_types": ("paper", "author"), "type_ranges": ((0, 1, 4), (4, 9, 9))}
+
+
+def write(path: Path, **fields: object) -> Path:
+    (path / MANIFEST_NAME).write_text(Manifest(**{**FIELDS, **fields}).to_json())
+    return path
+
+
+def test_types_come_back_as_written(tmp_path):
+    manifest = read_manifest(write(tmp_path, **TYPES))
+    assert (manifest.node_types, manifest.type_ranges) == (TYPES["node_types"], TYPES["type_ranges"])
+    assert manifest.version == 1
+
+
+def test_graph_without_types_has_none_and_its_manifest_no_key(tmp_path):
+    manifest = read_manifest(write(tmp_path))
+    assert (manifest.node_types, manifest.type_ranges) == ((), ())
+    assert not {"node_types", "type_ranges"} & json.loads((tmp_path / MANIFEST_NAME).read_text()).keys()
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"node_types": ["a", "a"]}, r"its node_types is \['a', 'a'\], no list of different names"),
+        ({"node_types": ["a", 1]}, "no list of different names"),
+        ({"type_ranges": [[0, 1, 4]]}, "its type_ranges do not have one entry per part for 2 node types"),
+        ({"type_ranges": [[0, 4], [4, 9, 9]]}, "its type_ranges of part 0 do not run from 0 to 4 in 2 steps"),
+        ({"type_ranges": [[0, 1, 4], [4, 10, 9]]}, "its type_ranges of part 1 do not run from 4 to 9 in 2 steps"),
+        ({"type_ranges": [[0, 1, 3], [3, 5, 9]]}, "its type_ranges of part 0 do not run from 0 to 4 in 2 steps"),
+        ({"type_ranges": [[0, 1.5, 4], [4, 5, 9]]}, "its type_ranges of part 0 do not run from 0 to 4 in 2 steps"),
+    ],
+)
+def test_impossible_types_are_refused(tmp_path, fields, message):
+    with pytest.raises(ValueError, match=f"manifest.json is damaged: .*{message}"):
+        read_manifest(write(tmp_path, **{**TYPES, **fields}))
