@@ -56,6 +56,11 @@ def test_same_bytes_as_from_an_input_directory(graph, columns, wanted, tmp_path)
     assert contents(tmp_path / "parts") == wanted
 
 
+def test_raw_graph_brings_everything_with_it(wanted, tmp_path):
+    fsd.partition_graph(RAW, num_parts=3, method="random", seed=4, output=tmp_path / "parts")
+    assert contents(tmp_path / "parts") == wanted
+
+
 def test_csc_graph_keeps_its_edges_and_weights(tmp_path):
     raw = draw_raw(undirected=False, weighted=True)
     graph = raw.to_csc()
@@ -90,6 +95,10 @@ def test_nodes_are_counted_by_the_highest_id(tmp_path):
         ({"graph": RAW.to_csc(), "edge_weight": np.ones(3)}, "edge_weight was passed beside a CSCGraph"),
         ({"graph": np.empty((2, 0), dtype=int), "num_nodes": None}, "there is no edge, feature or label"),
         ({"graph": np.array([[0, -1], [1, 2]])}, "the source of edge 1 is -1; expected 0 to 59"),
+        ({"node_type": np.zeros(59, dtype=int)}, r"node_type has shape \(59,\); expected \(60,\), one type per node"),
+        ({"node_types": ["paper"]}, "node_types names 1 types but there is no node_type"),
+        ({"graph": RAW}, "num_nodes was passed beside a RawGraph, which has its own; leave it out"),
+        ({"graph": RAW, "labels": RAW.labels}, "labels was passed beside a RawGraph"),
     ],
 )
 def test_what_does_not_fit_is_refused(arguments, message, tmp_path):
@@ -97,6 +106,14 @@ def test_what_does_not_fit_is_refused(arguments, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         fsd.partition_graph(**values)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_option_that_there_is_not_is_refused_with_those_that_there_are(tmp_path):
+    with pytest.raises(TypeError) as caught:
+        fsd.partition_graph(RAW.edge_index, num_parts=2, output=tmp_path / "parts", metod="random")
+    options = "name, num_nodes, undirected, edge_weight, num_classes, node_type, node_types, method, seed, assignment, "
+    assert str(caught.value).startswith(f"there is no option 'metod'; expected some of {options}")
+    assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
 def test_partition_that_is_relabelled_is_refused(tmp_path):

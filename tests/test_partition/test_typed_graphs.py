@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fastsample_dist as fsd
 from fastsample_dist.graph import npy_files
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.storage import SPLITS, load_orig_ids, load_part, read_manifest
@@ -20,7 +21,7 @@ from partition.cli import main
 from partition.repartition import repartition
 from partition.writer import Relabelling
 from tests.test_partition.damage import entry, rewrite, rewrite_manifest
-from tests.test_partition.inputs import draw_raw
+from tests.test_partition.inputs import draw_raw, write_input
 from tests.test_partition.test_on_disk import contents
 
 NAMES = ("author", "paper", "venue")
@@ -102,6 +103,21 @@ def test_one_type_changes_nothing_but_the_manifest(tmp_path):
         partition_graph(given, PartitionOptions(num_parts=2, method="random"), tmp_path / name)
     assert read_manifest(tmp_path / "typed").files == read_manifest(tmp_path / "plain").files
     assert read_manifest(tmp_path / "typed").node_types == ("paper",)
+
+
+def test_input_directory_and_arrays_give_the_same_partition(tmp_path):
+    raw = draw_typed()
+    graph = write_input(tmp_path / "graph", raw)
+    np.save(graph / "node_type.npy", raw.node_type)
+    meta = json.loads((graph / "meta.json").read_text())
+    (graph / "meta.json").write_text(json.dumps({**meta, "node_types": NAMES}))
+    argv = ["--input", graph, "--num-parts", 2, "--method", "random", "--output", tmp_path / "from-files"]
+    assert main([str(item) for item in argv]) == 0
+    columns = {"features": raw.features, "labels": raw.labels, "splits": raw.splits}
+    facts = {"name": "drawn", "undirected": True, "node_type": raw.node_type, "node_types": NAMES}
+    kwargs = {**columns, **facts, "num_parts": 2, "method": "random"}
+    fsd.partition_graph(raw.edge_index, **kwargs, output=tmp_path / "from-arrays")
+    assert contents(tmp_path / "from-arrays") == contents(tmp_path / "from-files")
 
 
 # ---- --check and --inspect
