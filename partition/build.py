@@ -19,6 +19,7 @@ from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.storage import PartitionWriter, check_output
 from partition.balance import balance_parts
+from partition.disk import DiskSizes, check_space, disk_bytes, used_bytes
 from partition.external.csc import StoredTopology, build_stored, sort_bytes, sort_edge_bytes
 from partition.external.journal import Journal, fingerprint
 from partition.external.memory import DEFAULT_SHARE, MemoryPlan, available_bytes, format_size, resident_bytes
@@ -110,7 +111,8 @@ def partition_graph(
     Returns:
       The finished partition's figures, counted from its files.
     Raises:
-      ValueError: more parts than nodes, an output that exists or cannot be written, a memory limit that cannot work.
+      ValueError: more parts than nodes, an output that exists or cannot be written, a memory limit that cannot work,
+        a disk with too little room.
       ImportError: method metis without pymetis.
       OSError: the disk refuses. Sorted in memory, nothing is left behind; on disk, the work directory
         (`external.journal.work_directory`), from which the same call goes on.
@@ -168,11 +170,29 @@ def _check_graph_memory(raw: RawGraph, method: str, plan: MemoryPlan, num_edges:
     needed = plan.base + METHOD_EDGE_BYTES * num_edges + METHOD_NODE_BYTES * raw.num_nodes
     if METHODS[method].in_memory and needed > plan.limit:
         others = ", ".join(name for name, other in METHODS.items() if not other.in_memory)
+        told = format_size(needed)
         raise ValueError(
-            f"method {method} holds the whole graph in memory, about {format_size(needed)} for {raw.num_nodes} nodes "
-            f"and {num_edges} edges, and the memory limit is {format_size(plan.limit)}; pass --memory-limit "
-            f"{format_size(needed)} if the machine has it, or another --method ({others})."
+            f"method {method} holds the whole graph in memory, about {told} for {raw.num_nodes} nodes and {num_edges} "
+            f"edges, and the memory limit is {format_size(plan.limit)}; pass --memory-limit {told} if the machine has "
+            f"it, or another --method ({others})."
         )
+
+
+def _check_disk(
+    raw: RawGraph,
+    options: PartitionOptions,
+    output: str | Path,
+    topology: CSCGraph | StoredTopology | None = None,
+    *,
+    on_disk: bool = False,
+) -> None:
+    """Refuse a graph for which the disk has no room: all of it, or what is to come when the topology is there."""
+    stored_edges = None if topology is None else topology.num_edges
+    phases = disk_bytes(
+        DiskSizes.at_least(raw, options.num_parts, options.feature_dtype, stored_edges), on_disk=on_disk
+    )
+    needed = max(phases.values()) if topology is None else phases["write"]
+    check_space(output, needed, used=used_bytes(output) if on_disk else 0)
 
 
 def _cut_in_memory(
@@ -183,9 +203,11 @@ def _cut_in_memory(
     overwrite: bool,
     progress: Progress,
 ) -> Manifest:
+    _check_disk(raw, options, output)
     with progress.step("topology"):
         topology = raw.to_csc()
         _check_graph_memory(raw, options.method, plan, topology.num_edges)
+        _check_disk(raw, options, output, topology)
     parts, moved = _assign(raw, topology, options, progress)
     with progress.step("write"), PartitionWriter(output, overwrite=overwrite) as writer:
         return _write(writer, raw, topology, (parts, moved), options, progress)
@@ -206,10 +228,13 @@ def _cut_on_disk(
         "options": [options.num_parts, options.method, options.seed, _file_state(options.assignment)],
     }
     with Journal(output) as journal:
+        if not journal.finished("sort"):
+            _check_disk(raw, options, output, on_disk=True)
         with progress.step("topology"):
             progress.bytes_total(sort_bytes(raw))
             topology = build_stored(raw, journal, plan, progress.bytes_done)
             _check_graph_memory(raw, options.method, plan, topology.num_edges)
+            _check_disk(raw, options, output, topology, on_disk=True)
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
         if not state:
             parts, moved = _assign(raw, topology, options, progress)

@@ -49,6 +49,7 @@ from fastsample_dist.graph.storage import (
     verify_files,
 )
 from partition.build import Progress
+from partition.disk import HEADER_BYTES, check_space
 from partition.npy_stream import NpyStream
 from partition.quality import PartitionQuality, measure_partition
 
@@ -88,6 +89,7 @@ def repartition(
     if Path(output).resolve() == source.resolve():
         raise ValueError(f"--output {output} is the partition that is read; pass another directory.")
     columns = _columns(source, manifest)
+    check_space(output, _bytes_to_write((source, manifest), columns, num_parts, Path(output).absolute().parent))
     if num_parts < manifest.num_parts:
         _check_seams(source, manifest, num_parts)
         ranges = manifest.part_ranges[:: manifest.num_parts // num_parts]
@@ -125,6 +127,15 @@ class _Writer(PartitionWriter):
             with target.open("rb") as copied:
                 os.fsync(copied.fileno())
         self.files[name] = dict(manifest.files[name])
+
+
+def _bytes_to_write(old: tuple[Path, Manifest], columns: list[str], num_parts: int, parent: Path) -> int:
+    """Bytes of the new files, manifest.json aside; of the topology too where it must be copied."""
+    path, manifest = old
+    copied = topology_files(manifest) if path.stat().st_dev != parent.stat().st_dev else []
+    own = [name for part in range(manifest.num_parts) for name in part_files(manifest, part)]
+    headers = HEADER_BYTES * len(columns) * (num_parts - manifest.num_parts)
+    return sum(manifest.files[name]["bytes"] for name in (*copied, *own)) + headers
 
 
 def _check_num_parts(path: Path, manifest: Manifest, num_parts: int) -> None:

@@ -25,6 +25,7 @@ from fastsample_dist.graph.npy_files import CHUNK_BYTES, drop_pages
 from fastsample_dist.graph.row_segments import RowSegments
 
 JOURNAL_NAME = "journal.json"
+INPUT_FOLDER = "input"  # of the work directory: files made from the input
 FORMAT = "fastsample-partition-work-1"
 STEPS = ("count", "group", "sort", "assign", "write")
 SAMPLED_BLOCKS, BLOCK_BYTES = 64, 4096
@@ -44,7 +45,7 @@ def input_scratch(output: str | Path) -> Iterator[Scratch]:
     """
     work = work_directory(output)
     try:
-        with Scratch(work / "input", keep=(work / JOURNAL_NAME).is_file) as scratch:
+        with Scratch(work / INPUT_FOLDER, keep=(work / JOURNAL_NAME).is_file) as scratch:
             yield scratch
     finally:
         if work.is_dir() and not any(work.iterdir()):

@@ -225,6 +225,14 @@ def test_more_parts_than_nodes_are_refused(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [graph]
 
 
+def test_more_parts_than_train_nodes_are_refused(tmp_path, capsys):
+    graph = write_input(tmp_path / "graph", draw_raw(undirected=True, num_train=4))
+    for more in ([], ["--on-disk"]):
+        argv = ["--input", graph, "--num-parts", 5, "--output", tmp_path / "parts", *more]
+        assert "num_parts is 5 but drawn has 4 train nodes" in run_refused(capsys, *argv)
+        assert list(tmp_path.iterdir()) == [graph]
+
+
 # ---- refusals: the output
 
 

@@ -6,13 +6,13 @@ import os
 import resource
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from fastsample_dist.train.checkpoint_files import CheckpointFiles, decode, encode
+from tests.small_disk import small_tmpfs
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENT = {
@@ -143,23 +143,6 @@ def test_keeping_none_and_a_directory_that_is_a_file_are_refused(tmp_path):
 
 
 # ---- a full disk ----
-
-
-@contextmanager
-def small_tmpfs(directory, size_bytes):
-    """A mounted file system of that size; skips where this process may not mount one."""
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("no mount command here")
-    if mounted.returncode != 0:
-        pytest.skip(f"no tmpfs may be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(directory)], check=True)
 
 
 def test_on_a_full_disk_the_earlier_checkpoint_survives_and_the_message_says_so(tmp_path):
