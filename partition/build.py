@@ -22,7 +22,16 @@ from partition.balance import balance_parts
 from partition.disk import DiskSizes, check_space, disk_bytes, used_bytes
 from partition.external.csc import StoredTopology, build_stored, sort_bytes, sort_edge_bytes
 from partition.external.journal import Journal, fingerprint
-from partition.external.memory import DEFAULT_SHARE, MemoryPlan, available_bytes, format_size, resident_bytes
+from partition.external.memory import (
+    BASE_SPREAD_BYTES,
+    DEFAULT_SHARE,
+    LEVELLED_NODE_BYTES,
+    NODE_BYTES,
+    MemoryPlan,
+    available_bytes,
+    format_size,
+    resident_bytes,
+)
 from partition.external.output import ResumableWriter
 from partition.external.rows import FEATURE_CHOICES
 from partition.methods import MAX_SEED, METHODS, PartitionRequest
@@ -144,6 +153,7 @@ def _memory_plan(raw: RawGraph, options: PartitionOptions) -> MemoryPlan:
         base=resident_bytes(),
         num_nodes=raw.num_nodes,
         sort_edge_bytes=sort_edge_bytes(raw),
+        node_bytes=LEVELLED_NODE_BYTES if METHODS[options.method].balances else NODE_BYTES,
     )
 
 
@@ -170,7 +180,7 @@ def _check_graph_memory(raw: RawGraph, method: str, plan: MemoryPlan, num_edges:
     needed = plan.base + METHOD_EDGE_BYTES * num_edges + METHOD_NODE_BYTES * raw.num_nodes
     if METHODS[method].in_memory and needed > plan.limit:
         others = ", ".join(name for name, other in METHODS.items() if not other.in_memory)
-        told = format_size(needed)
+        told = format_size(needed + BASE_SPREAD_BYTES)
         raise ValueError(
             f"method {method} holds the whole graph in memory, about {told} for {raw.num_nodes} nodes and {num_edges} "
             f"edges, and the memory limit is {format_size(plan.limit)}; pass --memory-limit {told} if the machine has "

@@ -13,9 +13,11 @@ from pathlib import Path
 
 DEFAULT_SHARE = 0.8  # of what is available
 NODE_BYTES = 64  # per node at the widest place: shuffling the nodes for `random`, old and new offsets while writing
+LEVELLED_NODE_BYTES = 88  # with a method whose parts are levelled: ldg on 10 M nodes takes 83
 PIECE_EDGE_BYTES = 80  # per listed edge of a piece: as read, as 64-bit ids, as keys in both directions
 WRITE_EDGE_BYTES = 48  # per edge of a piece of rows: as read, renamed, and their offsets
 SLACK_BYTES = 48 << 20  # allocator, libraries' own buffers, a chunk of features
+BASE_SPREAD_BYTES = 4 << 20  # the program itself differs by so much from run to run (0.3 MB seen): told with the least
 MIN_PIECE, MAX_PIECE, MAX_BUCKET = 1 << 16, 1 << 21, 1 << 25  # edges; larger ones are no faster
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -74,17 +76,19 @@ class MemoryPlan:
       base: bytes it holds before the work.
       num_nodes: of the graph.
       sort_edge_bytes: per edge of a bucket that is being sorted.
+      node_bytes: per node at the widest place.
     """
 
     limit: int
     base: int
     num_nodes: int
     sort_edge_bytes: int
+    node_bytes: int = NODE_BYTES
 
     @property
     def rest(self) -> int:
         """Bytes left for edges."""
-        return self.limit - self.base - SLACK_BYTES - NODE_BYTES * self.num_nodes
+        return self.limit - self.base - SLACK_BYTES - self.node_bytes * self.num_nodes
 
     @property
     def piece_edges(self) -> int:
@@ -115,11 +119,11 @@ class MemoryPlan:
         """
         least = self.least(longest_row)
         if self.limit < least:
+            told = format_size(least + BASE_SPREAD_BYTES)
             known = f" with a node of {longest_row} in-edges" if longest_row else ""
             raise ValueError(
                 f"the memory limit is {format_size(self.limit)} but {self.num_nodes} nodes{known} take at least "
-                f"{format_size(least)} ({format_size(self.base)} of it the program itself); "
-                f"pass --memory-limit {format_size(least)} or more."
+                f"{told} ({format_size(self.base)} of it the program itself); pass --memory-limit {told} or more."
             )
 
 

@@ -197,6 +197,35 @@ def test_limit_that_cannot_work_says_the_least_that_can(graph, tmp_path, capsys)
     assert main(arguments(graph, tmp_path / "parts", "--method", "random", "--memory-limit", least)) == 0
 
 
+@pytest.mark.parametrize("method", ["random", "ldg"])
+def test_least_limit_works_and_is_kept(tmp_path, method):
+    """As a user would: take over the limit that the refusal names. 100,000 listed edges."""
+    num_nodes, rng = 20_000, np.random.default_rng(0)
+    raw = RawGraph(
+        name="drawn",
+        num_nodes=num_nodes,
+        undirected=True,
+        edge_index=(rng.random((2, 100_000)) ** 2 * num_nodes).astype(np.int32),
+        features=rng.random((num_nodes, 64), dtype=np.float32),
+        labels=np.zeros(num_nodes, dtype=np.int64),
+        splits={"train": np.arange(0, num_nodes, 3)},
+    )
+    graph = write_input(tmp_path / "graph", raw)
+
+    def run(limit: str) -> subprocess.CompletedProcess[str]:
+        argv = arguments(graph, tmp_path / "parts", "--method", method, "--memory-limit", limit)
+        command = [sys.executable, "-m", "partition.cli", *argv, "--json", str(tmp_path / "report.json")]
+        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+
+    refused = run("10MB")
+    assert refused.returncode == 1 and refused.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [graph]
+    least = refused.stderr.split("pass --memory-limit ")[1].split(" ")[0]
+    done = run(least)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "report.json").read_text())["peak_resident_bytes"] <= memory.parse_bytes(least)
+
+
 def test_limit_below_the_longest_row_is_refused(tmp_path):
     star = np.stack([np.arange(10_000_000, dtype=np.int32) % 1000, np.zeros(10_000_000, dtype=np.int32)])
     raw = RawGraph(name="star", num_nodes=1000, undirected=False, edge_index=star)

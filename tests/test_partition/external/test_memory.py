@@ -57,6 +57,14 @@ def test_least_is_the_least(num_nodes, longest_row):
         plan(least - 1).check(longest_row)
 
 
+def test_limit_that_is_told_works_when_the_program_is_a_little_larger():
+    facts = {"num_nodes": 1000, "sort_edge_bytes": 16}
+    with pytest.raises(ValueError) as caught:
+        MemoryPlan(limit=10**7, base=230_000_000, **facts).check()
+    told = parse_bytes(str(caught.value).split("pass --memory-limit ")[1].split(" ")[0])
+    MemoryPlan(limit=told, base=234_000_000, **facts).check()
+
+
 def test_pieces_fit_into_the_rest():
     plan = MemoryPlan(limit=10**9, base=230_000_000, num_nodes=10**6, sort_edge_bytes=16)
     assert plan.bucket_edges * 16 <= plan.rest
