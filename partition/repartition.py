@@ -188,8 +188,8 @@ def _check_seams(path: Path, manifest: Manifest, num_parts: int) -> None:
         if last is not None and first < last:
             raise ValueError(
                 f"{path}: part {part} cannot be joined to the one before it: the graph has "
-                f"{len(manifest.node_types)} node types, and in the joined part they would not be one range of ids "
-                f"each; partition again with --num-parts {num_parts}."
+                f"{len(manifest.node_types)} node types, and in the joined part they would not be one range each, by "
+                f"ascending original id; partition again with --num-parts {num_parts}."
             )
         last = _type_of(manifest, part, hi - 1), int(orig_ids[hi - 1])
 

@@ -41,6 +41,7 @@ def draw_raw(
 def write_input(path: Path, raw: RawGraph | None = None) -> Path:
     """Write a graph as an input directory; every node labelled, so that any split is legal."""
     raw = raw or draw_raw(undirected=True)
+    columns = {"edge_weight": raw.edge_weight, "node_type": raw.node_type}
     write_npy_graph(
         path,
         (raw.edge_index, raw.num_nodes),
@@ -49,7 +50,8 @@ def write_input(path: Path, raw: RawGraph | None = None) -> Path:
         labels=np.maximum(raw.labels, 0),
         splits=raw.splits,
         undirected=raw.undirected,
-        arrays={} if raw.edge_weight is None else {"edge_weight": raw.edge_weight},
+        arrays={name: values for name, values in columns.items() if values is not None},
+        meta={"node_types": raw.node_types},
     )
     return path
 

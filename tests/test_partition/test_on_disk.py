@@ -85,7 +85,9 @@ def run_killed(where: str, count: int, argv: list[str]) -> int:
 
 @pytest.fixture
 def graph(tmp_path: Path) -> Path:
-    return write_input(tmp_path / "graph", draw_raw(undirected=True, weighted=True))
+    raw = draw_raw(undirected=True, weighted=True)
+    types = {"node_types": ("a", "b", "c"), "node_type": np.arange(raw.num_nodes) % 2}
+    return write_input(tmp_path / "graph", dataclasses.replace(raw, **types))
 
 
 @pytest.mark.parametrize("method", ["metis", "random", "range", "ldg"])
@@ -112,7 +114,7 @@ def test_killed_run_goes_on_to_the_same_bytes(where, count, method, graph, tmp_p
     assert not work_directory(tmp_path / "parts").exists()
 
 
-@pytest.mark.parametrize("column", ["edge_index", "edge_weight", "features", "train_idx"])
+@pytest.mark.parametrize("column", ["edge_index", "edge_weight", "features", "node_type", "train_idx"])
 def test_input_changed_after_a_kill_starts_anew(column, graph, tmp_path):
     argv = arguments(graph, tmp_path / "parts", "--on-disk", "--method", "random")
     assert run_killed("append", 12, argv) == -signal.SIGKILL
@@ -245,6 +247,8 @@ def test_peak_stays_within_the_limit(tmp_path):
         undirected=True,
         edge_index=(rng.random((2, 6_000_000)) ** 2 * num_nodes).astype(np.int32),
         features=rng.random((num_nodes, 250), dtype=np.float32),
+        node_types=("paper", "author"),
+        node_type=rng.integers(0, 2, num_nodes),
     )
     graph = write_input(tmp_path / "graph", dataclasses.replace(raw, labels=np.zeros(num_nodes, dtype=np.int64)))
     base = subprocess.run(

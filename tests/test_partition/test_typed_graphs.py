@@ -108,9 +108,6 @@ def test_one_type_changes_nothing_but_the_manifest(tmp_path):
 def test_input_directory_and_arrays_give_the_same_partition(tmp_path):
     raw = draw_typed()
     graph = write_input(tmp_path / "graph", raw)
-    np.save(graph / "node_type.npy", raw.node_type)
-    meta = json.loads((graph / "meta.json").read_text())
-    (graph / "meta.json").write_text(json.dumps({**meta, "node_types": NAMES}))
     argv = ["--input", graph, "--num-parts", 2, "--method", "random", "--output", tmp_path / "from-files"]
     assert main([str(item) for item in argv]) == 0
     columns = {"features": raw.features, "labels": raw.labels, "splits": raw.splits}
