@@ -45,7 +45,7 @@ _OPTIONS_OF = {
     "check": (),
     "repartition": ("output", "overwrite"),
 }
-_TASKS = tuple(_OPTIONS_OF)
+_TASKS = tuple(_OPTIONS_OF)  # --plan goes with --input and comes first
 _EPILOG = """examples:
   fastsample-partition --input data/cora --num-parts 2 --output parts/cora-2
   fastsample-partition --input edges.csv --format edgelist --undirected --num-parts 4 --output parts/edges-4
@@ -198,7 +198,7 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
 def _check_combination(args: argparse.Namespace) -> None:
     task = next((name for name in _OPTIONS_OF if getattr(args, name) is not None), None)
     if task is None:
-        asked = " ".join(f"--{name}" for name in _OPTIONS_OF)
+        asked = " ".join(f"--{name}" for name in (*_TASKS[1:], _TASKS[0]))
         raise ValueError(f"one of the arguments {asked} is required; see {PROGRAM} --help.")
     for name in (*_TASKS, *_INPUT_OPTIONS, *_REPORT_OPTIONS, *plan_report.PLAN_OPTIONS):
         if name == task:

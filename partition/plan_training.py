@@ -1,13 +1,14 @@
 """What training on a partition will take, per machine and step: memory, rows, bytes, seconds of communication.
 
 Traffic is sampled where a topology is at hand: on a finished partition as it is, on a small graph as `random` would cut
-it. Otherwise it is estimated from sizes, as on a graph whose edges are drawn uniformly: with s nodes so far, mean
-in-degree d and fanout f, a hop draws k = s min(f, d) neighbours (all nodes so far are asked), and
+it. Otherwise it is estimated from sizes, as on a graph of N nodes with d uniform in-neighbours each. Every hop asks all
+nodes so far anew, so of the neighbours of a node that came at hop j, the share 1 - (1 - f_j/d) ... (1 - f_h/d) is
+picked by the end of hop h (fanouts f, at most d). With k picks in all, from s seeds,
 
-    s' = s + (N - s) (1 - (1 - 1/N)^k)
+    s + (N - s) (1 - (1 - 1/N)^k)
 
-distinct nodes are there after it; of those that are no seeds, (P - 1)/P are remote. Neighbours that are shared more
-than in a uniform graph, as in one with hubs or communities, make fewer distinct nodes.
+distinct nodes are reached; of those that are no seeds, (P - 1)/P are remote. Neighbours that are shared more than in a
+uniform graph, as in one with hubs or communities, make fewer distinct nodes.
 
 One machine per part, one process on it. The hybrid scheme sends ids and gets rows: 2 exchanges a step; vanilla asks for
 the hops below the first as well: 2 L (FastSample, section 3.3).
@@ -69,11 +70,20 @@ def estimate_traffic(sizes: GraphSizes, num_parts: int, options: TrafficOptions)
     seeds = float(min(options.batch_size, per_part))
     remote_share = (num_parts - 1) / num_parts
     reached, ids = seeds, 0.0
+    arrived, unpicked = (
+        [seeds],
+        [1.0],
+    )  # nodes by the hop that they came at, and the share of their neighbours not picked
     for hop, fanout in enumerate(options.fanouts):
-        picks = degree if fanout < 0 else min(fanout, degree)
+        share = 1.0 if fanout < 0 or fanout >= degree else fanout / degree
         if hop:
-            ids += (reached - seeds) * remote_share * (2 + picks)
-        reached += (num_nodes - reached) * -math.expm1(reached * picks * math.log1p(-1 / max(2, num_nodes)))
+            ids += (reached - seeds) * remote_share * (2 + share * degree)
+        unpicked = [left * (1 - share) for left in unpicked]
+        picks = degree * sum(nodes * (1 - left) for nodes, left in zip(arrived, unpicked, strict=True))
+        after = seeds + (num_nodes - seeds) * -math.expm1(picks * math.log1p(-1 / max(2, num_nodes)))
+        arrived.append(after - reached)
+        unpicked.append(1.0)
+        reached = after
     return StepTraffic(
         source="estimated from sizes, as on a graph with uniform edges; not sampled",
         sampled=False,

@@ -59,6 +59,21 @@ def test_a_graph_of_hundreds_of_gigabytes_is_told_without_reading_it(tmp_path):
     assert (sizes.num_nodes, sizes.num_edges, sizes.feature_dim) == (nodes, edges, dim)
 
 
+def test_a_truncated_column_is_refused(tmp_path):
+    write_npy_graph(tmp_path / "g", (EDGES, 5), name="g", features=np.zeros((5, 7), np.float32))
+    file = tmp_path / "g" / "features.npy"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"features.npy has 267 bytes; expected 268: it is truncated"):
+        input_sizes(tmp_path / "g")
+
+
+def test_a_file_that_is_no_array_is_refused(tmp_path):
+    write_npy_graph(tmp_path / "g", (EDGES, 5), name="g")
+    (tmp_path / "g" / "labels.npy").write_bytes(b"not an array at all")
+    with pytest.raises(ValueError, match="labels.npy is not a readable .npy file"):
+        input_sizes(tmp_path / "g")
+
+
 def write_text(path: Path, num_edges: int, separator: str = " ") -> np.ndarray:
     edges = np.random.default_rng(0).integers(0, 100_000, (num_edges, 2))
     text = "# source destination\n" + "".join(f"{src}{separator}{dst}\n" for src, dst in edges.tolist())
