@@ -16,10 +16,11 @@ import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.storage import PartitionWriter, check_output
 from partition.balance import balance_parts
-from partition.disk import DiskSizes, check_space, disk_bytes, used_bytes
+from partition.disk import check_space, least_bytes, used_bytes
 from partition.external.csc import StoredTopology, build_stored, sort_bytes, sort_edge_bytes
 from partition.external.journal import Journal, fingerprint
 from partition.external.memory import (
@@ -35,6 +36,7 @@ from partition.external.memory import (
 from partition.external.output import ResumableWriter
 from partition.external.rows import FEATURE_CHOICES
 from partition.methods import MAX_SEED, METHODS, PartitionRequest
+from partition.plan_memory import needed_bytes, topology_bytes, whole_graph_bytes
 from partition.quality import PartitionQuality, measure_partition
 from partition.writer import Origin, Relabelling, WriteOptions, bytes_to_write, write_partition
 
@@ -42,9 +44,6 @@ logger = logging.getLogger(__name__)
 
 STEPS = ("topology", "assign", "balance", "write", "measure")
 SMALL_EDGES = 1 << 24  # listed edges that are sorted in memory where they fit; more are sorted on disk sooner
-IN_MEMORY_EDGE_BYTES = 64  # of building the topology in memory, per stored edge
-METHOD_EDGE_BYTES = 90  # of a method that holds the whole graph: metis on RMAT scales 17 and 18 took 75 to 82, on 21 90
-METHOD_NODE_BYTES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,28 +137,44 @@ def partition_graph(
             f"num_parts is {options.num_parts} but {raw.name} has {len(train)} train nodes; training needs at least "
             "one per part, so take fewer parts."
         )
-    plan = _memory_plan(raw, options)
-    _check_graph_memory(raw, options.method, plan, raw.edge_index.shape[1])
-    cut = _cut_on_disk if options.on_disk or _wants_disk(raw, plan) else _cut_in_memory
+    sizes = sizes_of(raw)
+    plan = memory_plan(options.memory_limit, resident_bytes(), sizes, options.method)
+    _check_graph_memory(sizes, options.method, plan, sizes.num_listed)
+    cut = _cut_on_disk if options.on_disk or sorted_on_disk(sizes, plan) else _cut_in_memory
     manifest = cut(raw, options, plan, output, overwrite, progress)
     with progress.step("measure"):
         return measure_partition(output, manifest)
 
 
-def _memory_plan(raw: RawGraph, options: PartitionOptions) -> MemoryPlan:
-    limit = options.memory_limit
+def memory_plan(limit: int | None, base: int, sizes: GraphSizes, method: str) -> MemoryPlan:
+    """How the memory is divided for a graph.
+
+    Args:
+      limit: bytes the process may hold; None: DEFAULT_SHARE of what is available.
+      base: bytes it holds before the work.
+      sizes: of the graph.
+      method: name of the method that will assign.
+    """
     return MemoryPlan(
         limit=int(available_bytes() * DEFAULT_SHARE) if limit is None else limit,
-        base=resident_bytes(),
-        num_nodes=raw.num_nodes,
-        sort_edge_bytes=sort_edge_bytes(raw),
-        node_bytes=LEVELLED_NODE_BYTES if METHODS[options.method].balances else NODE_BYTES,
+        base=base,
+        num_nodes=sizes.num_nodes,
+        sort_edge_bytes=sort_edge_bytes(sizes.weight_bytes),
+        node_bytes=LEVELLED_NODE_BYTES if METHODS[method].balances else NODE_BYTES,
     )
 
 
-def _stored_edges(raw: RawGraph) -> int:
-    """Edges of the topology, at most."""
-    return raw.edge_index.shape[1] * (2 if raw.undirected else 1)
+def sorted_on_disk(sizes: GraphSizes, plan: MemoryPlan) -> bool:
+    """Whether the edges of a graph are sorted on disk unasked: there are many, or memory would not do."""
+    in_memory = needed_bytes(plan.base, topology_bytes(sizes))
+    return sizes.num_listed > SMALL_EDGES or in_memory > plan.limit
+
+
+def method_needs(sizes: GraphSizes, method: str, plan: MemoryPlan, num_edges: int) -> int:
+    """Bytes that a method needs which holds so many edges in memory; 0 for the others."""
+    if not METHODS[method].in_memory:
+        return 0
+    return needed_bytes(plan.base, whole_graph_bytes(sizes, method, num_edges))
 
 
 def _file_state(path: str | Path | None) -> list[str | int] | None:
@@ -170,21 +185,16 @@ def _file_state(path: str | Path | None) -> list[str | int] | None:
     return [str(Path(path).absolute()), status.st_size, status.st_mtime_ns]
 
 
-def _wants_disk(raw: RawGraph, plan: MemoryPlan) -> bool:
-    in_memory = plan.least() + _stored_edges(raw) * IN_MEMORY_EDGE_BYTES
-    return raw.edge_index.shape[1] > SMALL_EDGES or in_memory > plan.limit
-
-
-def _check_graph_memory(raw: RawGraph, method: str, plan: MemoryPlan, num_edges: int) -> None:
+def _check_graph_memory(sizes: GraphSizes, method: str, plan: MemoryPlan, num_edges: int) -> None:
     """Refuse a method that holds the whole graph where so many edges would not fit."""
-    needed = plan.base + METHOD_EDGE_BYTES * num_edges + METHOD_NODE_BYTES * raw.num_nodes
-    if METHODS[method].in_memory and needed > plan.limit:
+    needed = method_needs(sizes, method, plan, num_edges)
+    if needed > plan.limit:
         others = ", ".join(name for name, other in METHODS.items() if not other.in_memory)
         told = format_size(needed + BASE_SPREAD_BYTES)
         raise ValueError(
-            f"method {method} holds the whole graph in memory, about {told} for {raw.num_nodes} nodes and {num_edges} "
-            f"edges, and the memory limit is {format_size(plan.limit)}; pass --memory-limit {told} if the machine has "
-            f"it, or another --method ({others})."
+            f"method {method} holds the whole graph in memory, about {told} for {sizes.num_nodes} nodes and "
+            f"{num_edges} edges, and the memory limit is {format_size(plan.limit)}; pass --memory-limit {told} if the "
+            f"machine has it, or another --method ({others})."
         )
 
 
@@ -198,10 +208,8 @@ def _check_disk(
 ) -> None:
     """Refuse a graph for which the disk has no room: all of it, or what is to come when the topology is there."""
     stored_edges = None if topology is None else topology.num_edges
-    phases = disk_bytes(
-        DiskSizes.at_least(raw, options.num_parts, options.feature_dtype, stored_edges), on_disk=on_disk
-    )
-    needed = max(phases.values()) if topology is None else phases["write"]
+    planned = options.num_parts, options.feature_dtype
+    needed = least_bytes(sizes_of(raw), *planned, on_disk=on_disk, stored_edges=stored_edges)
     check_space(output, needed, used=used_bytes(output) if on_disk else 0)
 
 
@@ -216,7 +224,7 @@ def _cut_in_memory(
     _check_disk(raw, options, output)
     with progress.step("topology"):
         topology = raw.to_csc()
-        _check_graph_memory(raw, options.method, plan, topology.num_edges)
+        _check_graph_memory(sizes_of(raw), options.method, plan, topology.num_edges)
         _check_disk(raw, options, output, topology)
     parts, moved = _assign(raw, topology, options, progress)
     with progress.step("write"), PartitionWriter(output, overwrite=overwrite) as writer:
@@ -243,7 +251,7 @@ def _cut_on_disk(
         with progress.step("topology"):
             progress.bytes_total(sort_bytes(raw))
             topology = build_stored(raw, journal, plan, progress.bytes_done)
-            _check_graph_memory(raw, options.method, plan, topology.num_edges)
+            _check_graph_memory(sizes_of(raw), options.method, plan, topology.num_edges)
             _check_disk(raw, options, output, topology, on_disk=True)
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
         if not state:

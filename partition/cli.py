@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from fastsample_dist.graph.inputs import FORMATS, ReadOptions, read_graph
 from fastsample_dist.graph.storage import check_output
-from partition import check, repartition
+from partition import check, plan_report, repartition
 from partition import report as reporting
 from partition.build import PartitionOptions, partition_graph
 from partition.external.journal import input_scratch, work_directory
@@ -36,15 +36,22 @@ _INPUT_OPTIONS = (
 _REPORT_OPTIONS = ("html", "num_batches", "fanouts", "batch_size")
 # The options of each task, --json aside: what is not here does not go with it.
 _OPTIONS_OF = {
+    "plan": (
+        *("input", "format", "undirected", "num_parts", "memory_limit", "feature_dtype"),
+        *("num_batches", "fanouts", "batch_size", *plan_report.PLAN_OPTIONS),
+    ),
     "input": _INPUT_OPTIONS,
     "inspect": _REPORT_OPTIONS,
     "check": (),
     "repartition": ("output", "overwrite"),
 }
+_TASKS = tuple(_OPTIONS_OF)  # --plan goes with --input and comes first
 _EPILOG = """examples:
   fastsample-partition --input data/cora --num-parts 2 --output parts/cora-2
   fastsample-partition --input edges.csv --format edgelist --undirected --num-parts 4 --output parts/edges-4
   fastsample-partition --input data/web --num-parts 8 --method random --memory-limit 2GB --output parts/web-8
+  fastsample-partition --plan --input data/web --num-parts 8 --fanouts 15,10,5 --hosts-memory 64GB
+  fastsample-partition --plan --num-nodes 111059956 --num-edges 1615685872 --feature-dim 128 --num-parts 16
   fastsample-partition --inspect parts/cora-2 --fanouts 15,10,5 --html report.html
   fastsample-partition --check parts/cora-2
   fastsample-partition --repartition parts/cora-2 4 --output parts/cora-4
@@ -67,7 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    task = parser.add_mutually_exclusive_group(required=True)
+    task = parser.add_mutually_exclusive_group()
     task.add_argument("--input", metavar="DIR", help="the graph to cut")
     task.add_argument("--inspect", metavar="PARTS", help="verify a finished partition and report on it")
     check.add_options(task)
@@ -106,6 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--feature-dtype", choices=FEATURE_CHOICES, help="store features as this type (default: keep the input's)"
     )
+    plan_report.add_options(parser)
     reporting.add_options(parser)
     reporting.add_sampling_options(parser)
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON too")
@@ -188,8 +196,13 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_combination(args: argparse.Namespace) -> None:
-    task = next(name for name in _OPTIONS_OF if getattr(args, name) is not None)
-    for name in (*_INPUT_OPTIONS, *_REPORT_OPTIONS):
+    task = next((name for name in _OPTIONS_OF if getattr(args, name) is not None), None)
+    if task is None:
+        asked = " ".join(f"--{name}" for name in (*_TASKS[1:], _TASKS[0]))
+        raise ValueError(f"one of the arguments {asked} is required; see {PROGRAM} --help.")
+    for name in (*_TASKS, *_INPUT_OPTIONS, *_REPORT_OPTIONS, *plan_report.PLAN_OPTIONS):
+        if name == task:
+            continue
         if name not in _OPTIONS_OF[task] and getattr(args, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} does not go with --{task}; leave it out.")
     if task != "input":

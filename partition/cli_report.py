@@ -33,6 +33,7 @@ _LABELS = {
     "check": "check the partition",
     "repartition": "write the new parts",
     "traffic": "sample batches",
+    "plan": "make the plan",
 }
 
 _COUNTED_IN_BYTES = ("topology", "write", "verify", "check", "repartition")

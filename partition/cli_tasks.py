@@ -1,4 +1,4 @@
-"""What `fastsample-partition` does with a finished partition, as commands: carry out, print, report for --json."""
+"""What `fastsample-partition` does besides cutting a graph, as commands: carry out, print, report for --json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 from fastsample_dist.graph.storage import read_manifest
 from partition.build import Progress
 from partition.check import check_partition
+from partition.external.memory import resident_bytes
 from partition.outputs import check_writable
+from partition.plan import make_plan
+from partition.plan_report import plan_input, plan_lines, plan_options
 from partition.repartition import repartition
 from partition.report import make_report, traffic_lines, traffic_options, write_html
 from partition.report_html import require_matplotlib
@@ -82,5 +85,23 @@ def run_repartition(args: argparse.Namespace, progress: Progress) -> tuple[int, 
     return 0, report
 
 
+def run_plan(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
+    """Carry out --plan and print the plan.
+
+    Returns:
+      (exit status, plan for --json).
+    Raises:
+      ValueError: options that do not go together, or an input whose sizes cannot be told.
+    """
+    base = resident_bytes()  # of this program, before anything is looked at
+    options = plan_options(args)
+    given = plan_input(args)
+    with progress.step("plan"):
+        plan = make_plan(given, options, base)
+    for line in plan_lines(plan):
+        print(line)
+    return 0, plan
+
+
 # By the option that asks for it; each takes (arguments, progress) and returns (exit status, report).
-TASKS = {"inspect": run_inspect, "check": run_check, "repartition": run_repartition}
+TASKS = {"plan": run_plan, "inspect": run_inspect, "check": run_check, "repartition": run_repartition}

@@ -49,8 +49,9 @@ from fastsample_dist.graph.storage import (
     verify_files,
 )
 from partition.build import Progress
-from partition.disk import HEADER_BYTES, check_space
+from partition.disk import check_space
 from partition.npy_stream import NpyStream
+from partition.plan_disk import HEADER_BYTES
 from partition.quality import PartitionQuality, measure_partition
 
 logger = logging.getLogger(__name__)

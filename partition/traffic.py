@@ -208,6 +208,31 @@ def measure_traffic(
     )
 
 
+def assignment_traffic(
+    graph: CSCGraph, train: np.ndarray, parts: np.ndarray, num_parts: int, options: TrafficOptions
+) -> tuple[PartTraffic, ...]:
+    """Sample batches as if the nodes of a graph were owned by parts in this way; caches are left out.
+
+    Args:
+      graph: the whole topology.
+      train: int64 [num_train]; train nodes, ids of the graph.
+      parts: integer [num_nodes]; owner of each node.
+      num_parts: number of parts.
+      options: what to measure; nothing is pre-sampled.
+    Returns:
+      One entry per part. Deterministic: yes. Cost: num_batches batches per part.
+    """
+    sampler = _Sampler(graph, options)
+    found = []
+    for part in range(num_parts):
+        plan = BatchPlan(train[parts[train] == part], options.batch_size, (options.rng_seed, part))
+        batches = plan.measured(options.num_batches)
+        first_step = part * options.num_batches  # no two parts share their draws
+        drawn = [_figures(hops, parts[hops.nodes.numpy()] != part) for hops in sampler.batches(batches, first_step)]
+        found.append(_part_traffic(part, plan, batches, drawn, options, presampled=0))
+    return tuple(found)
+
+
 class _Sampler:
     """Draws the batches of one part after another."""
 
@@ -224,31 +249,17 @@ class _Sampler:
         hot = np.zeros(num_nodes, dtype=_HOTNESS_DTYPE)
         seen = np.zeros(num_nodes, dtype=np.int64)
         first, second = plan.presampled(options.presample_batches), plan.measured(options.num_batches)
-        for hops in self._batches(first, 0):
+        for hops in self.batches(first, 0):
             hot[hops.nodes.numpy()] += 1
         figures = []
-        for hops in self._batches(second, len(first)):
+        for hops in self.batches(second, len(first)):
             nodes = hops.nodes.numpy()
             seen[nodes] += 1
-            remote = (nodes < lo) | (nodes >= hi)
-            figures.append((len(nodes), int(remote.sum()), _sampling_ids(hops, remote)))
-        columns = np.array(figures, dtype=np.float64).reshape(-1, 3)
-        means = columns.mean(axis=0) if len(columns) else np.zeros(3)
-        sizes = np.array([len(own) for own in second])
-        alike = columns[sizes == sizes.max(initial=0), 1] if plan.steps <= options.num_batches else columns[:, 1]
-        traffic = PartTraffic(
-            part=part,
-            steps=plan.steps,
-            batches=len(second),
-            presampled_batches=len(first),
-            input_rows=float(means[0]),
-            remote_rows=float(means[1]),
-            remote_rows_error=_spread(alike if len(alike) > 1 else columns[:, 1]) / max(1, len(columns)) ** 0.5,
-            sampling_ids=float(means[2]),
-        )
+            figures.append(_figures(hops, (nodes < lo) | (nodes >= hi)))
+        traffic = _part_traffic(part, plan, second, figures, options, presampled=len(first))
         return _Measured(traffic, hot, seen)
 
-    def _batches(self, seeds: list[np.ndarray], first_step: int) -> Iterator[SampledHops]:
+    def batches(self, seeds: list[np.ndarray], first_step: int) -> Iterator[SampledHops]:
         """The sampled batches, as many at a time as there are threads. Every batch has its own step, so that no two
         share their draws."""
         at_once = max(1, self._spec.threads)
@@ -315,6 +326,37 @@ class _Measured:
             kept = [min(int(share * len(self.seen)), len(order)) for share in CACHE_SHARES]
             curves[policy] = [float(saved[-1] - saved[rows]) / batches for rows in kept]
         return curves
+
+
+def _figures(hops: SampledHops, remote: np.ndarray) -> tuple[int, int, int]:
+    """Input nodes, remote ones and sampling ids of a batch; `remote`: bool, of its nodes."""
+    return len(remote), int(remote.sum()), _sampling_ids(hops, remote)
+
+
+def _part_traffic(
+    part: int,
+    plan: BatchPlan,
+    batches: list[np.ndarray],
+    figures: list[tuple[int, int, int]],
+    options: TrafficOptions,
+    presampled: int,
+) -> PartTraffic:
+    """Means over the batches that were measured; `figures` as of `_figures`."""
+    columns = np.array(figures, dtype=np.float64).reshape(-1, 3)
+    means = columns.mean(axis=0) if len(columns) else np.zeros(3)
+    sizes = np.array([len(own) for own in batches])
+    whole_epochs = plan.steps <= options.num_batches
+    alike = columns[sizes == sizes.max(initial=0), 1] if whole_epochs else columns[:, 1]
+    return PartTraffic(
+        part=part,
+        steps=plan.steps,
+        batches=len(batches),
+        presampled_batches=presampled,
+        input_rows=float(means[0]),
+        remote_rows=float(means[1]),
+        remote_rows_error=_spread(alike if len(alike) > 1 else columns[:, 1]) / max(1, len(columns)) ** 0.5,
+        sampling_ids=float(means[2]),
+    )
 
 
 def _spread(values: np.ndarray) -> float:

@@ -34,7 +34,7 @@ ROOMS = {
     "features": BELOW_SAMPLING,
     "pipeline": BELOW_SAMPLING | {"sampling", "features"},
     "train": BELOW_TRAIN,
-    "bench": BELOW_TRAIN | {"train", "interop", PUBLIC},
+    "bench": BELOW_TRAIN | {"train", "interop", "partition", PUBLIC},
     "interop": BELOW_SAMPLING | {"sampling"},
     "testing": BELOW_SAMPLING,
     "partition": {"ops", "graph"},

@@ -30,11 +30,11 @@ from fastsample_dist.bench.epoch import EpochOptions
 from fastsample_dist.bench.epoch_rank import epoch_rank
 from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.bench.harness import find_mpirun
-from fastsample_dist.bench.network_model import Network
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.executor import SCHEMES
 from fastsample_dist.train.trainer import PRECISIONS
+from partition.network import Network
 
 PROGRAM = "fastsample-bench"
 TIMEOUT_S = 600.0  # of one collective: ranks wait for the one that checks the topology's bytes

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -36,6 +38,44 @@ def open_npy(path: Path) -> np.ndarray:
     except (ValueError, EOFError) as error:  # NumPy's word for a foreign, truncated or pickled file
         reason = str(error).split("\n")[0].rstrip(".")
         raise ValueError(f"{path} is not a readable .npy file ({reason}); write it again with numpy.save.") from error
+
+
+class NpyHeader(NamedTuple):
+    """Shape and type of an array that is not read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def npy_header(path: Path) -> NpyHeader:
+    """Read the header of one .npy file and compare it with the file's size. Nothing is mapped: a map of a file larger
+    than the machine's memory may be refused.
+
+    Raises:
+      ValueError: the file is missing, is not .npy, or is truncated.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; expected a .npy file there.")
+    with path.open("rb") as file:
+        try:
+            header = read_npy_header(file)
+        except (ValueError, EOFError) as error:
+            reason = str(error).split("\n")[0].rstrip(".")
+            raise ValueError(f"{path} is not a readable .npy file ({reason}); write it again.") from error
+        expected = file.tell() + math.prod(header.shape) * header.dtype.itemsize
+    if path.stat().st_size < expected:
+        raise ValueError(
+            f"{path} has {path.stat().st_size} bytes; expected {expected}: it is truncated, copy it again."
+        )
+    return header
+
+
+def read_npy_header(file: BinaryIO) -> NpyHeader:
+    """Header at the beginning of a file, which may be a member of an archive."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return NpyHeader(shape, dtype)
 
 
 def sha256_file(path: Path) -> str:

@@ -132,13 +132,12 @@ def weight_dtype(raw: RawGraph) -> np.dtype | None:
     return None if raw.edge_weight is None else np.result_type(raw.edge_weight.dtype, np.float32)
 
 
-def sort_edge_bytes(raw: RawGraph) -> int:
-    """Memory per edge of a bucket while it is sorted."""
-    dtype = weight_dtype(raw)
-    if dtype is None:
+def sort_edge_bytes(weight_bytes: int) -> int:
+    """Memory per edge of a bucket while it is sorted, at most; `weight_bytes`: of a weight, 0 without."""
+    if not weight_bytes:
         return SORT_KEY_BYTES
-    entry = 8 if dtype.itemsize == 4 else 16
-    return SORT_KEY_BYTES - 4 + dtype.itemsize + entry + entry // 2
+    entry = 8 if weight_bytes == 4 else 16
+    return SORT_KEY_BYTES - 4 + weight_bytes + entry + entry // 2
 
 
 class _Builder:

@@ -10,17 +10,16 @@ Packages that a method needs are imported when it runs.
 
 from partition.methods.kaminpar import assign_kaminpar
 from partition.methods.metis import assign_metis
-from partition.methods.request import MAX_SEED, SPLITS, Method, PartitionRequest
+from partition.methods.request import MAX_SEED, SPLITS, AssignMemory, Method, PartitionRequest
 from partition.methods.simple import assign_file, assign_random, assign_range, random_parts
 from partition.methods.streaming import assign_fennel, assign_ldg
 
-_PARTS = "4 bytes per node"
 _METHODS = (
     Method(
         name="metis",
         assign=assign_metis,
         summary="few cut edges, every constraint balanced (multilevel; needs cmeel-metis or pymetis)",
-        memory="the graph and about 85 bytes per stored edge of a power-law graph",
+        memory=AssignMemory(node_bytes=540, neighbour_bytes=68, doubling_bytes=6),
         in_memory=True,
         balances=True,
     ),
@@ -28,7 +27,7 @@ _METHODS = (
         name="kaminpar",
         assign=assign_kaminpar,
         summary="few cut edges, several threads, not repeatable (multilevel; needs kaminpar)",
-        memory="the graph, about 15 bytes per stored edge, and a temporary file of the graph's size",
+        memory=AssignMemory(node_bytes=20, neighbour_bytes=15, fixed_bytes=24 << 20),
         in_memory=True,
         balances=True,
     ),
@@ -36,7 +35,7 @@ _METHODS = (
         name="ldg",
         assign=assign_ldg,
         summary="streaming, linear deterministic greedy: fewer cut edges than random in little memory",
-        memory="about 70 bytes per node, whatever the number of edges",
+        memory=AssignMemory(node_bytes=50),
         in_memory=False,
         balances=True,
     ),
@@ -44,7 +43,7 @@ _METHODS = (
         name="fennel",
         assign=assign_fennel,
         summary="streaming as ldg, with Fennel's cost of large parts",
-        memory="about 70 bytes per node, whatever the number of edges",
+        memory=AssignMemory(node_bytes=50),
         in_memory=False,
         balances=True,
     ),
@@ -52,7 +51,7 @@ _METHODS = (
         name="random",
         assign=assign_random,
         summary="nodes dealt at random; needs no package",
-        memory=_PARTS,
+        memory=AssignMemory(node_bytes=44),
         in_memory=False,
         balances=False,
     ),
@@ -60,7 +59,7 @@ _METHODS = (
         name="range",
         assign=assign_range,
         summary="the input order, cut into runs of equal length",
-        memory=_PARTS,
+        memory=AssignMemory(node_bytes=12),
         in_memory=False,
         balances=False,
     ),
@@ -68,11 +67,11 @@ _METHODS = (
         name="file",
         assign=assign_file,
         summary="your own assignment, .npy or text, from --assignment FILE",
-        memory=_PARTS,
+        memory=AssignMemory(node_bytes=28),
         in_memory=False,
         balances=False,
     ),
 )
 METHODS = {method.name: method for method in _METHODS}
 
-__all__ = ["MAX_SEED", "METHODS", "SPLITS", "Method", "PartitionRequest", "random_parts"]
+__all__ = ["MAX_SEED", "METHODS", "SPLITS", "AssignMemory", "Method", "PartitionRequest", "random_parts"]

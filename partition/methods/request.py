@@ -6,10 +6,12 @@ validation and test nodes). These five are the constraints that a method is to b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -108,6 +110,28 @@ class PartitionRequest:
         return {name: weight for name, weight in weights.items() if weight.any()}
 
 
+class AssignMemory(NamedTuple):
+    """Memory that a method takes at its widest, beside the topology; measured, see benchmarks/partition-plan.md.
+
+    Attributes:
+      node_bytes: per node.
+      neighbour_bytes: per entry of the adjacency (`PartitionRequest.adjacency`) of a graph of 2**20 nodes.
+      doubling_bytes: as many more per entry for every doubling of the nodes (a level more of a multilevel method).
+      fixed_bytes: whatever the graph.
+    """
+
+    node_bytes: int
+    neighbour_bytes: int = 0
+    doubling_bytes: int = 0
+    fixed_bytes: int = 0
+
+    def total(self, num_nodes: int, num_neighbours: int) -> int:
+        """Bytes for a graph."""
+        entry = self.neighbour_bytes + self.doubling_bytes * math.log2(num_nodes / 2**20)
+        entry = max(entry, self.neighbour_bytes / 4)  # few nodes: the input and its first level remain
+        return self.node_bytes * num_nodes + round(entry * num_neighbours) + self.fixed_bytes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A way to cut a graph.
@@ -116,7 +140,7 @@ class Method:
       name: as --method takes it.
       assign: from a request to int32 [num_nodes], the part of each node.
       summary: one line for --help.
-      memory: what it needs beside the topology's files, in words.
+      memory: what it needs beside the topology's files.
       in_memory: it reads the topology in random order or copies it, so that it must fit into memory.
       balances: nodes and in-edges are brought within a tolerance afterwards; else only train nodes are.
     """
@@ -124,7 +148,7 @@ class Method:
     name: str
     assign: Callable[[PartitionRequest], np.ndarray]
     summary: str
-    memory: str
+    memory: AssignMemory
     in_memory: bool
     balances: bool
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fastsample_dist.bench import cli, epoch, namespaces
-from fastsample_dist.bench.network_model import Measured, Network, epoch_s, exchange_s, gradients_s
+from fastsample_dist.bench.network_model import Measured, epoch_s, exchange_s, gradients_s
 from fastsample_dist.testing import mpi_missing_reason
+from partition.network import Network
 from tests.train.task import make_task
 
 ROOT = Path(__file__).resolve().parents[2]

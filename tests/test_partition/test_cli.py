@@ -315,7 +315,7 @@ def test_interrupt_during_assignment_ends_the_process_at_once(graph, tmp_path):
 @pytest.mark.parametrize(
     "argv, message",
     [
-        ([], "one of the arguments --input --inspect --check --repartition is required"),
+        ([], "one of the arguments --input --inspect --check --repartition --plan is required"),
         (["--input", "g", "--num-parts", "2"], "--input needs --output"),
         (["--input", "g", "--output", "p"], "--input needs --num-parts"),
         (["--input", "g", "--output", "p", "--num-parts", "two"], "invalid int value: 'two'"),

@@ -1,4 +1,7 @@
-"""Disk space in advance: the formulas against the files that are there, refusals, and disks that fill up anyway."""
+"""Disk space in advance: what is certainly needed, refusals, and disks that fill up anyway.
+
+How much a partition and the work on it take is compared with the files in test_plan_disk.py.
+"""
 
 import dataclasses
 import re
@@ -9,68 +12,46 @@ import pytest
 
 import partition.disk
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.graph.manifest import MANIFEST_NAME
-from fastsample_dist.graph.storage import PartitionWriter, read_manifest
+from fastsample_dist.graph.inputs.sizes import sizes_of
+from fastsample_dist.graph.storage import read_manifest
 from partition.build import PartitionOptions, partition_graph
 from partition.cli import main
-from partition.disk import DiskSizes, disk_bytes, partition_bytes
-from partition.external.journal import Journal, work_directory
+from partition.disk import least_bytes
+from partition.plan_disk import output_bytes, work_bytes
 from partition.repartition import repartition
 from tests.small_disk import enlarge, small_tmpfs
 from tests.test_partition.inputs import draw_raw, listed_edges, write_input
 
-RAWS = {
-    "all columns": draw_raw(undirected=False, weighted=True),
-    "undirected": draw_raw(undirected=True),
-    "topology alone": RawGraph(name="bare", num_nodes=3, undirected=False, edge_index=np.array([[0, 1], [1, 2]])),
-    "double weights": dataclasses.replace(draw_raw(undirected=False), edge_weight=np.arange(240, dtype=np.float64)),
-}
+DIRECTED, UNDIRECTED = draw_raw(undirected=False, weighted=True), draw_raw(undirected=True)
+
+
+def needs(raw: RawGraph, *, on_disk: bool = False, stored_edges: int | None = None) -> int:
+    return least_bytes(sizes_of(raw), 2, "keep", on_disk=on_disk, stored_edges=stored_edges)
 
 
 def file_bytes(directory: Path) -> int:
-    """Size of all files of a directory but those that only tell about others."""
-    untold = (MANIFEST_NAME, "journal.json", "lock")
-    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file() and file.name not in untold)
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
 
 
-def true_sizes(raw: RawGraph, num_parts: int, feature_dtype: str = "keep") -> DiskSizes:
-    """Sizes with the edges counted one by one."""
-    stored = len(listed_edges(raw))
-    loops = int((raw.edge_index[0] == raw.edge_index[1]).sum())
-    grouped = raw.edge_index.shape[1] * 2 - loops if raw.undirected else stored
-    least = DiskSizes.at_least(raw, num_parts, feature_dtype, stored)
-    assert least.grouped_edges <= grouped
-    return dataclasses.replace(least, grouped_edges=grouped)
+# ---- what is certain
 
 
-# ---- the formulas
+def test_of_a_directed_graph_everything_is_known_at_once():
+    sizes, edges = sizes_of(DIRECTED), DIRECTED.edge_index.shape[1]
+    assert needs(DIRECTED) == needs(DIRECTED, stored_edges=edges) == output_bytes(sizes, 2)
+    assert needs(DIRECTED, on_disk=True) == max(work_bytes(sizes, 2).values())
 
 
-@pytest.mark.parametrize("case", RAWS)
-@pytest.mark.parametrize("feature_dtype", ["keep", "bfloat16"])
-def test_partition_takes_what_is_foretold(tmp_path, case, feature_dtype):
-    options = PartitionOptions(num_parts=2, method="random", feature_dtype=feature_dtype)
-    partition_graph(RAWS[case], options, tmp_path / "parts")
-    assert file_bytes(tmp_path / "parts") == partition_bytes(true_sizes(RAWS[case], 2, feature_dtype))
+def test_of_an_undirected_graph_no_more_is_asked_for_than_it_will_take():
+    assert needs(UNDIRECTED) < needs(UNDIRECTED, stored_edges=len(listed_edges(UNDIRECTED)))
+    loops = dataclasses.replace(UNDIRECTED, edge_index=np.zeros((2, 240), dtype=int))  # one edge is left of them
+    assert needs(loops) == needs(loops, stored_edges=1)
 
 
-@pytest.mark.parametrize("case", RAWS)
-def test_phases_on_disk_take_what_is_foretold(tmp_path, case, monkeypatch):
-    seen, save, finish = {}, Journal.save, PartitionWriter.finish
-
-    def look_after_sorting(self: Journal, step: str, **state: object) -> None:
-        if step == "sort" and state["done"]:
-            seen["topology"] = file_bytes(self.path)
-        save(self, step, **state)
-
-    def look_after_writing(self: PartitionWriter, **fields: object) -> object:
-        seen["write"] = file_bytes(work_directory(self.path))
-        return finish(self, **fields)
-
-    monkeypatch.setattr(Journal, "save", look_after_sorting)
-    monkeypatch.setattr(PartitionWriter, "finish", look_after_writing)
-    partition_graph(RAWS[case], PartitionOptions(num_parts=2, method="random", on_disk=True), tmp_path / "parts")
-    assert seen == disk_bytes(true_sizes(RAWS[case], 2), on_disk=True)
+def test_keys_of_the_listed_edges_are_asked_for_whatever_is_merged_later():
+    num_nodes, listed = UNDIRECTED.num_nodes, 10**6
+    raw = dataclasses.replace(UNDIRECTED, edge_index=np.zeros((2, listed), dtype=int))
+    assert needs(raw, on_disk=True) == 8 * listed + 8 * num_nodes
 
 
 # ---- refusals
@@ -82,21 +63,20 @@ def room(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_one_byte_decides(tmp_path, monkeypatch, on_disk):
-    raw, options = RAWS["all columns"], PartitionOptions(num_parts=2, method="random", on_disk=on_disk)
-    needed = max(disk_bytes(true_sizes(raw, 2), on_disk=on_disk).values())
+    options, needed = PartitionOptions(num_parts=2, method="random", on_disk=on_disk), needs(DIRECTED, on_disk=on_disk)
     room(monkeypatch, needed - 1)
     message = f"parts takes {needed:,} bytes of disk while it is made but {needed - 1:,} are free in {tmp_path}; make"
     with pytest.raises(ValueError, match=re.escape(message)):
-        partition_graph(raw, options, tmp_path / "parts")
+        partition_graph(DIRECTED, options, tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
     room(monkeypatch, needed)
-    partition_graph(raw, options, tmp_path / "parts")
+    partition_graph(DIRECTED, options, tmp_path / "parts")
 
 
 def test_merged_edges_are_not_asked_for(tmp_path, monkeypatch):
     """Undirected, every edge listed ten times: the room for one is enough, and one byte less is not."""
-    raw = dataclasses.replace(RAWS["undirected"], edge_index=np.tile(RAWS["undirected"].edge_index, 10))
-    needed = partition_bytes(true_sizes(raw, 2))
+    raw = dataclasses.replace(UNDIRECTED, edge_index=np.tile(UNDIRECTED.edge_index, 10))
+    needed = needs(raw, stored_edges=len(listed_edges(raw)))
     room(monkeypatch, needed - 1)
     with pytest.raises(ValueError, match=f"takes {needed:,} bytes of disk"):
         partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
@@ -105,12 +85,12 @@ def test_merged_edges_are_not_asked_for(tmp_path, monkeypatch):
 
 
 def test_partition_that_is_overwritten_gives_no_room(tmp_path, monkeypatch):
-    raw, options = RAWS["all columns"], PartitionOptions(num_parts=2, method="random")
-    partition_graph(raw, options, tmp_path / "parts")
+    options = PartitionOptions(num_parts=2, method="random")
+    partition_graph(DIRECTED, options, tmp_path / "parts")
     before = read_manifest(tmp_path / "parts")
-    room(monkeypatch, partition_bytes(true_sizes(raw, 2)) - 1)
+    room(monkeypatch, needs(DIRECTED) - 1)
     with pytest.raises(ValueError, match="bytes of disk while it is made"):
-        partition_graph(raw, options, tmp_path / "parts", overwrite=True)
+        partition_graph(DIRECTED, options, tmp_path / "parts", overwrite=True)
     assert read_manifest(tmp_path / "parts") == before
 
 
@@ -122,7 +102,7 @@ def test_work_that_is_kept_counts_as_room(tmp_path, monkeypatch):
         patch.setattr("partition.writer._write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
         partition_graph(raw, options, tmp_path / "parts")
     kept = partition.disk.used_bytes(tmp_path / "parts")
-    rest = disk_bytes(true_sizes(raw, 2), on_disk=True)["write"] - kept
+    rest = needs(raw, on_disk=True, stored_edges=raw.edge_index.shape[1]) - kept
     assert kept > rest > 100_000
     room(monkeypatch, rest - 1)
     with pytest.raises(ValueError, match=f"takes {rest:,} bytes of disk"):
@@ -133,7 +113,7 @@ def test_work_that_is_kept_counts_as_room(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("num_parts", [1, 6])
 def test_repartition_asks_for_the_new_files_alone(tmp_path, monkeypatch, num_parts):
-    partition_graph(RAWS["all columns"], PartitionOptions(num_parts=3, method="random"), tmp_path / "parts")
+    partition_graph(DIRECTED, PartitionOptions(num_parts=3, method="random"), tmp_path / "parts")
     repartition(tmp_path / "parts", num_parts, tmp_path / "first")
     needed = sum(file_bytes(folder) for folder in (tmp_path / "first").glob("part-*"))
     room(monkeypatch, needed - 1)

@@ -17,8 +17,18 @@ from pathlib import Path
 
 from fastsample_dist.graph.datasets import META_NAME, RawGraph, read_npy_graph
 from fastsample_dist.graph.inputs.scratch import Scratch
+from fastsample_dist.graph.inputs.sizes import GraphSizes
 
-__all__ = ["FORMATS", "InputFormat", "ReadOptions", "Scratch", "detect_format", "read_graph"]
+__all__ = [
+    "FORMATS",
+    "GraphSizes",
+    "InputFormat",
+    "ReadOptions",
+    "Scratch",
+    "detect_format",
+    "input_sizes",
+    "read_graph",
+]
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet")
 
@@ -50,6 +60,7 @@ class InputFormat:
       reader: "module:function" that reads it.
       recognises: whether a path is of this format, by the names of its files only.
       states_direction: the input says itself whether it is undirected, so that the option does not go with it.
+      sizes: "module:function" that tells its sizes (sizes.GraphSizes) without reading the data; None: there is none.
     """
 
     name: str
@@ -57,6 +68,7 @@ class InputFormat:
     reader: str
     recognises: Callable[[Path], bool]
     states_direction: bool = False
+    sizes: str | None = None
 
     def read(self, path: str | Path, options: ReadOptions) -> RawGraph:
         """Read and check a graph.
@@ -64,8 +76,13 @@ class InputFormat:
         Raises:
           ValueError: what is there is not of this format, or not sound. ImportError: a package it needs is missing.
         """
-        module, function = self.reader.split(":")
-        return getattr(importlib.import_module(module), function)(Path(path), options)
+        return _loaded(self.reader)(Path(path), options)
+
+
+def _loaded(place: str) -> Callable:
+    """The function at "module:function"."""
+    module, function = place.split(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _is_text(path: Path) -> bool:
@@ -86,6 +103,7 @@ _FORMATS = (
         name="npy",
         summary="a directory with meta.json and edge_index.npy",
         reader=f"{_HERE}:read_npy",
+        sizes=f"{_HERE}.sizes:npy_sizes",
         recognises=lambda path: (
             (path / "edge_index.npy").is_file() or ((path / META_NAME).is_file() and not _is_text(path))
         ),
@@ -95,12 +113,14 @@ _FORMATS = (
         name="ogb",
         summary="a data set of the Open Graph Benchmark: its directory, or its name such as ogbn-arxiv",
         reader=f"{_HERE}.ogb:read_ogb",
+        sizes=f"{_HERE}.sizes:ogb_sizes",
         recognises=lambda path: path.is_dir() and path.absolute().name.startswith(("ogbn_", "ogbn-")),
     ),
     InputFormat(
         name="edgelist",
         summary="lines 'source destination' (.csv, .tsv, .txt, also .gz) or .parquet, or the directory of one",
         reader=f"{_HERE}.edgelist:read_edgelist",
+        sizes=f"{_HERE}.sizes:edgelist_sizes",
         recognises=_is_text,
     ),
 )
@@ -137,10 +157,32 @@ def read_graph(path: str | Path, format_name: str | None = None, options: ReadOp
     Raises:
       ValueError: no such format or input, or an input that is not sound: one line. ImportError: a package is missing.
     """
+    options = options or ReadOptions()
+    return _format_of(path, format_name, options.undirected).read(path, options)
+
+
+def input_sizes(path: str | Path, format_name: str | None = None, undirected: bool | None = None) -> GraphSizes:
+    """Sizes of an input graph, from headers and file sizes; the data are not read.
+
+    Args:
+      path, format_name, undirected: as of `read_graph` and ReadOptions.
+    Raises:
+      ValueError: as `read_graph`, as far as headers tell; or a format that does not tell its sizes.
+    """
+    chosen = _format_of(path, format_name, undirected)
+    if chosen.sizes is None:
+        raise ValueError(
+            f"{path} is of format {chosen.name}, which does not tell its sizes unread; "
+            "pass --num-nodes and --num-edges instead of --input."
+        )
+    return _loaded(chosen.sizes)(Path(path), undirected)
+
+
+def _format_of(path: str | Path, format_name: str | None, undirected: bool | None) -> InputFormat:
     format_name = detect_format(path) if format_name is None else format_name
     if format_name not in FORMATS:
         raise ValueError(f"format is {format_name!r}; expected one of {', '.join(FORMATS)}.")
-    chosen, options = FORMATS[format_name], options or ReadOptions()
-    if options.undirected is not None and chosen.states_direction:
+    chosen = FORMATS[format_name]
+    if undirected is not None and chosen.states_direction:
         raise ValueError(f"--undirected does not go with --format {chosen.name}; the input states it itself.")
-    return chosen.read(path, options)
+    return chosen

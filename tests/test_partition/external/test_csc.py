@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.inputs.sizes import sizes_of
 from partition.external import csc, memory
 from partition.external.csc import StoredTopology, build_stored, sort_edge_bytes
 from partition.external.journal import Journal
@@ -27,7 +28,9 @@ def small_pieces(monkeypatch):
 
 
 def plan_of(raw: RawGraph) -> MemoryPlan:
-    return MemoryPlan(limit=1 << 34, base=0, num_nodes=raw.num_nodes, sort_edge_bytes=sort_edge_bytes(raw))
+    return MemoryPlan(
+        limit=1 << 34, base=0, num_nodes=raw.num_nodes, sort_edge_bytes=sort_edge_bytes(sizes_of(raw).weight_bytes)
+    )
 
 
 def check_equal(stored: StoredTopology, raw: RawGraph) -> None:

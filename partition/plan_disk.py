@@ -1,0 +1,61 @@
+"""Disk that a partition and the work on it take, from the graph's sizes: files of storage.py and external/csc.py."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fastsample_dist.graph.inputs.sizes import GraphSizes
+from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS
+
+HEADER_BYTES = 128  # of an .npy file
+MANIFEST_FILE_BYTES, MANIFEST_BYTES = 150, 2000  # of manifest.json: per file that it lists, and the rest
+KEY_BYTES, DEGREE_BYTES, PART_BYTES = 8, 8, 4
+
+
+def feature_row_bytes(sizes: GraphSizes, feature_dtype: str = "keep") -> int:
+    """Bytes of a stored feature row; 0 without features.
+
+    Args:
+      sizes: of the graph.
+      feature_dtype: one of `external.rows.FEATURE_CHOICES`.
+    """
+    if not sizes.feature_dim:
+        return 0
+    stored = sizes.feature_dtype if feature_dtype == "keep" else feature_dtype
+    return sizes.feature_dim * np.dtype(BFLOAT16_AS if stored == BFLOAT16 else stored).itemsize
+
+
+def topology_file_bytes(sizes: GraphSizes) -> int:
+    """Bytes of PARTS/topology, at most."""
+    edges = (sizes.node_id_bytes + sizes.weight_bytes) * sizes.num_edges
+    return edges + 8 * (2 * sizes.num_nodes + 1) + HEADER_BYTES * (4 if sizes.weight_bytes else 3)
+
+
+def output_bytes(sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep") -> int:
+    """Bytes of a finished partition, at most."""
+    columns = bool(sizes.feature_dim) + sizes.has_labels + len(sizes.splits)
+    rows = (feature_row_bytes(sizes, feature_dtype) + 8 * sizes.has_labels) * sizes.num_nodes
+    parts = rows + 8 * sum(sizes.splits.values()) + HEADER_BYTES * columns * num_parts
+    manifest = MANIFEST_BYTES + MANIFEST_FILE_BYTES * (4 + columns * num_parts)
+    return topology_file_bytes(sizes) + parts + manifest + num_parts * math.ceil(math.log10(sizes.num_nodes + 1))
+
+
+def work_bytes(sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep") -> dict[str, int]:
+    """Bytes beside the output while the edges are sorted on disk: {phase: bytes at its end, at most}.
+
+    The last phase writes the output itself there, and what was sorted stays until it is complete.
+    """
+    edges, nodes = sizes.num_edges, sizes.num_nodes
+    count = DEGREE_BYTES * nodes
+    group = count + (KEY_BYTES + sizes.weight_bytes) * edges
+    rows = (sizes.node_id_bytes + sizes.weight_bytes) * edges + DEGREE_BYTES * nodes
+    assign = count + rows + PART_BYTES * nodes
+    return {
+        "count": count,
+        "group": group,
+        "sort": group + rows,
+        "assign": assign,
+        "write": assign + output_bytes(sizes, num_parts, feature_dtype),
+    }

@@ -1,0 +1,142 @@
+"""Sizes of inputs, told from headers and samples, against graphs that are known."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastsample_dist.graph.generators import write_npy_graph
+from fastsample_dist.graph.inputs import input_sizes
+from fastsample_dist.graph.inputs.sizes import GraphSizes
+
+EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
+
+
+def read_bytes() -> int:
+    """What this process has read so far, from files and elsewhere."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["rchar"])
+
+
+def test_an_npy_directory_tells_its_sizes(tmp_path):
+    write_npy_graph(
+        tmp_path / "g",
+        (EDGES.astype(np.int32), 5),
+        name="g",
+        features=np.zeros((5, 7), np.float16),
+        labels=np.zeros(5, np.int64),
+        splits={"train": np.array([0, 3])},
+        undirected=True,
+        arrays={"edge_weight": np.ones(4, np.float32)},
+    )
+    assert input_sizes(tmp_path / "g") == GraphSizes(
+        name="g",
+        num_nodes=5,
+        num_listed=4,
+        undirected=True,
+        id_dtype="int32",
+        weight_dtype="float32",
+        feature_dim=7,
+        feature_dtype="float16",
+        splits={"train": 2},
+    )
+
+
+def test_a_graph_of_hundreds_of_gigabytes_is_told_without_reading_it(tmp_path):
+    """The files are holes; mapping them to read them would take hours."""
+    nodes, edges, dim = 10**8, 10**10, 256
+    for name, dtype, shape in (("edge_index", "<i8", (2, edges)), ("features", "<f4", (nodes, dim))):
+        with (tmp_path / f"{name}.npy").open("wb") as file:
+            header = {"descr": dtype, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            file.truncate(file.tell() + int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize)
+    (tmp_path / "meta.json").write_text(json.dumps({"name": "huge", "num_nodes": nodes, "undirected": False}))
+    before = read_bytes()
+    sizes = input_sizes(tmp_path)
+    assert read_bytes() - before < 100_000
+    assert (sizes.num_nodes, sizes.num_edges, sizes.feature_dim) == (nodes, edges, dim)
+
+
+def test_a_truncated_column_is_refused(tmp_path):
+    write_npy_graph(tmp_path / "g", (EDGES, 5), name="g", features=np.zeros((5, 7), np.float32))
+    file = tmp_path / "g" / "features.npy"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"features.npy has 267 bytes; expected 268: it is truncated"):
+        input_sizes(tmp_path / "g")
+
+
+def test_a_file_that_is_no_array_is_refused(tmp_path):
+    write_npy_graph(tmp_path / "g", (EDGES, 5), name="g")
+    (tmp_path / "g" / "labels.npy").write_bytes(b"not an array at all")
+    with pytest.raises(ValueError, match="labels.npy is not a readable .npy file"):
+        input_sizes(tmp_path / "g")
+
+
+def write_text(path: Path, num_edges: int, separator: str = " ") -> np.ndarray:
+    edges = np.random.default_rng(0).integers(0, 100_000, (num_edges, 2))
+    text = "# source destination\n" + "".join(f"{src}{separator}{dst}\n" for src, dst in edges.tolist())
+    (gzip.open if path.suffix == ".gz" else open)(path, "wt").write(text)
+    return edges
+
+
+@pytest.mark.parametrize("name", ["edges.txt", "edges.csv", "edges.tsv.gz"])
+@pytest.mark.parametrize("num_edges", [3, 400_000])
+def test_an_edge_list_is_estimated_from_a_sample(tmp_path, name, num_edges):
+    edges = write_text(tmp_path / name, num_edges, "," if ".csv" in name else " ")
+    sizes = input_sizes(tmp_path / name, undirected=True)
+    assert sizes.num_listed == pytest.approx(num_edges, rel=0.05 if num_edges > 3 else 0.4)
+    assert sizes.num_nodes >= edges.max() * 0.99
+    assert sizes.undirected and "of its lines" in sizes.estimated
+
+
+def test_meta_beside_an_edge_list_states_the_nodes(tmp_path):
+    write_text(tmp_path / "edges.txt", 100)
+    (tmp_path / "meta.json").write_text(json.dumps({"name": "g", "num_nodes": 123456, "undirected": True}))
+    sizes = input_sizes(tmp_path, "edgelist")
+    assert (sizes.num_nodes, sizes.undirected, sizes.name) == (123456, True, "g")
+
+
+def test_text_without_edges_is_refused(tmp_path):
+    (tmp_path / "edges.txt").write_text("# nothing\n")
+    with pytest.raises(ValueError, match="no line 'source destination' in what was sampled; pass --num-nodes"):
+        input_sizes(tmp_path / "edges.txt")
+
+
+def ogb_directory(tmp_path: Path, name: str) -> Path:
+    raw = tmp_path / name / "raw"
+    raw.mkdir(parents=True)
+    return raw
+
+
+@pytest.mark.parametrize(("name", "directions"), [("ogbn_arxiv", 1), ("ogbn_products", 2)])
+def test_a_raw_ogb_directory_tells_its_counts(tmp_path, name, directions):
+    raw = ogb_directory(tmp_path, name)
+    for file, text in (("num-node-list", "50\n"), ("num-edge-list", "80\n"), ("node-feat", "0.5,1,2\n" * 50)):
+        with gzip.open(raw / f"{file}.csv.gz", "wt") as lines:
+            lines.write(text)
+    sizes = input_sizes(tmp_path / name)
+    assert (sizes.num_nodes, sizes.num_edges, sizes.feature_dim) == (50, 80 * directions, 3)
+
+
+def test_the_binary_ogb_layout_tells_its_headers(tmp_path):
+    raw = ogb_directory(tmp_path, "ogbn_papers100M")
+    np.savez(raw / "data.npz", edge_index=EDGES, node_feat=np.zeros((4, 9), np.float32), num_nodes_list=np.array([4]))
+    sizes = input_sizes(tmp_path / "ogbn_papers100M")
+    assert (sizes.num_nodes, sizes.num_edges, sizes.feature_dim, sizes.feature_dtype) == (4, 4, 9, "float32")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_nodes": 0}, "num_nodes is 0; expected at least 1"),
+        ({"num_listed": -3}, "num_edges is -3; expected at least 0"),
+        ({"feature_dim": -1}, "feature_dim is -1; expected at least 0"),
+        ({"splits": {"train": 0}}, "the number of train nodes is 0; expected at least 1"),
+        ({"splits": {"train": 11}}, "is 11 but the graph has 10 nodes"),
+    ],
+)
+def test_sizes_that_no_graph_has_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        GraphSizes(**{"name": "g", "num_nodes": 10, "num_listed": 20, **given})
