@@ -14,6 +14,7 @@ import numpy as np
 from fastsample_dist.graph.csc import CSCGraph
 
 CHUNK_EDGES = 1 << 22  # 32 MB of int64 at a time
+SAMPLED_EDGES = 1 << 12  # a share is found to within 2.5 % of all edges (3 standard errors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,27 @@ def symmetrise(graph: CSCGraph, *, undirected: bool) -> Adjacency:
     weights = weights[:filled]
     uniform = filled == 0 or int(weights.min()) == int(weights.max())
     return Adjacency(np.cumsum(counts), neighbours[:filled], None if uniform else weights)
+
+
+def estimate_neighbours(graph: CSCGraph, *, undirected: bool) -> int:
+    """How many entries `symmetrise` gives, about: the share of edges whose reverse is stored too is sampled.
+
+    Args:
+      graph, undirected: as of `symmetrise`; rows ascend.
+    Returns:
+      num_edges .. 2 * num_edges. Deterministic: yes. Cost: SAMPLED_EDGES searches in a row.
+    """
+    indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
+    if undirected or not len(indices):
+        return len(indices)
+    positions = np.random.default_rng(0).integers(0, len(indices), SAMPLED_EDGES)
+    owners = np.searchsorted(indptr, positions, side="right") - 1
+    both = 0
+    for source, owner in zip(indices[positions].tolist(), owners.tolist(), strict=True):
+        row = indices[indptr[source] : indptr[source + 1]]
+        place = int(np.searchsorted(row, owner))
+        both += place < len(row) and int(row[place]) == owner
+    return round(len(indices) * (2 - both / SAMPLED_EDGES))
 
 
 def _without_loops(rows: Adjacency) -> Adjacency:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.storage import PartitionWriter, check_output
+from partition.adjacency import estimate_neighbours
 from partition.balance import balance_parts
 from partition.disk import check_space, least_bytes, used_bytes
 from partition.external.csc import StoredTopology, build_stored, sort_bytes, sort_edge_bytes
@@ -139,7 +140,7 @@ def partition_graph(
         )
     sizes = sizes_of(raw)
     plan = memory_plan(options.memory_limit, resident_bytes(), sizes, options.method)
-    _check_graph_memory(sizes, options.method, plan, sizes.num_listed)
+    _check_listed(sizes, options.method, plan)
     cut = _cut_on_disk if options.on_disk or sorted_on_disk(sizes, plan) else _cut_in_memory
     manifest = cut(raw, options, plan, output, overwrite, progress)
     with progress.step("measure"):
@@ -170,11 +171,11 @@ def sorted_on_disk(sizes: GraphSizes, plan: MemoryPlan) -> bool:
     return sizes.num_listed > SMALL_EDGES or in_memory > plan.limit
 
 
-def method_needs(sizes: GraphSizes, method: str, plan: MemoryPlan, num_edges: int) -> int:
-    """Bytes that a method needs which holds so many edges in memory; 0 for the others."""
+def method_needs(sizes: GraphSizes, method: str, plan: MemoryPlan, num_edges: int, neighbours: int) -> int:
+    """Bytes that a method needs which holds so many edges and neighbours in memory; 0 for the others."""
     if not METHODS[method].in_memory:
         return 0
-    return needed_bytes(plan.base, whole_graph_bytes(sizes, method, num_edges))
+    return needed_bytes(plan.base, whole_graph_bytes(sizes, method, num_edges, neighbours))
 
 
 def _file_state(path: str | Path | None) -> list[str | int] | None:
@@ -185,9 +186,22 @@ def _file_state(path: str | Path | None) -> list[str | int] | None:
     return [str(Path(path).absolute()), status.st_size, status.st_mtime_ns]
 
 
-def _check_graph_memory(sizes: GraphSizes, method: str, plan: MemoryPlan, num_edges: int) -> None:
-    """Refuse a method that holds the whole graph where so many edges would not fit."""
-    needed = method_needs(sizes, method, plan, num_edges)
+def _check_listed(sizes: GraphSizes, method: str, plan: MemoryPlan) -> None:
+    """Refuse a method that holds the whole graph where it would not fit even if every listed edge were there twice."""
+    _refuse_above(plan, method, sizes, sizes.num_listed, sizes.num_listed)
+
+
+def _check_stored(raw: RawGraph, method: str, plan: MemoryPlan, topology: CSCGraph | StoredTopology) -> None:
+    """The same once the edges are sorted, when it is known which of them are listed in both directions."""
+    if not METHODS[method].in_memory:
+        return
+    with _as_graph(topology) as graph:
+        neighbours = estimate_neighbours(graph, undirected=raw.undirected)
+    _refuse_above(plan, method, sizes_of(raw), topology.num_edges, neighbours)
+
+
+def _refuse_above(plan: MemoryPlan, method: str, sizes: GraphSizes, num_edges: int, neighbours: int) -> None:
+    needed = method_needs(sizes, method, plan, num_edges, neighbours)
     if needed > plan.limit:
         others = ", ".join(name for name, other in METHODS.items() if not other.in_memory)
         told = format_size(needed + BASE_SPREAD_BYTES)
@@ -213,6 +227,10 @@ def _check_disk(
     check_space(output, needed, used=used_bytes(output) if on_disk else 0)
 
 
+def _as_graph(topology: CSCGraph | StoredTopology) -> AbstractContextManager[CSCGraph]:
+    return topology.mapped() if isinstance(topology, StoredTopology) else nullcontext(topology)
+
+
 def _cut_in_memory(
     raw: RawGraph,
     options: PartitionOptions,
@@ -224,7 +242,7 @@ def _cut_in_memory(
     _check_disk(raw, options, output)
     with progress.step("topology"):
         topology = raw.to_csc()
-        _check_graph_memory(sizes_of(raw), options.method, plan, topology.num_edges)
+        _check_stored(raw, options.method, plan, topology)
         _check_disk(raw, options, output, topology)
     parts, moved = _assign(raw, topology, options, progress)
     with progress.step("write"), PartitionWriter(output, overwrite=overwrite) as writer:
@@ -251,7 +269,7 @@ def _cut_on_disk(
         with progress.step("topology"):
             progress.bytes_total(sort_bytes(raw))
             topology = build_stored(raw, journal, plan, progress.bytes_done)
-            _check_graph_memory(sizes_of(raw), options.method, plan, topology.num_edges)
+            _check_stored(raw, options.method, plan, topology)
             _check_disk(raw, options, output, topology, on_disk=True)
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
         if not state:
@@ -303,8 +321,7 @@ def _assign(
 ) -> tuple[np.ndarray, int]:
     """Part of each node, and how many train nodes were moved to balance them."""
     method = METHODS[options.method]
-    stored = isinstance(topology, StoredTopology)
-    with topology.mapped() if stored else nullcontext(topology) as graph:
+    with _as_graph(topology) as graph:
         request = PartitionRequest(
             graph=graph,
             undirected=raw.undirected,

@@ -22,7 +22,7 @@ from partition.external.rows import FEATURE_CHOICES
 from partition.methods import METHODS
 from partition.network import Network
 from partition.plan_disk import feature_row_bytes, output_bytes, work_bytes
-from partition.plan_memory import in_memory_peak, on_disk_peak
+from partition.plan_memory import in_memory_peak, num_neighbours, on_disk_peak
 from partition.plan_training import (
     DEFAULT_CLASSES,
     DEFAULT_HIDDEN,
@@ -178,11 +178,15 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
 
 def _obstacle(sizes: GraphSizes, method: str, plan: MemoryPlan) -> str | None:
     """Why the command would refuse a method, as far as sizes tell; None: it would not."""
-    needed = method_needs(sizes, method, plan, sizes.num_edges)
-    if needed > plan.limit:
-        return f"holds the whole graph: {format_size(needed)} with a margin, limit {format_size(plan.limit)}"
+    least = method_needs(sizes, method, plan, sizes.num_listed, sizes.num_listed)
+    most = method_needs(sizes, method, plan, sizes.num_edges, num_neighbours(sizes))
+    limit = format_size(plan.limit)
+    if least > plan.limit:
+        return f"refused: holds the whole graph, {format_size(least)} or more with a margin; the limit is {limit}"
+    if most > plan.limit:
+        return f"refused if few edges are listed twice: up to {format_size(most)} with a margin; the limit is {limit}"
     if plan.limit < plan.least():
-        return f"limit {format_size(plan.limit)} is below the least, {format_size(plan.least())}"
+        return f"refused: the limit is {limit}, the least is {format_size(plan.least())}"
     return None
 
 

@@ -115,10 +115,18 @@ def num_neighbours(sizes: GraphSizes) -> int:
     return sizes.num_edges if sizes.undirected else 2 * sizes.num_edges
 
 
-def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int) -> int:
-    """What a method that holds the whole graph needs at least, above the process's own, for so many stored edges."""
+def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours: int) -> int:
+    """What a method that holds the whole graph needs above the process's own, sorted on disk: the least there is.
+
+    Args:
+      sizes: of the graph.
+      method: its name.
+      num_edges: stored edges.
+      neighbours: entries of the adjacency.
+    """
     held = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges + 8 * sizes.num_nodes
-    return held + METHODS[method].memory.total(sizes.num_nodes, num_edges)
+    copied = 0 if sizes.undirected else (sizes.node_id_bytes + 4) * neighbours
+    return held + copied + METHODS[method].memory.total(sizes.num_nodes, neighbours)
 
 
 def needed_bytes(base: int, extra_bytes: int) -> int:

@@ -127,7 +127,7 @@ def _partitioning_lines(plan: Mapping[str, Any], show: Any) -> Iterator[str]:
     for name, method in made["methods"].items():
         ways = method["in_memory"], method["on_disk"]
         columns = "  ".join(f"{show(way['peak_bytes']):>14}  {way['step']:<8}" for way in ways)
-        yield f"  {name:<8}{columns}{'  REFUSED: ' + method['obstacle'] if method['obstacle'] else ''}".rstrip()
+        yield f"  {name:<8}{columns}{'  ' + method['obstacle'] if method['obstacle'] else ''}".rstrip()
     where = "on disk" if made["chosen"] == "on_disk" else "in memory"
     yield f"  edges would be sorted {where}"
     if not plan["graph"]["undirected"]:

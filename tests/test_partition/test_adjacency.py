@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastsample_dist.graph.datasets import RawGraph
 from partition import adjacency
-from partition.adjacency import edge_chunks, row_positions, rows_of, symmetrise
+from partition.adjacency import edge_chunks, estimate_neighbours, row_positions, rows_of, symmetrise
 from tests.test_partition.inputs import listed_edges
 
 EDGES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30)
@@ -75,3 +75,21 @@ def test_edge_chunks_are_small(monkeypatch):
     monkeypatch.setattr(adjacency, "CHUNK_EDGES", 5)
     degrees = np.random.default_rng(0).integers(0, 4, 200)
     assert max(degrees[lo:hi].sum() for lo, hi in edge_chunks(degrees)) <= 5 + degrees.max()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_neighbours_are_estimated_by_the_share_of_edges_listed_both_ways(share):
+    """Ring edges in one direction; of some of them the reverse is listed too."""
+    nodes = np.arange(5000)
+    edges = np.stack([nodes, (nodes + 1) % len(nodes)])
+    reversed_too = edges[::-1, np.random.default_rng(1).random(len(nodes)) < share]
+    edge_index = np.concatenate([edges, reversed_too], axis=1)
+    raw = RawGraph(name="ring", num_nodes=len(nodes), undirected=False, edge_index=edge_index)
+    graph = raw.to_csc()
+    exact = len(symmetrise(graph, undirected=False).indices)
+    assert estimate_neighbours(graph, undirected=False) == pytest.approx(exact, rel=0.03 if share == 0.3 else 1e-9)
+    assert estimate_neighbours(graph, undirected=True) == graph.num_edges
+
+
+def test_a_graph_without_edges_has_no_neighbours():
+    assert estimate_neighbours(raw_graph([], False).to_csc(), undirected=False) == 0

@@ -14,9 +14,10 @@ import torch
 
 import partition.writer
 from fastsample_dist.graph.datasets import RawGraph, read_npy_graph
+from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.graph.storage import load_part, read_manifest
 from partition import cli_report, disk
-from partition.build import PartitionOptions, partition_graph
+from partition.build import PartitionOptions, memory_plan, method_needs, partition_graph
 from partition.cli import main
 from partition.external import memory
 from partition.external.journal import Journal, work_directory
@@ -279,6 +280,27 @@ def test_method_that_holds_the_graph_is_refused_where_it_does_not_fit(tmp_path):
     options = PartitionOptions(num_parts=2, method="metis", memory_limit=1_000_000)
     with pytest.raises(ValueError, match="method metis holds the whole graph in memory, about .* another --method"):
         partition_graph(raw, options, tmp_path / "parts")
+
+
+@pytest.mark.parametrize("listed_twice", [True, False])
+def test_what_a_method_holds_depends_on_edges_listed_both_ways(tmp_path, listed_twice, monkeypatch):
+    """The limit lies between what edges with their reverses take and what as many without any take."""
+    monkeypatch.setattr("partition.build.resident_bytes", lambda: 0)
+    nodes = np.arange(20_000)
+    edges = np.stack([nodes, (nodes + 1) % len(nodes)])
+    second = edges[::-1] if listed_twice else np.stack([nodes, (nodes + 7) % len(nodes)])
+    edge_index = np.concatenate([edges, second], axis=1)
+    raw = RawGraph(name="ring", num_nodes=len(nodes), undirected=False, edge_index=edge_index)
+    sizes = sizes_of(raw)
+    plan = memory_plan(1, 0, sizes, "metis")
+    limits = [method_needs(sizes, "metis", plan, sizes.num_edges, count) for count in (40_000, 80_000)]
+    monkeypatch.setattr("partition.build.sorted_on_disk", lambda *_: False)
+    options = PartitionOptions(num_parts=2, method="metis", memory_limit=sum(limits) // 2)
+    if listed_twice:
+        partition_graph(raw, options, tmp_path / "parts")
+    else:
+        with pytest.raises(ValueError, match="method metis holds the whole graph"):
+            partition_graph(raw, options, tmp_path / "parts")
 
 
 @pytest.mark.parametrize("text", ["", "GB", "2 potatoes", "-1GB", "0x10"])

@@ -39,9 +39,11 @@ def test_every_method_has_a_peak_either_way(plan):
 def test_a_method_that_does_not_fit_is_marked_with_the_reason(plan):
     printed, report = plan(*SIZES, "--memory-limit", "700MB")
     methods = report["partitioning"]["methods"]
-    assert "holds the whole graph" in methods["metis"]["obstacle"] and "limit 700MB" in methods["metis"]["obstacle"]
+    assert (
+        "holds the whole graph" in methods["metis"]["obstacle"] and "the limit is 700MB" in methods["metis"]["obstacle"]
+    )
     assert methods["ldg"]["obstacle"] is None
-    assert printed.count("REFUSED") == sum(method["obstacle"] is not None for method in methods.values()) == 2
+    assert printed.count("  refused") == sum(method["obstacle"] is not None for method in methods.values()) == 2
     assert report["partitioning"]["chosen"] == "on_disk"
 
 
