@@ -51,6 +51,7 @@ HOMES = {
     "kaminpar": "partition/methods/kaminpar.py",
     "mpi4py": "fastsample_dist/comm/mpi.py",
     "ogb": "fastsample_dist/graph/inputs/ogb.py",
+    "yaml": "fastsample_dist/graph/inputs/graphbolt.py",
 }
 ON_LOAD = {"torch", "numpy"}  # what the library's modules may import when they are loaded
 OPTIONAL = [*HOMES, "psutil", "rich"]
