@@ -171,7 +171,7 @@ def read_saved(path: Path, options: ReadOptions) -> RawGraph:
     try:
         graphs, _ = dgl.load_graphs(str(path))
     except (dgl.DGLError, RuntimeError, ValueError, EOFError) as error:
-        reason = str(error).strip().split("\n")[-1].rstrip(".")
+        reason = str(error).strip().split("\n")[0].rstrip(".")
         raise ValueError(f"{path} is not readable by dgl.load_graphs ({reason}); save it again.") from error
     if len(graphs) != 1:
         raise ValueError(f"{path} holds {len(graphs)} graphs; expected one; save that one alone.")

@@ -83,13 +83,13 @@ class _ChunkedGraph:
             totals = self._meta.get(f"num_{kind}s_per_chunk")
         whole = isinstance(totals, list) and isinstance(names, list) and len(totals) == len(names)
         if whole:
-            totals = [sum(item) if isinstance(item, list) else item for item in totals]
-        if not whole or not all(isinstance(total, int) for total in totals):
+            totals = [item if isinstance(item, list) else [item] for item in totals]
+        if not whole or not all(isinstance(count, int) for item in totals for count in item):
             raise ValueError(
                 f"{self._file}: num_{kind}s_per_type is {str(totals)[:60]}; expected a number for each of "
                 f"{kind}_type, {names}."
             )
-        return dict(zip(names, totals, strict=True))
+        return dict(zip(names, map(sum, totals), strict=True))
 
     def _nodes(self, name: str, count: int) -> NodeType:
         data = self._meta.get("node_data", {}).get(name, {})

@@ -157,7 +157,7 @@ def flattened(graph: TypedGraph, scratch: Scratch | None) -> tuple[dict[str, Any
         columns["node_type"] = np.repeat(np.arange(len(graph.nodes), dtype=small), np.diff(offsets))
     if len(graph.edges) > 1:
         logger.info("%s: %d edge types are joined; partitions do not store edge types", graph.name, len(graph.edges))
-    edge_index = _joined_edges(graph, offsets, scratch)
+    edge_index = joined_edges(graph, offsets, scratch)
     return meta, edge_index, {key: value for key, value in columns.items() if value is not None}
 
 
@@ -315,7 +315,12 @@ def _joined_weights(graph: TypedGraph, scratch: Scratch | None) -> np.ndarray | 
     return _join([[(0, part) for part in parts]], np.result_type(*parts), scratch, ("edge_weight.npy", graph.sources))
 
 
-def _joined_edges(graph: TypedGraph, offsets: np.ndarray, scratch: Scratch | None) -> np.ndarray:
+def joined_edges(graph: TypedGraph, offsets: np.ndarray, scratch: Scratch | None) -> np.ndarray:
+    """All edges in one id space, int32 or int64 [2, num_edges]; `offsets` are the types' first ids.
+
+    Raises:
+      ValueError: a piece that is no list of edges, or an id outside its type.
+    """
     if _is_single(graph):
         return graph.edges[0].pieces[0][1]
     start = dict(zip((nodes.name for nodes in graph.nodes), offsets.tolist(), strict=False))

@@ -94,6 +94,7 @@ _NUMPY = (
 )
 _BASICS = (  # torch 2.4 does not know all of these by itself
     _named(_encode, "_codecs.encode"),
+    _named(lambda: b"", "builtins.bytes"),
     _named(lambda *args: list(*args), "builtins.set"),
     _named(lambda *args: {}, "collections.defaultdict"),
 )

@@ -225,10 +225,9 @@ def _mapping_of(saved: Any, file: Path) -> Mapping[Any, Any]:
     kind = None
     if isinstance(saved, tuple) and 2 <= len(saved) <= 4:
         slices, kind = saved[1], saved[2] if len(saved) > 2 else None
-        if slices:
-            counts = {len(value) - 1 for value in slices.values() if isinstance(value, Tensor)}
-            if counts - {1}:
-                raise ValueError(f"{file} holds {max(counts)} graphs; expected one; save that one by torch.save.")
+        count = _count_graphs(slices)
+        if count > 1:
+            raise ValueError(f"{file} holds {count} graphs; expected one; save that one by torch.save.")
         saved = saved[0]
     if isinstance(saved, Record):
         if isinstance(saved, _HETERO):
@@ -240,6 +239,13 @@ def _mapping_of(saved: Any, file: Path) -> Mapping[Any, Any]:
     raise ValueError(
         f"{file} holds a {type(saved).__name__}; expected a saved Data, HeteroData or data set of one graph."
     )
+
+
+def _count_graphs(slices: Any) -> int:
+    """How many graphs a data set's slices cut its attributes into; by attribute, or by type and attribute."""
+    if isinstance(slices, Mapping):
+        return max((_count_graphs(value) for value in slices.values()), default=1)
+    return len(slices) - 1 if isinstance(slices, Tensor) else 1
 
 
 def _stores(saved: Record, name: str) -> dict[Any, Any]:
