@@ -111,8 +111,7 @@ class _OnDiskDataset:
         """Whether the seeds of the task are single ids; those of links and edges are pairs."""
         for key in _SETS.values():
             for group in task.get(key) or []:
-                seeds, _ = self._seeds_and_labels(group)
-                return seeds.ndim == 1
+                return self._array(self._seeds_and_labels(group)[0]).ndim == 1
         return False
 
     def _node_type(self, item: dict[str, Any], task: dict[str, Any] | None) -> NodeType:
@@ -152,32 +151,30 @@ class _OnDiskDataset:
             for group in (task or {}).get(key) or []:
                 if _type_of(group) != name:
                     continue
-                where = str(self._place(group["data"][0]))
-                seeds, values = self._seeds_and_labels(group)
+                seed_file, label_file = self._seeds_and_labels(group)
+                where, seeds = str(self._place(seed_file)), self._array(seed_file)
                 if seeds.size and not (seeds.min() >= 0 and seeds.max() < count):
                     wrong = int(np.argmax((seeds < 0) | (seeds >= count)))
                     raise ValueError(
                         f"{where}: entry {wrong} is {seeds[wrong]}; expected node ids 0 to {count - 1}; correct it."
                     )
                 splits[split], places[split] = seeds, where
-                if values is None:
+                if label_file is None:
                     continue
+                values = class_labels(str(self._place(label_file)), self._array(label_file))
                 if len(values) != len(seeds):
                     raise ValueError(f"{where} has {len(seeds)} seeds but {len(values)} labels; expected one for each.")
                 labels = np.full(count, -1, dtype=np.int64) if labels is None else labels
                 labels[seeds] = values
         return labels, splits, places
 
-    def _seeds_and_labels(self, group: dict[str, Any]) -> tuple[np.ndarray, np.ndarray | None]:
-        """Arrays of one set: by name, or in older files by position."""
+    def _seeds_and_labels(self, group: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Entries of one set: by name, or in older files by position."""
         data = self._entries(group, "data", "path")
         named = {item.get("name"): item for item in data}
         seed, label = first_of(named, _SEED_NAMES), first_of(named, _LABEL_NAMES)
-        seeds = named[seed] if seed else data[0]
-        labels = named[label] if label else (data[1] if len(data) > 1 and None in named else None)
-        if labels is None:
-            return self._array(seeds), None
-        return self._array(seeds), class_labels(str(self._place(labels)), self._array(labels))
+        by_position = data[1] if len(data) > 1 and None in named else None
+        return named[seed] if seed else data[0], named[label] if label else by_position
 
     def _edge_type(self, item: dict[str, Any]) -> EdgeType:
         name, file = _type_of(item), self._place(item)
@@ -215,7 +212,7 @@ class _OnDiskDataset:
             loaded = load_saved(file)
             if not isinstance(loaded, torch.Tensor):
                 raise ValueError(f"{file} holds a {type(loaded).__name__}; expected a tensor; save it again.")
-            return as_array(loaded, file)
+            return as_array(loaded, file, self._options.scratch)
         raise ValueError(f"{self._file}: {file.name} has format {kind!r}; expected numpy or torch, or csv for edges.")
 
     def _place(self, item: dict[str, Any]) -> Path:

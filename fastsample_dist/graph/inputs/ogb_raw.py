@@ -134,8 +134,9 @@ class _RawSet:
     def _binary(self) -> tuple[list[NodeType], list[EdgeType]]:
         archive = Archive(self._raw / "data.npz", self._options)
         label_archive = Archive(self._raw / "node-label.npz", self._options)
-        packed = sum(archive.packed_bytes(name) for name in ("edge_index", "node_feat"))
-        self._options.on_total(packed + label_archive.packed_bytes("node_label"))
+        packed = [archive.packed_bytes(name) for name in ("edge_index", "node_feat")]
+        if total := sum(packed) + label_archive.packed_bytes("node_label"):
+            self._options.on_total(total)
         counts = {name: archive.open(f"num_{name}_list").reshape(-1) for name in ("nodes", "edges")}
         for name, values in counts.items():
             if values.shape != (1,):

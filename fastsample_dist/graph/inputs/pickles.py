@@ -19,6 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.graph.inputs.scratch import Scratch
+from fastsample_dist.graph.npy_files import NpyWriter, open_npy, row_chunks
+
 _lock = threading.Lock()  # torch keeps one list of allowed names per process
 
 
@@ -124,18 +127,30 @@ def load_saved(file: Path, stand_ins: Sequence[type[Record]] = ()) -> Any:
         raise ValueError(f"{file} is not a readable file of torch.save ({reason}); save it again.") from error
 
 
-def as_array(tensor: Tensor, file: Path | None = None) -> np.ndarray:
+def as_array(
+    tensor: Tensor, file: Path | None = None, scratch: Scratch | None = None, name: str = "tensor"
+) -> np.ndarray:
     """A tensor as NumPy's array.
 
     Args:
       tensor: dense; bfloat16, which NumPy does not have, becomes float32.
       file: the file that the tensor was mapped from; its array is then mapped too, so that pages can be let go.
+      scratch: gets the rows of a bfloat16 matrix from a file as float32; None: they are made in memory.
+      name: of the tensor in the file.
     Raises:
       ValueError: a sparse tensor.
     """
     if tensor.layout != torch.strided:
         raise ValueError(f"a tensor of layout {tensor.layout}; expected a dense one")
     tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16 and file is not None and scratch is not None and tensor.ndim == 2 and len(tensor):
+
+        def widen(path: Path) -> None:
+            with NpyWriter(path, np.dtype(np.float32), tuple(tensor.shape)) as out:
+                for lo, hi in row_chunks(len(tensor), tensor.shape[1] * 4):
+                    out.append(tensor[lo:hi].float().numpy())
+
+        return open_npy(scratch.made(f"{file.name}.{name}.float32.npy", [file], widen))
     if tensor.dtype == torch.bfloat16:
         return tensor.float().numpy()
     array = tensor.numpy()

@@ -91,7 +91,8 @@ def from_mapping(
     """
     where = name if file is None else str(file)
     typed = any(isinstance(key, tuple) for key in mapping)
-    view = _View(file, where)
+    scratch = None if file is None or options is None else options.scratch
+    view = _View(file, where, scratch)
     if typed:
         node_stores = {
             key: value
@@ -115,15 +116,14 @@ def from_mapping(
         sources=[] if file is None else [file],
         where=where,
     )
-    scratch: Scratch | None = None if file is None or options is None else options.scratch
     return flatten(graph, scratch)
 
 
 class _View:
     """Attributes of one saved or given object as arrays."""
 
-    def __init__(self, file: Path | None, where: str) -> None:
-        self._file, self._where = file, where
+    def __init__(self, file: Path | None, where: str, scratch: Scratch | None) -> None:
+        self._file, self._where, self._scratch = file, where, scratch
 
     def node_type(self, key: str, store: Mapping[str, Any], edges: list[EdgeType]) -> NodeType:
         """Nodes of a store; `edges` tell the number of nodes where nothing else does."""
@@ -192,7 +192,7 @@ class _View:
                 *(self._where, prefix, name),
             )
         try:
-            return as_array(value, self._file)
+            return as_array(value, self._file, self._scratch, f"{prefix}{name}")
         except ValueError as error:
             raise ValueError(f"{self._where}: {prefix}{name} is {error}; convert it.") from error
 

@@ -92,8 +92,9 @@ def read_table(
 
 
 def announce(files: Sequence[Path], options: ReadOptions) -> None:
-    """Tell how many bytes of text are going to be read."""
-    options.on_total(sum(file.stat().st_size for file in files if file.is_file()))
+    """Tell how many bytes of text are going to be read, if there are any."""
+    if total := sum(file.stat().st_size for file in files if file.is_file()):
+        options.on_total(total)
 
 
 def read_lines(file: Path, delimiter: str = ",") -> list[list[str]]:

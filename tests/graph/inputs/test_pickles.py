@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastsample_dist.graph.inputs import ReadOptions
+from fastsample_dist.graph.inputs import ReadOptions, Scratch
 from fastsample_dist.graph.inputs.pickles import as_array, load_saved, stand_in
 from fastsample_dist.graph.inputs.pyg_saved import read_pyg
 from tests.graph.inputs.layouts import PygPickles
@@ -140,6 +140,15 @@ def test_old_files_are_read_too(tmp_path):
 def test_bfloat16_becomes_float32():
     array = as_array(torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
     assert array.dtype == np.float32 and array.tolist() == [1.5, -2.0]
+
+
+def test_a_bfloat16_matrix_of_a_file_goes_through_the_scratch_directory(tmp_path):
+    rows = torch.arange(24).reshape(6, 4).bfloat16()
+    torch.save(rows, tmp_path / "t.pt")
+    with Scratch(tmp_path / "scratch") as scratch:
+        array = as_array(load_saved(tmp_path / "t.pt"), tmp_path / "t.pt", scratch, "x")
+        assert isinstance(array, np.memmap) and array.dtype == np.float32
+        assert array.tolist() == rows.float().tolist()
 
 
 def test_loads_of_several_threads_do_not_disturb_each_other(tmp_path):
