@@ -22,6 +22,11 @@ from torch import Tensor
 from fastsample_dist.graph.inputs.scratch import Scratch
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy, row_chunks
 
+# What torch.load raises for files that are not sound, or that ask for more than they may.
+_FAILURES = (
+    *(pickle.UnpicklingError, RuntimeError, ValueError, EOFError),
+    *(KeyError, TypeError, AttributeError, IndexError, AssertionError),
+)
 _lock = threading.Lock()  # torch keeps one list of allowed names per process
 
 
@@ -120,11 +125,8 @@ def load_saved(file: Path, stand_ins: Sequence[type[Record]] = ()) -> Any:
         with _allowed([*_NUMPY, *_BASICS, *stand_ins]):
             loaded = torch.load(str(file), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
         return _with_arrays(loaded)
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"{file} {_refusal(str(error))}") from error
-    except (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError) as error:
-        reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
-        raise ValueError(f"{file} is not a readable file of torch.save ({reason}); save it again.") from error
+    except _FAILURES as error:
+        raise ValueError(f"{file} {_refusal(error)}") from error
 
 
 def as_array(
@@ -185,8 +187,9 @@ def _with_arrays(value: Any) -> Any:
     return value
 
 
-def _refusal(message: str) -> str:
-    """What the file asked for, out of torch's message."""
+def _refusal(error: Exception) -> str:
+    """What is wrong with a file, out of torch's message; where it asked for something by name, that name."""
+    message = str(error)
     for mark in ("unsupported GLOBAL ", "GLOBAL "):
         if mark in message:
             name = message.split(mark, 1)[1].split()[0]
@@ -195,7 +198,7 @@ def _refusal(message: str) -> str:
                 "save it again without that."
             )
     reason = message.split("\n")[0].split(". ")[0].rstrip(".")
-    return f"cannot be loaded safely ({reason}); expected tensors and plain values only; save it again as those."
+    return f"cannot be loaded safely ({reason}); expected tensors and plain values; save it again."
 
 
 def _file_offset(array: np.ndarray, file: Path) -> int | None:
