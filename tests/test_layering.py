@@ -52,6 +52,7 @@ HOMES = {
     "kaminpar": "partition/methods/kaminpar.py",
     "mpi4py": "fastsample_dist/comm/mpi.py",
     "ogb": "fastsample_dist/graph/inputs/ogb.py",
+    "pyarrow": "fastsample_dist/graph/inputs/parquet_edges.py",
 }
 ON_LOAD = {"torch", "numpy"}  # what the library's modules may import when they are loaded
 OPTIONAL = [*HOMES, "psutil", "rich"]
