@@ -5,8 +5,8 @@
      "edges": {"src:rel:dst": {"format": {"name": "csv", "delimiter": " "}, "data": [files]}},
      "node_data": {type: {name: {"format": {"name": "numpy"}, "data": [files]}}}, "edge_data": {...}}
 Older files have num_nodes_per_chunk and num_edges_per_chunk, a list per type. A line or row of edges is "source
-destination". Of the node data, those under the usual names of features, labels and masks are taken; feature chunks that
-are .npy files stay mapped where they are.
+destination"; edges may be .parquet files too. Of the node data, those under the usual names of features, labels and
+masks are taken; feature chunks that are .npy files stay mapped where they are.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import ReadOptions
+from fastsample_dist.graph.inputs.edge_store import write_edges
 from fastsample_dist.graph.inputs.heterogeneous import (
     FEATURE_NAMES,
     LABEL_NAMES,
@@ -34,7 +35,8 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     mask_ids,
     note_left_out,
 )
-from fastsample_dist.graph.inputs.text_tables import announce, read_table
+from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges
+from fastsample_dist.graph.inputs.text_tables import announce, made_name, read_table
 from fastsample_dist.graph.npy_files import open_npy
 from fastsample_dist.graph.row_segments import RowSegments
 
@@ -134,6 +136,9 @@ class _ChunkedGraph:
             raise ValueError(f"{self._file}: edges has no {name!r}; expected one entry per edge_type.")
         pieces = []
         for chunk_name in described["data"]:
+            if described.get("format", {}).get("name") == "parquet":
+                pieces.append((str(self._place(chunk_name)), self._parquet_edges(self._place(chunk_name))))
+                continue
             rows = self._chunk(described, chunk_name, np.int64, width=2)
             if rows.ndim != 2 or rows.shape[1] != 2:
                 raise ValueError(f"{self._place(chunk_name)} has shape {rows.shape}; expected (num_edges, 2).")
@@ -151,6 +156,16 @@ class _ChunkedGraph:
             chunks = [self._chunk(data[weight], item, np.float32).reshape(-1) for item in data[weight]["data"]]
             weights = _cut_like(chunks, pieces)
         return EdgeType(source=ends[0], relation=ends[1], target=ends[2], pieces=pieces, weights=weights)
+
+    def _parquet_edges(self, file: Path) -> np.ndarray:
+        """Edges of a .parquet file, [2, n]."""
+        if not file.is_file():
+            raise ValueError(f"{file} is missing; expected a .parquet file there.")
+
+        def make(path: Path) -> None:
+            write_edges(path, ParquetEdges([file], np.iinfo(np.int64).max, self._options.on_bytes).chunks())
+
+        return open_npy(self._options.scratch.made(made_name(file), [file], make))
 
     def _chunk(
         self, described: Mapping[str, Any], name: str, dtype: type[np.number], width: int | None = None

@@ -1,29 +1,25 @@
 """Tables of numbers as text (.csv, .txt, also .gz): parsed block by block into a binary file that is mapped.
 
-A table has the same number of fields in every line, and a header only where the caller says so. NumPy's reader does
-the work; what it refuses is looked through line by line, to name the line.
+A table has the same number of fields in every line, and no header. NumPy's reader does the work; the lines of a block
+that it refuses are looked at one by one, to name the line.
 """
 
 from __future__ import annotations
 
-import gzip
 import io
-import struct
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastsample_dist.graph.inputs.edge_store import HEADER_BYTES
+from fastsample_dist.graph.inputs.text_edges import Lines
 from fastsample_dist.graph.npy_files import open_npy
 
 if TYPE_CHECKING:
     from fastsample_dist.graph.inputs import ReadOptions
-
-BLOCK_CHARS = 1 << 22  # of text at a time; as Python's strings and numbers some 20 times that
-_HEADER_BYTES = 128
 
 
 class GrowingNpy:
@@ -39,7 +35,7 @@ class GrowingNpy:
 
     def __enter__(self) -> GrowingNpy:
         self._file = self._path.open("xb")
-        self._file.write(bytes(_HEADER_BYTES))
+        self._file.write(bytes(HEADER_BYTES))
         return self
 
     def append(self, rows: np.ndarray) -> None:
@@ -51,11 +47,14 @@ class GrowingNpy:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._file as file:
             if kind is None:
+                header = io.BytesIO()
                 shape = (self._rows, self._width)
-                header = repr({"descr": self._dtype.str, "fortran_order": False, "shape": shape}).encode()
-                start = np.lib.format.magic(1, 0) + struct.pack("<H", _HEADER_BYTES - 10)
+                np.lib.format.write_array_header_1_0(
+                    header, {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
+                )
+                assert header.tell() == HEADER_BYTES, f"NumPy wrote a header of {header.tell()} bytes"
                 file.seek(0)
-                file.write(start + header.ljust(_HEADER_BYTES - 11) + b"\n")
+                file.write(header.getvalue())
 
 
 def read_table(
@@ -74,21 +73,25 @@ def read_table(
     Raises:
       ValueError: the file is missing, is no sound gzip, or has a line that does not fit, with its number.
     """
-    name = "-".join(part for part in file.absolute().parts[-4:] if part.strip("/")) + ".npy"
 
     def make(path: Path) -> None:
-        with open_text(file, options.on_bytes) as text, GrowingNpy(path) as out:
-            first, columns = 1, width
-            while lines := text.readlines(BLOCK_CHARS):
-                rows = _parse(file, first, lines, (dtype, delimiter, columns))
-                first, columns = first + len(lines), rows.shape[1] if len(rows) else columns
+        with Lines(file, options.on_bytes) as lines, GrowingNpy(path) as out:
+            columns = width
+            for block in lines.blocks():
+                rows = _parse(lines, block, (dtype, delimiter, columns))
                 if len(rows):
                     out.append(rows)
+                    columns = rows.shape[1]
 
     if not file.is_file():
         raise ValueError(f"{file} is missing; expected a table there, {_described(dtype)} separated by {delimiter!r}.")
-    table = open_npy(options.scratch.made(name, [file], make))
+    table = open_npy(options.scratch.made(made_name(file), [file], make))
     return table if len(table) else np.empty((0, width or 1), dtype=dtype)
+
+
+def made_name(file: Path) -> str:
+    """Name in the scratch directory of what is made from a file."""
+    return "-".join(part for part in file.absolute().parts[-4:] if part.strip("/")) + ".npy"
 
 
 def announce(files: Sequence[Path], options: ReadOptions) -> None:
@@ -105,70 +108,46 @@ def read_lines(file: Path, delimiter: str = ",") -> list[list[str]]:
     """
     if not file.is_file():
         raise ValueError(f"{file} is missing; expected a text file there.")
-    with open_text(file) as text:
-        return [[field.strip() for field in line.split(delimiter)] for line in text if line.strip()]
+    with Lines(file, lambda count: None) as lines:
+        text = b"".join(lines.blocks()).decode("utf-8", errors="replace")
+    return [[field.strip() for field in line.split(delimiter)] for line in text.splitlines() if line.strip()]
 
 
-@contextmanager
-def open_text(file: Path, on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[TextIO]:
-    """Open a text file, .gz or not.
-
-    Raises:
-      ValueError: the gzip is not sound; also when that shows inside the block.
-    """
-    try:
-        with file.open("rb") as raw:
-            counted = io.BufferedReader(_Counted(raw, on_bytes), 1 << 18)
-            unpacked = gzip.GzipFile(fileobj=counted) if file.suffix == ".gz" else counted
-            yield io.TextIOWrapper(unpacked, encoding="utf-8", errors="replace")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{file} is not readable gzip ({error}); copy or download it again.") from error
-
-
-class _Counted(io.RawIOBase):
-    """A raw stream that tells how much is read."""
-
-    def __init__(self, raw: io.BufferedReader, on_bytes: Callable[[int], None]) -> None:
-        super().__init__()
-        self._raw, self._on_bytes = raw, on_bytes
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._raw.seek(offset, whence)
-
-    def readinto(self, buffer: memoryview) -> int:
-        count = self._raw.readinto(buffer)
-        self._on_bytes(count)
-        return count
-
-
-def _parse(file: Path, first: int, lines: list[str], expected: tuple[type[np.number], str, int | None]) -> np.ndarray:
-    """Lines as an array; `first` is the number of the first one."""
+def _parse(lines: Lines, block: bytes, expected: tuple[type[np.number], str, int | None]) -> np.ndarray:
+    """A block as an array [lines, fields]."""
     dtype, delimiter, width = expected
-    if not any(line.strip() for line in lines):
+    if not block.strip():
         return np.empty((0, width or 0), dtype=dtype)
     try:
-        rows = np.loadtxt(lines, dtype=dtype, delimiter=None if delimiter == " " else delimiter, ndmin=2, comments=None)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(_explain(file, first, lines, expected) or f"{file}: {error}") from error
-    if width is not None and rows.shape[1] != width:
-        raise ValueError(_explain(file, first, lines, expected))
-    return rows
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", category=DeprecationWarning)  # older NumPy: 1.5 read as 1
+            rows = np.loadtxt(
+                io.BytesIO(block),
+                dtype=dtype,
+                delimiter=None if delimiter == " " else delimiter,
+                ndmin=2,
+                comments=None,
+                encoding="latin-1",
+            )
+        if width in (None, rows.shape[1]):
+            return rows
+        cause = None
+    except (ValueError, OverflowError, DeprecationWarning) as error:
+        cause = error
+    message = _explain(lines, block, expected)
+    lines.read_on()
+    raise ValueError(message) from cause
 
 
-def _explain(file: Path, first: int, lines: list[str], expected: tuple[type[np.number], str, int | None]) -> str | None:
-    """The message for the first line that does not fit."""
+def _explain(lines: Lines, block: bytes, expected: tuple[type[np.number], str, int | None]) -> str:
+    """The message for the first line of a block that does not fit."""
     dtype, delimiter, width = expected
     convert = int if np.issubdtype(dtype, np.integer) else float
-    for number, line in enumerate(lines, start=first):
-        fields = line.split(None if delimiter == " " else delimiter)
-        if not line.strip():
+    for number, line in enumerate(io.BytesIO(block), start=lines.first_line):
+        text = line.decode("utf-8", errors="replace").strip()
+        if not text:
             continue
+        fields = text.split(None if delimiter == " " else delimiter)
         width = len(fields) if width is None else width
         try:
             fits = len(fields) == width
@@ -177,10 +156,10 @@ def _explain(file: Path, first: int, lines: list[str], expected: tuple[type[np.n
             fits = False
         if not fits:
             return (
-                f"{file}, line {number}: found {line.strip()[:60]!r}; expected {width} {_described(dtype)} separated "
+                f"{lines.file}, line {number}: found {text[:60]!r}; expected {width} {_described(dtype)} separated "
                 f"by {delimiter!r}; correct the line."
             )
-    return None
+    return f"{lines.file}, from line {lines.first_line} on, is no table of {_described(dtype)}; make it again."
 
 
 def _described(dtype: type[np.number]) -> str:

@@ -15,6 +15,7 @@ import torch
 
 from fastsample_dist.graph.generators import write_npy_graph
 
+SUFFIXES = {"csv": "txt", "numpy": "npy", "parquet": "parquet"}
 SPLITS = {"train": "train", "val": "valid", "test": "test"}
 
 
@@ -150,6 +151,14 @@ def put_csv(file: Path, rows, *, delimiter: str = ",") -> None:
     file.write_bytes(gzip.compress(text.encode()) if file.suffix == ".gz" else text.encode())
 
 
+def put_parquet(file: Path, pairs: np.ndarray) -> None:
+    """Write edges [n, 2] as DGL's tools do: two columns of any name."""
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"0": pairs[:, 0], "1": pairs[:, 1]}), file)
+
+
 def column(values) -> list[list]:
     return [[value] for value in np.asarray(values).tolist()]
 
@@ -231,14 +240,16 @@ def write_chunked(path: Path, graph: Graph | Typed, *, edges_as: str = "csv", ch
     def cut(array: np.ndarray, name: str, kind: str) -> dict:
         files = []
         for number, part in enumerate(np.split(array, [len(array) // 3 + 1] if chunks == 2 else [])):
-            file = path / f"{name}-{number}.{'txt' if kind == 'csv' else 'npy'}"
+            file = path / f"{name}-{number}.{SUFFIXES[kind]}"
             file.parent.mkdir(parents=True, exist_ok=True)
             if kind == "csv":
                 put_csv(file, part.tolist(), delimiter=" ")
+            elif kind == "parquet":
+                put_parquet(file, part)
             else:
                 np.save(file, part)
             files.append(str(file.relative_to(path)))
-        described = {"name": "csv", "delimiter": " "} if kind == "csv" else {"name": "numpy"}
+        described = {"name": "csv", "delimiter": " "} if kind == "csv" else {"name": kind}
         return {"format": described, "data": files}
 
     node_data: dict[str, dict] = {}

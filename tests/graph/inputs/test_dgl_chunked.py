@@ -132,6 +132,18 @@ def test_a_line_that_is_no_edge_is_named(chunked):
     assert "to-1.txt, line 60: found '1 2 3'; expected 2 integers" in refusal(chunked)
 
 
+def test_a_missing_parquet_file_is_named(tmp_path):
+    path = write_chunked(tmp_path / "tiny", draw_graph(), edges_as="parquet")
+    (path / "edges/to-1.parquet").unlink()
+    assert "edges/to-1.parquet is missing" in refusal(path)
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path):
+    path = write_chunked(tmp_path / "tiny", draw_graph(), edges_as="parquet")
+    (path / "edges/to-1.parquet").write_bytes(b"junk")
+    assert "edges/to-1.parquet cannot be read as .parquet" in refusal(path)
+
+
 def test_weights_that_do_not_fit_are_refused(tmp_path):
     path = write_chunked(tmp_path / "tiny", draw_graph(weighted=True))
     np.save(path / "edge_data/w-1.npy", np.ones(7, np.float32))

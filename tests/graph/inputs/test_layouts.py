@@ -27,6 +27,7 @@ ONE_TYPE = {
     "ogb npz csv split": ("ogb", lambda path, graph: write_ogb_binary(path, graph, packed=True, split_dict=False)),
     "chunked csv": ("dgl-chunked", write_chunked),
     "chunked numpy": ("dgl-chunked", lambda path, graph: write_chunked(path, graph, edges_as="numpy")),
+    "chunked parquet": ("dgl-chunked", lambda path, graph: write_chunked(path, graph, edges_as="parquet")),
     "chunked whole": ("dgl-chunked", lambda path, graph: write_chunked(path, graph, edges_as="numpy", chunks=1)),
     "graphbolt csv": ("graphbolt", write_graphbolt),
     "graphbolt numpy": ("graphbolt", lambda path, graph: write_graphbolt(path, graph, edges_as="numpy")),
