@@ -20,6 +20,8 @@ from partition.check import check_partition
 from partition.cli import main
 from partition.repartition import repartition
 from partition.writer import Relabelling
+from tests.graph.inputs.layouts import TYPED
+from tests.graph.inputs.test_layouts import SEVERAL_TYPES
 from tests.test_partition.damage import entry, rewrite, rewrite_manifest
 from tests.test_partition.inputs import draw_raw, write_input
 from tests.test_partition.test_on_disk import contents
@@ -115,6 +117,17 @@ def test_input_directory_and_arrays_give_the_same_partition(tmp_path):
     kwargs = {**columns, **facts, "num_parts": 2, "method": "random"}
     fsd.partition_graph(raw.edge_index, **kwargs, output=tmp_path / "from-arrays")
     assert contents(tmp_path / "from-arrays") == contents(tmp_path / "from-files")
+
+
+@pytest.mark.parametrize("layout", SEVERAL_TYPES)
+def test_types_of_every_input_format_reach_the_partition(tmp_path, layout):
+    graph = SEVERAL_TYPES[layout][1](tmp_path / "tiny", TYPED)
+    argv = ["--input", graph, "--num-parts", 2, "--method", "random", "--output", tmp_path / "parts"]
+    assert main([str(item) for item in argv]) == 0
+    manifest = read_manifest(tmp_path / "parts")
+    assert manifest.node_types == tuple(TYPED.counts)
+    wanted = np.repeat(np.arange(len(TYPED.counts)), list(TYPED.counts.values()))
+    assert types_by_ranges(tmp_path / "parts").tolist() == wanted[load_orig_ids(tmp_path / "parts", manifest)].tolist()
 
 
 # ---- --check and --inspect
