@@ -1,5 +1,8 @@
 """Every input format gives the same partition files as the same graph in format npy."""
 
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,5 +70,14 @@ def test_a_refusal_is_one_line_and_leaves_nothing(tmp_path, capsys):
     assert [item.name for item in tmp_path.iterdir()] == ["given"]
 
 
-def test_formats_have_unlike_names():
+def test_a_foreign_pickle_is_refused_in_one_line(tmp_path):
+    (tmp_path / "data.pt").write_bytes(pickle.dumps({"x": 1}))
+    command = [sys.executable, "-m", "partition.cli", "--input", str(tmp_path / "data.pt"), "--num-parts", "2"]
+    root = Path(__file__).resolve().parents[2]
+    run = subprocess.run([*command, "--output", str(tmp_path / "parts")], capture_output=True, text=True, cwd=root)
+    assert run.returncode == 1
+    assert run.stderr.count("\n") == 1 and "data.pt cannot be loaded safely" in run.stderr
+
+
+def test_every_format_is_there():
     assert {"npy", "edgelist", "ogb", "dgl", "dgl-chunked", "graphbolt", "pyg"} <= set(FORMATS)

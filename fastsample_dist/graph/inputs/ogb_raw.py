@@ -23,13 +23,26 @@ import torch
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.archives import Archive
-from fastsample_dist.graph.inputs.heterogeneous import EdgeType, NodeType, TypedGraph, class_labels, flatten
+from fastsample_dist.graph.inputs.heterogeneous import (
+    EdgeType,
+    NodeType,
+    TypedGraph,
+    class_labels,
+    flatten,
+    note_left_out,
+)
 from fastsample_dist.graph.inputs.pickles import as_array, load_saved
 from fastsample_dist.graph.inputs.text_tables import announce, read_lines, read_table
 
 logger = logging.getLogger(__name__)
 
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
+
+_TAKEN = {
+    *("edge.csv.gz", "node-feat.csv.gz", "node-label.csv.gz", "num-node-list.csv.gz", "num-edge-list.csv.gz"),
+    *("num-node-dict.csv.gz", "triplet-type-list.csv.gz", "nodetype-has-label.csv.gz"),
+    *("edge_index", "node_feat", "num_nodes_list", "num_edges_list"),
+}
 
 
 @dataclass(frozen=True)
@@ -89,6 +102,8 @@ class _RawSet:
         self._scheme = self._split_directory()
 
     def read(self) -> RawGraph:
+        found = {file.name for file in self._raw.rglob("*.csv.gz")} if self._raw.is_dir() else set()
+        note_left_out(str(self._raw), sorted(found - _TAKEN))
         if (self._raw / "triplet-type-list.csv.gz").is_file():
             nodes, edges = self._typed_text()
         elif (self._raw / "data.npz").is_file():
@@ -137,6 +152,7 @@ class _RawSet:
         packed = [archive.packed_bytes(name) for name in ("edge_index", "node_feat")]
         if total := sum(packed) + label_archive.packed_bytes("node_label"):
             self._options.on_total(total)
+        note_left_out(str(archive.file), sorted(set(archive.members) - _TAKEN))
         counts = {name: archive.open(f"num_{name}_list").reshape(-1) for name in ("nodes", "edges")}
         for name, values in counts.items():
             if values.shape != (1,):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -122,7 +123,8 @@ def load_saved(file: Path, stand_ins: Sequence[type[Record]] = ()) -> Any:
     if not file.is_file():
         raise ValueError(f"{file} is missing; expected a file written by torch.save there.")
     try:
-        with _allowed([*_NUMPY, *_BASICS, *stand_ins]):
+        with _allowed([*_NUMPY, *_BASICS, *stand_ins]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch thinks of the file stands in the refusal, if there is one
             loaded = torch.load(str(file), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
         return _with_arrays(loaded)
     except _FAILURES as error:

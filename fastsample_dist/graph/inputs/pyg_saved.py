@@ -102,9 +102,9 @@ def from_mapping(
         edge_stores = {key: value for key, value in mapping.items() if isinstance(key, tuple)}
     else:
         node_stores, edge_stores = {"": mapping}, {("", "", ""): mapping}
-        note_left_out(
-            where, sorted(str(key) for key, value in mapping.items() if key not in _KEPT and value is not None)
-        )
+    for key, store in {**node_stores, **(edge_stores if typed else {})}.items():
+        others = sorted(str(name) for name, value in store.items() if name not in _KEPT and value is not None)
+        note_left_out(f"{where}: {'__'.join(key) if isinstance(key, tuple) else key}".removesuffix(": "), others)
     edges = [view.edge_type(key, store) for key, store in edge_stores.items()]
     for key in sorted({end for item in edges for end in (item.source, item.target)} - set(node_stores)):
         node_stores[key] = {}

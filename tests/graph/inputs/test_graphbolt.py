@@ -63,7 +63,8 @@ def test_yaml_with_data_by_position(tmp_path):
     (tmp_path / "edges.csv").write_text("0,1\n3,2\n")
     np.save(tmp_path / "seeds.npy", np.array([2, 0]))
     np.save(tmp_path / "labels.npy", np.array([5, 6]))
-    raw = read_graphbolt(tmp_path, ReadOptions())
+    with Scratch() as scratch:
+        raw = read_graphbolt(tmp_path, ReadOptions(scratch=scratch))
     assert (raw.name, raw.num_classes, raw.features) == ("written", 7, None)
     assert raw.labels.tolist() == [6, -1, 5, -1]
     assert raw.splits["train"].tolist() == [0, 2] and list(raw.splits) == ["train"]

@@ -1,5 +1,7 @@
 """Raw OGB directories: which sets are symmetric, and what is refused, by file."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -62,6 +64,15 @@ def test_several_splits_of_an_unknown_set_are_refused(tmp_path):
     directory = write_ogb(tmp_path / "own", draw_graph())
     (directory / "split/random").mkdir()
     assert "split holds 2 splits (random, time); expected one directory" in refusal(directory)
+
+
+@pytest.mark.parametrize("write", [write_ogb, lambda path, graph: write_ogb_binary(path, graph, packed=False)])
+def test_further_facts_of_nodes_are_left_out_with_a_note(tmp_path, caplog, write):
+    directory = write(tmp_path / "ogbn_arxiv", draw_graph())
+    put_csv(directory / "raw/node_year.csv.gz", [[2013]] * 30)
+    with caplog.at_level(logging.INFO):
+        read(directory)
+    assert "node_year" in caplog.text and "left out" in caplog.text
 
 
 def test_several_labels_per_node_are_refused(tmp_path):
