@@ -84,7 +84,8 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, plan: MemoryPla
     window = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges
     assign = METHODS[method].memory.total(num_nodes, num_neighbours(sizes)) + 16 * num_nodes
     if METHODS[method].in_memory:
-        assign = max(assign, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes) + window
+        rows = 0 if METHODS[method].memory.copies else window
+        assign = max(assign, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes) + rows
     elif METHODS[method].balances:
         assign += min(window, MAPPED_WINDOW_BYTES)
     balance = _balance_bytes(sizes, method, num_parts) + min(window, MAPPED_WINDOW_BYTES) + 16 * num_nodes
