@@ -26,7 +26,6 @@ from partition.plan_memory import in_memory_peak, num_neighbours, on_disk_peak
 from partition.plan_training import (
     DEFAULT_CLASSES,
     DEFAULT_HIDDEN,
-    SAMPLED_EDGES,
     SCHEMES,
     StepShape,
     StepTraffic,
@@ -82,7 +81,8 @@ class PlanInput:
 
     Attributes:
       sizes: of the graph.
-      sample: samples its traffic for (num_parts, options); None: there is nothing to sample on.
+      sample: samples its traffic for (num_parts, options); None: there is nothing to sample on. That of an input is
+        called only where the graph would be cut in memory.
       num_parts: of a finished partition; None otherwise.
     """
 
@@ -108,10 +108,10 @@ def open_input(path: str | Path, format_name: str | None = None, undirected: boo
             num_parts=manifest.num_parts,
         )
     sizes = input_sizes(place, format_name, undirected)
-    small = sizes.num_listed <= SAMPLED_EDGES and (format_name or detect_format(place)) == "npy"
+    mapped = (format_name or detect_format(place)) == "npy"
     return PlanInput(
         sizes=sizes,
-        sample=(lambda num_parts, options: sample_input(place, num_parts, options)) if small else None,
+        sample=(lambda num_parts, options: sample_input(place, num_parts, options)) if mapped else None,
     )
 
 
@@ -140,10 +140,13 @@ def make_plan(given: PlanInput, options: PlanOptions, base: int) -> dict[str, An
             "one per part, so take fewer parts."
         )
     shown = {key: value for key, value in asdict(sizes).items() if key != "mapped"}
+    partitioning = _partitioning(sizes, num_parts, options, base)
+    if given.num_parts is None and partitioning["chosen"] == "on_disk":  # no topology that is made in seconds
+        given = replace(given, sample=None)
     return {
         "graph": {**shown, "num_edges": sizes.num_edges},
         "num_parts": num_parts,
-        "partitioning": _partitioning(sizes, num_parts, options, base),
+        "partitioning": partitioning,
         "training": _training(given, num_parts, options, base),
     }
 

@@ -73,7 +73,7 @@ def in_memory_peak(sizes: GraphSizes, method: str, num_parts: int) -> PeakMemory
             "assign": held + assign,
             "balance": held + _balance_bytes(sizes, method, num_parts),
             "write": held + _write_bytes(sizes, CHUNK_EDGES, WRITE_EDGE_BYTES, WRITE_NODE_BYTES),
-            "measure": 9 * sizes.num_nodes + 2 * CHUNK_BYTES + FIXED_BYTES + held,
+            "measure": held + _measure_bytes(sizes),
         }
     )
 
@@ -84,7 +84,8 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, plan: MemoryPla
     window = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges
     assign = METHODS[method].memory.total(num_nodes, num_neighbours(sizes)) + 16 * num_nodes
     if METHODS[method].in_memory:
-        assign = max(assign, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes) + window
+        rows = 0 if METHODS[method].memory.copies else window
+        assign = max(assign, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes) + rows
     elif METHODS[method].balances:
         assign += min(window, MAPPED_WINDOW_BYTES)
     balance = _balance_bytes(sizes, method, num_parts) + min(window, MAPPED_WINDOW_BYTES) + 16 * num_nodes
@@ -94,7 +95,7 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, plan: MemoryPla
             "assign": assign + FIXED_BYTES,
             "balance": balance + FIXED_BYTES,
             "write": _write_bytes(sizes, plan.write_edges, READ_EDGE_BYTES, READ_NODE_BYTES) + FIXED_BYTES,
-            "measure": 9 * num_nodes + 2 * CHUNK_BYTES + FIXED_BYTES,
+            "measure": _measure_bytes(sizes) + FIXED_BYTES,
         }
     )
 
@@ -165,6 +166,11 @@ def _balance_bytes(sizes: GraphSizes, method: str, num_parts: int) -> int:
     candidates = min(sizes.num_nodes // num_parts, CANDIDATES)
     edges = min(sizes.num_edges * candidates // sizes.num_nodes, CHUNK_EDGES)
     return nodes + MOVE_EDGE_BYTES * edges
+
+
+def _measure_bytes(sizes: GraphSizes) -> int:
+    """Offsets, a mark per node, and a chunk of the sources that is read and picked from."""
+    return 9 * sizes.num_nodes + 2 * min(CHUNK_BYTES, sizes.node_id_bytes * sizes.num_edges)
 
 
 def _write_bytes(sizes: GraphSizes, chunk_edges: int, edge_bytes: int, node_bytes: int) -> int:

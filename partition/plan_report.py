@@ -132,6 +132,7 @@ def _partitioning_lines(plan: Mapping[str, Any], show: Any) -> Iterator[str]:
     yield f"  edges would be sorted {where}"
     if not plan["graph"]["undirected"]:
         yield "  metis, kaminpar: as if no edge's reverse were listed; if all are, about half of it"
+    yield "  metis: as a graph with hubs takes; one of communities without hubs takes about a third less"
     yield f"  disk      {show(disk['output_bytes'])} the parts, {show(disk['peak_bytes'])} at most during the work"
     phases = ", ".join(f"{phase} {show(count)}" for phase, count in disk["work_bytes"].items())
     yield f"  work directory when sorted on disk, after each phase: {phases}"

@@ -27,7 +27,7 @@ _METHODS = (
         name="kaminpar",
         assign=assign_kaminpar,
         summary="few cut edges, several threads, not repeatable (multilevel; needs kaminpar)",
-        memory=AssignMemory(node_bytes=20, neighbour_bytes=15, fixed_bytes=24 << 20),
+        memory=AssignMemory(node_bytes=20, neighbour_bytes=15, fixed_bytes=24 << 20, copies=True),
         in_memory=True,
         balances=True,
     ),

@@ -118,12 +118,14 @@ class AssignMemory(NamedTuple):
       neighbour_bytes: per entry of the adjacency (`PartitionRequest.adjacency`) of a graph of 2**20 nodes.
       doubling_bytes: as many more per entry for every doubling of the nodes (a level more of a multilevel method).
       fixed_bytes: whatever the graph.
+      copies: it reads the adjacency once, into memory of its own; else rows that are mapped stay as long as it works.
     """
 
     node_bytes: int
     neighbour_bytes: int = 0
     doubling_bytes: int = 0
     fixed_bytes: int = 0
+    copies: bool = False
 
     def total(self, num_nodes: int, num_neighbours: int) -> int:
         """Bytes for a graph."""

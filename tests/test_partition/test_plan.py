@@ -94,6 +94,13 @@ def test_an_input_directory_is_sampled_where_it_is_small(plan, tmp_path):
     assert report["training"]["traffic"]["steps_per_epoch"] == 3
 
 
+def test_an_input_that_would_be_cut_on_disk_is_not_read(plan, tmp_path):
+    graph, training = write_input(tmp_path / "graph"), ("--fanouts", "3,2", "--batch-size", 5)
+    printed, report = plan("--input", graph, "--num-parts", 2, *training, "--memory-limit", "100MB")
+    assert report["partitioning"]["chosen"] == "on_disk"
+    assert "estimated from sizes" in printed and not report["training"]["traffic"]["sampled"]
+
+
 def test_a_finished_partition_is_planned_with_its_own_parts(plan, tmp_path):
     partition_graph(read_graph(write_input(tmp_path / "g")), PartitionOptions(num_parts=3), tmp_path / "parts")
     printed, report = plan("--input", tmp_path / "parts", "--fanouts", "3,2", "--batch-size", 5)
