@@ -47,6 +47,7 @@ TOP_LEVEL = ("partition", "launch", "examples")
 HOMES = {
     "dgl": "fastsample_dist/interop/dgl.py",
     "torch_geometric": "fastsample_dist/interop/pyg.py",
+    "yaml": "fastsample_dist/graph/inputs/graphbolt.py",
     "pymetis": "partition/methods/metis.py",
     "kaminpar": "partition/methods/kaminpar.py",
     "mpi4py": "fastsample_dist/comm/mpi.py",

@@ -58,14 +58,14 @@ class TextEdges:
             cannot read.
         """
         for file in self._files:
-            with _Lines(file, self._on_bytes) as lines:
+            with Lines(file, self._on_bytes) as lines:
                 delimiter = None
                 for block in lines.blocks():
                     delimiter = delimiter or _delimiter(block)
                     if delimiter is not None:  # nothing but comments so far
                         yield self._parsed(lines, block, delimiter)
 
-    def _parsed(self, lines: _Lines, block: bytes, delimiter: bytes) -> np.ndarray:
+    def _parsed(self, lines: Lines, block: bytes, delimiter: bytes) -> np.ndarray:
         try:
             edges = _parse(block, delimiter)
             if edges.shape[1] == 2 and (not edges.size or (edges.min() >= 0 and edges.max() < self._limit)):
@@ -78,7 +78,7 @@ class TextEdges:
         raise ValueError(message) from cause
 
 
-class _Lines:
+class Lines:
     """Blocks of whole lines of a file; a context manager.
 
     Attributes:
@@ -92,7 +92,7 @@ class _Lines:
         self._raw = file.open("rb")  # __exit__ closes it
         self._stream: BinaryIO = gzip.GzipFile(fileobj=self._raw) if _is_packed(file) else self._raw
 
-    def __enter__(self) -> _Lines:
+    def __enter__(self) -> Lines:
         return self
 
     def __exit__(
