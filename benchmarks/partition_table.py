@@ -1,6 +1,6 @@
 """Our partitioning methods beside DGL's METIS in one table: time, peak memory, edge cut, balance.
 
-    python benchmarks/partition_table.py --graph rmat:18:32 [--graph DIR] --num-parts 8 [--methods metis,ldg]
+    python benchmarks/partition_table.py --graph rmat:18:32 [--graph DIR] --num-parts 2,8 [--methods metis,ldg]
         [--dgl-python PYTHON] [--work DIR] [--json FILE]
 
 A graph is RMAT by scale and edge factor (seed 1, a tenth of the nodes train nodes) or an `npy` input directory. Its
@@ -8,7 +8,7 @@ topology is written to files first, from which every method starts in a process 
 (with what it maps and the interpreter) is its own. Seconds are those of the assignment, levelling included;
 CPU seconds, of all threads, are the same on a machine that others use. For DGL they are those of METIS as
 `dgl.distributed.partition_graph` calls it (balance_edges); seconds and memory of the whole call, which also writes the
-parts, follow. Shares are of the mean part.
+parts, follow. Shares are of the mean part. Tables are Markdown.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
@@ -49,7 +50,7 @@ def prepare(name: str, work: Path) -> Path:
         splits = {"train": np.sort(chosen)}
     else:
         raw = read_npy_graph(name)
-        graph, undirected, splits = raw.to_csc(), raw.undirected, raw.splits
+        graph, undirected, splits, name = raw.to_csc(), raw.undirected, raw.splits, raw.name
     np.save(folder / "indptr.npy", graph.indptr.numpy())
     np.save(folder / "indices.npy", graph.indices.numpy())
     for split, ids in splits.items():
@@ -114,47 +115,54 @@ def measure(folder: Path, parts: np.ndarray, num_parts: int) -> dict[str, object
     return {"cut": cut / max(1, len(indices)), "shares": shares, "counts": counts}
 
 
-def run(folder: Path, method: str, args: argparse.Namespace) -> dict[str, object]:
+def run(folder: Path, method: str, num_parts: int, args: argparse.Namespace) -> dict[str, object]:
     """One row of the table; a method that fails gives its last line of output instead of figures."""
     with tempfile.TemporaryDirectory(dir=args.work) as result:
         if method == "dgl":
             command = [args.dgl_python, str(REPOSITORY / "benchmarks" / "partition_table_dgl.py"), str(folder), result]
-            command += [str(args.num_parts), *(["metis"] if args.dgl_metis_only else [])]
+            command += [str(num_parts), *(["metis"] if args.dgl_metis_only else [])]
         else:
-            command = [sys.executable, __file__, "--worker", method, str(folder), result, "--num-parts"]
-            command.append(str(args.num_parts))
+            command = [sys.executable, __file__, "--worker", method, str(folder), result]
+            command += ["--num-parts", str(num_parts)]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         ended = subprocess.run(command, env=environment, cwd=result, capture_output=True, text=True)
         if ended.returncode:
             lines = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
-            return {"method": method, "failed": lines[-1]}
+            return {"method": method, "num_parts": num_parts, "failed": lines[-1]}
         figures = json.loads((Path(result) / "figures.json").read_text())
-        return {"method": method, **figures, **measure(folder, np.load(Path(result) / "parts.npy"), args.num_parts)}
+        parts = np.load(Path(result) / "parts.npy")
+        return {"method": method, "num_parts": num_parts, **figures, **measure(folder, parts, num_parts)}
 
 
-def show(meta: dict[str, object], rows: list[dict[str, object]], num_parts: int) -> None:
+def show(meta: dict[str, object], rows: list[dict[str, object]]) -> None:
     """Print a graph's table."""
-    table = Table(title=f"{meta['name']}: {meta['nodes']:,} nodes, {meta['edges']:,} edges, {num_parts} parts")
-    for column in ("method", "seconds", "CPU s", "peak MB", "edges cut", "nodes", "in-edges", "train nodes"):
+    print(f"\n{meta['name']}: {meta['nodes']:,} nodes, {meta['edges']:,} edges")
+    table = Table(box=MARKDOWN)
+    columns = ("parts", "method", "seconds", "CPU s", "peak MB", "edges cut", "nodes", "in-edges", "train nodes")
+    for column in columns:
         table.add_column(column, justify="left" if column == "method" else "right")
     for row in rows:
         if "failed" in row:
-            table.add_row(row["method"], row["failed"])
+            table.add_row(str(row["num_parts"]), row["method"], row["failed"])
             continue
         shares = ["{:.3f} - {:.3f}".format(*row["shares"][name]) for name in ("nodes", "in_edges")]
         train = "{:,} - {:,}".format(*row["counts"]["train"]) if "train" in row["counts"] else "-"
         seconds = f"{row['seconds']:.1f}" + (f" of {row['total_s']:.1f}" if "total_s" in row else "")
         memory = f"{row['peak_bytes'] / 1e6:,.0f}"
         memory += f" of {row['total_peak_bytes'] / 1e6:,.0f}" if "total_peak_bytes" in row else ""
-        table.add_row(row["method"], seconds, f"{row['cpu_s']:.1f}", memory, f"{row['cut']:.2%}", *shares, train)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+        figures = (seconds, f"{row['cpu_s']:.1f}", memory, f"{row['cut']:.2%}", *shares, train)
+        table.add_row(str(row["num_parts"]), row["method"], *figures)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    for row in rows:
+        for note in row.get("notes", ()):
+            print(f"{row['num_parts']} parts, {row['method']}: {note}")
 
 
 def main() -> None:
     """Prepare the graphs, run the methods one after another, print and store the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graph", action="append", metavar="rmat:S:F|DIR")
-    parser.add_argument("--num-parts", type=int, default=8)
+    parser.add_argument("--num-parts", default="8", metavar="P[,P...]")
     parser.add_argument("--methods", default=",".join(METHODS), help="of ours, separated by commas")
     parser.add_argument("--dgl-python", metavar="PYTHON", help="an interpreter with dgl 1.1.3: its METIS too")
     parser.add_argument("--dgl-metis-only", action="store_true", help="end DGL's call when METIS has finished")
@@ -163,7 +171,7 @@ def main() -> None:
     parser.add_argument("--worker", nargs=3, metavar=("METHOD", "GRAPH", "RESULT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        assign(Path(args.worker[1]), args.worker[0], args.num_parts, Path(args.worker[2]))
+        assign(Path(args.worker[1]), args.worker[0], int(args.num_parts), Path(args.worker[2]))
         return
     sys.path.insert(0, str(REPOSITORY))
     methods = [*filter(None, args.methods.split(",")), *(["dgl"] if args.dgl_python else [])]
@@ -172,9 +180,10 @@ def main() -> None:
     for name in args.graph or ["rmat:17:16"]:
         folder = prepare(name, args.work)
         meta = json.loads((folder / "meta.json").read_text())
-        rows = [run(folder, method, args) for method in methods]
-        show(meta, rows, args.num_parts)
-        report["graphs"].append({**meta, "num_parts": args.num_parts, "rows": rows})
+        counts = map(int, args.num_parts.split(","))
+        rows = [run(folder, method, num_parts, args) for num_parts in counts for method in methods]
+        show(meta, rows)
+        report["graphs"].append({**meta, "rows": rows})
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")
 

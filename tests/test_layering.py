@@ -47,10 +47,12 @@ TOP_LEVEL = ("partition", "launch", "examples")
 HOMES = {
     "dgl": "fastsample_dist/interop/dgl.py",
     "torch_geometric": "fastsample_dist/interop/pyg.py",
+    "yaml": "fastsample_dist/graph/inputs/graphbolt.py",
     "pymetis": "partition/methods/metis.py",
     "kaminpar": "partition/methods/kaminpar.py",
     "mpi4py": "fastsample_dist/comm/mpi.py",
     "ogb": "fastsample_dist/graph/inputs/ogb.py",
+    "pyarrow": "fastsample_dist/graph/inputs/parquet_edges.py",
 }
 ON_LOAD = {"torch", "numpy"}  # what the library's modules may import when they are loaded
 OPTIONAL = [*HOMES, "psutil", "rich"]

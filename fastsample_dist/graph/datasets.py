@@ -316,7 +316,7 @@ def _check_integer(where: str, values: np.ndarray) -> None:
 
 def _first_outside(values: np.ndarray, low: int, end: int) -> int | None:
     """Position of the first value outside low .. end - 1, or None."""
-    for first, last in row_chunks(len(values), values.itemsize):
+    for first, last in row_chunks(len(values), max(abs(stride) for stride in values.strides)):
         chunk = values[first:last]
         inside = int(chunk.min()) >= low and int(chunk.max()) < end
         if not inside:

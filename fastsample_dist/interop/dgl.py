@@ -1,13 +1,15 @@
-"""Mini-batches as DGL blocks, for models written with dgl.nn. The only module that imports dgl, and only on use.
+"""Mini-batches as DGL blocks, for models written with dgl.nn, and DGL's graphs as input. The only module that imports
+dgl, and only on use.
 
 A block is DGL's bipartite graph of one layer; an MFG has the same node order (destinations first), so a block is
 the MFG's CSC arrays under another type. For comparisons the module also hands a graph to DGL and makes DGL's own
-samplers, which give such blocks themselves.
+samplers, which give such blocks themselves. Graphs come from DGL in memory, or as dgl.save_graphs wrote them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,23 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.inputs import ReadOptions
+from fastsample_dist.graph.inputs.heterogeneous import (
+    FEATURE_NAMES,
+    LABEL_NAMES,
+    MASK_NAMES,
+    WEIGHT_NAMES,
+    EdgeType,
+    NodeType,
+    TypedGraph,
+    class_labels,
+    first_of,
+    flatten,
+    mask_ids,
+    note_left_out,
+)
+from fastsample_dist.graph.inputs.pickles import as_array
 from fastsample_dist.sampling.base import MFG, MiniBatch
 
 if TYPE_CHECKING:
@@ -132,3 +151,81 @@ def set_num_threads(count: int) -> None:
 def set_rng_seed(rng_seed: int) -> None:
     """Seed of DGL's random choices."""
     require_dgl("set_rng_seed").seed(rng_seed)
+
+
+def read_saved(path: Path, options: ReadOptions) -> RawGraph:
+    """Read a file of dgl.save_graphs that holds one graph; a reader of format `dgl`.
+
+    Args:
+      path: the file.
+      options: with `undirected` every edge counts in both directions; otherwise edges are as stored.
+    Returns:
+      RawGraph, see `from_graph`; DGL loads it into memory whole.
+    Raises:
+      ImportError: see `to_blocks`.
+      ValueError: the file is missing, is none of DGL's or holds several graphs; or see `from_graph`.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; expected a file written by dgl.save_graphs.")
+    dgl = require_dgl(f"format dgl ({path})")
+    try:
+        graphs, _ = dgl.load_graphs(str(path))
+    except (dgl.DGLError, RuntimeError, ValueError, EOFError) as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise ValueError(f"{path} is not readable by dgl.load_graphs ({reason}); save it again.") from error
+    if len(graphs) != 1:
+        raise ValueError(f"{path} holds {len(graphs)} graphs; expected one; save that one alone.")
+    return from_graph(graphs[0], name=path.stem, undirected=bool(options.undirected), where=str(path))
+
+
+def from_graph(graph: DGLGraph, *, name: str = "graph", undirected: bool = False, where: str | None = None) -> RawGraph:
+    """A DGL graph as input for partitioning: one id space, node types one after the other as in graph.ntypes.
+
+    Args:
+      graph: of one or several types. Of its node data, features ("feat", "x", ...), labels ("label", "y", ...) and
+        train_mask, val_mask, test_mask are taken, of its edge data "weight"; other data are left out, with a note.
+      name: of the graph, for reports.
+      undirected: every edge counts in both directions; reverses are added and duplicates merged.
+      where: where the graph comes from, for messages; its name by default.
+    Returns:
+      RawGraph; edges of the first type first, each in the order of their ids. bfloat16 features become float32.
+    Raises:
+      ValueError: data that do not fit, in one line.
+    """
+    place = name if where is None else where
+    nodes = [_node_type(graph, kind, place) for kind in graph.ntypes]
+    edges = [_edge_type(graph, kind, place) for kind in graph.canonical_etypes]
+    return flatten(TypedGraph(name=name, nodes=nodes, edges=edges, undirected=undirected, where=place), None)
+
+
+def _node_type(graph: DGLGraph, kind: str, place: str) -> NodeType:
+    data: Mapping[str, Tensor] = graph.nodes[kind].data
+    feature, label = first_of(data, FEATURE_NAMES), first_of(data, LABEL_NAMES)
+    masks = {split: first_of(data, names) for split, names in MASK_NAMES.items()}
+    names = {"features": feature, "labels": label, **masks}
+    note_left_out(f"{place}: data of nodes of type {kind}", sorted(set(data) - set(names.values())))
+
+    def where(column: str) -> str:
+        return f"{place}: {names.get(column) or column} of {kind}"
+
+    return NodeType(
+        name=kind,
+        num_nodes=graph.num_nodes(kind),
+        features=as_array(data[feature]) if feature else None,
+        labels=class_labels(where("labels"), as_array(data[label])) if label else None,
+        splits={
+            split: mask_ids(where(split), as_array(data[key]), graph.num_nodes(kind))
+            for split, key in masks.items()
+            if key
+        },
+        where=where,
+    )
+
+
+def _edge_type(graph: DGLGraph, kind: tuple[str, str, str], place: str) -> EdgeType:
+    data: Mapping[str, Tensor] = graph.edges[kind].data
+    weight = first_of(data, WEIGHT_NAMES)
+    note_left_out(f"{place}: data of edges of type {kind[1]}", sorted(set(data) - {weight}))
+    pieces = [(f"{place}: edges of type {kind[1]}", as_array(torch.stack(graph.edges(etype=kind, order="eid"))))]
+    weights = [as_array(data[weight]).reshape(-1)] if weight else None
+    return EdgeType(source=kind[0], relation=kind[1], target=kind[2], pieces=pieces, weights=weights)

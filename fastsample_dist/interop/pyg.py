@@ -1,5 +1,5 @@
-"""Mini-batches as PyTorch Geometric data, for models that take one subgraph. The only module that imports
-torch_geometric, and only on use.
+"""Mini-batches as PyTorch Geometric data, for models that take one subgraph, and its graphs as input. The only module
+that imports torch_geometric, and only on use.
 
 PyG's NeighborLoader hands a model one graph that holds the edges of all hops. In an MFG the destinations of a hop
 include those of the hops before it, which draw again there. The merged graph is the union: hop by hop from the
@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.inputs import ReadOptions
+from fastsample_dist.graph.inputs.pyg_saved import from_mapping
 from fastsample_dist.sampling.base import MFG, MiniBatch
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
 
 def _data_class() -> type[Data]:
@@ -97,3 +100,19 @@ def to_data(batch: MiniBatch) -> Data:
     if batch.labels is not None:
         data.y = batch.labels
     return data
+
+
+def from_data(data: Data | HeteroData, *, name: str = "data", undirected: bool = False) -> RawGraph:
+    """A Data or HeteroData as input for partitioning: one id space, node types one after the other.
+
+    Args:
+      data: with edge_index and, as far as the graph has them, x, y, train_mask, val_mask, test_mask, and edge_weight
+        or an edge_attr of one column; other attributes are left out, with a note.
+      name: of the graph, for reports.
+      undirected: every edge counts in both directions; reverses are added and duplicates merged.
+    Returns:
+      RawGraph; arrays share the tensors' memory where they can. bfloat16 features become float32.
+    Raises:
+      ValueError: attributes that do not fit, or adj_t in place of edge_index: one line.
+    """
+    return from_mapping(data.to_dict(), ReadOptions(undirected=undirected), name=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -10,12 +11,14 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.npy_files import drop_pages
+from fastsample_dist.graph.row_segments import RowSegments
 from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS
 from partition.adjacency import row_positions
 from partition.external.csc import StoredTopology
 from partition.external.kernels import read_ranges
 
 FEATURE_CHOICES = ("keep", "float16", BFLOAT16, "float32")
+MAX_OPEN = 64  # files of segments; a process may often have no more than 1024
 
 
 class TopologyRows:
@@ -80,6 +83,8 @@ class TopologyRows:
 class FeatureRows:
     """Feature rows of chosen nodes in the type asked for; a context manager.
 
+    A mapped file is read as a file; so is every mapped segment of RowSegments.
+
     Args:
       features: [num_nodes, dim].
       choice: one of FEATURE_CHOICES.
@@ -90,29 +95,27 @@ class FeatureRows:
       ValueError: an unknown choice.
     """
 
-    def __init__(self, features: np.ndarray, choice: str = "keep") -> None:
+    def __init__(self, features: np.ndarray | RowSegments, choice: str = "keep") -> None:
         if choice not in FEATURE_CHOICES:
             raise ValueError(f"feature_dtype is {choice!r}; expected one of {', '.join(FEATURE_CHOICES)}.")
-        self._features = features
         self.stored_as = features.dtype.name if choice == "keep" else choice
         self.dtype = np.dtype(BFLOAT16_AS if self.stored_as == BFLOAT16 else self.stored_as)
         self.dim = features.shape[1]
-        self._handle = -1
-        # The whole of a mapped file, row after row: read it as a file.
-        whole = isinstance(features, np.memmap) and features.base is features._mmap and features.flags.c_contiguous
-        self._offset = features.offset if whole and features.filename is not None else None
+        self._given = features.dtype
+        segmented = isinstance(features, RowSegments)
+        self._segments = features.segments if segmented else [features]
+        self._offsets = features.offsets if segmented else np.array([0, len(features)])
+        self._handles: dict[Path, int] = {}
 
     def __enter__(self) -> FeatureRows:
-        if self._offset is not None:
-            self._handle = os.open(self._features.filename, os.O_RDONLY)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles = {}
 
     def read(self, nodes: np.ndarray) -> np.ndarray:
         """Rows of nodes, [n, dim].
@@ -120,19 +123,39 @@ class FeatureRows:
         Raises:
           ValueError: a value too large for float16.
         """
-        if self._handle >= 0:
-            row_bytes = self.dim * self._features.itemsize
-            begins = self._offset + nodes * row_bytes
-            sizes = np.full(len(nodes), row_bytes, dtype=np.int64)
-            rows = read_ranges(self._handle, begins, sizes, self._features.dtype).reshape(-1, self.dim)
-        else:
-            rows = np.asarray(self._features[nodes])
-            drop_pages(self._features)
+        if len(self._segments) == 1:
+            return self._converted(self._rows_of(self._segments[0], nodes), nodes)
+        rows = np.zeros((len(nodes), self.dim), dtype=self._given)
+        owners = np.searchsorted(self._offsets, nodes, side="right") - 1
+        for number in np.unique(owners):
+            segment, chosen = self._segments[number], owners == number
+            if not isinstance(segment, int):
+                rows[chosen] = self._rows_of(segment, nodes[chosen] - self._offsets[number])
         return self._converted(rows, nodes)
+
+    def _rows_of(self, array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        # The whole of a mapped file, row after row.
+        mapped = isinstance(array, np.memmap) and array.base is array._mmap and array.flags.c_contiguous
+        if not mapped or array.filename is None:
+            chosen = np.asarray(array[rows])
+            drop_pages(array)
+            return chosen
+        row_bytes = self.dim * array.itemsize
+        begins = array.offset + rows.astype(np.int64, copy=False) * row_bytes
+        sizes = np.full(len(rows), row_bytes, dtype=np.int64)
+        return read_ranges(self._handle(Path(array.filename)), begins, sizes, array.dtype).reshape(-1, self.dim)
+
+    def _handle(self, file: Path) -> int:
+        """An open descriptor; only the last MAX_OPEN stay open."""
+        if file not in self._handles:
+            while len(self._handles) >= MAX_OPEN:
+                os.close(self._handles.pop(next(iter(self._handles))))
+            self._handles[file] = os.open(file, os.O_RDONLY)
+        return self._handles[file]
 
     def _converted(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         if self.stored_as == rows.dtype.name:
-            return rows
+            return rows.astype(self.dtype, copy=False)
         native = rows.astype(rows.dtype.newbyteorder("="), copy=False)
         if self.stored_as == BFLOAT16:
             return torch.from_numpy(native).to(torch.bfloat16).view(torch.int16).numpy()

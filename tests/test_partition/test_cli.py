@@ -204,10 +204,11 @@ def test_bad_edge_list_line_is_refused(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [tmp_path / "edges.txt"]
 
 
-def test_ogb_without_the_package_is_refused(graph, tmp_path, capsys, monkeypatch):
+def test_ogb_without_the_package_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ogb", None)
-    argv = ["--input", graph, "--format", "ogb", "--num-parts", 2, "--output", tmp_path / "parts"]
-    assert "format ogb needs the ogb package" in run_refused(capsys, *argv)
+    monkeypatch.chdir(tmp_path)
+    argv = ["--input", "ogbn-arxiv", "--format", "ogb", "--num-parts", 2, "--output", tmp_path / "parts"]
+    assert "downloading ogbn-arxiv needs the ogb package" in run_refused(capsys, *argv)
 
 
 def test_metis_without_its_packages_is_refused(graph, tmp_path, capsys, monkeypatch):

@@ -91,6 +91,10 @@ def _is_text(path: Path) -> bool:
     return path.name.endswith(TEXT_SUFFIXES)
 
 
+def _has(path: Path, *names: str) -> bool:
+    return all((path / name).exists() for name in names)
+
+
 def read_npy(path: Path, options: ReadOptions) -> RawGraph:
     """Read a directory of format `npy`; meta.json says whether it is undirected."""
     assert options.undirected is None, "read_graph refuses the option"
@@ -114,7 +118,35 @@ _FORMATS = (
         summary="a data set of the Open Graph Benchmark: its directory, or its name such as ogbn-arxiv",
         reader=f"{_HERE}.ogb:read_ogb",
         sizes=f"{_HERE}.sizes:ogb_sizes",
-        recognises=lambda path: path.is_dir() and path.absolute().name.startswith(("ogbn_", "ogbn-")),
+        recognises=lambda path: (
+            path.is_dir() and (path.absolute().name.startswith(("ogbn_", "ogbn-")) or _has(path, "raw", "split"))
+        ),
+    ),
+    InputFormat(
+        name="dgl",
+        summary="one graph written by dgl.save_graphs (.bin, .dgl)",
+        reader="fastsample_dist.interop.dgl:read_saved",
+        recognises=lambda path: path.suffix in (".bin", ".dgl"),
+    ),
+    InputFormat(
+        name="dgl-chunked",
+        summary="DGL's chunked graph format: metadata.json or its directory",
+        reader=f"{_HERE}.dgl_chunked:read_chunked",
+        recognises=lambda path: path.name == "metadata.json" or _has(path, "metadata.json"),
+    ),
+    InputFormat(
+        name="graphbolt",
+        summary="a GraphBolt OnDiskDataset: metadata.yaml or its directory",
+        reader=f"{_HERE}.graphbolt:read_graphbolt",
+        recognises=lambda path: path.name == "metadata.yaml" or _has(path, "metadata.yaml"),
+    ),
+    InputFormat(
+        name="pyg",
+        summary="a PyTorch Geometric Data or HeteroData saved by torch.save (.pt), or a data set of one",
+        reader=f"{_HERE}.pyg_saved:read_pyg",
+        recognises=lambda path: (
+            path.suffix in (".pt", ".pth") or (not _has(path, "split") and any((path / "processed").glob("*.pt")))
+        ),
     ),
     InputFormat(
         name="edgelist",
@@ -139,6 +171,8 @@ def detect_format(path: str | Path) -> str:
     names = [item.name for item in _FORMATS if item.recognises(place)]
     if "npy" in names:  # its files are unmistakable; others may lie beside them
         return "npy"
+    if len(names) > 1 and "edgelist" in names:  # many a data set has some text beside its own files
+        names.remove("edgelist")
     if len(names) != 1:
         found = f"looks like {' and '.join(names)}" if names else "has no file of a known format"
         raise ValueError(f"{place} {found}; pass --format {'|'.join(names or FORMATS)}.")

@@ -1,80 +1,101 @@
-"""Node-property graphs of the Open Graph Benchmark, read through the `ogb` package (imported on use).
+"""Node-property graphs of the Open Graph Benchmark, by directory or by name.
 
-The directory of a data set is named as ogb names it: <root>/ogbn_arxiv holds ogbn-arxiv. ogb reads it, or loads its own
-cache; NaN labels, ogb's mark of unlabelled nodes in some sets, become -1.
+A directory that has the raw files is read without further help (ogb_raw.py). Otherwise the `ogb` package, imported on
+use, says where a data set is to be had and downloads it to ./dataset or beside the directory given; the raw files are
+then read the same way, so that neither memory nor pickles of ogb's own cache are needed.
 """
 
 from __future__ import annotations
 
-import os
+import csv
+import io
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
-from fastsample_dist.graph.datasets import RawGraph, checked_graph
+from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import ReadOptions
+from fastsample_dist.graph.inputs.ogb_raw import KNOWN_SETS, read_raw, set_name
 
-_SPLIT_OF = {"train": "train_idx", "valid": "val_idx", "test": "test_idx"}
-_TORCH_SWITCH = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+ROOT = Path("dataset")  # where ogb puts data sets by default
 
 
 def read_ogb(path: Path, options: ReadOptions) -> RawGraph:
-    """Read a node-property data set that ogb has downloaded; a reader of format `ogb`.
+    """Read a node-property data set; a reader of format `ogb`.
 
     Args:
-      path: the data set's directory, e.g. dataset/ogbn_arxiv.
-      options: with `undirected` every edge counts in both directions; otherwise edges are as ogb delivers them.
+      path: the data set's directory, e.g. dataset/ogbn_arxiv, or its name, e.g. ogbn-arxiv.
+      options: with `undirected` every edge counts in both directions; so it does in any case in the sets for which ogb
+        adds the inverse edges.
     Returns:
       RawGraph with features, labels and ogb's standard split.
     Raises:
-      ImportError: the ogb package is not installed.
-      ValueError: no such directory, or a set with several node types or several labels per node.
+      ImportError: the set is not there and the ogb package is not installed.
+      ValueError: there is no such set, it was not downloaded, or it has several labels per node.
     """
-    directory = path
-    name = directory.absolute().name.replace("_", "-")
-    if not directory.is_dir():
-        raise ValueError(f"{directory} is not a directory; download {name} with the ogb package first.")
+    name = set_name(path)
+    directory = path if path.is_dir() or len(path.parts) > 1 else ROOT / name.replace("-", "_")
+    if not (directory / "raw").is_dir():
+        if name not in KNOWN_SETS:
+            raise ValueError(f"{path} is no directory with raw/ and no OGB data set; expected {', '.join(KNOWN_SETS)}.")
+        if directory.is_dir() and any(directory.iterdir()):
+            raise ValueError(f"{directory} has no raw/; expected the files of {name} as ogb downloads them; remove it.")
+        _download(name, directory)
+    return read_raw(directory, options)
+
+
+def _download(name: str, directory: Path) -> None:
+    """Let ogb download a data set; the directory appears when it is complete."""
     try:
-        from ogb.nodeproppred import NodePropPredDataset
+        import ogb.nodeproppred as package
+        from ogb.utils.url import decide_download, download_url, extract_zip
     except ImportError as error:
         raise ImportError(
-            f"format ogb needs the ogb package, which is not there ({error}); pip install ogb."
+            f"{directory} is not there, and downloading {name} needs the ogb package ({error}); pip install ogb."
         ) from error
-    with _whole_pickles():
-        dataset = NodePropPredDataset(name=name, root=str(directory.absolute().parent))
-        split = dataset.get_idx_split()
-    if dataset.is_hetero:
-        raise ValueError(f"{name} has several node types; expected one; convert it to an npy directory.")
-    graph, labels = dataset[0]
-    if labels.ndim != 2 or labels.shape[1] != 1:
-        raise ValueError(f"{name} has labels of shape {labels.shape}; expected one per node, (num_nodes, 1).")
-    labels = labels[:, 0]
-    if labels.dtype.kind == "f":
-        labels = np.where(np.isnan(labels), -1, labels).astype(np.int64)
-    columns = {"labels": labels, **{_SPLIT_OF[key]: np.asarray(ids) for key, ids in split.items()}}
-    if graph.get("node_feat") is not None:
-        columns["features"] = graph["node_feat"]
-    meta = {
-        "name": name,
-        "num_nodes": int(graph["num_nodes"]),
-        "undirected": bool(options.undirected),
-        "num_classes": int(dataset.num_classes),
-    }
-    return checked_graph(meta, graph["edge_index"], columns, locate=lambda column: f"{name}: {column}")
+    url, inside = _source(Path(package.__file__).with_name("master.csv"), name)
+    advice = f"download {url} yourself, unpack it, and rename {inside} to {directory}."
+    partial = directory.with_name(f".{directory.name}.partial")
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        with _answerable():
+            agreed = decide_download(url)
+        if not agreed:
+            raise ValueError(f"{name} was not downloaded, as the answer was no; {advice}")
+        archive = download_url(url, str(partial))
+        extract_zip(archive, str(partial))
+        if directory.is_dir():
+            directory.rmdir()
+        (partial / inside).rename(directory)
+    except EOFError:
+        raise ValueError(f"ogb asks before it downloads more than 1 GB, and there is no terminal; {advice}") from None
+    except OSError as error:
+        raise ValueError(f"{name} cannot be downloaded ({error}); {advice}") from error
+    except RuntimeError as error:  # ogb's word for a download that broke off
+        raise ValueError(f"{name} was not downloaded ({str(error).rstrip('.')}); {advice}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _source(table: Path, name: str) -> tuple[str, str]:
+    """Address of a data set's archive, and the directory that it unpacks to, from ogb's own table."""
+    with table.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    facts = {row[0]: row[header.index(name)] for row in rows if name in header}
+    if "url" not in facts:
+        raise ValueError(f"{table} does not list {name}; install a newer ogb package.")
+    return facts["url"], facts["download_name"]
 
 
 @contextmanager
-def _whole_pickles() -> Iterator[None]:
-    """Let ogb 1.3 load its own cache: it calls torch.load without saying that the file holds NumPy arrays, which
-    torch >= 2.6 refuses unless this variable is set."""
-    before = os.environ.get(_TORCH_SWITCH)
-    os.environ[_TORCH_SWITCH] = "1"
+def _answerable() -> Iterator[None]:
+    """Without a terminal, a question gets an end of input at once, instead of waiting for an answer."""
+    before = sys.stdin
+    if before is None or not before.isatty():
+        sys.stdin = io.StringIO()
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_TORCH_SWITCH]
-        else:
-            os.environ[_TORCH_SWITCH] = before
+        sys.stdin = before

@@ -1,99 +1,125 @@
-"""The ogb reader against a stand-in for the ogb package that answers as ogb 1.3.6 does."""
+"""Data sets of OGB by name: what the ogb package is asked for, with a stand-in that behaves as ogb 1.3.6 does."""
 
+import shutil
 import sys
-import types
+import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fastsample_dist.graph.inputs import ReadOptions
+from fastsample_dist.graph.inputs import ReadOptions, Scratch
 from fastsample_dist.graph.inputs.ogb import read_ogb
+from tests.graph.inputs.layouts import draw_graph, found, listed, write_ogb
+
+URL_MODULE = """
+import shutil, zipfile
+from pathlib import Path
+
+def decide_download(url):
+    size = {size}
+    return input("This will download it. Will you proceed? (y/N)") == "y" if size > 1 else True
+
+def download_url(url, folder):
+    return shutil.copy(url, folder)
+
+def extract_zip(path, folder):
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder)
+"""
 
 
-class Dataset:
-    """ogb.nodeproppred.NodePropPredDataset for one small graph: the attributes that ogb documents."""
-
-    is_hetero = False
-    num_classes = 3
-    labels = np.array([[0.0], [np.nan], [2.0], [1.0]])
-
-    def __init__(self, name: str, root: str) -> None:
-        type(self).called_with = (name, root)
-
-    def __getitem__(self, index: int) -> tuple[dict, np.ndarray]:
-        assert index == 0
-        graph = {
-            "edge_index": np.array([[0, 3], [1, 2]]),
-            "edge_feat": None,
-            "node_feat": np.ones((4, 2), dtype=np.float32),
-            "num_nodes": 4,
-        }
-        return graph, self.labels
-
-    def get_idx_split(self) -> dict[str, np.ndarray]:
-        return {"train": np.array([0]), "valid": np.array([2]), "test": np.array([3])}
+def install(monkeypatch, tmp_path: Path, *, size_gb: float = 0.1, archive: bool = True) -> None:
+    """Put the stand-in on the path; it knows ogbn-arxiv, whose archive holds `arxiv`."""
+    package = tmp_path / "packages/ogb"
+    for room in ("nodeproppred", "utils"):
+        (package / room).mkdir(parents=True)
+        (package / room / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "utils/url.py").write_text(URL_MODULE.replace("{size}", str(size_gb)))
+    address = tmp_path / "arxiv.zip"
+    lines = [",ogbn-arxiv", f"url,{address}", "download_name,arxiv"]
+    (package / "nodeproppred/master.csv").write_text("\n".join(lines) + "\n")
+    if archive:
+        made = write_ogb(tmp_path / "made/arxiv", draw_graph())
+        with zipfile.ZipFile(address, "w") as out:
+            for file in sorted(made.rglob("*")):
+                out.write(file, file.relative_to(made.parent))
+    for name in [name for name in sys.modules if name.split(".")[0] == "ogb"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def dataset(monkeypatch) -> type[Dataset]:
-    made = type("NodePropPredDataset", (Dataset,), {})
-    package, module = types.ModuleType("ogb"), types.ModuleType("ogb.nodeproppred")
-    module.NodePropPredDataset = made
-    monkeypatch.setitem(sys.modules, "ogb", package)
-    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", module)
-    return made
+@pytest.fixture(autouse=True)
+def forget_the_stand_in():
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "ogb"]:
+        del sys.modules[name]
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    (tmp_path / "ogbn_arxiv").mkdir()
-    return tmp_path / "ogbn_arxiv"
+def read(path: str | Path) -> dict:
+    with Scratch() as scratch:
+        return found(read_ogb(Path(path), ReadOptions(scratch=scratch)))
 
 
-def test_package_is_asked_for_the_set_of_the_directory(dataset, directory):
-    read_ogb(directory, ReadOptions())
-    assert dataset.called_with == ("ogbn-arxiv", str(directory.parent))
+def test_a_name_is_downloaded_to_where_ogb_puts_it(monkeypatch, tmp_path):
+    install(monkeypatch, tmp_path)
+    assert read("ogbn-arxiv") == listed(draw_graph())
+    assert (tmp_path / "dataset/ogbn_arxiv/raw/edge.csv.gz").is_file()
 
 
-def test_graph_comes_as_delivered(dataset, directory):
-    raw = read_ogb(directory, ReadOptions())
-    assert (raw.name, raw.num_nodes, raw.num_classes, raw.undirected) == ("ogbn-arxiv", 4, 3, False)
-    assert raw.edge_index.tolist() == [[0, 3], [1, 2]]
-    assert raw.features.shape == (4, 2)
+def test_a_directory_that_is_not_there_is_downloaded_to(monkeypatch, tmp_path):
+    install(monkeypatch, tmp_path)
+    assert read(tmp_path / "sets/ogbn_arxiv") == listed(draw_graph())
 
 
-def test_unlabelled_nodes_become_minus_one(dataset, directory):
-    assert read_ogb(directory, ReadOptions()).labels.tolist() == [0, -1, 2, 1]
-
-
-def test_splits_get_our_names(dataset, directory):
-    splits = {name: ids.tolist() for name, ids in read_ogb(directory, ReadOptions()).splits.items()}
-    assert splits == {"train": [0], "val": [2], "test": [3]}
-
-
-def test_undirected_is_taken_over(dataset, directory):
-    assert read_ogb(directory, ReadOptions(undirected=True)).undirected
-
-
-def test_several_labels_per_node_are_refused(dataset, directory):
-    dataset.labels = np.zeros((4, 112))
-    with pytest.raises(ValueError, match=r"labels of shape \(4, 112\); expected one per node"):
-        read_ogb(directory, ReadOptions())
-
-
-def test_several_node_types_are_refused(dataset, directory):
-    dataset.is_hetero = True
-    with pytest.raises(ValueError, match="has several node types"):
-        read_ogb(directory, ReadOptions())
-
-
-def test_missing_directory_is_refused(dataset, tmp_path):
-    with pytest.raises(ValueError, match="ogbn_mag is not a directory; download ogbn-mag with the ogb package first"):
-        read_ogb(tmp_path / "ogbn_mag", ReadOptions())
-
-
-def test_missing_package_is_named(monkeypatch, directory):
+def test_what_is_there_needs_no_package(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ogb", None)
-    with pytest.raises(ImportError, match="format ogb needs the ogb package.*pip install ogb"):
-        read_ogb(directory, ReadOptions())
+    monkeypatch.chdir(tmp_path)
+    write_ogb(tmp_path / "dataset/ogbn_arxiv", draw_graph())
+    assert read("ogbn-arxiv") == listed(draw_graph())
+
+
+def test_a_large_download_without_a_terminal_is_refused_with_advice(monkeypatch, tmp_path):
+    install(monkeypatch, tmp_path, size_gb=2)
+    with pytest.raises(ValueError, match="no terminal; download .*zip yourself.*rename arxiv to dataset/ogbn_arxiv"):
+        read("ogbn-arxiv")
+    assert list((tmp_path / "dataset").iterdir()) == []
+
+
+def test_a_download_that_is_declined_is_said(monkeypatch, tmp_path):
+    install(monkeypatch, tmp_path)
+    from ogb.utils import url
+
+    monkeypatch.setattr(url, "decide_download", lambda address: False)
+    with pytest.raises(ValueError, match="ogbn-arxiv was not downloaded, as the answer was no"):
+        read("ogbn-arxiv")
+
+
+def test_a_download_that_fails_leaves_nothing(monkeypatch, tmp_path):
+    install(monkeypatch, tmp_path, archive=False)
+    with pytest.raises(ValueError, match="ogbn-arxiv cannot be downloaded"):
+        read("ogbn-arxiv")
+    assert list((tmp_path / "dataset").iterdir()) == []
+
+
+def test_missing_package_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ogb", None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ImportError, match="downloading ogbn-arxiv needs the ogb package.*pip install ogb"):
+        read("ogbn-arxiv")
+
+
+def test_an_unknown_name_is_refused(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="no OGB data set; expected ogbn-arxiv, ogbn-mag"):
+        read("ogbn-arxviv")
+
+
+def test_a_directory_with_something_else_is_left_alone(monkeypatch, tmp_path):
+    install(monkeypatch, tmp_path)
+    (tmp_path / "ogbn_arxiv/processed").mkdir(parents=True)
+    with pytest.raises(ValueError, match="ogbn_arxiv has no raw/"):
+        read(tmp_path / "ogbn_arxiv")
+    assert (tmp_path / "ogbn_arxiv/processed").is_dir()
+    shutil.rmtree(tmp_path / "ogbn_arxiv")

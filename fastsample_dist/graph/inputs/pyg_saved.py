@@ -1,0 +1,261 @@
+"""PyTorch Geometric's Data and HeteroData: saved by torch.save, or as the plain mapping that `to_dict` gives.
+
+A file holds the object itself, or, as InMemoryDataset.save writes it, (mapping, slices, class). torch_geometric is
+neither needed nor run: its classes are replaced by records (pickles.py), whose state is such a mapping.
+
+    Data        {"x": ..., "edge_index": ..., "edge_attr": ..., "y": ..., "train_mask": ...}
+    HeteroData  {"paper": {"x": ...}, ("author", "writes", "paper"): {"edge_index": ...}}
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.inputs import ReadOptions
+from fastsample_dist.graph.inputs.heterogeneous import (
+    MASK_NAMES,
+    EdgeType,
+    NodeType,
+    TypedGraph,
+    class_labels,
+    first_of,
+    flatten,
+    mask_ids,
+    note_left_out,
+)
+from fastsample_dist.graph.inputs.pickles import Record, as_array, load_saved, stand_in
+from fastsample_dist.graph.inputs.scratch import Scratch
+
+logger = logging.getLogger(__name__)
+
+_CLASSES = {
+    name: stand_in(f"torch_geometric.data.{name}")
+    for name in (
+        *("data.Data", "data.DataEdgeAttr", "data.DataTensorAttr", "hetero_data.HeteroData"),
+        *("storage.BaseStorage", "storage.NodeStorage", "storage.EdgeStorage", "storage.GlobalStorage"),
+        *("storage.AttrType", "feature_store.TensorAttr", "graph_store.EdgeAttr", "graph_store.EdgeLayout"),
+    )
+}
+_HETERO = _CLASSES["hetero_data.HeteroData"]
+_KEPT = {
+    "x",
+    "edge_index",
+    "edge_attr",
+    "edge_weight",
+    "y",
+    "num_nodes",
+    *(n for names in MASK_NAMES.values() for n in names),
+}
+_NOT_DATA = ("pre_filter.pt", "pre_transform.pt")
+
+
+def read_pyg(path: Path, options: ReadOptions) -> RawGraph:
+    """Read a saved Data or HeteroData; a reader of format `pyg`.
+
+    Args:
+      path: the .pt file, or the directory of a data set with one file in it or in processed/.
+      options: with `undirected` every edge counts in both directions; otherwise edges are as stored.
+    Returns:
+      RawGraph; features stay mapped where the file allows it.
+    Raises:
+      ValueError: nothing like it is there, it asks for anything that safe loading does not run, or a value is not
+        what is expected.
+    """
+    file = _find_file(path)
+    saved = load_saved(file, [*_CLASSES.values()])
+    return from_mapping(_mapping_of(saved, file), options, file=file)
+
+
+def from_mapping(
+    mapping: Mapping[Any, Any], options: ReadOptions | None = None, *, file: Path | None = None, name: str = "data"
+) -> RawGraph:
+    """A graph from the plain form of Data or HeteroData.
+
+    Args:
+      mapping: attributes; or, for a HeteroData, attributes by node type and by (source, relation, target).
+      options: `undirected`, and `scratch` for joined edges; None: as stored, joined in memory.
+      file: that it was loaded from; None: it was in memory.
+      name: of the graph, and of the input in messages, if it was in memory.
+    Returns:
+      RawGraph.
+    Raises:
+      ValueError: a value is not what is expected.
+    """
+    where = name if file is None else str(file)
+    typed = any(isinstance(key, tuple) for key in mapping)
+    scratch = None if file is None or options is None else options.scratch
+    view = _View(file, where, scratch)
+    if typed:
+        node_stores = {
+            key: value
+            for key, value in mapping.items()
+            if isinstance(key, str) and _is_store(value) and key != "_global_store"
+        }
+        edge_stores = {key: value for key, value in mapping.items() if isinstance(key, tuple)}
+    else:
+        node_stores, edge_stores = {"": mapping}, {("", "", ""): mapping}
+    for key, store in {**node_stores, **(edge_stores if typed else {})}.items():
+        others = sorted(str(name) for name, value in store.items() if name not in _KEPT and value is not None)
+        note_left_out(f"{where}: {'__'.join(key) if isinstance(key, tuple) else key}".removesuffix(": "), others)
+    edges = [view.edge_type(key, store) for key, store in edge_stores.items()]
+    for key in sorted({end for item in edges for end in (item.source, item.target)} - set(node_stores)):
+        node_stores[key] = {}
+    graph = TypedGraph(
+        name=name if file is None else _graph_name(file),
+        nodes=[view.node_type(key, store, edges) for key, store in node_stores.items()],
+        edges=edges,
+        undirected=bool(options and options.undirected),
+        sources=[] if file is None else [file],
+        where=where,
+    )
+    return flatten(graph, scratch)
+
+
+class _View:
+    """Attributes of one saved or given object as arrays."""
+
+    def __init__(self, file: Path | None, where: str, scratch: Scratch | None) -> None:
+        self._file, self._where, self._scratch = file, where, scratch
+
+    def node_type(self, key: str, store: Mapping[str, Any], edges: list[EdgeType]) -> NodeType:
+        """Nodes of a store; `edges` tell the number of nodes where nothing else does."""
+        prefix = f"{key}." if key else ""
+        features, labels = (self._array(prefix, store, name) for name in ("x", "y"))
+        masks = {split: first_of(store, names) for split, names in MASK_NAMES.items()}
+        arrays = {split: self._array(prefix, store, name) for split, name in masks.items() if name}
+        arrays = {split: mask for split, mask in arrays.items() if mask is not None}
+        count = store.get("num_nodes")
+        if not isinstance(count, int):
+            lengths = [len(array) for array in (features, labels, *arrays.values()) if array is not None]
+            count = lengths[0] if lengths else self._count_by_edges(key, edges)
+        places = {
+            "features": f"{prefix}x",
+            "labels": f"{prefix}y",
+            **{s: f"{prefix}{n}" for s, n in masks.items() if n},
+        }
+
+        def where(column: str) -> str:
+            return f"{self._where}: {places.get(column, column)}"
+
+        return NodeType(
+            name=key,
+            num_nodes=count,
+            features=features,
+            labels=None if labels is None else class_labels(where("labels"), labels),
+            splits={split: mask_ids(where(split), mask, count) for split, mask in arrays.items()},
+            where=where,
+        )
+
+    def edge_type(self, key: tuple[str, str, str], store: Mapping[str, Any]) -> EdgeType:
+        """Edges of a store, with its weights."""
+        prefix = f"{'__'.join(key)}." if any(key) else ""
+        edge_index = self._array(prefix, store, "edge_index")
+        if edge_index is None:
+            other = next((name for name in ("adj_t", "adj") if store.get(name) is not None), None)
+            found = f"{prefix}{other}" if other else f"no {prefix}edge_index"
+            raise ValueError(
+                f"{self._where} has {found}; expected edge_index [2, num_edges]; save the data without ToSparseTensor."
+            )
+        weights = self._array(prefix, store, "edge_weight")
+        if weights is None:
+            weights = self._array(prefix, store, "edge_attr")
+            if weights is not None and weights.ndim == 2 and weights.shape[1] != 1:
+                logger.info("%s: %sedge_attr of shape %s left out", self._where, prefix, weights.shape)
+                weights = None
+        return EdgeType(
+            source=key[0],
+            relation=key[1],
+            target=key[2],
+            pieces=[(f"{self._where}: {prefix}edge_index", edge_index)],
+            weights=None if weights is None else [weights.reshape(-1)],
+        )
+
+    def _array(self, prefix: str, store: Mapping[str, Any], name: str) -> np.ndarray | None:
+        value = store.get(name)
+        if value is None:
+            return None
+        if isinstance(value, np.ndarray):
+            return value
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{self._where}: {prefix}{name} is a {type(value).__name__}; expected a tensor.")
+        if value.dtype == torch.bfloat16:
+            logger.info(
+                "%s: %s%s is bfloat16 and read as float32; --feature-dtype bfloat16 stores it as it was",
+                *(self._where, prefix, name),
+            )
+        try:
+            return as_array(value, self._file, self._scratch, f"{prefix}{name}")
+        except ValueError as error:
+            raise ValueError(f"{self._where}: {prefix}{name} is {error}; convert it.") from error
+
+    def _count_by_edges(self, key: str, edges: list[EdgeType]) -> int:
+        highest = -1
+        for item in edges:
+            for row, end in enumerate((item.source, item.target)):
+                if end == key:
+                    highest = max(highest, *(int(ids[row].max()) for _, ids in item.pieces if ids.shape[1]), -1)
+        named = f" of type {key}" if key else ""
+        logger.info("%s: nodes%s are counted by the highest id of an edge, %d", self._where, named, highest)
+        return highest + 1
+
+
+def _find_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    for directory in (path / "processed", path):
+        found = [file for file in sorted(directory.glob("*.pt")) if file.name not in _NOT_DATA]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(file.name for file in found)
+            raise ValueError(f"{directory} holds {len(found)} .pt files ({names}); expected one; pass the file itself.")
+    raise ValueError(f"{path} holds no .pt file; expected a saved Data or HeteroData; pass the file itself.")
+
+
+def _mapping_of(saved: Any, file: Path) -> Mapping[Any, Any]:
+    """The plain form of what a file holds."""
+    kind = None
+    if isinstance(saved, tuple) and 2 <= len(saved) <= 4:
+        slices, kind = saved[1], saved[2] if len(saved) > 2 else None
+        count = _count_graphs(slices)
+        if count > 1:
+            raise ValueError(f"{file} holds {count} graphs; expected one; save that one by torch.save.")
+        saved = saved[0]
+    if isinstance(saved, Record):
+        if isinstance(saved, _HETERO):
+            return {**_stores(saved, "_node_store_dict"), **_stores(saved, "_edge_store_dict")}
+        state = saved.state.get("_store", saved)
+        return state.state.get("_mapping", state.state) if isinstance(state, Record) else state
+    if isinstance(saved, Mapping) and (kind is _HETERO or "edge_index" in saved or any(map(_is_store, saved.values()))):
+        return saved
+    raise ValueError(
+        f"{file} holds a {type(saved).__name__}; expected a saved Data, HeteroData or data set of one graph."
+    )
+
+
+def _count_graphs(slices: Any) -> int:
+    """How many graphs a data set's slices cut its attributes into; by attribute, or by type and attribute."""
+    if isinstance(slices, Mapping):
+        return max((_count_graphs(value) for value in slices.values()), default=1)
+    return len(slices) - 1 if isinstance(slices, Tensor) else 1
+
+
+def _stores(saved: Record, name: str) -> dict[Any, Any]:
+    return {key: store.state.get("_mapping", {}) for key, store in saved.state.get(name, {}).items()}
+
+
+def _is_store(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _graph_name(file: Path) -> str:
+    """The file's name; for processed/data.pt that of the data set's directory."""
+    return file.absolute().parent.parent.name if file.parent.name == "processed" else file.stem
