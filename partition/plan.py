@@ -139,12 +139,11 @@ def make_plan(given: PlanInput, options: PlanOptions, base: int) -> dict[str, An
             f"num_parts is {num_parts} but the graph has {sizes.splits['train']} train nodes; training needs at least "
             "one per part, so take fewer parts."
         )
-    shown = {key: value for key, value in asdict(sizes).items() if key != "mapped"}
     partitioning = _partitioning(sizes, num_parts, options, base)
     if given.num_parts is None and partitioning["chosen"] == "on_disk":  # no topology that is made in seconds
         given = replace(given, sample=None)
     return {
-        "graph": {**shown, "num_edges": sizes.num_edges},
+        "graph": {**asdict(sizes), "num_edges": sizes.num_edges},
         "num_parts": num_parts,
         "partitioning": partitioning,
         "training": _training(given, num_parts, options, base),

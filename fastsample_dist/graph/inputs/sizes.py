@@ -21,7 +21,6 @@ from fastsample_dist.graph.npy_files import NpyHeader, npy_header, read_npy_head
 from fastsample_dist.graph.storage import SPLITS
 
 SAMPLED_BLOCKS, BLOCK_BYTES = 16, 1 << 16  # of a text file
-_INVERSE_ADDED = ("ogbn-products", "ogbn-proteins")  # ogb lists these sets' edges once and delivers both directions
 _TEXT = (".csv", ".tsv", ".txt")
 _COLUMNS = ("edge_weight", "features", "labels", *(f"{split}_idx" for split in SPLITS))
 
@@ -36,7 +35,6 @@ class GraphSizes:
       num_listed: edges as listed.
       undirected: every listed edge counts in both directions.
       id_dtype: NumPy's name of the type that edges are listed in.
-      mapped: the edges stand in a file that is mapped as it is.
       weight_dtype: of the edges' weights; None without.
       feature_dim: columns of the features; 0 without.
       feature_dtype: their type, "" without.
@@ -53,7 +51,6 @@ class GraphSizes:
     num_listed: int
     undirected: bool = False
     id_dtype: str = "int64"
-    mapped: bool = True
     weight_dtype: str | None = None
     feature_dim: int = 0
     feature_dtype: str = ""
@@ -99,7 +96,6 @@ def sizes_of(raw: RawGraph) -> GraphSizes:
         num_listed=raw.edge_index.shape[1],
         undirected=raw.undirected,
         id_dtype=raw.edge_index.dtype.name,
-        mapped=isinstance(raw.edge_index, np.memmap),
         weight_dtype=None if raw.edge_weight is None else raw.edge_weight.dtype.name,
         feature_dim=0 if raw.features is None else raw.features.shape[1],
         feature_dtype="" if raw.features is None else raw.features.dtype.name,
@@ -137,8 +133,11 @@ def ogb_sizes(path: Path, undirected: bool | None) -> GraphSizes:
     Raises:
       ValueError: no such directory, or one without raw/.
     """
-    raw = path / "raw"
-    common = {"name": path.absolute().name.replace("_", "-"), "undirected": bool(undirected), "id_dtype": "int64"}
+    from fastsample_dist.graph.inputs.ogb_raw import KNOWN_SETS, set_name  # it is loaded with its format only
+
+    raw, name = path / "raw", set_name(path)
+    both = bool(undirected) or (name in KNOWN_SETS and KNOWN_SETS[name].add_inverse_edge)
+    common = {"name": name, "undirected": both, "id_dtype": "int64"}
     if (raw / "data.npz").is_file():
         headers = _npz_headers(raw / "data.npz")
         if not {"edge_index", "node_feat"} <= set(headers):
@@ -149,27 +148,24 @@ def ogb_sizes(path: Path, undirected: bool | None) -> GraphSizes:
             num_listed=headers["edge_index"].shape[1],
             feature_dim=dim,
             feature_dtype=dtype.name,
-            mapped=False,
             **common,
         )
     counts = {}
-    for name in ("num-node-list", "num-edge-list"):
-        file = raw / f"{name}.csv.gz"
+    for count in ("num-node-list", "num-edge-list"):
+        file = raw / f"{count}.csv.gz"
         if not file.is_file():
             raise ValueError(f"{file} is missing; pass --num-nodes and --num-edges instead of --input.")
         with gzip.open(file, "rt", encoding="ascii") as lines:
-            counts[name] = int(next(lines))
-    directions = 2 if common["name"] in _INVERSE_ADDED else 1
+            counts[count] = int(next(lines))
     dim = 0
     if (raw / "node-feat.csv.gz").is_file():
         with gzip.open(raw / "node-feat.csv.gz", "rt", encoding="ascii") as lines:
             dim = next(lines).count(",") + 1
     return GraphSizes(
         num_nodes=counts["num-node-list"],
-        num_listed=counts["num-edge-list"] * directions,
+        num_listed=counts["num-edge-list"],
         feature_dim=dim,
         feature_dtype="float32" if dim else "",
-        mapped=False,
         **common,
     )
 
@@ -183,14 +179,15 @@ def edgelist_sizes(path: Path, undirected: bool | None) -> GraphSizes:
     file = path
     beside: dict[str, NpyHeader] = {}
     if path.is_dir():
-        lists = sorted(
-            item for item in path.iterdir() if item.name.removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))
-        )
+        beside = _headers(path)
+        if tables := sorted(path.glob("*.parquet")):
+            return replace(_parquet_sizes(path, tables), **_described(path, beside))
+        lists = sorted(item for item in path.iterdir() if item.name.removesuffix(".gz").endswith(_TEXT))
         if len(lists) != 1:
             raise ValueError(f"{path} holds {len(lists)} edge lists as text; expected one; pass the file itself.")
-        file, beside = lists[0], _headers(path)
+        file = lists[0]
     if not file.is_file() or file.suffix == ".parquet":
-        raise ValueError(f"{file}: sizes are told of text only; pass --num-nodes and --num-edges instead of --input.")
+        raise ValueError(f"{file} does not tell the number of nodes; pass --num-nodes and --num-edges, not --input.")
     lines, highest, sampled = _sample_text(file)
     if not sampled:
         raise ValueError(f"{file}: no line 'source destination' in what was sampled; pass --num-nodes and --num-edges.")
@@ -200,7 +197,7 @@ def edgelist_sizes(path: Path, undirected: bool | None) -> GraphSizes:
         num_nodes=round((highest + 1) * (1 + 1 / sampled)),
         num_listed=lines,
         undirected=bool(undirected),
-        mapped=False,
+        id_dtype=_read_as(highest),
         estimated=f"edges and nodes of {file} by {sampled // 2} of its lines",
     )
     if (path / META_NAME).is_file():
@@ -208,6 +205,24 @@ def edgelist_sizes(path: Path, undirected: bool | None) -> GraphSizes:
         known = {key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")}
         sizes = replace(sizes, **known, estimated=f"edges of {file} by {sampled // 2} of its lines")
     return replace(sizes, **_described(path, beside))
+
+
+def _parquet_sizes(path: Path, tables: list[Path]) -> GraphSizes:
+    """Of .parquet files, whose metadata have the number of edges, and meta.json, which has that of nodes."""
+    from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges  # it needs pyarrow
+
+    meta = read_meta(path)
+    edges = ParquetEdges(tables, meta["num_nodes"], lambda count: None)
+    return GraphSizes(
+        **{key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")},
+        num_listed=edges.num_edges,
+        id_dtype=_read_as(meta["num_nodes"]),
+    )
+
+
+def _read_as(highest: int) -> str:
+    """Type that the reader of edge lists keeps ids in."""
+    return "int32" if highest < 2**31 else "int64"
 
 
 def _headers(directory: Path) -> dict[str, NpyHeader]:

@@ -98,6 +98,18 @@ def test_meta_beside_an_edge_list_states_the_nodes(tmp_path):
     assert (sizes.num_nodes, sizes.undirected, sizes.name) == (123456, True, "g")
 
 
+def test_parquet_beside_meta_tells_its_rows(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="parquet files are read with pyarrow, which is not installed")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"source": EDGES[0], "destination": EDGES[1]}), tmp_path / "edges.parquet")
+    with pytest.raises(ValueError, match="edges.parquet does not tell the number of nodes; pass --num-nodes"):
+        input_sizes(tmp_path / "edges.parquet")
+    (tmp_path / "meta.json").write_text(json.dumps({"name": "g", "num_nodes": 9, "undirected": False}))
+    sizes = input_sizes(tmp_path, "edgelist")
+    assert (sizes.num_nodes, sizes.num_edges, sizes.estimated) == (9, 4, "")
+
+
 def test_text_without_edges_is_refused(tmp_path):
     (tmp_path / "edges.txt").write_text("# nothing\n")
     with pytest.raises(ValueError, match="no line 'source destination' in what was sampled; pass --num-nodes"):
