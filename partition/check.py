@@ -223,7 +223,7 @@ class _Check:
     def _check_orig_ids(self) -> None:
         name, num_nodes, faults = "topology/orig_ids.npy", self._manifest.num_nodes, _Faults()
         seen, before = np.zeros(num_nodes, dtype=bool), -1
-        typed = len(self._manifest.node_types) > 1  # of one type: joined parts (repartition.py) need not ascend
+        typed = bool(self._manifest.node_types)
         starts = np.unique(self._manifest.type_ranges) if typed else np.empty(0, dtype=np.int64)
         for first_row, ids in self._rows(name, ("int64",), (num_nodes,)):
             outside = (ids < 0) | (ids >= num_nodes)
@@ -236,7 +236,7 @@ class _Check:
                 ahead = _shifted(ids, before)
                 first, last = np.searchsorted(starts, [first_row, first_row + len(ids)])
                 ahead[starts[first:last] - first_row] = -1
-                text = "is {} after {}; expected original ids that ascend inside a part's range of one node type"
+                text = "is {} after {}; expected original ids that ascend inside a run of one node type"
                 faults.add(text, first_row, (ids < ahead) & ~outside, ids, ahead)
                 before = int(ids[-1])
         self._add(name, faults)

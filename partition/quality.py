@@ -130,7 +130,8 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
             cut += len(remote)
             drop_pages(indices)
         splits = load_part(path, manifest, part).splits
-        type_sizes = np.diff(manifest.type_ranges[part]).tolist() if manifest.node_types else []
+        runs = [np.diff(run) for run in manifest.type_ranges if lo <= run[0] and run[-1] <= hi]
+        type_sizes = np.sum(runs, axis=0, dtype=np.int64).tolist() if runs else [0] * len(manifest.node_types)
         parts.append(
             PartQuality(
                 part=part,

@@ -16,9 +16,8 @@ the end depends on where the train nodes stand among the part's ids; the report 
 is by nodes. Within an old part the cut follows the ids (node types one after another, original ids inside a type), not
 the edges: expect more cut edges than from cutting the graph again.
 
-A piece of a part has one range of ids per node type, as the part had. Parts that are joined have, unless the first
-ends with the type that the second begins with, or with an earlier one, and original ids ascend across the seam: so do
-pieces that were one part before. Other parts of a graph with several types are not joined.
+Where nodes have types, a piece of a part has one range of ids per type, as the part had; a joined part has those of
+the parts it joins, one part's after the other's (`type_ranges` of the manifest).
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ from fastsample_dist.graph.storage import (
     Manifest,
     PartitionWriter,
     check_output,
-    load_orig_ids,
     load_part,
     load_topology,
     part_files,
@@ -92,7 +90,6 @@ def repartition(
     columns = _columns(source, manifest)
     check_space(output, _bytes_to_write((source, manifest), columns, num_parts, Path(output).absolute().parent))
     if num_parts < manifest.num_parts:
-        _check_seams(source, manifest, num_parts)
         ranges = manifest.part_ranges[:: manifest.num_parts // num_parts]
     else:
         ranges = _cut_ranges(source, manifest, num_parts // manifest.num_parts)
@@ -174,42 +171,12 @@ def _columns(path: Path, manifest: Manifest) -> list[str]:
     return stems
 
 
-def _check_seams(path: Path, manifest: Manifest, num_parts: int) -> None:
-    """Refuse to join parts where a node type would end up in several ranges of ids."""
-    if len(manifest.node_types) < 2:
-        return
-    joined, orig_ids = manifest.num_parts // num_parts, load_orig_ids(path, manifest)
-    last: tuple[int, int] | None = None  # type and original id of the joined part's last node so far
-    for part, (lo, hi) in enumerate(pairwise(manifest.part_ranges)):
-        if part % joined == 0:
-            last = None
-        if lo == hi:
-            continue
-        first = _type_of(manifest, part, lo), int(orig_ids[lo])
-        if last is not None and first < last:
-            raise ValueError(
-                f"{path}: part {part} cannot be joined to the one before it: the graph has "
-                f"{len(manifest.node_types)} node types, and in the joined part they would not be one range each, by "
-                f"ascending original id; partition again with --num-parts {num_parts}."
-            )
-        last = _type_of(manifest, part, hi - 1), int(orig_ids[hi - 1])
-
-
-def _type_of(manifest: Manifest, part: int, node: int) -> int:
-    return int(np.searchsorted(manifest.type_ranges[part][1:], node, side="right"))
-
-
 def _type_ranges(manifest: Manifest, ranges: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Offsets of the types in the new parts, whose bounds are `ranges`."""
-    if not manifest.node_types:
-        return ()
-    old_sizes, old_ends = np.diff(manifest.type_ranges), np.array(manifest.type_ranges)[:, 1:]
-    found = []
-    for lo, hi in pairwise(ranges):
-        inside = np.minimum(old_ends, hi) - np.maximum(old_ends - old_sizes, lo)
-        sizes = np.maximum(inside, 0).sum(axis=0)
-        found.append((lo, *(lo + np.cumsum(sizes)).tolist()))
-    return tuple(found)
+    """The runs of the old partition, cut where the new parts begin."""
+    pieces = (
+        tuple(np.clip(run, lo, hi).tolist()) for lo, hi in pairwise(ranges) for run in manifest.type_ranges if lo < hi
+    )
+    return tuple(piece for piece in pieces if piece[0] < piece[-1])
 
 
 def _cut_ranges(path: Path, manifest: Manifest, pieces: int) -> tuple[int, ...]:

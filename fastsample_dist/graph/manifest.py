@@ -38,8 +38,9 @@ class Manifest:
       files: {relative path: {"bytes": int, "sha256": str}}, manifest.json itself left out.
       stats: further facts about the making of the partition, for reports only.
       node_types: names of the node types; () when all nodes are of one kind.
-      type_ranges: per part len(node_types) + 1 offsets: its nodes of type t are type_ranges[part][t] ..
-        type_ranges[part][t + 1] - 1, by ascending original id; () without types.
+      type_ranges: () without types, else runs of consecutive ids, in order: len(node_types) + 1 offsets each. Nodes of
+        type t in run r are type_ranges[r][t] .. type_ranges[r][t + 1] - 1, by ascending original id. A run is a part;
+        parts that were joined keep their runs.
       version: format version.
     """
 
@@ -146,18 +147,21 @@ def _checked(file: Path, document: dict[str, Any]) -> Manifest:
 
 def _checked_types(file: Path, document: dict[str, Any]) -> dict[str, Any]:
     """The fields node_types and type_ranges; none where the graph has no types."""
-    names, types_of_parts = document.get("node_types", []), document.get("type_ranges", [])
+    names, runs = document.get("node_types", []), document.get("type_ranges", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise _damaged(file, f"its node_types is {names!r}, no list of different names")
-    if not isinstance(types_of_parts, list) or len(types_of_parts) != (document["num_parts"] if names else 0):
-        raise _damaged(file, f"its type_ranges do not have one entry per part for {len(names)} node types")
-    for part, (owned, offsets) in enumerate(zip(pairwise(document["part_ranges"]), types_of_parts, strict=False)):
-        integers = isinstance(offsets, list) and all(type(offset) is int for offset in offsets)
-        ends_fit = integers and len(offsets) == len(names) + 1 and (offsets[0], offsets[-1]) == owned
-        if not ends_fit or any(lo > hi for lo, hi in pairwise(offsets)):
-            text = f"its type_ranges of part {part} do not run from {owned[0]} to {owned[1]} in {len(names)} steps"
-            raise _damaged(file, text)
-    return {"node_types": tuple(names), "type_ranges": tuple(map(tuple, types_of_parts))}
+    if not isinstance(runs, list) or bool(runs) != bool(names):
+        raise _damaged(file, f"its type_ranges do not fit its {len(names)} node types")
+    end = 0
+    for number, run in enumerate(runs):
+        integers = isinstance(run, list) and len(run) == len(names) + 1 and all(type(offset) is int for offset in run)
+        if not integers or run[0] != end or any(lo > hi for lo, hi in pairwise(run)):
+            raise _damaged(file, f"its type_ranges[{number}] do not go on from {end} in {len(names)} steps")
+        end = run[-1]
+    bounds = {0, *(run[-1] for run in runs)}
+    if names and (end != document["num_nodes"] or not bounds.issuperset(document["part_ranges"])):
+        raise _damaged(file, "its type_ranges do not end where its parts do")
+    return {"node_types": tuple(names), "type_ranges": tuple(map(tuple, runs))}
 
 
 def _damaged(file: Path, what: str) -> ValueError:

@@ -35,6 +35,11 @@ def test_types_come_back_as_written(tmp_path):
     assert manifest.version == 1
 
 
+def test_a_part_may_hold_several_runs(tmp_path):
+    runs = ((0, 1, 2), (2, 3, 4), (4, 9, 9))
+    assert read_manifest(write(tmp_path, **{**TYPES, "type_ranges": runs})).type_ranges == runs
+
+
 def test_graph_without_types_has_none_and_its_manifest_no_key(tmp_path):
     manifest = read_manifest(write(tmp_path))
     assert (manifest.node_types, manifest.type_ranges) == ((), ())
@@ -46,11 +51,13 @@ def test_graph_without_types_has_none_and_its_manifest_no_key(tmp_path):
     [
         ({"node_types": ["a", "a"]}, r"its node_types is \['a', 'a'\], no list of different names"),
         ({"node_types": ["a", 1]}, "no list of different names"),
-        ({"type_ranges": [[0, 1, 4]]}, "its type_ranges do not have one entry per part for 2 node types"),
-        ({"type_ranges": [[0, 4], [4, 9, 9]]}, "its type_ranges of part 0 do not run from 0 to 4 in 2 steps"),
-        ({"type_ranges": [[0, 1, 4], [4, 10, 9]]}, "its type_ranges of part 1 do not run from 4 to 9 in 2 steps"),
-        ({"type_ranges": [[0, 1, 3], [3, 5, 9]]}, "its type_ranges of part 0 do not run from 0 to 4 in 2 steps"),
-        ({"type_ranges": [[0, 1.5, 4], [4, 5, 9]]}, "its type_ranges of part 0 do not run from 0 to 4 in 2 steps"),
+        ({"type_ranges": []}, "its type_ranges do not fit its 2 node types"),
+        ({"type_ranges": [[0, 1, 4]]}, "its type_ranges do not end where its parts do"),
+        ({"type_ranges": [[0, 1, 5], [5, 9, 9]]}, "its type_ranges do not end where its parts do"),
+        ({"type_ranges": [[0, 4], [4, 9, 9]]}, r"its type_ranges\[0\] do not go on from 0 in 2 steps"),
+        ({"type_ranges": [[0, 1, 4], [4, 10, 9]]}, r"its type_ranges\[1\] do not go on from 4 in 2 steps"),
+        ({"type_ranges": [[0, 1, 3], [4, 5, 9]]}, r"its type_ranges\[1\] do not go on from 3 in 2 steps"),
+        ({"type_ranges": [[0, 1.5, 4], [4, 5, 9]]}, r"its type_ranges\[0\] do not go on from 0 in 2 steps"),
     ],
 )
 def test_impossible_types_are_refused(tmp_path, fields, message):

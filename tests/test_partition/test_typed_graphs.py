@@ -183,25 +183,23 @@ def test_cut_parts_keep_their_types_together(parts, tmp_path, num_parts):
     assert types_by_ranges(tmp_path / "new").tolist() == types_by_ranges(parts).tolist()
 
 
-def test_joining_parts_that_would_scatter_a_type_is_refused(parts, tmp_path, capsys):
-    before = list(tmp_path.iterdir())
-    assert main(["--repartition", str(parts), "1", "--output", str(tmp_path / "new")]) == 1
-    error = capsys.readouterr().err
-    assert "part 1 cannot be joined to the one before it: the graph has 3 node types" in error
-    assert error.endswith("partition again with --num-parts 1.\n") and error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == before
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_joined_parts_keep_the_ranges_of_types_of_those_they_join(parts, tmp_path, num_parts):
+    repartition(parts, 6, tmp_path / "cut")
+    repartition(tmp_path / "cut", num_parts, tmp_path / "new")
+    assert check_partition(tmp_path / "new") == []
+    assert read_manifest(tmp_path / "new").type_ranges == read_manifest(tmp_path / "cut").type_ranges
+    assert types_by_ranges(tmp_path / "new").tolist() == types_by_ranges(parts).tolist()
+
+
+def test_inspect_counts_the_types_of_joined_parts(parts, tmp_path):
+    quality = repartition(parts, 1, tmp_path / "new")
+    counts = np.bincount(draw_typed().node_type, minlength=3).tolist()
+    assert [part.node_types for part in quality.parts] == [dict(zip(NAMES, counts, strict=True))]
 
 
 def test_pieces_of_a_part_are_joined_again(parts, tmp_path):
     repartition(parts, 12, tmp_path / "cut")
     repartition(tmp_path / "cut", 3, tmp_path / "joined")
     old, new = read_manifest(parts), read_manifest(tmp_path / "joined")
-    assert (old.type_ranges, old.part_ranges, old.files) == (new.type_ranges, new.part_ranges, new.files)
-
-
-def test_parts_of_one_type_are_joined(tmp_path):
-    partition_graph(draw_typed(names=("paper",)), PartitionOptions(num_parts=4, method="random"), tmp_path / "parts")
-    repartition(tmp_path / "parts", 2, tmp_path / "new")
-    manifest = read_manifest(tmp_path / "new")
-    assert manifest.type_ranges == tuple(pairwise(manifest.part_ranges))
-    assert check_partition(tmp_path / "new") == []
+    assert (old.part_ranges, old.files) == (new.part_ranges, new.files)
