@@ -40,12 +40,12 @@ _OPTIONS_OF = {
         *("input", "format", "undirected", "num_parts", "memory_limit", "feature_dtype"),
         *("num_batches", "fanouts", "batch_size", *plan_report.PLAN_OPTIONS),
     ),
+    "repartition": ("input", "output", "overwrite"),
     "input": _INPUT_OPTIONS,
     "inspect": _REPORT_OPTIONS,
     "check": (),
-    "repartition": ("output", "overwrite"),
 }
-_TASKS = tuple(_OPTIONS_OF)  # --plan goes with --input and comes first
+_TASKS = tuple(_OPTIONS_OF)  # --plan and --repartition go with --input and come first
 _EPILOG = """examples:
   fastsample-partition --input data/cora --num-parts 2 --output parts/cora-2
   fastsample-partition --input edges.csv --format edgelist --undirected --num-parts 4 --output parts/edges-4
@@ -55,6 +55,7 @@ _EPILOG = """examples:
   fastsample-partition --inspect parts/cora-2 --fanouts 15,10,5 --html report.html
   fastsample-partition --check parts/cora-2
   fastsample-partition --repartition parts/cora-2 4 --output parts/cora-4
+  fastsample-partition --repartition 2 4 --input parts/cora-2 --output parts/cora-4
 """
 
 
@@ -78,7 +79,6 @@ def make_parser() -> argparse.ArgumentParser:
     task.add_argument("--input", metavar="DIR", help="the graph to cut")
     task.add_argument("--inspect", metavar="PARTS", help="verify a finished partition and report on it")
     check.add_options(task)
-    repartition.add_options(task)
     parser.add_argument(
         "--format",
         choices=tuple(FORMATS),
@@ -113,6 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--feature-dtype", choices=FEATURE_CHOICES, help="store features as this type (default: keep the input's)"
     )
+    repartition.add_options(parser)
     plan_report.add_options(parser)
     reporting.add_options(parser)
     reporting.add_sampling_options(parser)
@@ -198,7 +199,7 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
 def _check_combination(args: argparse.Namespace) -> None:
     task = next((name for name in _OPTIONS_OF if getattr(args, name) is not None), None)
     if task is None:
-        asked = " ".join(f"--{name}" for name in (*_TASKS[1:], _TASKS[0]))
+        asked = " ".join(f"--{name}" for name in (*_TASKS[2:], *_TASKS[:2]))
         raise ValueError(f"one of the arguments {asked} is required; see {PROGRAM} --help.")
     for name in (*_TASKS, *_INPUT_OPTIONS, *_REPORT_OPTIONS, *plan_report.PLAN_OPTIONS):
         if name == task:

@@ -68,21 +68,31 @@ def run_repartition(args: argparse.Namespace, progress: Progress) -> tuple[int, 
     Returns:
       (exit status, report for --json).
     Raises:
-      ValueError: --output is missing, NEW_P is no number, or what `repartition` refuses.
+      ValueError: --output is missing, NEW_P is no number, OLD_P is not the number of parts there, or what
+        `repartition` refuses.
     """
     from partition.cli_report import print_report
 
     path, count = args.repartition
     if args.output is None:
         raise ValueError("--repartition needs --output; pass the directory of the new partition.")
-    try:
-        num_parts = int(count)
-    except ValueError:
-        raise ValueError(f"--repartition's NEW_P is {count!r}; expected a number of parts such as 8.") from None
+    num_parts = _number_of_parts("NEW_P", count)
+    if args.input is not None:
+        stated, path = _number_of_parts("OLD_P", path), args.input
+        found = read_manifest(path).num_parts
+        if found != stated:
+            raise ValueError(f"--repartition's OLD_P is {stated} but {path} has {found} parts; pass {found}.")
     quality = repartition(path, num_parts, args.output, overwrite=bool(args.overwrite), progress=progress)
     report = {"path": args.output, **quality.to_json(), "repartitioned_from": path}
     print_report(report)
     return 0, report
+
+
+def _number_of_parts(which: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"--repartition's {which} is {text!r}; expected a number of parts such as 8.") from None
 
 
 def run_plan(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:

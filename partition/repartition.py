@@ -276,11 +276,12 @@ def _row_counts(path: Path, names: list[str], column: str, ranges: tuple[int, ..
 
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add --repartition to the command's tasks; it takes --output, --overwrite and --json as --input does."""
+    """Add --repartition; it takes --output, --overwrite and --json as --input does."""
     parser.add_argument(
         "--repartition",
         nargs=2,
         metavar=("PARTS", "NEW_P"),
         help="write PARTS with NEW_P parts to --output: neighbouring parts are joined, or each is cut by its train "
-        "nodes; one number of parts must divide the other. Ids and topology stay, samples too",
+        "nodes; one number of parts must divide the other. Ids and topology stay, samples too. With --input PARTS, "
+        "the numbers of parts before and after: --repartition OLD_P NEW_P",
     )

@@ -1,24 +1,63 @@
 """Reading and writing single .npy files: checked memory-mapped reads, streamed and hashed writes.
 
-A reader gets a copy-on-write map (`mmap_mode="c"`): nothing is copied, the pages are shared by every process
-of a machine, and torch can wrap the array because it counts as writable. A writer streams rows, so that a file
-larger than memory can be made, and takes the SHA-256 of the bytes on their way to disk.
+A reader gets a copy-on-write map: nothing is copied, the pages are shared by every process of a machine, and torch can
+wrap the array because it counts as writable. The system is told not to set memory aside for writes that never come
+(MAP_NORESERVE): else Linux refuses to map a file larger than memory and swap together. A writer streams rows, so
+that a file larger than memory can be made, and takes the SHA-256 of the bytes on their way to disk.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import math
 import mmap
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+_NORESERVE = 0x4000 if platform.system() == "Linux" and platform.machine() in ("x86_64", "aarch64") else 0
+_COPY_ON_WRITE = {
+    "flags": mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", _NORESERVE),
+    "prot": mmap.PROT_READ | mmap.PROT_WRITE,
+}
 CHUNK_BYTES = 1 << 24  # large enough to hide call overhead, small enough to stay out of the way of real data
+
+
+def map_array(
+    path: Path, dtype: np.dtype, shape: tuple[int, ...], *, offset: int = 0, fortran_order: bool = False
+) -> np.memmap:
+    """Map an array that lies in a file, copy-on-write.
+
+    Args:
+      path: the file.
+      dtype, shape: of the array; a file without bytes cannot be mapped.
+      offset: bytes before it.
+      fortran_order: the first index varies fastest.
+    Returns:
+      As numpy.memmap(mode="c"), of files of any size.
+    Raises:
+      ValueError: the file is shorter. OSError: the system does not map it.
+    """
+    begin = offset - offset % mmap.ALLOCATIONGRANULARITY
+    length = offset - begin + math.prod(shape) * dtype.itemsize
+    with path.open("rb") as file:
+        try:
+            mapped = mmap.mmap(file.fileno(), length, offset=begin, **_COPY_ON_WRITE)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            text = f"{length} bytes cannot be mapped; set vm.overcommit_memory to 0 or 1, or raise ulimit -v"
+            raise OSError(errno.ENOMEM, text, str(path)) from error
+    order = "F" if fortran_order else "C"
+    array = np.ndarray.__new__(np.memmap, shape, dtype=dtype, buffer=mapped, offset=offset - begin, order=order)
+    array._mmap, array.offset, array.mode, array.filename = mapped, offset, "c", path.resolve()
+    return array
 
 
 def open_npy(path: Path) -> np.ndarray:
@@ -31,28 +70,30 @@ def open_npy(path: Path) -> np.ndarray:
     Raises:
       ValueError: the file is missing, is not .npy, is truncated, or holds Python objects.
     """
-    if not path.is_file():
-        raise ValueError(f"{path} is missing; expected a .npy file there.")
-    try:
-        return np.lib.format.open_memmap(path, mode="c")
-    except (ValueError, EOFError) as error:  # NumPy's word for a foreign, truncated or pickled file
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise ValueError(f"{path} is not a readable .npy file ({reason}); write it again with numpy.save.") from error
+    header = npy_header(path)
+    return map_array(path, header.dtype, header.shape, offset=header.offset, fortran_order=header.fortran_order)
 
 
 class NpyHeader(NamedTuple):
-    """Shape and type of an array that is not read."""
+    """What stands before an array.
+
+    Attributes:
+      shape, dtype: of the array.
+      fortran_order: the first index varies fastest.
+      offset: bytes before the array.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    fortran_order: bool
+    offset: int
 
 
 def npy_header(path: Path) -> NpyHeader:
-    """Read the header of one .npy file and compare it with the file's size. Nothing is mapped: a map of a file larger
-    than the machine's memory may be refused.
+    """Read the header of one .npy file and compare it with the file's size.
 
     Raises:
-      ValueError: the file is missing, is not .npy, or is truncated.
+      ValueError: the file is missing, is not .npy, is truncated, or holds Python objects.
     """
     if not path.is_file():
         raise ValueError(f"{path} is missing; expected a .npy file there.")
@@ -61,21 +102,28 @@ def npy_header(path: Path) -> NpyHeader:
             header = read_npy_header(file)
         except (ValueError, EOFError) as error:
             reason = str(error).split("\n")[0].rstrip(".")
-            raise ValueError(f"{path} is not a readable .npy file ({reason}); write it again.") from error
-        expected = file.tell() + math.prod(header.shape) * header.dtype.itemsize
-    if path.stat().st_size < expected:
-        raise ValueError(
-            f"{path} has {path.stat().st_size} bytes; expected {expected}: it is truncated, copy it again."
-        )
+            raise ValueError(
+                f"{path} is not a readable .npy file ({reason}); write it again with numpy.save."
+            ) from error
+    expected = header.offset + math.prod(header.shape) * header.dtype.itemsize
+    found = path.stat().st_size
+    if found < expected:
+        raise ValueError(f"{path} has {found} bytes; expected {expected}: it is truncated, copy or write it again.")
     return header
 
 
 def read_npy_header(file: BinaryIO) -> NpyHeader:
-    """Header at the beginning of a file, which may be a member of an archive."""
+    """Header that begins at the place where a file is read; `offset` is the place behind it.
+
+    Raises:
+      ValueError, EOFError: there is none, or the array would hold Python objects.
+    """
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return NpyHeader(shape, dtype)
+    shape, fortran_order, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    return NpyHeader(shape, dtype, fortran_order, file.tell())
 
 
 def sha256_file(path: Path) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
+from fastsample_dist.graph.npy_files import open_npy
 from fastsample_dist.pipeline.data import DistData, agree, own_parts
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.train.metrics import global_count
@@ -169,5 +170,5 @@ def _write_parts(rows: np.ndarray, data: DistData, folder: Path) -> Tensor:
         with unfinished.open("wb") as file:
             np.save(file, rows[first:last])
         unfinished.replace(path)
-        pieces.append(torch.from_numpy(np.lib.format.open_memmap(path, mode="c")))
+        pieces.append(torch.from_numpy(open_npy(path)))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

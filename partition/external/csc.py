@@ -22,7 +22,7 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.graph.npy_files import drop_pages
+from fastsample_dist.graph.npy_files import drop_pages, map_array
 from partition.external.journal import Journal, fingerprint
 from partition.external.kernels import EdgePiece, add_degrees, group_edges, read_ranges, sort_edges
 from partition.external.memory import MemoryPlan
@@ -81,7 +81,7 @@ class StoredTopology:
                 return None
             if not self.num_edges:  # an empty file cannot be mapped
                 return torch.from_numpy(np.empty(0, dtype=dtype))
-            maps.append(np.memmap(file, dtype=dtype, mode="c"))
+            maps.append(map_array(file, dtype, (self.num_edges,)))
             return torch.from_numpy(np.asarray(maps[-1]))
 
         indices, weights = column(self.indices, self.id_dtype), column(self.weights, self.weight_dtype)

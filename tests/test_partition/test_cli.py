@@ -176,7 +176,7 @@ BAD_INPUTS = {
     "no edges": (lambda graph: (graph / "edge_index.npy").unlink(), "edge_index.npy is missing"),
     "truncated features": (
         lambda graph: os.truncate(graph / "features.npy", 200),
-        "features.npy is not a readable .npy",
+        "features.npy has 200 bytes; expected 848: it is truncated",
     ),
 }
 
@@ -316,7 +316,7 @@ def test_interrupt_during_assignment_ends_the_process_at_once(graph, tmp_path):
 @pytest.mark.parametrize(
     "argv, message",
     [
-        ([], "one of the arguments --input --inspect --check --repartition --plan is required"),
+        ([], "one of the arguments --input --inspect --check --plan --repartition is required"),
         (["--input", "g", "--num-parts", "2"], "--input needs --output"),
         (["--input", "g", "--output", "p"], "--input needs --num-parts"),
         (["--input", "g", "--output", "p", "--num-parts", "two"], "invalid int value: 'two'"),

@@ -62,6 +62,22 @@ def test_inspect_measures_traffic_and_draws_the_page(parts, tmp_path, capsys):
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
+def test_repartition_by_the_numbers_before_and_after(parts, tmp_path):
+    assert command("--repartition", 2, 4, "--input", parts, "--output", tmp_path / "new") == 0
+    assert command("--repartition", parts, 4, "--output", tmp_path / "same") == 0
+    assert read_manifest(tmp_path / "new") == read_manifest(tmp_path / "same")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [((8, 4), "--repartition's OLD_P is 8 but"), (("p", 4), "--repartition's OLD_P is 'p'; expected a number")],
+)
+def test_wrong_number_before_is_refused(parts, tmp_path, capsys, numbers, message):
+    assert command("--repartition", *numbers, "--input", parts, "--output", tmp_path / "new") == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_terminated_repartition_leaves_nothing(parts, tmp_path):
     script = (
         "import os, signal, sys, partition.repartition as module, partition.cli as cli\n"

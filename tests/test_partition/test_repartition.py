@@ -323,6 +323,7 @@ def test_killed_in_the_middle_leaves_nothing_under_the_final_name(parts, tmp_pat
 def parse(*argv: object) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_options(parser)
+    parser.add_argument("--input")
     parser.add_argument("--output")
     parser.add_argument("--overwrite", action="store_true", default=None)
     return parser.parse_args([str(item) for item in argv])

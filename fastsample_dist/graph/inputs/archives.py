@@ -6,15 +6,16 @@ the zip's local header and the .npy header. A compressed member is unpacked once
 
 from __future__ import annotations
 
+import math
 import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastsample_dist.graph.npy_files import CHUNK_BYTES, open_npy
+from fastsample_dist.graph.npy_files import CHUNK_BYTES, map_array, open_npy, read_npy_header
 
 if TYPE_CHECKING:
     from fastsample_dist.graph.inputs import ReadOptions
@@ -85,14 +86,17 @@ class Archive:
             fields = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
             begin = info.header_offset + _LOCAL_HEADER.size + fields[-2] + fields[-1]
             file.seek(begin)
-            shape, fortran, dtype = self._header(file, info)
-            offset = file.tell()
-        count = int(np.prod(shape, dtype=np.int64))
-        if offset + count * dtype.itemsize != begin + info.file_size:
-            raise self._damaged(f"its header says {count} values of {dtype}", info.filename)
+            try:
+                header = read_npy_header(file)
+            except ValueError as error:
+                raise self._damaged(error, info.filename) from error
+        count = math.prod(header.shape)
+        if header.offset + count * header.dtype.itemsize != begin + info.file_size:
+            raise self._damaged(f"its header says {count} values of {header.dtype}", info.filename)
         if not count:
-            return np.empty(shape, dtype=dtype)
-        return np.memmap(self.file, dtype=dtype, mode="c", offset=offset, shape=shape, order="F" if fortran else "C")
+            return np.empty(header.shape, dtype=header.dtype)
+        place = {"offset": header.offset, "fortran_order": header.fortran_order}
+        return map_array(self.file, header.dtype, header.shape, **place)
 
     def _unpack(self, info: zipfile.ZipInfo, path: Path) -> None:
         with zipfile.ZipFile(self.file) as archive, archive.open(info) as source, path.open("xb") as out:
@@ -100,17 +104,6 @@ class Archive:
             while block := source.read(CHUNK_BYTES):
                 out.write(block)
                 self._options.on_bytes(round(len(block) * share))
-
-    def _header(self, file: IO[bytes], info: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype]:
-        try:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file)
-        except ValueError as error:
-            raise self._damaged(error, info.filename) from error
-        if dtype.hasobject:
-            raise self._damaged("it holds Python objects", info.filename)
-        return shape, fortran, dtype
 
     def _damaged(self, reason: Exception | str, member: str | None = None) -> ValueError:
         part = f": {member}" if member else ""

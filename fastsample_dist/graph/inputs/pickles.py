@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.graph.inputs.scratch import Scratch
-from fastsample_dist.graph.npy_files import NpyWriter, open_npy, row_chunks
+from fastsample_dist.graph.npy_files import NpyWriter, map_array, open_npy, row_chunks
 
 # What torch.load raises for files that are not sound, or that ask for more than they may.
 _FAILURES = (
@@ -161,7 +161,7 @@ def as_array(
     offset = _file_offset(array, file) if file is not None and array.size and array.flags.c_contiguous else None
     if offset is None:
         return array
-    return np.memmap(file, dtype=array.dtype, mode="c", offset=offset, shape=array.shape)
+    return map_array(file, array.dtype, array.shape, offset=offset)
 
 
 @contextmanager

@@ -142,12 +142,12 @@ def ogb_sizes(path: Path, undirected: bool | None) -> GraphSizes:
         headers = _npz_headers(raw / "data.npz")
         if not {"edge_index", "node_feat"} <= set(headers):
             raise ValueError(f"{raw / 'data.npz'} holds {', '.join(headers)}; expected edge_index and node_feat in it.")
-        (rows, dim), dtype = headers["node_feat"]
+        features = headers["node_feat"]
         return GraphSizes(
-            num_nodes=rows,
+            num_nodes=features.shape[0],
             num_listed=headers["edge_index"].shape[1],
-            feature_dim=dim,
-            feature_dtype=dtype.name,
+            feature_dim=features.shape[1],
+            feature_dtype=features.dtype.name,
             **common,
         )
     counts = {}
