@@ -7,11 +7,7 @@ Without --graph an npy input directory of --edges edges is drawn to disk in chun
 square and the cube of uniform numbers times the number of nodes, scattered over the ids, so that degrees are skewed as
 in a web graph (the largest in-degree of 500 million edges is some millions). With --features D it gets D float32
 features per node. The peak is what the kernel counted for the finished process (ru_maxrss): mapped pages are in it.
-
-Measured on 2 cores of an x86-64 virtual machine that others used too, method random, 8 parts:
-    RMAT scale 21, edge factor 32 (123,450,044 edges), --memory-limit 2GB     24 to 40 s, 0.65 GB
-    500,000,000 edges, 16,000,000 nodes, --memory-limit 4GB                   105 s (432 s beside other work), 1.22 GB
-    20,000,000 edges, 2,000,000 nodes, 2 GB of features, --memory-limit 800MB 28 s, 0.51 GB
+Results: benchmarks/partitioning.md.
 """
 
 from __future__ import annotations
@@ -78,6 +74,7 @@ def run_measured(command: list[str]) -> tuple[float, int]:
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Cut the graph once and report."""
     work = Path(args.work)
+    work.mkdir(parents=True, exist_ok=True)
     graph = Path(args.graph) if args.graph else work / "graph"
     if not graph.is_dir():
         draw_graph(graph, args.nodes, args.edges, args.features)

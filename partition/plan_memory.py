@@ -33,10 +33,7 @@ BUCKET_EDGE_BYTES = 12  # key, place in the row
 MOVE_EDGE_BYTES = 64  # levelling: positions, owners, ends and costs of a candidate's edges
 SYMMETRISE_EDGE_BYTES = 62  # per edge of a chunk: keys of both directions, sorted, and where rows begin
 WRITE_EDGE_BYTES, WRITE_NODE_BYTES = 28, 52  # rows of a topology in memory
-READ_EDGE_BYTES, READ_NODE_BYTES = (
-    12,
-    96,
-)  # rows of a topology on disk: values as read, renamed, and of the chunk before
+READ_EDGE_BYTES, READ_NODE_BYTES = 12, 96  # of one on disk: values as read, renamed, and of the chunk before
 MAPPED_WINDOW_BYTES = 128 << 20  # of the sorted edges, between two sweeps that let pages go
 
 

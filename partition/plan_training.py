@@ -70,10 +70,7 @@ def estimate_traffic(sizes: GraphSizes, num_parts: int, options: TrafficOptions)
     seeds = float(min(options.batch_size, per_part))
     remote_share = (num_parts - 1) / num_parts
     reached, ids = seeds, 0.0
-    arrived, unpicked = (
-        [seeds],
-        [1.0],
-    )  # nodes by the hop that they came at, and the share of their neighbours not picked
+    arrived, unpicked = [seeds], [1.0]  # by hop: nodes that came at it, and the share of their neighbours not picked
     for hop, fanout in enumerate(options.fanouts):
         share = 1.0 if fanout < 0 or fanout >= degree else fanout / degree
         if hop:
