@@ -1,5 +1,6 @@
 """`metis`: constraints each for themselves with libmetis, one combined weight with pymetis, and what it refuses."""
 
+import dataclasses
 import sys
 
 import numpy as np
@@ -53,6 +54,24 @@ def test_every_constraint_is_balanced_for_itself():
     for name, weight in request.constraints().items():
         held = np.bincount(parts, weight, minlength=4)
         assert abs(held / held.mean() - 1).max() < 0.05, name
+
+
+def test_the_smallest_cut_of_several_seeds_is_taken(monkeypatch):
+    request = request_of(draw_raw(undirected=True, num_nodes=600, num_train=60), 4)
+    best = metis.cut_weight(metis.assign_metis(request), request.adjacency)
+    monkeypatch.setattr(metis, "TRIALS", 1)
+    cuts = []
+    for seed in range(8):
+        parts = metis.assign_metis(dataclasses.replace(request, seed=seed))
+        cuts.append(metis.cut_weight(parts, request.adjacency))
+    assert best == min(cuts) < max(cuts)
+
+
+def test_cut_weight_is_the_number_of_stored_edges_between_parts():
+    raw = draw_raw(undirected=False, num_nodes=50)
+    request, parts = request_of(raw, 3), np.arange(50, dtype=np.int32) % 3
+    src, dst = raw.edge_index
+    assert metis.cut_weight(parts, request.adjacency) == 2 * int((parts[src] != parts[dst]).sum())
 
 
 def test_sees_how_many_stored_edges_a_pair_has(either):
