@@ -222,9 +222,14 @@ def _memory_limit(text: str) -> int:
 
 def _unfinished(args: argparse.Namespace | None) -> str:
     """Where the unfinished work on the output is kept, as a sentence; nothing when there is none."""
-    if args is None or not args.output or not work_directory(args.output).is_dir():
+    if args is None or not args.output:
         return ""
-    return f"unfinished work is kept in {work_directory(args.output)}: the same command goes on from it, or delete it."
+    work = work_directory(args.output)
+    try:
+        kept = work.is_dir()
+    except OSError:  # a name that cannot be: nothing was made
+        kept = False
+    return f"unfinished work is kept in {work}: the same command goes on from it, or delete it." if kept else ""
 
 
 @contextmanager

@@ -362,3 +362,8 @@ def test_newer_version_is_refused(parts, capsys):
 
 def test_directory_that_is_no_partition_is_refused(graph, capsys):
     assert "manifest.json is missing" in run_refused(capsys, "--inspect", graph)
+
+
+def test_output_name_too_long_is_refused_in_one_line(graph, tmp_path, capsys):
+    output = tmp_path / ("x" * 300)
+    assert "File name too long" in run_refused(capsys, "--input", graph, "--num-parts", 2, "--output", output)
