@@ -22,7 +22,7 @@ from fastsample_dist.graph.storage import check_output
 from partition import check, plan_report, repartition
 from partition import report as reporting
 from partition.build import PartitionOptions, partition_graph
-from partition.external.journal import input_scratch, work_directory
+from partition.external.journal import WorkInUseError, input_scratch, work_directory
 from partition.external.memory import parse_bytes, resident_bytes
 from partition.external.rows import FEATURE_CHOICES
 from partition.methods import METHODS
@@ -147,7 +147,7 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        left = _unfinished(args)
+        left = "" if isinstance(error, WorkInUseError) else _unfinished(args)
         print(f"{PROGRAM}: error: {text}{'; ' + left if left else ''}", file=sys.stderr)
         return 1
 
