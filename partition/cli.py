@@ -22,7 +22,7 @@ from fastsample_dist.graph.storage import check_output
 from partition import check, plan_report, repartition
 from partition import report as reporting
 from partition.build import PartitionOptions, partition_graph
-from partition.external.journal import input_scratch, work_directory
+from partition.external.journal import WorkInUseError, input_scratch, work_directory
 from partition.external.memory import parse_bytes, resident_bytes
 from partition.external.rows import FEATURE_CHOICES
 from partition.methods import METHODS
@@ -147,7 +147,7 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        left = _unfinished(args)
+        left = "" if isinstance(error, WorkInUseError) else _unfinished(args)
         print(f"{PROGRAM}: error: {text}{'; ' + left if left else ''}", file=sys.stderr)
         return 1
 
@@ -222,9 +222,14 @@ def _memory_limit(text: str) -> int:
 
 def _unfinished(args: argparse.Namespace | None) -> str:
     """Where the unfinished work on the output is kept, as a sentence; nothing when there is none."""
-    if args is None or not args.output or not work_directory(args.output).is_dir():
+    if args is None or not args.output:
         return ""
-    return f"unfinished work is kept in {work_directory(args.output)}: the same command goes on from it, or delete it."
+    work = work_directory(args.output)
+    try:
+        kept = work.is_dir()
+    except OSError:  # a name that cannot be: nothing was made
+        kept = False
+    return f"unfinished work is kept in {work}: the same command goes on from it, or delete it." if kept else ""
 
 
 @contextmanager

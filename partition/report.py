@@ -14,6 +14,7 @@ from typing import Any
 
 from fastsample_dist.graph.storage import read_manifest, verify_files
 from partition.build import Progress
+from partition.outputs import write_text
 from partition.quality import measure_partition
 from partition.report_html import render_html
 from partition.traffic import TrafficOptions, measure_traffic
@@ -61,10 +62,7 @@ def write_html(path: str | Path, report: Mapping[str, Any]) -> None:
       ImportError: matplotlib is not installed.
       OSError: the disk refuses.
     """
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.partial")
-    unfinished.write_text(render_html(report), encoding="utf-8")
-    unfinished.replace(target)
+    write_text(Path(path), render_html(report))
 
 
 def traffic_lines(traffic: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,12 +139,17 @@ def read_meta(directory: Path) -> dict:
 
 
 def read_columns(directory: Path) -> dict[str, np.ndarray]:
-    """Map the optional .npy files of an input directory: {column: array} of those that exist."""
+    """Map the optional .npy files of an input directory: {column: array} of those that exist.
+
+    Raises:
+      ValueError: a file is unreadable, or a symbolic link that leads nowhere.
+    """
     names = ("edge_weight", "features", "labels", "node_type", *(f"{split}_idx" for split in SPLITS))
     for name in _UNSTORED:
         if (directory / f"{name}.npy").exists():
             logger.info("%s.npy is left out: partitions of format version 1 hold no edge types", directory / name)
-    return {name: open_npy(directory / f"{name}.npy") for name in names if (directory / f"{name}.npy").exists()}
+    files = {name: directory / f"{name}.npy" for name in names}
+    return {name: open_npy(file) for name, file in files.items() if os.path.lexists(file)}
 
 
 def checked_graph(

@@ -19,6 +19,7 @@ sibling directory, is synced, and takes the final name only when complete.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -282,10 +283,15 @@ class PartitionWriter:
                 self._retired = _make_sibling(self.path)
                 target.rename(self._retired)  # onto the empty directory just made
             self._partial.rename(target)
-        except BaseException:
+        except BaseException as error:
             if self._retired is not None and not target.exists():
                 retired, self._retired = self._retired, None  # no longer ours to remove
                 retired.rename(target)
+            if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise FileExistsError(
+                    f"{self.path} has appeared meanwhile, made by another run; it is left as it is, "
+                    "choose another output."
+                ) from error
             raise
         self._partial = None
         sync_directory(target.parent)

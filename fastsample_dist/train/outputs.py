@@ -23,6 +23,8 @@ def check_writable(option: str, file: Path) -> None:
     try:
         if file.is_dir():
             raise IsADirectoryError(0, "it is a directory")
+        if file.exists() and not file.is_file():  # it would be replaced by a file
+            raise OSError(0, "it is a device or a pipe")
         with tempfile.TemporaryFile(dir=file.absolute().parent):
             return
     except OSError as error:

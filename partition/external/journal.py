@@ -52,6 +52,10 @@ def input_scratch(output: str | Path) -> Iterator[Scratch]:
             work.rmdir()
 
 
+class WorkInUseError(ValueError):
+    """Another run is at work on the same output: its work directory is not to be touched."""
+
+
 class Journal:
     """The work directory of one output; a context manager that holds its lock.
 
@@ -62,7 +66,7 @@ class Journal:
     Attributes:
       path: the work directory.
     Raises:
-      ValueError: another run is at work on the same output, or the directory cannot be made.
+      WorkInUseError: another run is at work on the same output. ValueError: the directory cannot be made.
     """
 
     def __init__(self, output: str | Path) -> None:
@@ -80,7 +84,9 @@ class Journal:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise ValueError(f"{self.path} is in use by another run; wait for it or choose another output.") from None
+            raise WorkInUseError(
+                f"{self.path} is in use by another run; wait for it or choose another output."
+            ) from None
         self._steps = self._read()
         return self
 

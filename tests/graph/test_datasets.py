@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastsample_dist.graph.datasets import RawGraph, read_npy_graph
+from fastsample_dist.graph.inputs.sizes import npy_sizes
 
 META = {"name": "tiny", "num_nodes": 5, "undirected": False, "num_classes": 3}
 COLUMNS = {
@@ -85,6 +86,14 @@ def test_any_integer_type_of_ids_gives_the_same_topology(tmp_path, dtype):
 def test_column_major_files_are_read(tmp_path):
     raw = read_npy_graph(write_input(tmp_path / "g", edge_index=np.asfortranarray(COLUMNS["edge_index"])))
     assert rows_of(raw) == [[1, 4], [], [0], [1], []]
+
+
+def test_link_that_leads_nowhere_is_refused(tmp_path):
+    path = write_input(tmp_path / "graph", labels=None)
+    (path / "labels.npy").symlink_to("elsewhere.npy")
+    for read in (read_npy_graph, lambda place: npy_sizes(place, None)):
+        with pytest.raises(ValueError, match="labels.npy is missing"):
+            read(path)
 
 
 def test_types_are_left_out_with_a_note(tmp_path, caplog):

@@ -362,3 +362,22 @@ def test_newer_version_is_refused(parts, capsys):
 
 def test_directory_that_is_no_partition_is_refused(graph, capsys):
     assert "manifest.json is missing" in run_refused(capsys, "--inspect", graph)
+
+
+def test_output_name_too_long_is_refused_in_one_line(graph, tmp_path, capsys):
+    output = tmp_path / ("x" * 300)
+    assert "File name too long" in run_refused(capsys, "--input", graph, "--num-parts", 2, "--output", output)
+
+
+def test_output_that_appears_meanwhile_stays_and_is_named(graph, tmp_path, capsys, monkeypatch):
+    write_part = partition.writer._write_part
+
+    def write_after_another_run(*given: object) -> None:
+        (tmp_path / "parts").mkdir(exist_ok=True)
+        (tmp_path / "parts/theirs").touch()
+        write_part(*given)
+
+    monkeypatch.setattr(partition.writer, "_write_part", write_after_another_run)
+    line = run_refused(capsys, "--input", graph, "--num-parts", 2, "--method", "random", "--output", tmp_path / "parts")
+    assert "parts has appeared meanwhile, made by another run" in line
+    assert [item.name for item in (tmp_path / "parts").iterdir()] == ["theirs"]

@@ -157,6 +157,12 @@ def test_second_run_on_the_same_output_is_refused(tmp_path):
         partition_graph(draw_raw(undirected=True), options, tmp_path / "parts")
 
 
+def test_work_of_another_run_is_not_said_to_be_deletable(graph, tmp_path, capsys):
+    with Journal(tmp_path / "parts"):
+        assert main(arguments(graph, tmp_path / "parts", "--on-disk", "--method", "random")) == 1
+    assert capsys.readouterr().err.endswith("in use by another run; wait for it or choose another output.\n")
+
+
 def test_failure_names_the_place_of_the_unfinished_work(graph, tmp_path, capsys, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")

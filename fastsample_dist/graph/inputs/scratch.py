@@ -7,6 +7,7 @@ was killed finds it again and does not make it twice.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -55,7 +56,7 @@ class Scratch:
         if file.is_file() and record.is_file() and record.read_text(encoding="utf-8") == json.dumps(state):
             return file
         record.unlink(missing_ok=True)
-        partial = directory / f"{name}.partial"
+        partial = directory / f"{name}.{os.getpid()}.partial"  # another run may be making the same file
         try:
             make(partial)
             partial.replace(file)

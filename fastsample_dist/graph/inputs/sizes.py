@@ -7,6 +7,7 @@ file over the mean length of the lines in a few sampled blocks, and the highest 
 from __future__ import annotations
 
 import gzip
+import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -228,7 +229,7 @@ def _read_as(highest: int) -> str:
 def _headers(directory: Path) -> dict[str, NpyHeader]:
     """Headers of a directory's optional columns."""
     files = {name: directory / f"{name}.npy" for name in _COLUMNS}
-    return {name: npy_header(file) for name, file in files.items() if file.exists()}
+    return {name: npy_header(file) for name, file in files.items() if os.path.lexists(file)}
 
 
 def _described(directory: Path, columns: Mapping[str, NpyHeader]) -> dict:

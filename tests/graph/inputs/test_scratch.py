@@ -68,3 +68,19 @@ def test_without_a_directory_a_temporary_one_is_taken(source):
         made = scratch.made("double", [source], counted_copy(source, []))
         assert made.is_file()
     assert not made.exists()
+
+
+def test_runs_that_make_the_same_file_do_not_write_into_one(tmp_path, source):
+    places = []
+
+    def make(path):
+        places.append(path.name)
+        path.touch()
+
+    for process in (1, 2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("os.getpid", lambda process=process: process)
+            Scratch(tmp_path / str(process)).made(
+                "made", [source], lambda path: (places.append(path.name), path.touch())
+            )
+    assert len(set(places)) == 2
