@@ -351,9 +351,14 @@ def _check_json_target(path: Path) -> None:
 
 
 def _write_json(path: Path, report: dict[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    """Write the report; a file appears complete, a device or a pipe takes it as it comes."""
+    target, text = path.resolve(), json.dumps(report, indent=1) + "\n"
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")
+        return
+    partial = target.with_name(f".{target.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(target)
 
 
 if __name__ == "__main__":

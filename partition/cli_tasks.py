@@ -52,6 +52,8 @@ def run_inspect(args: argparse.Namespace, progress: Progress) -> tuple[int, dict
     if args.html:
         require_matplotlib()
         check_writable("--html", Path(args.html))
+        if args.json and Path(args.json).resolve() == Path(args.html).resolve():
+            raise ValueError(f"--json and --html are both {args.html}; pass two names.")
     report = make_report(args.inspect, options, progress)
     print_report(report)
     if "traffic" in report:

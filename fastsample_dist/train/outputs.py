@@ -32,7 +32,8 @@ def check_writable(option: str, file: Path) -> None:
 
 
 def write_json(file: Path, results: Mapping[str, object]) -> None:
-    """Write results; the file appears complete."""
-    unfinished = file.with_name(f".{file.name}.unfinished")
+    """Write results; the file, or what a link leads to, appears complete."""
+    target = file.resolve()
+    unfinished = target.with_name(f".{target.name}.unfinished")
     unfinished.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(file)
+    unfinished.replace(target)

@@ -1,11 +1,12 @@
 """The command line: what is refused, in one line, and what --dry-run prints. Nothing is started here."""
 
+import os
 import stat
 import sys
 
 import pytest
 
-from launch.cli import main
+from launch.cli import _write_json, main
 from tests.test_launch.test_parts import make_parts
 
 
@@ -129,3 +130,12 @@ def test_help_shows_an_example(capsys):
         main(["--help"])
     assert end.value.code == 0
     assert "fastsample-launch --nproc 2 -- examples/train_sage.py" in capsys.readouterr().out
+
+
+def test_report_on_a_pipe_leaves_it_a_pipe(directory):
+    os.mkfifo(directory / "pipe")
+    reader = os.open(directory / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    _write_json(directory / "pipe", {"status": 0})
+    assert os.read(reader, 100) == b'{\n "status": 0\n}\n'
+    assert stat.S_ISFIFO((directory / "pipe").stat().st_mode)
+    os.close(reader)

@@ -53,6 +53,13 @@ def test_repartition_writes_and_reports(parts, tmp_path, capsys):
     assert command("--check", tmp_path / "four") == 0
 
 
+def test_page_and_report_in_one_file_are_refused(parts, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="the page is drawn with matplotlib, which is not installed")
+    assert command("--inspect", parts, "--html", tmp_path / "x", "--json", tmp_path / "x") == 1
+    assert "--json and --html are both" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
 def test_inspect_measures_traffic_and_draws_the_page(parts, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="the page is drawn with matplotlib, which is not installed")
     files = "--html", tmp_path / "page.html", "--json", tmp_path / "report.json"

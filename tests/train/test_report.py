@@ -32,3 +32,10 @@ def test_results_appear_complete_and_alone(tmp_path):
     write_json(tmp_path / "out.json", {"a": [1, 2]})
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
     assert (tmp_path / "out.json").read_text() == '{\n "a": [\n  1,\n  2\n ]\n}\n'
+
+
+def test_results_go_where_a_link_leads(tmp_path):
+    (tmp_path / "link.json").symlink_to("out.json")
+    write_json(tmp_path / "link.json", {})
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "out.json").read_text() == "{}\n"
