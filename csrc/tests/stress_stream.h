@@ -1,4 +1,5 @@
 // Streaming partitioning for the stress test: against an oracle that counts what the parts hold anew for every node.
+// The oracle draws nothing: which of equal parts a node takes is seen from a graph without edges, the node first.
 #ifndef FS_TESTS_STRESS_STREAM_H_
 #define FS_TESTS_STRESS_STREAM_H_
 
@@ -6,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "philox.h"
 #include "stress_basics.h"
 
 namespace stress {
@@ -26,6 +26,7 @@ class Streams {
     }
     std::iota(order_.begin(), order_.end(), 0);
     std::shuffle(order_.begin(), order_.end(), generator);
+    see_draws();
   }
 
   void run(Written& written) const {
@@ -62,6 +63,25 @@ class Streams {
             score,
             0.5,
             uint64_t{99} << 32 | 7};
+  }
+
+  void see_draws() {
+    const std::vector<int64_t> capacities(FS_STREAM_LIMITS, INT64_MAX), no_edges(kNodes + 1, 0);
+    std::vector<int64_t> order(kNodes);
+    FsStream what = spec(FS_LDG, capacities.data());
+    what.indptr = no_edges.data();
+    what.order = order.data();
+    what.num_edges = 0;
+    std::vector<int64_t> drawn(kParts, 0);
+    for (int64_t node = 0; node < kNodes; ++node) {
+      std::iota(order.begin(), order.end(), 0);
+      std::swap(order[0], order[at(node)]);
+      std::vector<int32_t> parts(kNodes, -1);
+      succeed(fs_stream_partition(&what, parts.data()), "stream_partition without edges");
+      first_.push_back(parts[at(node)]);
+      ++drawn[at(first_.back())];
+    }
+    require(*std::min_element(drawn.begin(), drawn.end()) > kNodes / kParts / 2, "stream_partition: uneven draws");
   }
 
   // `all`: what may be left out is there.
@@ -111,10 +131,6 @@ class Streams {
 
   void assign(const FsStream& what, int64_t node, std::vector<int32_t>& parts) const {
     parts[at(node)] = -1;
-    const uint32_t seed[] = {static_cast<uint32_t>(what.rng_seed), static_cast<uint32_t>(what.rng_seed >> 32)};
-    uint32_t block[4] = {static_cast<uint32_t>(node), 0, 0, 0};
-    fs::philox_block({seed[0], seed[1]}, block);
-    const int32_t first = static_cast<int32_t>(static_cast<uint64_t>(block[0]) * kParts >> 32);
     std::vector<Held> loads(kParts);
     for (int64_t other = 0; other < kNodes; ++other) {
       if (parts[at(other)] < 0) continue;
@@ -125,7 +141,7 @@ class Streams {
     int32_t best = -1, least = -1;
     Choice of_best{}, of_least{};
     for (int32_t turn = 0; turn < kParts; ++turn) {
-      const int32_t part = (first + turn) % kParts;
+      const int32_t part = (first_[at(node)] + turn) % kParts;
       const Choice choice = weigh(what, node, loads[at(part)], links_to(what, node, part, parts));
       if (least < 0 || choice.after < of_least.after) {
         least = part;
@@ -207,6 +223,7 @@ class Streams {
   std::vector<int64_t> indptr_, order_, in_edges_;
   std::vector<Id> indices_;
   std::vector<uint8_t> kinds_;
+  std::vector<int32_t> first_;  // [kNodes] where a node's search for the best part begins
 };
 
 }  // namespace stress
