@@ -176,8 +176,9 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
         feature_dtype=args.feature_dtype or "keep",
     )
     check_output(args.output, bool(args.overwrite))
-    # Inside METIS no Python handler would run, so there Ctrl-C ends the process at once; nothing is on disk yet.
-    display = StepDisplay(around={"assign": lambda: _signal_handled(signal.SIGINT, signal.SIG_DFL)})
+    # Where no Python handler would run, Ctrl-C ends the process at once; the input's scratch files stay behind then.
+    at_once = {"assign": lambda: _signal_handled(signal.SIGINT, signal.SIG_DFL)}
+    display = StepDisplay(around=at_once if METHODS[options.method].deaf() else None)
     begin = time.perf_counter()
     with input_scratch(args.output) as scratch:
         with display.step("read"):

@@ -1,4 +1,4 @@
-"""The C ABI under the sanitizers: many callers at once, against one caller with one thread (csrc/tests/stress.cpp)."""
+"""The C ABI under the sanitizers: many callers at once, against one caller with one thread (csrc/tests/stress*.cpp)."""
 
 import os
 import shutil
@@ -12,6 +12,8 @@ CSRC = Path(__file__).resolve().parents[1] / "csrc"
 TIMEOUT_S = 600
 
 PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\n"
+
+PROGRAMS = ("fastsample_stress", "fastsample_stress_partition")
 
 # CALLERS TEAM ROUNDS. The thread sanitizer cannot see into an OpenMP library. With gcc the build brings one that it can
 # (csrc/tests/visible_openmp.cpp); with another compiler a call has one thread, and callers alone run at the same time.
@@ -54,18 +56,24 @@ def require_runtime(sanitizer: str, compiler: str, directory: Path) -> None:
             pytest.skip(f"-fsanitize={sanitizer} does not work here: {lines[-1]}")
 
 
+def succeed(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that must succeed."""
+    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
+    return run
+
+
 @pytest.mark.parametrize("sanitizer", LOADS)
 def test_stress_is_clean_and_independent_of_callers_and_threads(sanitizer, tmp_path):
     compiler = find_compiler()
     require_runtime(sanitizer, compiler, tmp_path)
     build = tmp_path / "build"
     options = ["-DFS_TESTS=ON", "-DFS_CUDA=OFF", f"-DFS_SANITIZE={sanitizer}"]
-    for command in (
-        [cmake(), "-S", str(CSRC), "-B", str(build), *options],
-        [cmake(), "--build", str(build), "--parallel", str(os.cpu_count() or 1)],
-        [str(build / "fastsample_stress"), *load_for(sanitizer, compiler)],
-    ):
-        run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-        assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
-    assert "every result as with one thread" in run.stdout
-    assert "runtime error" not in run.stderr, run.stderr[-6000:]  # the undefined-behaviour sanitizer goes on after one
+    succeed(cmake(), "-S", str(CSRC), "-B", str(build), *options)
+    succeed(cmake(), "--build", str(build), "--parallel", str(os.cpu_count() or 1))
+    for program in PROGRAMS:
+        run = succeed(str(build / program), *load_for(sanitizer, compiler))
+        assert "every result as with one thread" in run.stdout
+        assert "runtime error" not in run.stderr, run.stderr[
+            -6000:
+        ]  # the undefined-behaviour sanitizer goes on after one

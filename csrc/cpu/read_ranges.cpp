@@ -51,8 +51,7 @@ FsStatus read_ranges(int fd, const int64_t* begins, const int64_t* sizes, int64_
       const FsStatus status = read_span(fd, begin, end - begin, span.get());
       if (status != FS_OK) return status;
       for (int64_t j = i; j < next; ++j) {
-        memcpy(out, span.get() + (begins[j] - begin), static_cast<size_t>(sizes[j]));
-        out += sizes[j];
+        out = std::copy_n(span.get() + (begins[j] - begin), sizes[j], out);
       }
     }
     i = next;

@@ -4,9 +4,7 @@
 // when one caller runs them with one thread. Then CALLERS threads run every problem ROUNDS times at once, each call
 // with TEAM threads and with the instruction set changed underneath, and must write the same bytes. What is
 // sampled is checked against the graph as well (stress_sampling.h).
-#include <memory>
-#include <thread>
-
+#include "stress_callers.h"
 #include "stress_sampling.h"
 
 namespace {
@@ -14,7 +12,6 @@ namespace {
 using namespace stress;
 
 constexpr int64_t kRowBytes = 212;
-const char* const kSets[] = {"baseline", "avx2", "avx512"};
 
 // A graph, seeds and features; constant once drawn, so that callers share it.
 template <typename Id>
@@ -175,42 +172,19 @@ class Problem {
   std::vector<Bfloat16> half_;
 };
 
-struct Load {
-  int callers, team, rounds;
-};
-
 template <typename Id>
-void run_at_once(uint64_t seed, const Load& load) {
+void run_problem(uint64_t seed, const Load& load) {
   const Problem<Id> problem(seed);
   Exchange exchange;
-  Written oracle;
-  problem.run(1, &exchange, oracle);
-  std::vector<std::thread> callers;
-  for (int caller = 0; caller < load.callers; ++caller) {
-    callers.emplace_back([&, caller] {
-      for (int round = 0; round < load.rounds; ++round) {
-        const FsStatus status = fs_set_isa(kSets[(caller + round) % 3]);
-        require(status == FS_OK || status == FS_INVALID_ARGUMENT, "set_isa");  // the machine may lack the set
-        Written written(&oracle);
-        problem.run(load.team, &exchange, written);
-        require(written.size() == oracle.size(), "fewer results than with one caller and one thread");
-      }
-    });
-  }
-  for (std::thread& caller : callers) caller.join();
+  run_at_once(load, [&](int32_t num_threads, Written& written) { problem.run(num_threads, &exchange, written); });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Load load = {argc == 4 ? atoi(argv[1]) : 0, argc == 4 ? atoi(argv[2]) : 0, argc == 4 ? atoi(argv[3]) : 0};
-  if (load.callers < 1 || load.team < 1 || load.rounds < 1) {
-    fprintf(stderr, "usage: fastsample_stress CALLERS TEAM ROUNDS   (each 1 or more)\n");
-    return 2;
-  }
-  run_at_once<int32_t>(1, load);
-  run_at_once<int64_t>(2, load);
-  printf("fastsample_stress: %d callers, %d threads a call, %d rounds: every result as with one thread\n", load.callers,
-         load.team, load.rounds);
+  const Load load = read_load(argc, argv);
+  run_problem<int32_t>(1, load);
+  run_problem<int64_t>(2, load);
+  say_done(argv[0], load);
   return 0;
 }

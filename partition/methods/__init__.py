@@ -8,6 +8,7 @@
 Packages that a method needs are imported when it runs.
 """
 
+from partition.methods import libmetis
 from partition.methods.kaminpar import assign_kaminpar
 from partition.methods.metis import assign_metis
 from partition.methods.request import MAX_SEED, SPLITS, AssignMemory, Method, PartitionRequest
@@ -22,6 +23,7 @@ _METHODS = (
         memory=AssignMemory(node_bytes=540, neighbour_bytes=68, doubling_bytes=6),
         in_memory=True,
         balances=True,
+        deaf=lambda: libmetis.load() is None,  # pymetis
     ),
     Method(
         name="kaminpar",
@@ -30,6 +32,7 @@ _METHODS = (
         memory=AssignMemory(node_bytes=20, neighbour_bytes=15, fixed_bytes=24 << 20, copies=True),
         in_memory=True,
         balances=True,
+        deaf=lambda: True,
     ),
     Method(
         name="ldg",

@@ -5,6 +5,9 @@ format: header, byte offsets of the rows, neighbours, node weights, edge weights
 compressed. It takes one weight per node: 1 + in-edges. Balancing in-edges costs more of the cut than balancing nodes,
 so the nodes are left for levelling afterwards, which finds enough that cut little. The seed is passed on, but the same
 seed may give other parts: how threads meet enters, and that with one thread too.
+
+compute_partition (kaminpar 3.7.3) keeps Python's lock, so no Python signal handler runs before it is done: a caller
+that needs Ctrl-C to end it must let the signal end the process, as the command does (what it had on disk stays then).
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 METIS is compiled for 32-bit or 64-bit integers (idx_t) and does not say which. It is found out by calling
 METIS_SetDefaultOptions on a block of known values: it overwrites 40 integers of its own width. Floating-point arguments
 are avoided altogether (imbalance goes in as an integer option), so their width is of no account.
+
+Ctrl-C and SIGTERM end the call at once, see `interrupts.call_beside`.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.metadata
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from partition.methods.interrupts import call_beside
 
 PACKAGES = ("cmeel-gklib", "cmeel-metis")  # in the order in which their libraries are loaded: METIS needs GKlib
 NUM_OPTIONS = 40
@@ -21,6 +26,9 @@ OPTION_OBJTYPE, OPTION_NITER, OPTION_SEED, OPTION_CONTIG, OPTION_UFACTOR, OPTION
 OBJTYPE_CUT = 0
 METIS_OK = 1
 ERRORS = {-2: "it found its input wrong", -3: "out of memory", -4: "it was told to end, or failed inside"}
+
+# METIS draws from the process' one generator: a call that works on after Ctrl-C would change the parts of the next.
+_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,7 @@ class Metis:
           int32 [num_nodes]; parts may be empty, and the imbalance is exceeded where METIS finds nothing better.
         Raises:
           RuntimeError: METIS reports a failure.
+          KeyboardInterrupt: at Ctrl-C, if the main thread called; METIS works on, unseen, until it or the process ends.
         """
         columns = [np.ascontiguousarray(column, dtype=self.dtype) for column in (indptr, indices, node_weights)]
         xadj, adjncy, vwgt = columns
@@ -76,10 +85,16 @@ class Metis:
         options[OPTION_UFACTOR] = max(1, round(imbalance * 1000))
         sizes = np.array([len(xadj) - 1, node_weights.shape[1], num_parts, 0], dtype=self.dtype)  # last: the cut
         parts = np.zeros(len(xadj) - 1, dtype=self.dtype)
-        status = self.library.METIS_PartGraphKway(
-            _pointer(sizes), _pointer(sizes[1:]), _pointer(xadj), _pointer(adjncy), _pointer(vwgt), None,
-            _pointer(adjwgt), _pointer(sizes[2:]), None, None, _pointer(options), _pointer(sizes[3:]), _pointer(parts),
-        )  # fmt: skip
+
+        def cut() -> int:  # holds on to the arrays for as long as METIS works
+            with _one_at_a_time:
+                return self.library.METIS_PartGraphKway(
+                    _pointer(sizes), _pointer(sizes[1:]), _pointer(xadj), _pointer(adjncy), _pointer(vwgt), None,
+                    _pointer(adjwgt), _pointer(sizes[2:]), None, None, _pointer(options), _pointer(sizes[3:]),
+                    _pointer(parts),
+                )  # fmt: skip
+
+        status = call_beside(cut)
         if status != METIS_OK:
             reason = ERRORS.get(status, "an unknown failure")
             raise RuntimeError(f"status {status}: {reason}")

@@ -16,6 +16,9 @@ pymetis, where libmetis is not, hands METIS one number per node; so there a node
 rounded: over the graph, each of the three sums to RESOLUTION * num_nodes, and none outweighs the others. k-way and not
 recursive bisection, which misses the balance with weights as skewed as a power law's: RMAT scale 19, edge factor 16,
 in-edges of the largest over the smallest part: 8.5 by bisection and 1.7 by k-way for 2 parts, 12.5 and 5.8 for 4.
+
+Ctrl-C and SIGTERM end a call of libmetis at once (`libmetis`). pymetis 2025.2.2 keeps Python's lock, so a Python
+handler of Ctrl-C waits until METIS is done; SIGTERM it catches itself and fails.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ def assign_metis(request: PartitionRequest) -> np.ndarray:
         return assign_random(request)
     try:
         parts = part_graph(request, adjacency)
-    except RuntimeError as error:  # METIS catches SIGTERM itself and then says no more than this
+    except RuntimeError as error:  # METIS under pymetis catches SIGTERM and then says no more than this
         raise RuntimeError(
             f"METIS stopped on {request.num_nodes} nodes and {len(adjacency.indices)} neighbours ({error}): it was "
             "told to end, or out of memory; make room, or take --method ldg or random."

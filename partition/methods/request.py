@@ -145,6 +145,7 @@ class Method:
       memory: what it needs beside the topology's files.
       in_memory: it reads the topology in random order or copies it, so that it must fit into memory.
       balances: nodes and in-edges are brought within a tolerance afterwards; else only train nodes are.
+      deaf: whether it holds Python's lock while it works, so that no Python signal handler runs before it is done.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Method:
     memory: AssignMemory
     in_memory: bool
     balances: bool
+    deaf: Callable[[], bool] = lambda: False
 
 
 def fill_empty_parts(parts: np.ndarray, num_parts: int, degrees: np.ndarray) -> None:

@@ -295,15 +295,15 @@ def test_interrupted_writing_leaves_nothing(graph, tmp_path, signal_name):
     assert list(tmp_path.iterdir()) == [graph]
 
 
-def test_interrupt_during_assignment_ends_the_process_at_once(graph, tmp_path):
-    # Inside METIS no Python code runs, so Ctrl-C must not wait for a Python handler.
+def test_interrupt_of_a_method_that_keeps_pythons_lock_ends_the_process_at_once(graph, tmp_path):
+    # Inside KaMinPar no Python code runs, so Ctrl-C must not wait for a Python handler.
     script = (
         "import dataclasses, os, signal, sys, partition.cli as cli\n"
         "killing = {'assign': lambda request: os.kill(os.getpid(), signal.SIGINT)}\n"
-        "cli.METHODS['metis'] = dataclasses.replace(cli.METHODS['metis'], **killing)\n"
+        "cli.METHODS['kaminpar'] = dataclasses.replace(cli.METHODS['kaminpar'], **killing)\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
-    argv = ["--input", graph, "--num-parts", "2", "--output", tmp_path / "parts"]
+    argv = ["--input", graph, "--num-parts", "2", "--method", "kaminpar", "--output", tmp_path / "parts"]
     argv = [sys.executable, "-c", script, *map(str, argv)]
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == -2

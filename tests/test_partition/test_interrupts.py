@@ -1,7 +1,7 @@
 """Ctrl-C in every step: one line, status 130, nothing under the output's name, and work is kept only to go on with it.
 
-The signal arrives as it would from outside, in the middle of a step. (While nodes are assigned it ends the process at
-once, see test_cli.py.)
+The signal arrives as it would from outside, in the middle of a step. (While METIS works: test_metis_interrupts.py. A
+method that keeps Python's lock ends with the process: test_cli.py.)
 """
 
 import importlib

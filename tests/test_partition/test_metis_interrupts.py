@@ -1,0 +1,110 @@
+"""Ctrl-C and SIGTERM in the middle of METIS: the process ends soon, and as after a signal in any other step."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+
+import partition
+from fastsample_dist.graph.generators import rmat, write_npy_graph
+from partition.methods import libmetis
+
+REPOSITORY = Path(partition.__file__).parents[1]
+NUM_PARTS = 256  # METIS works for several seconds
+ENDS_WITHIN_S = 2.0
+# Before code that cuts: every text is taken for a long one; "cutting" says that METIS works, "cut" that it is done.
+WATCHED = """
+import sys, threading
+from fastsample_dist.graph.inputs import edgelist
+from partition.methods import libmetis
+
+edgelist.SMALL_BYTES = 0
+original = libmetis.call_beside
+
+def watched(function):
+    def work():
+        threading.Timer(0.5, print, ("cutting",), {"flush": True}).start()
+        status = function()
+        print("cut", flush=True)
+        return status
+    return original(work)
+
+libmetis.call_beside = watched
+"""
+COMMAND = "from partition import cli\nsys.exit(cli.main(sys.argv[1:]))"
+LIBRARY = """
+import fastsample_dist as fsd
+from fastsample_dist.graph.generators import rmat
+try:
+    fsd.partition_graph(rmat(17, 16, seed=1), output=sys.argv[1], num_parts=int(sys.argv[2]))
+except KeyboardInterrupt:
+    print("KeyboardInterrupt", flush=True)
+    raise SystemExit(3)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_libmetis():
+    if sys.platform != "linux":
+        pytest.skip("cmeel-metis has no wheel for this system")
+    assert libmetis.load() is not None, "cmeel-metis is part of the test environment: pip install cmeel-metis"
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> dict[str, tuple[str, ...]]:
+    """One graph as text and as npy: the arguments that name it."""
+    directory = tmp_path_factory.mktemp("inputs")
+    graph = rmat(17, 16, seed=1, symmetrize=False)
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr.numpy()))
+    text = directory / "edges.csv"
+    csv.write_csv(pa.table({"src": graph.indices.numpy(), "dst": dst}), text, csv.WriteOptions(include_header=False))
+    write_npy_graph(directory / "npy", graph, name="rmat", undirected=True)
+    return {
+        "text": ("--input", str(text), "--format", "edgelist", "--undirected"),
+        "npy": ("--input", str(directory / "npy")),
+    }
+
+
+def end_during_metis(number: signal.Signals, code: str, *argv: str) -> tuple[int, str, str]:
+    """(exit status, what it wrote to standard output from "cutting" on, standard error); it must end in time."""
+    command = [sys.executable, "-c", WATCHED + code, *argv]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            for line in process.stdout:
+                if line == "cutting\n":
+                    break
+            process.send_signal(number)
+            begin = time.monotonic()
+            out, err = process.communicate(timeout=60)
+            assert time.monotonic() - begin < ENDS_WITHIN_S
+        finally:
+            process.kill()
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", ["text", "npy"])
+def test_the_command_ends_with_one_line_and_leaves_nothing(inputs, tmp_path, kind, number):
+    argv = (*inputs[kind], "--num-parts", str(NUM_PARTS), "--output", str(tmp_path / "parts"))
+    ended = end_during_metis(number, COMMAND, *argv)
+    assert ended == (130, "", "fastsample-partition: interrupted; no partial output is left.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_library_raises_keyboard_interrupt(tmp_path):
+    ended = end_during_metis(signal.SIGINT, LIBRARY, str(tmp_path / "parts"), str(NUM_PARTS))
+    assert ended == (3, "KeyboardInterrupt\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_ends_a_program_that_does_not_handle_it(tmp_path):
+    status, out, _ = end_during_metis(signal.SIGTERM, LIBRARY, str(tmp_path / "parts"), str(NUM_PARTS))
+    assert (status, out) == (-signal.SIGTERM, "")
