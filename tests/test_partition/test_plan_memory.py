@@ -43,7 +43,8 @@ def run(path: Path, *options: object) -> dict:
     """--json of the command, in a process of its own."""
     report = path.with_suffix(".json")
     argv = [sys.executable, "-m", "partition.cli", *map(str, options), "--json", str(report)]
-    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
     return json.loads(report.read_text())
 
 

@@ -45,6 +45,7 @@ def page(report: dict) -> str:
 def parse(*argv: object) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--inspect")
+    parser.add_argument("--json")
     add_options(parser)
     add_sampling_options(parser)
     return parser.parse_args([str(item) for item in argv])
