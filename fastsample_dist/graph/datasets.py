@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,27 @@ def read_npy_graph(path: str | Path) -> RawGraph:
     return checked_graph(meta, edge_index, read_columns(directory), locate=locate)
 
 
+def read_object(file: Path, keys: Sequence[str]) -> dict[str, Any]:
+    """Read a file that holds one JSON object.
+
+    Args:
+      file: the file.
+      keys: that it should have, for messages; they are not looked for.
+    Raises:
+      ValueError: the file is missing or holds something else.
+    """
+    expected = f"expected an object with {', '.join(keys)}"
+    if not file.is_file():
+        raise ValueError(f"{file} is missing; {expected}.")
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON ({error}); write it again.") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{file} holds a {type(document).__name__}; {expected}.")
+    return document
+
+
 def read_meta(directory: Path) -> dict:
     """Read meta.json.
 
@@ -117,14 +138,7 @@ def read_meta(directory: Path) -> dict:
       ValueError: the file or a key is missing, or a value has the wrong type.
     """
     file = directory / META_NAME
-    if not file.is_file():
-        raise ValueError(f'{file} is missing; expected {{"name": ..., "num_nodes": ..., "undirected": true|false}}.')
-    try:
-        meta = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}); write it again.") from error
-    if not isinstance(meta, dict):
-        raise ValueError(f"{file} holds a {type(meta).__name__}; expected an object with name, num_nodes, undirected.")
+    meta = read_object(file, ("name", "num_nodes", "undirected"))
     for key, kind in (("name", str), ("num_nodes", int), ("undirected", bool)):
         value = meta.get(key)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastsample_dist.graph.npy_files import CHUNK_BYTES, map_array, open_npy, read_npy_header
+from fastsample_dist.graph.npy_files import CHUNK_BYTES, NpyHeader, map_array, open_npy, read_npy_header
 
 if TYPE_CHECKING:
     from fastsample_dist.graph.inputs import ReadOptions
@@ -53,6 +53,19 @@ class Archive:
         info = self._infos.get(name)
         return 0 if info is None or info.compress_type == zipfile.ZIP_STORED else info.compress_size
 
+    def header(self, name: str) -> NpyHeader:
+        """Shape and type of a member; of a packed one no more than its beginning is unpacked.
+
+        Raises:
+          ValueError: there is no such member, or it is damaged.
+        """
+        info = self._info(name)
+        try:
+            with zipfile.ZipFile(self.file) as archive, archive.open(info) as member:
+                return read_npy_header(member)
+        except (ValueError, *_DAMAGE) as error:
+            raise self._damaged(error, name) from error
+
     def open(self, name: str, *, aligned: bool = False) -> np.ndarray:
         """Map a member.
 
@@ -64,9 +77,7 @@ class Archive:
           ValueError: there is no such member, or it is damaged, truncated or holds Python objects.
           OSError: the disk refuses what is unpacked.
         """
-        if name not in self._infos:
-            raise ValueError(f"{self.file} has no {name}.npy; it holds {', '.join(self.members) or 'nothing'}.")
-        info = self._infos[name]
+        info = self._info(name)
         try:
             if info.compress_type == zipfile.ZIP_STORED:
                 array = self._map(info)
@@ -79,6 +90,11 @@ class Archive:
             )
         except _DAMAGE as error:
             raise self._damaged(error, name) from error
+
+    def _info(self, name: str) -> zipfile.ZipInfo:
+        if name not in self._infos:
+            raise ValueError(f"{self.file} has no {name}.npy; it holds {', '.join(self.members) or 'nothing'}.")
+        return self._infos[name]
 
     def _map(self, info: zipfile.ZipInfo) -> np.ndarray:
         with self.file.open("rb") as file:

@@ -11,14 +11,13 @@ masks are taken; feature chunks that are .npy files stay mapped where they are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.datasets import RawGraph, read_object
 from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.edge_store import write_edges
 from fastsample_dist.graph.inputs.heterogeneous import (
@@ -61,7 +60,10 @@ def read_chunked(path: Path, options: ReadOptions) -> RawGraph:
 class _ChunkedGraph:
     def __init__(self, file: Path, options: ReadOptions) -> None:
         self._file, self._options = file, options
-        self._meta = read_json(file, _KEYS)
+        self._meta = read_object(file, _KEYS)
+        missing = [key for key in _KEYS if key not in self._meta]
+        if missing:
+            raise ValueError(f"{file} has no {', '.join(missing)}; expected an object with {', '.join(_KEYS)}.")
 
     def read(self) -> RawGraph:
         node_counts, edge_counts = (self._counts(kind) for kind in ("node", "edge"))
@@ -181,24 +183,6 @@ class _ChunkedGraph:
 
     def _place(self, name: str) -> Path:
         return self._file.parent / name  # an absolute name stays as it is
-
-
-def read_json(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
-    """An object from a file of JSON.
-
-    Raises:
-      ValueError: the file is missing, is no JSON object, or lacks a key.
-    """
-    if not file.is_file():
-        raise ValueError(f"{file} is missing; expected an object with {', '.join(keys)}.")
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}); write it again.") from error
-    missing = [key for key in keys if not isinstance(document, dict) or key not in document]
-    if missing:
-        raise ValueError(f"{file} has no {', '.join(missing)}; expected an object with {', '.join(keys)}.")
-    return document
 
 
 def _cut_like(weights: list[np.ndarray], pieces: list[tuple[str, np.ndarray]]) -> list[np.ndarray]:

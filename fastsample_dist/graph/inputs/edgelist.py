@@ -42,7 +42,7 @@ def read_edgelist(path: Path, options: ReadOptions) -> RawGraph:
         the line or row), a damaged file, or what `checked_graph` refuses.
       ImportError: a .parquet file without pyarrow.
     """
-    files = _find_files(path)
+    files = find_files(path)
     directory = path if path.is_dir() else None
     meta = read_meta(directory) if directory and (directory / META_NAME).is_file() else None
     if meta and options.undirected is not None:
@@ -67,7 +67,12 @@ def read_edgelist(path: Path, options: ReadOptions) -> RawGraph:
     return checked_graph(meta, edges, columns, locate=lambda column: places.get(column, str(path / f"{column}.npy")))
 
 
-def _find_files(path: Path) -> list[Path]:
+def find_files(path: Path) -> list[Path]:
+    """The files of an edge list, as `read_edgelist` takes them.
+
+    Raises:
+      ValueError: no such file, or several lists.
+    """
     if path.is_file():
         return [path]
     if not path.is_dir():

@@ -14,7 +14,7 @@ Labels and splits are those of the first task over nodes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,21 +118,13 @@ class _OnDiskDataset:
         name, count = _type_of(item), item["num"]
         if not isinstance(count, int) or count < 0:
             raise ValueError(f"{self._file}: num of nodes of type {name or '(one)'} is {count!r}; expected a number.")
-        data = {
-            entry.get("name"): entry
-            for entry in self._data
-            if entry.get("domain") == "node" and _type_of(entry) == name
-        }
-        feature = first_of(data, FEATURE_NAMES)
-        note_left_out(
-            f"{self._file}: node data{f' of type {name}' * bool(name)}", sorted(map(str, set(data) - {feature}))
-        )
-        features = self._array(data[feature]) if feature else None
+        feature = self._datum("node", name, FEATURE_NAMES)
+        features = self._array(feature) if feature else None
         if features is not None and features.ndim == 1:  # as GraphBolt takes it
             features = features.reshape(-1, 1)
         labels, splits, places = self._task_columns(task, name, count)
         if feature:
-            places["features"] = str(self._place(data[feature]))
+            places["features"] = str(self._place(feature))
         return NodeType(
             name=name,
             num_nodes=count,
@@ -187,22 +179,26 @@ class _OnDiskDataset:
             edges = self._array(item)
             if edges.ndim != 2 or edges.shape[0] != 2:
                 raise ValueError(f"{file} has shape {edges.shape}; expected (2, num_edges).")
-        data = {
-            entry.get("name"): entry
-            for entry in self._data
-            if entry.get("domain") == "edge" and _type_of(entry) == name
-        }
-        weight = first_of(data, WEIGHT_NAMES)
-        note_left_out(
-            f"{self._file}: edge data{f' of type {name}' * bool(name)}", sorted(map(str, set(data) - {weight}))
-        )
+        weight = self._datum("edge", name, WEIGHT_NAMES)
         return EdgeType(
             source=ends[0],
             relation=ends[1],
             target=ends[2],
             pieces=[(str(file), edges)],
-            weights=[self._array(data[weight]).reshape(-1)] if weight else None,
+            weights=[self._array(weight).reshape(-1)] if weight else None,
         )
+
+    def _datum(self, domain: str, name: str, usual: Sequence[str]) -> dict[str, Any] | None:
+        """The first entry of feature_data under one of some usual names, of one type of nodes or edges."""
+        data = {
+            entry.get("name"): entry
+            for entry in self._data
+            if entry.get("domain") == domain and _type_of(entry) == name
+        }
+        taken = first_of(data, usual)
+        others = sorted(map(str, set(data) - {taken}))
+        note_left_out(f"{self._file}: {domain} data{f' of type {name}' * bool(name)}", others)
+        return data[taken] if taken else None
 
     def _array(self, item: dict[str, Any]) -> np.ndarray:
         file, kind = self._place(item), item.get("format")

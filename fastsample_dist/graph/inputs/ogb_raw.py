@@ -122,7 +122,7 @@ class _RawSet:
                 edges=edges,
                 undirected=bool(self._options.undirected or (self._known and self._known.add_inverse_edge)),
                 num_classes=self._known.num_classes if self._known else None,
-                sources=[file for file in self._raw.rglob("edge.csv.gz")],
+                sources=list(self._raw.rglob("edge.csv.gz")),
                 where=str(self._directory),
             ),
             self._options.scratch,
@@ -130,8 +130,8 @@ class _RawSet:
 
     def _text(self) -> tuple[list[NodeType], list[EdgeType]]:
         announce([*self._raw.glob("*.csv.gz"), *self._scheme.glob("*.csv.gz")], self._options)
-        num_nodes = _only_count(self._raw / "num-node-list.csv.gz")
-        num_edges = _only_count(self._raw / "num-edge-list.csv.gz")
+        num_nodes = only_count(self._raw / "num-node-list.csv.gz")
+        num_edges = only_count(self._raw / "num-edge-list.csv.gz")
         file = self._raw / "edge.csv.gz"
         edges = self._edges(file, num_edges)
         features = self._raw / "node-feat.csv.gz"
@@ -207,7 +207,7 @@ class _RawSet:
                     f"{triplet_file} has {','.join(fields)!r}; expected 'source type,relation,target type'."
                 )
             directory = self._raw / "relations" / "___".join(fields)
-            listed = self._edges(directory / "edge.csv.gz", _only_count(directory / "num-edge-list.csv.gz"))
+            listed = self._edges(directory / "edge.csv.gz", only_count(directory / "num-edge-list.csv.gz"))
             pieces = [(str(directory / "edge.csv.gz"), listed)]
             edges.append(EdgeType(source=fields[0], relation=fields[1], target=fields[2], pieces=pieces))
         return nodes, edges
@@ -270,8 +270,12 @@ def _flags(file: Path) -> dict[str, str]:
     return dict(zip(*lines, strict=True))
 
 
-def _only_count(file: Path) -> int:
-    """The number in a file that has one per graph."""
+def only_count(file: Path) -> int:
+    """The number in a file that has one per graph.
+
+    Raises:
+      ValueError: the file is missing, is no sound gzip, or has something else.
+    """
     lines = read_lines(file)
     if len(lines) != 1 or len(lines[0]) != 1:
         raise ValueError(f"{file} has {len(lines)} lines; expected one number, as the data set is one graph.")

@@ -6,23 +6,19 @@ file over the mean length of the lines in a few sampled blocks, and the highest 
 
 from __future__ import annotations
 
-import gzip
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fastsample_dist.graph.datasets import META_NAME, RawGraph, read_meta
-from fastsample_dist.graph.npy_files import NpyHeader, npy_header, read_npy_header
+from fastsample_dist.graph.npy_files import NpyHeader, npy_header
 from fastsample_dist.graph.storage import SPLITS
 
 SAMPLED_BLOCKS, BLOCK_BYTES = 16, 1 << 16  # of a text file
-_TEXT = (".csv", ".tsv", ".txt")
 _COLUMNS = ("edge_weight", "features", "labels", *(f"{split}_idx" for split in SPLITS))
 
 
@@ -134,37 +130,36 @@ def ogb_sizes(path: Path, undirected: bool | None) -> GraphSizes:
     Raises:
       ValueError: no such directory, or one without raw/.
     """
-    from fastsample_dist.graph.inputs.ogb_raw import KNOWN_SETS, set_name  # it is loaded with its format only
+    # loaded with their format only
+    from fastsample_dist.graph.inputs import ReadOptions
+    from fastsample_dist.graph.inputs.archives import Archive
+    from fastsample_dist.graph.inputs.ogb_raw import KNOWN_SETS, only_count, set_name
 
     raw, name = path / "raw", set_name(path)
     both = bool(undirected) or (name in KNOWN_SETS and KNOWN_SETS[name].add_inverse_edge)
     common = {"name": name, "undirected": both, "id_dtype": "int64"}
     if (raw / "data.npz").is_file():
-        headers = _npz_headers(raw / "data.npz")
-        if not {"edge_index", "node_feat"} <= set(headers):
-            raise ValueError(f"{raw / 'data.npz'} holds {', '.join(headers)}; expected edge_index and node_feat in it.")
-        features = headers["node_feat"]
+        archive = Archive(raw / "data.npz", ReadOptions())
+        features = archive.header("node_feat")
         return GraphSizes(
             num_nodes=features.shape[0],
-            num_listed=headers["edge_index"].shape[1],
+            num_listed=archive.header("edge_index").shape[1],
             feature_dim=features.shape[1],
             feature_dtype=features.dtype.name,
             **common,
         )
-    counts = {}
-    for count in ("num-node-list", "num-edge-list"):
-        file = raw / f"{count}.csv.gz"
-        if not file.is_file():
-            raise ValueError(f"{file} is missing; pass --num-nodes and --num-edges instead of --input.")
-        with gzip.open(file, "rt", encoding="ascii") as lines:
-            counts[count] = int(next(lines))
+    counts = [raw / f"num-{what}-list.csv.gz" for what in ("node", "edge")]
+    if not all(file.is_file() for file in counts):
+        raise ValueError(
+            f"{raw} does not have {counts[0].name} and {counts[1].name}; pass --num-nodes and --num-edges."
+        )
     dim = 0
     if (raw / "node-feat.csv.gz").is_file():
-        with gzip.open(raw / "node-feat.csv.gz", "rt", encoding="ascii") as lines:
-            dim = next(lines).count(",") + 1
+        block, _ = _first_block(raw / "node-feat.csv.gz")
+        dim = block.split(b"\n", 1)[0].count(b",") + 1
     return GraphSizes(
-        num_nodes=counts["num-node-list"],
-        num_listed=counts["num-edge-list"],
+        num_nodes=only_count(counts[0]),
+        num_listed=only_count(counts[1]),
         feature_dim=dim,
         feature_dtype="float32" if dim else "",
         **common,
@@ -177,42 +172,41 @@ def edgelist_sizes(path: Path, undirected: bool | None) -> GraphSizes:
     Raises:
       ValueError: no or several lists, one that is no text, or one without edges in what was sampled.
     """
-    file = path
-    beside: dict[str, NpyHeader] = {}
-    if path.is_dir():
-        beside = _headers(path)
-        if tables := sorted(path.glob("*.parquet")):
-            return replace(_parquet_sizes(path, tables), **_described(path, beside))
-        lists = sorted(item for item in path.iterdir() if item.name.removesuffix(".gz").endswith(_TEXT))
-        if len(lists) != 1:
-            raise ValueError(f"{path} holds {len(lists)} edge lists as text; expected one; pass the file itself.")
-        file = lists[0]
-    if not file.is_file() or file.suffix == ".parquet":
-        raise ValueError(f"{file} does not tell the number of nodes; pass --num-nodes and --num-edges, not --input.")
-    lines, highest, sampled = _sample_text(file)
+    from fastsample_dist.graph.inputs.edgelist import find_files  # loaded with its format only
+
+    files = find_files(path)
+    beside = _headers(path) if path.is_dir() else {}
+    meta = read_meta(path) if (path / META_NAME).is_file() else None
+    if files[0].suffix == ".parquet":
+        if meta is None:
+            raise ValueError(
+                f"{path} does not tell the number of nodes; pass --num-nodes and --num-edges, not --input."
+            )
+        return replace(_parquet_sizes(meta, files), **_described(path, beside))
+    samples = [_sample_text(file) for file in files]
+    lines, sampled = (sum(sample[item] for sample in samples) for item in (0, 2))
+    highest = max(sample[1] for sample in samples)
     if not sampled:
-        raise ValueError(f"{file}: no line 'source destination' in what was sampled; pass --num-nodes and --num-edges.")
+        raise ValueError(f"{path}: no line 'source destination' in what was sampled; pass --num-nodes and --num-edges.")
     # Of n ids drawn from 0 .. N - 1, the highest is about N n / (n + 1).
     sizes = GraphSizes(
-        name=file.name.split(".")[0],
+        name=path.name.split(".")[0],
         num_nodes=round((highest + 1) * (1 + 1 / sampled)),
         num_listed=lines,
         undirected=bool(undirected),
         id_dtype=_read_as(highest),
-        estimated=f"edges and nodes of {file} by {sampled // 2} of its lines",
+        estimated=f"edges and nodes of {path} by {sampled // 2} of its lines",
     )
-    if (path / META_NAME).is_file():
-        meta = read_meta(path)
+    if meta is not None:
         known = {key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")}
-        sizes = replace(sizes, **known, estimated=f"edges of {file} by {sampled // 2} of its lines")
+        sizes = replace(sizes, **known, estimated=f"edges of {path} by {sampled // 2} of its lines")
     return replace(sizes, **_described(path, beside))
 
 
-def _parquet_sizes(path: Path, tables: list[Path]) -> GraphSizes:
+def _parquet_sizes(meta: Mapping[str, Any], tables: list[Path]) -> GraphSizes:
     """Of .parquet files, whose metadata have the number of edges, and meta.json, which has that of nodes."""
     from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges  # it needs pyarrow
 
-    meta = read_meta(path)
     edges = ParquetEdges(tables, meta["num_nodes"], lambda count: None)
     return GraphSizes(
         **{key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")},
@@ -247,26 +241,14 @@ def _described(directory: Path, columns: Mapping[str, NpyHeader]) -> dict:
     }
 
 
-def _npz_headers(file: Path) -> dict[str, NpyHeader]:
-    """Headers of the arrays in an .npz archive."""
-    headers = {}
-    with zipfile.ZipFile(file) as archive:
-        for name in archive.namelist():
-            with archive.open(name) as member:
-                headers[name.removesuffix(".npy")] = read_npy_header(member)
-    return headers
-
-
 def _sample_text(file: Path) -> tuple[int, int, int]:
     """(lines, highest id, ids seen) of an edge list, from blocks spread over it; of .gz from its beginning."""
     size = file.stat().st_size
     ids: list[int] = []
     text_bytes = num_lines = 0
     if file.name.endswith(".gz"):
-        with file.open("rb") as packed:
-            taken = packed.read(SAMPLED_BLOCKS * BLOCK_BYTES)
-        blocks = [zlib.decompressobj(wbits=31).decompress(taken)]
-        size = round(size * len(blocks[0]) / max(1, len(taken)))
+        block, taken = _first_block(file)
+        blocks, size = [block], round(size * len(block) / max(1, taken))
     elif size <= SAMPLED_BLOCKS * BLOCK_BYTES:
         blocks = [file.read_bytes()]
     else:
@@ -281,6 +263,20 @@ def _sample_text(file: Path) -> tuple[int, int, int]:
                 num_lines += 1
         text_bytes += len(whole)
     return round(size * num_lines / max(1, text_bytes)), max(ids, default=0), len(ids)
+
+
+def _first_block(file: Path) -> tuple[bytes, int]:
+    """The first lines of a text file that may be packed, and how many of the file's bytes they took.
+
+    Raises:
+      ValueError: it is no sound gzip.
+    """
+    from fastsample_dist.graph.inputs.text_edges import Lines
+
+    taken: list[int] = []
+    with Lines(file, taken.append) as lines:
+        block = next(lines.blocks(), b"")
+    return block, sum(taken)
 
 
 def _block(file: BinaryIO, begin: int, cut: bool) -> bytes:

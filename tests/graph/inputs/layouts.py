@@ -7,16 +7,42 @@ import gzip
 import json
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.generators import write_npy_graph
+from fastsample_dist.graph.inputs import ReadOptions, Scratch
 
 SUFFIXES = {"csv": "txt", "numpy": "npy", "parquet": "parquet"}
 SPLITS = {"train": "train", "val": "valid", "test": "test"}
+
+
+def read_with(reader: Callable[[Path, ReadOptions], RawGraph], path: Path) -> tuple[RawGraph, dict]:
+    """A graph as a reader gives it, and what it lists (see `found`), taken while its files are there."""
+    with Scratch() as scratch:
+        raw = reader(path, ReadOptions(scratch=scratch))
+        return raw, found(raw)
+
+
+def refusal_of(reader: Callable[[Path, ReadOptions], RawGraph], path: Path) -> str:
+    """The one line of a reader that refuses a path."""
+    with pytest.raises(ValueError) as caught:
+        read_with(reader, path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def change_json(file: Path, edit: Callable[[dict], object]) -> None:
+    """Edit a file of JSON in place."""
+    document = json.loads(file.read_text())
+    edit(document)
+    file.write_text(json.dumps(document))
 
 
 @dataclass

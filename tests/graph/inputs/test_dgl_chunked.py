@@ -1,14 +1,13 @@
 """DGL's chunked format: what is refused, by file."""
 
-import json
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
 
-from fastsample_dist.graph.inputs import ReadOptions, Scratch
 from fastsample_dist.graph.inputs.dgl_chunked import read_chunked
-from tests.graph.inputs.layouts import TYPED, draw_graph, found, listed, write_chunked
+from tests.graph.inputs.layouts import TYPED, change_json, draw_graph, listed, read_with, refusal_of, write_chunked
 
 
 @pytest.fixture
@@ -16,24 +15,11 @@ def chunked(tmp_path):
     return write_chunked(tmp_path / "tiny", draw_graph())
 
 
-def read(path):
-    with Scratch() as scratch:
-        raw = read_chunked(path, ReadOptions(scratch=scratch))
-        return raw, found(raw)
-
-
-def refusal(path) -> str:
-    with pytest.raises(ValueError) as caught:
-        read(path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+read, refusal = partial(read_with, read_chunked), partial(refusal_of, read_chunked)
 
 
 def change(path, edit) -> None:
-    file = path / "metadata.json"
-    meta = json.loads(file.read_text())
-    edit(meta)
-    file.write_text(json.dumps(meta))
+    change_json(path / "metadata.json", edit)
 
 
 def test_the_metadata_file_will_do(chunked):

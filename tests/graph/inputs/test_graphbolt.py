@@ -1,15 +1,24 @@
 """GraphBolt's metadata: what is taken of them, and what is refused, by file."""
 
-import json
 import logging
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
 from fastsample_dist.graph.inputs import ReadOptions, Scratch
 from fastsample_dist.graph.inputs.graphbolt import read_graphbolt
-from tests.graph.inputs.layouts import TYPED, draw_graph, flat, found, listed, write_graphbolt
+from tests.graph.inputs.layouts import (
+    TYPED,
+    change_json,
+    draw_graph,
+    flat,
+    listed,
+    read_with,
+    refusal_of,
+    write_graphbolt,
+)
 
 
 @pytest.fixture
@@ -17,24 +26,11 @@ def dataset(tmp_path):
     return write_graphbolt(tmp_path / "tiny", draw_graph())
 
 
-def read(path):
-    with Scratch() as scratch:
-        raw = read_graphbolt(path, ReadOptions(scratch=scratch))
-        return raw, found(raw)
-
-
-def refusal(path) -> str:
-    with pytest.raises(ValueError) as caught:
-        read(path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+read, refusal = partial(read_with, read_graphbolt), partial(refusal_of, read_graphbolt)
 
 
 def change(path, edit) -> None:
-    file = path / "metadata.yaml"
-    meta = json.loads(file.read_text())
-    edit(meta)
-    file.write_text(json.dumps(meta))
+    change_json(path / "metadata.yaml", edit)
 
 
 YAML = """

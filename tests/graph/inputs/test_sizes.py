@@ -116,6 +116,19 @@ def test_text_without_edges_is_refused(tmp_path):
         input_sizes(tmp_path / "edges.txt")
 
 
+def test_the_parts_of_a_list_are_added_up(tmp_path):
+    for part in range(3):
+        (tmp_path / f"part-0000{part}.csv").write_text(f"0,{part}\n1,{part}\n")
+    assert input_sizes(tmp_path, "edgelist").num_listed == 6
+
+
+@pytest.mark.parametrize("content", [b"no gzip at all", gzip.compress(b"0 1\n" * 1000)[:-20]])
+def test_a_damaged_gzip_is_refused_by_name(tmp_path, content):
+    (tmp_path / "edges.txt.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"edges.txt.gz.* (expected gzip data|the gzip data are damaged)"):
+        input_sizes(tmp_path / "edges.txt.gz")
+
+
 def ogb_directory(tmp_path: Path, name: str) -> Path:
     raw = tmp_path / name / "raw"
     raw.mkdir(parents=True)
@@ -137,6 +150,17 @@ def test_the_binary_ogb_layout_tells_its_headers(tmp_path):
     np.savez(raw / "data.npz", edge_index=EDGES, node_feat=np.zeros((4, 9), np.float32), num_nodes_list=np.array([4]))
     sizes = input_sizes(tmp_path / "ogbn_papers100M")
     assert (sizes.num_nodes, sizes.num_edges, sizes.feature_dim, sizes.feature_dtype) == (4, 4, 9, "float32")
+
+
+def test_damaged_ogb_files_are_refused_by_name(tmp_path):
+    raw = ogb_directory(tmp_path, "ogbn_arxiv")
+    for name in ("num-node-list", "num-edge-list"):
+        (raw / f"{name}.csv.gz").write_bytes(b"50")
+    with pytest.raises(ValueError, match=r"num-node-list.csv.gz starts with '50'; expected gzip data"):
+        input_sizes(tmp_path / "ogbn_arxiv")
+    (raw / "data.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"data.npz is not a readable .npz archive"):
+        input_sizes(tmp_path / "ogbn_arxiv")
 
 
 @pytest.mark.parametrize(
