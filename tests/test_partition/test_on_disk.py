@@ -23,6 +23,7 @@ from partition.external import memory
 from partition.external.journal import Journal, work_directory
 from tests.small_disk import enlarge, small_tmpfs
 from tests.test_partition.inputs import draw_raw, write_input
+from tests.test_partition.resident import resident_kb
 
 REPOSITORY = Path(partition.writer.__file__).parents[1]
 # A run with tiny pieces that is killed at the KILL_AT-th durable entry of the journal or finished chunk of a file.
@@ -350,14 +351,4 @@ def test_mapped_input_leaves_no_pages_behind(tmp_path):
     graph = write_input(tmp_path / "graph", draw_raw(undirected=False, num_nodes=100_000))
     raw = read_npy_graph(graph)
     partition_graph(raw, PartitionOptions(num_parts=2, method="random", on_disk=True), tmp_path / "parts")
-    smaps = Path("/proc/self/smaps")
-    if not smaps.exists():
-        pytest.skip("resident pages per mapping are told by Linux only")
-    resident, name = {}, ""
-    for line in smaps.read_text().splitlines():
-        if "-" in line.split(" ")[0]:
-            name = line.split(" ")[-1]
-        elif line.startswith("Rss:"):
-            resident[name] = int(line.split()[1])
-    assert resident[str(graph / "edge_index.npy")] == 0
-    assert resident[str(graph / "features.npy")] == 0
+    assert resident_kb(graph / "edge_index.npy", graph / "features.npy") == [0, 0]

@@ -1,15 +1,18 @@
 """The topology sorted on disk against RawGraph.to_csc: the same offsets, sources and weights, bit for bit."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import sizes_of
 from partition.external import csc, memory
-from partition.external.csc import StoredTopology, build_stored, sort_edge_bytes
+from partition.external.csc import build_stored, sort_edge_bytes
 from partition.external.journal import Journal
 from partition.external.memory import MemoryPlan
 from tests.test_partition.inputs import draw_raw
@@ -33,22 +36,26 @@ def plan_of(raw: RawGraph) -> MemoryPlan:
     )
 
 
-def check_equal(stored: StoredTopology, raw: RawGraph) -> None:
-    wanted = raw.to_csc()
-    with stored.mapped() as found:
-        assert torch.equal(found.indptr, wanted.indptr)
-        assert found.indices.dtype == wanted.indices.dtype
-        assert torch.equal(found.indices, wanted.indices)
-        assert (found.weights is None) == (wanted.weights is None)
-        if wanted.weights is not None:
-            assert found.weights.dtype == wanted.weights.dtype
-            assert found.weights.numpy().tobytes() == wanted.weights.numpy().tobytes()
+def columns(graph: CSCGraph) -> list[tuple[str, bytes] | None]:
+    """Type and bytes of every array of a topology: what must be equal bit for bit."""
+    arrays = [None if column is None else column.numpy() for column in (graph.indptr, graph.indices, graph.weights)]
+    return [None if array is None else (array.dtype.str, array.tobytes()) for array in arrays]
 
 
-def build(raw: RawGraph, path) -> None:
+def in_memory(raw: RawGraph) -> list[tuple[str, bytes] | None]:
+    return columns(raw.to_csc())
+
+
+def built(raw: RawGraph, journal: Journal) -> list[tuple[str, bytes] | None]:
+    with build_stored(raw, journal, plan_of(raw)).mapped() as graph:
+        return columns(graph)
+
+
+def on_disk(raw: RawGraph, path: Path) -> list[tuple[str, bytes] | None]:
     with Journal(path / "parts") as journal:
-        check_equal(build_stored(raw, journal, plan_of(raw)), raw)
+        found = built(raw, journal)
         journal.remove()
+    return found
 
 
 @pytest.mark.parametrize("undirected", [False, True])
@@ -66,7 +73,7 @@ def test_drawn_graphs(undirected, weighted, data, tmp_path_factory):
         edge_index=np.array([edge[:2] for edge in edges], dtype=np.int64).reshape(-1, 2).T,
         edge_weight=np.array([edge[2] for edge in edges], dtype=np.float32) if weighted else None,
     )
-    build(raw, tmp_path_factory.mktemp("drawn"))
+    assert on_disk(raw, tmp_path_factory.mktemp("drawn")) == in_memory(raw)
 
 
 @pytest.mark.parametrize("undirected", [False, True])
@@ -74,7 +81,8 @@ def test_drawn_graphs(undirected, weighted, data, tmp_path_factory):
 def test_every_id_type(undirected, dtype, tmp_path):
     raw = draw_raw(undirected=undirected)
     edges = raw.edge_index.astype(dtype)
-    build(RawGraph(name="typed", num_nodes=raw.num_nodes, undirected=undirected, edge_index=edges), tmp_path)
+    typed = RawGraph(name="typed", num_nodes=raw.num_nodes, undirected=undirected, edge_index=edges)
+    assert on_disk(typed, tmp_path) == in_memory(typed)
 
 
 @pytest.mark.parametrize("undirected", [False, True])
@@ -82,16 +90,14 @@ def test_every_id_type(undirected, dtype, tmp_path):
 def test_every_weight_type(undirected, dtype, tmp_path):
     raw = draw_raw(undirected=undirected)
     weights = np.random.default_rng(0).integers(0, 9, raw.edge_index.shape[1]).astype(dtype)
-    build(
-        RawGraph(
-            name="typed",
-            num_nodes=raw.num_nodes,
-            undirected=undirected,
-            edge_index=raw.edge_index,
-            edge_weight=weights,
-        ),
-        tmp_path,
+    typed = RawGraph(
+        name="typed",
+        num_nodes=raw.num_nodes,
+        undirected=undirected,
+        edge_index=raw.edge_index,
+        edge_weight=weights,
     )
+    assert on_disk(typed, tmp_path) == in_memory(typed)
 
 
 @pytest.mark.parametrize("fortran", [False, True])
@@ -100,7 +106,8 @@ def test_mapped_files(fortran, tmp_path):
     edges = np.asfortranarray(raw.edge_index) if fortran else raw.edge_index
     np.save(tmp_path / "edges.npy", edges)
     mapped = np.lib.format.open_memmap(tmp_path / "edges.npy", mode="c")
-    build(RawGraph(name="mapped", num_nodes=raw.num_nodes, undirected=False, edge_index=mapped), tmp_path)
+    given = RawGraph(name="mapped", num_nodes=raw.num_nodes, undirected=False, edge_index=mapped)
+    assert on_disk(given, tmp_path) == in_memory(raw)
 
 
 def test_ids_above_int32_become_int64(tmp_path, monkeypatch):
@@ -128,7 +135,7 @@ def test_changed_input_starts_anew(change, tmp_path):
         values["edge_index"][0, 100] ^= 1
     changed = RawGraph(**values)
     with Journal(tmp_path / "parts") as journal:
-        check_equal(build_stored(changed, journal, plan_of(changed)), changed)
+        assert built(changed, journal) == in_memory(changed)
 
 
 def test_finished_topology_is_not_sorted_again(tmp_path, monkeypatch):
@@ -138,7 +145,7 @@ def test_finished_topology_is_not_sorted_again(tmp_path, monkeypatch):
     monkeypatch.setattr(csc, "group_edges", None)
     monkeypatch.setattr(csc, "sort_edges", None)
     with Journal(tmp_path / "parts") as journal:
-        check_equal(build_stored(raw, journal, plan_of(raw)), raw)
+        assert built(raw, journal) == in_memory(raw)
 
 
 @pytest.mark.parametrize("passed", ["group_edges", "sort_edges"])
@@ -159,7 +166,7 @@ def test_goes_on_after_an_interruption(passed, calls, undirected, tmp_path, monk
         build_stored(raw, journal, plan_of(raw))
     monkeypatch.setattr(csc, passed, original)
     with Journal(tmp_path / "parts") as journal:
-        check_equal(build_stored(raw, journal, plan_of(raw)), raw)
+        assert built(raw, journal) == in_memory(raw)
 
 
 def test_smaller_limit_groups_again(tmp_path, monkeypatch):
@@ -171,7 +178,7 @@ def test_smaller_limit_groups_again(tmp_path, monkeypatch):
         journal.save("sort", bucket=0, num_edges=0)
     monkeypatch.setattr(memory, "MAX_BUCKET", 5)
     with Journal(tmp_path / "parts") as journal:
-        check_equal(build_stored(raw, journal, plan_of(raw)), raw)
+        assert built(raw, journal) == in_memory(raw)
 
 
 def test_id_out_of_range_is_refused(tmp_path):

@@ -10,6 +10,7 @@ from fastsample_dist.graph.npy_files import open_npy
 from fastsample_dist.graph.row_segments import RowSegments
 from partition.external import rows as external_rows
 from partition.external.rows import FeatureRows
+from tests.test_partition.resident import resident_kb
 
 NODES = np.array([11, 0, 5, 5, 6, 2, 8, 3])
 
@@ -74,16 +75,6 @@ def test_no_pages_of_the_files_stay(tmp_path):
     np.save(tmp_path / "large.npy", np.ones((100_000, 16), dtype=np.float32))
     np.save(tmp_path / "view.npy", np.ones((100_000, 16), dtype=np.float32))
     segments = RowSegments([5, open_npy(tmp_path / "large.npy"), open_npy(tmp_path / "view.npy")[::2]])
-    smaps = Path("/proc/self/smaps")
-    if not smaps.exists():
-        pytest.skip("resident pages per mapping are told by Linux only")
     with FeatureRows(segments) as features:
         assert features.read(np.arange(len(segments))).sum() == 150_000 * 16
-    resident, name = {}, ""
-    for line in smaps.read_text().splitlines():
-        if "-" in line.split(" ")[0]:
-            name = line.split(" ")[-1]
-        elif line.startswith("Rss:"):
-            resident[name] = int(line.split()[1])
-    assert resident[str(tmp_path / "large.npy")] == 0
-    assert resident[str(tmp_path / "view.npy")] == 0
+    assert resident_kb(tmp_path / "large.npy", tmp_path / "view.npy") == [0, 0]
