@@ -56,7 +56,7 @@ test: $(VENV)/.built $(VENV)/.tools lint
 lint: $(VENV)/.tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run --Werror
+	find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs $(BIN)/clang-format --dry-run --Werror
 
 clean:
 	rm -rf build dist *.egg-info fastsample_dist/lib $(VENV)/.built

@@ -1,7 +1,11 @@
 """Fixtures and markers for every room's tests."""
 
+from pathlib import Path
+
 import pytest
 import torch
+
+from tests.cuda_devices import CudaDevice, EmulatedDevice, build_emulated
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -10,3 +14,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The CUDA sources compiled for the CPU; skips without a C++ compiler."""
+    return build_emulated(tmp_path_factory.mktemp("emulated"))
+
+
+@pytest.fixture
+def emulated_device(emulated_library: Path, monkeypatch: pytest.MonkeyPatch) -> EmulatedDevice:
+    """The emulated library in place of the CUDA library, for one test; its schedule starts at 0."""
+    return EmulatedDevice(emulated_library, monkeypatch)
+
+
+@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+def cuda_device(request: pytest.FixtureRequest) -> CudaDevice:
+    """Where CUDA kernels run: the emulator everywhere, and a GPU where there is one."""
+    return request.getfixturevalue("emulated_device") if request.param == "emulated" else CudaDevice()

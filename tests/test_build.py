@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.toolchain import cmake
+
 ROOT = Path(__file__).resolve().parents[1]
 COMPILE_LIMIT_S = 120
 TIMEOUT_S = 900
@@ -45,12 +47,6 @@ def tool(name: str) -> str:
     if found is None:
         pytest.skip(f"{name} is not installed")
     return found
-
-
-def cmake() -> str:
-    """The cmake of this Python environment, else the one on PATH."""
-    beside = Path(sys.executable).with_name("cmake")
-    return str(beside) if beside.exists() else tool("cmake")
 
 
 def child_cpu_s() -> float:

@@ -1,14 +1,13 @@
 """The C ABI under the sanitizers: many callers at once, against one caller with one thread (csrc/tests/stress*.cpp)."""
 
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-CSRC = Path(__file__).resolve().parents[1] / "csrc"
+from tests.toolchain import CSRC, cmake, find_compiler
+
 TIMEOUT_S = 600
 
 PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\n"
@@ -18,22 +17,6 @@ PROGRAMS = ("fastsample_stress", "fastsample_stress_partition")
 # CALLERS TEAM ROUNDS. The thread sanitizer cannot see into an OpenMP library. With gcc the build brings one that it can
 # (csrc/tests/visible_openmp.cpp); with another compiler a call has one thread, and callers alone run at the same time.
 LOADS = {"address,undefined": ("3", "3", "1"), "thread": ("3", "3", "1")}
-
-
-def cmake() -> str:
-    """The cmake of this Python environment, else the one on PATH."""
-    beside = Path(sys.executable).with_name("cmake")
-    found = str(beside) if beside.exists() else shutil.which("cmake")
-    assert found is not None, "cmake is part of the test environment: pip install cmake"
-    return found
-
-
-def find_compiler() -> str:
-    """The C++ compiler that cmake takes."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler on PATH")
-    return compiler
 
 
 def load_for(sanitizer: str, compiler: str) -> tuple[str, str, str]:

@@ -1,35 +1,15 @@
 // gather_rows on CUDA: one warp copies one row at a time, sixteen bytes per lane where row size and addresses allow,
 // else four bytes or one. Grid-stride over rows, so any number of ids runs with a bounded grid.
-#include <cuda_runtime.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include "fastsample_cuda.h"
+#include "device.cuh"
 
 namespace fs {
 namespace {
 
-constexpr int kWarp = 32;
-constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 4096;  // enough to fill any current GPU several times over
-
-thread_local char last_error[512] = "";
-
-FsStatus fail(FsStatus status, const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(last_error, sizeof(last_error), format, arguments);
-  va_end(arguments);
-  return status;
-}
-
 template <typename Id, typename Word>
-__global__ void gather_rows_kernel(const Word* rows, int64_t num_rows, int64_t words_per_row, const Id* ids,
-                                   int64_t num_ids, Word* out, int64_t* bad_id) {
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * (kThreads / kWarp);
-  const int lane = threadIdx.x % kWarp;
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp; i < num_ids; i += warps) {
+FS_KERNEL void gather_rows_kernel(const Word* rows, int64_t num_rows, int64_t words_per_row, const Id* ids,
+                                  int64_t num_ids, Word* out, int64_t* bad_id) {
+  const int lane = lane_number();
+  for (int64_t i = thread_number() / kWarp; i < num_ids; i += num_threads() / kWarp) {
     const int64_t id = ids[i];
     if (id < 0 || id >= num_rows) {
       if (lane == 0) {  // any of several bad ids may win: one is enough for the message
@@ -53,12 +33,10 @@ struct Gather {
 };
 
 template <typename Id, typename Word>
-void launch(const Gather& g) {
-  const int64_t wanted = (g.num_ids + kThreads / kWarp - 1) / (kThreads / kWarp);
-  const int blocks = static_cast<int>(wanted < kMaxBlocks ? wanted : kMaxBlocks);
-  gather_rows_kernel<Id, Word><<<blocks, kThreads, 0, g.stream>>>(
-      static_cast<const Word*>(g.rows), g.num_rows, g.row_bytes / static_cast<int64_t>(sizeof(Word)),
-      static_cast<const Id*>(g.ids), g.num_ids, static_cast<Word*>(g.out), g.bad_id);
+void launch_words(const Gather& g) {
+  launch(gather_rows_kernel<Id, Word>, blocks_for(g.num_ids * kWarp), g.stream, static_cast<const Word*>(g.rows),
+         g.num_rows, g.row_bytes / static_cast<int64_t>(sizeof(Word)), static_cast<const Id*>(g.ids), g.num_ids,
+         static_cast<Word*>(g.out), g.bad_id);
 }
 
 template <typename Id>
@@ -66,11 +44,11 @@ void launch_widest(const Gather& g) {
   const uint64_t alignment =
       reinterpret_cast<uintptr_t>(g.rows) | reinterpret_cast<uintptr_t>(g.out) | static_cast<uint64_t>(g.row_bytes);
   if (alignment % sizeof(int4) == 0) {
-    launch<Id, int4>(g);
+    launch_words<Id, int4>(g);
   } else if (alignment % sizeof(int32_t) == 0) {
-    launch<Id, int32_t>(g);
+    launch_words<Id, int32_t>(g);
   } else {
-    launch<Id, int8_t>(g);
+    launch_words<Id, int8_t>(g);
   }
 }
 
@@ -78,10 +56,6 @@ void launch_widest(const Gather& g) {
 }  // namespace fs
 
 extern "C" {
-
-int32_t fs_cuda_abi_version(void) { return FS_ABI_VERSION; }
-
-const char* fs_cuda_last_error(void) { return fs::last_error; }
 
 FsStatus fs_cuda_gather_rows(const void* rows, int64_t num_rows, int64_t row_bytes, int32_t id_type, const void* ids,
                              int64_t num_ids, void* out, int64_t* out_bad_id, void* stream) {
@@ -96,9 +70,7 @@ FsStatus fs_cuda_gather_rows(const void* rows, int64_t num_rows, int64_t row_byt
   } else {
     fs::launch_widest<int64_t>(gather);
   }
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) return fs::fail(FS_DEVICE_ERROR, "gather_rows: %s", cudaGetErrorString(error));
-  return FS_OK;
+  return fs::launch_status("gather_rows");
 }
 
 }  // extern "C"

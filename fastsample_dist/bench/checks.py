@@ -84,7 +84,7 @@ def check_optional() -> list[Finding]:
 
 def check_libraries() -> list[Finding]:
     """The compiled core: loaded, and which instruction set it chose."""
-    from fastsample_dist.ops import library
+    from fastsample_dist.ops import cuda, library
 
     findings = []
     try:
@@ -95,7 +95,7 @@ def check_libraries() -> list[Finding]:
             Finding("libfastsample.so", BROKEN, one_line(error), "build or install it as the line above says")
         )
     try:
-        library.cuda_core()
+        cuda.core()
         findings.append(Finding("libfastsample_cuda.so", OK, "loaded"))
     except ImportError as error:
         is_built = (library.LIBRARY_DIR / "libfastsample_cuda.so").exists()

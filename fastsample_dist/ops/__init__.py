@@ -4,6 +4,8 @@ Importing this package registers schemas, kernels, fake kernels and gradients; t
 loaded on the first call.
 """
 
+from collections.abc import Callable
+
 import torch
 
 from fastsample_dist.ops import act_dropout as _act_dropout
@@ -43,6 +45,7 @@ __all__ = [
     "alias_tables",
     "bucket_by_part",
     "compact",
+    "cuda_kernels",
     "gather_rows",
     "isa",
     "merge_rows",
@@ -57,20 +60,28 @@ __all__ = [
 _NAMESPACE = "fastsample"
 
 
+_MODULES = (
+    _sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer, _stream_partition,
+)  # fmt: skip
+
+cuda_kernels: dict[str, Callable] = {}  # by operator: what runs on CUDA tensors
+for _module in _MODULES:
+    cuda_kernels |= getattr(_module, "CUDA_KERNELS", {})
+
+
 def _register() -> torch.library.Library:
     definitions = torch.library.Library(_NAMESPACE, "DEF")
-    modules = (_sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer)
-    for module in (*modules, _stream_partition):
+    for module in _MODULES:
         for name, (schema, kernel) in module.SCHEMAS.items():
             definitions.define(name + schema)
             definitions.impl(name, kernel, "CPU")
             torch.library.register_fake(f"{_NAMESPACE}::{name}", getattr(fake, name), lib=definitions)
-        for name, kernel in getattr(module, "CUDA_KERNELS", {}).items():
-            definitions.impl(name, kernel, "CUDA")
         for name, (backward, setup_context) in getattr(module, "AUTOGRAD", {}).items():
             torch.library.register_autograd(
                 f"{_NAMESPACE}::{name}", backward, setup_context=setup_context, lib=definitions
             )
+    for name, kernel in cuda_kernels.items():
+        definitions.impl(name, kernel, "CUDA")
     return definitions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import checks, library
+from fastsample_dist.ops import checks, cuda, library
 
 MERGE_OUT_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
@@ -73,13 +73,11 @@ def _gather_rows_cuda(rows: Tensor, ids: Tensor) -> Tensor:
     )
     out = torch.empty((ids.numel(), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
     bad_id = torch.zeros(2, dtype=torch.int64, device=rows.device)  # {was there one, which}
-    with torch.cuda.device(rows.device):
-        stream = torch.cuda.current_stream(rows.device).cuda_stream
-        status = library.cuda_core().fs_cuda_gather_rows(
-            rows.data_ptr(), rows.shape[0], _row_bytes(rows), library.type_code(ids), ids.data_ptr(), ids.numel(),
-            out.data_ptr(), bad_id.data_ptr(), stream,
-        )  # fmt: skip
-    library.raise_for_status(status, library.cuda_core().fs_cuda_last_error)
+    cuda.call(
+        "fs_cuda_gather_rows", rows,
+        rows.data_ptr(), rows.shape[0], _row_bytes(rows), library.type_code(ids), ids.data_ptr(), ids.numel(),
+        out.data_ptr(), bad_id.data_ptr(),
+    )  # fmt: skip
     is_bad, found = bad_id.tolist()
     checks.require(is_bad == 0, f"gather_rows: id {found}; expected 0 to {rows.shape[0] - 1}")
     return out

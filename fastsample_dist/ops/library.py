@@ -1,7 +1,7 @@
 """The compiled core, loaded with ctypes (which releases the GIL during calls).
 
-`core()` is libfastsample.so; `cuda_core()` is libfastsample_cuda.so or an error that says how to get it. The
-structures mirror csrc/include/fastsample.h field by field; `call` turns a status code into an exception.
+`core()` is libfastsample.so; the CUDA library has a module of its own (cuda.py). The structures mirror
+csrc/include/fastsample.h field by field; `call` turns a status code into an exception.
 """
 
 from __future__ import annotations
@@ -237,15 +237,16 @@ _PROTOTYPES = {
     "fs_set_isa": (c_char_p,),
     "fs_random_reads": (c_void_p, POINTER(c_uint64)),  # FsRandomReads is bench/touch.py's
 }  # fmt: skip
-_CUDA_PROTOTYPES = {
-    "fs_cuda_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
-}
 
 
-def _load(name: str, version_function: str, prototypes: dict[str, tuple], remedy: str) -> ctypes.CDLL:
-    path = LIBRARY_DIR / name
+def load(path: Path, version_function: str, prototypes: dict[str, tuple], remedy: str) -> ctypes.CDLL:
+    """A library whose functions, with these argument types, return a status.
+
+    Raises:
+      ImportError: it is missing, damaged or of another version; the message ends with the remedy.
+    """
     if not path.exists():
-        raise ImportError(f"{name} is not in {LIBRARY_DIR}; {remedy}")
+        raise ImportError(f"{path.name} is not in {path.parent}; {remedy}")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -266,8 +267,8 @@ def core() -> ctypes.CDLL:
     Raises:
       ImportError: it is missing, damaged or of another version; the message says how to build it.
     """
-    library = _load(
-        "libfastsample.so",
+    library = load(
+        LIBRARY_DIR / "libfastsample.so",
         "fs_abi_version",
         _PROTOTYPES,
         "build it with `pip install --no-build-isolation -e .` in the source directory.",
@@ -279,23 +280,6 @@ def core() -> ctypes.CDLL:
     library.fs_sampler_scratch_bytes.restype = c_int64
     library.fs_last_error.restype = c_char_p
     library.fs_isa.restype = c_char_p
-    return library
-
-
-@functools.cache
-def cuda_core() -> ctypes.CDLL:
-    """The CUDA library, loaded on first use.
-
-    Raises:
-      ImportError: it was not built here; the message says what building it needs.
-    """
-    library = _load(
-        "libfastsample_cuda.so",
-        "fs_cuda_abi_version",
-        _CUDA_PROTOTYPES,
-        "install the CUDA toolkit (nvcc) and run `pip install --no-build-isolation -e .` again.",
-    )
-    library.fs_cuda_last_error.restype = c_char_p
     return library
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fastsample_dist import ops
-from fastsample_dist.ops import library, reference
+from fastsample_dist.ops import cuda, library, reference
 
 NARROW = (torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.float32, torch.float64)
 
@@ -86,26 +86,26 @@ def test_merge_rows_refuses_a_conversion_it_lacks():
         ops.merge_rows(torch.rand(5, 2), torch.rand(3, 2), torch.tensor([0]), torch.int8)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [*NARROW, torch.int64])
 @pytest.mark.parametrize("shape", [(50, 7), (50, 128), (50, 2, 3)])
 @pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
-def test_gather_rows_on_cuda_equals_the_cpu(dtype, shape, id_dtype):
+def test_gather_rows_on_cuda_equals_the_cpu(cuda_device, dtype, shape, id_dtype):
     rows = (torch.rand(shape) * 100).to(dtype)
     ids = torch.randint(0, 50, (80,)).to(id_dtype)
-    assert torch.equal(ops.gather_rows(rows.cuda(), ids.cuda()).cpu(), ops.gather_rows(rows, ids))
+    gathered = cuda_device.kernel("gather_rows")(cuda_device.put(rows), cuda_device.put(ids))
+    assert torch.equal(gathered.cpu(), ops.gather_rows(rows, ids))
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("bad", [-1, 50])
-def test_gather_rows_on_cuda_refuses_an_id_outside(bad):
+def test_gather_rows_on_cuda_refuses_an_id_outside(cuda_device, bad):
+    rows, ids = cuda_device.put(torch.rand(50, 2)), cuda_device.put(torch.tensor([0, bad]))
     with pytest.raises(ValueError, match=f"id {bad}; expected 0 to 49"):
-        ops.gather_rows(torch.rand(50, 2).cuda(), torch.tensor([0, bad]).cuda())
+        cuda_device.kernel("gather_rows")(rows, ids)
 
 
 def test_the_cuda_library_loads_without_a_device_or_says_how_to_build_it():
     if (library.LIBRARY_DIR / "libfastsample_cuda.so").exists():
-        assert library.cuda_core().fs_cuda_abi_version() == library.ABI_VERSION
+        assert cuda.core().fs_cuda_abi_version() == library.ABI_VERSION
     else:
         with pytest.raises(ImportError, match=r"install the CUDA toolkit \(nvcc\)"):
-            library.cuda_core()
+            cuda.core()

@@ -1,0 +1,106 @@
+// What every CUDA file of this library is written against: kernels, launches and errors.
+//
+// The same sources compile twice. nvcc makes libfastsample_cuda.so of them. With FS_EMULATED a host compiler makes
+// libfastsample_emulated.so, in which emulated/emulator.h runs the kernels' threads one at a time on the CPU: the tests
+// compare every kernel with its oracle on machines without a GPU, under the sanitizers and under many schedules.
+//
+// A kernel is `FS_KERNEL void name(...)`, started by launch(); blocks have kThreads threads. Shared memory is declared
+// by FS_SHARED. Warp functions keep their CUDA names and always take a mask.
+#ifndef FS_CUDA_DEVICE_CUH_
+#define FS_CUDA_DEVICE_CUH_
+
+#include <stdint.h>
+
+#include "fastsample_cuda.h"
+#include "platform.h"
+
+#if defined(FS_EMULATED)
+#include "emulated/emulator.h"
+#define FS_KERNEL static
+#define FS_DEVICE inline
+#define FS_SHARED(type, name, count) type* const name = fs::emulated::shared<type>(__COUNTER__, count)
+#else
+#include <cuda_runtime.h>
+#define FS_KERNEL static __global__
+#define FS_DEVICE __device__ __forceinline__
+#define FS_SHARED(type, name, count) __shared__ type name[count]
+#endif
+
+namespace fs {
+
+constexpr int kWarp = 32;
+constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
+#if defined(FS_EMULATED)
+constexpr int kThreads = 64;  // per block
+#else
+constexpr int kThreads = 256;
+#endif
+constexpr int kWarps = kThreads / kWarp;  // per block
+
+// Records one line for fs_cuda_last_error of the calling thread and returns `status`.
+FsStatus fail(FsStatus status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+// FS_OK, or the error of the launches since the last call, told with the operation's name.
+FsStatus launch_status(const char* operation);
+
+// Blocks for `threads` threads: as many as they fill, but no more than keep the device busy; at least one. Kernels go
+// over their work in strides (or ranges) of the grid.
+int blocks_for(int64_t threads);
+
+// Blocks of a kernel that the device holds at once, for kernels that wait for one another's results.
+int resident_blocks(const void* kernel);
+
+#if defined(FS_EMULATED)
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t, Arguments... arguments) {
+  emulated::run(blocks, kThreads, [=] { kernel(static_cast<Parameters>(arguments)...); });
+}
+#else
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t stream, Arguments... arguments) {
+  kernel<<<blocks, kThreads, 0, stream> > >(static_cast<Parameters>(arguments)...);
+}
+#endif
+
+// Number of the calling thread in the grid, and the grid's threads.
+FS_DEVICE int64_t thread_number() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
+FS_DEVICE int64_t num_threads() { return static_cast<int64_t>(gridDim.x) * kThreads; }
+FS_DEVICE int lane_number() { return static_cast<int>(threadIdx.x % kWarp); }
+FS_DEVICE int warp_in_block() { return static_cast<int>(threadIdx.x / kWarp); }
+
+// The atomics of 64-bit words under the names that the rest of the code uses for such words.
+FS_DEVICE uint64_t atomic_min(uint64_t* word, uint64_t value) {
+  return atomicMin(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+}
+FS_DEVICE uint64_t atomic_add(uint64_t* word, uint64_t value) {
+  return atomicAdd(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+}
+FS_DEVICE uint64_t atomic_cas(uint64_t* word, uint64_t expected, uint64_t value) {
+  return atomicCAS(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(expected),
+                   static_cast<unsigned long long>(value));
+}
+FS_DEVICE uint32_t atomic_cas(uint32_t* word, uint32_t expected, uint32_t value) {
+  return atomicCAS(word, expected, value);
+}
+
+// What another block has written: read past the first-level cache, before anything that follows.
+template <typename T>
+FS_DEVICE T load_acquire(const T* place) {
+#if defined(FS_EMULATED)
+  emulated::maybe_yield();
+#endif
+  const T value = *static_cast<const volatile T*>(place);
+  __threadfence();
+  return value;
+}
+
+// Written after everything before it.
+template <typename T>
+FS_DEVICE void store_release(T* place, T value) {
+  __threadfence();
+  *static_cast<volatile T*>(place) = value;
+}
+
+}  // namespace fs
+
+#endif  // FS_CUDA_DEVICE_CUH_

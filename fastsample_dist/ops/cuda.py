@@ -1,0 +1,63 @@
+"""The CUDA library, loaded with ctypes on first use, and how its entry points are called.
+
+An entry point enqueues its work on torch's current stream of the device that holds the operator's tensors, and returns
+without waiting. The structures that only it knows mirror csrc/include/fastsample_cuda.h field by field.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import c_char_p, c_int32, c_int64, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import library
+
+NAME = "libfastsample_cuda.so"
+
+_PROTOTYPES = {
+    "fs_cuda_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
+}  # fmt: skip
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """A library of the CUDA sources.
+
+    Raises:
+      ImportError: it is missing, damaged or of another version; the message says how to build it.
+    """
+    remedy = "install the CUDA toolkit (nvcc) and run `pip install --no-build-isolation -e .` again."
+    loaded = library.load(path, "fs_cuda_abi_version", _PROTOTYPES, remedy)
+    loaded.fs_cuda_last_error.restype = c_char_p
+    return loaded
+
+
+@functools.cache
+def core() -> ctypes.CDLL:
+    """The CUDA library.
+
+    Raises:
+      ImportError: it was not built here; the message says what building it needs.
+    """
+    return load(library.LIBRARY_DIR / NAME)
+
+
+def call(name: str, where: Tensor, *arguments: object) -> None:
+    """Enqueue an entry point on the device of `where`; its last argument, the stream, is added.
+
+    Tensors of the host are for the emulated library (csrc/cuda/emulated), which knows no streams.
+
+    Raises:
+      ValueError, MemoryError, RuntimeError: as `library.raise_for_status`.
+    """
+    loaded = core()
+    function = getattr(loaded, name)
+    if where.is_cuda:
+        with torch.cuda.device(where.device):
+            status = function(*arguments, torch.cuda.current_stream(where.device).cuda_stream)
+    else:
+        status = function(*arguments, None)
+    library.raise_for_status(status, loaded.fs_cuda_last_error)

@@ -1,0 +1,65 @@
+"""Where a test runs CUDA kernels: on a GPU, or on the CPU through the emulator (csrc/cuda/emulated)."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from ctypes import c_uint64
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from fastsample_dist import ops
+from fastsample_dist.ops import cuda
+from tests.toolchain import CSRC, cmake, find_compiler
+
+TIMEOUT_S = 900
+
+
+class CudaDevice:
+    """The current GPU."""
+
+    is_emulated = False
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """A copy of the tensor that kernels can read and write."""
+        return tensor.cuda()
+
+    def kernel(self, name: str) -> Callable:
+        """The function that torch.ops.fastsample.<name> runs on CUDA tensors."""
+        return ops.cuda_kernels[name]
+
+
+class EmulatedDevice(CudaDevice):
+    """The CPU, with the emulated library in the place of the CUDA library."""
+
+    is_emulated = True
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._library = cuda.load(path)
+        self._library.fs_cuda_set_schedule.argtypes = (c_uint64,)
+        self._library.fs_cuda_set_schedule.restype = None
+        monkeypatch.setattr(cuda, "core", lambda: self._library)
+        self.set_schedule(0)
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """A copy of the tensor."""
+        return tensor.clone()
+
+    def set_schedule(self, seed: int) -> None:
+        """Which thread goes on when one waits: 0 in order, else a random schedule of this seed."""
+        self._library.fs_cuda_set_schedule(seed)
+
+
+def build_emulated(directory: Path, sanitizer: str = "") -> Path:
+    """libfastsample_emulated.so, built in `directory`."""
+    find_compiler()
+    options = ["-DFS_CUDA=OFF", "-DFS_EMULATED=ON", f"-DFS_SANITIZE={sanitizer}"]
+    build = [cmake(), "--build", str(directory), "--parallel", str(os.cpu_count() or 1)]
+    for command in (
+        [cmake(), "-S", str(CSRC), "-B", str(directory), *options],
+        [*build, "--target", "fastsample_emulated"],
+    ):
+        run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
+    return directory / "libfastsample_emulated.so"
