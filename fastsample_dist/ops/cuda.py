@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import c_char_p, c_int32, c_int64, c_void_p
+from ctypes import c_char_p
 from pathlib import Path
 
 import torch
@@ -18,9 +18,12 @@ from fastsample_dist.ops import library
 
 NAME = "libfastsample_cuda.so"
 
-_PROTOTYPES = {
-    "fs_cuda_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
-}  # fmt: skip
+_PROTOTYPES: dict[str, tuple] = {}
+
+
+def declare(**prototypes: tuple) -> None:
+    """Tell the argument types of entry points; every module declares those that it calls, before the first call."""
+    _PROTOTYPES.update(prototypes)
 
 
 def load(path: Path) -> ctypes.CDLL:
