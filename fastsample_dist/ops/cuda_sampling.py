@@ -74,12 +74,28 @@ cuda.declare(
 
 
 @dataclass(frozen=True, eq=False)
+class Request:
+    """What a batch is made of.
+
+    Attributes:
+      ids: the seeds on the device, of the graph's id dtype; of one hop alone its rows.
+      spec: how neighbours are drawn.
+      step: global training step.
+      step_on_device: int64 [1] in device memory that the kernels read in place of `step`, or None.
+    """
+
+    ids: Tensor
+    spec: SampleSpec
+    step: int
+    step_on_device: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class EnqueuedBatch:
     """A batch whose kernels have been enqueued: its arrays at the size of their bounds.
 
     Attributes:
-      seeds: of the batch; kept until the kernels have read them.
-      spec, step: how it is drawn.
+      request: what it is made of; kept until the kernels have read it.
       nodes: [max_nodes] of the graph's id dtype, empty without relabelling.
       indptrs: per hop, int64 [max_rows + 1].
       indices: per hop, [max_edges] of the graph's id dtype.
@@ -88,9 +104,7 @@ class EnqueuedBatch:
       sizes: the bounds.
     """
 
-    seeds: Tensor
-    spec: SampleSpec
-    step: int
+    request: Request
     nodes: Tensor
     indptrs: list[Tensor]
     indices: list[Tensor]
@@ -150,7 +164,8 @@ class CudaSamplingGraph(SamplingGraph):
         """One hop without relabelling; see `ops.sample_neighbors`."""
         rows = self._on_device("rows", rows)
         arguments = spec.arguments(step, hop)
-        batch = self._enqueue("fs_cuda_sample_neighbors", self._allocate(rows, spec, step, arguments, False), arguments)
+        batch = self._allocate(Request(rows, spec, step), arguments, relabels=False)
+        self._call("fs_cuda_sample_neighbors", batch, arguments)
         num_edges, bad_row, _, bad_scan, _ = _hop_state(batch.state.tolist(), 0)
         if bad_row != _NOTHING_WRONG:
             self._refuse_row("sample_neighbors", int(rows[bad_row]))
@@ -174,9 +189,13 @@ class CudaSamplingGraph(SamplingGraph):
           ValueError: what can be refused without reading the seeds.
         """
         seeds = self._on_device("seeds", seeds)
-        arguments = spec.arguments(step)
-        batch = self._allocate(seeds, spec, step, arguments, True)
-        return self._enqueue("fs_cuda_sample_mfg", batch, arguments, step_on_device)
+        batch = self._allocate(Request(seeds, spec, step, step_on_device), spec.arguments(step), relabels=True)
+        self.enqueue_into(batch)
+        return batch
+
+    def enqueue_into(self, batch: EnqueuedBatch) -> None:
+        """Enqueue the kernels of a batch once more, into the arrays that it has."""
+        self._call("fs_cuda_sample_mfg", batch, batch.request.spec.arguments(batch.request.step))
 
     def finish(self, batch: EnqueuedBatch) -> SampledHops:
         """Wait for a batch's kernels and cut its arrays to size.
@@ -187,7 +206,7 @@ class CudaSamplingGraph(SamplingGraph):
         state = batch.state.tolist()
         self._check_state(state, batch)
         hops = SampledHops(batch.nodes, [], [], [])
-        num_dst = num_nodes = batch.seeds.numel()
+        num_dst = num_nodes = batch.request.ids.numel()
         for hop, (indptr, indices) in enumerate(zip(batch.indptrs, batch.indices, strict=True)):
             num_edges, *_, num_nodes = _hop_state(state, hop)
             hops.indptrs.append(indptr[: num_dst + 1])
@@ -197,6 +216,14 @@ class CudaSamplingGraph(SamplingGraph):
             num_dst = num_nodes
         return SampledHops(batch.nodes[:num_nodes], hops.indptrs, hops.indices, hops.edge_ids)
 
+    def batch_bytes(self, num_seeds: int, spec: SampleSpec) -> int:
+        """Most device memory, in bytes, that a batch of so many seeds takes with its scratch."""
+        arguments = spec.arguments(0)
+        sizes = self._sizes(num_seeds, arguments, True)
+        rows, edges = (sum(bounds[: arguments.num_hops]) for bounds in (sizes.max_rows, sizes.max_edges))
+        ids = self.dtype.itemsize * (sizes.max_nodes + edges)
+        return ids + 8 * (rows + arguments.num_hops + (edges if spec.edge_ids else 0)) + sizes.workspace_bytes
+
     def _sizes(self, num_rows: int, arguments: library.SampleArguments, relabels: bool) -> Sizes:
         sizes = Sizes()
         status = cuda.core().fs_cuda_sample_sizes(
@@ -205,35 +232,28 @@ class CudaSamplingGraph(SamplingGraph):
         library.raise_for_status(status, cuda.core().fs_cuda_last_error)
         return sizes
 
-    def _allocate(
-        self, rows: Tensor, spec: SampleSpec, step: int, arguments: library.SampleArguments, relabels: bool
-    ) -> EnqueuedBatch:
+    def _allocate(self, request: Request, arguments: library.SampleArguments, *, relabels: bool) -> EnqueuedBatch:
         """One allocation of ids, one of offsets (and edge ids), one of scratch."""
+        spec, num_hops = request.spec, arguments.num_hops
         self._check(spec)
-        sizes, num_hops = self._sizes(rows.numel(), arguments, relabels), arguments.num_hops
+        sizes = self._sizes(request.ids.numel(), arguments, relabels)
         most_rows, most_edges = sizes.max_rows[:num_hops], sizes.max_edges[:num_hops]
         nodes, *indices = self._pieces([sizes.max_nodes, *most_edges], self.dtype)
         edge_ids = most_edges if spec.edge_ids else []
         offsets = self._pieces([count + 1 for count in most_rows] + edge_ids, torch.int64)
         workspace = torch.empty(sizes.workspace_bytes, dtype=torch.uint8, device=self.device)
-        return EnqueuedBatch(rows, spec, step, nodes, offsets[:num_hops], indices, offsets[num_hops:], workspace, sizes)
+        return EnqueuedBatch(request, nodes, offsets[:num_hops], indices, offsets[num_hops:], workspace, sizes)
 
-    def _enqueue(
-        self,
-        name: str,
-        batch: EnqueuedBatch,
-        arguments: library.SampleArguments,
-        step_on_device: Tensor | None = None,
-    ) -> EnqueuedBatch:
+    def _call(self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments) -> None:
         described = Batch(nodes=batch.nodes.data_ptr(), workspace=batch.workspace.data_ptr())
         for hop, indptr in enumerate(batch.indptrs):
             described.indptr[hop] = indptr.data_ptr()
             described.indices[hop] = batch.indices[hop].data_ptr()
             if batch.edge_ids:
                 described.edge_ids[hop] = batch.edge_ids[hop].data_ptr()
-        given = Seeds(batch.seeds.data_ptr(), batch.seeds.numel(), library.address(step_on_device))
+        ids, step = batch.request.ids, batch.request.step_on_device
+        given = Seeds(ids.data_ptr(), ids.numel(), library.address(step))
         cuda.call(name, batch.workspace, self._view, arguments, given, batch.sizes, described)
-        return batch
 
     def _pieces(self, counts: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
         step = _ALIGNMENT // dtype.itemsize
@@ -261,13 +281,13 @@ class CudaSamplingGraph(SamplingGraph):
     def _check_state(self, state: list[int], batch: EnqueuedBatch) -> None:
         bad, repeated, *_ = state
         if bad != _NOTHING_WRONG:
-            seed = int(batch.seeds[bad])
+            seed = int(batch.request.ids[bad])
             if seed >= 0:
                 self._refuse_row("sample_mfg", seed)
             raise ValueError(f"sample_mfg: seed {seed} at position {bad} is negative")
         if repeated != _NOTHING_WRONG:
-            seed = int(batch.seeds[repeated])
-            first = int((batch.seeds == seed).nonzero()[0])
+            seed = int(batch.request.ids[repeated])
+            first = int((batch.request.ids == seed).nonzero()[0])
             raise ValueError(
                 f"sample_mfg: seeds holds node {seed} at positions {first} and {repeated}; expected each seed once"
             )
@@ -280,7 +300,10 @@ class CudaSamplingGraph(SamplingGraph):
 
     def _refuse_edge(self, batch: EnqueuedBatch, hop: int, edge: int) -> NoReturn:
         if not batch.edge_ids:  # the draw is repeated, this time with the positions that it reads
-            batch = self.enqueue(batch.seeds, replace(batch.spec, edge_ids=True), batch.step)
+            asked = batch.request
+            batch = self.enqueue(
+                asked.ids, replace(asked.spec, edge_ids=True), asked.step, step_on_device=asked.step_on_device
+            )
         self._refuse_source("sample_mfg", int(self._indices[batch.edge_ids[hop][edge]]), self.num_rows)
 
     def _refuse_source_of(self, operation: str, row: int) -> NoReturn:
