@@ -7,7 +7,6 @@ import torch
 
 from tests.cuda_devices import CudaDevice, EmulatedDevice, build_emulated
 
-
 EMULATING = {"cuda_device", "emulated_device", "emulated_library"}  # fixtures
 
 
