@@ -62,6 +62,14 @@ FS_API FsStatus fs_cuda_sample_neighbors(const FsGraph* graph, const FsSampleSpe
 FS_API FsStatus fs_cuda_gather_rows(const void* rows, int64_t num_rows, int64_t row_bytes, int32_t id_type,
                                     const void* ids, int64_t num_ids, void* out, int64_t* out_bad_id, void* stream);
 
+/* ---- the persistent kernel ---- */
+/* Why it ended; ~0: it has not run. */
+typedef enum {
+  FS_CUDA_QUEUE_DONE = 0,  /* every task is done */
+  FS_CUDA_QUEUE_STUCK = 1, /* the watchdog: for too long no task was finished */
+  FS_CUDA_QUEUE_FULL = 2   /* no room for a task or for its results */
+} FsCudaQueueEnd;
+
 #ifdef __cplusplus
 }
 #endif
