@@ -3,8 +3,9 @@
 //
 // Tasks are numbered in the order in which they are put in. The first `num_given` are known before the launch and stand
 // nowhere; the others are words in `tasks`, each written once, ~0 until then. A ticket may be ahead of the last task:
-// its holder waits for the task to come, or for the end. A warp does the tasks it holds in order and as they come, never
-// waiting for a later one first, so a warp cannot wait for a task that only it can bring, whatever the fetch size is.
+// its holder waits for the task to come, or for the end. A warp does the tasks it holds in order and as they come,
+// never waiting for a later one first, so a warp cannot wait for a task that only it can bring, whatever the fetch size
+// is.
 //
 // The end. `tail` counts tasks before they are put in, `finished` counts tasks after everything they bring has been
 // counted in `tail`. Neither ever decreases and finished <= tail, so where `finished` is read first and equals `tail`,
@@ -25,7 +26,7 @@ namespace fs {
 // kRecordedWord is for the tasks' results.
 constexpr int kHeadWord = 0, kTailWord = 16, kFinishedWord = 32, kRecordedWord = 48;
 constexpr int kStopWord = 64, kReportWord = 65;  // see FsCudaQueueEnd
-constexpr int kControlWords = 80;
+constexpr int kControlWords = FS_CUDA_QUEUE_WORDS;
 
 constexpr uint64_t kRunning = ~0ull;
 constexpr uint64_t kNoTask = ~0ull;
@@ -97,8 +98,8 @@ class QueueWarp {
     }
   }
 
-  // Puts in `count` tasks of each lane: word(i) for i in 0 .. count - 1. Call it before finish() of the task that brings
-  // them. False: no room, and the kernel is over.
+  // Puts in `count` tasks of each lane: word(i) for i in 0 .. count - 1. Call it before finish() of the task that
+  // brings them. False: no room, and the kernel is over.
   template <typename Word>
   FS_DEVICE bool put(int64_t count, const Word& word) {
     const int64_t inclusive = warp_scan(count), total = __shfl_sync(kAllLanes, inclusive, kWarp - 1);
