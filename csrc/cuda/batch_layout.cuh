@@ -7,6 +7,10 @@
 
 #include <algorithm>
 
+#if defined(FS_EMULATED) && defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include "block_sums.cuh"
 #include "id_table.cuh"
 #include "pick.h"
@@ -43,6 +47,16 @@ inline HopBound hop_bound(const FsSampleSpec& spec, int hop, int64_t max_degree,
   return {rows, bounded_product(rows, by_degree ? max_degree : std::min(fanout, max_degree), most_edges)};
 }
 
+#if defined(FS_EMULATED) && defined(__SANITIZE_ADDRESS__)
+constexpr int64_t kGuardBytes = 256;  // behind a guarded piece; touching them is an error
+inline void guard(const char* begin, const char* end) { __asan_poison_memory_region(begin, end - begin); }
+inline void allow(const char* begin, const char* end) { __asan_unpoison_memory_region(begin, end - begin); }
+#else
+constexpr int64_t kGuardBytes = 0;
+inline void guard(const char*, const char*) {}
+inline void allow(const char*, const char*) {}
+#endif
+
 // Hands out pieces of the workspace, one behind the other. With a null start it only counts.
 class Carver {
  public:
@@ -51,14 +65,21 @@ class Carver {
   template <typename T>
   T* take(int64_t count) {
     char* place = start_ == nullptr ? nullptr : start_ + bytes_;
-    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    const int64_t size = count * static_cast<int64_t>(sizeof(T));
+    const int64_t end = bytes_ + (size + 255) / 256 * 256 + (guards_ ? kGuardBytes : 0);
+    if (place != nullptr) allow(place, start_ + end);
+    if (place != nullptr && guards_) guard(place + size, start_ + end);
+    bytes_ = end;
     return reinterpret_cast<T*>(place);
   }
+  // From here on every piece has a guard behind it, where there are any.
+  void add_guards() { guards_ = true; }
   int64_t bytes() const { return bytes_; }
 
  private:
   char* start_;
   int64_t bytes_ = 0;
+  bool guards_ = false;
 };
 
 // Where a row's neighbours lie.
@@ -108,6 +129,7 @@ BatchScratch<Id> carve_scratch(const FsGraph& graph, const FsSampleSpec& spec, c
   scratch.table.values = carver.take<uint64_t>(table.slots);
   scratch.table.keys = table.is_direct ? nullptr : carver.take<Id>(table.slots);
   scratch.cleared_bytes = carver.bytes();
+  carver.add_guards();
   scratch.edges = carver.take<RowEdges>(rows);
   scratch.new_edges = carver.take<uint32_t>(edges / kWarp + 1);
   scratch.range_sums = carver.take<int64_t>(kMaxRangeBlocks);
