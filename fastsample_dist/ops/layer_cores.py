@@ -1,4 +1,4 @@
-"""The entry points of which the operators of a model's layers are made, under one set of names for the CPU and for CUDA.
+"""The entry points of which the operators of a model's layers are made, under one set of names for CPU and CUDA.
 
 An operator is written once and gets the core that its tensors belong to. The descriptions (`library.Aggregation`,
 `library.ActDropout`) borrow the tensors whose addresses they hold.
