@@ -1,12 +1,15 @@
 """Where a test runs CUDA kernels: on a GPU, or on the CPU through the emulator (csrc/cuda/emulated)."""
 
+import contextlib
 import os
 import subprocess
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from ctypes import c_int64, c_uint64
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 from fastsample_dist import ops
@@ -29,6 +32,10 @@ class CudaDevice:
         """The function that torch.ops.fastsample.<name> runs on CUDA tensors."""
         return ops.cuda_kernels[name]
 
+    def operators(self) -> contextlib.AbstractContextManager:
+        """While it is open, every operator that has a CUDA kernel runs it on tensors that were `put` here."""
+        return contextlib.nullcontext()
+
 
 class EmulatedDevice(CudaDevice):
     """The CPU, with the emulated library in the place of the CUDA library."""
@@ -50,6 +57,19 @@ class EmulatedDevice(CudaDevice):
     def set_schedule(self, seed: int) -> None:
         """Which thread goes on when one waits: 0 in order, else a random schedule of this seed."""
         self._library.fs_cuda_set_schedule(seed)
+
+    @contextlib.contextmanager
+    def operators(self) -> Iterator[None]:
+        """In the place of the CPU's kernels."""
+        replaced = torch.library.Library("fastsample", "IMPL")
+        with warnings.catch_warnings():  # torch warns of a kernel that takes another's place
+            warnings.simplefilter("ignore")
+            for name, kernel in ops.cuda_kernels.items():
+                replaced.impl(name, kernel, "CPU", allow_override=True)
+        try:
+            yield
+        finally:
+            replaced._destroy()
 
     def num_launches(self) -> int:
         """Kernels launched since the library was loaded."""
