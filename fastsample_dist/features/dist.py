@@ -16,6 +16,7 @@ from fastsample_dist import ops
 from fastsample_dist.comm.base import Communicator
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph.partition_book import PartitionBook
+from fastsample_dist.graph.placement import Placement
 
 NUM_PAYLOAD_EXCHANGES = 2
 
@@ -50,6 +51,15 @@ class DistFeatures:
         """Stored dtype, in which rows travel."""
         return self.local.rows.dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Where ids are taken and rows are given."""
+        return self.local.device
+
+    def placed(self, placement: Placement) -> DistFeatures:
+        """The same features with the own rows where `placement` says (see `graph.placement.choose_places`)."""
+        return DistFeatures(self.local.placed(placement), self.book, self.comm)
+
     def using(self, comm: Communicator) -> DistFeatures:
         """The same features over another communicator (a background thread has its own)."""
         return DistFeatures(self.local, self.book, comm)
@@ -58,10 +68,10 @@ class DistFeatures:
         """Feature rows of any nodes. Collective: every rank must call this, with its own nodes.
 
         Args:
-          nodes: int32 | int64 [n]; unique ids of the partitioned graph; may be empty.
+          nodes: int32 | int64 [n] on `device`; unique ids of the partitioned graph; may be empty.
           dtype: of the result: float32, float64 or bfloat16; None keeps the stored one.
         Returns:
-          [n, dim], row i is that of nodes[i].
+          [n, dim] on `device`, row i is that of nodes[i].
         Raises:
           ValueError: an id outside the graph.
           RuntimeError: a collective failed or passed its deadline.
@@ -88,7 +98,7 @@ def _row_places(own_numbers: Tensor, first_own: int, places: Tensor) -> Tensor:
     The groups stand in rank order; fetched rows leave this rank's own group out, which begins at first_own.
     """
     last_own = first_own + own_numbers.numel()
-    of_group_place = torch.arange(-1, -1 - places.numel(), -1)
+    of_group_place = torch.arange(-1, -1 - places.numel(), -1, device=places.device)
     of_group_place[first_own:last_own] = own_numbers
     of_group_place[last_own:] += own_numbers.numel()
     return of_group_place[places]
