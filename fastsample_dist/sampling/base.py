@@ -44,8 +44,8 @@ class MFG:
       draw: rng_seed and step of the batch.
       edge_ids: int64 [num_edges]; position of every edge in the graph's `indices` (so graph.weights[edge_ids] are the
         edges' weights), or None when the sampler was not asked for them.
-      known_orig_ids: int64 [num_dst or more]; original ids of the first source nodes, the destinations among them, where
-        they were looked up with the batch (on a GPU), else None.
+      known_orig_ids: int64 [num_dst or more]; original ids of the first source nodes, the destinations among them,
+        where they were looked up with the batch (on a GPU), else None.
     """
 
     indptr: Tensor
