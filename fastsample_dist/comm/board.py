@@ -224,7 +224,7 @@ class Watch:
         self._run.trace = trace
 
     def span(self, name: str, step: int = -1, clock: Clock | None = None) -> AbstractContextManager[None]:
-        """Note a stage of the run, if there is a trace; with the clock of a GPU it ends when the GPU has done its work."""
+        """Note a stage of the run, if there is a trace; with a GPU's clock it ends when the GPU has done its work."""
         if self._run.trace is None:
             return nullcontext()
         return self._run.trace.span(name, "stage", step, finish=None if clock is None else clock.finish)

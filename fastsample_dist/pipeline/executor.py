@@ -69,6 +69,32 @@ class MakerOptions:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
 
 
+def make_sampler(
+    data: DistData,
+    scheme: str,
+    spec: SampleSpec,
+    comm: Communicator,
+    *,
+    tables: PlacedTables | None = None,
+    kernel: str = "auto",
+) -> Sampler:
+    """The sampler of a scheme: "hybrid" reads the whole topology, "vanilla" own in-edges and asks for the rest.
+
+    Args:
+      data, scheme, spec, comm: as BatchMaker's.
+      tables: where the device that samples reads them; None: in host memory, for the CPU.
+      kernel: of a GPU.
+    Raises:
+      ValueError: a spec, a kernel or a scheme that the device does not have.
+    """
+    if tables is None:
+        tables = data.placed_tables(torch.device("cpu"), scheme)
+    if scheme == "hybrid":
+        return HybridSampler(tables.graph, spec, kernel=kernel)
+    assert tables.orig_ids is not None  # a partition has them
+    return VanillaSampler(tables.graph, data.rank_book, comm, spec, tables.orig_ids, kernel=kernel)
+
+
 class BatchMaker:
     """Makes mini-batches over one communicator; used by the loader's thread or by its prefetcher's.
 
@@ -89,23 +115,14 @@ class BatchMaker:
         self.device = numbered(data.ctx.device if options.device is None else options.device)
         check_spec(spec, self.device, options.kernel)
         if options.scheme == "vanilla":
-            check_vanilla(self.device)
+            check_vanilla(self.device)  # before anything is placed
         tables = data.placed_tables(self.device, options.scheme, options.placement)
         self.places: tuple[Placement, ...] = tables.places
-        self._sampler = self._make_sampler(tables, options)
+        self._sampler = make_sampler(data, options.scheme, spec, comm, tables=tables, kernel=options.kernel)
         self._samples_alone = self._sampler.num_payload_exchanges() == 0 and not runs_kernels(self.device)
         self._sampled: dict[int, MiniBatch] = {}  # by step: sampled together with an earlier one
         self._features = None if tables.features is None else tables.features.using(comm)
         self._clock = clock_of(self.device)
-
-    def _make_sampler(self, tables: PlacedTables, options: MakerOptions) -> Sampler:
-        """Hybrid reads the whole topology, vanilla own in-edges, and asks for the rest."""
-        if options.scheme == "hybrid":
-            return HybridSampler(tables.graph, self._spec, kernel=options.kernel)
-        assert tables.orig_ids is not None  # a partition has them
-        return VanillaSampler(
-            tables.graph, self._data.rank_book, self._comm, self._spec, tables.orig_ids, kernel=options.kernel
-        )
 
     def make(self, given: StepInput, together: Sequence[StepInput] = ()) -> MiniBatch:
         """The complete mini-batch of one step. Collective: every rank must call this, for the same step.
