@@ -21,7 +21,7 @@ from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.partition_book import PartitionBook
-from fastsample_dist.pipeline.placed import PlacedTables, place_tables
+from fastsample_dist.pipeline.placed import PlacedTables, Wanted, place_tables
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class DistData:
             self.features = DistFeatures(local, self.rank_book, ctx.comm)
         if all(part.labels is not None for part in own):
             self.labels = own[0].labels if len(own) == 1 else torch.cat([part.labels for part in own])
-        self._placed: dict[tuple[torch.device, str, str], PlacedTables] = {}
+        self._placed: dict[tuple[torch.device, str, str, bool], PlacedTables] = {}
         self._splits = {
             name: torch.cat([part.splits[name] for part in own])
             for name in storage.SPLITS
@@ -152,23 +152,25 @@ class DistData:
         """The in-edges of own nodes only: row i is node own_range[0] + i. All that the vanilla scheme may read."""
         return storage.load_topology(self.path, self.manifest, self.own_range)
 
-    def placed_tables(self, device: torch.device, scheme: str, choice: str = "auto") -> PlacedTables:
+    def placed_tables(
+        self, device: torch.device, scheme: str, choice: str = "auto", *, weighted: bool = False
+    ) -> PlacedTables:
         """What a scheme's sampling and fetching read, where a device's kernels read it; placed once and kept.
 
         Args:
           device: whose kernels will read.
           scheme: "hybrid" samples from the whole topology, "vanilla" from own in-edges.
           choice: "auto", "device" or "pinned".
+          weighted: the weights of the edges are needed too.
         Raises:
           ValueError: as `place_tables`.
         """
-        key = (device, scheme, choice)
+        key = (device, scheme, choice, weighted and device.type != "cpu")
         if key not in self._placed:
             graph = self.graph if scheme == "hybrid" else self.own_graph()
-            ranks_on_host = self.ctx.local_world_size
-            self._placed[key] = place_tables(
-                graph, self.graph.orig_ids, self.features, device=device, choice=choice, ranks_on_host=ranks_on_host
-            )
+            unplaced = PlacedTables(graph, self.graph.orig_ids, self.features)
+            wanted = Wanted(device, choice, weighted=weighted, ranks_on_host=self.ctx.local_world_size)
+            self._placed[key] = place_tables(unplaced, wanted)
         return self._placed[key]
 
     def labels_of(self, nodes: Tensor) -> Tensor:

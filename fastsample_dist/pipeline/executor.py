@@ -16,7 +16,7 @@ from fastsample_dist.ops import SampleSpec
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.placed import PlacedTables
 from fastsample_dist.pipeline.streams import to_device
-from fastsample_dist.sampling.arrays import check_kernel, check_spec, check_vanilla, runs_kernels
+from fastsample_dist.sampling.arrays import check_kernel, runs_kernels
 from fastsample_dist.sampling.base import MiniBatch, Sampler
 from fastsample_dist.sampling.hybrid import HybridSampler
 from fastsample_dist.sampling.vanilla import VanillaSampler
@@ -85,7 +85,7 @@ def make_sampler(
       tables: where the device that samples reads them; None: in host memory, for the CPU.
       kernel: of a GPU.
     Raises:
-      ValueError: a spec, a kernel or a scheme that the device does not have.
+      ValueError: a kernel that the scheme or the device does not have; missing weights.
     """
     if tables is None:
         tables = data.placed_tables(torch.device("cpu"), scheme)
@@ -107,16 +107,15 @@ class BatchMaker:
       device: where the batches are.
       places: where the tables are that the device reads, and why.
     Raises:
-      ValueError: a spec, a kernel, a scheme or a placement that the device does not have; tables that fit nowhere.
+      ValueError: a kernel or a placement that the device does not have; tables that fit nowhere; missing weights.
     """
 
     def __init__(self, data: DistData, spec: SampleSpec, comm: Communicator, options: MakerOptions) -> None:
         self._data, self._comm, self._spec, self._feature_dtype = data, comm, spec, options.feature_dtype
         self.device = numbered(data.ctx.device if options.device is None else options.device)
-        check_spec(spec, self.device, options.kernel)
-        if options.scheme == "vanilla":
-            check_vanilla(self.device)  # before anything is placed
-        tables = data.placed_tables(self.device, options.scheme, options.placement)
+        check_kernel(options.kernel, self.device)
+        weighted = spec.method == "weighted"
+        tables = data.placed_tables(self.device, options.scheme, options.placement, weighted=weighted)
         self.places: tuple[Placement, ...] = tables.places
         self._sampler = make_sampler(data, options.scheme, spec, comm, tables=tables, kernel=options.kernel)
         self._samples_alone = self._sampler.num_payload_exchanges() == 0 and not runs_kernels(self.device)

@@ -28,7 +28,7 @@ class PlacedTables:
 
     Attributes:
       graph: rows to sample from, all of them (hybrid) or the rank's own (vanilla).
-      orig_ids: int64 [num_nodes], original id of every node, or None.
+      orig_ids: int64 [num_nodes], original id of every node, or None; those of the graph, or of a slice's whole graph.
       features: of the whole graph, split between ranks; None without.
       places: where the tables are, and why.
     """
@@ -36,43 +36,56 @@ class PlacedTables:
     graph: CSCGraph
     orig_ids: Tensor | None
     features: DistFeatures | None
-    places: tuple[Placement, ...]
+    places: tuple[Placement, ...] = ()
 
 
-def place_tables(
-    graph: CSCGraph,
-    orig_ids: Tensor | None,
-    features: DistFeatures | None,
-    *,
-    device: torch.device,
-    choice: str = "auto",
-    ranks_on_host: int = 1,
-) -> PlacedTables:
+@dataclass(frozen=True)
+class Wanted:
+    """How tables are to be placed.
+
+    Attributes:
+      device: whose kernels will read.
+      choice: "auto", "device" or "pinned", for all tables.
+      weighted: the weights of the edges are needed too.
+      ranks_on_host: ranks that place tables on this machine.
+    """
+
+    device: torch.device
+    choice: str = "auto"
+    weighted: bool = False
+    ranks_on_host: int = 1
+
+
+def place_tables(tables: PlacedTables, wanted: Wanted) -> PlacedTables:
     """Place a rank's tables for a device by the rule of graph/placement.py, the topology first.
 
     Args:
-      graph, orig_ids, features: as in PlacedTables, in host memory or mapped; orig_ids may be those of the graph.
-      device: whose kernels will read.
-      choice: "auto", "device" or "pinned", for all tables.
-      ranks_on_host: ranks that place tables on this machine.
+      tables: in host memory or mapped.
+      wanted: device and choice.
+    Returns:
+      The tables for that device; on the CPU the same.
     Raises:
-      ValueError: a table fits nowhere, or not where it was wanted; a choice without a GPU; the memory cannot be had.
+      ValueError: a table fits nowhere, or not where it was wanted; a choice without a GPU; missing weights; the memory
+        cannot be had.
     """
+    graph, orig_ids, features = tables.graph, tables.orig_ids, tables.features
     has_node_map = orig_ids is not None and orig_ids is not graph.orig_ids
-    tables = [Table("topology", topology_bytes(graph) + (orig_ids.nbytes if has_node_map else 0), choice)]
+    topology = topology_bytes(graph, weighted=wanted.weighted) + (orig_ids.nbytes if has_node_map else 0)
+    sized = [Table("topology", topology, wanted.choice)]
     if features is not None:
-        tables.append(Table("features", features.local.rows.nbytes, choice))
-    places = choose_places(tables, measured_room(device, ranks_on_host=ranks_on_host))
-    if device.type != "cuda":
+        sized.append(Table("features", features.local.rows.nbytes, wanted.choice))
+    room = measured_room(wanted.device, ranks_on_host=wanted.ranks_on_host)
+    places = choose_places(sized, room)
+    if wanted.device.type != "cuda":
         return PlacedTables(graph, orig_ids, features, tuple(places))
     try:
-        placed = place_graph(graph, places[0])
+        placed = place_graph(graph, places[0], weighted=wanted.weighted)
         node_map = places[0].put(orig_ids) if has_node_map else placed.orig_ids
         moved = None if features is None else features.placed(places[1])
     except (MemoryError, RuntimeError) as error:  # somebody else took it since it was measured
         reason = str(error).split(". ", 1)[0].rstrip(".")
         raise ValueError(
-            f"the tables could not be placed for {device} ({reason}); choose placement 'pinned', or end what else uses "
-            "the memory."
+            f"the tables could not be placed for {wanted.device} ({reason}); choose placement 'pinned', or end what "
+            "else uses the memory."
         ) from error
     return PlacedTables(placed, node_map, moved, tuple(places))

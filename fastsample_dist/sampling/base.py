@@ -197,7 +197,7 @@ def orig_ids_of(nodes: Tensor, orig_ids: Tensor | None) -> Tensor:
         return nodes.long()
     if orig_ids.device == nodes.device:
         return orig_ids.index_select(0, nodes)
-    return ops.gather_rows(orig_ids, nodes)
+    return ops.gather_rows(orig_ids, nodes, checked=False)  # they were sampled, so they are in range
 
 
 def assemble(hops: SampledHops, orig_ids: Tensor | None, draw: DrawKey, *, look_up: bool = False) -> MiniBatch:

@@ -30,8 +30,8 @@ class NeighborSampler:
         device, or into pinned host memory where it does not fit (graph/placement.py).
       kernel: of a GPU: "per_hop", "persistent", or "auto". Never changes a result.
     Raises:
-      ValueError: no fanout, one below -1, an rng_seed out of range, weighted=True on a graph without weights or on a
-        GPU, an unknown kernel or one for the CPU.
+      ValueError: no fanout, one below -1, an rng_seed out of range, weighted=True on a graph without weights, an
+        unknown kernel or one for the CPU.
     Source: FastSample, section 3.2, algorithm 1.
     """
 
@@ -60,8 +60,7 @@ class NeighborSampler:
         """A sampler that draws as the spec says: every method, edge ids.
 
         Raises:
-          ValueError: no fanout, or method "weighted" on a graph without weights; a method or kernel that the device
-            does not have.
+          ValueError: no fanout, method "weighted" on a graph without weights, an unknown kernel or one for the CPU.
         """
         sampler = cls.__new__(cls)
         sampler._take(graph, spec, device, kernel)
@@ -72,7 +71,7 @@ class NeighborSampler:
     ) -> None:
         if len(spec.fanouts) == 0:
             raise ValueError("fanouts is empty; pass one fanout per model layer, such as [15, 10, 5].")
-        self.graph, self.spec = placed(graph, device), spec
+        self.graph, self.spec = placed(graph, device, weighted=spec.method == "weighted"), spec
         self._arrays = sampling_arrays(self.graph, spec, kernel)
         self._looks_up = runs_kernels(self.device)
 

@@ -22,7 +22,7 @@ from fastsample_dist.comm.base import Communicator, RowPlan
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.ops import SampledHops, SampleSpec
-from fastsample_dist.sampling.arrays import check_vanilla, runs_kernels, sampling_arrays
+from fastsample_dist.sampling.arrays import runs_kernels, sampling_arrays
 from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
 
 
@@ -38,7 +38,7 @@ class VanillaSampler:
       kernel: of a GPU, see NeighborSampler; rows are drawn hop by hop, so "persistent" is not for this scheme.
     Raises:
       ValueError: own_graph does not have one row per own node; a spec that asks for edge ids, or for weights that
-        the graph lacks; a method, a kernel or an operator that the graph's device does not have.
+        the graph lacks; kernel "persistent", or one for the CPU.
     """
 
     def __init__(
@@ -60,7 +60,6 @@ class VanillaSampler:
                 "kernel is 'persistent', which takes all hops at once; scheme 'vanilla' asks other ranks "
                 "between two hops: use kernel 'auto', or scheme 'hybrid'."
             )
-        check_vanilla(own_graph.device)
         self.graph, self.book, self.comm, self.spec = own_graph, book, comm, spec
         self._arrays = sampling_arrays(own_graph, spec, kernel, orig_ids)
         self._orig_ids = orig_ids
