@@ -6,9 +6,9 @@ One script for every launcher; each process is one rank and owns one part (or an
     mpirun -n 2 python examples/train_sage.py --data PARTS
     python examples/train_sage.py --data PARTS --device cuda
 
-With --device cuda every rank samples, fetches and trains on a GPU of its own; topology and features go to its memory, or
-into pinned host memory where they do not fit (--placement). Losses differ from the CPU's by the rounding of the matrix
-products alone; the mini-batches are the same.
+With --device cuda every rank samples, fetches and trains on a GPU of its own; topology and features go to its memory,
+or into pinned host memory where they do not fit (--placement). The mini-batches are those of the CPU; losses differ by
+the rounding of the matrix products alone.
 
 Evaluation sees sampled neighbours, as many as --eval-fanouts says (the training fanouts by default; -1 is all), or with
 --eval full all of them, layer by layer.

@@ -191,7 +191,8 @@ def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, want
     choose_interface(info.master_addr, several_machines)
     store = meet(info, timeout_s)
     device, reason = _device(wanted, info.rank, lambda own: tell_all(store, info, own, timeout_s))
-    name = "gloo" if device.type == CPU else "cpu:gloo,cuda:nccl"
+    uses_nccl = device.type != CPU and dist.is_nccl_available()  # else tensors travel through host memory
+    name = "cpu:gloo,cuda:nccl" if uses_nccl else "gloo"
     try:
         dist.init_process_group(
             name,

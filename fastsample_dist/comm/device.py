@@ -86,32 +86,30 @@ def agree_device(wanted: str, reports: Sequence[DeviceReport], rank: int) -> tup
     Raises:
       DeviceError: "cuda" is wanted and some rank cannot; names the first such rank.
     """
-    numbers = []
-    for peer in range(len(reports)):
-        number, refusal = _number_of(peer, reports)
-        if refusal and wanted == CUDA:
-            raise DeviceError(f'device is "cuda" but {refusal}; or use "cpu".')
-        if refusal:
-            return torch.device(CPU), refusal
-        numbers.append(number)
-    return torch.device(CUDA, numbers[rank]), "asked for" if wanted == CUDA else "every rank has a GPU"
+    said = [(peer, report.refusal) for peer, report in enumerate(reports) if report.refusal]
+    numbers, told = ([], said) if said else _numbers(reports)
+    if not told:
+        return torch.device(CUDA, numbers[rank]), "asked for" if wanted == CUDA else "every rank has a GPU"
+    peer, refusal = told[0]
+    named = f"rank {peer} on {reports[peer].host}: {refusal}" if len(reports) > 1 else refusal
+    if wanted == CUDA:
+        raise DeviceError(f'device is "cuda" but {named}; or use "cpu".')
+    return torch.device(CPU), named
 
 
-def _number_of(rank: int, reports: Sequence[DeviceReport]) -> tuple[int, str]:
-    """(number of the rank's GPU, why it has none)."""
-    own = reports[rank]
-    name = f"rank {rank} on {own.host}: " if len(reports) > 1 else ""
-    if own.refusal:
-        return 0, name + own.refusal
-    beside = [peer for peer, report in enumerate(reports) if report.host == own.host]
-    if _each_sees_its_own([reports[peer].gpus for peer in beside]):
-        return 0, ""
-    local_rank = beside.index(rank)
-    if any(reports[peer].gpus != own.gpus for peer in beside):
-        return 0, f"{name}its GPUs overlap those of other ranks there; show all ranks of a machine the same GPUs"
-    if local_rank >= len(own.gpus):
-        return 0, f"{name}{len(beside)} ranks share {len(own.gpus)} GPU(s); start at most one rank per GPU"
-    return local_rank, ""
+def _numbers(reports: Sequence[DeviceReport]) -> tuple[list[int], list[tuple[int, str]]]:
+    """The number of every rank's GPU, and the ranks that have none, with the reason."""
+    numbers, refusals = [], []
+    for rank, own in enumerate(reports):
+        beside = [peer for peer, report in enumerate(reports) if report.host == own.host]
+        local_rank = 0 if _each_sees_its_own([reports[peer].gpus for peer in beside]) else beside.index(rank)
+        if local_rank > 0 and any(reports[peer].gpus != own.gpus for peer in beside):
+            refusals.append((rank, "its GPUs overlap other ranks' there; show all ranks of a machine the same GPUs"))
+        elif local_rank >= len(own.gpus):
+            shared = f"{len(beside)} ranks share {len(own.gpus)} GPU(s)"
+            refusals.append((rank, f"{shared}; start at most one rank per GPU"))
+        numbers.append(local_rank)
+    return numbers, refusals
 
 
 def _each_sees_its_own(visible: Sequence[tuple[str, ...]]) -> bool:

@@ -16,7 +16,7 @@ from fastsample_dist.ops import SampleSpec
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.placed import PlacedTables
 from fastsample_dist.pipeline.streams import to_device
-from fastsample_dist.sampling.arrays import check_kernel, runs_kernels
+from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.base import MiniBatch, Sampler
 from fastsample_dist.sampling.hybrid import HybridSampler
 from fastsample_dist.sampling.vanilla import VanillaSampler
@@ -64,7 +64,7 @@ class MakerOptions:
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
             raise ValueError(f"scheme is {self.scheme!r}; expected 'hybrid' or 'vanilla'.")
-        check_kernel(self.kernel)
+        arrays.check_kernel(self.kernel)
         if self.placement not in CHOICES:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
 
@@ -113,12 +113,12 @@ class BatchMaker:
     def __init__(self, data: DistData, spec: SampleSpec, comm: Communicator, options: MakerOptions) -> None:
         self._data, self._comm, self._spec, self._feature_dtype = data, comm, spec, options.feature_dtype
         self.device = numbered(data.ctx.device if options.device is None else options.device)
-        check_kernel(options.kernel, self.device)
+        arrays.check_kernel(options.kernel, self.device)
         weighted = spec.method == "weighted"
         tables = data.placed_tables(self.device, options.scheme, options.placement, weighted=weighted)
         self.places: tuple[Placement, ...] = tables.places
         self._sampler = make_sampler(data, options.scheme, spec, comm, tables=tables, kernel=options.kernel)
-        self._samples_alone = self._sampler.num_payload_exchanges() == 0 and not runs_kernels(self.device)
+        self._samples_alone = self._sampler.num_payload_exchanges() == 0 and not arrays.runs_kernels(self.device)
         self._sampled: dict[int, MiniBatch] = {}  # by step: sampled together with an earlier one
         self._features = None if tables.features is None else tables.features.using(comm)
         self._clock = clock_of(self.device)

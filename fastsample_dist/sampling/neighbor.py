@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops, SampleSpec
-from fastsample_dist.sampling.arrays import placed, runs_kernels, sampling_arrays
+from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
 
 
@@ -71,9 +71,9 @@ class NeighborSampler:
     ) -> None:
         if len(spec.fanouts) == 0:
             raise ValueError("fanouts is empty; pass one fanout per model layer, such as [15, 10, 5].")
-        self.graph, self.spec = placed(graph, device, weighted=spec.method == "weighted"), spec
-        self._arrays = sampling_arrays(self.graph, spec, kernel)
-        self._looks_up = runs_kernels(self.device)
+        self.graph, self.spec = arrays.placed(graph, device, weighted=spec.method == "weighted"), spec
+        self._arrays = arrays.sampling_arrays(self.graph, spec, kernel)
+        self._looks_up = arrays.runs_kernels(self.device)
 
     @property
     def device(self) -> torch.device:

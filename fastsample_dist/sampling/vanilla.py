@@ -22,7 +22,7 @@ from fastsample_dist.comm.base import Communicator, RowPlan
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.ops import SampledHops, SampleSpec
-from fastsample_dist.sampling.arrays import runs_kernels, sampling_arrays
+from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
 
 
@@ -61,7 +61,7 @@ class VanillaSampler:
                 "between two hops: use kernel 'auto', or scheme 'hybrid'."
             )
         self.graph, self.book, self.comm, self.spec = own_graph, book, comm, spec
-        self._arrays = sampling_arrays(own_graph, spec, kernel, orig_ids)
+        self._arrays = arrays.sampling_arrays(own_graph, spec, kernel, orig_ids)
         self._orig_ids = orig_ids
 
     @property
@@ -103,7 +103,7 @@ class VanillaSampler:
             nodes, local = ops.compact(nodes, neighbors)
             hops.indptrs.append(indptr)
             hops.indices.append(local)
-        draw, looks_up = DrawKey(self.spec.rng_seed, step), runs_kernels(self.device)
+        draw, looks_up = DrawKey(self.spec.rng_seed, step), arrays.runs_kernels(self.device)
         return assemble(replace(hops, nodes=nodes), self._orig_ids, draw, look_up=looks_up)
 
     def sample_many(self, seeds: Sequence[Tensor | Sequence[int]], first_step: int = 0) -> list[MiniBatch]:
