@@ -7,6 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from torch.overrides import TorchFunctionMode
 
 from fastsample_dist import CSCGraph, ops
 from fastsample_dist.ops import SamplingGraph
@@ -222,6 +223,38 @@ def test_weighted_draws_without_weights_are_refused(cuda_device):
     spec = ops.SampleSpec(fanouts=(2,), method="weighted")
     with pytest.raises(ValueError, match="method is 'weighted' but the graph has no weights"):
         on(cuda_device, random_csc()).sample(cuda_device.put(torch.arange(3).int()), spec, 0)
+
+
+class CallNames(TorchFunctionMode):
+    """Names of the torch functions that are called inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.names.append(getattr(function, "__name__", ""))
+        return function(*args, **(kwargs or {}))
+
+
+def test_all_hops_are_enqueued_before_anything_is_read_back(cuda_device):
+    spec = ops.SampleSpec(fanouts=(5, 4, 3), rng_seed=SEED)
+    graph, seeds = on(cuda_device, random_csc()), cuda_device.put(torch.arange(9).int())
+    waiting = {"item", "tolist", "cpu", "nonzero", "__bool__", "__int__", "__index__"}
+    with CallNames() as enqueueing:
+        batch = graph.enqueue(seeds, spec, 0)
+    with CallNames() as finishing:
+        graph.finish(batch)
+    assert not waiting & set(enqueueing.names)
+    assert [name for name in finishing.names if name in waiting] == ["tolist"]
+
+
+@pytest.mark.parametrize("num_hops", [1, 2, 3])
+def test_a_hop_takes_five_launches(emulated_device, num_hops):
+    graph, spec = on(emulated_device, random_csc()), ops.SampleSpec(fanouts=(4,) * num_hops)
+    before = emulated_device.num_launches()
+    graph.sample(torch.arange(9).int(), spec, 0)
+    assert emulated_device.num_launches() - before == 2 + 5 * num_hops
 
 
 def test_memory_is_bounded_by_the_fanouts_and_by_the_graph(emulated_device):
