@@ -21,6 +21,8 @@
 
 #include <string.h>
 
+#include <type_traits>
+
 #include "device.cuh"
 #include "number_access.h"
 
@@ -145,7 +147,8 @@ FS_DEVICE RowSource<In, Out> find_row(const RowTask<Place, In, Out>& task, int64
   }
   if (place < 0) {
     const int64_t start = (-1 - place) * width;
-    if (task.is_converted) return {nullptr, static_cast<const Out*>(task.fetched) + start, 0};
+    if (!std::is_same<In, Out>::value && task.is_converted)
+      return {nullptr, static_cast<const Out*>(task.fetched) + start, 0};
     return {static_cast<const In*>(task.fetched) + start, nullptr, 0};
   }
   const int64_t slot = cache_slot(task, place);
@@ -160,7 +163,7 @@ FS_DEVICE RowSource<In, Out> find_row(const RowTask<Place, In, Out>& task, int64
 template <int kCount, typename In, typename Out>
 FS_DEVICE Chunk<Out, kCount> read_chunk(const RowSource<In, Out>& source, int64_t number) {
   if (source.in != nullptr) return Convert<In, Out, kCount>::run(Chunk<In, kCount>::read(source.in, number));
-  if (source.out != nullptr) return Chunk<Out, kCount>::read(source.out, number);
+  if (!std::is_same<In, Out>::value && source.out != nullptr) return Chunk<Out, kCount>::read(source.out, number);
   Chunk<Out, kCount> zeros;
   memset(&zeros, 0, sizeof(zeros));
   return zeros;

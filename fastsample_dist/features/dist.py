@@ -60,16 +60,22 @@ class DistFeatures:
         """The same features with the own rows where `placement` says (see `graph.placement.choose_places`)."""
         return DistFeatures(self.local.placed(placement), self.book, self.comm)
 
+    def with_cache(self, nodes: Tensor) -> DistFeatures:
+        """The same features with copies of the rows of `nodes` (own, unique) in the memory of `device`."""
+        return DistFeatures(self.local.with_cache(nodes), self.book, self.comm)
+
     def using(self, comm: Communicator) -> DistFeatures:
         """The same features over another communicator (a background thread has its own)."""
         return DistFeatures(self.local, self.book, comm)
 
-    def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
         """Feature rows of any nodes. Collective: every rank must call this, with its own nodes.
 
         Args:
           nodes: int32 | int64 [n] on `device`; unique ids of the partitioned graph; may be empty.
           dtype: of the result: float32, float64 or bfloat16; None keeps the stored one.
+          checked: False, for nodes that a sampler of this graph gave: one process with a GPU does not wait to find out
+            whether a node is bad (`ops.gather_rows`). Nothing else waits for it: several ranks read sizes back anyway.
         Returns:
           [n, dim] on `device`, row i is that of nodes[i].
         Raises:
@@ -77,7 +83,7 @@ class DistFeatures:
           RuntimeError: a collective failed or passed its deadline.
         """
         if self.comm.world_size == 1:
-            return ops.merge_rows(self.local.rows, self.local.rows[:0], (nodes - self.local.lo).long(), dtype)
+            return self.local.gather_as(nodes, dtype, checked=checked)
         grouped, counts, places = ops.bucket_by_part(nodes, self.book.part_ranges)
         groups = list(grouped.split(counts.tolist()))
         first_own = sum(group.numel() for group in groups[: self.comm.rank])
@@ -86,10 +92,13 @@ class DistFeatures:
         plan = self.comm.plan_rows([group.numel() for group in groups])
         asked = self.comm.exchange_rows(torch.cat(groups), plan, purpose="feature_ids")
         narrow = dtype is not None and dtype.itemsize < self.dtype.itemsize
-        answer = self.local.gather_as(asked, dtype) if narrow else self.local.gather(asked)
+        # The asking rank's bucket_by_part has checked the ids, and the places below are in range by construction.
+        answer = (
+            self.local.gather_as(asked, dtype, checked=False) if narrow else self.local.gather(asked, checked=False)
+        )
         fetched = self.comm.exchange_rows(answer, plan.reversed(), purpose="feature_rows")
         row_places = _row_places(own - self.local.lo, first_own, places)
-        return ops.merge_rows(self.local.rows, fetched, row_places, dtype)
+        return self.local.merge(row_places, fetched, dtype, checked=False)
 
 
 def _row_places(own_numbers: Tensor, first_own: int, places: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from fastsample_dist.graph.pinned import pinned_copy
 AUTO, DEVICE, PINNED, HOST = "auto", "device", "pinned", "host"
 CHOICES = (AUTO, DEVICE, PINNED)
 RESERVE_SHARE = 0.1
-ALIAS_BYTES = 8  # per edge of the tables that weighted sampling reads (ops.AliasTables)
+ALIAS_BYTES = 8  # per edge and, at most, per node of the tables that weighted sampling reads (ops.AliasTables)
 
 
 @dataclass(frozen=True)
@@ -145,15 +145,15 @@ def topology_bytes(graph: CSCGraph, *, weighted: bool = False) -> int:
 def place_graph(graph: CSCGraph, placement: Placement, *, weighted: bool = False) -> CSCGraph:
     """The graph in its place, to be sampled by kernels of placement.device.
 
-    A graph that is mapped from files is copied, also into pinned memory: see graph/pinned.py. Every rank has a copy of
-    its own there, so a host with R ranks holds R times topology_bytes besides the page cache.
+    A graph that is mapped from files is copied, into pinned memory too (graph/pinned.py tells why). Each rank has a
+    copy of its own: R ranks of a host that pin the topology hold R * topology_bytes, besides the pages of the files.
 
     Args:
       graph: in memory or mapped.
       placement: of `choose_places`.
       weighted: place the weights too, and the alias tables that drawing by weight needs (built here, on the CPU).
     Returns:
-      CSCGraph; without `weighted` it has no weights.
+      CSCGraph; without `weighted` it has no weights. placement.where "host" gives the graph itself.
     Raises:
       ValueError: weighted without weights.
       MemoryError, RuntimeError: the device or the host has no memory for it.
@@ -200,6 +200,6 @@ def _refusal(table: Table, where: str, room: Room, left: dict[str, int]) -> str:
     device, host = (format_size(left[place]) for place in (DEVICE, PINNED))
     remedy = "choose pinned or auto" if where == DEVICE else "use more ranks, or a smaller stored type"
     return (
-        f"the {table.name} needs {format_size(table.num_bytes)} of {where} memory, but {device} are free on "
+        f"{table.name} takes {format_size(table.num_bytes)} of {where} memory, but {device} are free on "
         f"{room.device} and {host} can be pinned on the host; {remedy}."
     )
