@@ -40,11 +40,11 @@ from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.device import DEVICES
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.trace import Trace
-from fastsample_dist.graph.placement import CHOICES
+from fastsample_dist.graph.placement import CHOICES as PLACES
+from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_spec import METHODS
 from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.executor import SCHEMES
-from fastsample_dist.sampling.arrays import KERNELS
 from fastsample_dist.sampling.base import MiniBatch
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings
 from fastsample_dist.train.inference import accuracy as full_accuracy
@@ -113,7 +113,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--model", choices=MODELS, default="sage")
     add("--device", choices=DEVICES, default="cpu", help="auto: GPUs where every rank has one (default: %(default)s)")
     add("--kernel", choices=KERNELS, default="auto", help="of a GPU, for sampling (default: %(default)s)")
-    add("--placement", choices=CHOICES, default="auto", help="of a GPU's topology and features (default: %(default)s)")
+    add("--placement", choices=PLACES, default="auto", help="of a GPU's topology and features (default: %(default)s)")
     add("--epochs", type=count, default=10)
     add("--batch-size", type=count, default=1000, help="seeds per rank and step (default: %(default)s)")
     add("--fanouts", type=fanout_list, default=(15, 10, 5), help="from the seeds outwards (default: 15,10,5)")
@@ -294,7 +294,7 @@ def train(args: argparse.Namespace, ctx: DistContext) -> int:
             "epochs": epochs, "val_acc": accuracy["val"], "test_acc": accuracy["test"], "world_size": ctx.world_size,
             "scheme": args.scheme, "steps": steps, "comm": training, "comm_evaluation": evaluation.stats,
             "threads": threads, "options": options, "kernel": args.kernel,
-            **device_figures(ctx, loaders["train"].places),
+            **device_figures(ctx, loaders["train"]),
             "resumed": None if checkpoints is None or checkpoints.resumed is None else asdict(checkpoints.resumed),
         }  # fmt: skip
         write_json(args.json, results)

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from fastsample_dist.ops.cuda import EventTimer
+
 
 class Clock:
     """Times of work that is done when the call returns: that of the CPU. Also the interface of the other.
@@ -48,12 +50,11 @@ class CudaClock(Clock):
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._timer = EventTimer(device)
 
     def mark(self) -> torch.cuda.Event:
         """See Clock: an event on the current stream."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+        return self._timer.mark()
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """See Clock."""

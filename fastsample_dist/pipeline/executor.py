@@ -13,6 +13,7 @@ from fastsample_dist.comm.clock import Lap, clock_of
 from fastsample_dist.comm.device import numbered
 from fastsample_dist.graph.placement import CHOICES, Placement
 from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.placed import PlacedTables
 from fastsample_dist.pipeline.streams import to_device
@@ -113,7 +114,7 @@ class BatchMaker:
     def __init__(self, data: DistData, spec: SampleSpec, comm: Communicator, options: MakerOptions) -> None:
         self._data, self._comm, self._spec, self._feature_dtype = data, comm, spec, options.feature_dtype
         self.device = numbered(data.ctx.device if options.device is None else options.device)
-        arrays.check_kernel(options.kernel, self.device)
+        arrays.check_kernel(options.kernel, self.device, spec)
         weighted = spec.method == "weighted"
         tables = data.placed_tables(self.device, options.scheme, options.placement, weighted=weighted)
         self.places: tuple[Placement, ...] = tables.places
@@ -148,6 +149,10 @@ class BatchMaker:
         hybrid's.
         """
         return max(1, min(prefetch, self._spec.threads)) if self._samples_alone else 1
+
+    def kernel_report(self) -> list[KernelReport]:
+        """See Sampler."""
+        return self._sampler.kernel_report()
 
     def forget(self) -> None:
         """Drop what was sampled ahead (the epoch was left)."""

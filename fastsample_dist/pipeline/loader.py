@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fastsample_dist.graph.placement import Placement
 from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.data import DistData, agree
 from fastsample_dist.pipeline.executor import BatchMaker, MakerOptions
 from fastsample_dist.pipeline.position import PURPOSE, EpochPlan, LoaderPosition, gather_in_turn, pick_own
@@ -141,6 +142,10 @@ class DistLoader:
     def places(self) -> tuple[Placement, ...]:
         """Where the tables are that this rank's batches are made from; str() of each is a line for a report."""
         return self._maker.places
+
+    def kernel_report(self) -> list[KernelReport]:
+        """What kernel "auto" has measured and chosen so far on this rank, by kind of batch; empty on the CPU."""
+        return self._maker.kernel_report()
 
     def num_steps(self, epoch: int) -> int:
         """Steps that an iteration of this epoch makes: fewer than len(loader) in the epoch that was resumed."""

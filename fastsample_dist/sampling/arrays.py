@@ -8,10 +8,9 @@ from torch import Tensor
 from fastsample_dist.comm.device import numbered
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.placement import Table, choose_places, measured_room, place_graph, topology_bytes
-from fastsample_dist.ops import SampleSpec, SamplingGraph
+from fastsample_dist.ops import SampleSpec, SamplingGraph, persistent
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
-
-KERNELS = ("auto", "per_hop", "persistent")
+from fastsample_dist.ops.kernel_choice import CHOICES, PERSISTENT, KernelReport
 
 
 def runs_kernels(device: torch.device) -> bool:
@@ -19,17 +18,20 @@ def runs_kernels(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def check_kernel(kernel: str, device: torch.device | None = None) -> None:
+def check_kernel(kernel: str, device: torch.device | None = None, spec: SampleSpec | None = None) -> None:
     """Refuse a kernel before any work.
 
     Args:
-      kernel: one of KERNELS.
+      kernel: one of kernel_choice.CHOICES.
       device: that samples, once it is known.
+      spec: how it draws, once that is known.
     Raises:
-      ValueError: an unknown kernel, or one chosen for the CPU.
+      ValueError: an unknown kernel, one chosen for the CPU, or one that does not draw so.
     """
-    if kernel not in KERNELS:
+    if kernel not in CHOICES:
         raise ValueError(f"kernel is {kernel!r}; expected 'auto', 'per_hop' or 'persistent'.")
+    if kernel == PERSISTENT and spec is not None:
+        persistent.check_served(spec)
     if kernel != "auto" and device is not None and not runs_kernels(device):
         raise ValueError(
             f"kernel is {kernel!r} but the device is {device}: kernels are those of GPUs; choose a CUDA device, or "
@@ -69,7 +71,14 @@ def sampling_arrays(
     Raises:
       ValueError: what `check_kernel` refuses; weights that are missing.
     """
-    check_kernel(kernel, graph.device)
+    check_kernel(kernel, graph.device, spec)
     weights = graph.edge_weights if spec.method == "weighted" else None
     arrays = (graph.indptr, graph.indices, graph.orig_ids, src_orig_ids, weights)
-    return CudaSamplingGraph(*arrays, device=graph.device) if runs_kernels(graph.device) else SamplingGraph(*arrays)
+    if not runs_kernels(graph.device):
+        return SamplingGraph(*arrays)
+    return CudaSamplingGraph(*arrays, device=graph.device, kernel=kernel)
+
+
+def kernel_report(arrays: SamplingGraph) -> list[KernelReport]:
+    """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
+    return arrays.kernel_report() if isinstance(arrays, CudaSamplingGraph) else []

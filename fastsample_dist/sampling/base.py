@@ -17,6 +17,7 @@ from torch import Tensor
 from fastsample_dist import ops
 from fastsample_dist.comm.clock import Lap
 from fastsample_dist.ops import DropoutKey, SampledHops
+from fastsample_dist.ops.kernel_choice import KernelReport
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +162,10 @@ class Sampler(Protocol):
 
     def num_payload_exchanges(self) -> int:
         """Collectives with payload that one call of `sample` makes."""
+        ...
+
+    def kernel_report(self) -> list[KernelReport]:
+        """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
         ...
 
 

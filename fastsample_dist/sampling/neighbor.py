@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops, SampleSpec
+from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
 
@@ -118,6 +119,10 @@ class NeighborSampler:
         ids = [as_node_ids(own, graph.indices.dtype, graph.num_nodes) for own in seeds]
         many = self._arrays.sample_many(ids, self.spec, first_step)
         return [self._assemble(hops, first_step + i) for i, hops in enumerate(many)]
+
+    def kernel_report(self) -> list[KernelReport]:
+        """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
+        return arrays.kernel_report(self._arrays)
 
     def num_payload_exchanges(self) -> int:
         """None: everything is read locally."""

@@ -22,6 +22,7 @@ from fastsample_dist.comm.base import Communicator, RowPlan
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.ops import SampledHops, SampleSpec
+from fastsample_dist.ops.kernel_choice import PERSISTENT, KernelReport
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
 
@@ -55,10 +56,10 @@ class VanillaSampler:
             raise ValueError(
                 "edge_ids is True, but the vanilla scheme's replies carry no edge ids; use scheme 'hybrid'."
             )
-        if kernel == "persistent":
+        if kernel == PERSISTENT:
             raise ValueError(
-                "kernel is 'persistent', which takes all hops at once; scheme 'vanilla' asks other ranks "
-                "between two hops: use kernel 'auto', or scheme 'hybrid'."
+                "kernel is 'persistent', which draws all hops at once, but the vanilla scheme asks other ranks between "
+                "two hops; pass kernel='auto', or use scheme 'hybrid'."
             )
         self.graph, self.book, self.comm, self.spec = own_graph, book, comm, spec
         self._arrays = arrays.sampling_arrays(own_graph, spec, kernel, orig_ids)
@@ -73,6 +74,10 @@ class VanillaSampler:
     def fanouts(self) -> tuple[int, ...]:
         """Neighbours per node and hop, hop order from the seeds outwards."""
         return self.spec.fanouts
+
+    def kernel_report(self) -> list[KernelReport]:
+        """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
+        return arrays.kernel_report(self._arrays)
 
     def num_payload_exchanges(self) -> int:
         """2 for every hop below the first."""

@@ -12,6 +12,7 @@ import torch
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.graph.placement import Placement
+from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.train.metrics import CommStats, EpochStats
 from fastsample_dist.train.writers import FigureWriter, JsonLinesWriter, TensorBoardWriter
 
@@ -45,17 +46,27 @@ def device_lines(ctx: DistContext, places: Sequence[Placement]) -> list[str]:
     return [f"device {ctx.device}: {name} ({ctx.device_reason})", *map(str, places)]
 
 
-def device_figures(ctx: DistContext, places: Sequence[Placement]) -> dict[str, object]:
-    """The same as JSON values: {"device", "device_name", "device_reason", "places": [{"table", "where", ...}]}."""
+def device_figures(ctx: DistContext, loader: DistLoader) -> dict[str, object]:
+    """The same as JSON values, with what kernel "auto" measured: {"device", "device_name", "device_reason", "places":
+    [{"table", "where", "bytes", "why"}], "kernels": [{"fanouts", "most_seeds", "kernel", "medians_ms"}]}.
+    """
     is_gpu = ctx.device.type == "cuda"
     return {
         "device": str(ctx.device),
         "device_name": torch.cuda.get_device_name(ctx.device) if is_gpu else None,
         "device_reason": ctx.device_reason,
         "places": [
-            {"table": place.name, "where": place.where, "bytes": place.num_bytes, "why": place.why} for place in places
+            {"table": place.name, "where": place.where, "bytes": place.num_bytes, "why": place.why}
+            for place in loader.places
         ],
-    }
+        "kernels": [
+            {
+                "fanouts": report.kind.spec.fanouts, "most_seeds": report.kind.most_seeds, "kernel": report.kernel,
+                "medians_ms": report.medians_ms,
+            }
+            for report in loader.kernel_report()
+        ],
+    }  # fmt: skip
 
 
 def epoch_line(stats: EpochStats, val_acc: float | None) -> str:
