@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.ops import cuda
+from fastsample_dist.sampling import arrays
 from tests.toolchain import CSRC, cmake, find_compiler
 
 TIMEOUT_S = 900
@@ -88,3 +89,18 @@ def build_emulated(directory: Path, sanitizer: str = "") -> Path:
         run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
         assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
     return directory / "libfastsample_emulated.so"
+
+
+@contextlib.contextmanager
+def kernels_on_the_cpu(library: Path) -> Iterator[EmulatedDevice]:
+    """The whole library as on a GPU, with CPU tensors: every operator that has a CUDA kernel, and sampling, runs it
+    through the emulator.
+
+    Args:
+      library: libfastsample_emulated.so.
+    """
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        device = EmulatedDevice(library, monkeypatch)
+        monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
+        with device.operators():
+            yield device
