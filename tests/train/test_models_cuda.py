@@ -1,6 +1,6 @@
 """The models on CUDA: forward and backward, every operator's kernel; under the emulator the CPU's bits."""
 
-import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,10 +12,8 @@ from tests.train.test_models import make_batch
 
 def on_device(mfg, put):
     """The MFG with its tensors where kernels read them."""
-    moved = copy.copy(mfg)
-    for name in ("indptr", "indices", "src_nodes", "orig_ids"):
-        object.__setattr__(moved, name, put(getattr(mfg, name)))
-    return moved
+    tensors = {name: put(getattr(mfg, name)) for name in ("indptr", "indices", "src_nodes", "orig_ids")}
+    return replace(mfg, **tensors)
 
 
 def logits_and_gradients(kind, dtype, put, seeds=range(30, 60, 2)):
