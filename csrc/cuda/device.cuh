@@ -5,7 +5,8 @@
 // compare every kernel with its oracle on machines without a GPU, under the sanitizers and under many schedules.
 //
 // A kernel is `FS_KERNEL void name(...)`, started by launch(); blocks have kThreads threads. Shared memory is declared
-// by FS_SHARED. Warp functions keep their CUDA names and always take a mask.
+// by FS_SHARED; FS_UNROLL stands before a loop that must be unrolled, so that its arrays become registers. Warp
+// functions keep their CUDA names and always take a mask.
 #ifndef FS_CUDA_DEVICE_CUH_
 #define FS_CUDA_DEVICE_CUH_
 
@@ -19,11 +20,13 @@
 #define FS_KERNEL static
 #define FS_DEVICE inline
 #define FS_SHARED(type, name, count) type* const name = fs::emulated::shared<type>(__COUNTER__, count)
+#define FS_UNROLL
 #else
 #include <cuda_runtime.h>
 #define FS_KERNEL static __global__
 #define FS_DEVICE __device__ __forceinline__
 #define FS_SHARED(type, name, count) __shared__ type name[count]
+#define FS_UNROLL _Pragma("unroll")
 #endif
 
 namespace fs {
@@ -85,13 +88,19 @@ FS_DEVICE uint32_t atomic_cas(uint32_t* word, uint32_t expected, uint32_t value)
   return atomicCAS(word, expected, value);
 }
 
-// What another block has written: read past the first-level cache, before anything that follows.
+// What another block may be writing: read past the first-level cache.
 template <typename T>
-FS_DEVICE T load_acquire(const T* place) {
+FS_DEVICE T load_now(const T* place) {
 #if defined(FS_EMULATED)
   emulated::maybe_yield();
 #endif
-  const T value = *static_cast<const volatile T*>(place);
+  return *static_cast<const volatile T*>(place);
+}
+
+// The same, before anything that follows.
+template <typename T>
+FS_DEVICE T load_acquire(const T* place) {
+  const T value = load_now(place);
   __threadfence();
   return value;
 }
@@ -101,6 +110,17 @@ template <typename T>
 FS_DEVICE void store_release(T* place, T value) {
   __threadfence();
   *static_cast<volatile T*>(place) = value;
+}
+
+// A clock that all blocks share.
+FS_DEVICE uint64_t nanoseconds() {
+#if defined(FS_EMULATED)
+  return emulated::nanoseconds();
+#else
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+#endif
 }
 
 }  // namespace fs

@@ -21,6 +21,7 @@ typedef struct {
   int64_t max_degree; /* of the graph */
   int64_t max_rows[FS_CUDA_MAX_HOPS];
   int64_t max_edges[FS_CUDA_MAX_HOPS];
+  int64_t max_tasks;       /* of the persistent kernel's queue; 0 of the other kernels */
   int64_t state_words;     /* of 8 bytes, at the start of the workspace */
   int64_t workspace_bytes; /* scratch of one call */
 } FsCudaSampleSizes;
@@ -105,6 +106,52 @@ FS_API int64_t fs_cuda_compact_workspace(int32_t id_type, int64_t num_dst, int64
 FS_API FsStatus fs_cuda_compact(int32_t id_type, const void* dst_nodes, int64_t num_dst, const void* neighbors,
                                 int64_t num_edges, void* out_src_nodes, void* out_indices, int64_t* out_report,
                                 void* workspace, void* stream);
+
+/* ---- the persistent kernel ---- */
+/* Why it ended; ~0: it has not run, because there was no seed or no hop. */
+typedef enum {
+  FS_CUDA_QUEUE_DONE = 0,  /* every task is done */
+  FS_CUDA_QUEUE_STUCK = 1, /* the watchdog: no task was finished for patience_ns */
+  FS_CUDA_QUEUE_FULL = 2   /* no room for a task or for its picks */
+} FsCudaQueueEnd;
+#define FS_CUDA_QUEUE_WORDS 80
+
+/* A warp takes least_fetch .. most_fetch tasks from the queue at once, at least 1. Results never depend on it. */
+typedef struct {
+  int64_t least_fetch, most_fetch;
+  uint64_t patience_ns;
+} FsCudaQueueOptions;
+
+/* Bounds of a mini-batch whose neighbours are drawn by one launch for all hops (PGSampler). The state's last
+ * FS_CUDA_QUEUE_WORDS words are those of the task queue: [64] why it ended and, unless it is done, [65] block, [66]
+ * warp in the block, [67] task that it waited for or had no room for, [68] tickets handed out, [69] tasks, [70] of them
+ * finished. Uniform draws only. */
+FS_API FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds,
+                                         int64_t max_degree, FsCudaSampleSizes* out);
+/* As fs_cuda_sample_mfg, with sizes of fs_cuda_persistent_sizes: the same mini-batch. */
+FS_API FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
+                                       const FsCudaSampleSizes* sizes, const FsCudaBatch* batch,
+                                       const FsCudaQueueOptions* options, void* stream);
+
+/* ---- aggregation over the in-edges of an MFG ---- */
+/* Sets *out_bad (zeroed by the caller) to 1 unless indptr runs from 0 to num_edges without decreasing and every source
+ * exists. The calls below do not need it: they pass over edges that do not exist, and never read outside the arrays. */
+FS_API FsStatus fs_cuda_check_edges(const FsAggregation* spec, int32_t* out_bad, void* stream);
+/* As fs_aggregate. */
+FS_API FsStatus fs_cuda_aggregate(const FsAggregation* spec, const void* x, void* out, int64_t out_stride,
+                                  int64_t* out_arg, void* stream);
+/* As fs_aggregate_backward. The workspace is needed for out_grad_x alone: fs_cuda_aggregate_backward_workspace bytes
+ * on the current device, aligned to 256. That function enqueues nothing. */
+FS_API FsStatus fs_cuda_aggregate_backward_workspace(const FsAggregation* spec, int64_t* out_bytes, void* stream);
+FS_API FsStatus fs_cuda_aggregate_backward(const FsAggregation* spec, const void* x, const int64_t* arg,
+                                           const void* grad_out, int64_t grad_stride, void* out_grad_x,
+                                           void* out_grad_weights, void* workspace, void* stream);
+
+/* ---- activation fused with dropout ---- */
+/* As fs_act_dropout and fs_act_dropout_backward. */
+FS_API FsStatus fs_cuda_act_dropout(const FsActDropout* spec, const void* x, void* y, void* stream);
+FS_API FsStatus fs_cuda_act_dropout_backward(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x,
+                                             void* stream);
 
 #ifdef __cplusplus
 }
