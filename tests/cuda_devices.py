@@ -1,16 +1,20 @@
 """Where a test runs CUDA kernels: on a GPU, or on the CPU through the emulator (csrc/cuda/emulated)."""
 
+import contextlib
 import os
 import subprocess
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from ctypes import c_int64, c_uint64
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.ops import cuda
+from fastsample_dist.sampling import arrays
 from tests.toolchain import CSRC, cmake, find_compiler
 
 TIMEOUT_S = 900
@@ -28,6 +32,10 @@ class CudaDevice:
     def kernel(self, name: str) -> Callable:
         """The function that torch.ops.fastsample.<name> runs on CUDA tensors."""
         return ops.cuda_kernels[name]
+
+    def operators(self) -> contextlib.AbstractContextManager:
+        """While it is open, every operator that has a CUDA kernel runs it on tensors that were `put` here."""
+        return contextlib.nullcontext()
 
 
 class EmulatedDevice(CudaDevice):
@@ -51,6 +59,19 @@ class EmulatedDevice(CudaDevice):
         """Which thread goes on when one waits: 0 in order, else a random schedule of this seed."""
         self._library.fs_cuda_set_schedule(seed)
 
+    @contextlib.contextmanager
+    def operators(self) -> Iterator[None]:
+        """In the place of the CPU's kernels."""
+        replaced = torch.library.Library("fastsample", "IMPL")
+        with warnings.catch_warnings():  # torch warns of a kernel that takes another's place
+            warnings.simplefilter("ignore")
+            for name, kernel in ops.cuda_kernels.items():
+                replaced.impl(name, kernel, "CPU", allow_override=True)
+        try:
+            yield
+        finally:
+            replaced._destroy()
+
     def num_launches(self) -> int:
         """Kernels launched since the library was loaded."""
         return int(self._library.fs_cuda_num_launches())
@@ -68,3 +89,18 @@ def build_emulated(directory: Path, sanitizer: str = "") -> Path:
         run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
         assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
     return directory / "libfastsample_emulated.so"
+
+
+@contextlib.contextmanager
+def kernels_on_the_cpu(library: Path) -> Iterator[EmulatedDevice]:
+    """The whole library as on a GPU, with CPU tensors: every operator that has a CUDA kernel, and sampling, runs it
+    through the emulator.
+
+    Args:
+      library: libfastsample_emulated.so.
+    """
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        device = EmulatedDevice(library, monkeypatch)
+        monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
+        with device.operators():
+            yield device
