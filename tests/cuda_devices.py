@@ -1,6 +1,7 @@
 """Where a test runs CUDA kernels: on a GPU, or on the CPU through the emulator (csrc/cuda/emulated)."""
 
 import contextlib
+import inspect
 import os
 import subprocess
 import warnings
@@ -62,6 +63,8 @@ class EmulatedDevice(CudaDevice):
     @contextlib.contextmanager
     def operators(self) -> Iterator[None]:
         """In the place of the CPU's kernels."""
+        if "allow_override" not in inspect.signature(torch.library.Library.impl).parameters:
+            pytest.skip("this torch overrides no operator")
         replaced = torch.library.Library("fastsample", "IMPL")
         with warnings.catch_warnings():  # torch warns of a kernel that takes another's place
             warnings.simplefilter("ignore")
