@@ -73,19 +73,15 @@ struct NodeTask {
   int hop;
 };
 
+// A seed that stands twice has its tasks twice; such a batch is refused when it is done.
 template <typename Id>
 FS_DEVICE NodeTask node_task(const TaskBatch<Id>& batch, const TakenTasks& taken) {
   if (taken.word != kNoTask) {
     return {taken.word >> kHopBits, static_cast<int>(taken.word & ((1u << kHopBits) - 1))};
   }
   const int hop = static_cast<int>(taken.number / batch.num_seeds);  // all seeds' first hop, then their second
-  const int64_t place = taken.number % batch.num_seeds;
-  const Id seed = batch.seeds[place];
-  if (!batch.graph.has_row(seed)) return {kNoSlot, hop};
-  const uint64_t slot = batch.table.insert(seed);
-  // Of a seed that stands twice, the first has the tasks.
-  const bool is_first = slot != kNoSlot && batch.table.values[slot] == static_cast<uint64_t>(place);
-  return {is_first ? slot : kNoSlot, hop};
+  const Id seed = batch.seeds[taken.number % batch.num_seeds];
+  return {batch.graph.has_row(seed) ? batch.table.insert(seed) : kNoSlot, hop};
 }
 
 // The row of the lane's task, with room for its picks. All lanes call it. False: no room, and the kernel is over.

@@ -13,8 +13,8 @@
 // fetch size; PGSampler's rule (tickets have caught up with the tail) ends too early where a warp takes tickets faster
 // than tasks are put in.
 //
-// The watchdog. A warp that has waited for `patience_ns` in which no task was finished ends the kernel for all and
-// writes down what it saw. So does a warp that finds no room for a task. Nothing waits for anything else.
+// The watchdog. A warp that has waited for `patience_ns` in which no task was begun, put in or finished ends the kernel
+// for all and writes down what it saw. So does a warp that finds no room for a task. Nothing waits for anything else.
 #ifndef FS_CUDA_TASK_QUEUE_CUH_
 #define FS_CUDA_TASK_QUEUE_CUH_
 
@@ -24,7 +24,7 @@ namespace fs {
 
 // Words of the queue's control, each counter in a memory line of its own. They start as ~0: counters hold their count
 // less one.
-// kRecordedWord is for the tasks' results.
+// kRecordedWord counts the tasks' results.
 constexpr int kHeadWord = 0, kTailWord = 16, kFinishedWord = 32, kRecordedWord = 48;
 constexpr int kStopWord = 64, kReportWord = 65;  // see FsCudaQueueEnd
 constexpr int kControlWords = FS_CUDA_QUEUE_WORDS;
@@ -128,7 +128,7 @@ class QueueWarp {
 
  private:
   struct Watch {
-    int64_t finished;
+    int64_t done;    // sum of the counters that work moves
     uint64_t since;  // when it was first seen
   };
 
@@ -168,10 +168,10 @@ class QueueWarp {
   }
 
   FS_DEVICE void check(Watch* watch) const {
-    const int64_t finished = queue_.count(kFinishedWord);
+    const int64_t done = queue_.count(kFinishedWord) + queue_.count(kTailWord) + queue_.count(kRecordedWord);
     const uint64_t now = nanoseconds();
-    if (finished != watch->finished) {
-      *watch = {finished, now};
+    if (done != watch->done) {
+      *watch = {done, now};
     } else if (now - watch->since >= queue_.patience_ns) {
       queue_.stop(FS_CUDA_QUEUE_STUCK, next_);
     }

@@ -111,7 +111,7 @@ FS_API FsStatus fs_cuda_compact(int32_t id_type, const void* dst_nodes, int64_t 
 /* Why it ended; ~0: it has not run, because there was no seed or no hop. */
 typedef enum {
   FS_CUDA_QUEUE_DONE = 0,  /* every task is done */
-  FS_CUDA_QUEUE_STUCK = 1, /* the watchdog: no task was finished for patience_ns */
+  FS_CUDA_QUEUE_STUCK = 1, /* the watchdog: for patience_ns no task was begun, put in or finished */
   FS_CUDA_QUEUE_FULL = 2   /* no room for a task or for its picks */
 } FsCudaQueueEnd;
 #define FS_CUDA_QUEUE_WORDS 80

@@ -26,7 +26,7 @@ class QueueOptions:
     Attributes:
       least_fetch, most_fetch: tasks that a warp takes from the queue at once; between the two it takes its share of
         those that wait.
-      timeout_s: after so long without any task finished, the kernel ends and the batch is refused.
+      timeout_s: after so long in which no task was begun or finished, the kernel ends and the batch is refused.
     Raises:
       ValueError: least_fetch below 1, most_fetch below least_fetch, a negative timeout_s.
     """
@@ -75,7 +75,7 @@ def check_end(state: list[int]) -> None:
     end, block, warp, task, tickets, tasks, finished = state[-_QUEUE_WORDS + _END_WORD :][:7]
     if end in (_DONE, _NOT_RUN):
         return
-    reason = "no task was finished for too long" if end == _STUCK else "its queue is full"
+    reason = "nothing was done for too long" if end == _STUCK else "its queue is full"
     wish = "waits for" if end == _STUCK else "has no room for"
     raise RuntimeError(
         f"sample_mfg: the persistent kernel gave up because {reason}: {finished} of {tasks} tasks are finished, "

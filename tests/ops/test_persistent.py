@@ -6,11 +6,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastsample_dist import CSCGraph, ops
+from fastsample_dist.ops.captured import CapturedSampler
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.persistent import QueueOptions
 from fastsample_dist.ops.sampling_graph import SamplingGraph
 from tests.ops.graphs import random_csc
 from tests.ops.strategies import FANOUTS, WORDS, graphs, some_seeds
+from tests.ops.test_captured import CallAgain
 from tests.ops.test_cuda_sampling import hub_graph, on_cpu, refusals, same
 
 FIXTURE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -160,26 +162,31 @@ def test_a_damaged_graph_is_refused_in_the_cpus_words(cuda_device, bad, edge_ids
 
 
 @pytest.mark.parametrize("schedule", range(5))
-def test_the_watchdog_ends_the_kernel_and_tells_the_queues_state(emulated_device, schedule):
+def test_the_watchdog_ends_the_kernel_and_tells_the_queues_state(cuda_device, schedule):
     """A warp that waits, with no patience at all, while another reads a row of 3,000 neighbours."""
-    emulated_device.set_schedule(schedule)
-    _, cuda = both(emulated_device, hub_graph(3000), QueueOptions(timeout_s=0))
+    if cuda_device.is_emulated:
+        cuda_device.set_schedule(schedule)
+    _, cuda = both(cuda_device, hub_graph(3000), QueueOptions(timeout_s=0))
     with pytest.raises(
         RuntimeError,
-        match=r"^sample_mfg: the persistent kernel gave up because no task was finished for too long: "
-        r"\d+ of \d+ tasks are finished, \d+ tickets handed out, and warp [01] of block [0-3] waits for task \d+; "
+        match=r"^sample_mfg: the persistent kernel gave up because nothing was done for too long: "
+        r"0 of 1 tasks are finished, \d+ tickets handed out, and warp \d+ of block \d+ waits for task \d+; "
         r"pass a larger timeout_s, or kernel='per_hop'\.$",
     ):
-        cuda.sample(torch.tensor([0], dtype=torch.int32), ops.SampleSpec(fanouts=(-1,)), 0)
-    assert_same_batch(emulated_device, random_csc(), torch.arange(9).int(), ops.SampleSpec(fanouts=(3, 2)))
+        cuda.sample(cuda_device.put(torch.tensor([0], dtype=torch.int32)), ops.SampleSpec(fanouts=(-1,)), 0)
+    assert_same_batch(cuda_device, random_csc(), torch.arange(9).int(), ops.SampleSpec(fanouts=(3, 2)))
 
 
-def test_a_batch_may_be_enqueued_again_into_its_arrays(cuda_device):
+def test_a_recorded_batch_is_that_of_its_seeds_and_step(cuda_device):
     cpu, cuda = both(cuda_device, random_csc())
-    seeds, spec = torch.arange(9).int(), ops.SampleSpec(fanouts=(3, 2), rng_seed=SEED)
-    batch = cuda.enqueue(cuda_device.put(seeds), spec, STEP)
-    cuda.enqueue_into(batch)
-    assert same(on_cpu(cuda.finish(batch)), cpu.sample(seeds, spec, STEP))
+    spec, recorder = ops.SampleSpec(fanouts=(3, 2), rng_seed=SEED), None
+    if cuda_device.is_emulated:
+        recorder = CallAgain()
+        recorder.graph = cuda
+    captured = CapturedSampler(cuda, spec, 9, recorder=recorder)
+    for step in (STEP, 0):
+        seeds = torch.randperm(60)[:9].int()
+        assert same(on_cpu(captured.sample(cuda_device.put(seeds), step)), cpu.sample(seeds, spec, step))
 
 
 @pytest.mark.parametrize("method", ["weighted", "labor"])
