@@ -137,9 +137,10 @@ def test_times_of_a_device_are_read_some_steps_later(path):
 
 def test_a_model_on_another_device_is_refused():
     with (
-        DistContext(LocalCommunicator(), device="cuda:0") as ctx,
+        DistContext(LocalCommunicator()) as ctx,
         pytest.raises(ValueError, match=r"the model is on cpu but the context's device is cuda:0; call model.to\(ctx."),
     ):
+        ctx.device = torch.device("cuda", 0)
         Trainer(model := make_model("sage"), torch.optim.Adam(model.parameters()), ctx)
 
 
