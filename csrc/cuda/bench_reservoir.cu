@@ -124,7 +124,9 @@ void launch_reservoir(const ReservoirHop<Id>& hop, const int64_t* places, Id* so
 #if defined(FS_EMULATED)
   launch(reservoir_kernel<Id>, blocks, stream, hop, places, sources, slots);
 #else
-  reservoir_kernel<Id><<<blocks, kRowThreads, 0, stream> > >(hop, places, sources, slots);
+  // clang-format off
+  reservoir_kernel<Id><<<blocks, kRowThreads, 0, stream>>>(hop, places, sources, slots);
+  // clang-format on
 #endif
 }
 

@@ -58,7 +58,9 @@ void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t, Arguments..
 #else
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t stream, Arguments... arguments) {
-  kernel<<<blocks, kThreads, 0, stream> > >(static_cast<Parameters>(arguments)...);
+  // clang-format off
+  kernel<<<blocks, kThreads, 0, stream>>>(static_cast<Parameters>(arguments)...);
+  // clang-format on
 }
 #endif
 

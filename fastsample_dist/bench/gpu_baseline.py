@@ -8,8 +8,7 @@ csrc/cuda/bench_reservoir.cu; nothing else in the library uses them.
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_uint64, c_void_p
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from fastsample_dist.ops import SampledHops, SampleSpec, checks, cuda, library
 
 
-class BenchHop(ctypes.Structure):
+class BenchHop(Structure):
     """FsBenchHop of csrc/include/fastsample_cuda.h."""
 
     _fields_ = (
@@ -33,7 +32,7 @@ class BenchHop(ctypes.Structure):
     )
 
 
-class BenchRelabel(ctypes.Structure):
+class BenchRelabel(Structure):
     """FsBenchRelabel."""
 
     _fields_ = (
@@ -48,10 +47,19 @@ class BenchRelabel(ctypes.Structure):
     )
 
 
-class BenchNumbers(ctypes.Structure):
+class BenchNumbers(Structure):
     """FsBenchNumbers."""
 
     _fields_ = (("is_first", c_void_p), ("numbers", c_void_p), ("nodes", c_void_p), ("indices", c_void_p))
+
+
+cuda.declare(
+    fs_cuda_bench_count_picks=(POINTER(BenchHop), c_void_p, c_void_p),
+    fs_cuda_bench_reservoir=(POINTER(BenchHop), c_void_p, c_void_p, c_void_p, c_void_p),
+    fs_cuda_bench_table_bytes=(POINTER(BenchRelabel), POINTER(c_int64)),
+    fs_cuda_bench_find_first=(POINTER(BenchRelabel), c_void_p, c_void_p),
+    fs_cuda_bench_number=(POINTER(BenchRelabel), POINTER(BenchNumbers), c_void_p),
+)
 
 
 class ReservoirSampler:
@@ -98,14 +106,14 @@ class ReservoirSampler:
         )  # fmt: skip
         indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64, device=rows.device)
         counts = torch.empty(rows.numel(), dtype=torch.int64, device=rows.device)
-        cuda.call("fs_cuda_bench_count_picks", rows, ctypes.byref(task), counts.data_ptr())
+        cuda.call("fs_cuda_bench_count_picks", rows, byref(task), counts.data_ptr())
         torch.cumsum(counts, 0, out=indptr[1:])
         num_edges = int(indptr[-1])  # the first of the hop's read-backs
         sources = torch.empty(num_edges, dtype=self.indices.dtype, device=rows.device)
         edge_ids = torch.empty(num_edges, dtype=torch.int64, device=rows.device)
         cuda.call(
             "fs_cuda_bench_reservoir", rows,
-            ctypes.byref(task), indptr.data_ptr(), sources.data_ptr(), edge_ids.data_ptr(),
+            byref(task), indptr.data_ptr(), sources.data_ptr(), edge_ids.data_ptr(),
         )  # fmt: skip
         return indptr, sources, edge_ids
 
@@ -120,18 +128,18 @@ class ReservoirSampler:
         table = torch.empty(table_bytes(task), dtype=torch.uint8, device=device)
         task.table = table.data_ptr()
         is_first = torch.empty(num_items, dtype=torch.int32, device=device)
-        cuda.call("fs_cuda_bench_find_first", rows, ctypes.byref(task), is_first.data_ptr())
+        cuda.call("fs_cuda_bench_find_first", rows, byref(task), is_first.data_ptr())
         numbers = torch.cumsum(is_first, 0, dtype=torch.int64)
         nodes = torch.empty(int(numbers[-1]) if num_items else 0, dtype=rows.dtype, device=device)  # the second
         indices = torch.empty(sources.numel(), dtype=rows.dtype, device=device)
         to = BenchNumbers(is_first.data_ptr(), numbers.data_ptr(), nodes.data_ptr(), indices.data_ptr())
-        cuda.call("fs_cuda_bench_number", rows, ctypes.byref(task), ctypes.byref(to))
+        cuda.call("fs_cuda_bench_number", rows, byref(task), byref(to))
         return nodes, indices
 
 
 def table_bytes(task: BenchRelabel) -> int:
     """Bytes of the table that a relabelling takes."""
     out, loaded = c_int64(), cuda.core()
-    status = loaded.fs_cuda_bench_table_bytes(ctypes.byref(task), ctypes.byref(out))
+    status = loaded.fs_cuda_bench_table_bytes(byref(task), byref(out))
     library.raise_for_status(status, loaded.fs_cuda_last_error)
     return out.value

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import c_int64, c_uint64, c_void_p
 
 import torch
 from torch import Tensor
@@ -18,6 +19,11 @@ from fastsample_dist.ops import cuda
 SECTOR_BYTES = 32  # what a read of device memory moves at least
 LEAST_ARRAY_BYTES = 4 << 30  # 80 times the second-level cache of an H200
 NUM_READS = 1 << 27
+
+cuda.declare(
+    fs_cuda_bench_random_sectors=(c_void_p, c_int64, c_int64, c_uint64, c_void_p, c_void_p),
+    fs_cuda_bench_read_in_order=(c_void_p, c_int64, c_void_p, c_void_p),
+)
 
 
 def random_sectors(array: Tensor, num_reads: int, seed: int) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import c_char_p
 from pathlib import Path
 
 import torch
@@ -18,17 +18,12 @@ from fastsample_dist.ops import library
 
 NAME = "libfastsample_cuda.so"
 
-_PROTOTYPES = {
-    "fs_cuda_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
-    # Of fastsample-bench gpu; the structures are those of bench/gpu_baseline.py.
-    "fs_cuda_bench_count_picks": (c_void_p, c_void_p, c_void_p),
-    "fs_cuda_bench_reservoir": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
-    "fs_cuda_bench_table_bytes": (c_void_p, c_void_p),
-    "fs_cuda_bench_find_first": (c_void_p, c_void_p, c_void_p),
-    "fs_cuda_bench_number": (c_void_p, c_void_p, c_void_p),
-    "fs_cuda_bench_random_sectors": (c_void_p, c_int64, c_int64, c_uint64, c_void_p, c_void_p),
-    "fs_cuda_bench_read_in_order": (c_void_p, c_int64, c_void_p, c_void_p),
-}  # fmt: skip
+_PROTOTYPES: dict[str, tuple] = {}
+
+
+def declare(**prototypes: tuple) -> None:
+    """Tell the argument types of entry points; every module declares those that it calls, before the first call."""
+    _PROTOTYPES.update(prototypes)
 
 
 def load(path: Path) -> ctypes.CDLL:

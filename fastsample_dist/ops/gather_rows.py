@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from ctypes import c_int32, c_int64, c_void_p
+
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks, cuda, library
+
+cuda.declare(fs_cuda_gather_rows=(c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_void_p))
 
 MERGE_OUT_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 

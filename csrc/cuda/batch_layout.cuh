@@ -1,0 +1,109 @@
+// How large a mini-batch can become, and where its scratch lies: host arithmetic, so that nothing has to be read back
+// between hops.
+#ifndef FS_CUDA_BATCH_LAYOUT_CUH_
+#define FS_CUDA_BATCH_LAYOUT_CUH_
+
+#include <stdint.h>
+
+#include <algorithm>
+
+#include "block_sums.cuh"
+#include "id_table.cuh"
+#include "pick.h"
+
+namespace fs {
+
+// Words of the batch's state, the first thing in the workspace: see FsCudaBatch.
+constexpr int64_t kBadSeed = 0, kRepeatedSeed = 1, kNumSeeds = 2;
+constexpr int64_t kHopWords = 4;
+FS_HD int64_t num_edges_word(int hop) { return 3 + kHopWords * hop; }
+FS_HD int64_t bad_row_word(int hop) { return 4 + kHopWords * hop; }
+FS_HD int64_t bad_edge_word(int hop) { return 5 + kHopWords * hop; }
+FS_HD int64_t num_src_word(int hop) { return 6 + kHopWords * hop; }
+// Rows of a hop: the seeds, or the sources of the hop before.
+FS_HD int64_t num_rows_word(int hop) { return hop == 0 ? kNumSeeds : num_src_word(hop - 1); }
+FS_HD int64_t state_words(int num_hops) { return 3 + kHopWords * num_hops; }
+
+// a * b, or `most` where that is less; a, b, most >= 0.
+inline int64_t bounded_product(int64_t a, int64_t b, int64_t most) {
+  return b != 0 && a > most / b ? most : std::min(a * b, most);
+}
+
+struct HopBound {
+  int64_t rows, edges;
+};
+
+// Bounds of one hop of at most `rows` different rows.
+inline HopBound hop_bound(const FsGraph& graph, int64_t max_degree, int64_t fanout, bool replace, int64_t rows) {
+  if (replace) return {rows, bounded_product(rows, fanout, INT64_MAX)};
+  const int64_t per_row = fanout == kTakeAll ? max_degree : std::min(fanout, max_degree);
+  return {rows, bounded_product(rows, per_row, graph.num_edges)};
+}
+
+// Hands out pieces of the workspace, one behind the other. With a null start it only counts.
+class Carver {
+ public:
+  explicit Carver(void* start) : start_(static_cast<char*>(start)) {}
+
+  template <typename T>
+  T* take(int64_t count) {
+    char* place = start_ == nullptr ? nullptr : start_ + bytes_;
+    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    return reinterpret_cast<T*>(place);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  char* start_;
+  int64_t bytes_ = 0;
+};
+
+// Where a row's neighbours lie.
+struct RowEdges {
+  int64_t begin, degree;
+};
+
+// Scratch of one batch. What stands before `edges` starts as 0xFF bytes.
+template <typename Id>
+struct BatchScratch {
+  uint64_t* state;       // [state_words]
+  uint64_t* stage_keys;  // [num_hops] k0 | k1 << 32
+  DeviceIdTable<Id> table;
+  int64_t cleared_bytes;
+  RowEdges* edges;      // [most rows of a hop]
+  uint32_t* new_edges;  // [most edges / 32] bit e: edge e brings a new node
+  int64_t* range_sums;  // [kMaxRangeBlocks]
+  int64_t* positions;   // [most edges of a hop that is drawn by warps]
+  int64_t bytes;
+};
+
+template <typename Id>
+BatchScratch<Id> carve_scratch(const FsGraph& graph, const FsSampleSpec& spec, const FsCudaSampleSizes& sizes,
+                               void* workspace) {
+  BatchScratch<Id> scratch;
+  Carver carver(workspace);
+  int64_t rows = 0, edges = 0, positions = 0;
+  for (int hop = 0; hop < spec.num_hops; ++hop) {
+    rows = std::max(rows, sizes.max_rows[hop]);
+    edges = std::max(edges, sizes.max_edges[hop]);
+    if (spec.fanouts[hop] > kWarp) positions = std::max(positions, sizes.max_edges[hop]);
+  }
+  const IdTableSize table = id_table_size(sizes.max_nodes, graph.num_rows, sizeof(Id));
+  scratch.state = carver.take<uint64_t>(state_words(spec.num_hops));
+  scratch.stage_keys = carver.take<uint64_t>(spec.num_hops);
+  scratch.table.slots = table.slots;
+  scratch.table.bits = table.bits;
+  scratch.table.values = carver.take<uint64_t>(table.slots);
+  scratch.table.keys = table.is_direct ? nullptr : carver.take<Id>(table.slots);
+  scratch.cleared_bytes = carver.bytes();
+  scratch.edges = carver.take<RowEdges>(rows);
+  scratch.new_edges = carver.take<uint32_t>(edges / kWarp + 1);
+  scratch.range_sums = carver.take<int64_t>(kMaxRangeBlocks);
+  scratch.positions = carver.take<int64_t>(positions);
+  scratch.bytes = carver.bytes();
+  return scratch;
+}
+
+}  // namespace fs
+
+#endif  // FS_CUDA_BATCH_LAYOUT_CUH_

@@ -1,0 +1,64 @@
+// A table from node ids to 64-bit values in device memory, filled by many threads at once.
+//
+// Where the ids are few, the slot of an id is the id itself and there are no keys; else slots are found by hashing with
+// linear probing, in a table of at least twice as many slots as distinct ids will come. One memset to 0xFF bytes makes
+// both kinds empty.
+#ifndef FS_CUDA_ID_TABLE_CUH_
+#define FS_CUDA_ID_TABLE_CUH_
+
+#include "device.cuh"
+
+namespace fs {
+
+constexpr uint64_t kNoValue = ~0ull;
+constexpr uint64_t kNoSlot = ~0ull;
+
+// Sizes of a table; the same on host and device.
+struct IdTableSize {
+  int64_t slots;
+  bool is_direct;
+  int bits;  // of a hash
+};
+
+// For at most `most_ids` distinct ids out of 0 .. num_ids - 1: whichever kind is smaller.
+inline IdTableSize id_table_size(int64_t most_ids, int64_t num_ids, int64_t id_bytes) {
+  int bits = 1;
+  while ((int64_t{1} << bits) < 2 * most_ids) ++bits;
+  const int64_t hashed = int64_t{1} << bits;
+  if (num_ids * 8 <= hashed * (8 + id_bytes)) return {num_ids, true, 0};
+  return {hashed, false, bits};
+}
+
+FS_DEVICE int32_t swap_if_empty(int32_t* key, int32_t id) {
+  return static_cast<int32_t>(atomic_cas(reinterpret_cast<uint32_t*>(key), ~0u, static_cast<uint32_t>(id)));
+}
+FS_DEVICE int64_t swap_if_empty(int64_t* key, int64_t id) {
+  return static_cast<int64_t>(atomic_cas(reinterpret_cast<uint64_t*>(key), ~0ull, static_cast<uint64_t>(id)));
+}
+
+template <typename Id>
+struct DeviceIdTable {
+  Id* keys;          // [slots] -1: empty; null: the slot of an id is the id
+  uint64_t* values;  // [slots]
+  int64_t slots;
+  int bits;
+
+  // Slot of an id >= 0, which is put in where it is new. kNoSlot: the table is full.
+  FS_DEVICE uint64_t insert(Id id) const {
+    if (keys == nullptr) return static_cast<uint64_t>(id);
+    const uint64_t last = static_cast<uint64_t>(slots) - 1;
+    uint64_t slot = static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull >> (64 - bits);
+    for (uint64_t probe = 0; probe <= last; ++probe, slot = (slot + 1) & last) {
+      Id found = *static_cast<volatile Id*>(keys + slot);
+      if (found == Id{-1}) found = swap_if_empty(keys + slot, id);
+      if (found == Id{-1} || found == id) return slot;
+    }
+    return kNoSlot;
+  }
+
+  FS_DEVICE Id id_at(uint64_t slot) const { return keys == nullptr ? static_cast<Id>(slot) : keys[slot]; }
+};
+
+}  // namespace fs
+
+#endif  // FS_CUDA_ID_TABLE_CUH_
