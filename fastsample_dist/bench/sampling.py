@@ -250,7 +250,7 @@ def measure(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Ca
 def measure_few_seeds(graph: CSCGraph, batches: Batches, options: SamplingOptions) -> list[dict]:
     """Batches of few seeds, with one thread and with MANY_THREADS; see `measure_small`."""
     samplers = {threads: our_sampler(graph, options.spec(options.fanouts[0], threads)) for threads in (1, MANY_THREADS)}
-    with _steady():
+    with steady():
         return measure_small(samplers, batches.timed)
 
 
@@ -273,7 +273,7 @@ def _measure_one(
     scratch_bytes, num_distinct = _scratch(sampler, batches)
     limits = [_Limit(graph.indices, num_distinct, threads) for threads in limit_threads]
     own_step = len(batches.warm)
-    with _steady():
+    with steady():
         for contestant in contestants:
             _take_turn(contestant, batches.warm, 0, Timings())
         sampler.sample_many(batches.warm, first_step=0)
@@ -399,7 +399,7 @@ def _scratch(sampler: NeighborSampler, batches: Batches) -> tuple[int, int]:
 
 
 @contextmanager
-def _steady() -> Iterator[None]:
+def steady() -> Iterator[None]:
     """No garbage collection inside the block, but where it is called."""
     enabled = gc.isenabled()
     gc.collect()
