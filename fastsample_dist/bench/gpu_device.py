@@ -52,10 +52,6 @@ class GpuDevice:
         """A copy in pinned host memory, which the device can read."""
         return tensor.pin_memory()
 
-    def operator(self, name: str) -> Callable:
-        """torch.ops.fastsample.<name>."""
-        return getattr(torch.ops.fastsample, name)
-
     def synchronize(self) -> None:
         """Wait until the device is idle."""
         torch.cuda.synchronize()
@@ -144,20 +140,22 @@ class Clock:
         """`amount` per second: {"median", "p10", "p90", "rates"}."""
         return spread([amount / seconds for seconds in self.seconds(call)])
 
-    def kernels(self, call: Call, counts: Callable[[str], bool] = lambda _: True) -> dict | None:
-        """Seconds inside kernels per call: see `spread`; None where the profiler sees no kernel.
+    def kernels(self, call: Call, groups: dict[str, Callable[[str], bool]] | None = None) -> dict[str, dict | None]:
+        """Seconds inside kernels per call, by group of kernels: see `spread`; None where the profiler sees no kernel.
 
         Args:
-          call: runs KERNEL_TRIALS times, the warm-up calls not among them.
-          counts: whether a kernel's name counts.
+          call: runs KERNEL_TRIALS times, with the numbers of the first timed trials.
+          groups: whether a kernel of this name belongs to the group; one group "all" of every kernel by default.
         """
-        per_call = []
+        groups = groups or {"all": lambda _: True}
+        per_call: dict[str, list[float]] = {group: [] for group in groups}
         for trial in range(min(KERNEL_TRIALS, self.trials)):
             times = self.device.kernels_s(lambda: call(self.warmup + trial))  # noqa: B023
             if not times:
-                return None
-            per_call.append(sum(seconds for name, seconds in times if counts(name)))
-        return spread(per_call)
+                return dict.fromkeys(groups)
+            for group, has in groups.items():
+                per_call[group].append(sum(seconds for name, seconds in times if has(name)))
+        return {group: spread(found) for group, found in per_call.items()}
 
 
 def kernel_times(events: Iterable[Any]) -> list[tuple[str, float]]:

@@ -200,18 +200,25 @@ def draw_batches(graph: CSCGraph, options: SamplingOptions) -> Batches:
     Raises:
       ValueError: the graph has fewer such nodes than a batch.
     """
-    connected = np.flatnonzero(graph.in_degrees().numpy() > 0)
-    if len(connected) < options.batch_size:
-        raise ValueError(
-            f"--batch-size is {options.batch_size} but only {len(connected)} nodes have an in-neighbour; "
-            "pass a smaller one."
-        )
-    rng = np.random.default_rng(options.rng_seed)
-    drawn = [
-        torch.from_numpy(rng.choice(connected, options.batch_size, replace=False)).to(graph.indices.dtype)
-        for _ in range(options.warmup + options.batches)
-    ]
+    drawn = draw_seeds(graph, options.batch_size, options.warmup + options.batches, options.rng_seed)
     return Batches(warm=drawn[: options.warmup], timed=drawn[options.warmup :])
+
+
+def draw_seeds(graph: CSCGraph, batch_size: int, count: int, rng_seed: int) -> list[Tensor]:
+    """`count` batches of distinct random nodes with in-neighbours, of the graph's id type.
+
+    Raises:
+      ValueError: the graph has fewer such nodes than a batch.
+    """
+    connected = np.flatnonzero(graph.in_degrees().numpy() > 0)
+    if len(connected) < batch_size:
+        raise ValueError(
+            f"--batch-size is {batch_size} but only {len(connected)} nodes have an in-neighbour; pass a smaller one."
+        )
+    rng = np.random.default_rng(rng_seed)
+    return [
+        torch.from_numpy(rng.choice(connected, batch_size, replace=False)).to(graph.indices.dtype) for _ in range(count)
+    ]
 
 
 def measure(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Callable[[str], object]) -> list[dict]:

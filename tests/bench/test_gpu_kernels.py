@@ -1,4 +1,4 @@
-"""The kernels that only fastsample-bench gpu uses: the reservoir baseline, and the reads that show a memory's limits."""
+"""The kernels that only fastsample-bench gpu uses: the reservoir baseline, and reads that show a memory's limits."""
 
 import dataclasses
 
