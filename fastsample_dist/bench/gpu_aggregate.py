@@ -7,6 +7,7 @@ the rows, by autograd, of an output that is kept. torch.sparse.mm multiplies by 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -116,7 +117,9 @@ def _sparse(indptr: Tensor, indices: Tensor, num_src: int, dtype: torch.dtype, r
     degrees = indptr.diff()
     share = torch.ones_like(degrees, dtype=dtype) if reduce == "sum" else (1 / degrees.clamp(min=1)).to(dtype)
     values, columns = share.repeat_interleave(degrees), indices.long()
-    matrix = torch.sparse_csr_tensor(indptr, columns, values, (degrees.numel(), num_src))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that CSR tensors are new
+        matrix = torch.sparse_csr_tensor(indptr, columns, values, (degrees.numel(), num_src))
     return partial(torch.sparse.mm, matrix)
 
 
@@ -132,40 +135,49 @@ def _output_gradient(mfg: MFG, rows: Tensor) -> Tensor:
     return torch.randn(mfg.num_dst, rows.shape[1], generator=generator).to(rows.dtype)
 
 
-def _measure_one(
-    device: GpuDevice, clock: Clock, mfg: MFG, rows: Tensor, reduce: str, missing: dict[str, str]
-) -> dict:  # fmt: skip
-    """One width, dtype and reduction.
+def _measure_one(device: GpuDevice, clock: Clock, mfg: MFG, rows: Tensor, reduce: str, missing: dict[str, str]) -> dict:
+    """One width, dtype and reduction, all ways in turns.
 
     Returns:
       {"width", "dtype", "reduce", "ways": [{"way", "forward_s", "backward_s": see `spread`, "forward_bytes_s": bytes
-      of rows read, one per edge, and written per second, "speedup": of ours over this way, forward and backward
+      of rows read, one per edge, and written per second, "ratio": of this way's time to ours, forward and backward
       together}]}; a peer that cannot take the case is left out, and `missing` told why.
     """
     x = device.put(rows).requires_grad_()
-    gradient, row_bytes = device.put(_output_gradient(mfg, rows)), rows.shape[1] * rows.element_size()
-    ways = []
+    gradient = device.put(_output_gradient(mfg, rows))
+    calls: dict[str, Callable[[int], object]] = {}
     for name, make in contestants(device, mfg, rows.dtype, reduce).items():
         try:
             combine = make()
             out = combine(x)
-            forward = clock.seconds(lambda _: combine(x))  # noqa: B023
-            backward = clock.seconds(lambda _: torch.autograd.grad(out, x, gradient, retain_graph=True))  # noqa: B023
+            torch.autograd.grad(out, x, gradient, retain_graph=True)
         except PEER_ERRORS as error:
             if name == OURS:
                 raise
             missing.setdefault(name, f"{reduce} of {rows.dtype}: {one_line(error)}")
             continue
-        ways.append(_figures(name, forward, backward, (mfg.num_edges + mfg.num_dst) * row_bytes))
-    ours = ways[0]["forward_s"]["median"] + ways[0]["backward_s"]["median"]
-    for way in ways:
-        way["speedup"] = (way["forward_s"]["median"] + way["backward_s"]["median"]) / ours
+        calls[f"{name} forward"] = partial(_forward, combine, x)
+        calls[f"{name} backward"] = partial(_backward, out, x, gradient)
+    times = {name: spread(seconds) for name, seconds in clock.turns(calls).items()}
+    num_bytes = (mfg.num_edges + mfg.num_dst) * rows.shape[1] * rows.element_size()
+    ways = [_figures(name, times, num_bytes) for name in (OURS, SPARSE, PYG) if f"{name} forward" in times]
     return {"width": rows.shape[1], "dtype": str(rows.dtype).removeprefix("torch."), "reduce": reduce, "ways": ways}
 
 
-def _figures(name: str, forward: list[float], backward: list[float], num_bytes: int) -> dict:
-    spreads = spread(forward), spread(backward)
+def _forward(combine: Combine, x: Tensor, _: int) -> Tensor:
+    return combine(x)
+
+
+def _backward(out: Tensor, x: Tensor, gradient: Tensor, _: int) -> Tensor:
+    return torch.autograd.grad(out, x, gradient, retain_graph=True)[0]
+
+
+def _figures(name: str, times: dict[str, dict], num_bytes: int) -> dict:
+    def both(way: str) -> float:
+        return times[f"{way} forward"]["median"] + times[f"{way} backward"]["median"]
+
+    forward = times[f"{name} forward"]
     return {
-        "way": name, "forward_s": spreads[0], "backward_s": spreads[1],
-        "forward_bytes_s": num_bytes / spreads[0]["median"],
+        "way": name, "forward_s": forward, "backward_s": times[f"{name} backward"],
+        "forward_bytes_s": num_bytes / forward["median"], "ratio": both(name) / both(OURS),
     }  # fmt: skip

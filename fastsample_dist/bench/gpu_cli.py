@@ -63,17 +63,24 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("part", nargs="?", choices=("all", *PARTS), default="all", help="what to run (default: %(default)s)")
     add("--graph", default="rmat:21:32", help="a partition of one part, or rmat:SCALE:EDGE_FACTOR (default: "
         "%(default)s)")  # fmt: skip
-    add("--batch-sizes", type=cl.counts, default=gpu_sampling.BATCH_SIZES, help="of sampling (default: %(default)s)")
-    add("--fanouts", type=cl.counts, default=gpu_sampling.FANOUTS, help="of sampling, each for all hops of a batch "
-        "(default: %(default)s)")  # fmt: skip
-    add("--hops", type=cl.counts, default=gpu_sampling.HOPS, help="of sampling (default: %(default)s)")
+    add(
+        "--batch-sizes",
+        type=cl.counts,
+        default=gpu_sampling.BATCH_SIZES,
+        help="of sampling (default: 2048,4096,8192,10240)",
+    )
+    add("--fanouts", type=cl.counts, default=gpu_sampling.FANOUTS, help="of sampling, each for all hops "
+        "(default: 10,15,20)")  # fmt: skip
+    add("--hops", type=cl.counts, default=gpu_sampling.HOPS, help="of sampling (default: 2,3)")
     add("--read-mib", type=cl.count, default=LEAST_ARRAY_BYTES // MIB, metavar="MIB",
         help="array whose sectors are read at random; far more than the caches (default: %(default)s)")  # fmt: skip
     add("--rows", type=cl.count, default=1 << 22, help="of the tables of gather (default: %(default)s)")
     add("--ids", type=cl.count, default=1 << 22, help="rows that a call gathers (default: %(default)s)")
-    add("--epoch-batch-size", type=cl.count, default=1000, metavar="N", help="of epoch (default: %(default)s)")
+    add("--batch-size", type=cl.count, default=1000, help="of aggregate and epoch (default: %(default)s)")
+    add("--widths", type=cl.counts, default=(128, 256), help="columns of aggregate's rows (default: 128,256)")
     add("--epochs", type=cl.count, default=3, help="timed ones of each way, after one warm-up (default: %(default)s)")
-    add("--workers", type=cl.count, default=None, help="processes of torch_geometric's loader (default: the cores)")
+    add("--workers", type=workers, default=None, metavar="N",
+        help="processes of torch_geometric's loader, 0: none but this one (default: the cores)")  # fmt: skip
     add("--trials", type=cl.count, default=20, help=f"timed calls, at least {MIN_TRIALS} (default: %(default)s)")
     add("--warmup", type=cl.count, default=5, metavar="N", help="calls before them (default: %(default)s)")
     add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
@@ -160,17 +167,27 @@ def _gather(run: Run) -> dict:
 
 
 def _aggregate(run: Run) -> dict:
-    options = gpu_aggregate.AggregateOptions(rng_seed=run.args.seed, verify=run.args.verify)
+    args = run.args
+    options = gpu_aggregate.AggregateOptions(
+        batch_size=args.batch_size, widths=args.widths, rng_seed=args.seed, verify=args.verify
+    )
     return gpu_aggregate.measure(run.graph, run.device, run.clock, options, run.say)
 
 
 def _epoch(run: Run) -> dict:
     args = run.args
     options = gpu_epoch.GpuEpochOptions(
-        batch_size=args.epoch_batch_size, epochs=args.epochs, rng_seed=args.seed,
-        workers=args.workers or cl.usable_cores(),
+        batch_size=args.batch_size, epochs=args.epochs, rng_seed=args.seed,
+        workers=cl.usable_cores() if args.workers is None else args.workers,
     )  # fmt: skip
     return gpu_epoch.measure(run.source.parts(1, run.say), run.device, options, run.say)
+
+
+def workers(text: str) -> int:
+    """Argument type: an integer of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 0")
+    return int(text)
 
 
 def _no_goals(_: dict) -> list[dict]:

@@ -18,7 +18,6 @@ from fastsample_dist.ops import cuda
 
 SECTOR_BYTES = 32  # what a read of device memory moves at least
 LEAST_ARRAY_BYTES = 4 << 30  # 80 times the second-level cache of an H200
-NUM_READS = 1 << 27
 
 cuda.declare(
     fs_cuda_bench_random_sectors=(c_void_p, c_int64, c_int64, c_uint64, c_void_p, c_void_p),
@@ -65,13 +64,14 @@ def read_in_order(array: Tensor, total: Tensor | None = None) -> Tensor:
     return total
 
 
-def random_read_limit(device: GpuDevice, clock: Clock, array_bytes: int, num_reads: int = NUM_READS) -> dict:
-    """Sectors per second.
+def random_read_limit(device: GpuDevice, clock: Clock, array_bytes: int) -> dict:
+    """Sectors per second, as many reads per trial as the array has sectors.
 
     Returns:
       {"array_bytes", "reads", "sectors_s": see `Clock.rates`}.
     """
     array = device.put(torch.ones(array_bytes // 8, dtype=torch.int64))
+    num_reads = array_bytes // SECTOR_BYTES
     found = clock.rates(num_reads, lambda trial: random_sectors(array, num_reads, seed=trial * num_reads))
     return {"array_bytes": array_bytes, "reads": num_reads, "sectors_s": found}
 

@@ -136,7 +136,7 @@ def aggregate_lines(found: dict) -> list[str]:
     rows = [
         (
             case["width"], case["dtype"], case["reduce"], way["way"], _us(way["forward_s"]["median"]),
-            _us(way["backward_s"]["median"]), _giga(way["forward_bytes_s"]), f"{way['speedup']:.2f}x",
+            _us(way["backward_s"]["median"]), _giga(way["forward_bytes_s"]), f"{way['ratio']:.2f}x",
         )
         for case in found["cases"] for way in case["ways"]
     ]  # fmt: skip
