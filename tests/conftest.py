@@ -7,19 +7,32 @@ import torch
 
 from tests.cuda_devices import CudaDevice, EmulatedDevice, build_emulated
 
+EMULATING = {"cuda_device", "emulated_device", "emulated_library"}  # fixtures
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` where torch sees no CUDA device."""
+    """Mark tests that run kernels on the emulator; skip tests marked `gpu` where torch sees no CUDA device."""
+    for item in items:
+        on_gpu = item.get_closest_marker("gpu") is not None
+        if not on_gpu and {"cuda_device", "emulated_device", "emulated_library"} & set(
+            getattr(item, "fixturenames", ())
+        ):
+            item.add_marker(pytest.mark.emulated)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--emulated-library: the emulator's tests take a library that was built before, with sanitizers for example."""
+    parser.addoption("--emulated-library", metavar="FILE", type=Path, help="a built libfastsample_emulated.so")
+
+
 @pytest.fixture(scope="session")
-def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def emulated_library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The CUDA sources compiled for the CPU; skips without a C++ compiler."""
-    return build_emulated(tmp_path_factory.mktemp("emulated"))
+    return request.config.getoption("--emulated-library") or build_emulated(tmp_path_factory.mktemp("emulated"))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Callable
-from ctypes import c_uint64
+from ctypes import c_int64, c_uint64
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,7 @@ class EmulatedDevice(CudaDevice):
         self._library = cuda.load(path)
         self._library.fs_cuda_set_schedule.argtypes = (c_uint64,)
         self._library.fs_cuda_set_schedule.restype = None
+        self._library.fs_cuda_num_launches.restype = c_int64
         monkeypatch.setattr(cuda, "core", lambda: self._library)
         self.set_schedule(0)
 
@@ -49,6 +50,10 @@ class EmulatedDevice(CudaDevice):
     def set_schedule(self, seed: int) -> None:
         """Which thread goes on when one waits: 0 in order, else a random schedule of this seed."""
         self._library.fs_cuda_set_schedule(seed)
+
+    def num_launches(self) -> int:
+        """Kernels launched since the library was loaded."""
+        return int(self._library.fs_cuda_num_launches())
 
 
 def build_emulated(directory: Path, sanitizer: str = "") -> Path:

@@ -4,6 +4,7 @@ import os
 import re
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -116,6 +117,33 @@ def test_wheel_holds_the_cuda_library_exactly_where_nvcc_is(build):
     has_nvcc = shutil.which(os.environ.get("CUDACXX", "nvcc")) is not None
     names = zipfile.ZipFile(build.wheel).namelist()
     assert ("fastsample_dist/lib/libfastsample_cuda.so" in names) == has_nvcc
+
+
+FATBIN = struct.pack("<I", 0xBA55ED50)  # begins a container of device code
+PTX, MACHINE_CODE = 1, 2
+
+
+def device_code(library: bytes) -> set[tuple[int, int]]:
+    """(kind, architecture) of everything in the library's containers of device code."""
+    found, start = set(), library.find(FATBIN)
+    while start >= 0:
+        _, header, size = struct.unpack_from("<HHQ", library, start + 4)
+        at = start + header
+        while at < start + header + size:
+            kind, _, own_header, own_size = struct.unpack_from("<HHIQ", library, at)
+            found.add((kind, struct.unpack_from("<I", library, at + 28)[0]))
+            at += own_header + own_size
+        start = library.find(FATBIN, start + 4)
+    return found
+
+
+def test_cuda_library_serves_three_generations_and_those_to_come(build):
+    archive = zipfile.ZipFile(build.wheel)
+    name = "fastsample_dist/lib/libfastsample_cuda.so"
+    if name not in archive.namelist():
+        pytest.skip("nvcc is not installed")
+    expected = {(MACHINE_CODE, 75), (MACHINE_CODE, 80), (MACHINE_CODE, 90), (PTX, 90)}
+    assert device_code(archive.read(name)) == expected
 
 
 def test_compiling_takes_under_two_minutes(build, capsys):

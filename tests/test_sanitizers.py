@@ -2,13 +2,16 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cuda_devices import build_emulated
 from tests.toolchain import CSRC, cmake, find_compiler
 
 TIMEOUT_S = 600
+KERNEL_TESTS = Path(__file__).resolve().parent / "ops"
 
 PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\n"
 
@@ -60,3 +63,32 @@ def test_stress_is_clean_and_independent_of_callers_and_threads(sanitizer, tmp_p
         assert "runtime error" not in run.stderr, run.stderr[
             -6000:
         ]  # the undefined-behaviour sanitizer goes on after one
+
+
+def runtime_library(compiler: str, name: str) -> str:
+    """Path of a sanitizer's runtime, to be loaded before everything else."""
+    path = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
+    if not Path(path.strip()).is_absolute():
+        pytest.skip(f"{compiler} has no {name} to load beforehand")
+    return path.strip()
+
+
+def test_cuda_kernels_are_clean_on_the_emulator(tmp_path):
+    """The tests of the kernels again: reads and writes outside of tensors and of the pieces of scratch are found."""
+    sanitizer, compiler = "address,undefined", find_compiler()
+    require_runtime(sanitizer, compiler, tmp_path)
+    library = build_emulated(tmp_path / "build", sanitizer)
+    log = tmp_path / "found"
+    environment = os.environ | {
+        "LD_PRELOAD": ":".join(runtime_library(compiler, name) for name in ("libasan.so", "libubsan.so")),
+        "ASAN_OPTIONS": f"detect_leaks=0:log_path={log}",  # Python keeps memory until the end
+        "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:log_path={log}",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "emulated", "-p", "no:cacheprovider", str(KERNEL_TESTS)]
+    run = subprocess.run(
+        [*command, f"--emulated-library={library}"],
+        capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, cwd=KERNEL_TESTS.parents[1],
+    )  # fmt: skip
+    found = "".join(path.read_text()[:6000] for path in tmp_path.glob("found.*"))
+    is_clean = "ERROR" not in found and "runtime error" not in found
+    assert run.returncode == 0 and is_clean, f"{run.stdout[-3000:]}\n{run.stderr[-3000:]}\n{found}"

@@ -63,11 +63,16 @@ class SumTree {
   // Doubles of scratch for a row.
   static FS_HD int64_t size(int64_t degree) { return 2 * leaves(degree); }
 
+  // Over nodes [size(degree)] as they are: filled and summed up by the caller.
+  FS_HD SumTree(int64_t degree, double* nodes) : nodes_(nodes), num_leaves_(leaves(degree)) {}
+
   template <typename Weight>
-  FS_HD SumTree(const Weight* weights, int64_t degree, double* nodes) : nodes_(nodes), num_leaves_(leaves(degree)) {
+  FS_HD SumTree(const Weight* weights, int64_t degree, double* nodes) : SumTree(degree, nodes) {
     for (int64_t i = 0; i < degree; ++i) nodes_[num_leaves_ + i] = static_cast<double>(weights[i]);
     for (int64_t i = degree; i < num_leaves_; ++i) nodes_[num_leaves_ + i] = 0;
   }
+
+  FS_HD int64_t num_leaves() const { return num_leaves_; }
 
   // Before sum_up: leaves the position out.
   FS_HD void leave_out(int64_t position) { nodes_[num_leaves_ + position] = 0; }

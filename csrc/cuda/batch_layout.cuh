@@ -7,19 +7,25 @@
 
 #include <algorithm>
 
+#if defined(FS_EMULATED) && defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include "block_sums.cuh"
 #include "id_table.cuh"
 #include "pick.h"
+#include "weighted_pick.h"
 
 namespace fs {
 
 // Words of the batch's state, the first thing in the workspace: see FsCudaBatch.
 constexpr int64_t kBadSeed = 0, kRepeatedSeed = 1, kNumSeeds = 2;
-constexpr int64_t kHopWords = 4;
+constexpr int64_t kHopWords = 5;
 FS_HD int64_t num_edges_word(int hop) { return 3 + kHopWords * hop; }
 FS_HD int64_t bad_row_word(int hop) { return 4 + kHopWords * hop; }
 FS_HD int64_t bad_edge_word(int hop) { return 5 + kHopWords * hop; }
-FS_HD int64_t num_src_word(int hop) { return 6 + kHopWords * hop; }
+FS_HD int64_t bad_scan_word(int hop) { return 6 + kHopWords * hop; }
+FS_HD int64_t num_src_word(int hop) { return 7 + kHopWords * hop; }
 // Rows of a hop: the seeds, or the sources of the hop before.
 FS_HD int64_t num_rows_word(int hop) { return hop == 0 ? kNumSeeds : num_src_word(hop - 1); }
 FS_HD int64_t state_words(int num_hops) { return 3 + kHopWords * num_hops; }
@@ -33,12 +39,23 @@ struct HopBound {
   int64_t rows, edges;
 };
 
-// Bounds of one hop of at most `rows` different rows.
-inline HopBound hop_bound(const FsGraph& graph, int64_t max_degree, int64_t fanout, bool replace, int64_t rows) {
-  if (replace) return {rows, bounded_product(rows, fanout, INT64_MAX)};
-  const int64_t per_row = fanout == kTakeAll ? max_degree : std::min(fanout, max_degree);
-  return {rows, bounded_product(rows, per_row, graph.num_edges)};
+// Bounds of hop `hop` of at most `rows` rows, which take no edge twice and at most `most_edges` of them.
+inline HopBound hop_bound(const FsSampleSpec& spec, int hop, int64_t max_degree, int64_t rows, int64_t most_edges) {
+  const int64_t fanout = spec.fanouts[hop];
+  if (spec.replace != 0) return {rows, bounded_product(rows, fanout, INT64_MAX)};
+  const bool by_degree = fanout == kTakeAll || spec.method == FS_LABOR;  // whose fanout is a mean
+  return {rows, bounded_product(rows, by_degree ? max_degree : std::min(fanout, max_degree), most_edges)};
 }
+
+#if defined(FS_EMULATED) && defined(__SANITIZE_ADDRESS__)
+constexpr int64_t kGuardBytes = 256;  // behind a guarded piece; touching them is an error
+inline void guard(const char* begin, const char* end) { __asan_poison_memory_region(begin, end - begin); }
+inline void allow(const char* begin, const char* end) { __asan_unpoison_memory_region(begin, end - begin); }
+#else
+constexpr int64_t kGuardBytes = 0;
+inline void guard(const char*, const char*) {}
+inline void allow(const char*, const char*) {}
+#endif
 
 // Hands out pieces of the workspace, one behind the other. With a null start it only counts.
 class Carver {
@@ -48,14 +65,21 @@ class Carver {
   template <typename T>
   T* take(int64_t count) {
     char* place = start_ == nullptr ? nullptr : start_ + bytes_;
-    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    const int64_t size = count * static_cast<int64_t>(sizeof(T));
+    const int64_t end = bytes_ + (size + 255) / 256 * 256 + (guards_ ? kGuardBytes : 0);
+    if (place != nullptr) allow(place, start_ + end);
+    if (place != nullptr && guards_) guard(place + size, start_ + end);
+    bytes_ = end;
     return reinterpret_cast<T*>(place);
   }
+  // From here on every piece has a guard behind it, where there are any.
+  void add_guards() { guards_ = true; }
   int64_t bytes() const { return bytes_; }
 
  private:
   char* start_;
   int64_t bytes_ = 0;
+  bool guards_ = false;
 };
 
 // Where a row's neighbours lie.
@@ -73,20 +97,29 @@ struct BatchScratch {
   RowEdges* edges;      // [most rows of a hop]
   uint32_t* new_edges;  // [most edges / 32] bit e: edge e brings a new node
   int64_t* range_sums;  // [kMaxRangeBlocks]
-  int64_t* positions;   // [most edges of a hop that is drawn by warps]
+  int64_t* positions;   // [most edges of a hop that is drawn by warps, or by weight]
+  // Of weighted draws without replacement:
+  int64_t* rest_rows;  // [most rows of a hop] rows that alias draws gave up on
+  uint64_t* num_rest;  // [1]
+  double* trees;       // [num_trees, tree_size]
+  int64_t tree_size;
+  int num_trees;
   int64_t bytes;
 };
+
+constexpr int64_t kTreeBytes = 64 << 20;  // of all sum trees, unless one alone needs more
+constexpr int kMostTrees = 256;
 
 template <typename Id>
 BatchScratch<Id> carve_scratch(const FsGraph& graph, const FsSampleSpec& spec, const FsCudaSampleSizes& sizes,
                                void* workspace) {
-  BatchScratch<Id> scratch;
+  BatchScratch<Id> scratch = {};
   Carver carver(workspace);
   int64_t rows = 0, edges = 0, positions = 0;
   for (int hop = 0; hop < spec.num_hops; ++hop) {
     rows = std::max(rows, sizes.max_rows[hop]);
     edges = std::max(edges, sizes.max_edges[hop]);
-    if (spec.fanouts[hop] > kWarp) positions = std::max(positions, sizes.max_edges[hop]);
+    if (spec.fanouts[hop] > kWarp || spec.method == FS_WEIGHTED) positions = std::max(positions, sizes.max_edges[hop]);
   }
   const IdTableSize table = id_table_size(sizes.max_nodes, graph.num_rows, sizeof(Id));
   scratch.state = carver.take<uint64_t>(state_words(spec.num_hops));
@@ -96,10 +129,19 @@ BatchScratch<Id> carve_scratch(const FsGraph& graph, const FsSampleSpec& spec, c
   scratch.table.values = carver.take<uint64_t>(table.slots);
   scratch.table.keys = table.is_direct ? nullptr : carver.take<Id>(table.slots);
   scratch.cleared_bytes = carver.bytes();
+  carver.add_guards();
   scratch.edges = carver.take<RowEdges>(rows);
   scratch.new_edges = carver.take<uint32_t>(edges / kWarp + 1);
   scratch.range_sums = carver.take<int64_t>(kMaxRangeBlocks);
   scratch.positions = carver.take<int64_t>(positions);
+  if (spec.method == FS_WEIGHTED && spec.replace == 0) {
+    scratch.tree_size = SumTree::size(sizes.max_degree);
+    const int64_t fit = kTreeBytes / (scratch.tree_size * static_cast<int64_t>(sizeof(double)));
+    scratch.num_trees = static_cast<int>(std::clamp<int64_t>(fit, 1, kMostTrees));
+    scratch.rest_rows = carver.take<int64_t>(rows);
+    scratch.num_rest = carver.take<uint64_t>(1);
+    scratch.trees = carver.take<double>(scratch.num_trees * scratch.tree_size);
+  }
   scratch.bytes = carver.bytes();
   return scratch;
 }

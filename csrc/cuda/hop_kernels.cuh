@@ -17,6 +17,7 @@
 #include "batch_layout.cuh"
 #include "csc_view.h"
 #include "draw_rows.cuh"
+#include "layer_pick.h"
 
 namespace fs {
 
@@ -26,6 +27,7 @@ constexpr uint64_t kFirstEdge = 1ull << 62;
 template <typename Id>
 struct DeviceHop {
   CscView<Id> graph;
+  const int64_t* num_positive;  // [rows of the graph] edges that can be picked, or null: all
   int64_t fanout;
   bool replace;
   int32_t number;      // in the batch, counted from the seeds
@@ -44,6 +46,9 @@ struct DeviceHop {
 
   FS_DEVICE int64_t num_rows() const { return static_cast<int64_t>(state[num_rows_word(number)]); }
   FS_DEVICE int64_t num_edges() const { return static_cast<int64_t>(state[num_edges_word(number)]); }
+  FS_DEVICE int64_t positive(int64_t r) const {
+    return num_positive == nullptr ? edges[r].degree : num_positive[rows[r]];
+  }
   FS_DEVICE StageKey key() const {
     const uint64_t word = stage_keys[number];
     return {static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32)};
@@ -63,16 +68,20 @@ struct SeedTask {
   uint64_t step;
   const uint64_t* step_on_device;  // null: `step`
   int32_t num_hops, first_hop;
+  bool is_layer, shares_hops;  // FS_LABOR, layer_dependency
+
+  FS_DEVICE uint64_t key_of(int64_t hop) const {
+    const uint64_t now = step_on_device == nullptr ? step : *step_on_device;
+    const uint32_t stage = shares_hops ? kAllHops : static_cast<uint32_t>(first_hop + hop);
+    const StageKey key = stage_key(rng_seed, is_layer ? kLayer : kSampling, stage, now);
+    return key.k0 | static_cast<uint64_t>(key.k1) << 32;
+  }
 };
 
 template <typename Id>
 FS_KERNEL void add_seeds(SeedTask<Id> task) {
   const int64_t first = thread_number();
-  if (first < task.num_hops) {
-    const uint64_t step = task.step_on_device == nullptr ? task.step : *task.step_on_device;
-    const StageKey key = stage_key(task.rng_seed, kSampling, static_cast<uint32_t>(task.first_hop + first), step);
-    task.stage_keys[first] = key.k0 | static_cast<uint64_t>(key.k1) << 32;
-  }
+  if (first < task.num_hops) task.stage_keys[first] = task.key_of(first);
   if (first == 0) task.state[kNumSeeds] = static_cast<uint64_t>(task.num_seeds);
   for (int64_t i = first; i < task.num_seeds; i += num_threads()) {
     const Id seed = task.seeds[i];
@@ -93,21 +102,29 @@ FS_DEVICE RowEdges row_edges(const CscView<Id>& graph, int64_t row) {
   return {begin, graph.indptr[row + 1] - begin};
 }
 
-// Counts the picks of the hop's rows; on hop 0 of a batch also finds seeds that stand twice.
+// Tells of a row that does not exist and, on hop 0 of a batch, of a seed that stands twice; returns whether it exists.
+template <typename Id>
+FS_DEVICE bool check_row(const DeviceHop<Id>& hop, int64_t r, bool are_seeds) {
+  const Id row = hop.rows[r];
+  if (!hop.graph.has_row(row)) {
+    atomic_min(hop.state + bad_row_word(hop.number), static_cast<uint64_t>(r));
+    return false;
+  }
+  if (are_seeds && hop.table.values[hop.table.insert(row)] != static_cast<uint64_t>(r)) {
+    atomic_min(hop.state + kRepeatedSeed, static_cast<uint64_t>(r));
+  }
+  return true;
+}
+
+// Counts the picks of the hop's rows.
 template <typename Id>
 FS_DEVICE void count_picks_of_range(const DeviceHop<Id>& hop, bool are_seeds) {
   const Range range = block_range(hop.num_rows());
   int64_t picks = 0;
   for (int64_t r = range.begin + threadIdx.x; r < range.end; r += kThreads) {
-    const Id row = hop.rows[r];
-    const bool exists = hop.graph.has_row(row);
-    if (!exists) atomic_min(hop.state + bad_row_word(hop.number), static_cast<uint64_t>(r));
-    if (exists && are_seeds && hop.table.values[hop.table.insert(row)] != static_cast<uint64_t>(r)) {
-      atomic_min(hop.state + kRepeatedSeed, static_cast<uint64_t>(r));
-    }
-    const RowEdges edges = row_edges(hop.graph, row);
-    const int64_t count = num_picks(edges.degree, hop.fanout, hop.replace);
-    hop.edges[r] = edges;
+    const bool exists = check_row(hop, r, are_seeds);
+    hop.edges[r] = row_edges(hop.graph, hop.rows[r]);
+    const int64_t count = exists ? num_picks(hop.positive(r), hop.fanout, hop.replace) : 0;
     hop.indptr[r + 1] = count;
     picks += count;
   }

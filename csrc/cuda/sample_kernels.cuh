@@ -103,9 +103,9 @@ FS_KERNEL void sample_all(DeviceHop<Id> hop) {
   }
 }
 
-// Enqueues the kernel that suits the hop's fanout.
+// Uniform draws: enqueues the kernel that suits the hop's fanout.
 template <typename Id>
-void sample_hop(const DeviceHop<Id>& hop, const HopBound& bound, cudaStream_t stream) {
+void sample_uniform(const DeviceHop<Id>& hop, const HopBound& bound, cudaStream_t stream) {
   if (hop.fanout == kTakeAll) {
     launch(sample_all<Id>, blocks_for(bound.edges), stream, hop);
   } else if (hop.fanout <= kWarp) {

@@ -4,7 +4,9 @@
 //
 // Selection without replacement is Floyd's (core/pick.h): its work depends on the fanout, where a reservoir reads every
 // neighbour of a row.
+#include "layer_kernels.cuh"
 #include "sample_kernels.cuh"
+#include "weighted_kernels.cuh"
 
 namespace fs {
 namespace {
@@ -17,8 +19,14 @@ FsStatus check_request(const char* operation, const FsGraph& graph, const FsSamp
     return fail(FS_INVALID_ARGUMENT, "%s: %d hops; expected at most %d on CUDA", operation, spec.num_hops,
                 FS_CUDA_MAX_HOPS);
   }
-  if (spec.method != FS_UNIFORM) {
-    return fail(FS_INVALID_ARGUMENT, "%s: method %d; on CUDA expected 0 (uniform)", operation, spec.method);
+  if (spec.method < FS_UNIFORM || spec.method > FS_LABOR || (spec.method == FS_LABOR && spec.replace != 0)) {
+    return fail(FS_INVALID_ARGUMENT,
+                "%s: method %d; expected 0 (uniform), 1 (weighted) or 2 (labor) without replacement", operation,
+                spec.method);
+  }
+  if (spec.method == FS_WEIGHTED && graph.weights == nullptr) {
+    return fail(FS_INVALID_ARGUMENT, "%s: method weighted without weights; expected weights and alias tables",
+                operation);
   }
   for (int hop = 0; hop < spec.num_hops; ++hop) {
     const long long fanout = spec.fanouts[hop];
@@ -32,16 +40,21 @@ FsStatus check_request(const char* operation, const FsGraph& graph, const FsSamp
 
 template <typename Id>
 CscView<Id> view_of(const FsGraph& graph) {
-  return {graph.indptr,    static_cast<const Id*>(graph.indices),
-          graph.orig_ids,  graph.num_rows,
-          graph.num_edges, graph.orig_ids,
-          graph.num_rows};
+  const bool is_slice = graph.src_orig_ids != nullptr;
+  return {graph.indptr,
+          static_cast<const Id*>(graph.indices),
+          graph.orig_ids,
+          graph.num_rows,
+          graph.num_edges,
+          is_slice ? graph.src_orig_ids : graph.orig_ids,
+          is_slice ? graph.num_sources : graph.num_rows};
 }
 
 template <typename Id>
 DeviceHop<Id> hop_of(const FsGraph& graph, const FsSampleSpec& spec, const BatchScratch<Id>& scratch,
                      const FsCudaBatch& batch, int hop) {
   return {view_of<Id>(graph),
+          spec.method == FS_WEIGHTED ? graph.weights->num_positive : nullptr,
           spec.fanouts[hop],
           spec.replace != 0,
           hop,
@@ -73,7 +86,31 @@ SeedTask<Id> seed_task(const FsGraph& graph, const FsSampleSpec& spec, const Bat
           spec.step,
           seeds.step,
           spec.num_hops,
-          spec.first_hop};
+          spec.first_hop,
+          spec.method == FS_LABOR,
+          spec.method == FS_LABOR && spec.layer_dependency != 0};
+}
+
+// The picks of a hop whose rows are known: counted, placed, drawn and read. `counted`: the first has been done.
+template <typename Id>
+void draw_hop(const FsGraph& graph, const FsSampleSpec& spec, const BatchScratch<Id>& scratch, const DeviceHop<Id>& hop,
+              const HopBound& bound, bool are_seeds, bool counted, cudaStream_t stream) {
+  const int row_blocks = range_blocks(bound.rows);
+  if (spec.method == FS_LABOR) {
+    launch(count_layer_rows<Id>, row_blocks, stream, hop, are_seeds);
+  } else if (!counted) {
+    launch(count_rows<Id>, row_blocks, stream, hop, are_seeds);
+  }
+  launch(place_rows<Id>, row_blocks, stream, hop);
+  if (spec.method == FS_LABOR) {
+    launch(sample_layer_rows<Id>, blocks_for(bounded_product(bound.rows, kWarp, INT64_MAX)), stream, hop);
+  } else if (spec.method == FS_UNIFORM) {
+    sample_uniform(hop, bound, stream);
+  } else if (graph.weights->weight_type == FS_FLOAT32) {
+    sample_weighted(hop, device_weights<float>(*graph.weights), scratch, bound, stream);
+  } else {
+    sample_weighted(hop, device_weights<double>(*graph.weights), scratch, bound, stream);
+  }
 }
 
 template <typename Id>
@@ -85,13 +122,11 @@ void sample_hops(const FsGraph& graph, const FsSampleSpec& spec, const FsCudaSee
   for (int number = 0; number < spec.num_hops; ++number) {
     const DeviceHop<Id> hop = hop_of(graph, spec, scratch, batch, number);
     const HopBound bound = {sizes.max_rows[number], sizes.max_edges[number]};
-    const int row_blocks = range_blocks(bound.rows), edge_blocks = range_blocks(bound.edges);
-    if (number == 0) launch(count_rows<Id>, row_blocks, stream, hop, true);
-    launch(place_rows<Id>, row_blocks, stream, hop);
-    sample_hop(hop, bound, stream);
+    draw_hop(graph, spec, scratch, hop, bound, number == 0, number > 0, stream);
+    const int edge_blocks = range_blocks(bound.edges);
     launch(count_new<Id>, edge_blocks, stream, hop);
     launch(assign_new<Id>, edge_blocks, stream, hop);
-    if (number + 1 == spec.num_hops) {
+    if (number + 1 == spec.num_hops || spec.method == FS_LABOR) {
       launch(relabel<Id>, blocks_for(bound.edges), stream, hop);
     } else {
       const DeviceHop<Id> next = hop_of(graph, spec, scratch, batch, number + 1);
@@ -104,8 +139,7 @@ void sample_hops(const FsGraph& graph, const FsSampleSpec& spec, const FsCudaSee
 template <typename Id>
 FS_KERNEL void begin_rows(SeedTask<Id> task) {
   if (thread_number() != 0) return;
-  const StageKey key = stage_key(task.rng_seed, kSampling, static_cast<uint32_t>(task.first_hop), task.step);
-  task.stage_keys[0] = key.k0 | static_cast<uint64_t>(key.k1) << 32;
+  task.stage_keys[0] = task.key_of(0);
   task.state[kNumSeeds] = static_cast<uint64_t>(task.num_seeds);
 }
 
@@ -118,10 +152,7 @@ void sample_rows(const FsGraph& graph, const FsSampleSpec& spec, const FsCudaSee
   launch(begin_rows<Id>, 1, stream, seed_task(graph, spec, scratch, batch, rows));
   DeviceHop<Id> hop = hop_of(graph, spec, scratch, batch, 0);
   hop.rows = static_cast<const Id*>(rows.ids);
-  const HopBound bound = {sizes.max_rows[0], sizes.max_edges[0]};
-  launch(count_rows<Id>, range_blocks(bound.rows), stream, hop, false);
-  launch(place_rows<Id>, range_blocks(bound.rows), stream, hop);
-  sample_hop(hop, bound, stream);
+  draw_hop(graph, spec, scratch, hop, {sizes.max_rows[0], sizes.max_edges[0]}, false, false, stream);
 }
 
 template <typename Id>
@@ -141,15 +172,15 @@ FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* spec, in
   int64_t rows = num_seeds;
   for (int hop = 0; hop < spec->num_hops; ++hop) {
     // Rows of sample_neighbors may repeat: then the graph's edges bound nothing.
-    FsGraph bounding = *graph;
-    if (relabels == 0) bounding.num_edges = INT64_MAX;
-    const fs::HopBound bound = fs::hop_bound(bounding, max_degree, spec->fanouts[hop], spec->replace != 0, rows);
+    const int64_t most_edges = relabels == 0 ? INT64_MAX : graph->num_edges;
+    const fs::HopBound bound = fs::hop_bound(*spec, hop, max_degree, rows, most_edges);
     out->max_rows[hop] = bound.rows;
     out->max_edges[hop] = bound.edges;
     const int64_t most_new = graph->num_rows > rows ? graph->num_rows - rows : 0;
     rows += bound.edges < most_new ? bound.edges : most_new;
   }
   out->max_nodes = relabels != 0 ? rows : 0;
+  out->max_degree = max_degree;
   out->state_words = fs::state_words(spec->num_hops);
   out->workspace_bytes = graph->id_type == FS_INT32 ? fs::workspace_bytes<int32_t>(*graph, *spec, *out)
                                                     : fs::workspace_bytes<int64_t>(*graph, *spec, *out);

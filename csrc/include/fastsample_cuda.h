@@ -17,7 +17,8 @@ FS_API const char* fs_cuda_last_error(void);
 
 /* Bounds of a mini-batch, by which its arrays are allocated: nothing is read back before all hops are done. */
 typedef struct {
-  int64_t max_nodes; /* distinct nodes of the batch */
+  int64_t max_nodes;  /* distinct nodes of the batch */
+  int64_t max_degree; /* of the graph */
   int64_t max_rows[FS_CUDA_MAX_HOPS];
   int64_t max_edges[FS_CUDA_MAX_HOPS];
   int64_t state_words;     /* of 8 bytes, at the start of the workspace */
@@ -33,8 +34,8 @@ typedef struct {
 /* Where a mini-batch goes; everything is device memory. When the enqueued work is done the workspace starts with
  * state_words words of 64 bits, ~0 where nothing is wrong:
  *   [0] position of the first seed that is no row, [1] of the first seed that stands twice, [2] number of seeds, and
- *   for hop h from [3 + 4 h] on: num_edges; the first row that does not exist; the first edge whose source does not
- *   exist; num_src (of sample_neighbors unused). */
+ *   for hop h from [3 + 5 h] on: num_edges; the first row that does not exist; the first edge whose source does not
+ *   exist; the first row with such a source among all its neighbours (FS_LABOR); num_src (not of sample_neighbors). */
 typedef struct {
   void* nodes;                         /* [max_nodes] id_type */
   int64_t* indptr[FS_CUDA_MAX_HOPS];   /* [max_rows + 1] each */
@@ -48,7 +49,7 @@ typedef struct {
  * arithmetic only. */
 FS_API FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds,
                                      int64_t max_degree, int32_t relabels, FsCudaSampleSizes* out);
-/* Enqueue all hops of one mini-batch (as fs_sample_mfg; uniform draws). */
+/* Enqueue all hops of one mini-batch (as fs_sample_mfg). Weights and alias tables are device memory like the graph. */
 FS_API FsStatus fs_cuda_sample_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
                                    const FsCudaSampleSizes* sizes, const FsCudaBatch* batch, void* stream);
 /* Enqueue one hop without relabelling (as fs_sample_neighbors): indices are source ids. */

@@ -74,4 +74,11 @@ def _alias_tables_cpu(indptr: Tensor, weights: Tensor, num_threads: int) -> tupl
     return table, num_positive
 
 
+def _alias_tables_cuda(indptr: Tensor, weights: Tensor, num_threads: int) -> tuple[Tensor, Tensor]:
+    """Built by the CPU and moved: once per graph."""
+    table, num_positive = _alias_tables_cpu(indptr.cpu(), weights.cpu(), num_threads)
+    return table.to(weights.device), num_positive.to(weights.device)
+
+
 SCHEMAS = {"alias_tables": ("(Tensor indptr, Tensor weights, int num_threads) -> (Tensor, Tensor)", _alias_tables_cpu)}
+CUDA_KERNELS = {"alias_tables": _alias_tables_cuda}

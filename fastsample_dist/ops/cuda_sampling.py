@@ -18,12 +18,12 @@ from torch import Tensor
 
 from fastsample_dist.ops import checks, cuda, library
 from fastsample_dist.ops.sample_spec import SampleSpec
-from fastsample_dist.ops.sampling_graph import SampledHops, SamplingGraph
+from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 
 MAX_HOPS = 16
 _NOTHING_WRONG = -1  # of a state word that holds the first bad position
 _BAD_SEED, _REPEATED_SEED = 0, 1  # words of the state, see FsCudaBatch
-_FIRST_HOP_WORD, _HOP_WORDS = 3, 4
+_FIRST_HOP_WORD, _HOP_WORDS = 3, 5
 _ALIGNMENT = 256  # bytes; of the pieces of an allocation
 
 
@@ -32,6 +32,7 @@ class Sizes(Structure):
 
     _fields_ = (
         ("max_nodes", c_int64),
+        ("max_degree", c_int64),
         ("max_rows", c_int64 * MAX_HOPS),
         ("max_edges", c_int64 * MAX_HOPS),
         ("state_words", c_int64),
@@ -73,12 +74,28 @@ cuda.declare(
 
 
 @dataclass(frozen=True, eq=False)
+class Request:
+    """What a batch is made of.
+
+    Attributes:
+      ids: the seeds on the device, of the graph's id dtype; of one hop alone its rows.
+      spec: how neighbours are drawn.
+      step: global training step.
+      step_on_device: int64 [1] in device memory that the kernels read in place of `step`, or None.
+    """
+
+    ids: Tensor
+    spec: SampleSpec
+    step: int
+    step_on_device: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class EnqueuedBatch:
     """A batch whose kernels have been enqueued: its arrays at the size of their bounds.
 
     Attributes:
-      seeds: of the batch; kept until the kernels have read them.
-      spec, step: how it is drawn.
+      request: what it is made of; kept until the kernels have read it.
       nodes: [max_nodes] of the graph's id dtype, empty without relabelling.
       indptrs: per hop, int64 [max_rows + 1].
       indices: per hop, [max_edges] of the graph's id dtype.
@@ -87,9 +104,7 @@ class EnqueuedBatch:
       sizes: the bounds.
     """
 
-    seeds: Tensor
-    spec: SampleSpec
-    step: int
+    request: Request
     nodes: Tensor
     indptrs: list[Tensor]
     indices: list[Tensor]
@@ -110,6 +125,8 @@ class CudaSamplingGraph(SamplingGraph):
       indptr: int64 [num_rows + 1]; CSC offsets.
       indices: int32 | int64 [num_edges]; source ids.
       orig_ids: int64 [num_rows] original ids of the rows, None when row r is original node r.
+      src_orig_ids: int64 [num_sources] original ids by source id, for method "labor" on a slice; None takes orig_ids.
+      weights: for method "weighted".
       device: that samples; None takes that of `indices`. The arrays are on it or in pinned host memory.
     Raises:
       ValueError: as SamplingGraph; offsets that decrease; an array that the device cannot read.
@@ -120,15 +137,18 @@ class CudaSamplingGraph(SamplingGraph):
         indptr: Tensor,
         indices: Tensor,
         orig_ids: Tensor | None = None,
+        src_orig_ids: Tensor | None = None,
+        weights: EdgeWeights | None = None,
         *,
         device: torch.device | None = None,
     ) -> None:
-        super().__init__(indptr, indices, orig_ids)
+        super().__init__(indptr, indices, orig_ids, src_orig_ids, weights)
         self.device = torch.device(device or indices.device)
-        for name, array in (("indptr", indptr), ("indices", indices), ("orig_ids", orig_ids)):
-            _check_readable(name, array, self.device)
+        for array in self._kept:
+            _check_readable(array, self.device)
+        self._check_offsets(indptr, indices.numel())
         degrees = indptr.diff()
-        checks.require(not bool((degrees < 0).any()), "indptr decreases; expected non-decreasing offsets.")
+        self._indices, self._num_sources = indices, self._view.num_sources or self.num_rows
         self.max_degree = int(degrees.max()) if degrees.numel() else 0
 
     def sample(self, seeds: Tensor, spec: SampleSpec, step: int) -> SampledHops:
@@ -144,10 +164,13 @@ class CudaSamplingGraph(SamplingGraph):
         """One hop without relabelling; see `ops.sample_neighbors`."""
         rows = self._on_device("rows", rows)
         arguments = spec.arguments(step, hop)
-        batch = self._enqueue("fs_cuda_sample_neighbors", self._allocate(rows, spec, step, arguments, False), arguments)
-        num_edges, bad_row = (int(word) for word in batch.state[_FIRST_HOP_WORD : _FIRST_HOP_WORD + 2].tolist())
+        batch = self._allocate(Request(rows, spec, step), arguments, relabels=False)
+        self._call("fs_cuda_sample_neighbors", batch, arguments)
+        num_edges, bad_row, _, bad_scan, _ = _hop_state(batch.state.tolist(), 0)
         if bad_row != _NOTHING_WRONG:
             self._refuse_row("sample_neighbors", int(rows[bad_row]))
+        if bad_scan != _NOTHING_WRONG:
+            self._refuse_source_of("sample_neighbors", int(rows[bad_scan]))
         edge_ids = batch.edge_ids[0][:num_edges] if spec.edge_ids else None
         return batch.indptrs[0], batch.indices[0][:num_edges], edge_ids
 
@@ -166,9 +189,13 @@ class CudaSamplingGraph(SamplingGraph):
           ValueError: what can be refused without reading the seeds.
         """
         seeds = self._on_device("seeds", seeds)
-        arguments = spec.arguments(step)
-        batch = self._allocate(seeds, spec, step, arguments, True)
-        return self._enqueue("fs_cuda_sample_mfg", batch, arguments, step_on_device)
+        batch = self._allocate(Request(seeds, spec, step, step_on_device), spec.arguments(step), relabels=True)
+        self.enqueue_into(batch)
+        return batch
+
+    def enqueue_into(self, batch: EnqueuedBatch) -> None:
+        """Enqueue the kernels of a batch once more, into the arrays that it has."""
+        self._call("fs_cuda_sample_mfg", batch, batch.request.spec.arguments(batch.request.step))
 
     def finish(self, batch: EnqueuedBatch) -> SampledHops:
         """Wait for a batch's kernels and cut its arrays to size.
@@ -179,15 +206,23 @@ class CudaSamplingGraph(SamplingGraph):
         state = batch.state.tolist()
         self._check_state(state, batch)
         hops = SampledHops(batch.nodes, [], [], [])
-        num_dst = num_nodes = batch.seeds.numel()
+        num_dst = num_nodes = batch.request.ids.numel()
         for hop, (indptr, indices) in enumerate(zip(batch.indptrs, batch.indices, strict=True)):
-            num_edges, _, _, num_nodes = _hop_state(state, hop)
+            num_edges, *_, num_nodes = _hop_state(state, hop)
             hops.indptrs.append(indptr[: num_dst + 1])
             hops.indices.append(indices[:num_edges])
             if batch.edge_ids:
                 hops.edge_ids.append(batch.edge_ids[hop][:num_edges])
             num_dst = num_nodes
         return SampledHops(batch.nodes[:num_nodes], hops.indptrs, hops.indices, hops.edge_ids)
+
+    def batch_bytes(self, num_seeds: int, spec: SampleSpec) -> int:
+        """Most device memory, in bytes, that a batch of so many seeds takes with its scratch."""
+        arguments = spec.arguments(0)
+        sizes = self._sizes(num_seeds, arguments, True)
+        rows, edges = (sum(bounds[: arguments.num_hops]) for bounds in (sizes.max_rows, sizes.max_edges))
+        ids = self.dtype.itemsize * (sizes.max_nodes + edges)
+        return ids + 8 * (rows + arguments.num_hops + (edges if spec.edge_ids else 0)) + sizes.workspace_bytes
 
     def _sizes(self, num_rows: int, arguments: library.SampleArguments, relabels: bool) -> Sizes:
         sizes = Sizes()
@@ -197,38 +232,28 @@ class CudaSamplingGraph(SamplingGraph):
         library.raise_for_status(status, cuda.core().fs_cuda_last_error)
         return sizes
 
-    def _allocate(
-        self, rows: Tensor, spec: SampleSpec, step: int, arguments: library.SampleArguments, relabels: bool
-    ) -> EnqueuedBatch:
+    def _allocate(self, request: Request, arguments: library.SampleArguments, *, relabels: bool) -> EnqueuedBatch:
         """One allocation of ids, one of offsets (and edge ids), one of scratch."""
-        checks.require(
-            spec.method == "uniform",
-            f"method is {spec.method!r}, but a GPU draws uniformly only; sample on the CPU, or pass method='uniform'.",
-        )
-        sizes, num_hops = self._sizes(rows.numel(), arguments, relabels), arguments.num_hops
+        spec, num_hops = request.spec, arguments.num_hops
+        self._check(spec)
+        sizes = self._sizes(request.ids.numel(), arguments, relabels)
         most_rows, most_edges = sizes.max_rows[:num_hops], sizes.max_edges[:num_hops]
         nodes, *indices = self._pieces([sizes.max_nodes, *most_edges], self.dtype)
         edge_ids = most_edges if spec.edge_ids else []
         offsets = self._pieces([count + 1 for count in most_rows] + edge_ids, torch.int64)
         workspace = torch.empty(sizes.workspace_bytes, dtype=torch.uint8, device=self.device)
-        return EnqueuedBatch(rows, spec, step, nodes, offsets[:num_hops], indices, offsets[num_hops:], workspace, sizes)
+        return EnqueuedBatch(request, nodes, offsets[:num_hops], indices, offsets[num_hops:], workspace, sizes)
 
-    def _enqueue(
-        self,
-        name: str,
-        batch: EnqueuedBatch,
-        arguments: library.SampleArguments,
-        step_on_device: Tensor | None = None,
-    ) -> EnqueuedBatch:
+    def _call(self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments) -> None:
         described = Batch(nodes=batch.nodes.data_ptr(), workspace=batch.workspace.data_ptr())
         for hop, indptr in enumerate(batch.indptrs):
             described.indptr[hop] = indptr.data_ptr()
             described.indices[hop] = batch.indices[hop].data_ptr()
             if batch.edge_ids:
                 described.edge_ids[hop] = batch.edge_ids[hop].data_ptr()
-        given = Seeds(batch.seeds.data_ptr(), batch.seeds.numel(), library.address(step_on_device))
+        ids, step = batch.request.ids, batch.request.step_on_device
+        given = Seeds(ids.data_ptr(), ids.numel(), library.address(step))
         cuda.call(name, batch.workspace, self._view, arguments, given, batch.sizes, described)
-        return batch
 
     def _pieces(self, counts: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
         step = _ALIGNMENT // dtype.itemsize
@@ -237,6 +262,18 @@ class CudaSamplingGraph(SamplingGraph):
         pieces = memory.split(padded)
         return [piece[:count] for piece, count in zip(pieces, counts, strict=True)]
 
+    def _check_offsets(self, indptr: Tensor, num_edges: int) -> None:
+        """Refuse what the kernels count on: they follow the offsets without a look."""
+        first, last = indptr[:-1], indptr[1:]
+        bad = (first < 0) | (last < first) | (last > num_edges)
+        if not bool(bad.any()):
+            return
+        row = int(bad.nonzero()[0])
+        raise ValueError(
+            f"sample_mfg: indptr of node {row} runs from {int(first[row])} to {int(last[row])}; "
+            f"expected non-decreasing offsets up to {num_edges}"
+        )
+
     def _on_device(self, name: str, ids: Tensor) -> Tensor:
         """Checked row ids on the device."""
         return self.row_ids(name, ids).to(self.device, non_blocking=True)
@@ -244,43 +281,56 @@ class CudaSamplingGraph(SamplingGraph):
     def _check_state(self, state: list[int], batch: EnqueuedBatch) -> None:
         bad, repeated, *_ = state
         if bad != _NOTHING_WRONG:
-            seed = int(batch.seeds[bad])
+            seed = int(batch.request.ids[bad])
             if seed >= 0:
                 self._refuse_row("sample_mfg", seed)
             raise ValueError(f"sample_mfg: seed {seed} at position {bad} is negative")
         if repeated != _NOTHING_WRONG:
-            seed = int(batch.seeds[repeated])
-            first = int((batch.seeds == seed).nonzero()[0])
+            seed = int(batch.request.ids[repeated])
+            first = int((batch.request.ids == seed).nonzero()[0])
             raise ValueError(
                 f"sample_mfg: seeds holds node {seed} at positions {first} and {repeated}; expected each seed once"
             )
         for hop in range(len(batch.indptrs)):
-            _, _, bad_edge, _ = _hop_state(state, hop)
+            _, _, bad_edge, bad_scan, _ = _hop_state(state, hop)
+            if bad_scan != _NOTHING_WRONG:
+                self._refuse_source_of("sample_mfg", int(batch.nodes[bad_scan]))
             if bad_edge != _NOTHING_WRONG:
-                self._refuse_source(batch, hop, bad_edge)
+                self._refuse_edge(batch, hop, bad_edge)
 
-    def _refuse_source(self, batch: EnqueuedBatch, hop: int, edge: int) -> NoReturn:
+    def _refuse_edge(self, batch: EnqueuedBatch, hop: int, edge: int) -> NoReturn:
         if not batch.edge_ids:  # the draw is repeated, this time with the positions that it reads
-            batch = self.enqueue(batch.seeds, replace(batch.spec, edge_ids=True), batch.step)
-        source = int(self._kept[1][batch.edge_ids[hop][edge]])
+            asked = batch.request
+            batch = self.enqueue(
+                asked.ids, replace(asked.spec, edge_ids=True), asked.step, step_on_device=asked.step_on_device
+            )
+        self._refuse_source("sample_mfg", int(self._indices[batch.edge_ids[hop][edge]]), self.num_rows)
+
+    def _refuse_source_of(self, operation: str, row: int) -> NoReturn:
+        first, last = (int(offset) for offset in self._kept[0][row : row + 2])
+        sources = self._indices[first:last]
+        outside = (sources < 0) | (sources >= self._num_sources)
+        self._refuse_source(operation, int(sources[outside][0]), self._num_sources)
+
+    def _refuse_source(self, operation: str, source: int, num_sources: int) -> NoReturn:
         if source < 0:
-            raise ValueError(f"sample_mfg: the graph holds the negative source id {source}")
-        raise ValueError(f"sample_mfg: the graph holds the source id {source}; expected 0 to {self.num_rows - 1}")
+            raise ValueError(f"{operation}: the graph holds the negative source id {source}")
+        raise ValueError(f"{operation}: the graph holds the source id {source}; expected 0 to {num_sources - 1}")
 
     def _refuse_row(self, operation: str, row: int) -> NoReturn:
         raise ValueError(f"{operation}: node id {row} is outside 0 to {self.num_rows - 1}")
 
 
 def _hop_state(state: list[int], hop: int) -> list[int]:
-    """num_edges, first bad row, first bad edge, num_src."""
+    """num_edges, first row that does not exist, first bad edge, first row with a bad neighbour, num_src."""
     first = _FIRST_HOP_WORD + _HOP_WORDS * hop
     return state[first : first + _HOP_WORDS]
 
 
-def _check_readable(name: str, array: Tensor | None, device: torch.device) -> None:
+def _check_readable(array: Tensor | None, device: torch.device) -> None:
     if array is None or array.device == device:
         return
     checks.require(
         array.device.type == "cpu" and array.is_pinned(),
-        f"{name} is on {array.device} but {device} samples; move it there, or pin it in host memory.",
+        f"the graph has an array on {array.device} but {device} samples; move it there, or pin it in host memory.",
     )

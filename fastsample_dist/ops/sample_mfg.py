@@ -6,10 +6,13 @@ Both draw for a node from the stream keyed by (rng_seed, step, hop, original id)
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops.alias_tables import AliasTables
+from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.sample_spec import METHODS, SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 
@@ -104,7 +107,8 @@ def _spec(fanouts: list[int], how: list[int], rng_seed: int, num_threads: int) -
     )  # fmt: skip
 
 
-def _sample_mfg_cpu(
+def _sample_mfg(
+    graph_type: type[SamplingGraph],
     indptr: Tensor,
     indices: Tensor,
     orig_ids: Tensor | None,
@@ -115,12 +119,13 @@ def _sample_mfg_cpu(
     key: list[int],
     num_threads: int,
 ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
-    graph = SamplingGraph(indptr, indices, orig_ids, weights=_edge_weights(weights))
+    graph = graph_type(indptr, indices, orig_ids, weights=_edge_weights(weights))
     hops = graph.sample(seeds, _spec(fanouts, how, key[0], num_threads), key[1])
     return hops.nodes, hops.indptrs, hops.indices, hops.edge_ids
 
 
-def _sample_neighbors_cpu(
+def _sample_neighbors(
+    graph_type: type[SamplingGraph],
     indptr: Tensor,
     indices: Tensor,
     orig_ids: Tensor | None,
@@ -132,7 +137,7 @@ def _sample_neighbors_cpu(
 ) -> tuple[Tensor, Tensor, Tensor]:
     rng_seed, step, hop = key
     spec = _spec([fanout] * (hop + 1), how, rng_seed, num_threads)
-    picks, neighbors, edge_ids = SamplingGraph(indptr, indices, orig_ids).neighbors(rows, spec, hop, step)
+    picks, neighbors, edge_ids = graph_type(indptr, indices, orig_ids).neighbors(rows, spec, hop, step)
     return picks, neighbors, picks.new_empty(0) if edge_ids is None else edge_ids
 
 
@@ -140,11 +145,15 @@ SCHEMAS = {
     "sample_mfg": (
         "(Tensor indptr, Tensor indices, Tensor? orig_ids, Tensor[] weights, Tensor seeds, int[] fanouts, int[] how, "
         "int[] key, int num_threads) -> (Tensor, Tensor[], Tensor[], Tensor[])",
-        _sample_mfg_cpu,
+        partial(_sample_mfg, SamplingGraph),
     ),
     "sample_neighbors": (
         "(Tensor indptr, Tensor indices, Tensor? orig_ids, Tensor rows, int fanout, int[] how, int[] key, "
         "int num_threads) -> (Tensor, Tensor, Tensor)",
-        _sample_neighbors_cpu,
+        partial(_sample_neighbors, SamplingGraph),
     ),
+}
+CUDA_KERNELS = {
+    "sample_mfg": partial(_sample_mfg, CudaSamplingGraph),
+    "sample_neighbors": partial(_sample_neighbors, CudaSamplingGraph),
 }

@@ -57,6 +57,7 @@ struct Random {
 
 std::mutex one_launch;
 uint64_t schedule = 0;
+int64_t num_launches = 0;
 std::string failure;  // of the launches since cudaGetLastError, in words
 
 struct Launch {
@@ -187,6 +188,7 @@ void retire_ended_blocks() {
 void run(int blocks, int threads, const std::function<void()>& body) {
   const std::lock_guard<std::mutex> hold(one_launch);
   static std::vector<std::unique_ptr<char[]>> kept_stacks;
+  ++num_launches;
   Launch launch;
   launch.body = &body;
   launch.free_stacks = std::move(kept_stacks);
@@ -296,4 +298,8 @@ const char* cudaGetErrorString(cudaError_t) {
   return text.c_str();
 }
 
+// Which thread goes on where several may: see emulator.h.
 extern "C" FS_API void fs_cuda_set_schedule(uint64_t seed) { fs::emulated::schedule = seed; }
+
+// Kernels launched so far.
+extern "C" FS_API int64_t fs_cuda_num_launches(void) { return fs::emulated::num_launches; }

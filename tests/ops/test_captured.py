@@ -1,0 +1,61 @@
+"""CapturedSampler: what a replay writes is the batch of its own seeds and step."""
+
+import pytest
+import torch
+
+from fastsample_dist import ops
+from fastsample_dist.ops.captured import CapturedSampler
+from tests.ops.graphs import random_csc
+from tests.ops.test_cuda_sampling import SEED, STEP, both, on_cpu
+from tests.ops.test_sample_mfg import same
+
+SPEC = ops.SampleSpec(fanouts=(5, 4, 3), rng_seed=SEED, edge_ids=True)
+
+
+class CallAgain:
+    """In the place of a CUDA graph where there is no device: the same work into the same arrays."""
+
+    def record(self, enqueue):
+        self._batch = enqueue()
+        return self._batch
+
+    def replay(self):
+        self.graph.enqueue_into(self._batch)
+
+
+def make(cuda_device, num_seeds=9, **options):
+    cpu, cuda = both(cuda_device, random_csc(), SPEC)
+    recorder = None
+    if cuda_device.is_emulated:
+        recorder = CallAgain()
+        recorder.graph = cuda
+    return cpu, CapturedSampler(cuda, SPEC, num_seeds, recorder=recorder, **options)
+
+
+def test_every_replay_is_the_batch_of_its_seeds_and_step(cuda_device):
+    cpu, captured = make(cuda_device)
+    kept = []
+    for step in (STEP, 0, 3):
+        seeds = torch.randperm(60)[:9].int()
+        kept.append((captured.sample(cuda_device.put(seeds), step), cpu.sample(seeds, SPEC, step)))
+    for batch, expected in kept:  # an earlier batch outlives the next
+        assert same(on_cpu(batch), expected)
+
+
+def test_bad_seeds_are_refused_and_the_next_batch_is_right(cuda_device):
+    cpu, captured = make(cuda_device, num_seeds=2)
+    with pytest.raises(ValueError, match="holds node 4 at positions 0 and 1"):
+        captured.sample(cuda_device.put(torch.tensor([4, 4], dtype=torch.int32)))
+    seeds = torch.tensor([4, 5], dtype=torch.int32)
+    assert same(on_cpu(captured.sample(cuda_device.put(seeds), 1)), cpu.sample(seeds, SPEC, 1))
+
+
+def test_another_number_of_seeds_is_refused(cuda_device):
+    _, captured = make(cuda_device)
+    with pytest.raises(ValueError, match="seeds has 3 entries; recorded were 9"):
+        captured.sample(cuda_device.put(torch.arange(3).int()))
+
+
+def test_a_batch_that_may_grow_too_large_is_refused(cuda_device):
+    with pytest.raises(ValueError, match="a batch of 9 seeds may take .* but max_bytes is 1000"):
+        make(cuda_device, max_bytes=1000)
