@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph, checked_graph
+from fastsample_dist.graph.memory_sizes import parse_bytes
 from fastsample_dist.graph.storage import BFLOAT16, SPLITS
 from partition import build
 from partition.build import PartitionOptions
-from partition.external.memory import parse_bytes
 from partition.quality import PartitionQuality
 
 Column = Tensor | np.ndarray

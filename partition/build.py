@@ -18,6 +18,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
 from fastsample_dist.graph.manifest import Manifest
+from fastsample_dist.graph.memory_sizes import available_bytes, format_size
 from fastsample_dist.graph.storage import PartitionWriter, check_output
 from partition.adjacency import estimate_neighbours
 from partition.balance import balance_parts
@@ -30,8 +31,6 @@ from partition.external.memory import (
     LEVELLED_NODE_BYTES,
     NODE_BYTES,
     MemoryPlan,
-    available_bytes,
-    format_size,
     resident_bytes,
 )
 from partition.external.output import ResumableWriter

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fastsample_dist.graph.inputs import FORMATS, ReadOptions, read_graph
+from fastsample_dist.graph.memory_sizes import parse_bytes
 from fastsample_dist.graph.storage import check_output
 from partition import check, plan_report, repartition
 from partition import report as reporting
 from partition.build import PartitionOptions, partition_graph
 from partition.external.journal import WorkInUseError, input_scratch, work_directory
-from partition.external.memory import parse_bytes, resident_bytes
+from partition.external.memory import resident_bytes
 from partition.external.rows import FEATURE_CHOICES
 from partition.methods import METHODS
 from partition.outputs import check_writable, write_json

@@ -15,9 +15,10 @@ from typing import Any
 from fastsample_dist.graph.inputs import detect_format, input_sizes
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.manifest import MANIFEST_NAME
+from fastsample_dist.graph.memory_sizes import format_size
 from fastsample_dist.graph.storage import SPLITS, Manifest, load_part, read_manifest
 from partition.build import memory_plan, method_needs, sorted_on_disk
-from partition.external.memory import MemoryPlan, format_size
+from partition.external.memory import MemoryPlan
 from partition.external.rows import FEATURE_CHOICES
 from partition.methods import METHODS
 from partition.network import Network

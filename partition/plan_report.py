@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastsample_dist.graph.inputs.sizes import GraphSizes
-from partition.external.memory import parse_bytes
+from fastsample_dist.graph.memory_sizes import parse_bytes
 from partition.network import Network, parse_bandwidth, parse_latency
 from partition.plan import DEFAULT_NETWORK, PlanInput, PlanOptions, open_input
 from partition.plan_training import DEFAULT_HIDDEN

@@ -4,19 +4,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "part_owner.h"
 #include "status.h"
 
 namespace fs {
 namespace {
-
-// The last part that begins at or before `id`. Without branches: owners come in no order that could be foretold.
-int64_t owner_of(int64_t id, const int64_t* part_ranges, int64_t num_parts) {
-  int64_t part = 0;
-  for (int64_t left = num_parts; left > 1; left -= left / 2) {
-    part += (id >= part_ranges[part + left / 2]) * (left / 2);
-  }
-  return part;
-}
 
 template <typename Id>
 FsStatus bucket_by_part(const Id* ids, int64_t num_ids, const int64_t* part_ranges, int64_t num_parts, Id* out_ids,

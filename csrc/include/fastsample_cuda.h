@@ -57,11 +57,54 @@ FS_API FsStatus fs_cuda_sample_neighbors(const FsGraph* graph, const FsSampleSpe
                                          const FsCudaSampleSizes* sizes, const FsCudaBatch* batch, void* stream);
 
 /* ---- features ---- */
-/* out[i] = rows[ids[i]]: rows [num_rows, row_bytes], ids [num_ids] id_type, out [num_ids, row_bytes]. An id outside
- * 0 .. num_rows - 1 leaves its row unwritten and sets out_bad_id (int64 [2], device memory, zeroed by the caller) to
- * {1, the id}; of several bad ids any one is reported. */
-FS_API FsStatus fs_cuda_gather_rows(const void* rows, int64_t num_rows, int64_t row_bytes, int32_t id_type,
-                                    const void* ids, int64_t num_ids, void* out, int64_t* out_bad_id, void* stream);
+/* Copies of some rows of a table, in device memory. The table itself may then lie in pinned host memory: a row that has
+ * a copy is read here, any other there. */
+typedef struct {
+  const void* rows;   /* [num_rows] of the table's row size */
+  const void* places; /* one per row of the table, place_type: >= 0 the row of the copy, < 0 there is none */
+  int64_t num_rows;
+  int32_t place_type; /* FS_INT32 or FS_INT64 */
+} FsCudaRowCache;
+
+typedef struct {
+  const void* rows; /* [num_rows, row_bytes] in device memory or pinned host memory */
+  int64_t num_rows, row_bytes;
+  const FsCudaRowCache* cache; /* or NULL */
+} FsCudaRows;
+
+typedef enum { FS_CUDA_GATHER_ROWS = 1, FS_CUDA_MERGE_ROWS = 2 } FsCudaRowOperation;
+
+/* Where an id or place outside the tables is told; either may be NULL. Its output row is filled with zeros. */
+typedef struct {
+  uint64_t* first;  /* device memory, ~0 before: becomes the least position of a bad one */
+  int64_t* mailbox; /* pinned host memory [5], zeros before: {FsCudaRowOperation, the bad place, its position, least and
+                       largest place} of any bad one, for the host to find later without waiting */
+} FsCudaBadPlace;
+
+/* out[i] = rows[ids[i]]: ids [num_ids] id_type, out [num_ids, row_bytes]. */
+FS_API FsStatus fs_cuda_gather_rows(const FsCudaRows* rows, int32_t id_type, const void* ids, int64_t num_ids,
+                                    void* out, const FsCudaBadPlace* bad, void* stream);
+/* As fs_merge_rows; pair->own may lie in pinned host memory, with or without a cache (or NULL) of own rows. */
+FS_API FsStatus fs_cuda_merge_rows(const FsRowPair* pair, const FsCudaRowCache* cache, const int64_t* places,
+                                   int64_t num_out, int32_t out_type, void* out, const FsCudaBadPlace* bad,
+                                   void* stream);
+
+/* Bytes of fs_cuda_bucket_by_part's scratch. Host arithmetic only. */
+FS_API int64_t fs_cuda_bucket_by_part_workspace(int64_t num_ids, int64_t num_parts);
+/* As fs_bucket_by_part, everything in device memory. out_report [1 + num_parts]: the position of the first id that no
+ * part owns (-1: there is none; else the results are of no use), then the counts. workspace is aligned to 256 bytes. */
+FS_API FsStatus fs_cuda_bucket_by_part(int32_t id_type, const void* ids, int64_t num_ids, const int64_t* part_ranges,
+                                       int64_t num_parts, void* out_ids, int64_t* out_places, int64_t* out_report,
+                                       void* workspace, void* stream);
+
+/* Bytes of fs_cuda_compact's scratch. Host arithmetic only. */
+FS_API int64_t fs_cuda_compact_workspace(int32_t id_type, int64_t num_dst, int64_t num_edges);
+/* As fs_compact, everything in device memory. out_report [4]: num_src, then -1 where nothing is wrong: the first
+ * position of dst_nodes with a negative id, the first with a repeated id, the first position of neighbors with a
+ * negative id. workspace is aligned to 256 bytes. */
+FS_API FsStatus fs_cuda_compact(int32_t id_type, const void* dst_nodes, int64_t num_dst, const void* neighbors,
+                                int64_t num_edges, void* out_src_nodes, void* out_indices, int64_t* out_report,
+                                void* workspace, void* stream);
 
 /* ---- for fastsample-bench gpu alone: baselines and limits ---- */
 /* One hop of the baseline that DGL's GPU sampling stands for (cuda/bench_reservoir.cu). */

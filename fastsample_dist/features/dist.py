@@ -16,6 +16,7 @@ from fastsample_dist import ops
 from fastsample_dist.comm.base import Communicator
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph.partition_book import PartitionBook
+from fastsample_dist.graph.placement import Placement
 
 NUM_PAYLOAD_EXCHANGES = 2
 
@@ -50,24 +51,39 @@ class DistFeatures:
         """Stored dtype, in which rows travel."""
         return self.local.rows.dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Where ids are taken and rows are given."""
+        return self.local.device
+
+    def placed(self, placement: Placement) -> DistFeatures:
+        """The same features with the own rows where `placement` says (see `graph.placement.choose_places`)."""
+        return DistFeatures(self.local.placed(placement), self.book, self.comm)
+
+    def with_cache(self, nodes: Tensor) -> DistFeatures:
+        """The same features with copies of the rows of `nodes` (own, unique) in the memory of `device`."""
+        return DistFeatures(self.local.with_cache(nodes), self.book, self.comm)
+
     def using(self, comm: Communicator) -> DistFeatures:
         """The same features over another communicator (a background thread has its own)."""
         return DistFeatures(self.local, self.book, comm)
 
-    def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
         """Feature rows of any nodes. Collective: every rank must call this, with its own nodes.
 
         Args:
-          nodes: int32 | int64 [n]; unique ids of the partitioned graph; may be empty.
+          nodes: int32 | int64 [n] on `device`; unique ids of the partitioned graph; may be empty.
           dtype: of the result: float32, float64 or bfloat16; None keeps the stored one.
+          checked: False, for nodes that a sampler of this graph gave: one process with a GPU does not wait to find out
+            whether a node is bad (`ops.gather_rows`). Nothing else waits for it: several ranks read sizes back anyway.
         Returns:
-          [n, dim], row i is that of nodes[i].
+          [n, dim] on `device`, row i is that of nodes[i].
         Raises:
           ValueError: an id outside the graph.
           RuntimeError: a collective failed or passed its deadline.
         """
         if self.comm.world_size == 1:
-            return ops.merge_rows(self.local.rows, self.local.rows[:0], (nodes - self.local.lo).long(), dtype)
+            return self.local.gather_as(nodes, dtype, checked=checked)
         grouped, counts, places = ops.bucket_by_part(nodes, self.book.part_ranges)
         groups = list(grouped.split(counts.tolist()))
         first_own = sum(group.numel() for group in groups[: self.comm.rank])
@@ -76,10 +92,13 @@ class DistFeatures:
         plan = self.comm.plan_rows([group.numel() for group in groups])
         asked = self.comm.exchange_rows(torch.cat(groups), plan, purpose="feature_ids")
         narrow = dtype is not None and dtype.itemsize < self.dtype.itemsize
-        answer = self.local.gather_as(asked, dtype) if narrow else self.local.gather(asked)
+        # The asking rank's bucket_by_part has checked the ids, and the places below are in range by construction.
+        answer = (
+            self.local.gather_as(asked, dtype, checked=False) if narrow else self.local.gather(asked, checked=False)
+        )
         fetched = self.comm.exchange_rows(answer, plan.reversed(), purpose="feature_rows")
         row_places = _row_places(own - self.local.lo, first_own, places)
-        return ops.merge_rows(self.local.rows, fetched, row_places, dtype)
+        return self.local.merge(row_places, fetched, dtype, checked=False)
 
 
 def _row_places(own_numbers: Tensor, first_own: int, places: Tensor) -> Tensor:
@@ -88,7 +107,7 @@ def _row_places(own_numbers: Tensor, first_own: int, places: Tensor) -> Tensor:
     The groups stand in rank order; fetched rows leave this rank's own group out, which begins at first_own.
     """
     last_own = first_own + own_numbers.numel()
-    of_group_place = torch.arange(-1, -1 - places.numel(), -1)
+    of_group_place = torch.arange(-1, -1 - places.numel(), -1, device=places.device)
     of_group_place[first_own:last_own] = own_numbers
     of_group_place[last_own:] += own_numbers.numel()
     return of_group_place[places]

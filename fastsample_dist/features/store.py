@@ -1,4 +1,4 @@
-"""The feature rows that a rank owns."""
+"""The feature rows that a rank owns: mapped or in memory, on a GPU, or pinned for it."""
 
 from __future__ import annotations
 
@@ -8,40 +8,76 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
+from fastsample_dist.graph.placement import HOST, Placement
 
 
 class LocalFeatures:
-    """Rows of the nodes lo .. hi - 1, mapped or in memory.
+    """Rows of the nodes lo .. hi - 1.
 
     Args:
       rows: [hi - lo, dim], any stored dtype, contiguous.
       lo: id of the first node.
+      device: whose kernels read the rows, and where the results are; None: that of the rows. It differs for pinned
+        rows that a GPU reads over the bus. Nodes are asked for by ids on this device.
+      cache: copies of some of the rows in the device's memory, read in their place.
     Raises:
       ValueError: rows is not a matrix.
     """
 
-    def __init__(self, rows: Tensor, lo: int) -> None:
+    def __init__(
+        self, rows: Tensor, lo: int, device: torch.device | None = None, cache: ops.RowCache | None = None
+    ) -> None:
         if rows.dim() != 2:
             raise ValueError(f"features have shape {tuple(rows.shape)}; expected [nodes, dim].")
-        self.rows, self.lo = rows.contiguous(), lo
+        self.rows, self.lo, self.cache = rows.contiguous(), lo, cache
+        self.device = rows.device if device is None else device
 
     @classmethod
     def from_parts(cls, parts: Sequence[Tensor], lo: int) -> LocalFeatures:
         """Rows of consecutive parts as one table: without a copy when there is one part."""
         return cls(parts[0] if len(parts) == 1 else torch.cat(list(parts)), lo)
 
-    def gather(self, nodes: Tensor) -> Tensor:
+    def placed(self, placement: Placement) -> LocalFeatures:
+        """The same rows where `placement` says (graph/placement.py): a copy, unless they are there already."""
+        if placement.where == HOST:
+            return self
+        return LocalFeatures(placement.put(self.rows), self.lo, placement.device)
+
+    def with_cache(self, nodes: Tensor) -> LocalFeatures:
+        """The same rows with copies of those of `nodes` (own nodes, unique) in the device's memory.
+
+        Raises:
+          ValueError, IndexError: a node twice, or outside lo .. hi - 1.
+        """
+        cache = ops.RowCache.of(self.rows, nodes.cpu() - self.lo, self.device)
+        return LocalFeatures(self.rows, self.lo, self.device, cache)
+
+    def gather(self, nodes: Tensor, *, checked: bool = True) -> Tensor:
         """Rows of own nodes, [n, dim], stored dtype.
 
+        Args:
+          nodes: int32 | int64 [n], on `device`.
+          checked: False on a GPU: do not wait to find out whether a node is bad (`ops.gather_rows`).
         Raises:
           ValueError: a node outside lo .. hi - 1.
         """
-        return ops.gather_rows(self.rows, nodes - self.lo)
+        return ops.gather_rows(self.rows, self._numbers(nodes), self.cache, checked=checked)
 
-    def gather_as(self, nodes: Tensor, dtype: torch.dtype) -> Tensor:
-        """Rows of own nodes converted to float32, float64 or bfloat16 on the way, [n, dim].
+    def gather_as(self, nodes: Tensor, dtype: torch.dtype | None, *, checked: bool = True) -> Tensor:
+        """Rows of own nodes converted to float32, float64 or bfloat16 on the way (None: not at all), [n, dim].
 
-        Raises:
-          ValueError: a node outside lo .. hi - 1.
+        Args, Raises: as `gather`.
         """
-        return ops.merge_rows(self.rows, self.rows[:0], (nodes - self.lo).long(), dtype)
+        return self.merge(self._numbers(nodes).long(), self.no_rows(), dtype, checked=checked)
+
+    def merge(self, places: Tensor, fetched: Tensor, dtype: torch.dtype | None, *, checked: bool = True) -> Tensor:
+        """Own and fetched rows by place (`ops.merge_rows`): >= 0 counts own rows, < 0 fetched ones."""
+        return ops.merge_rows(self.rows, fetched, places, dtype, self.cache, checked=checked)
+
+    def no_rows(self) -> Tensor:
+        """[0, dim] on `device`: what is fetched where all rows are own."""
+        return self.rows[:0].to(self.device)
+
+    def _numbers(self, nodes: Tensor) -> Tensor:
+        """Row numbers of nodes."""
+        return nodes if self.lo == 0 else nodes - self.lo

@@ -34,6 +34,8 @@ class CSCGraph:
       indices: int32 | int64 [num_edges]; source node ids, rows in canonical order (see the module text).
       weights: float32 | float64 [num_edges] or None; one weight per edge.
       orig_ids: int64 [num_nodes] or None; original id of each node, None when ids are original already.
+      device: whose kernels read the graph; None: that of its tensors. It differs for a graph in pinned host memory
+        that a GPU samples (graph/placement.py).
     Raises:
       ValueError: a wrong dtype, a wrong shape, or offsets that do not end at num_edges. Ids inside `indices`
         are not read here (a mapped graph stays untouched); `validate()` reads them all.
@@ -43,12 +45,15 @@ class CSCGraph:
     indices: Tensor
     weights: Tensor | None = None
     orig_ids: Tensor | None = None
+    device: torch.device | None = None
 
     def __post_init__(self) -> None:
         for name in ("indptr", "indices", "weights", "orig_ids"):
             value = getattr(self, name)
             if isinstance(value, np.ndarray):
                 object.__setattr__(self, name, torch.from_numpy(value))
+        if self.device is None:
+            object.__setattr__(self, "device", self.indptr.device)
         _check_column("indptr", self.indptr, (torch.int64,))
         _check_column("indices", self.indices, (torch.int32, torch.int64))
         if self.indptr.numel() == 0:

@@ -23,6 +23,7 @@ from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
 from fastsample_dist.ops.compact import bucket_by_part, compact
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
+from fastsample_dist.ops.row_tables import RowCache, raise_deferred_errors
 from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
 from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
@@ -34,6 +35,7 @@ __all__ = [
     "AliasTables",
     "DropoutKey",
     "EdgeWeights",
+    "RowCache",
     "SampleSpec",
     "SampledHops",
     "SamplingGraph",
@@ -49,6 +51,7 @@ __all__ = [
     "gather_rows",
     "isa",
     "merge_rows",
+    "raise_deferred_errors",
     "sage_layer",
     "sample_mfg",
     "sample_neighbors",

@@ -59,7 +59,7 @@ def compact(dst_nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
 def bucket_by_part(ids: Tensor, part_ranges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A permutation of ids, one count per part, one place per id."""
     num_parts = part_ranges.shape[0] - 1
-    return torch.empty_like(ids), part_ranges.new_empty((num_parts,)), part_ranges.new_empty(ids.shape)
+    return torch.empty_like(ids), part_ranges.new_empty((num_parts,)), ids.new_empty(ids.shape, dtype=torch.int64)
 
 
 def stream_partition(indptr: Tensor, indices: Tensor, parts: Tensor, *_: object) -> Tensor:
@@ -67,14 +67,14 @@ def stream_partition(indptr: Tensor, indices: Tensor, parts: Tensor, *_: object)
     return torch.empty_like(parts)
 
 
-def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
+def gather_rows(rows: Tensor, ids: Tensor, *_: object) -> Tensor:
     """One row per id."""
-    return rows.new_empty((ids.shape[0], *rows.shape[1:]))
+    return ids.new_empty((ids.shape[0], *rows.shape[1:]), dtype=rows.dtype)
 
 
-def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype) -> Tensor:
+def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype, *_: object) -> Tensor:
     """One row per place."""
-    return own.new_empty((places.shape[0], own.shape[1]), dtype=dtype)
+    return places.new_empty((places.shape[0], own.shape[1]), dtype=dtype)
 
 
 def aggregate(indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str) -> tuple[Tensor, Tensor]:

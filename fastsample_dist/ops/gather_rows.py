@@ -2,48 +2,93 @@
 
 from __future__ import annotations
 
-from ctypes import c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_int32, c_int64, c_void_p
 
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks, cuda, library
-
-cuda.declare(fs_cuda_gather_rows=(c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_void_p))
+from fastsample_dist.ops.row_tables import (
+    BadPlace,
+    BadPlaceReport,
+    CacheArguments,
+    RowCache,
+    cache_arguments,
+    check_cache,
+    check_table,
+)
 
 MERGE_OUT_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+_GATHER_ROWS, _MERGE_ROWS = 1, 2  # FsCudaRowOperation
 
 
-def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
+class _Rows(Structure):
+    """FsCudaRows."""
+
+    _fields_ = (
+        ("rows", c_void_p),
+        ("num_rows", c_int64),
+        ("row_bytes", c_int64),
+        ("cache", POINTER(CacheArguments)),
+    )
+
+
+cuda.declare(
+    fs_cuda_gather_rows=(POINTER(_Rows), c_int32, c_void_p, c_int64, c_void_p, POINTER(BadPlace), c_void_p),
+    fs_cuda_merge_rows=(
+        POINTER(library.RowPair), POINTER(CacheArguments), c_void_p, c_int64, c_int32, c_void_p, POINTER(BadPlace),
+        c_void_p,
+    ),
+)  # fmt: skip
+
+
+def gather_rows(rows: Tensor, ids: Tensor, cache: RowCache | None = None, *, checked: bool = True) -> Tensor:
     """Rows of a table by id: out[i] = rows[ids[i]].
 
     Args:
-      rows: [num_rows, ...] of any dtype, contiguous (a memory-mapped tensor stays on disk but for the rows asked).
+      rows: [num_rows, ...] of any dtype, contiguous (a memory-mapped tensor stays on disk but for the rows asked). For
+        ids on a GPU: on that GPU, or in pinned host memory that it reads over the bus.
       ids: int32 | int64 [n].
+      cache: copies of some rows on the ids' GPU, read in place of the table's; the CPU reads the table.
+      checked: False on a GPU: do not wait to find out whether an id is bad. Its row is zeros, and a later call on the
+        device, or `ops.raise_deferred_errors`, raises. For ids that are in range by construction.
     Returns:
-      [n, ...] of rows' dtype.
+      [n, ...] of rows' dtype, on the ids' device.
     Raises:
       ValueError: an id outside 0 .. num_rows - 1.
     Cost: O(n * row bytes). Deterministic: yes.
     """
-    return torch.ops.fastsample.gather_rows(rows, ids)
+    cached, places = (None, None) if cache is None else (cache.rows, cache.places)
+    return torch.ops.fastsample.gather_rows(rows, ids, cached, places, checked)
 
 
-def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def merge_rows(
+    own: Tensor,
+    fetched: Tensor,
+    places: Tensor,
+    dtype: torch.dtype | None = None,
+    cache: RowCache | None = None,
+    *,
+    checked: bool = True,
+) -> Tensor:
     """Rows from two tables: out[i] = own[places[i]] if places[i] >= 0, else fetched[-1 - places[i]].
 
     Args:
-      own: [num_own, width] float or small integer; the rows this rank holds.
+      own: [num_own, width] float or small integer; the rows this rank holds; for a GPU as in `gather_rows`.
       fetched: [num_fetched, width] of the same dtype, or of the result's: the rows other ranks sent.
       places: int64 [n].
       dtype: of the result: None keeps it; float32, float64 and bfloat16 are converted to on the way.
+      cache: of own rows, as in `gather_rows`.
+      checked: as in `gather_rows`.
     Returns:
-      [n, width].
+      [n, width] on the places' device.
     Raises:
       ValueError: a place outside both tables, widths or dtypes that differ, a conversion that does not exist.
     Cost: O(n * width), each row read once and written once. Deterministic: yes.
     """
-    return torch.ops.fastsample.merge_rows(own, fetched, places, own.dtype if dtype is None else dtype)
+    cached, slots = (None, None) if cache is None else (cache.rows, cache.places)
+    dtype = own.dtype if dtype is None else dtype
+    return torch.ops.fastsample.merge_rows(own, fetched, places, dtype, cached, slots, checked)
 
 
 def _row_bytes(rows: Tensor) -> int:
@@ -59,8 +104,11 @@ def _check_gather(rows: Tensor, ids: Tensor) -> Tensor:
     return checks.vector("ids", ids, checks.ID_DTYPES)
 
 
-def _gather_rows_cpu(rows: Tensor, ids: Tensor) -> Tensor:
+def _gather_rows_cpu(
+    rows: Tensor, ids: Tensor, cached: Tensor | None = None, places: Tensor | None = None, _checked: bool = True
+) -> Tensor:
     ids = _check_gather(rows, ids)
+    check_cache(rows, cached, places)
     out = torch.empty((ids.numel(), *rows.shape[1:]), dtype=rows.dtype)
     library.call(
         library.core().fs_gather_rows,
@@ -70,24 +118,27 @@ def _gather_rows_cpu(rows: Tensor, ids: Tensor) -> Tensor:
     return out
 
 
-def _gather_rows_cuda(rows: Tensor, ids: Tensor) -> Tensor:
+def _gather_rows_cuda(
+    rows: Tensor, ids: Tensor, cached: Tensor | None = None, places: Tensor | None = None, checked: bool = True
+) -> Tensor:
     ids = _check_gather(rows, ids)
-    checks.require(
-        rows.device == ids.device, f"rows is on {rows.device} and ids on {ids.device}; they must be on one device."
-    )
-    out = torch.empty((ids.numel(), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
-    bad_id = torch.zeros(2, dtype=torch.int64, device=rows.device)  # {was there one, which}
+    check_table("rows", rows, ids.device)
+    check_cache(rows, cached, places)
+    out = torch.empty((ids.numel(), *rows.shape[1:]), dtype=rows.dtype, device=ids.device)
+    report = BadPlaceReport(ids.device, checked)
+    table = _Rows(rows.data_ptr(), rows.shape[0], _row_bytes(rows), cache_arguments(cached, places, ids.device))
     cuda.call(
-        "fs_cuda_gather_rows", rows,
-        rows.data_ptr(), rows.shape[0], _row_bytes(rows), library.type_code(ids), ids.data_ptr(), ids.numel(),
-        out.data_ptr(), bad_id.data_ptr(),
+        "fs_cuda_gather_rows", ids,
+        table, library.type_code(ids), ids.data_ptr(), ids.numel(), out.data_ptr(), report.arguments,
     )  # fmt: skip
-    is_bad, found = bad_id.tolist()
-    checks.require(is_bad == 0, f"gather_rows: id {found}; expected 0 to {rows.shape[0] - 1}")
+    report.refuse(_GATHER_ROWS, ids, (0, rows.shape[0] - 1))
     return out
 
 
-def _merge_rows_cpu(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype) -> Tensor:
+def _check_merge(
+    own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, library.RowPair]:
+    """Places as the core takes them, the result to be filled, and the tables."""
     for name, table in (("own", own), ("fetched", fetched)):
         checks.require(
             table.dim() == 2 and table.is_contiguous(),
@@ -103,11 +154,20 @@ def _merge_rows_cpu(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.d
         f"merge_rows cannot convert {own.dtype} to {dtype}; expected float32, float64 or bfloat16.",
     )
     places = checks.vector("places", places, (torch.int64,))
-    out = torch.empty((places.numel(), own.shape[1]), dtype=dtype)
+    out = torch.empty((places.numel(), own.shape[1]), dtype=dtype, device=places.device)
     pair = library.RowPair(
         own.data_ptr(), fetched.data_ptr(), own.shape[0], fetched.shape[0], own.shape[1],
         library.type_code(own), library.type_code(fetched),
     )  # fmt: skip
+    return places, out, pair
+
+
+def _merge_rows_cpu(
+    own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype,
+    cached: Tensor | None = None, slots: Tensor | None = None, _checked: bool = True,
+) -> Tensor:  # fmt: skip
+    places, out, pair = _check_merge(own, fetched, places, dtype)
+    check_cache(own, cached, slots)
     library.call(
         library.core().fs_merge_rows,
         pair, places.data_ptr(), places.numel(), library.type_code(out), out.data_ptr(), library.num_threads(),
@@ -115,11 +175,30 @@ def _merge_rows_cpu(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.d
     return out
 
 
+def _merge_rows_cuda(
+    own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype,
+    cached: Tensor | None = None, slots: Tensor | None = None, checked: bool = True,
+) -> Tensor:  # fmt: skip
+    places, out, pair = _check_merge(own, fetched, places, dtype)
+    for name, table in (("own", own), ("fetched", fetched)):
+        check_table(name, table, places.device)
+    check_cache(own, cached, slots)
+    report = BadPlaceReport(places.device, checked)
+    cuda.call(
+        "fs_cuda_merge_rows", places,
+        pair, cache_arguments(cached, slots, places.device), places.data_ptr(), places.numel(),
+        library.type_code(out), out.data_ptr(), report.arguments,
+    )  # fmt: skip
+    report.refuse(_MERGE_ROWS, places, (-fetched.shape[0], own.shape[0] - 1))
+    return out
+
+
+_CACHE_SCHEMA = "Tensor? cached=None, Tensor? cache_places=None, bool checked=True"
 SCHEMAS = {
-    "gather_rows": ("(Tensor rows, Tensor ids) -> Tensor", _gather_rows_cpu),
+    "gather_rows": (f"(Tensor rows, Tensor ids, {_CACHE_SCHEMA}) -> Tensor", _gather_rows_cpu),
     "merge_rows": (
-        "(Tensor own, Tensor fetched, Tensor places, ScalarType dtype) -> Tensor",
+        f"(Tensor own, Tensor fetched, Tensor places, ScalarType dtype, {_CACHE_SCHEMA}) -> Tensor",
         _merge_rows_cpu,
     ),
 }
-CUDA_KERNELS = {"gather_rows": _gather_rows_cuda}
+CUDA_KERNELS = {"gather_rows": _gather_rows_cuda, "merge_rows": _merge_rows_cuda}

@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastsample_dist.graph.memory_sizes import format_size
+
 DEFAULT_SHARE = 0.8  # of what is available
 NODE_BYTES = 64  # per node at the widest place: shuffling the nodes for `random`, old and new offsets while writing
 LEVELLED_NODE_BYTES = 88  # with a method whose parts are levelled: ldg on 10 M nodes takes 83
@@ -19,32 +21,6 @@ WRITE_EDGE_BYTES = 48  # per edge of a piece of rows: as read, renamed, and thei
 SLACK_BYTES = 48 << 20  # allocator, libraries' own buffers, a chunk of features
 BASE_SPREAD_BYTES = 4 << 20  # the program itself differs by so much from run to run (0.3 MB seen): told with the least
 MIN_PIECE, MAX_PIECE, MAX_BUCKET = 1 << 16, 1 << 21, 1 << 25  # edges; larger ones are no faster
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes of a size such as 2GB, 512MiB or 3000000.
-
-    Raises:
-      ValueError: it is no size.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2].upper() not in _UNITS:
-        raise ValueError(f"{text!r} is no size; expected a number with B, kB, MB, GB, TB, MiB or GiB, such as 2GB.")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def available_bytes() -> int:
-    """Memory that can be had without swapping, the control group's limit included."""
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:  # not Linux
-        import psutil
-
-        return int(psutil.virtual_memory().available)
-    free = int(re.search(r"MemAvailable:\s+(\d+)", text)[1]) * 1024
-    return min([free, *_group_rooms()])
 
 
 def resident_bytes(*, peak: bool = False) -> int:
@@ -56,15 +32,6 @@ def resident_bytes(*, peak: bool = False) -> int:
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def format_size(count: float) -> str:
-    """Bytes with a decimal unit, rounded up in the third digit so that it can be asked for: 1.24GB."""
-    for unit in ("TB", "GB", "MB"):
-        size = _UNITS[unit]
-        if count >= size:
-            return f"{-(-int(count) // (size // 100)) / 100:g}{unit}"
-    return f"{int(count)}B"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,19 +92,3 @@ class MemoryPlan:
                 f"the memory limit is {format_size(self.limit)} but {self.num_nodes} nodes{known} take at least "
                 f"{told} ({format_size(self.base)} of it the program itself); pass --memory-limit {told} or more."
             )
-
-
-def _group_rooms() -> list[int]:
-    """Bytes left in the control groups of this process (version 2 or 1), one entry per limit that is set."""
-    rooms = []
-    for limit_name, used_name in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            limit, used = (Path(name).read_text(encoding="ascii").strip() for name in (limit_name, used_name))
-        except OSError:
-            continue  # no such group
-        if limit.isdecimal():
-            rooms.append(max(0, int(limit) - int(used)))
-    return rooms

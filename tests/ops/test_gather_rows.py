@@ -1,4 +1,4 @@
-"""gather_rows and merge_rows against their oracles; on CUDA where there is a device."""
+"""gather_rows and merge_rows against their oracles; on CUDA in test_row_tables.py."""
 
 import pytest
 import torch
@@ -84,23 +84,6 @@ def test_merge_rows_refuses_a_place_outside(bad):
 def test_merge_rows_refuses_a_conversion_it_lacks():
     with pytest.raises(ValueError, match="cannot convert torch.float32 to torch.int8"):
         ops.merge_rows(torch.rand(5, 2), torch.rand(3, 2), torch.tensor([0]), torch.int8)
-
-
-@pytest.mark.parametrize("dtype", [*NARROW, torch.int64])
-@pytest.mark.parametrize("shape", [(50, 7), (50, 128), (50, 2, 3)])
-@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
-def test_gather_rows_on_cuda_equals_the_cpu(cuda_device, dtype, shape, id_dtype):
-    rows = (torch.rand(shape) * 100).to(dtype)
-    ids = torch.randint(0, 50, (80,)).to(id_dtype)
-    gathered = cuda_device.kernel("gather_rows")(cuda_device.put(rows), cuda_device.put(ids))
-    assert torch.equal(gathered.cpu(), ops.gather_rows(rows, ids))
-
-
-@pytest.mark.parametrize("bad", [-1, 50])
-def test_gather_rows_on_cuda_refuses_an_id_outside(cuda_device, bad):
-    rows, ids = cuda_device.put(torch.rand(50, 2)), cuda_device.put(torch.tensor([0, bad]))
-    with pytest.raises(ValueError, match=f"id {bad}; expected 0 to 49"):
-        cuda_device.kernel("gather_rows")(rows, ids)
 
 
 def test_the_cuda_library_loads_without_a_device_or_says_how_to_build_it():

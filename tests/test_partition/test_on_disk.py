@@ -15,6 +15,7 @@ import torch
 import partition.writer
 from fastsample_dist.graph.datasets import RawGraph, read_npy_graph
 from fastsample_dist.graph.inputs.sizes import sizes_of
+from fastsample_dist.graph.memory_sizes import parse_bytes
 from fastsample_dist.graph.storage import load_part, read_manifest
 from partition import cli_report, disk
 from partition.build import PartitionOptions, memory_plan, method_needs, partition_graph
@@ -233,7 +234,7 @@ def test_least_limit_works_and_is_kept(tmp_path, method):
     least = refused.stderr.split("pass --memory-limit ")[1].split(" ")[0]
     done = run(least)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads((tmp_path / "report.json").read_text())["peak_resident_bytes"] <= memory.parse_bytes(least)
+    assert json.loads((tmp_path / "report.json").read_text())["peak_resident_bytes"] <= parse_bytes(least)
 
 
 def test_limit_below_the_longest_row_is_refused(tmp_path):

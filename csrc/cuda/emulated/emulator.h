@@ -32,6 +32,10 @@ struct alignas(16) int4 {
   int x, y, z, w;
 };
 
+struct alignas(8) int2 {
+  int x, y;
+};
+
 typedef void* cudaStream_t;
 typedef int cudaError_t;
 constexpr cudaError_t cudaSuccess = 0, cudaErrorLaunchFailure = 719, cudaErrorMemoryAllocation = 2;
@@ -99,6 +103,7 @@ inline int lane() { return static_cast<int>(threadIdx.x % 32); }
 inline void __syncthreads() { fs::emulated::wait_for_block(); }
 inline void __syncwarp(uint32_t mask) { fs::emulated::gather_from_warp(mask, 0); }
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 inline void __nanosleep(unsigned) { fs::emulated::yield(); }
 [[noreturn]] inline void __trap() { fs::emulated::trap(); }
 

@@ -1,6 +1,6 @@
 // Loading and storing columns of any supported type through the type that the arithmetic uses.
-#ifndef FS_CPU_VECTOR_NUMBER_ACCESS_H_
-#define FS_CPU_VECTOR_NUMBER_ACCESS_H_
+#ifndef FS_CORE_NUMBER_ACCESS_H_
+#define FS_CORE_NUMBER_ACCESS_H_
 
 #include "number_types.h"
 
@@ -33,4 +33,4 @@ FS_HD void store(Bfloat16* target, double value) { *target = to_bfloat16(static_
 }  // namespace
 }  // namespace fs
 
-#endif  // FS_CPU_VECTOR_NUMBER_ACCESS_H_
+#endif  // FS_CORE_NUMBER_ACCESS_H_

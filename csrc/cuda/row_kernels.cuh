@@ -1,0 +1,266 @@
+// Rows by number from up to three tables, copied or converted: what gather_rows and merge_rows share.
+//
+//   place >= 0   row `place` of the own table; where the cache holds a copy of that row, the copy
+//   place < 0    row -1 - place of the fetched table (gather_rows has none: such an id is refused)
+//
+// Mapping: a group of 1 to 32 lanes, as many as a row has chunks, works on kRowsAtOnce rows: it reads a chunk of each
+// before it writes the first, so that enough reads are under way to hide their latency. A chunk is 16 bytes on the
+// wider side where addresses and sizes allow, so a warp copies several narrow rows, or 512 bytes of a wide one, at a
+// time. The grid strides over the rows.
+//
+// Memory: tables are read where they lie. Pinned host memory is read over the bus through unified addressing, and a bus
+// read is efficient only as a whole line of 128 bytes. So the lanes of a row of at least a line are shifted: the
+// group's first read starts at the line in which the row begins, the lanes before the row idle, and every later read of
+// a quarter warp is one aligned line (Min et al., "Large Graph Convolutional Network Training with GPU-Oriented Data
+// Communication Architecture", VLDB 2021, section 4.3). The cache and the fetched table are in device memory. A row
+// that is in the cache is not read from the host, in the same launch.
+//
+// A place outside the tables never becomes an address: its row is filled with zeros and reported (FsCudaBadPlace).
+#ifndef FS_CUDA_ROW_KERNELS_CUH_
+#define FS_CUDA_ROW_KERNELS_CUH_
+
+#include <string.h>
+
+#include <type_traits>
+
+#include "device.cuh"
+#include "number_access.h"
+
+namespace fs {
+namespace {
+
+constexpr int kRowsAtOnce = 4;
+constexpr int64_t kLineBytes = 128;  // of a bus read, and of the caches
+
+// Bytes as one load or store moves them.
+template <int kBytes>
+struct RawWord;
+template <>
+struct RawWord<16> {
+  using type = int4;
+};
+template <>
+struct RawWord<8> {
+  using type = int2;
+};
+template <>
+struct RawWord<4> {
+  using type = int32_t;
+};
+template <>
+struct RawWord<2> {
+  using type = int16_t;
+};
+template <>
+struct RawWord<1> {
+  using type = int8_t;
+};
+
+// kCount neighbouring columns of a row.
+template <typename T, int kCount>
+struct Chunk {
+  using Raw = typename RawWord<static_cast<int>(sizeof(T)) * kCount>::type;
+  T columns[kCount];
+
+  static FS_DEVICE Chunk read(const T* from, int64_t number) {
+    const Raw raw = reinterpret_cast<const Raw*>(from)[number];
+    Chunk chunk;
+    memcpy(&chunk, &raw, sizeof(raw));
+    return chunk;
+  }
+  FS_DEVICE void write(T* to, int64_t number) const {
+    Raw raw;
+    memcpy(&raw, this, sizeof(raw));
+    reinterpret_cast<Raw*>(to)[number] = raw;
+  }
+};
+
+template <typename In, typename Out, int kCount>
+struct Convert {
+  static FS_DEVICE Chunk<Out, kCount> run(const Chunk<In, kCount>& in) {
+    Chunk<Out, kCount> out;
+    for (int c = 0; c < kCount; ++c) store(out.columns + c, load(in.columns[c]));
+    return out;
+  }
+};
+template <typename Same, int kCount>
+struct Convert<Same, Same, kCount> {
+  static FS_DEVICE Chunk<Same, kCount> run(const Chunk<Same, kCount>& in) { return in; }
+};
+
+// The tables, and what becomes of their rows. A row has `chunks` chunks; In and Out are a column's types.
+template <typename Place, typename In, typename Out>
+struct RowTask {
+  const In* own;
+  int64_t num_own;
+  const In* cached;
+  int64_t num_cached;
+  const void* cache_places;  // [num_own] >= 0: row of `cached`, < 0: not in it; null: there is no cache
+  bool has_wide_places;      // int64, else int32
+  const void* fetched;
+  int64_t num_fetched;
+  bool is_converted;  // fetched rows are Out, else In
+  const Place* places;
+  int64_t num_out;
+  Out* out;
+  int64_t chunks;
+  int lanes;
+  bool shifts;  // lanes of own rows to the start of a line
+  FsCudaBadPlace bad;
+  int32_t operation;
+};
+
+// Where a row is read.
+template <typename In, typename Out>
+struct RowSource {
+  const In* in;    // null: not here
+  const Out* out;  // a row that is converted already; null: not here
+  int64_t shift;   // chunks between the start of a line and that of the row
+};
+
+template <typename Place, typename In, typename Out>
+FS_DEVICE void report_bad_place(const RowTask<Place, In, Out>& task, int64_t position, int64_t place) {
+  if (task.bad.first != nullptr) atomic_min(task.bad.first, static_cast<uint64_t>(position));
+  if (task.bad.mailbox == nullptr) return;
+  task.bad.mailbox[1] = place;
+  task.bad.mailbox[2] = position;
+  task.bad.mailbox[3] = -task.num_fetched;
+  task.bad.mailbox[4] = task.num_own - 1;
+  __threadfence_system();
+  *static_cast<volatile int64_t*>(task.bad.mailbox) = task.operation;
+}
+
+template <typename Place, typename In, typename Out>
+FS_DEVICE int64_t cache_slot(const RowTask<Place, In, Out>& task, int64_t row) {
+  if (task.cache_places == nullptr) return -1;
+  const int64_t slot = task.has_wide_places ? static_cast<const int64_t*>(task.cache_places)[row]
+                                            : static_cast<const int32_t*>(task.cache_places)[row];
+  return slot < task.num_cached ? slot : -1;
+}
+
+template <int kCount, typename Place, typename In, typename Out>
+FS_DEVICE RowSource<In, Out> find_row(const RowTask<Place, In, Out>& task, int64_t i, bool reports) {
+  const int64_t place = task.places[i], width = task.chunks * kCount;
+  if (place >= task.num_own || -1 - place >= task.num_fetched) {
+    if (reports) report_bad_place(task, i, place);
+    return {nullptr, nullptr, 0};
+  }
+  if (place < 0) {
+    const int64_t start = (-1 - place) * width;
+    if (!std::is_same<In, Out>::value && task.is_converted)
+      return {nullptr, static_cast<const Out*>(task.fetched) + start, 0};
+    return {static_cast<const In*>(task.fetched) + start, nullptr, 0};
+  }
+  const int64_t slot = cache_slot(task, place);
+  if (slot >= 0) return {task.cached + slot * width, nullptr, 0};
+  const In* row = task.own + place * width;
+  constexpr uint64_t kChunkBytes = sizeof(Chunk<In, kCount>);
+  constexpr uint64_t kLine = kChunkBytes * kWarp < kLineBytes ? kChunkBytes * kWarp : kLineBytes;
+  const uint64_t behind = reinterpret_cast<uintptr_t>(row) % kLine;
+  return {row, nullptr, task.shifts ? static_cast<int64_t>(behind / kChunkBytes) : 0};
+}
+
+template <int kCount, typename In, typename Out>
+FS_DEVICE Chunk<Out, kCount> read_chunk(const RowSource<In, Out>& source, int64_t number) {
+  if (source.in != nullptr) return Convert<In, Out, kCount>::run(Chunk<In, kCount>::read(source.in, number));
+  if (!std::is_same<In, Out>::value && source.out != nullptr) return Chunk<Out, kCount>::read(source.out, number);
+  Chunk<Out, kCount> zeros;
+  memset(&zeros, 0, sizeof(zeros));
+  return zeros;
+}
+
+template <int kCount, typename Place, typename In, typename Out>
+FS_KERNEL void copy_rows(RowTask<Place, In, Out> task) {
+  const int64_t groups = num_threads() / task.lanes;
+  const int lane = static_cast<int>(threadIdx.x) % task.lanes;
+  for (int64_t first = thread_number() / task.lanes; first < task.num_out; first += groups * kRowsAtOnce) {
+    RowSource<In, Out> sources[kRowsAtOnce];
+    int64_t end = 0;
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const int64_t i = first + r * groups;
+      sources[r] = {nullptr, nullptr, 0};
+      if (i < task.num_out) sources[r] = find_row<kCount>(task, i, lane == 0);
+      if (task.chunks + sources[r].shift > end) end = task.chunks + sources[r].shift;
+    }
+    for (int64_t step = lane; step < end; step += task.lanes) {
+      Chunk<Out, kCount> values[kRowsAtOnce];
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const int64_t number = step - sources[r].shift;
+        if (number >= 0 && number < task.chunks) values[r] = read_chunk<kCount>(sources[r], number);
+      }
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const int64_t i = first + r * groups, number = step - sources[r].shift;
+        if (i < task.num_out && number >= 0 && number < task.chunks)
+          values[r].write(task.out, i * task.chunks + number);
+      }
+    }
+  }
+}
+
+// Sets what follows from a row's size and enqueues the kernel.
+template <int kCount, typename Place, typename In, typename Out>
+void launch_copy_rows(RowTask<Place, In, Out> task, int64_t row_columns, cudaStream_t stream) {
+  constexpr int64_t kChunkBytes = sizeof(Chunk<In, kCount>);
+  constexpr int64_t kLine = kChunkBytes * kWarp < kLineBytes ? kChunkBytes * kWarp : kLineBytes;
+  const int64_t row_bytes = row_columns * static_cast<int64_t>(sizeof(In));
+  const bool is_aligned = row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(task.own) % kLine == 0;
+  task.chunks = row_columns / kCount;
+  task.shifts = row_bytes >= kLine && !is_aligned;
+  const int64_t steps = task.chunks + (task.shifts ? kLine / kChunkBytes - 1 : 0);
+  task.lanes = 1;
+  while (task.lanes < steps && task.lanes < kWarp) task.lanes *= 2;
+  const int64_t groups = (task.num_out + kRowsAtOnce - 1) / kRowsAtOnce;
+  launch(copy_rows<kCount, Place, In, Out>, blocks_for(groups * task.lanes), stream, task);
+}
+
+// The tables' starts and the row size in bytes, or-ed: what a chunk's size must divide.
+inline uint64_t alignment_of(const void* own, const FsCudaRowCache* cache, const void* fetched, const void* out) {
+  const void* cached = cache == nullptr ? nullptr : cache->rows;
+  return reinterpret_cast<uintptr_t>(own) | reinterpret_cast<uintptr_t>(cached) | reinterpret_cast<uintptr_t>(fetched) |
+         reinterpret_cast<uintptr_t>(out);
+}
+
+// Rows that are copied as they are, in the widest words that fit.
+template <typename Place, typename Word>
+void launch_words(const RowTask<Place, int8_t, int8_t>& bytes, int64_t row_bytes, cudaStream_t stream) {
+  const RowTask<Place, Word, Word> task = {reinterpret_cast<const Word*>(bytes.own),
+                                           bytes.num_own,
+                                           reinterpret_cast<const Word*>(bytes.cached),
+                                           bytes.num_cached,
+                                           bytes.cache_places,
+                                           bytes.has_wide_places,
+                                           bytes.fetched,
+                                           bytes.num_fetched,
+                                           false,
+                                           bytes.places,
+                                           bytes.num_out,
+                                           reinterpret_cast<Word*>(bytes.out),
+                                           0,
+                                           0,
+                                           false,
+                                           bytes.bad,
+                                           bytes.operation};
+  launch_copy_rows<1>(task, row_bytes / static_cast<int64_t>(sizeof(Word)), stream);
+}
+
+template <typename Place>
+void launch_widest(const RowTask<Place, int8_t, int8_t>& bytes, int64_t row_bytes, uint64_t alignment,
+                   cudaStream_t stream) {
+  alignment |= static_cast<uint64_t>(row_bytes);
+  if (alignment % 16 == 0) {
+    launch_words<Place, int4>(bytes, row_bytes, stream);
+  } else if (alignment % 8 == 0) {
+    launch_words<Place, int2>(bytes, row_bytes, stream);
+  } else if (alignment % 4 == 0) {
+    launch_words<Place, int32_t>(bytes, row_bytes, stream);
+  } else if (alignment % 2 == 0) {
+    launch_words<Place, int16_t>(bytes, row_bytes, stream);
+  } else {
+    launch_words<Place, int8_t>(bytes, row_bytes, stream);
+  }
+}
+
+}  // namespace
+}  // namespace fs
+
+#endif  // FS_CUDA_ROW_KERNELS_CUH_

@@ -1,0 +1,58 @@
+"""Sizes of memory: as text, and how much of the host's can be had."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as 2GB, 512MiB or 3000000.
+
+    Raises:
+      ValueError: it is no size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError(f"{text!r} is no size; expected a number with B, kB, MB, GB, TB, MiB or GiB, such as 2GB.")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping, the control group's limit included."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:  # not Linux
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    free = int(re.search(r"MemAvailable:\s+(\d+)", text)[1]) * 1024
+    return min([free, *_group_rooms()])
+
+
+def format_size(count: float) -> str:
+    """Bytes with a decimal unit, rounded up in the third digit so that it can be asked for: 1.24GB."""
+    for unit in ("TB", "GB", "MB"):
+        size = _UNITS[unit]
+        if count >= size:
+            return f"{-(-int(count) // (size // 100)) / 100:g}{unit}"
+    return f"{int(count)}B"
+
+
+def _group_rooms() -> list[int]:
+    """Bytes left in the control groups of this process (version 2 or 1), one entry per limit that is set."""
+    rooms = []
+    for limit_name, used_name in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit, used = (Path(name).read_text(encoding="ascii").strip() for name in (limit_name, used_name))
+        except OSError:
+            continue  # no such group
+        if limit.isdecimal():
+            rooms.append(max(0, int(limit) - int(used)))
+    return rooms

@@ -1,0 +1,151 @@
+"""Tables of rows that a GPU reads: with a cache of some rows, and what becomes of an id that is outside them.
+
+A kernel never reads outside its tables: a bad id gives a row of zeros. Whoever must know at once waits for the kernel
+(`checked`). Ids that come from the library's own sampler are in range by construction, and a wait per training step is
+the price of asking; for them the kernel leaves a note in pinned host memory, which the next call finds without waiting.
+"""
+
+from __future__ import annotations
+
+import functools
+from ctypes import Structure, c_int32, c_int64, c_void_p, pointer
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import checks, library
+
+_OPERATIONS = {1: ("gather_rows", "id"), 2: ("merge_rows", "place")}  # FsCudaRowOperation
+_MAILBOX_WORDS = 5
+
+
+class CacheArguments(Structure):
+    """FsCudaRowCache."""
+
+    _fields_ = (("rows", c_void_p), ("places", c_void_p), ("num_rows", c_int64), ("place_type", c_int32))
+
+
+class BadPlace(Structure):
+    """FsCudaBadPlace."""
+
+    _fields_ = (("first", c_void_p), ("mailbox", c_void_p))
+
+
+@dataclass(frozen=True, eq=False)
+class RowCache:
+    """Copies of some rows of a table, in device memory; the table may then be in pinned host memory.
+
+    Attributes:
+      rows: [num_cached, ...]; copies.
+      places: int32 | int64 [num_rows of the table]; >= 0 the copy's row number, < 0 the row has no copy.
+    """
+
+    rows: Tensor
+    places: Tensor
+
+    @classmethod
+    def of(cls, table: Tensor, ids: Tensor, device: torch.device | str) -> RowCache:
+        """A cache of the rows `ids` (unique) of a table, on `device`.
+
+        Raises:
+          ValueError, IndexError: an id twice, or outside the table.
+        """
+        ids = ids.to(torch.int64).cpu()
+        checks.require(ids.unique().numel() == ids.numel(), "the ids to be cached repeat; expected each of them once.")
+        places = torch.full((table.shape[0],), -1, dtype=torch.int32)
+        places[ids] = torch.arange(ids.numel(), dtype=torch.int32)
+        return cls(table[ids.to(table.device)].to(device), places.to(device))
+
+    @property
+    def num_bytes(self) -> int:
+        """Device memory of the copies and the places."""
+        return self.rows.nbytes + self.places.nbytes
+
+
+def check_table(name: str, rows: Tensor, device: torch.device) -> None:
+    """Refuse a table that kernels of `device` cannot read."""
+    checks.require(
+        rows.device == device or (rows.device.type == "cpu" and rows.is_pinned()),
+        f"{name} is on {rows.device} and the ids on {device}; place it on {device} or in pinned host memory.",
+    )
+
+
+def check_cache(table: Tensor, cached: Tensor | None, places: Tensor | None) -> None:
+    """Refuse a cache that does not fit its table."""
+    if cached is None or places is None:
+        checks.require(cached is None and places is None, "a cache has rows and places; one of them is missing.")
+        return
+    checks.require(
+        cached.dtype == table.dtype and cached.shape[1:] == table.shape[1:] and cached.is_contiguous(),
+        f"the cache holds {cached.dtype} rows of shape {tuple(cached.shape[1:])}; expected contiguous {table.dtype} "
+        f"rows of shape {tuple(table.shape[1:])}.",
+    )
+    checks.require(
+        places.dtype in checks.ID_DTYPES and places.shape == table.shape[:1] and places.is_contiguous(),
+        f"the cache's places are {places.dtype} of shape {tuple(places.shape)}; expected int32 or int64 of "
+        f"({table.shape[0]},).",
+    )
+
+
+def cache_arguments(cached: Tensor | None, places: Tensor | None, device: torch.device) -> object:
+    """The cache as an entry point takes it; None without one."""
+    if cached is None or places is None:
+        return None
+    for name, tensor in (("the cache's rows", cached), ("the cache's places", places)):
+        checks.require(tensor.device == device, f"{name} are on {tensor.device}; expected {device}.")
+    return pointer(
+        CacheArguments(cached.data_ptr(), places.data_ptr(), cached.shape[0], library.type_code(places)),
+    )
+
+
+class BadPlaceReport:
+    """Where a call's bad places are told, and who is told of them.
+
+    Args:
+      device: whose kernel reports.
+      checked: find out by `refuse`, which waits for the kernel; else leave it to a later call.
+    Raises:
+      ValueError: an earlier call that was not checked has left a note.
+    """
+
+    def __init__(self, device: torch.device, checked: bool) -> None:
+        self._first = None
+        if checked:
+            self._first = torch.full((1,), -1, dtype=torch.int64, device=device)
+            self.arguments = BadPlace(self._first.data_ptr(), None)
+        else:
+            raise_deferred_errors(device)
+            self.arguments = BadPlace(None, _mailbox(device).data_ptr())
+
+    def refuse(self, operation: int, places: Tensor, bounds: tuple[int, int]) -> None:
+        """Raise ValueError where the kernel found a place outside `bounds` (least, largest)."""
+        if self._first is None:
+            return
+        position = int(self._first)
+        if position >= 0:
+            raise ValueError(_told(operation, int(places[position]), position, *bounds))
+
+
+def raise_deferred_errors(device: torch.device) -> None:
+    """Raise what kernels of unchecked calls have found so far; does not wait for those that still run.
+
+    Raises:
+      ValueError: an id or a place was outside its table; its row was filled with zeros.
+    """
+    words = _mailbox(device)
+    if int(words[0]) == 0:
+        return
+    operation, *values = words.tolist()
+    words.zero_()
+    raise ValueError(f"{_told(operation, *values)} (in an earlier call on {device}, which gave zeros)")
+
+
+@functools.cache
+def _mailbox(device: torch.device) -> Tensor:
+    return torch.zeros(_MAILBOX_WORDS, dtype=torch.int64, pin_memory=device.type == "cuda")
+
+
+def _told(operation: int, place: int, position: int, least: int, largest: int) -> str:
+    name, noun = _OPERATIONS[operation]
+    return f"{name}: {noun} {place} at position {position}; expected {least} to {largest}"
