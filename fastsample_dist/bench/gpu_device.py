@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.bench.sampling import spread, steady
+from fastsample_dist.graph.pinned import pinned_copy
 from fastsample_dist.ops import cuda
 
 KERNEL_TRIALS = 5  # under the profiler
@@ -50,7 +51,7 @@ class GpuDevice:
 
     def pin(self, tensor: Tensor) -> Tensor:
         """A copy in pinned host memory, which the device can read."""
-        return tensor.pin_memory()
+        return pinned_copy(tensor)
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""

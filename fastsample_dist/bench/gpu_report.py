@@ -109,12 +109,14 @@ def sampling_lines(found: dict) -> list[str]:
 def gather_lines(found: dict) -> list[str]:
     """Tables of `gpu_gather.measure`."""
     copy, bus = found["copy"]["bytes_s"], found["bus"]
-    columns = ("rows in", "dtype", "hit rate", "MB per call", "GB/s", "p10 - p90", "of limit", "kernels of limit")
+    columns = ("rows in", "dtype", "hit rate", "MB per call", "GB/s", "p10 - p90", "limit", "of limit",
+               "kernels of limit")  # fmt: skip
     rows = [
         (
             case["place"], case["dtype"], "-" if case["hit_rate"] is None else f"{case['hit_rate']:.0%}",
             f"{case['bytes'] / 1e6:,.1f}", _giga(case["bytes_s"]["median"]),
-            f"{_giga(case['bytes_s']['p10'])} - {_giga(case['bytes_s']['p90'])}", f"{case['of_limit']:.0%}",
+            f"{_giga(case['bytes_s']['p10'])} - {_giga(case['bytes_s']['p90'])}", case["limit"],
+            f"{case['of_limit']:.0%}",
             "-" if case["kernels_of_limit"] is None else f"{case['kernels_of_limit']:.0%}",
         )
         for case in found["cases"]
@@ -125,8 +127,8 @@ def gather_lines(found: dict) -> list[str]:
         f"{_giga(bus['copy_bytes_s']['median'])} GB/s, a kernel reading in order "
         f"{_giga(bus['read_bytes_s']['median'])} GB/s; the limit is the better of the two.", "",
         *markdown_table(columns, rows), "",
-        "device: bytes read and written, against the copy; pinned and split: bytes over the bus, against the bus. "
-        "GB: 10^9 bytes. Whole calls, their read-back included; \"kernels of limit\": the time in kernels alone.",
+        "Against the copy, bytes read and written count; against the bus, bytes that cross it (split: those of the "
+        "rows that are not cached). GB: 10^9 bytes. Whole calls; \"kernels of limit\": by the time in kernels alone.",
     ]  # fmt: skip
 
 
