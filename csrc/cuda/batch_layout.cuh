@@ -90,9 +90,10 @@ struct RowEdges {
 // Scratch of one batch. What stands before `edges` starts as 0xFF bytes.
 template <typename Id>
 struct BatchScratch {
-  uint64_t* state;       // [state_words]
+  uint64_t* state;       // [sizes.state_words]
   uint64_t* stage_keys;  // [num_hops] k0 | k1 << 32
   DeviceIdTable<Id> table;
+  uint64_t* tasks;  // [max_tasks] of the persistent kernel's queue
   int64_t cleared_bytes;
   RowEdges* edges;      // [most rows of a hop]
   uint32_t* new_edges;  // [most edges / 32] bit e: edge e brings a new node
@@ -122,12 +123,13 @@ BatchScratch<Id> carve_scratch(const FsGraph& graph, const FsSampleSpec& spec, c
     if (spec.fanouts[hop] > kWarp || spec.method == FS_WEIGHTED) positions = std::max(positions, sizes.max_edges[hop]);
   }
   const IdTableSize table = id_table_size(sizes.max_nodes, graph.num_rows, sizeof(Id));
-  scratch.state = carver.take<uint64_t>(state_words(spec.num_hops));
+  scratch.state = carver.take<uint64_t>(sizes.state_words);
   scratch.stage_keys = carver.take<uint64_t>(spec.num_hops);
   scratch.table.slots = table.slots;
   scratch.table.bits = table.bits;
   scratch.table.values = carver.take<uint64_t>(table.slots);
   scratch.table.keys = table.is_direct ? nullptr : carver.take<Id>(table.slots);
+  scratch.tasks = carver.take<uint64_t>(sizes.max_tasks);
   scratch.cleared_bytes = carver.bytes();
   carver.add_guards();
   scratch.edges = carver.take<RowEdges>(rows);

@@ -26,6 +26,16 @@ FS_DEVICE Range block_range(int64_t count) {
   return {count * block / blocks, count * (block + 1) / blocks};
 }
 
+// Sum over the lanes up to and with the calling one. Every lane of the warp must call it.
+FS_DEVICE int64_t warp_scan(int64_t value) {
+  const int lane = lane_number();
+  for (int delta = 1; delta < kWarp; delta *= 2) {
+    const int64_t other = __shfl_up_sync(kAllLanes, value, static_cast<unsigned>(delta));
+    if (lane >= delta) value += other;
+  }
+  return value;
+}
+
 struct BlockScan {
   int64_t before;  // sum over the threads of lower number
   int64_t total;   // over the block
@@ -35,11 +45,7 @@ struct BlockScan {
 FS_DEVICE BlockScan block_scan(int64_t value) {
   FS_SHARED(int64_t, warp_sums, kWarps);
   const int lane = lane_number(), warp = warp_in_block();
-  int64_t inclusive = value;
-  for (int delta = 1; delta < kWarp; delta *= 2) {
-    const int64_t other = __shfl_up_sync(kAllLanes, inclusive, static_cast<unsigned>(delta));
-    if (lane >= delta) inclusive += other;
-  }
+  const int64_t inclusive = warp_scan(value);
   if (lane == kWarp - 1) warp_sums[warp] = inclusive;
   __syncthreads();
   int64_t before = inclusive - value, total = 0;

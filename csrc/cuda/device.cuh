@@ -85,13 +85,19 @@ FS_DEVICE uint32_t atomic_cas(uint32_t* word, uint32_t expected, uint32_t value)
   return atomicCAS(word, expected, value);
 }
 
-// What another block has written: read past the first-level cache, before anything that follows.
+// What another block may be writing: read past the first-level cache.
 template <typename T>
-FS_DEVICE T load_acquire(const T* place) {
+FS_DEVICE T load_now(const T* place) {
 #if defined(FS_EMULATED)
   emulated::maybe_yield();
 #endif
-  const T value = *static_cast<const volatile T*>(place);
+  return *static_cast<const volatile T*>(place);
+}
+
+// The same, before anything that follows.
+template <typename T>
+FS_DEVICE T load_acquire(const T* place) {
+  const T value = load_now(place);
   __threadfence();
   return value;
 }
@@ -101,6 +107,17 @@ template <typename T>
 FS_DEVICE void store_release(T* place, T value) {
   __threadfence();
   *static_cast<volatile T*>(place) = value;
+}
+
+// A clock that all blocks share.
+FS_DEVICE uint64_t nanoseconds() {
+#if defined(FS_EMULATED)
+  return emulated::nanoseconds();
+#else
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+#endif
 }
 
 }  // namespace fs

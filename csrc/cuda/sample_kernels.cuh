@@ -13,6 +13,24 @@
 
 namespace fs {
 
+// Puts the slot of edge e's source into its place, and the edge forward as the one that brings the node.
+template <typename Id>
+FS_DEVICE void put_slot(const DeviceHop<Id>& hop, int64_t e, uint64_t slot) {
+  hop.indices[e] = static_cast<Id>(slot);
+  if (slot == kNoSlot) return;
+  // A node that is known already has a smaller value than any edge, and is not touched again.
+  uint64_t* value = hop.table.values + slot;
+  const uint64_t first = kFirstEdge + static_cast<uint64_t>(e);
+  if (*static_cast<volatile uint64_t*>(value) > first) atomic_min(value, first);
+}
+
+// Tells of edge e, whose source is no row.
+template <typename Id>
+FS_DEVICE void put_bad_edge(const DeviceHop<Id>& hop, int64_t e) {
+  atomic_min(hop.state + bad_edge_word(hop.number), static_cast<uint64_t>(e));
+  put_slot(hop, e, kNoSlot);
+}
+
 // Puts the source of edge e into its place: a slot of the table, or without a table the id itself.
 template <typename Id>
 FS_DEVICE void put_source(const DeviceHop<Id>& hop, int64_t e, Id source) {
@@ -20,18 +38,11 @@ FS_DEVICE void put_source(const DeviceHop<Id>& hop, int64_t e, Id source) {
     hop.indices[e] = source;
     return;
   }
-  if (!hop.graph.has_source(source)) {
-    atomic_min(hop.state + bad_edge_word(hop.number), static_cast<uint64_t>(e));
-    hop.indices[e] = Id{-1};
-    return;
+  if (hop.graph.has_source(source)) {
+    put_slot(hop, e, hop.table.insert(source));
+  } else {
+    put_bad_edge(hop, e);
   }
-  const uint64_t slot = hop.table.insert(source);
-  hop.indices[e] = static_cast<Id>(slot);
-  if (slot == kNoSlot) return;
-  // A node that is known already has a smaller value than any edge, and is not touched again.
-  uint64_t* value = hop.table.values + slot;
-  const uint64_t first = kFirstEdge + static_cast<uint64_t>(e);
-  if (*static_cast<volatile uint64_t*>(value) > first) atomic_min(value, first);
 }
 
 // Edge e is the one at `position` of the graph's indices.

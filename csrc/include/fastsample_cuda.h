@@ -21,6 +21,7 @@ typedef struct {
   int64_t max_degree; /* of the graph */
   int64_t max_rows[FS_CUDA_MAX_HOPS];
   int64_t max_edges[FS_CUDA_MAX_HOPS];
+  int64_t max_tasks;       /* of the persistent kernel's queue; 0 of the other kernels */
   int64_t state_words;     /* of 8 bytes, at the start of the workspace */
   int64_t workspace_bytes; /* scratch of one call */
 } FsCudaSampleSizes;
@@ -155,6 +156,32 @@ FS_API FsStatus fs_cuda_bench_random_sectors(const void* array, int64_t num_sect
                                              uint64_t* out_sum, void* stream);
 /* The sum of all 32-bit words of an array that the device can read, sixteen bytes at a time. */
 FS_API FsStatus fs_cuda_bench_read_in_order(const void* array, int64_t num_bytes, uint64_t* out_sum, void* stream);
+
+/* ---- the persistent kernel ---- */
+/* Why it ended; ~0: it has not run, because there was no seed or no hop. */
+typedef enum {
+  FS_CUDA_QUEUE_DONE = 0,  /* every task is done */
+  FS_CUDA_QUEUE_STUCK = 1, /* the watchdog: no task was finished for patience_ns */
+  FS_CUDA_QUEUE_FULL = 2   /* no room for a task or for its picks */
+} FsCudaQueueEnd;
+#define FS_CUDA_QUEUE_WORDS 80
+
+/* A warp takes least_fetch .. most_fetch tasks from the queue at once, at least 1. Results never depend on it. */
+typedef struct {
+  int64_t least_fetch, most_fetch;
+  uint64_t patience_ns;
+} FsCudaQueueOptions;
+
+/* Bounds of a mini-batch whose neighbours are drawn by one launch for all hops (PGSampler). The state's last
+ * FS_CUDA_QUEUE_WORDS words are those of the task queue: [64] why it ended and, unless it is done, [65] block, [66]
+ * warp in the block, [67] task that it waited for or had no room for, [68] tickets handed out, [69] tasks, [70] of them
+ * finished. Uniform draws only. */
+FS_API FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds,
+                                         int64_t max_degree, FsCudaSampleSizes* out);
+/* As fs_cuda_sample_mfg, with sizes of fs_cuda_persistent_sizes: the same mini-batch. */
+FS_API FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
+                                       const FsCudaSampleSizes* sizes, const FsCudaBatch* batch,
+                                       const FsCudaQueueOptions* options, void* stream);
 
 #ifdef __cplusplus
 }

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks
-from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph, EnqueuedBatch
+from fastsample_dist.ops.cuda_batch import EnqueuedBatch
+from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import SampledHops
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import time
 from ctypes import c_char_p
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -64,3 +66,50 @@ def call(name: str, where: Tensor, *arguments: object) -> None:
     else:
         status = function(*arguments, None)
     library.raise_for_status(status, loaded.fs_cuda_last_error)
+
+
+class Timer(Protocol):
+    """Marks points in the order of a device's work."""
+
+    def mark(self) -> object:
+        """A point behind the work enqueued so far."""
+        ...
+
+    def elapsed_ms(self, start: object, stop: object) -> float | None:
+        """Time between two points; None while the device has not passed them."""
+        ...
+
+
+class ClockTimer:
+    """Marks of the host's clock, for work that is done when its call returns."""
+
+    def mark(self) -> float:
+        """Now, in seconds."""
+        return time.perf_counter()
+
+    def elapsed_ms(self, start: float, stop: float) -> float:
+        """Time between two marks."""
+        return (stop - start) * 1e3
+
+
+class EventTimer:
+    """Marks on the current stream of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def mark(self) -> torch.cuda.Event:
+        """An event behind the work enqueued so far."""
+        with torch.cuda.device(self._device):
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+        return event
+
+    def elapsed_ms(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> float | None:
+        """Time between two events; None while the device has not passed them."""
+        return start.elapsed_time(stop) if stop.query() else None
+
+
+def timer(device: torch.device) -> Timer:
+    """What measures work on a device; the host's clock for the emulated library."""
+    return EventTimer(device) if device.type == "cuda" else ClockTimer()

@@ -9,113 +9,23 @@ those arrays, which stay as large as the bounds for as long as one of the views 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p
-from dataclasses import dataclass, replace
+from ctypes import byref
+from dataclasses import replace
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import checks, cuda, library
+from fastsample_dist.ops import checks, cuda, library, persistent
+from fastsample_dist.ops.cuda_batch import EnqueuedBatch, Queue, Request, Seeds, Sizes
+from fastsample_dist.ops.kernel_choice import CHOICES, PER_HOP, PERSISTENT, KernelChoice, KernelReport
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 
-MAX_HOPS = 16
 _NOTHING_WRONG = -1  # of a state word that holds the first bad position
 _BAD_SEED, _REPEATED_SEED = 0, 1  # words of the state, see FsCudaBatch
 _FIRST_HOP_WORD, _HOP_WORDS = 3, 5
 _ALIGNMENT = 256  # bytes; of the pieces of an allocation
-
-
-class Sizes(Structure):
-    """FsCudaSampleSizes."""
-
-    _fields_ = (
-        ("max_nodes", c_int64),
-        ("max_degree", c_int64),
-        ("max_rows", c_int64 * MAX_HOPS),
-        ("max_edges", c_int64 * MAX_HOPS),
-        ("state_words", c_int64),
-        ("workspace_bytes", c_int64),
-    )
-
-
-class Seeds(Structure):
-    """FsCudaSeeds."""
-
-    _fields_ = (("ids", c_void_p), ("count", c_int64), ("step", c_void_p))
-
-
-class Batch(Structure):
-    """FsCudaBatch."""
-
-    _fields_ = (
-        ("nodes", c_void_p),
-        ("indptr", c_void_p * MAX_HOPS),
-        ("indices", c_void_p * MAX_HOPS),
-        ("edge_ids", c_void_p * MAX_HOPS),
-        ("workspace", c_void_p),
-    )
-
-
-cuda.declare(
-    fs_cuda_sample_sizes=(
-        POINTER(library.Graph), POINTER(library.SampleArguments), c_int64, c_int64, c_int32, POINTER(Sizes),
-    ),
-    fs_cuda_sample_mfg=(
-        POINTER(library.Graph), POINTER(library.SampleArguments), POINTER(Seeds), POINTER(Sizes), POINTER(Batch),
-        c_void_p,
-    ),
-    fs_cuda_sample_neighbors=(
-        POINTER(library.Graph), POINTER(library.SampleArguments), POINTER(Seeds), POINTER(Sizes), POINTER(Batch),
-        c_void_p,
-    ),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """What a batch is made of.
-
-    Attributes:
-      ids: the seeds on the device, of the graph's id dtype; of one hop alone its rows.
-      spec: how neighbours are drawn.
-      step: global training step.
-      step_on_device: int64 [1] in device memory that the kernels read in place of `step`, or None.
-    """
-
-    ids: Tensor
-    spec: SampleSpec
-    step: int
-    step_on_device: Tensor | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class EnqueuedBatch:
-    """A batch whose kernels have been enqueued: its arrays at the size of their bounds.
-
-    Attributes:
-      request: what it is made of; kept until the kernels have read it.
-      nodes: [max_nodes] of the graph's id dtype, empty without relabelling.
-      indptrs: per hop, int64 [max_rows + 1].
-      indices: per hop, [max_edges] of the graph's id dtype.
-      edge_ids: per hop, int64 [max_edges], or empty.
-      workspace: uint8; starts with the state words.
-      sizes: the bounds.
-    """
-
-    request: Request
-    nodes: Tensor
-    indptrs: list[Tensor]
-    indices: list[Tensor]
-    edge_ids: list[Tensor]
-    workspace: Tensor
-    sizes: Sizes
-
-    @property
-    def state(self) -> Tensor:
-        """int64 [state_words] on the device; complete when the enqueued work is."""
-        return self.workspace[: 8 * self.sizes.state_words].view(torch.int64)
 
 
 class CudaSamplingGraph(SamplingGraph):
@@ -128,6 +38,9 @@ class CudaSamplingGraph(SamplingGraph):
       src_orig_ids: int64 [num_sources] original ids by source id, for method "labor" on a slice; None takes orig_ids.
       weights: for method "weighted".
       device: that samples; None takes that of `indices`. The arrays are on it or in pinned host memory.
+      kernel: "per_hop"; "persistent": one launch draws for all hops (persistent.py); "auto": the one that was faster
+        in the first batches of a kind (kernel_choice.py), per hop where the persistent kernel does not serve.
+      queue: of the persistent kernel.
     Raises:
       ValueError: as SamplingGraph; offsets that decrease; an array that the device cannot read.
     """
@@ -141,7 +54,10 @@ class CudaSamplingGraph(SamplingGraph):
         weights: EdgeWeights | None = None,
         *,
         device: torch.device | None = None,
+        kernel: str = PER_HOP,
+        queue: persistent.QueueOptions | None = None,
     ) -> None:
+        checks.require(kernel in CHOICES, f"kernel is {kernel!r}; expected 'per_hop', 'persistent' or 'auto'.")
         super().__init__(indptr, indices, orig_ids, src_orig_ids, weights)
         self.device = torch.device(device or indices.device)
         for array in self._kept:
@@ -150,6 +66,8 @@ class CudaSamplingGraph(SamplingGraph):
         degrees = indptr.diff()
         self._indices, self._num_sources = indices, self._view.num_sources or self.num_rows
         self.max_degree = int(degrees.max()) if degrees.numel() else 0
+        self._kernel, self._queue = kernel, (queue or persistent.QueueOptions()).arguments()
+        self._choice = KernelChoice(cuda.timer(self.device))
 
     def sample(self, seeds: Tensor, spec: SampleSpec, step: int) -> SampledHops:
         """All hops of one mini-batch; see `ops.sample_mfg`. Waits for the batch's kernels once, at the end."""
@@ -184,18 +102,30 @@ class CudaSamplingGraph(SamplingGraph):
           spec: how neighbours are drawn.
           step: global training step.
           step_on_device: int64 [1] in device memory, read by the kernels in place of `step`: so that a captured CUDA
-            graph can be replayed for other steps.
+            graph can be replayed for other steps. Then "auto" samples per hop.
         Raises:
           ValueError: what can be refused without reading the seeds.
         """
-        seeds = self._on_device("seeds", seeds)
-        batch = self._allocate(Request(seeds, spec, step, step_on_device), spec.arguments(step), relabels=True)
-        self.enqueue_into(batch)
-        return batch
+        request = Request(self._on_device("seeds", seeds), spec, step, step_on_device, self._kernel)
+        if self._kernel != "auto":
+            return self._enqueue(request)
+        if step_on_device is not None or not persistent.serves(spec):
+            return self._enqueue(replace(request, kernel=PER_HOP))
+        return self._choice.run(
+            spec, request.ids.numel(), lambda kernel: self._enqueue(replace(request, kernel=kernel))
+        )
+
+    def kernel_report(self) -> list[KernelReport]:
+        """What "auto" has measured and chosen, by kind of batch."""
+        return self._choice.report()
 
     def enqueue_into(self, batch: EnqueuedBatch) -> None:
         """Enqueue the kernels of a batch once more, into the arrays that it has."""
-        self._call("fs_cuda_sample_mfg", batch, batch.request.spec.arguments(batch.request.step))
+        arguments = batch.request.spec.arguments(batch.request.step)
+        if batch.request.kernel == PERSISTENT:
+            self._call("fs_cuda_persistent_mfg", batch, arguments, self._queue)
+        else:
+            self._call("fs_cuda_sample_mfg", batch, arguments)
 
     def finish(self, batch: EnqueuedBatch) -> SampledHops:
         """Wait for a batch's kernels and cut its arrays to size.
@@ -219,24 +149,33 @@ class CudaSamplingGraph(SamplingGraph):
     def batch_bytes(self, num_seeds: int, spec: SampleSpec) -> int:
         """Most device memory, in bytes, that a batch of so many seeds takes with its scratch."""
         arguments = spec.arguments(0)
-        sizes = self._sizes(num_seeds, arguments, True)
+        takes_more = self._kernel != PER_HOP and persistent.serves(spec)
+        sizes = self._sizes(num_seeds, arguments, PERSISTENT if takes_more else PER_HOP)
         rows, edges = (sum(bounds[: arguments.num_hops]) for bounds in (sizes.max_rows, sizes.max_edges))
         ids = self.dtype.itemsize * (sizes.max_nodes + edges)
         return ids + 8 * (rows + arguments.num_hops + (edges if spec.edge_ids else 0)) + sizes.workspace_bytes
 
-    def _sizes(self, num_rows: int, arguments: library.SampleArguments, relabels: bool) -> Sizes:
-        sizes = Sizes()
-        status = cuda.core().fs_cuda_sample_sizes(
-            self._view, arguments, num_rows, self.max_degree, int(relabels), byref(sizes)
-        )
+    def _sizes(self, num_rows: int, arguments: library.SampleArguments, kernel: str, *, relabels: bool = True) -> Sizes:
+        sizes, given = Sizes(), (self._view, arguments, num_rows, self.max_degree)
+        if kernel == PERSISTENT:
+            status = cuda.core().fs_cuda_persistent_sizes(*given, byref(sizes))
+        else:
+            status = cuda.core().fs_cuda_sample_sizes(*given, int(relabels), byref(sizes))
         library.raise_for_status(status, cuda.core().fs_cuda_last_error)
         return sizes
+
+    def _enqueue(self, request: Request) -> EnqueuedBatch:
+        if request.kernel == PERSISTENT:
+            persistent.check_served(request.spec)
+        batch = self._allocate(request, request.spec.arguments(request.step), relabels=True)
+        self.enqueue_into(batch)
+        return batch
 
     def _allocate(self, request: Request, arguments: library.SampleArguments, *, relabels: bool) -> EnqueuedBatch:
         """One allocation of ids, one of offsets (and edge ids), one of scratch."""
         spec, num_hops = request.spec, arguments.num_hops
         self._check(spec)
-        sizes = self._sizes(request.ids.numel(), arguments, relabels)
+        sizes = self._sizes(request.ids.numel(), arguments, request.kernel, relabels=relabels)
         most_rows, most_edges = sizes.max_rows[:num_hops], sizes.max_edges[:num_hops]
         nodes, *indices = self._pieces([sizes.max_nodes, *most_edges], self.dtype)
         edge_ids = most_edges if spec.edge_ids else []
@@ -244,16 +183,10 @@ class CudaSamplingGraph(SamplingGraph):
         workspace = torch.empty(sizes.workspace_bytes, dtype=torch.uint8, device=self.device)
         return EnqueuedBatch(request, nodes, offsets[:num_hops], indices, offsets[num_hops:], workspace, sizes)
 
-    def _call(self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments) -> None:
-        described = Batch(nodes=batch.nodes.data_ptr(), workspace=batch.workspace.data_ptr())
-        for hop, indptr in enumerate(batch.indptrs):
-            described.indptr[hop] = indptr.data_ptr()
-            described.indices[hop] = batch.indices[hop].data_ptr()
-            if batch.edge_ids:
-                described.edge_ids[hop] = batch.edge_ids[hop].data_ptr()
+    def _call(self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments, *options: Queue) -> None:
         ids, step = batch.request.ids, batch.request.step_on_device
         given = Seeds(ids.data_ptr(), ids.numel(), library.address(step))
-        cuda.call(name, batch.workspace, self._view, arguments, given, batch.sizes, described)
+        cuda.call(name, batch.workspace, self._view, arguments, given, batch.sizes, batch.described(), *options)
 
     def _pieces(self, counts: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
         step = _ALIGNMENT // dtype.itemsize
@@ -297,6 +230,8 @@ class CudaSamplingGraph(SamplingGraph):
                 self._refuse_source_of("sample_mfg", int(batch.nodes[bad_scan]))
             if bad_edge != _NOTHING_WRONG:
                 self._refuse_edge(batch, hop, bad_edge)
+        if batch.request.kernel == PERSISTENT:
+            persistent.check_end(state)
 
     def _refuse_edge(self, batch: EnqueuedBatch, hop: int, edge: int) -> NoReturn:
         if not batch.edge_ids:  # the draw is repeated, this time with the positions that it reads

@@ -69,6 +69,7 @@ struct Launch {
   std::map<Fiber*, std::unique_ptr<char[]>> stacks;
   Random random;
   bool is_random, failed;
+  uint64_t num_switches;
   Fiber* running;
 };
 Launch* current = nullptr;
@@ -195,6 +196,7 @@ void run(int blocks, int threads, const std::function<void()>& body) {
   launch.random.word = schedule * 0x9E3779B97F4A7C15ull | 1;
   launch.is_random = schedule != 0;
   launch.failed = false;
+  launch.num_switches = 0;
   launch.running = nullptr;
   current = &launch;
   blockDim = {static_cast<unsigned>(threads), 1, 1};
@@ -211,6 +213,7 @@ void run(int blocks, int threads, const std::function<void()>& body) {
     launch.running = fiber;
     threadIdx = {fiber->number, 0, 0};
     blockIdx = {fiber->block->number, 0, 0};
+    ++launch.num_switches;
     swapcontext(&launch.scheduler, &fiber->context);
     if (fiber->block->num_live == 0) retire_ended_blocks();
   }
@@ -233,6 +236,8 @@ void trap() {
   report("block %u, thread %u: trap", fiber->block->number, fiber->number);
   abandon();
 }
+
+uint64_t nanoseconds() { return current->num_switches * 1000; }
 
 void wait_for_block() {
   Fiber* fiber = current->running;

@@ -65,6 +65,7 @@ void yield();
 const uint64_t* gather_from_warp(uint32_t mask, uint64_t value);
 void wait_for_block();
 [[noreturn]] void trap();
+uint64_t nanoseconds();  // a microsecond for every time that the launch's threads have changed
 
 void* shared_bytes(int number, size_t bytes);
 template <typename T>

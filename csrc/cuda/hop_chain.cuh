@@ -1,0 +1,116 @@
+// The kernels of a whole batch in their order, and what each of them gets. How a hop's picks are found is left to the
+// caller: drawn hop by hop (sample_mfg.cu), or copied from what the persistent kernel found (persistent_sampler.cu).
+#ifndef FS_CUDA_HOP_CHAIN_CUH_
+#define FS_CUDA_HOP_CHAIN_CUH_
+
+#include "hop_kernels.cuh"
+
+namespace fs {
+
+// Refuses what no CUDA kernel takes.
+FsStatus check_sample_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec);
+
+// The arguments of an entry point.
+struct BatchCall {
+  const FsGraph& graph;
+  const FsSampleSpec& spec;
+  const FsCudaSeeds& seeds;
+  const FsCudaSampleSizes& sizes;
+  const FsCudaBatch& batch;
+  cudaStream_t stream;
+
+  HopBound bound(int hop) const { return {sizes.max_rows[hop], sizes.max_edges[hop]}; }
+};
+
+template <typename Id>
+BatchScratch<Id> scratch_of(const BatchCall& call) {
+  return carve_scratch<Id>(call.graph, call.spec, call.sizes, call.batch.workspace);
+}
+
+template <typename Id>
+CscView<Id> view_of(const FsGraph& graph) {
+  const bool is_slice = graph.src_orig_ids != nullptr;
+  return {graph.indptr,
+          static_cast<const Id*>(graph.indices),
+          graph.orig_ids,
+          graph.num_rows,
+          graph.num_edges,
+          is_slice ? graph.src_orig_ids : graph.orig_ids,
+          is_slice ? graph.num_sources : graph.num_rows};
+}
+
+template <typename Id>
+DeviceHop<Id> hop_of(const BatchCall& call, const BatchScratch<Id>& scratch, int hop) {
+  const FsCudaBatch& batch = call.batch;
+  return {view_of<Id>(call.graph),
+          call.spec.method == FS_WEIGHTED ? call.graph.weights->num_positive : nullptr,
+          call.spec.fanouts[hop],
+          call.spec.replace != 0,
+          hop,
+          static_cast<const Id*>(batch.nodes),
+          scratch.edges,
+          batch.indptr[hop],
+          static_cast<Id*>(batch.indices[hop]),
+          batch.edge_ids[hop],
+          scratch.positions,
+          scratch.state,
+          scratch.stage_keys,
+          scratch.range_sums,
+          scratch.new_edges,
+          scratch.table,
+          static_cast<Id*>(batch.nodes)};
+}
+
+template <typename Id>
+SeedTask<Id> seed_task(const BatchCall& call, const BatchScratch<Id>& scratch) {
+  const FsSampleSpec& spec = call.spec;
+  return {static_cast<const Id*>(call.seeds.ids),
+          call.seeds.count,
+          call.graph.num_rows,
+          scratch.state,
+          scratch.stage_keys,
+          scratch.table,
+          static_cast<Id*>(call.batch.nodes),
+          spec.rng_seed,
+          spec.step,
+          call.seeds.step,
+          spec.num_hops,
+          spec.first_hop,
+          spec.method == FS_LABOR,
+          spec.method == FS_LABOR && spec.layer_dependency != 0};
+}
+
+template <typename Id>
+void clear_scratch(const BatchCall& call, const BatchScratch<Id>& scratch) {
+  cudaMemsetAsync(call.batch.workspace, 0xFF, static_cast<size_t>(scratch.cleared_bytes), call.stream);
+}
+
+template <typename Id>
+void begin_batch(const BatchCall& call, const BatchScratch<Id>& scratch) {
+  clear_scratch(call, scratch);
+  launch(add_seeds<Id>, blocks_for(call.seeds.count), call.stream, seed_task(call, scratch));
+}
+
+// All hops. draw(hop) enqueues what puts the hop's picks into their places; the rows of every hop but the first have
+// been counted, except with FS_LABOR.
+template <typename Id, typename Draw>
+void relabel_hops(const BatchCall& call, const BatchScratch<Id>& scratch, const Draw& draw) {
+  const int num_hops = call.spec.num_hops;
+  for (int number = 0; number < num_hops; ++number) {
+    const DeviceHop<Id> hop = hop_of(call, scratch, number);
+    draw(hop);
+    const int64_t most_edges = call.sizes.max_edges[number];
+    launch(count_new<Id>, range_blocks(most_edges), call.stream, hop);
+    launch(assign_new<Id>, range_blocks(most_edges), call.stream, hop);
+    if (number + 1 == num_hops || call.spec.method == FS_LABOR) {
+      launch(relabel<Id>, blocks_for(most_edges), call.stream, hop);
+    } else {
+      launch(relabel_and_count<Id>, range_blocks(call.sizes.max_rows[number + 1]), call.stream, hop,
+             hop_of(call, scratch, number + 1));
+    }
+  }
+}
+
+}  // namespace fs
+
+#endif  // FS_CUDA_HOP_CHAIN_CUH_

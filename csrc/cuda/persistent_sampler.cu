@@ -1,0 +1,165 @@
+// sample_mfg on CUDA with one launch for the draws of all hops (PGSampler, section III): the workloads of the hops are
+// fused, and a hop's draws begin as soon as the first of its destinations is known.
+//
+//   sample_tasks     warps take (node, hop) tasks from a queue until there are none (persistent_tasks.cuh)
+//   copy_recorded    per hop: the picks of each row, from where its task left them to where they belong
+//
+// The rest of assembly is what the other kernel does after drawing (hop_chain.cuh), so the mini-batch is the same bit
+// for bit. Work units are warps, not blocks as in the paper: a row of few picks takes a group of 4 to 32 lanes, and a
+// warp does several such rows at once. Blocks need not be resident all at once: those that have not begun hold no
+// tickets.
+#include "hop_chain.cuh"
+#include "persistent_tasks.cuh"
+#include "sample_kernels.cuh"
+
+namespace fs {
+namespace {
+
+template <typename Id>
+FS_KERNEL void sample_tasks(TaskBatch<Id> batch) {
+  QueueWarp warp(batch.queue);
+  for (;;) {
+    const TakenTasks taken = warp.take(kWarp / batch.width);
+    TaskRow row;
+    if (taken.count == 0 || !begin_task(batch, taken, &row)) return;
+    do_narrow_tasks(batch, row, warp);
+    do_wide_tasks(batch, row, warp);
+    warp.finish(taken.count);
+  }
+}
+
+// In place of the kernels that draw; an unfinished record leaves edges without a node.
+template <typename Id>
+FS_KERNEL void copy_recorded(DeviceHop<Id> hop, Records<Id> records, int width) {
+  const LaneGroup group = lane_group(width);
+  const int64_t num_rows = hop.num_rows(), groups = num_threads() / width;
+  const bool complete = records.is_complete();
+  for (int64_t r = thread_number() / width; r < num_rows; r += groups) {
+    const int64_t place = hop.indptr[r], picks = hop.indptr[r + 1] - place;
+    if (picks == 0) continue;
+    const int64_t slot = static_cast<int64_t>(hop.table.insert(hop.rows[r]));
+    const int64_t from = complete ? records.places[hop.number * hop.table.slots + slot] : 0;
+    for (int64_t k = group.lane; k < picks; k += width) {
+      const uint64_t source = complete ? slot_of(records.slots[from + k]) : kNoSlot;
+      if (complete && hop.edge_ids != nullptr) hop.edge_ids[place + k] = records.positions[from + k];
+      if (complete && source == kNoSlot) put_bad_edge(hop, place + k);
+      if (!complete || source != kNoSlot) put_slot(hop, place + k, source);
+    }
+  }
+}
+
+template <typename Id>
+struct PersistentScratch {
+  BatchScratch<Id> batch;
+  Records<Id> records;
+  int64_t bytes;
+};
+
+template <typename Id>
+PersistentScratch<Id> carve_persistent(const FsGraph& graph, const FsSampleSpec& spec, const FsCudaSampleSizes& sizes,
+                                       void* workspace) {
+  PersistentScratch<Id> scratch = {carve_scratch<Id>(graph, spec, sizes, workspace), {}, 0};
+  void* rest = workspace == nullptr ? nullptr : static_cast<char*>(workspace) + scratch.batch.bytes;
+  Carver carver(rest);
+  int64_t picks = 0;
+  bool needs_positions = spec.edge_ids != 0;
+  for (int hop = 0; hop < spec.num_hops; ++hop) {
+    picks += sizes.max_edges[hop];
+    needs_positions = needs_positions || spec.fanouts[hop] > kWarp;
+  }
+  scratch.records.capacity = picks;
+  scratch.records.places = carver.take<int64_t>(scratch.batch.table.slots * spec.num_hops);
+  scratch.records.slots = carver.take<Id>(picks);
+  scratch.records.positions = needs_positions ? carver.take<int64_t>(picks) : nullptr;
+  scratch.records.control = scratch.batch.state + (sizes.state_words - FS_CUDA_QUEUE_WORDS);
+  scratch.bytes = scratch.batch.bytes + carver.bytes();
+  return scratch;
+}
+
+template <typename Id>
+TaskBatch<Id> task_batch(const BatchCall& call, const PersistentScratch<Id>& scratch,
+                         const FsCudaQueueOptions& options) {
+  const FsSampleSpec& spec = call.spec;
+  TaskBatch<Id> batch = {};
+  batch.graph = view_of<Id>(call.graph);
+  int64_t widest = 0;
+  for (int hop = 0; hop < spec.num_hops; ++hop) {
+    batch.fanouts[hop] = spec.fanouts[hop];
+    if (!batch.is_wide(hop)) widest = std::max(widest, spec.fanouts[hop]);
+  }
+  batch.replace = spec.replace != 0;
+  batch.num_hops = spec.num_hops;
+  batch.width = group_width(widest);
+  batch.seeds = static_cast<const Id*>(call.batch.nodes);
+  batch.num_seeds = call.seeds.count;
+  batch.stage_keys = scratch.batch.stage_keys;
+  batch.table = scratch.batch.table;
+  batch.records = scratch.records;
+  batch.queue = {const_cast<uint64_t*>(scratch.records.control),
+                 scratch.batch.tasks,
+                 call.sizes.max_tasks,
+                 call.seeds.count * spec.num_hops,
+                 options.least_fetch,
+                 options.most_fetch,
+                 options.patience_ns};
+  return batch;
+}
+
+template <typename Id>
+void sample_persistent(const BatchCall& call, const FsCudaQueueOptions& options) {
+  const PersistentScratch<Id> scratch = carve_persistent<Id>(call.graph, call.spec, call.sizes, call.batch.workspace);
+  begin_batch(call, scratch.batch);
+  const TaskBatch<Id> batch = task_batch(call, scratch, options);
+  const int64_t most_tasks = batch.queue.num_given + batch.queue.capacity;
+  if (batch.queue.num_given > 0) {
+    const int resident = resident_blocks(reinterpret_cast<const void*>(sample_tasks<Id>));
+    launch(sample_tasks<Id>, std::min(resident, blocks_for(most_tasks * batch.width)), call.stream, batch);
+  }
+  relabel_hops(call, scratch.batch, [&](const DeviceHop<Id>& hop) {
+    const int64_t most_rows = call.sizes.max_rows[hop.number];
+    if (hop.number == 0) launch(count_rows<Id>, range_blocks(most_rows), call.stream, hop, true);
+    launch(place_rows<Id>, range_blocks(most_rows), call.stream, hop);
+    const int width = batch.is_wide(hop.number) ? kWarp : group_width(hop.fanout);
+    launch(copy_recorded<Id>, blocks_for(bounded_product(most_rows, width, INT64_MAX)), call.stream, hop,
+           scratch.records, width);
+  });
+}
+
+FsStatus check_persistent(const FsGraph& graph, const FsSampleSpec& spec) {
+  const FsStatus status = check_sample_request("sample_mfg", graph, spec);
+  if (status != FS_OK || spec.method == FS_UNIFORM) return status;
+  return fail(FS_INVALID_ARGUMENT, "sample_mfg: method %d; the persistent kernel takes 0 (uniform)", spec.method);
+}
+
+}  // namespace
+}  // namespace fs
+
+extern "C" {
+
+FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds, int64_t max_degree,
+                                  FsCudaSampleSizes* out) {
+  FsStatus status = fs::check_persistent(*graph, *spec);
+  if (status == FS_OK) status = fs_cuda_sample_sizes(graph, spec, num_seeds, max_degree, 1, out);
+  if (status != FS_OK) return status;
+  for (int hop = 1; hop < spec->num_hops; ++hop) out->max_tasks += out->max_rows[hop];
+  out->state_words = (out->state_words + 15) / 16 * 16 + FS_CUDA_QUEUE_WORDS;  // whole memory lines
+  out->workspace_bytes = graph->id_type == FS_INT32 ? fs::carve_persistent<int32_t>(*graph, *spec, *out, nullptr).bytes
+                                                    : fs::carve_persistent<int64_t>(*graph, *spec, *out, nullptr).bytes;
+  return FS_OK;
+}
+
+FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
+                                const FsCudaSampleSizes* sizes, const FsCudaBatch* batch,
+                                const FsCudaQueueOptions* options, void* stream) {
+  const FsStatus status = fs::check_persistent(*graph, *spec);
+  if (status != FS_OK) return status;
+  if (options->least_fetch < 1 || options->most_fetch < options->least_fetch) {
+    return fs::fail(FS_INVALID_ARGUMENT, "sample_mfg: fetch sizes %lld to %lld; expected 1 or more, ascending",
+                    static_cast<long long>(options->least_fetch), static_cast<long long>(options->most_fetch));
+  }
+  const auto sample = graph->id_type == FS_INT32 ? fs::sample_persistent<int32_t> : fs::sample_persistent<int64_t>;
+  sample({*graph, *spec, *seeds, *sizes, *batch, static_cast<cudaStream_t>(stream)}, *options);
+  return fs::launch_status("sample_mfg");
+}
+
+}  // extern "C"

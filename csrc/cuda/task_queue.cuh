@@ -1,0 +1,175 @@
+// A queue of tasks in device memory for one persistent kernel, whose tasks bring further tasks (PGSampler, section
+// III-C). Warps are the work units: each takes tickets, does the tasks of those numbers, and puts in what they bring.
+//
+// Tasks are numbered in the order in which they are put in. The first `num_given` are known before the launch and stand
+// nowhere; the others are words in `tasks`, each written once, ~0 until then. A ticket may be ahead of the last task:
+// its holder waits for the task to come, or for the end. A warp does the tasks it holds in order and as they come,
+// never waiting for a later one first, so a warp cannot wait for a task that only it can bring, whatever the fetch size
+// is.
+//
+// The end. `tail` counts tasks before they are put in, `finished` counts tasks after everything they bring has been
+// counted in `tail`. Neither ever decreases and finished <= tail, so where `finished` is read first and equals `tail`,
+// every task is done and none can come. That holds for any number of children and any fetch size; PGSampler's rule
+// (tickets have caught up with the tail) ends too early where a warp takes tickets faster than tasks are put in.
+//
+// The watchdog. A warp that has waited for `patience_ns` in which no task was finished ends the kernel for all and
+// writes down what it saw. So does a warp that finds no room for a task. Nothing waits for anything else.
+#ifndef FS_CUDA_TASK_QUEUE_CUH_
+#define FS_CUDA_TASK_QUEUE_CUH_
+
+#include "block_sums.cuh"
+
+namespace fs {
+
+// Words of the queue's control, each counter in a memory line of its own. They start as ~0: counters hold their count
+// less one.
+// kRecordedWord is for the tasks' results.
+constexpr int kHeadWord = 0, kTailWord = 16, kFinishedWord = 32, kRecordedWord = 48;
+constexpr int kStopWord = 64, kReportWord = 65;  // see FsCudaQueueEnd
+constexpr int kControlWords = FS_CUDA_QUEUE_WORDS;
+
+constexpr uint64_t kRunning = ~0ull;
+constexpr uint64_t kNoTask = ~0ull;
+constexpr unsigned kShortestNap = 32, kLongestNap = 512;  // nanoseconds between two looks
+constexpr int kLooksPerCheck = 8;                         // looks for a task between two looks at the clock
+
+struct TaskQueue {
+  uint64_t* control;  // [kControlWords]
+  uint64_t* tasks;    // [capacity]
+  int64_t capacity;
+  int64_t num_given;
+  int64_t least_fetch, most_fetch;  // tickets that a warp takes at once
+  uint64_t patience_ns;
+
+  FS_DEVICE int64_t count(int word) const { return static_cast<int64_t>(load_now(control + word) + 1); }
+  FS_DEVICE int64_t add(int word, int64_t amount) const {
+    return static_cast<int64_t>(atomic_add(control + word, static_cast<uint64_t>(amount)) + 1);
+  }
+  FS_DEVICE int64_t num_tasks() const { return num_given + count(kTailWord); }
+  FS_DEVICE bool is_over() const { return load_now(control + kStopWord) != kRunning; }
+
+  // Ends the kernel: every warp leaves when it next looks. The first to call it says why.
+  FS_DEVICE void stop(uint64_t reason, int64_t task) const {
+    if (atomic_cas(control + kStopWord, kRunning, reason) != kRunning || reason == FS_CUDA_QUEUE_DONE) return;
+    uint64_t* report = control + kReportWord;
+    report[0] = blockIdx.x;
+    report[1] = static_cast<uint64_t>(warp_in_block());
+    report[2] = static_cast<uint64_t>(task);
+    report[3] = static_cast<uint64_t>(count(kHeadWord));
+    report[4] = static_cast<uint64_t>(num_tasks());
+    report[5] = static_cast<uint64_t>(count(kFinishedWord));
+  }
+};
+
+// What a warp took: lanes 0 .. count - 1 have a task each. count 0: the kernel is over.
+struct TakenTasks {
+  int count;
+  int64_t number;  // of the lane's task
+  uint64_t word;   // of the lane's task, kNoTask where it was given
+};
+
+// A warp at the queue. All lanes call all functions.
+class QueueWarp {
+ public:
+  FS_DEVICE explicit QueueWarp(const TaskQueue& queue) : queue_(queue) {}
+
+  // Waits for tasks; at most `most` <= kWarp of them.
+  FS_DEVICE TakenTasks take(int most) {
+    if (next_ == end_) fetch();
+    const int lane = lane_number();
+    const int64_t number = next_ + lane;
+    unsigned nap = kShortestNap;
+    Watch watch = {-1, 0};
+    for (int looks = 1;; ++looks) {
+      uint64_t word = kNoTask;
+      const bool ready = lane < most && number < end_ && is_ready(number, &word);
+      if (__any_sync(kAllLanes, lane == 0 && queue_.is_over())) return {0, 0, kNoTask};
+      const uint32_t waiting = ~__ballot_sync(kAllLanes, ready);
+      const int count = waiting == 0 ? kWarp : __ffs(static_cast<int>(waiting)) - 1;
+      if (count > 0) {
+        __threadfence();  // what the tasks' senders wrote comes after
+        __syncwarp(kAllLanes);
+        next_ += count;
+        return {count, number, word};
+      }
+      if (lane == 0 && looks % kLooksPerCheck == 0) check(&watch);
+      __nanosleep(nap);
+      nap = nap * 2 < kLongestNap ? nap * 2 : kLongestNap;
+    }
+  }
+
+  // Puts in `count` tasks of each lane: word(i) for i in 0 .. count - 1. Call it before finish() of the task that
+  // brings them. False: no room, and the kernel is over.
+  template <typename Word>
+  FS_DEVICE bool put(int64_t count, const Word& word) {
+    const int64_t inclusive = warp_scan(count), total = __shfl_sync(kAllLanes, inclusive, kWarp - 1);
+    if (total == 0) return true;
+    int64_t first = 0;
+    if (lane_number() == 0) {
+      first = queue_.add(kTailWord, total);
+      if (first + total > queue_.capacity) queue_.stop(FS_CUDA_QUEUE_FULL, queue_.num_given + first);
+    }
+    first = __shfl_sync(kAllLanes, first, 0);
+    if (first + total > queue_.capacity) return false;
+    __threadfence();  // what the tasks tell of was written before
+    for (int64_t i = 0; i < count; ++i) {
+      *static_cast<volatile uint64_t*>(queue_.tasks + first + inclusive - count + i) = word(i);
+    }
+    return true;
+  }
+
+  // Tells that the `count` tasks taken last are done, with everything they bring put in.
+  FS_DEVICE void finish(int count) {
+    __syncwarp(kAllLanes);
+    if (lane_number() != 0) return;
+    __threadfence();
+    const int64_t finished = queue_.add(kFinishedWord, count) + count;
+    __threadfence();
+    if (finished == queue_.num_tasks()) queue_.stop(FS_CUDA_QUEUE_DONE, finished);
+  }
+
+ private:
+  struct Watch {
+    int64_t finished;
+    uint64_t since;  // when it was first seen
+  };
+
+  // Tickets: a warp's share of the tasks that wait, so that few tasks spread over many warps.
+  FS_DEVICE void fetch() {
+    int64_t first = 0, share = 0;
+    if (lane_number() == 0) {
+      const int64_t waiting = queue_.num_tasks() - queue_.count(kHeadWord), warps = num_threads() / kWarp;
+      share = waiting / warps;
+      share = share < queue_.least_fetch ? queue_.least_fetch : share;
+      share = share < queue_.most_fetch ? share : queue_.most_fetch;
+      first = queue_.add(kHeadWord, share);
+    }
+    next_ = __shfl_sync(kAllLanes, first, 0);
+    end_ = next_ + __shfl_sync(kAllLanes, share, 0);
+  }
+
+  FS_DEVICE bool is_ready(int64_t number, uint64_t* word) const {
+    const int64_t place = number - queue_.num_given;
+    if (place < 0) return true;
+    if (place >= queue_.capacity) return false;
+    *word = load_now(queue_.tasks + place);
+    return *word != kNoTask;
+  }
+
+  FS_DEVICE void check(Watch* watch) const {
+    const int64_t finished = queue_.count(kFinishedWord);
+    const uint64_t now = nanoseconds();
+    if (finished != watch->finished) {
+      *watch = {finished, now};
+    } else if (now - watch->since >= queue_.patience_ns) {
+      queue_.stop(FS_CUDA_QUEUE_STUCK, next_);
+    }
+  }
+
+  const TaskQueue& queue_;
+  int64_t next_ = 0, end_ = 0;  // tickets held
+};
+
+}  // namespace fs
+
+#endif  // FS_CUDA_TASK_QUEUE_CUH_

@@ -1,0 +1,138 @@
+"""Which of two kernels samples a kind of batch: the one that was faster here.
+
+Both give the same bits, so trying costs time alone. The first batches of a kind (how neighbours are drawn, and the
+number of seeds up to a power of two) go to the two in turn; after some of each that do not count, the medians of a few
+decide, and the faster one samples the rest. Times come from marks on the device's stream that are read when they have
+been passed: nothing waits for them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TypeVar
+
+from fastsample_dist.ops import checks
+from fastsample_dist.ops.cuda import Timer
+from fastsample_dist.ops.sample_spec import SampleSpec
+
+PER_HOP, PERSISTENT = KERNELS = ("per_hop", "persistent")
+CHOICES = (*KERNELS, "auto")
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class BatchKind:
+    """Batches that are alike.
+
+    Attributes:
+      spec: how neighbours are drawn; without the generator's key and threads, which change no time.
+      most_seeds: the batches have at most so many seeds, and more than half of it.
+    """
+
+    spec: SampleSpec
+    most_seeds: int
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """What was measured for one kind of batch.
+
+    Attributes:
+      kind: the batches.
+      kernel: that samples them from now on, or None while both are tried.
+      medians_ms: per kernel, of the batches that count; empty where nothing was measured.
+      num_batches: per kernel, how many counted.
+    """
+
+    kind: BatchKind
+    kernel: str | None
+    medians_ms: dict[str, float]
+    num_batches: dict[str, int]
+
+
+@dataclass
+class _Contest:
+    times: dict[str, list[float]] = field(default_factory=lambda: {kernel: [] for kernel in KERNELS})
+    begun: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KERNELS, 0))
+    unread: list[tuple[str, object, object]] = field(default_factory=list)
+    winner: str | None = None
+
+
+class KernelChoice:
+    """Decides per kind of batch.
+
+    Args:
+      timer: of the device that samples.
+      warm_up: batches of each kernel that do not count.
+      trials: batches of each kernel that do.
+    Raises:
+      ValueError: a negative warm_up, trials below 1.
+    """
+
+    def __init__(self, timer: Timer, *, warm_up: int = 2, trials: int = 7) -> None:
+        checks.require(warm_up >= 0, f"warm_up is {warm_up}; expected 0 or more.")
+        checks.require(trials >= 1, f"trials is {trials}; expected 1 or more.")
+        self._timer, self._warm_up, self._trials = timer, warm_up, trials
+        self._contests: dict[BatchKind, _Contest] = {}
+
+    def run(self, spec: SampleSpec, num_seeds: int, enqueue: Callable[[str], _Result]) -> _Result:
+        """Enqueue one batch.
+
+        Args:
+          spec: how its neighbours are drawn; of a kind that both kernels sample.
+          num_seeds: how many seeds it has.
+          enqueue: enqueues it with the kernel of this name.
+        Returns:
+          What `enqueue` does.
+        """
+        contest = self._contests.setdefault(kind_of(spec, num_seeds), _Contest())
+        self._read(contest)
+        if contest.winner is not None:
+            return enqueue(contest.winner)
+        kernel = min(KERNELS, key=lambda name: contest.begun[name])  # in turn, per_hop first
+        if contest.begun[kernel] == self._warm_up + self._trials:  # the device is not yet done with them
+            return enqueue(PER_HOP)
+        start = self._timer.mark()
+        result = enqueue(kernel)
+        contest.begun[kernel] += 1
+        if contest.begun[kernel] > self._warm_up:
+            contest.unread.append((kernel, start, self._timer.mark()))
+        return result
+
+    def report(self) -> list[KernelReport]:
+        """What is known, by kind of batch in order of first appearance."""
+        return [
+            KernelReport(
+                kind,
+                contest.winner,
+                {kernel: median(times) for kernel, times in contest.times.items() if times},
+                {kernel: len(times) for kernel, times in contest.times.items()},
+            )
+            for kind, contest in self._contests.items()
+        ]
+
+    def _read(self, contest: _Contest) -> None:
+        """Take in the times of batches that are done, and decide when all are."""
+        if contest.winner is not None:
+            return
+        waiting = []
+        for kernel, start, stop in contest.unread:
+            elapsed = self._timer.elapsed_ms(start, stop)
+            if elapsed is None:
+                waiting.append((kernel, start, stop))
+            else:
+                contest.times[kernel].append(elapsed)
+        contest.unread = waiting
+        if all(len(times) == self._trials for times in contest.times.values()):
+            contest.winner = min(KERNELS, key=lambda name: median(contest.times[name]))  # of equals, per_hop
+
+
+@functools.lru_cache(maxsize=1024)
+def kind_of(spec: SampleSpec, num_seeds: int) -> BatchKind:
+    """The kind that a batch belongs to."""
+    most_seeds = 1 << max(0, num_seeds - 1).bit_length()
+    return BatchKind(replace(spec, rng_seed=0, num_threads=None), most_seeds)
