@@ -1,9 +1,10 @@
 """`fastsample-bench gpu sampling`: figures 8 and 9 of PGSampler, drawn again with this library's kernels.
 
-For every number of hops, fanout and batch size, in turns on the same seeds: the library's kernels (per_hop, persistent)
-and the baseline that stands for DGL (gpu_baseline.py). Whole process: from seeds in device memory to message flow
-graphs of all hops, everything the host does included. Sampling kernels: those that draw neighbours, of all hops, as
-PGSampler's figure 8 counts them; what only relabels is left out.
+For every number of hops, fanout and batch size, in turns on the same seeds: the library's kernels (per_hop, persistent,
+and auto, once it has chosen one of them) and the baseline that stands for DGL (gpu_baseline.py). Whole process: from
+seeds in device memory to message flow graphs of all hops, everything the host does included. Sampling kernels: those
+that draw neighbours and put them into their places, of all hops, as PGSampler's figure 8 counts them; what only counts
+and relabels is left out.
 
 The least that a batch must read is counted, too: the distinct 32-byte sectors of `indices` and `indptr` that each hop's
 edges and rows lie in. Against the random reads that the device managed in the same run this is a fraction of its limit.
@@ -27,12 +28,13 @@ from fastsample_dist.bench.sampling import draw_seeds, spread
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
+from fastsample_dist.ops.kernel_choice import KERNELS
 
-BASELINE = "reservoir"
-KERNELS = ("per_hop", "persistent")
+BASELINE, AUTO = "reservoir", "auto"
+AUTO_BATCHES = 24  # after so many batches of a kind "auto" has chosen its kernel
 # PGSampler, section V-A3.
 BATCH_SIZES, FANOUTS, HOPS = (2048, 4096, 8192, 10240), (10, 15, 20), (2, 3)
-SAMPLING_KERNELS = ("sample_", "persistent", "reservoir")  # how their names begin
+SAMPLING_KERNELS = ("sample_", "copy_recorded", "reservoir")  # how their names begin; the second of "persistent"
 
 Sample = Callable[[Tensor, SampleSpec, int], SampledHops]
 
@@ -80,8 +82,10 @@ class Samplers:
         """The samplers of a graph whose arrays are copied to the device."""
         indptr, indices = device.put(graph.indptr), device.put(graph.indices)
         orig_ids = None if graph.orig_ids is None else device.put(graph.orig_ids)
-        ours = CudaSamplingGraph(indptr, indices, orig_ids)
-        samplers = {"per_hop": ours.sample, BASELINE: ReservoirSampler(indptr, indices).sample}
+        samplers = {
+            kernel: CudaSamplingGraph(indptr, indices, orig_ids, kernel=kernel).sample for kernel in (*KERNELS, AUTO)
+        }
+        samplers[BASELINE] = ReservoirSampler(indptr, indices).sample
         return cls(graph, SamplingGraph(graph.indptr, graph.indices, graph.orig_ids), samplers)
 
 
@@ -191,6 +195,8 @@ def _measure_one(samplers: Samplers, clock: Clock, spec: SampleSpec, seeds: Sequ
         name: partial(lambda sample, trial: sample(seeds[trial], spec, trial), sample)
         for name, sample in samplers.on_device.items()
     }
+    for trial in range(AUTO_BATCHES):
+        calls[AUTO](trial % len(seeds))
     whole = clock.turns(calls, count_edges)
     groups = {"sampling": is_sampling, "all": lambda _: True}
     kernels = {name: clock.kernels(call, groups) for name, call in calls.items()}
@@ -200,7 +206,7 @@ def _measure_one(samplers: Samplers, clock: Clock, spec: SampleSpec, seeds: Sequ
 
 
 def is_sampling(kernel: str) -> bool:
-    """Whether a kernel draws neighbours."""
+    """Whether a kernel draws neighbours, or puts drawn ones into their places."""
     return kernel.startswith(SAMPLING_KERNELS)
 
 
