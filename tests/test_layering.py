@@ -59,7 +59,7 @@ OPTIONAL = [*HOMES, "psutil", "rich"]
 
 C_ROOMS = {
     "include": {"include"},
-    "core": {"core"},
+    "core": {"include", "core"},
     "cpu": {"include", "core", "cpu"},
     "cuda": {"include", "core", "cuda"},
     "tests": {"include", "tests"},

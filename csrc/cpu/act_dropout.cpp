@@ -1,34 +1,15 @@
 // act_dropout: ReLU or identity fused with dropout. The mask is drawn from the node's own stream (core/philox.h, domain
 // kDropout), so it is stored nowhere and is the same on every rank and thread.
+#include "act_dropout.h"
+
 #include "parallel_rows.h"
 #include "status.h"
 #include "vector/vector_kernels.h"
 
-namespace fs {
-namespace {
-
-FsStatus check(const char* operation, const FsActDropout& spec) {
-  if (spec.type != FS_FLOAT32 && spec.type != FS_FLOAT64 && spec.type != FS_BFLOAT16) {
-    return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation,
-                spec.type);
-  }
-  if (spec.activation != FS_IDENTITY && spec.activation != FS_RELU) {
-    return fail(FS_INVALID_ARGUMENT, "%s: activation %d; expected identity (0) or relu (1)", operation,
-                spec.activation);
-  }
-  if (spec.drop_threshold > 65535) {
-    return fail(FS_INVALID_ARGUMENT, "%s: drop threshold %u; expected 0 to 65535", operation, spec.drop_threshold);
-  }
-  return FS_OK;
-}
-
-}  // namespace
-}  // namespace fs
-
 extern "C" {
 
 FsStatus fs_act_dropout(const FsActDropout* spec, const void* x, void* y) {
-  const FsStatus status = fs::check("act_dropout", *spec);
+  const FsStatus status = fs::check_act_dropout("act_dropout", *spec);
   if (status != FS_OK) return status;
   fs::parallel_rows(spec->num_rows, spec->width * 4, spec->num_threads,
                     [&](int64_t begin, int64_t end) { fs::vector_kernels().act_dropout(*spec, x, y, begin, end); });
@@ -36,7 +17,7 @@ FsStatus fs_act_dropout(const FsActDropout* spec, const void* x, void* y) {
 }
 
 FsStatus fs_act_dropout_backward(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x) {
-  const FsStatus status = fs::check("act_dropout_backward", *spec);
+  const FsStatus status = fs::check_act_dropout("act_dropout_backward", *spec);
   if (status != FS_OK) return status;
   fs::parallel_rows(spec->num_rows, spec->width * 4, spec->num_threads, [&](int64_t begin, int64_t end) {
     fs::vector_kernels().act_dropout_grad(*spec, y, grad_y, grad_x, begin, end);

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "aggregation.h"
 #include "parallel_rows.h"
 #include "status.h"
 #include "vector/vector_kernels.h"
@@ -38,18 +39,9 @@ FsStatus check_edges(const char* operation, const FsAggregation& spec) {
 }
 
 FsStatus check(const char* operation, const FsAggregation& spec) {
-  if (spec.reduce != FS_SUM && spec.reduce != FS_MEAN && spec.reduce != FS_MAX) {
-    return fail(FS_INVALID_ARGUMENT, "%s: reduction %d; expected sum (0), mean (1) or max (2)", operation, spec.reduce);
-  }
-  if (spec.type != FS_FLOAT32 && spec.type != FS_FLOAT64 && spec.type != FS_BFLOAT16) {
-    return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation,
-                spec.type);
-  }
-  if (spec.num_heads < 1 || spec.width % spec.num_heads != 0) {
-    return fail(FS_INVALID_ARGUMENT, "%s: %lld columns cannot be split between %lld heads", operation,
-                static_cast<long long>(spec.width), static_cast<long long>(spec.num_heads));
-  }
-  return with_id_type(operation, spec.id_type, [&](auto zero) { return check_edges<decltype(zero)>(operation, spec); });
+  const FsStatus status = check_aggregation(operation, spec);
+  if (status != FS_OK) return status;
+  return spec.id_type == FS_INT32 ? check_edges<int32_t>(operation, spec) : check_edges<int64_t>(operation, spec);
 }
 
 struct OwnedSourceLists {

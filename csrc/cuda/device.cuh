@@ -5,7 +5,8 @@
 // compare every kernel with its oracle on machines without a GPU, under the sanitizers and under many schedules.
 //
 // A kernel is `FS_KERNEL void name(...)`, started by launch(); blocks have kThreads threads. Shared memory is declared
-// by FS_SHARED. Warp functions keep their CUDA names and always take a mask.
+// by FS_SHARED; FS_UNROLL stands before a loop that must be unrolled, so that its arrays become registers. Warp
+// functions keep their CUDA names and always take a mask.
 #ifndef FS_CUDA_DEVICE_CUH_
 #define FS_CUDA_DEVICE_CUH_
 
@@ -19,11 +20,13 @@
 #define FS_KERNEL static
 #define FS_DEVICE inline
 #define FS_SHARED(type, name, count) type* const name = fs::emulated::shared<type>(__COUNTER__, count)
+#define FS_UNROLL
 #else
 #include <cuda_runtime.h>
 #define FS_KERNEL static __global__
 #define FS_DEVICE __device__ __forceinline__
 #define FS_SHARED(type, name, count) __shared__ type name[count]
+#define FS_UNROLL _Pragma("unroll")
 #endif
 
 namespace fs {

@@ -183,6 +183,26 @@ FS_API FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec*
                                        const FsCudaSampleSizes* sizes, const FsCudaBatch* batch,
                                        const FsCudaQueueOptions* options, void* stream);
 
+/* ---- aggregation over the in-edges of an MFG ---- */
+/* Sets *out_bad (zeroed by the caller) to 1 unless indptr runs from 0 to num_edges without decreasing and every source
+ * exists. The calls below do not need it: they pass over edges that do not exist, and never read outside the arrays. */
+FS_API FsStatus fs_cuda_check_edges(const FsAggregation* spec, int32_t* out_bad, void* stream);
+/* As fs_aggregate. */
+FS_API FsStatus fs_cuda_aggregate(const FsAggregation* spec, const void* x, void* out, int64_t out_stride,
+                                  int64_t* out_arg, void* stream);
+/* As fs_aggregate_backward. The workspace is needed for out_grad_x alone: fs_cuda_aggregate_backward_workspace bytes
+ * on the current device, aligned to 256. That function enqueues nothing. */
+FS_API FsStatus fs_cuda_aggregate_backward_workspace(const FsAggregation* spec, int64_t* out_bytes, void* stream);
+FS_API FsStatus fs_cuda_aggregate_backward(const FsAggregation* spec, const void* x, const int64_t* arg,
+                                           const void* grad_out, int64_t grad_stride, void* out_grad_x,
+                                           void* out_grad_weights, void* workspace, void* stream);
+
+/* ---- activation fused with dropout ---- */
+/* As fs_act_dropout and fs_act_dropout_backward. */
+FS_API FsStatus fs_cuda_act_dropout(const FsActDropout* spec, const void* x, void* y, void* stream);
+FS_API FsStatus fs_cuda_act_dropout_backward(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x,
+                                             void* stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,11 +7,13 @@ what one process drops. It is never stored: the gradient reads it off the output
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks, library
+from fastsample_dist.ops.layer_cores import CPU, CUDA, LayerCore
 
 VARIATES = 65536  # a drop decision compares a 16-bit variate
 
@@ -74,29 +76,31 @@ def arguments(
     checks.require(
         activation in library.ACTIVATION_CODES, f"activation is {activation!r}; expected 'relu' or 'identity'."
     )
+    checks.one_device(x=x, node_ids=node_ids, bias=bias)
     return library.ActDropout(
         library.address(node_ids), x.shape[0], x.shape[1], library.type_code(x), library.ACTIVATION_CODES[activation],
         threshold, library.num_threads(), key[0], key[1], key[2], library.address(bias),
     )  # fmt: skip
 
 
-def _act_dropout_cpu(x: Tensor, node_ids: Tensor, threshold: int, activation: str, key: list[int]) -> Tensor:
+def _act_dropout(
+    core: LayerCore, x: Tensor, node_ids: Tensor, threshold: int, activation: str, key: list[int]
+) -> Tensor:
     x = checks.matrix("x", x, checks.REAL_DTYPES)
     node_ids = checks.vector("node_ids", node_ids, (torch.int64,), x.shape[0])
     y = torch.empty_like(x)
-    spec = arguments(x, node_ids, threshold, activation, key)
-    library.call(library.core().fs_act_dropout, spec, x.data_ptr(), y.data_ptr())
+    core.act_dropout(arguments(x, node_ids, threshold, activation, key), x, y)
     return y
 
 
-def _act_dropout_backward_cpu(
-    grad: Tensor, y: Tensor, node_ids: Tensor, threshold: int, activation: str, key: list[int]
+def _act_dropout_backward(
+    core: LayerCore, grad: Tensor, y: Tensor, node_ids: Tensor, threshold: int, activation: str, key: list[int]
 ) -> Tensor:
     grad, y, node_ids = grad.contiguous(), y.contiguous(), node_ids.contiguous()
     checks.matrix("grad", grad, (y.dtype,), y.shape[0])
+    checks.one_device(y=y, grad=grad)
     grad_x = torch.empty_like(grad)
-    spec = arguments(grad, node_ids, threshold, activation, key)
-    library.call(library.core().fs_act_dropout_backward, spec, y.data_ptr(), grad.data_ptr(), grad_x.data_ptr())
+    core.act_dropout_backward(arguments(grad, node_ids, threshold, activation, key), y, grad, grad_x)
     return grad_x
 
 
@@ -111,14 +115,16 @@ def _backward(ctx: object, grad: Tensor) -> tuple:
     return grad_x, None, None, None, None
 
 
-SCHEMAS = {
+_OPERATORS = {
     "act_dropout": (
         "(Tensor x, Tensor node_ids, int threshold, str activation, int[] key) -> Tensor",
-        _act_dropout_cpu,
+        _act_dropout,
     ),
     "act_dropout_backward": (
         "(Tensor grad, Tensor y, Tensor node_ids, int threshold, str activation, int[] key) -> Tensor",
-        _act_dropout_backward_cpu,
+        _act_dropout_backward,
     ),
 }
+SCHEMAS = {name: (schema, partial(operator, CPU)) for name, (schema, operator) in _OPERATORS.items()}
+CUDA_KERNELS = {name: partial(operator, CUDA) for name, (_, operator) in _OPERATORS.items()}
 AUTOGRAD = {"act_dropout": (_backward, _save_for_backward)}

@@ -2,20 +2,24 @@
 aggregate_concat: the same, written beside the destinations' own rows, as one matrix product wants them.
 
 The gradient groups edges by source first, so sums keep the edges' order and results do not depend on the
-number of threads.
+number of threads, nor on the device.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks, library
+from fastsample_dist.ops.layer_cores import CPU, CUDA, LayerCore
 
 
 def aggregate(
-    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None = None, *, reduce: str = "sum"
-) -> Tensor:
+    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None = None, *, reduce: str = "sum",
+    checked: bool = False,
+) -> Tensor:  # fmt: skip
     """Combine the rows of the in-neighbours of every destination.
 
     Args:
@@ -25,6 +29,8 @@ def aggregate(
       weights: same dtype as x, [num_edges] or [num_edges, num_heads], or None for ones; with heads, column c
         belongs to head c * num_heads // width.
       reduce: "sum", "mean" (by in-degree) or "max" (the first edge of equals receives the gradient).
+      checked: the edges are known to be right, as a sampler's are. On a GPU the call then returns without waiting for
+        a look at them; wrong ones would be passed over. The CPU looks in any case.
     Returns:
       [num_dst, width] of x's dtype; zeros where a destination has no in-edge.
     Raises:
@@ -32,19 +38,20 @@ def aggregate(
     Source: FastSample, section 3.1, equation 2. Cost: O(num_edges * width). Deterministic: yes.
     Differentiable in x and weights.
     """
-    return torch.ops.fastsample.aggregate(indptr, indices, x, weights, reduce)[0]
+    return torch.ops.fastsample.aggregate(indptr, indices, x, weights, reduce, checked)[0]
 
 
 def aggregate_concat(
-    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None = None, *, reduce: str = "mean"
-) -> Tensor:
+    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None = None, *, reduce: str = "mean",
+    checked: bool = False,
+) -> Tensor:  # fmt: skip
     """Every destination's own row and, to the right of it, the aggregate of its in-neighbours.
 
     Equals torch.cat([x[:num_dst], aggregate(...)], dim=1) bit for bit, but writes both halves in place: neither the
     aggregate nor, on the way back, its gradient is copied.
 
     Args:
-      indptr, indices, x, weights, reduce: as for `aggregate`; x[:num_dst] are the destinations' rows.
+      indptr, indices, x, weights, reduce, checked: as for `aggregate`; x[:num_dst] are the destinations' rows.
     Returns:
       [num_dst, 2 * width] of x's dtype; the right half is zero where a destination has no in-edge.
     Raises:
@@ -52,12 +59,13 @@ def aggregate_concat(
     Source: GraphSAGE, NeurIPS'17, algorithm 1, line 5. Cost: O((num_dst + num_edges) * width). Deterministic: yes.
     Differentiable in x and weights.
     """
-    return torch.ops.fastsample.aggregate_concat(indptr, indices, x, weights, reduce)[0]
+    return torch.ops.fastsample.aggregate_concat(indptr, indices, x, weights, reduce, checked)[0]
 
 
 def _arguments(indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str) -> library.Aggregation:
     checks.require(reduce in library.REDUCE_CODES, f"reduce is {reduce!r}; expected 'sum', 'mean' or 'max'.")
     checks.require(indptr.numel() >= 1, "indptr is empty; expected num_dst + 1 offsets.")
+    checks.one_device(x=x, indptr=indptr, indices=indices, weights=weights)
     num_heads = 1
     if weights is not None:
         checks.require(weights.dtype == x.dtype, f"weights is {weights.dtype} but x is {x.dtype}; they must agree.")
@@ -73,64 +81,70 @@ def _arguments(indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | Non
     )  # fmt: skip
 
 
-def _aggregate_cpu(
-    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str
-) -> tuple[Tensor, Tensor]:
+def _aggregate(
+    core: LayerCore, indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str,
+    checked: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(out, arg): arg int64 [num_dst, width] is the winning edge for "max", empty otherwise."""
     x = checks.matrix("x", x, checks.REAL_DTYPES)
-    out = torch.empty((max(indptr.numel() - 1, 0), x.shape[1]), dtype=x.dtype)
-    return out, _aggregate_into(out, indptr, indices, x, weights, reduce)
+    out = x.new_empty((max(indptr.numel() - 1, 0), x.shape[1]))
+    return out, _aggregate_into(core, out, (indptr, indices), x, weights, reduce, checked)
 
 
-def _aggregate_concat_cpu(
-    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str
-) -> tuple[Tensor, Tensor]:
-    """(out, arg) as `_aggregate_cpu`, out [num_dst, 2 * width]."""
+def _aggregate_concat(
+    core: LayerCore, indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str,
+    checked: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(out, arg) as `_aggregate`, out [num_dst, 2 * width]."""
     x = checks.matrix("x", x, checks.REAL_DTYPES)
-    out = torch.empty((max(indptr.numel() - 1, 0), 2 * x.shape[1]), dtype=x.dtype)
-    return out, concat_into(out, indptr, indices, x, weights, reduce)
+    out = x.new_empty((max(indptr.numel() - 1, 0), 2 * x.shape[1]))
+    return out, concat_into(core, out, (indptr, indices), x, weights, reduce, checked)
 
 
-def concat_into(out: Tensor, indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str) -> Tensor:
-    """Fill `out` [num_dst, 2 * width] with own rows and aggregates; returns arg."""
+def concat_into(
+    core: LayerCore, out: Tensor, edges: tuple[Tensor, Tensor], x: Tensor, weights: Tensor | None, reduce: str,
+    checked: bool,
+) -> Tensor:  # fmt: skip
+    """Fill `out` [num_dst, 2 * width] with own rows and aggregates over `edges`, (indptr, indices); returns arg."""
     num_dst, width = out.shape[0], x.shape[1]
     checks.require(
         x.shape[0] >= num_dst, f"x has {x.shape[0]} rows; expected one for each of the {num_dst} destinations, or more."
     )
     out[:, :width] = x[:num_dst]
-    return _aggregate_into(out[:, width:], indptr, indices, x, weights, reduce)
+    return _aggregate_into(core, out[:, width:], edges, x, weights, reduce, checked)
 
 
-def concat_backward(grad: Tensor, edges: list[Tensor], num_src: int, reduce: str) -> Tensor:
+def concat_backward(core: LayerCore, grad: Tensor, edges: list[Tensor], num_src: int, reduce: str) -> Tensor:
     """grad_x [num_src, width] of `concat_into` without weights ("sum" or "mean") from grad [num_dst, 2 * width]."""
     indptr, indices = (tensor.contiguous() for tensor in edges)
     num_dst, width = grad.shape[0], grad.shape[1] // 2
-    grad_x, right = grad.new_empty((num_src, width)), grad[:, width:]
+    grad_x = grad.new_empty((num_src, width))
     spec = _arguments(indptr, indices, grad_x, None, reduce)
-    library.call(
-        library.core().fs_aggregate_backward,
-        spec, None, None, right.data_ptr(), right.stride(0), grad_x.data_ptr(), None,
-    )  # fmt: skip
+    core.aggregate_backward(spec, None, None, grad[:, width:], (grad_x, None))
     grad_x[:num_dst] += grad[:, :width]
     return grad_x
 
 
 def _aggregate_into(
-    out: Tensor, indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str
-) -> Tensor:
+    core: LayerCore, out: Tensor, edges: tuple[Tensor, Tensor], x: Tensor, weights: Tensor | None, reduce: str,
+    checked: bool,
+) -> Tensor:  # fmt: skip
     """Fill `out` [num_dst, width], whose rows may be apart; returns arg."""
-    indptr = checks.vector("indptr", indptr, (torch.int64,))
-    indices = checks.vector("indices", indices, checks.ID_DTYPES)
+    indptr = checks.vector("indptr", edges[0], (torch.int64,))
+    indices = checks.vector("indices", edges[1], checks.ID_DTYPES)
     weights = None if weights is None else weights.contiguous()
     spec = _arguments(indptr, indices, x, weights, reduce)
-    arg = torch.empty(out.shape if reduce == "max" else (0, 0), dtype=torch.int64)
-    library.call(library.core().fs_aggregate, spec, x.data_ptr(), out.data_ptr(), out.stride(0), arg.data_ptr())
+    arg = indptr.new_empty(out.shape if reduce == "max" else (0, 0))
+    if not checked:
+        core.check_edges(spec, indptr, indices)
+    core.aggregate(spec, x, out, arg)
     return arg
 
 
-def _aggregate_backward_cpu(
-    grad: Tensor, edges: list[Tensor], x: Tensor, weights: Tensor | None, arg: Tensor, reduce: str, needs: list[bool]
-) -> tuple[Tensor, Tensor]:
+def _aggregate_backward(
+    core: LayerCore, grad: Tensor, edges: list[Tensor], x: Tensor, weights: Tensor | None, arg: Tensor, reduce: str,
+    needs: list[bool], checked: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(grad_x, grad_weights); one that is not needed comes back empty. `edges` is [indptr, indices]."""
     indptr, indices = (tensor.contiguous() for tensor in edges)
     x, arg = x.contiguous(), arg.contiguous()
@@ -141,21 +155,19 @@ def _aggregate_backward_cpu(
         grad.dtype == x.dtype and grad.shape == expected,
         f"grad is {grad.dtype} of shape {tuple(grad.shape)}; expected {x.dtype} of shape {expected}.",
     )
+    checks.one_device(x=x, grad=grad, arg=arg)
     if grad.stride(1) != 1 or grad.stride(0) < grad.shape[1]:  # rows may be apart, their columns not
         grad = grad.contiguous()
-    grad_x = torch.empty_like(x) if needs[0] else x.new_empty((0,))
-    grad_weights = torch.empty_like(weights) if needs[1] and weights is not None else x.new_empty((0,))
-    library.call(
-        library.core().fs_aggregate_backward,
-        spec, x.data_ptr(), arg.data_ptr(), grad.data_ptr(), grad.stride(0),
-        grad_x.data_ptr() if needs[0] else None,
-        grad_weights.data_ptr() if needs[1] and weights is not None else None,
-    )  # fmt: skip
-    return grad_x, grad_weights
+    grad_x = torch.empty_like(x) if needs[0] else None
+    grad_weights = torch.empty_like(weights) if needs[1] and weights is not None else None
+    if not checked:
+        core.check_edges(spec, indptr, indices)
+    core.aggregate_backward(spec, x, arg, grad, (grad_x, grad_weights))
+    return tuple(x.new_empty((0,)) if found is None else found for found in (grad_x, grad_weights))
 
 
 def _save_for_backward(ctx: object, inputs: tuple, output: tuple) -> None:
-    indptr, indices, x, weights, reduce = inputs
+    indptr, indices, x, weights, reduce, _ = inputs
     ctx.reduce, ctx.has_weights = reduce, weights is not None
     ctx.save_for_backward(indptr, indices, x, output[1], *([] if weights is None else [weights]))
     ctx.mark_non_differentiable(output[1])
@@ -166,35 +178,34 @@ def _backward(ctx: object, grad: Tensor, _: Tensor) -> tuple:
     weights = rest[0] if ctx.has_weights else None
     needs = [ctx.needs_input_grad[2], ctx.needs_input_grad[3]]
     grad_x, grad_weights = torch.ops.fastsample.aggregate_backward(
-        grad, [indptr, indices], x, weights, arg, ctx.reduce, needs
-    )
-    return None, None, grad_x if needs[0] else None, grad_weights if needs[1] else None, None
+        grad, [indptr, indices], x, weights, arg, ctx.reduce, needs, True
+    )  # the forward call has seen these edges
+    return None, None, grad_x if needs[0] else None, grad_weights if needs[1] else None, None, None
 
 
 def _concat_backward(ctx: object, grad: Tensor, grad_arg: Tensor) -> tuple:
     """The right half goes back along the edges, the left half to the destinations' own rows."""
     width = grad.shape[1] // 2
-    *ends, grad_x, grad_weights, rest = _backward(ctx, grad[:, width:], grad_arg)
+    *ends, grad_x, grad_weights, _, _ = _backward(ctx, grad[:, width:], grad_arg)
     if grad_x is not None:
         grad_x[: grad.shape[0]] += grad[:, :width]
-    return (*ends, grad_x, grad_weights, rest)
+    return *ends, grad_x, grad_weights, None, None
 
 
-SCHEMAS = {
-    "aggregate": (
-        "(Tensor indptr, Tensor indices, Tensor x, Tensor? weights, str reduce) -> (Tensor, Tensor)",
-        _aggregate_cpu,
-    ),
-    "aggregate_concat": (
-        "(Tensor indptr, Tensor indices, Tensor x, Tensor? weights, str reduce) -> (Tensor, Tensor)",
-        _aggregate_concat_cpu,
-    ),
-    "aggregate_backward": (
-        "(Tensor grad, Tensor[] edges, Tensor x, Tensor? weights, Tensor arg, str reduce, bool[] needs) "
-        "-> (Tensor, Tensor)",
-        _aggregate_backward_cpu,
-    ),
+_FORWARD = (
+    "(Tensor indptr, Tensor indices, Tensor x, Tensor? weights, str reduce, bool checked=False) -> (Tensor, Tensor)"
+)
+_BACKWARD = (
+    "(Tensor grad, Tensor[] edges, Tensor x, Tensor? weights, Tensor arg, str reduce, bool[] needs, "
+    "bool checked=False) -> (Tensor, Tensor)"
+)
+_OPERATORS = {
+    "aggregate": (_FORWARD, _aggregate),
+    "aggregate_concat": (_FORWARD, _aggregate_concat),
+    "aggregate_backward": (_BACKWARD, _aggregate_backward),
 }
+SCHEMAS = {name: (schema, partial(operator, CPU)) for name, (schema, operator) in _OPERATORS.items()}
+CUDA_KERNELS = {name: partial(operator, CUDA) for name, (_, operator) in _OPERATORS.items()}
 AUTOGRAD = {
     "aggregate": (_backward, _save_for_backward),
     "aggregate_concat": (_concat_backward, _save_for_backward),

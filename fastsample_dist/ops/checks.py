@@ -38,3 +38,13 @@ def matrix(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], rows: int
     )
     require(rows is None or tensor.shape[0] == rows, f"{name} has {tensor.shape[0]} rows; expected {rows}.")
     return tensor.contiguous()
+
+
+def one_device(**tensors: Tensor | None) -> None:
+    """Refuse tensors that are on several devices; None is on every one."""
+    (first, tensor), *others = ((name, tensor) for name, tensor in tensors.items() if tensor is not None)
+    for name, other in others:
+        require(
+            other.device == tensor.device,
+            f"{first} is on {tensor.device} and {name} on {other.device}; they must be on one device.",
+        )

@@ -77,14 +77,16 @@ def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype,
     return places.new_empty((places.shape[0], own.shape[1]), dtype=dtype)
 
 
-def aggregate(indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str) -> tuple[Tensor, Tensor]:
+def aggregate(
+    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str, checked: bool = False
+) -> tuple[Tensor, Tensor]:
     """One row per destination; the winning edges only for "max"."""
     shape = (indptr.shape[0] - 1, x.shape[1])
     return x.new_empty(shape), indptr.new_empty(shape if reduce == "max" else (0, 0))
 
 
 def aggregate_concat(
-    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str
+    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str, checked: bool = False
 ) -> tuple[Tensor, Tensor]:
     """As `aggregate`, with the destinations' own rows to the left."""
     out, arg = aggregate(indptr, indices, x, weights, reduce)
@@ -92,8 +94,9 @@ def aggregate_concat(
 
 
 def aggregate_backward(
-    grad: Tensor, edges: list[Tensor], x: Tensor, weights: Tensor | None, arg: Tensor, reduce: str, needs: list[bool]
-) -> tuple[Tensor, Tensor]:
+    grad: Tensor, edges: list[Tensor], x: Tensor, weights: Tensor | None, arg: Tensor, reduce: str, needs: list[bool],
+    checked: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Shaped like x and weights where needed, else empty."""
     has_weights = needs[1] and weights is not None
     return (
@@ -113,9 +116,10 @@ def act_dropout_backward(grad: Tensor, *_: object) -> Tensor:
 
 
 def sage_layer(indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    """One row per destination; the inputs of the matrix product, padded."""
+    """One row per destination; the inputs of the matrix product, padded on the CPU."""
     num_dst = indptr.shape[0] - 1
-    padded = num_dst if x.dtype != torch.bfloat16 else _dynamic_size()
+    is_padded = x.dtype == torch.bfloat16 and x.device.type == "cpu"
+    padded = _dynamic_size() if is_padded else num_dst
     return x.new_empty((num_dst, weight.shape[0])), x.new_empty((padded, weight.shape[1]))
 
 

@@ -3,11 +3,13 @@
 What the separate operators would write and read again stays in place: own row and mean stand side by side for one
 matrix product, and bias, ReLU and dropout are applied to the product where it lies.
 
-Rows of bfloat16 are padded with zero rows for the matrix products: oneDNN compiles a kernel per shape,
+Rows of bfloat16 are padded with zero rows for the CPU's matrix products: oneDNN compiles a kernel per shape,
 and without padding every batch of an epoch has shapes of its own.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from fastsample_dist.ops import act_dropout as act_dropout_ops
 from fastsample_dist.ops import aggregate as aggregate_ops
 from fastsample_dist.ops import checks, library
 from fastsample_dist.ops.act_dropout import DropoutKey
+from fastsample_dist.ops.layer_cores import CPU, CUDA, LayerCore
 
 RUN_ROWS = 1024  # rows of one run on the way back: with 256 float32 columns 1 MiB, half of a core's second-level cache
 PADDING_SHARE = 5  # padded to a multiple of 2**(bits - 5): at most 1/16 more rows, at most 16 sizes per octave
@@ -31,6 +34,7 @@ def sage_layer(
     node_ids: Tensor | None = None,
     key: DropoutKey | None = None,
     p: float = 0.0,
+    checked: bool = False,
 ) -> Tensor:
     """y = x'[own row | mean of in-neighbours] W^T + b; with `node_ids` and `key` then ReLU and dropout.
 
@@ -43,6 +47,7 @@ def sage_layer(
       node_ids: int64 [num_dst]; original ids of the destinations, which key the mask. None: no activation.
       key: rng_seed, step and layer of the mask; given together with node_ids.
       p: drop probability, as for `act_dropout`.
+      checked: as for `aggregate`.
     Returns:
       [num_dst, out_width] of x's dtype.
     Raises:
@@ -53,20 +58,20 @@ def sage_layer(
     """
     checks.require((node_ids is None) == (key is None), "node_ids and key belong together; give both or neither.")
     draw = [0, 0, 0, 0] if key is None else [key.rng_seed, key.step, key.layer, act_dropout_ops.drop_threshold(p)]
-    return torch.ops.fastsample.sage_layer(indptr, indices, x, weight, bias, node_ids, draw)[0]
+    return torch.ops.fastsample.sage_layer(indptr, indices, x, weight, bias, node_ids, draw, checked)[0]
 
 
 def padded_size(num_rows: int, dtype: torch.dtype) -> int:
-    """Rows of the matrix products for `num_rows` rows."""
+    """Rows of the CPU's matrix products for `num_rows` rows."""
     if dtype != torch.bfloat16:
         return num_rows
     step = 1 << max(num_rows.bit_length() - PADDING_SHARE, 0)
     return -(-num_rows // step) * step
 
 
-def _padded(num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Uninitialised rows, and zeros in the padding."""
-    rows = torch.empty((padded_size(num_rows, dtype), width), dtype=dtype)
+def _padded(num_rows: int, width: int, like: Tensor) -> Tensor:
+    """Uninitialised rows of like's dtype on its device, and zeros in the padding."""
+    rows = like.new_empty((padded_size(num_rows, like.dtype) if like.device.type == "cpu" else num_rows, width))
     rows[num_rows:] = 0
     return rows
 
@@ -79,21 +84,21 @@ def _description(
     return act_dropout_ops.arguments(rows, node_ids, draw[3], activation, draw[:3], bias)
 
 
-def _sage_layer_cpu(
-    indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, node_ids: Tensor | None,
-    draw: list[int],
+def _sage_layer(
+    core: LayerCore, indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None,
+    node_ids: Tensor | None, draw: list[int], checked: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(y, halves): halves [padded rows, 2 * width] is [own row | mean], kept for the gradient of the weight."""
     x = checks.matrix("x", x, checks.REAL_DTYPES)
     num_dst, width = max(indptr.numel() - 1, 0), x.shape[1]
     _check_parameters(x, weight, bias)
-    halves = _padded(num_dst, 2 * width, x.dtype)
-    aggregate_ops.concat_into(halves[:num_dst], indptr, indices, x, None, "mean")
+    halves = _padded(num_dst, 2 * width, x)
+    aggregate_ops.concat_into(core, halves[:num_dst], (indptr, indices), x, None, "mean", checked)
     y = torch.mm(halves, weight.t())[:num_dst]
     if bias is not None or node_ids is not None:
         ids = None if node_ids is None else checks.vector("node_ids", node_ids, (torch.int64,), num_dst)
         bias = None if bias is None else bias.contiguous()
-        library.call(library.core().fs_act_dropout, _description(y, ids, draw, bias), y.data_ptr(), y.data_ptr())
+        core.act_dropout(_description(y, ids, draw, bias), y, y)
     return y, halves
 
 
@@ -107,45 +112,48 @@ def _check_parameters(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         bias is None or (bias.dtype == x.dtype and bias.shape == (out_width,)),
         f"bias does not fit; expected {x.dtype} of shape {(out_width,)}.",
     )
+    checks.one_device(x=x, weight=weight, bias=bias)
 
 
-def _sage_layer_backward_cpu(
-    grad: Tensor, saved: list[Tensor], node_ids: Tensor | None, draw: list[int], num_src: int, needs: list[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of (x, weight, bias), empty where not needed. `saved` is [y, halves, weight, indptr, indices].
+def _sage_layer_backward(
+    core: LayerCore, grad: Tensor, saved: list[Tensor], node_ids: Tensor | None, draw: list[int], num_src: int,
+    needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of (x, weight, bias), empty where not needed. `saved` is [y, halves, weight, indptr, indices], whose
+    edges the forward call has seen.
 
-    Runs of rows go through activation, dropout and the products while they are in the cache. bfloat16 takes all rows
-    at once: its sums over runs would be rounded once per run.
+    On the CPU runs of rows go through activation, dropout and the products while they are in the cache. bfloat16 takes
+    all rows at once: its sums over runs would be rounded once per run.
     """
     y, halves, weight, *edges = saved
-    (num_dst, out_width), is_narrow = y.shape, y.dtype == torch.bfloat16
+    (num_dst, out_width), at_once = y.shape, y.dtype == torch.bfloat16 or y.device.type != "cpu"
     y, grad = y.contiguous(), checks.matrix("grad", grad, (y.dtype,), num_dst)
-    run = max(1, halves.shape[0] if is_narrow else min(RUN_ROWS, num_dst))
-    inner = _padded(num_dst, out_width, y.dtype) if is_narrow else y.new_empty((run, out_width))
+    run = max(1, halves.shape[0] if at_once else min(RUN_ROWS, num_dst))
+    inner = _padded(num_dst, out_width, y) if at_once else y.new_empty((run, out_width))
     grad_weight = y.new_zeros(weight.shape if needs[1] else (0, 0))
     grad_bias = y.new_zeros((out_width,) if needs[2] else (0,))
     grad_halves = y.new_empty((halves.shape[0], weight.shape[1]) if needs[0] else (0, 0))
     for lo in range(0, num_dst, run):
         hi = min(lo + run, num_dst)
-        rows = inner if is_narrow else inner[: hi - lo]  # the gradient before activation and dropout
+        rows = inner if at_once else inner[: hi - lo]  # the gradient before activation and dropout
         if node_ids is None:
             rows[: hi - lo] = grad[lo:hi]
         else:
-            spec = _description(y[lo:hi], node_ids[lo:hi], draw)
-            pointers = (tensor[lo:hi].data_ptr() for tensor in (y, grad))
-            library.call(library.core().fs_act_dropout_backward, spec, *pointers, rows.data_ptr())
+            core.act_dropout_backward(_description(y[lo:hi], node_ids[lo:hi], draw), y[lo:hi], grad[lo:hi], rows)
         if needs[1]:
-            grad_weight.addmm_(rows.t(), halves if is_narrow else halves[lo:hi])
+            grad_weight.addmm_(rows.t(), halves if at_once else halves[lo:hi])
         if needs[2]:
             grad_bias += rows.sum(0)
         if needs[0]:
-            torch.mm(rows, weight, out=grad_halves if is_narrow else grad_halves[lo:hi])
-    grad_x = aggregate_ops.concat_backward(grad_halves[:num_dst], edges, num_src, "mean") if needs[0] else grad_halves
+            torch.mm(rows, weight, out=grad_halves if at_once else grad_halves[lo:hi])
+    grad_x = grad_halves
+    if needs[0]:
+        grad_x = aggregate_ops.concat_backward(core, grad_halves[:num_dst], edges, num_src, "mean")
     return grad_x, grad_weight, grad_bias
 
 
 def _save_for_backward(ctx: object, inputs: tuple, output: tuple) -> None:
-    indptr, indices, x, weight, bias, node_ids, ctx.draw = inputs
+    indptr, indices, x, weight, bias, node_ids, ctx.draw, _ = inputs
     y, halves = output
     ctx.num_src, ctx.has_bias, ctx.has_ids = x.shape[0], bias is not None, node_ids is not None
     ctx.save_for_backward(y, halves, weight, indptr, indices, *([node_ids] if ctx.has_ids else []))
@@ -155,24 +163,26 @@ def _save_for_backward(ctx: object, inputs: tuple, output: tuple) -> None:
 
 def _backward(ctx: object, grad: Tensor | None, _: None) -> tuple:
     if grad is None:
-        return (None,) * 7
+        return (None,) * 8
     saved, node_ids = list(ctx.saved_tensors[:5]), ctx.saved_tensors[5] if ctx.has_ids else None
     needs = [ctx.needs_input_grad[2], ctx.needs_input_grad[3], ctx.has_bias and ctx.needs_input_grad[4]]
     grads = torch.ops.fastsample.sage_layer_backward(grad, saved, node_ids, ctx.draw, ctx.num_src, needs)
     grad_x, grad_weight, grad_bias = (g if needed else None for g, needed in zip(grads, needs, strict=True))
-    return None, None, grad_x, grad_weight, grad_bias, None, None
+    return None, None, grad_x, grad_weight, grad_bias, None, None, None
 
 
-SCHEMAS = {
+_OPERATORS = {
     "sage_layer": (
-        "(Tensor indptr, Tensor indices, Tensor x, Tensor weight, Tensor? bias, Tensor? node_ids, int[] draw) "
-        "-> (Tensor, Tensor)",
-        _sage_layer_cpu,
+        "(Tensor indptr, Tensor indices, Tensor x, Tensor weight, Tensor? bias, Tensor? node_ids, int[] draw, "
+        "bool checked=False) -> (Tensor, Tensor)",
+        _sage_layer,
     ),
     "sage_layer_backward": (
         "(Tensor grad, Tensor[] saved, Tensor? node_ids, int[] draw, int num_src, bool[] needs) "
         "-> (Tensor, Tensor, Tensor)",
-        _sage_layer_backward_cpu,
+        _sage_layer_backward,
     ),
 }
+SCHEMAS = {name: (schema, partial(operator, CPU)) for name, (schema, operator) in _OPERATORS.items()}
+CUDA_KERNELS = {name: partial(operator, CUDA) for name, (_, operator) in _OPERATORS.items()}
 AUTOGRAD = {"sage_layer": (_backward, _save_for_backward)}

@@ -4,7 +4,7 @@
 #ifndef FS_CPU_VECTOR_AGGREGATE_ROWS_H_
 #define FS_CPU_VECTOR_AGGREGATE_ROWS_H_
 
-#include "number_access.h"
+#include "aggregation.h"
 #include "vector_kernels.h"
 
 namespace fs {
@@ -77,7 +77,6 @@ template <typename T, typename Id>
 void max_row(const FsAggregation& spec, const T* x, int64_t dst, int64_t tile, int64_t tile_end, T* out, int64_t* arg) {
   using Real = typename Arithmetic<T>::type;
   const Id* indices = static_cast<const Id*>(spec.indices);
-  const T* weights = static_cast<const T*>(spec.weights);
   const int64_t first = spec.indptr[dst], last = spec.indptr[dst + 1];
   Real best[kTile];
   for (int64_t c = tile; c < tile_end; ++c) {
@@ -87,13 +86,12 @@ void max_row(const FsAggregation& spec, const T* x, int64_t dst, int64_t tile, i
   for (int64_t e = first; e < last; ++e) {
     const T* row = x + indices[e] * spec.width;
     for_heads(spec, tile, tile_end, [&](int64_t head, HeadSpan span) {
-      const Real weight = weights == nullptr ? Real(1) : load(weights[e * spec.num_heads + head]);
+      const Real weight = edge_weight<T>(spec, e, head);
       for (int64_t c = span.begin; c < span.end; ++c) {
         const Real value = weight * load(row[c]), so_far = best[c - tile];
-        // The first of equals wins; a NaN wins over every number and stays.
-        const bool wins = e == first || value > so_far || (value != value && so_far == so_far);
-        best[c - tile] = wins ? value : so_far;
-        arg[c] = wins ? e : arg[c];
+        const bool is_better = wins(e == first, value, so_far);
+        best[c - tile] = is_better ? value : so_far;
+        arg[c] = is_better ? e : arg[c];
       }
     });
   }
@@ -114,16 +112,6 @@ void aggregate_typed(const FsAggregation& spec, const AggregateBuffers& buffers,
       }
     }
   }
-}
-
-// d out[v] / d x[src(e)]: the weight, divided by the degree for a mean.
-template <typename T>
-FS_HD typename Arithmetic<T>::type coefficient(const FsAggregation& spec, int64_t edge, int64_t dst, int64_t head) {
-  using Real = typename Arithmetic<T>::type;
-  const T* weights = static_cast<const T*>(spec.weights);
-  const Real weight = weights == nullptr ? Real(1) : load(weights[edge * spec.num_heads + head]);
-  if (spec.reduce != FS_MEAN) return weight;
-  return weight / static_cast<Real>(spec.indptr[dst + 1] - spec.indptr[dst]);
 }
 
 template <typename T>

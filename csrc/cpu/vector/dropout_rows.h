@@ -1,19 +1,19 @@
 // act_dropout and its gradient over a run of rows.
 //
-// A row's columns come in groups of 128, and a group takes 16 Philox blocks of the row's stream. Block l of the group
-// gives 8 variates of 16 bits, for the columns 32 w + 16 h + l (w: word 0 .. 3, h: 0 = low half, 1 = high half).
-// Sixteen neighbouring columns thus use sixteen neighbouring blocks: one vector of 32-bit lanes, without any shuffle.
+// Sixteen neighbouring columns use sixteen neighbouring Philox blocks (core/act_dropout.h): one vector of 32-bit lanes,
+// without any shuffle.
 #ifndef FS_CPU_VECTOR_DROPOUT_ROWS_H_
 #define FS_CPU_VECTOR_DROPOUT_ROWS_H_
 
-#include "number_access.h"
+#include "act_dropout.h"
 #include "philox_lanes.h"
 #include "vector_kernels.h"
 
 namespace fs {
 namespace {
 
-constexpr int kGroup = 8 * kLanes;  // columns covered by kLanes blocks
+constexpr int kGroup = kDropoutColumns;
+static_assert(kLanes == kDropoutBlocks, "a group's blocks are made side by side");
 
 // factors[c] for the columns of one group: 0 where the element drops, else the scale.
 template <typename Real>
@@ -30,18 +30,6 @@ FS_HD void group_factors(StageKey key, uint64_t node, int64_t group, uint32_t th
   }
 }
 
-template <typename Real>
-FS_HD Real activate(Real value, bool relu) {
-  return relu && value < Real(0) ? Real(0) : value;  // NaN passes
-}
-
-// x[c] + bias[c] in the type of the arithmetic; without a bias nothing is added (that would turn -0 into 0).
-template <bool kBias, typename T>
-FS_HD typename Arithmetic<T>::type biased(const T* x, const T* bias, int64_t c) {
-  if constexpr (kBias) return load(x[c]) + load(bias[c]);
-  return load(x[c]);
-}
-
 template <typename T, bool kRelu, bool kBias>
 void dropout_row(const FsActDropout& spec, StageKey key, int64_t row, const T* x, T* y) {
   using Real = typename Arithmetic<T>::type;
@@ -52,7 +40,7 @@ void dropout_row(const FsActDropout& spec, StageKey key, int64_t row, const T* x
     for (int64_t c = 0; c < width; ++c) store(y + c, activate(biased<kBias>(x, bias, c), kRelu));
     return;
   }
-  const Real scale = Real(65536) / static_cast<Real>(65536 - static_cast<int32_t>(spec.drop_threshold));
+  const Real scale = dropout_scale<Real>(spec.drop_threshold);
   const uint64_t node = static_cast<uint64_t>(spec.node_ids[row]);
   Real factors[kGroup];
   for (int64_t base = 0; base < width; base += kGroup) {
@@ -60,8 +48,7 @@ void dropout_row(const FsActDropout& spec, StageKey key, int64_t row, const T* x
     const int64_t columns = width - base < kGroup ? width - base : kGroup;
 #pragma omp simd
     for (int64_t c = 0; c < columns; ++c) {
-      const Real value = activate(biased<kBias>(x, bias, base + c), kRelu) * factors[c];
-      store(y + base + c, factors[c] == Real(0) ? Real(0) : value);  // a dropped infinity is 0, not NaN
+      store(y + base + c, dropped(activate(biased<kBias>(x, bias, base + c), kRelu), factors[c]));
     }
   }
 }
@@ -70,7 +57,7 @@ template <typename T, bool kRelu>
 void dropout_grad_row(const FsActDropout& spec, StageKey key, int64_t row, const T* y, const T* grad_y, T* grad_x) {
   using Real = typename Arithmetic<T>::type;
   const int64_t width = spec.width;
-  const Real scale = Real(65536) / static_cast<Real>(65536 - static_cast<int32_t>(spec.drop_threshold));
+  const Real scale = dropout_scale<Real>(spec.drop_threshold);
   if (kRelu || spec.drop_threshold == 0) {
     // After ReLU the output itself is the mask: it is 0 where the input was not positive and where it dropped.
 #pragma omp simd

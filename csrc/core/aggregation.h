@@ -1,0 +1,57 @@
+// What the CPU and the CUDA aggregate share: the checks of the arguments that need no data, and the factor of an edge.
+#ifndef FS_CORE_AGGREGATION_H_
+#define FS_CORE_AGGREGATION_H_
+
+#include "fastsample.h"
+#include "number_access.h"
+
+namespace fs {
+
+FsStatus fail(FsStatus status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+namespace {
+
+inline FsStatus check_aggregation(const char* operation, const FsAggregation& spec) {
+  if (spec.reduce != FS_SUM && spec.reduce != FS_MEAN && spec.reduce != FS_MAX) {
+    return fail(FS_INVALID_ARGUMENT, "%s: reduction %d; expected sum (0), mean (1) or max (2)", operation, spec.reduce);
+  }
+  if (spec.type != FS_FLOAT32 && spec.type != FS_FLOAT64 && spec.type != FS_BFLOAT16) {
+    return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation,
+                spec.type);
+  }
+  if (spec.num_heads < 1 || spec.width % spec.num_heads != 0) {
+    return fail(FS_INVALID_ARGUMENT, "%s: %lld columns cannot be split between %lld heads", operation,
+                static_cast<long long>(spec.width), static_cast<long long>(spec.num_heads));
+  }
+  if (spec.id_type != FS_INT32 && spec.id_type != FS_INT64) {
+    return fail(FS_INVALID_ARGUMENT, "%s: id type %d; expected int32 (0) or int64 (1)", operation, spec.id_type);
+  }
+  return FS_OK;
+}
+
+template <typename T>
+FS_HD typename Arithmetic<T>::type edge_weight(const FsAggregation& spec, int64_t edge, int64_t head) {
+  using Real = typename Arithmetic<T>::type;
+  const T* weights = static_cast<const T*>(spec.weights);
+  return weights == nullptr ? Real(1) : load(weights[edge * spec.num_heads + head]);
+}
+
+// d out[v] / d x[src(e)]: the weight, divided by the degree for a mean.
+template <typename T>
+FS_HD typename Arithmetic<T>::type coefficient(const FsAggregation& spec, int64_t edge, int64_t dst, int64_t head) {
+  using Real = typename Arithmetic<T>::type;
+  const Real weight = edge_weight<T>(spec, edge, head);
+  if (spec.reduce != FS_MEAN) return weight;
+  return weight / static_cast<Real>(spec.indptr[dst + 1] - spec.indptr[dst]);
+}
+
+// Whether a value takes the place of the best so far: the first of equals wins; a NaN wins over every number and stays.
+template <typename Real>
+FS_HD bool wins(bool is_first, Real value, Real best) {
+  return is_first || value > best || (value != value && best == best);
+}
+
+}  // namespace
+}  // namespace fs
+
+#endif  // FS_CORE_AGGREGATION_H_

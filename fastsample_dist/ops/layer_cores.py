@@ -1,0 +1,110 @@
+"""The entry points of which the operators of a model's layers are made, under one set of names for CPU and CUDA.
+
+An operator is written once and gets the core that its tensors belong to. The descriptions (`library.Aggregation`,
+`library.ActDropout`) borrow the tensors whose addresses they hold.
+"""
+
+from __future__ import annotations
+
+from ctypes import POINTER, byref, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import cuda, library
+from fastsample_dist.ops.library import ActDropout, Aggregation
+
+cuda.declare(
+    fs_cuda_check_edges=(POINTER(Aggregation), c_void_p, c_void_p),
+    fs_cuda_aggregate=(POINTER(Aggregation), c_void_p, c_void_p, c_int64, c_void_p, c_void_p),
+    fs_cuda_aggregate_backward_workspace=(POINTER(Aggregation), POINTER(c_int64), c_void_p),
+    fs_cuda_aggregate_backward=(
+        POINTER(Aggregation), c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p,
+    ),
+    fs_cuda_act_dropout=(POINTER(ActDropout), c_void_p, c_void_p, c_void_p),
+    fs_cuda_act_dropout_backward=(POINTER(ActDropout), c_void_p, c_void_p, c_void_p, c_void_p),
+)  # fmt: skip
+
+
+class CpuCore:
+    """libfastsample.so. Every aggregation checks its edges."""
+
+    def check_edges(self, spec: Aggregation, indptr: Tensor, indices: Tensor) -> None:
+        """Nothing: the calls check."""
+
+    def aggregate(self, spec: Aggregation, x: Tensor, out: Tensor, arg: Tensor) -> None:
+        """Fill `out` [num_dst, width], whose rows may be apart, and for "max" arg [num_dst, width]."""
+        library.call(
+            library.core().fs_aggregate, spec, x.data_ptr(), out.data_ptr(), out.stride(0), arg.data_ptr()
+        )  # fmt: skip
+
+    def aggregate_backward(
+        self, spec: Aggregation, x: Tensor | None, arg: Tensor | None, grad: Tensor, grads: tuple[Tensor | None, ...]
+    ) -> None:
+        """Fill grads, (grad_x, grad_weights) or None where not needed; grad's rows may be apart."""
+        library.call(library.core().fs_aggregate_backward, spec, *_grad_pointers(x, arg, grad, grads))
+
+    def act_dropout(self, spec: ActDropout, x: Tensor, y: Tensor) -> None:
+        """Fill y, which may be x."""
+        library.call(library.core().fs_act_dropout, spec, x.data_ptr(), y.data_ptr())
+
+    def act_dropout_backward(self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor) -> None:
+        """Fill grad_x from the forward result y and its gradient."""
+        library.call(
+            library.core().fs_act_dropout_backward, spec, y.data_ptr(), grad.data_ptr(), grad_x.data_ptr()
+        )  # fmt: skip
+
+
+class CudaCore:
+    """The CUDA library. A call enqueues its work; edges that do not exist are passed over."""
+
+    def check_edges(self, spec: Aggregation, indptr: Tensor, indices: Tensor) -> None:
+        """Refuse edges that do not exist, with the CPU's words. Waits for the device.
+
+        Raises:
+          ValueError: names the first.
+        """
+        is_bad = torch.zeros(1, dtype=torch.int32, device=indptr.device)
+        cuda.call("fs_cuda_check_edges", indptr, spec, is_bad.data_ptr())
+        if is_bad.item():
+            indptr, indices = indptr.cpu(), indices.cpu()
+            on_host = Aggregation(
+                indptr.data_ptr(), indices.data_ptr(), spec.num_dst, spec.num_src, spec.num_edges, spec.id_type,
+                spec.reduce, None, 1, 0, spec.type, 1,
+            )  # fmt: skip
+            library.call(library.core().fs_aggregate, on_host, None, None, 0, None)  # no columns: it only refuses
+            raise AssertionError("the CPU accepts edges that the GPU refused")
+
+    def aggregate(self, spec: Aggregation, x: Tensor, out: Tensor, arg: Tensor) -> None:
+        """As CpuCore's."""
+        cuda.call("fs_cuda_aggregate", x, spec, x.data_ptr(), out.data_ptr(), out.stride(0), arg.data_ptr())
+
+    def aggregate_backward(
+        self, spec: Aggregation, x: Tensor | None, arg: Tensor | None, grad: Tensor, grads: tuple[Tensor | None, ...]
+    ) -> None:
+        """As CpuCore's."""
+        num_bytes = c_int64(0)
+        if grads[0] is not None:
+            cuda.call("fs_cuda_aggregate_backward_workspace", grad, spec, byref(num_bytes))
+        workspace = torch.empty(num_bytes.value, dtype=torch.uint8, device=grad.device)
+        pointers = (*_grad_pointers(x, arg, grad, grads), workspace.data_ptr())
+        cuda.call("fs_cuda_aggregate_backward", grad, spec, *pointers)
+
+    def act_dropout(self, spec: ActDropout, x: Tensor, y: Tensor) -> None:
+        """As CpuCore's."""
+        cuda.call("fs_cuda_act_dropout", x, spec, x.data_ptr(), y.data_ptr())
+
+    def act_dropout_backward(self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor) -> None:
+        """As CpuCore's."""
+        cuda.call("fs_cuda_act_dropout_backward", grad, spec, y.data_ptr(), grad.data_ptr(), grad_x.data_ptr())
+
+
+def _grad_pointers(
+    x: Tensor | None, arg: Tensor | None, grad: Tensor, grads: tuple[Tensor | None, ...]
+) -> tuple[int | None, ...]:
+    own = (library.address(x), library.address(arg), grad.data_ptr(), grad.stride(0))
+    return *own, *(library.address(tensor) for tensor in grads)
+
+
+LayerCore = CpuCore | CudaCore
+CPU, CUDA = CpuCore(), CudaCore()
