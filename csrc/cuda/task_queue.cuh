@@ -8,9 +8,10 @@
 // is.
 //
 // The end. `tail` counts tasks before they are put in, `finished` counts tasks after everything they bring has been
-// counted in `tail`. Neither ever decreases and finished <= tail, so where `finished` is read first and equals `tail`,
-// every task is done and none can come. That holds for any number of children and any fetch size; PGSampler's rule
-// (tickets have caught up with the tail) ends too early where a warp takes tickets faster than tasks are put in.
+// counted in `tail`, and a warp's own before it waits. Neither ever decreases and finished <= tail, so where `finished`
+// is read first and equals `tail`, every task is done and none can come. That holds for any number of children and any
+// fetch size; PGSampler's rule (tickets have caught up with the tail) ends too early where a warp takes tickets faster
+// than tasks are put in.
 //
 // The watchdog. A warp that has waited for `patience_ns` in which no task was finished ends the kernel for all and
 // writes down what it saw. So does a warp that finds no room for a task. Nothing waits for anything else.
@@ -75,7 +76,10 @@ class QueueWarp {
 
   // Waits for tasks; at most `most` <= kWarp of them.
   FS_DEVICE TakenTasks take(int most) {
-    if (next_ == end_) fetch();
+    if (next_ == end_) {
+      tell_finished();
+      fetch();
+    }
     const int lane = lane_number();
     const int64_t number = next_ + lane;
     unsigned nap = kShortestNap;
@@ -92,6 +96,7 @@ class QueueWarp {
         next_ += count;
         return {count, number, word};
       }
+      tell_finished();
       if (lane == 0 && looks % kLooksPerCheck == 0) check(&watch);
       __nanosleep(nap);
       nap = nap * 2 < kLongestNap ? nap * 2 : kLongestNap;
@@ -118,15 +123,8 @@ class QueueWarp {
     return true;
   }
 
-  // Tells that the `count` tasks taken last are done, with everything they bring put in.
-  FS_DEVICE void finish(int count) {
-    __syncwarp(kAllLanes);
-    if (lane_number() != 0) return;
-    __threadfence();
-    const int64_t finished = queue_.add(kFinishedWord, count) + count;
-    __threadfence();
-    if (finished == queue_.num_tasks()) queue_.stop(FS_CUDA_QUEUE_DONE, finished);
-  }
+  // The `count` tasks taken last are done, and everything they bring has been put in.
+  FS_DEVICE void finish(int count) { untold_ += count; }
 
  private:
   struct Watch {
@@ -146,6 +144,19 @@ class QueueWarp {
     }
     next_ = __shfl_sync(kAllLanes, first, 0);
     end_ = next_ + __shfl_sync(kAllLanes, share, 0);
+  }
+
+  // Counts the tasks done since it was last called: once for all of a ticket's, and before every wait.
+  FS_DEVICE void tell_finished() {
+    if (untold_ == 0) return;
+    __syncwarp(kAllLanes);
+    if (lane_number() == 0) {
+      __threadfence();
+      const int64_t finished = queue_.add(kFinishedWord, untold_) + untold_;
+      __threadfence();
+      if (finished == queue_.num_tasks()) queue_.stop(FS_CUDA_QUEUE_DONE, finished);
+    }
+    untold_ = 0;
   }
 
   FS_DEVICE bool is_ready(int64_t number, uint64_t* word) const {
@@ -168,6 +179,7 @@ class QueueWarp {
 
   const TaskQueue& queue_;
   int64_t next_ = 0, end_ = 0;  // tickets held
+  int64_t untold_ = 0;          // tasks done but not yet counted in `finished`
 };
 
 }  // namespace fs

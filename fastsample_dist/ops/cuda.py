@@ -20,6 +20,8 @@ from fastsample_dist.ops import library
 
 NAME = "libfastsample_cuda.so"
 
+OutOfMemory = torch.cuda.OutOfMemoryError  # of torch's allocator
+
 _PROTOTYPES: dict[str, tuple] = {}
 
 

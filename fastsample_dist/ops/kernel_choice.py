@@ -2,8 +2,8 @@
 
 Both give the same bits, so trying costs time alone. The first batches of a kind (how neighbours are drawn, and the
 number of seeds up to a power of two) go to the two in turn; after some of each that do not count, the medians of a few
-decide, and the faster one samples the rest. Times come from marks on the device's stream that are read when they have
-been passed: nothing waits for them.
+decide, and the faster one samples the rest; where the persistent kernel's scratch does not fit, it is not tried again.
+Times come from marks on the device's stream that are read when they have been passed: nothing waits for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import median
 from typing import TypeVar
 
 from fastsample_dist.ops import checks
-from fastsample_dist.ops.cuda import Timer
+from fastsample_dist.ops.cuda import OutOfMemory, Timer
 from fastsample_dist.ops.sample_spec import SampleSpec
 
 PER_HOP, PERSISTENT = KERNELS = ("per_hop", "persistent")
@@ -97,7 +97,13 @@ class KernelChoice:
         if contest.begun[kernel] == self._warm_up + self._trials:  # the device is not yet done with them
             return enqueue(PER_HOP)
         start = self._timer.mark()
-        result = enqueue(kernel)
+        try:
+            result = enqueue(kernel)
+        except OutOfMemory:
+            if kernel == PER_HOP:
+                raise
+            contest.winner = PER_HOP
+            return enqueue(PER_HOP)
         contest.begun[kernel] += 1
         if contest.begun[kernel] > self._warm_up:
             contest.unread.append((kernel, start, self._timer.mark()))

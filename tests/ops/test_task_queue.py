@@ -7,7 +7,7 @@ import torch
 
 from fastsample_dist.ops import cuda
 
-NUM_PLACES = 400
+NUM_PLACES = 160
 CONTROL_WORDS, HEAD, TAIL, FINISHED, STOP = 80, 0, 16, 32, 64  # task_queue.cuh
 DONE, STUCK, FULL = 0, 1, 2
 PATIENCE_NS = 10**8  # of the emulator's clock: 100,000 changes between threads

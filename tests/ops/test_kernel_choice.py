@@ -1,0 +1,149 @@
+"""kernel="auto": the kernel that was faster, by a timer that the tests hold."""
+
+import pytest
+import torch
+
+from fastsample_dist import ops
+from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
+from fastsample_dist.ops.kernel_choice import KernelChoice, kind_of
+from fastsample_dist.ops.sampling_graph import SamplingGraph
+from tests.ops.graphs import random_csc
+from tests.ops.test_cuda_sampling import on_cpu, same
+
+SPEC = ops.SampleSpec(fanouts=(3, 2))
+
+
+class FakeDevice:
+    """Work takes as long as the test says; marks are passed `lag` marks later."""
+
+    def __init__(self, milliseconds, lag=0):
+        self.milliseconds, self.lag, self.now, self.marks, self.ran = milliseconds, lag, 0.0, 0, []
+
+    def mark(self):
+        self.marks += 1
+        return self.marks, self.now
+
+    def elapsed_ms(self, start, stop):
+        return stop[1] - start[1] if self.marks - stop[0] >= self.lag else None
+
+    def run(self, kernel):
+        self.ran.append(kernel)
+        self.now += self.milliseconds(kernel, self.ran.count(kernel))
+        return kernel
+
+
+def choose(device, batches, spec=SPEC, num_seeds=100, **options):
+    choice = KernelChoice(device, **options)
+    for _ in range(batches):
+        choice.run(spec, num_seeds, device.run)
+    return choice
+
+
+@pytest.mark.parametrize(("per_hop", "persistent"), [(3.0, 1.0), (1.0, 3.0), (2.0, 2.0)])
+def test_the_faster_kernel_samples_the_rest(per_hop, persistent):
+    device = FakeDevice(lambda kernel, _: per_hop if kernel == "per_hop" else persistent)
+    faster = "persistent" if persistent < per_hop else "per_hop"
+    (report,) = choose(device, 40, warm_up=1, trials=3).report()
+    assert device.ran[:8] == ["per_hop", "persistent"] * 4
+    assert set(device.ran[8:]) == {faster} == {report.kernel}
+    assert report.medians_ms == {"per_hop": per_hop, "persistent": persistent}
+    assert report.num_batches == {"per_hop": 3, "persistent": 3}
+
+
+def test_the_first_batches_do_not_count():
+    device = FakeDevice(lambda kernel, n: 100.0 if kernel == "persistent" and n <= 2 else 1.0 + (kernel == "per_hop"))
+    assert choose(device, 20, warm_up=2, trials=3).report()[0].medians_ms == {"per_hop": 2.0, "persistent": 1.0}
+
+
+def test_one_slow_batch_does_not_decide():
+    device = FakeDevice(lambda kernel, n: 500.0 if kernel == "persistent" and n == 3 else 1.0 + (kernel == "per_hop"))
+    assert choose(device, 20, warm_up=1, trials=3).report()[0].kernel == "persistent"
+
+
+def test_nothing_is_waited_for_while_the_device_is_behind():
+    device = FakeDevice(lambda kernel, _: 1.0, lag=10**6)
+    choice = choose(device, 20, warm_up=0, trials=2)
+    assert device.ran == ["per_hop", "persistent"] * 2 + ["per_hop"] * 16
+    assert choice.report()[0].kernel is None and choice.report()[0].medians_ms == {}
+    device.lag = 0
+    choice.run(SPEC, 100, device.run)
+    assert choice.report()[0].num_batches == {"per_hop": 2, "persistent": 2}
+
+
+def test_the_persistent_kernel_is_dropped_where_its_scratch_does_not_fit():
+    device = FakeDevice(lambda kernel, _: 1.0)
+
+    def enqueue(kernel):
+        if kernel == "persistent":
+            raise torch.cuda.OutOfMemoryError
+        return device.run(kernel)
+
+    choice = KernelChoice(device)
+    assert [choice.run(SPEC, 100, enqueue) for _ in range(5)] == ["per_hop"] * 5
+    assert choice.report()[0].kernel == "per_hop" and choice.report()[0].medians_ms == {}
+
+
+def test_a_refused_batch_is_not_a_trial():
+    device = FakeDevice(lambda kernel, _: 1.0)
+    choice = KernelChoice(device, warm_up=0, trials=1)
+
+    def refuse(kernel):
+        raise ValueError(kernel)
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="per_hop"):
+            choice.run(SPEC, 100, refuse)
+    assert choice.report()[0].num_batches == {"per_hop": 0, "persistent": 0}
+
+
+def test_kinds_are_told_apart_by_spec_and_power_of_two():
+    other_key = ops.SampleSpec(fanouts=(3, 2), rng_seed=9, num_threads=3)
+    assert kind_of(SPEC, 1025) == kind_of(other_key, 2048) != kind_of(SPEC, 1024)
+    assert kind_of(SPEC, 2048) != kind_of(ops.SampleSpec(fanouts=(3, 3)), 2048)
+    assert [kind_of(SPEC, n).most_seeds for n in (0, 1, 2, 3, 4, 5)] == [1, 1, 2, 4, 4, 8]
+
+
+def test_every_kind_is_decided_by_itself():
+    device = FakeDevice(lambda kernel, _: 1.0)
+    choice = KernelChoice(device, warm_up=0, trials=1)
+    for num_seeds in (10, 1000, 10, 1000):
+        choice.run(SPEC, num_seeds, device.run)
+    assert device.ran == ["per_hop", "per_hop", "persistent", "persistent"]
+    assert [report.kind.most_seeds for report in choice.report()] == [16, 1024]
+
+
+@pytest.mark.parametrize("options", [{"warm_up": -1}, {"trials": 0}])
+def test_bad_options_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        KernelChoice(FakeDevice(None), **options)
+
+
+def graph_on(device, graph):
+    return CudaSamplingGraph(device.put(graph.indptr), device.put(graph.indices), kernel="auto")
+
+
+def test_auto_gives_the_cpus_batches_while_it_tries_and_after(cuda_device):
+    graph = random_csc()
+    cpu, cuda = SamplingGraph(graph.indptr, graph.indices), graph_on(cuda_device, graph)
+    for step in range(30):
+        seeds = torch.randperm(60)[:12].int()
+        assert same(on_cpu(cuda.sample(cuda_device.put(seeds), SPEC, step)), cpu.sample(seeds, SPEC, step))
+    (report,) = cuda.kernel_report()
+    assert report.kernel == min(report.medians_ms, key=report.medians_ms.get)
+    assert report.num_batches == {"per_hop": 7, "persistent": 7}
+
+
+def test_auto_samples_per_hop_what_the_persistent_kernel_does_not_serve(cuda_device):
+    graph = random_csc()
+    cpu, cuda = SamplingGraph(graph.indptr, graph.indices), graph_on(cuda_device, graph)
+    spec, seeds = ops.SampleSpec(fanouts=(3, 2), method="labor"), torch.arange(9).int()
+    for step in range(4):
+        assert same(on_cpu(cuda.sample(cuda_device.put(seeds), spec, step)), cpu.sample(seeds, spec, step))
+    assert cuda.kernel_report() == []
+
+
+def test_auto_records_per_hop(cuda_device):
+    cuda = graph_on(cuda_device, random_csc())
+    step = cuda_device.put(torch.tensor([5]))
+    batch = cuda.enqueue(cuda_device.put(torch.arange(9).int()), SPEC, 0, step_on_device=step)
+    assert batch.request.kernel == "per_hop" and cuda.kernel_report() == []
