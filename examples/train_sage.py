@@ -4,7 +4,11 @@ One script for every launcher; each process is one rank and owns one part (or an
 
     torchrun --nproc-per-node 2 examples/train_sage.py --data PARTS --scheme hybrid --epochs 10 --json out.json
     mpirun -n 2 python examples/train_sage.py --data PARTS
-    python examples/train_sage.py --data PARTS
+    python examples/train_sage.py --data PARTS --device cuda
+
+With --device cuda every rank samples, fetches and trains on a GPU of its own; topology and features go to its memory,
+or into pinned host memory where they do not fit (--placement). The mini-batches are those of the CPU; losses differ by
+the rounding of the matrix products alone.
 
 Evaluation sees sampled neighbours, as many as --eval-fanouts says (the training fanouts by default; -1 is all), or with
 --eval full all of them, layer by layer.
@@ -33,8 +37,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fastsample_dist import DistContext, DistData, DistLoader
+from fastsample_dist.comm.device import DEVICES
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.trace import Trace
+from fastsample_dist.graph.placement import CHOICES as PLACES
+from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_spec import METHODS
 from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.executor import SCHEMES
@@ -46,7 +53,15 @@ from fastsample_dist.train.memory import reuse_freed_memory
 from fastsample_dist.train.metrics import CommTally, payload_exchanges
 from fastsample_dist.train.models import GAT, GCN, GraphSAGE, check_fanouts
 from fastsample_dist.train.outputs import check_writable, write_json
-from fastsample_dist.train.report import EpochFigures, comm_table, epoch_line, epoch_table, make_console
+from fastsample_dist.train.report import (
+    EpochFigures,
+    comm_table,
+    device_figures,
+    device_lines,
+    epoch_line,
+    epoch_table,
+    make_console,
+)
 from fastsample_dist.train.stop import StopSignal
 from fastsample_dist.train.trainer import PRECISIONS, Trainer
 
@@ -96,6 +111,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--data", metavar="PARTS", required=True, help="directory written by fastsample-partition")
     add("--scheme", choices=SCHEMES, default="hybrid")
     add("--model", choices=MODELS, default="sage")
+    add("--device", choices=DEVICES, default="cpu", help="auto: GPUs where every rank has one (default: %(default)s)")
+    add("--kernel", choices=KERNELS, default="auto", help="of a GPU, for sampling (default: %(default)s)")
+    add("--placement", choices=PLACES, default="auto", help="of a GPU's topology and features (default: %(default)s)")
     add("--epochs", type=count, default=10)
     add("--batch-size", type=count, default=1000, help="seeds per rank and step (default: %(default)s)")
     add("--fanouts", type=fanout_list, default=(15, 10, 5), help="from the seeds outwards (default: 15,10,5)")
@@ -167,6 +185,7 @@ def make_loaders(args: argparse.Namespace, data: DistData) -> dict[str, DistLoad
     make = partial(
         DistLoader, data, batch_size=args.batch_size, scheme=args.scheme, rng_seed=args.seed, prefetch=args.prefetch,
         feature_dtype=torch.bfloat16 if args.precision == "bf16" else None, method=args.sampler, replace=args.replace,
+        kernel=args.kernel, placement=args.placement,
     )  # fmt: skip
     loaders = {"train": make(args.fanouts, split="train")}
     if args.eval_every > 0 and args.eval == "sampled":
@@ -179,6 +198,7 @@ def make_trainer(args: argparse.Namespace, data: DistData) -> Trainer:
     torch.manual_seed(args.seed)
     heads = {"num_heads": args.heads} if args.model == "gat" else {}
     model = MODELS[args.model](data.feature_dim, args.hidden, data.num_classes, args.layers, args.dropout, **heads)
+    model.to(data.ctx.device)  # drawn on the CPU, so that every device starts from the same parameters
     return Trainer(model, torch.optim.Adam(model.parameters(), lr=args.lr), data.ctx, precision=args.precision)
 
 
@@ -240,6 +260,8 @@ def train(args: argparse.Namespace, ctx: DistContext) -> int:
     if args.trace is not None:
         ctx.comm.watch.trace = Trace.start(ctx.comm)
     console.print(f"{args.model} on {data.manifest.name}: {data.num_nodes} nodes, {data.manifest.num_edges} edges")
+    for line in device_lines(ctx, loaders["train"].places):
+        console.print(line, soft_wrap=True)
     with nullcontext() if args.checkpoint_dir is None else StopSignal() as stop:
         checkpoints = begin_checkpoints(args, trainer, loaders["train"], stop, console)
         steps = sum(map(loaders["train"].num_steps, range(loaders["train"].epoch, args.epochs)))
@@ -271,7 +293,8 @@ def train(args: argparse.Namespace, ctx: DistContext) -> int:
         results = {
             "epochs": epochs, "val_acc": accuracy["val"], "test_acc": accuracy["test"], "world_size": ctx.world_size,
             "scheme": args.scheme, "steps": steps, "comm": training, "comm_evaluation": evaluation.stats,
-            "threads": threads, "options": options,
+            "threads": threads, "options": options, "kernel": args.kernel,
+            **device_figures(ctx, loaders["train"]),
             "resumed": None if checkpoints is None or checkpoints.resumed is None else asdict(checkpoints.resumed),
         }  # fmt: skip
         write_json(args.json, results)
@@ -327,7 +350,10 @@ def refuse(error: BaseException, rank: int) -> int:
     """Print a refusal as one line and return the exit status."""
     if rank > 0:
         time.sleep(HEAD_START_S)
-    print(f"error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr, flush=True)
+    line = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        line = f"{line.split('. ', 1)[0]}; take a smaller --batch-size or --hidden, or --placement pinned."
+    print(f"error: {line}", file=sys.stderr, flush=True)
     return 1
 
 
@@ -338,13 +364,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         rank = parse_environment(os.environ).rank
         args = parse_arguments(argv)
-        ctx = DistContext.from_env(timeout_s=args.timeout_s)
+        ctx = DistContext.from_env(timeout_s=args.timeout_s, device=args.device)
     except (*USER_ERRORS, RuntimeError) as error:  # RuntimeError: a rank or a package is missing
         return refuse(error, rank)
     with ctx:
         try:
             return train(args, ctx)
-        except USER_ERRORS as error:
+        except (*USER_ERRORS, torch.cuda.OutOfMemoryError) as error:
             status = refuse(error, rank)
             if ctx.comm.abort_ends_process:  # under MPI nothing else ends the other ranks
                 time.sleep(FORWARD_S)

@@ -2,15 +2,18 @@
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import c_int64, c_uint64
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.ops import cuda
+from fastsample_dist.sampling import arrays
 from tests.toolchain import CSRC, cmake, find_compiler
 
 TIMEOUT_S = 900
@@ -68,3 +71,23 @@ def build_emulated(directory: Path, sanitizer: str = "") -> Path:
         run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
         assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
     return directory / "libfastsample_emulated.so"
+
+
+@contextmanager
+def kernels_on_the_cpu(library: Path) -> Iterator[EmulatedDevice]:
+    """The whole library as on a GPU, with CPU tensors: every operator that has a CUDA kernel, and sampling, runs it
+    through the emulator.
+
+    Args:
+      library: libfastsample_emulated.so.
+    """
+    in_their_place = torch.library.Library("fastsample", "IMPL")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        device = EmulatedDevice(library, monkeypatch)
+        monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
+        try:
+            for name, kernel in ops.cuda_kernels.items():
+                in_their_place.impl(name, kernel, "CPU", allow_override=True)
+            yield device
+        finally:
+            in_their_place._destroy()

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fastsample_dist import __version__
 from fastsample_dist.bench.command import one_line, usable_cores
@@ -29,6 +30,7 @@ from fastsample_dist.comm.interface import VARIABLE, interface_of, source_addres
 
 OK, ABSENT, WARNING, BROKEN = "ok", "absent", "warning", "broken"
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 4)
+OLDEST_CAPABILITY = (7, 5)  # of the GPUs that the CUDA library is compiled for (csrc/CMakeLists.txt)
 NEEDED = ("numpy", "psutil", "rich")
 OPTIONAL = {  # distribution: what it is for, and the extra that installs it
     "pymetis": ("METIS partitions; without it only --method random and ldg", "partition"),
@@ -54,6 +56,15 @@ class Finding:
     status: str
     found: str
     advice: str = ""
+
+
+class Gpu(NamedTuple):
+    """What torch says of a CUDA device."""
+
+    name: str
+    capability: tuple[int, int]
+    free_bytes: int
+    total_bytes: int
 
 
 def check_versions() -> list[Finding]:
@@ -104,12 +115,16 @@ def check_libraries() -> list[Finding]:
 
 
 def check_gpus() -> list[Finding]:
-    """CUDA devices as torch sees them."""
+    """CUDA devices as torch sees them, and whether this library's kernels run there."""
     import torch
 
     if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-        return [Finding("GPUs", OK, f"{len(names)}: {', '.join(sorted(set(names)))}")]
+        numbers = range(torch.cuda.device_count())
+        found = [
+            Gpu(torch.cuda.get_device_name(n), torch.cuda.get_device_capability(n), *torch.cuda.mem_get_info(n))
+            for n in numbers
+        ]
+        return [*describe_gpus(found, torch.distributed.is_nccl_available()), _kernels_run()]
     if not any(Path("/dev").glob("nvidia[0-9]*")):
         return [Finding("GPUs", ABSENT, "none; ranks compute on the CPU")]
     if torch.version.cuda is None:
@@ -118,6 +133,46 @@ def check_gpus() -> list[Finding]:
         ]
     advice = "compare the driver (nvidia-smi) with torch.version.cuda, and look at CUDA_VISIBLE_DEVICES"
     return [Finding("GPUs", WARNING, f"there, but torch (CUDA {torch.version.cuda}) sees none", advice)]
+
+
+def describe_gpus(found: list[Gpu], has_nccl: bool) -> list[Finding]:
+    """How many GPUs, one line for each, and one for the collectives between them.
+
+    Args:
+      found: at least one.
+      has_nccl: torch was built with nccl.
+    """
+    findings = [Finding("GPUs", OK, f"{len(found)}: {', '.join(sorted({gpu.name for gpu in found}))}")]
+    for number, gpu in enumerate(found):
+        text = (
+            f"compute capability {gpu.capability[0]}.{gpu.capability[1]}, "
+            f"{gpu.free_bytes / 2**30:,.1f} of {gpu.total_bytes / 2**30:,.1f} GiB free"
+        )
+        is_old = gpu.capability < OLDEST_CAPABILITY
+        advice = "use a GPU of compute capability 7.5 or newer: the CUDA library has no kernels for this one"
+        findings.append(Finding(f"GPU {number}", WARNING if is_old else OK, text, advice if is_old else ""))
+    if has_nccl:
+        findings.append(Finding("nccl", OK, "in this torch; ranks exchange from GPU to GPU"))
+    else:
+        findings.append(Finding("nccl", ABSENT, "not in this torch: ranks exchange through host memory"))
+    return findings
+
+
+def _kernels_run() -> Finding:
+    """Rows read by a kernel of this library on the first GPU, compared with the CPU's."""
+    import torch
+
+    from fastsample_dist import ops
+
+    rows, ids = torch.arange(4096, dtype=torch.float32).view(64, 64), torch.arange(63, -1, -2)
+    try:
+        same = torch.equal(ops.gather_rows(rows.cuda(), ids.cuda()).cpu(), ops.gather_rows(rows, ids))
+    except (ImportError, RuntimeError, ValueError) as error:
+        advice = "--device cpu works; build the CUDA library for this GPU and driver (pip install on this machine)"
+        return Finding("CUDA kernels", WARNING, one_line(error), advice)
+    if not same:
+        return Finding("CUDA kernels", BROKEN, "gather_rows on GPU 0 gives other rows than the CPU", "report it")
+    return Finding("CUDA kernels", OK, "gather_rows on GPU 0 gives the CPU's rows")
 
 
 def check_cores(environ: Mapping[str, str]) -> list[Finding]:

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from fastsample_dist.comm.clock import Clock
 from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError
 from fastsample_dist.comm.trace import Trace
 
@@ -222,9 +223,11 @@ class Watch:
     def trace(self, trace: Trace | None) -> None:
         self._run.trace = trace
 
-    def span(self, name: str, step: int = -1) -> AbstractContextManager[None]:
-        """Note a stage of the run, if there is a trace."""
-        return nullcontext() if self._run.trace is None else self._run.trace.span(name, "stage", step)
+    def span(self, name: str, step: int = -1, clock: Clock | None = None) -> AbstractContextManager[None]:
+        """Note a stage of the run, if there is a trace; with a GPU's clock it ends when the GPU has done its work."""
+        if self._run.trace is None:
+            return nullcontext()
+        return self._run.trace.span(name, "stage", step, finish=None if clock is None else clock.finish)
 
     def enter(self, step: int, what: str) -> None:
         """Say which collective this rank enters."""

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
 
@@ -24,10 +24,11 @@ import torch.distributed as dist
 from fastsample_dist.comm.base import DEFAULT_TIMEOUT_S, Communicator
 from fastsample_dist.comm.board import FileBoard, StoreBoard
 from fastsample_dist.comm.deadline import check_timeout_s
+from fastsample_dist.comm.device import CPU, DeviceError, DeviceReport, agree_device, check_device, own_report
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.comm.interface import choose_interface
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.comm.rendezvous import board_store, meet
+from fastsample_dist.comm.rendezvous import board_store, meet, tell_all
 from fastsample_dist.comm.torch_dist import TorchCommunicator, group_timeout
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class DistContext:
       local_world_size: processes on this machine.
       device: where this rank computes.
       launcher: who started the process, see `LaunchInfo`.
+      device_reason: why it is that device, in a few words.
     Attributes:
       rank, world_size: those of `comm`.
     """
@@ -53,6 +55,7 @@ class DistContext:
         local_world_size: int = 1,
         device: torch.device | str = "cpu",
         launcher: str = "none",
+        device_reason: str = "asked for",
     ) -> None:
         self.comm = comm
         self.rank = comm.rank
@@ -61,6 +64,7 @@ class DistContext:
         self.local_world_size = local_world_size
         self.device = torch.device(device)
         self.launcher = launcher
+        self.device_reason = device_reason
         self._left = False
 
     @classmethod
@@ -80,24 +84,23 @@ class DistContext:
           timeout_s: seconds for all ranks to join, and for any one collective later.
           backend: "torch", "mpi" or "local"; None: MPI under mpirun and mpiexec, torch.distributed under
             torchrun and srun, local without a launcher.
-          device: "cpu", or "cuda" for GPU number local_rank of this machine.
+          device: "cpu"; "cuda" for a GPU per rank, which becomes the current one; "auto" for "cuda" where every rank
+            has a GPU and the CUDA library, else "cpu".
           environ: the variables to read instead of os.environ.
         Returns:
           The context, with its collectives ready.
         Raises:
           ValueError: timeout_s, backend or device out of range; an environment that is partial or contradictory.
-          RuntimeError: ranks did not join in time (named); a package, a device or a route is missing.
+          RuntimeError: ranks did not join in time (named); a package, a route or (on all ranks alike) the device of
+            some rank is missing.
         """
-        timeout_s = check_timeout_s(timeout_s)
-        if device not in ("cpu", "cuda"):
-            raise ValueError(f'device is {device!r}; expected "cpu" or "cuda".')
-        if device == "cuda" and not torch.cuda.is_available():
-            raise RuntimeError('device is "cuda" but torch sees no CUDA device; use "cpu", or check the driver.')
+        timeout_s, device = check_timeout_s(timeout_s), check_device(device)
         info = parse_environment(os.environ if environ is None else environ, backend)
         if info.backend == "mpi":
             return _join_mpi(cls, info, timeout_s, device)
         if info.backend == "local":
-            return cls(LocalCommunicator(timeout_s=timeout_s), 0, 1, _device(device, 0), info.launcher)
+            where, reason = _device(device, 0, lambda own: [own])
+            return cls(LocalCommunicator(timeout_s=timeout_s), 0, 1, where, info.launcher, reason)
         return _join_torch(cls, info, timeout_s, device)
 
     def __enter__(self) -> DistContext:
@@ -151,21 +154,22 @@ def _print_failure(rank: int, error: BaseException) -> None:
     sys.stderr.write(f"rank {rank} ends the run:\n{''.join(lines)}")
 
 
-def _device(kind: str, local_rank: int) -> torch.device:
-    """This rank's device; a GPU becomes the current one.
+def _device(wanted: str, rank: int, share: Callable[[DeviceReport], list[DeviceReport]]) -> tuple[torch.device, str]:
+    """This rank's device, a GPU being made the current one, and why it is that device.
 
+    Args:
+      wanted: "cpu", "cuda" or "auto".
+      rank: this one.
+      share: gives all ranks' reports for this rank's; called unless "cpu" is wanted.
     Raises:
-      RuntimeError: the machine has fewer GPUs than ranks.
+      DeviceError: on all ranks, when "cuda" is wanted and one rank cannot.
     """
-    if kind == "cpu":
-        return torch.device("cpu")
-    if local_rank >= torch.cuda.device_count():
-        raise RuntimeError(
-            f"local rank {local_rank} has no GPU: this machine has {torch.cuda.device_count()}; start at most "
-            'that many ranks per machine, or use device="cpu".'
-        )
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    if wanted == CPU:
+        return torch.device(CPU), "asked for"
+    device, reason = agree_device(wanted, share(own_report()), rank)
+    if device.type != CPU:
+        torch.cuda.set_device(device)
+    return device, reason
 
 
 def _local_place(comm: Communicator, info: LaunchInfo) -> tuple[int, int]:
@@ -177,7 +181,7 @@ def _local_place(comm: Communicator, info: LaunchInfo) -> tuple[int, int]:
     return hosts[: comm.rank].count(hosts[comm.rank]), hosts.count(hosts[comm.rank])
 
 
-def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, device: str) -> DistContext:
+def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, wanted: str) -> DistContext:
     if dist.is_initialized():
         raise RuntimeError(
             f"rank {info.rank}: this process has a torch process group already; leave the first DistContext, or "
@@ -186,7 +190,9 @@ def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, devi
     several_machines = info.local_world_size is not None and info.local_world_size < info.world_size
     choose_interface(info.master_addr, several_machines)
     store = meet(info, timeout_s)
-    name = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    device, reason = _device(wanted, info.rank, lambda own: tell_all(store, info, own, timeout_s))
+    uses_nccl = device.type != CPU and dist.is_nccl_available()  # else tensors travel through host memory
+    name = "cpu:gloo,cuda:nccl" if uses_nccl else "gloo"
     try:
         dist.init_process_group(
             name,
@@ -208,14 +214,13 @@ def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, devi
         if info.world_size > 1:
             board, server = board_store(info, timeout_s)
             comm.watch_with(StoreBoard(board, info.rank, info.world_size, server))
-        local_rank, local_world_size = _local_place(comm, info)
-        return cls(comm, local_rank, local_world_size, _device(device, local_rank), info.launcher)
+        return cls(comm, *_local_place(comm, info), device, info.launcher, reason)
     except BaseException:
         comm.abort()
         raise
 
 
-def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, device: str) -> DistContext:
+def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, wanted: str) -> DistContext:
     from fastsample_dist.comm.mpi import MPICommunicator, abort_world, load_mpi
 
     mpi = load_mpi()
@@ -224,9 +229,13 @@ def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, device
         comm = MPICommunicator.over_world(timeout_s)
         if comm.world_size > 1:
             comm.watch_with(_shared_board(comm))
-            comm.reset_stats()
-        local_rank, local_world_size = _local_place(comm, info)
-        return cls(comm, local_rank, local_world_size, _device(device, local_rank), info.launcher)
+        place = _local_place(comm, info)
+        device, reason = _device(wanted, comm.rank, lambda own: comm.all_gather_object(own, purpose="join"))
+        comm.reset_stats()
+        return cls(comm, *place, device, info.launcher, reason)
+    except DeviceError:  # all ranks raise it, so that they can leave in order
+        comm.close()
+        raise
     except BaseException as error:
         if mpi.COMM_WORLD.Get_size() > 1:
             _print_failure(mpi.COMM_WORLD.Get_rank(), error)

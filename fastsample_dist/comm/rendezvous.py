@@ -8,9 +8,12 @@ deadline. All waits are short polls, so that Ctrl-C ends them.
 
 from __future__ import annotations
 
+import pickle
 import socket
 import time
+from collections.abc import Iterable
 from datetime import timedelta
+from typing import TypeVar
 
 import torch.distributed as dist
 
@@ -21,6 +24,8 @@ POLL_S = 0.02
 MAX_POLL_S = 0.25
 VERDICT_GRACE_S = 2.0  # rank 0 started a little later than the others, so its verdict comes after their deadline
 COMPLETE = "complete"
+
+Told = TypeVar("Told")
 
 
 def meet(info: LaunchInfo, timeout_s: float) -> dist.Store:
@@ -44,13 +49,40 @@ def meet(info: LaunchInfo, timeout_s: float) -> dist.Store:
         _join(store, info)
         missing = _missing_ranks(store, info, deadline)
     except dist.DistError as error:
-        raise RuntimeError(
-            f"rank {info.rank}: the meeting point at {_address(info)} was lost ({_first_line(error)}); rank 0 "
-            "ended, see its error."
-        ) from error
+        raise _lost(info, error) from error
     if missing:
         raise _not_joined(info, missing, timeout_s)
     return store
+
+
+def tell_all(store: dist.Store, info: LaunchInfo, own: Told, timeout_s: float) -> list[Told]:
+    """What every rank says, by rank. Pickled, so only among processes that trust each other.
+
+    Collective: every rank must call this, once. Rank 0 returns last, since the store may end with its process.
+
+    Args:
+      store: where the ranks have met.
+      info: this process's launch.
+      own: what this rank says.
+      timeout_s: seconds for all ranks to say theirs.
+    Raises:
+      RuntimeError: a rank did not.
+    """
+    if info.world_size == 1:
+        return [own]
+    store.set(f"told/{info.rank}", pickle.dumps(own))
+    deadline, told = Deadline(timeout_s), []
+    try:
+        for rank in range(info.world_size):
+            if not _await_key(store, f"told/{rank}", deadline.remaining_s):
+                raise RuntimeError(f"rank {info.rank}: rank {rank} came but did not say what it has; see its error.")
+            told.append(pickle.loads(store.get(f"told/{rank}")))
+        store.set(f"heard/{info.rank}", "1")
+        if info.rank == 0:
+            _await_informed(store, "heard", range(1, info.world_size))
+    except dist.DistError as error:
+        raise _lost(info, error) from error
+    return told
 
 
 def board_store(info: LaunchInfo, timeout_s: float) -> tuple[dist.Store, str]:
@@ -75,6 +107,13 @@ def _address(info: LaunchInfo) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0]
+
+
+def _lost(info: LaunchInfo, error: Exception) -> RuntimeError:
+    return RuntimeError(
+        f"rank {info.rank}: the meeting point at {_address(info)} was lost ({_first_line(error)}); rank 0 "
+        "ended, see its error."
+    )
 
 
 def _not_joined(info: LaunchInfo, missing: list[int], timeout_s: float) -> RuntimeError:
@@ -166,16 +205,15 @@ def _missing_ranks(store: dist.Store, info: LaunchInfo, deadline: Deadline) -> l
     missing = [rank for rank in range(info.world_size) if rank not in present and not store.check([f"joined/{rank}"])]
     store.set("verdict", ",".join(map(str, missing)) or COMPLETE)
     if missing:
-        _await_informed(store, info.world_size, missing)
+        _await_informed(store, "informed", [rank for rank in range(1, info.world_size) if rank not in missing])
     return missing
 
 
-def _await_informed(store: dist.Store, world_size: int, missing: list[int]) -> None:
-    """Keep the store up until the ranks that came have read the verdict, but not for long."""
+def _await_informed(store: dist.Store, key: str, ranks: Iterable[int]) -> None:
+    """Keep the store up until these ranks have set their key, but not for long."""
     grace = Deadline(VERDICT_GRACE_S)
-    for rank in range(1, world_size):
-        if rank not in missing:
-            _await_key(store, f"informed/{rank}", grace.remaining_s)
+    for rank in ranks:
+        _await_key(store, f"{key}/{rank}", grace.remaining_s)
 
 
 def _await_key(store: dist.Store, key: str, timeout_s: float) -> bool:

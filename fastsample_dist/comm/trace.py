@@ -11,7 +11,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,11 +51,15 @@ class Trace:
         self._events.append((name, category, begin_ns - self._zero_ns, length_ns, threading.get_native_id(), step))
 
     @contextmanager
-    def span(self, name: str, category: str = "stage", step: int = -1) -> Iterator[None]:
-        """Note what happens in the block, also when it raises."""
+    def span(
+        self, name: str, category: str = "stage", step: int = -1, finish: Callable[[], None] | None = None
+    ) -> Iterator[None]:
+        """Note what happens in the block, also when it raises; `finish` waits until what was begun there is done."""
         begin_ns = time.perf_counter_ns()
         try:
             yield
+            if finish is not None:
+                finish()
         finally:
             self.add(name, category, begin_ns, step)
 

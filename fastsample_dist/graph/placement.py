@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.memory_sizes import available_bytes, format_size
 from fastsample_dist.graph.pinned import pinned_copy
@@ -24,6 +25,7 @@ from fastsample_dist.graph.pinned import pinned_copy
 AUTO, DEVICE, PINNED, HOST = "auto", "device", "pinned", "host"
 CHOICES = (AUTO, DEVICE, PINNED)
 RESERVE_SHARE = 0.1
+ALIAS_BYTES = 8  # per edge and, at most, per node of the tables that weighted sampling reads (ops.AliasTables)
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,14 @@ def measured_room(device: torch.device | str, reserve_bytes: int | None = None, 
     return Room(device, free + cached, reserve, available_bytes() // ranks_on_host)
 
 
-def topology_bytes(graph: CSCGraph) -> int:
-    """Bytes of what a GPU reads to sample: offsets, sources and original ids."""
-    return sum(column.nbytes for column in (graph.indptr, graph.indices, graph.orig_ids) if column is not None)
+def topology_bytes(graph: CSCGraph, *, weighted: bool = False) -> int:
+    """Bytes of what sampling reads: offsets, sources and original ids; with `weighted` weights and alias tables."""
+    columns = [graph.indptr, graph.indices, graph.orig_ids, graph.weights if weighted else None]
+    tables = ALIAS_BYTES * (graph.num_edges + graph.num_nodes) if weighted else 0
+    return sum(column.nbytes for column in columns if column is not None) + tables
 
 
-def place_graph(graph: CSCGraph, placement: Placement) -> CSCGraph:
+def place_graph(graph: CSCGraph, placement: Placement, *, weighted: bool = False) -> CSCGraph:
     """The graph in its place, to be sampled by kernels of placement.device.
 
     A graph that is mapped from files is copied, into pinned memory too (graph/pinned.py tells why). Each rank has a
@@ -147,15 +151,28 @@ def place_graph(graph: CSCGraph, placement: Placement) -> CSCGraph:
     Args:
       graph: in memory or mapped.
       placement: of `choose_places`.
+      weighted: place the weights too, and the alias tables that drawing by weight needs (built here, on the CPU).
     Returns:
-      CSCGraph without edge weights, which GPUs do not draw by; placement.where "host" gives the graph itself.
+      CSCGraph; without `weighted` it has no weights. placement.where "host" gives the graph itself.
     Raises:
+      ValueError: weighted without weights.
       MemoryError, RuntimeError: the device or the host has no memory for it.
     """
     if placement.where == HOST:
         return graph
-    orig_ids = None if graph.orig_ids is None else placement.put(graph.orig_ids)
-    return CSCGraph(placement.put(graph.indptr), placement.put(graph.indices), None, orig_ids, placement.device)
+    tables = graph.edge_weights.tables if weighted else None  # from the host's arrays
+    placed = CSCGraph(
+        placement.put(graph.indptr),
+        placement.put(graph.indices),
+        placement.put(graph.weights) if weighted else None,
+        None if graph.orig_ids is None else placement.put(graph.orig_ids),
+        placement.device,
+    )
+    if tables is not None:
+        num_positive = None if tables.num_positive is None else placement.put(tables.num_positive)
+        placed_tables = ops.AliasTables(placement.put(tables.table), num_positive)
+        placed.__dict__["edge_weights"] = ops.EdgeWeights(placed.weights, placed_tables)
+    return placed
 
 
 def _on_host(table: Table, device: torch.device) -> Placement:
@@ -183,6 +200,6 @@ def _refusal(table: Table, where: str, room: Room, left: dict[str, int]) -> str:
     device, host = (format_size(left[place]) for place in (DEVICE, PINNED))
     remedy = "choose pinned or auto" if where == DEVICE else "use more ranks, or a smaller stored type"
     return (
-        f"the {table.name} needs {format_size(table.num_bytes)} of {where} memory, but {device} are free on "
+        f"{table.name} takes {format_size(table.num_bytes)} of {where} memory, but {device} are free on "
         f"{room.device} and {host} can be pinned on the host; {remedy}."
     )

@@ -21,6 +21,7 @@ from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.partition_book import PartitionBook
+from fastsample_dist.pipeline.placed import PlacedTables, Wanted, place_tables
 
 T = TypeVar("T")
 
@@ -37,6 +38,8 @@ class DistData:
       own_range: (lo, hi), this rank's nodes.
       features: DistFeatures, or None when the partition has none.
       labels: int64 [own nodes] (-1: unlabelled), or None.
+
+    All of these stay in host memory; `placed_tables` has what a GPU's kernels read.
     """
 
     def __init__(self, path: Path, ctx: DistContext, manifest: Manifest) -> None:
@@ -53,6 +56,7 @@ class DistData:
             self.features = DistFeatures(local, self.rank_book, ctx.comm)
         if all(part.labels is not None for part in own):
             self.labels = own[0].labels if len(own) == 1 else torch.cat([part.labels for part in own])
+        self._placed: dict[tuple[torch.device, str, str, bool], PlacedTables] = {}
         self._splits = {
             name: torch.cat([part.splits[name] for part in own])
             for name in storage.SPLITS
@@ -119,13 +123,13 @@ class DistData:
         return self._splits[name]
 
     def orig_ids(self, ids: Tensor) -> Tensor:
-        """Original ids of nodes of the partitioned graph, int64, same shape.
+        """Original ids of nodes of the partitioned graph, int64, same shape and device.
 
         Raises:
           ValueError: an id outside 0 .. num_nodes - 1.
         """
         self.book.nid2part(ids)
-        return self.graph.orig_ids[ids.long()]
+        return self.graph.orig_ids[ids.long().cpu()].to(ids.device)
 
     def node_type(self, ids: Tensor) -> Tensor:
         """Types of nodes of the partitioned graph, own or not: a search in num_parts x num_types offsets.
@@ -148,15 +152,36 @@ class DistData:
         """The in-edges of own nodes only: row i is node own_range[0] + i. All that the vanilla scheme may read."""
         return storage.load_topology(self.path, self.manifest, self.own_range)
 
+    def placed_tables(
+        self, device: torch.device, scheme: str, choice: str = "auto", *, weighted: bool = False
+    ) -> PlacedTables:
+        """What a scheme's sampling and fetching read, where a device's kernels read it; placed once and kept.
+
+        Args:
+          device: whose kernels will read.
+          scheme: "hybrid" samples from the whole topology, "vanilla" from own in-edges.
+          choice: "auto", "device" or "pinned".
+          weighted: the weights of the edges are needed too.
+        Raises:
+          ValueError: as `place_tables`.
+        """
+        key = (device, scheme, choice, weighted and device.type != "cpu")
+        if key not in self._placed:
+            graph = self.graph if scheme == "hybrid" else self.own_graph()
+            unplaced = PlacedTables(graph, self.graph.orig_ids, self.features)
+            wanted = Wanted(device, choice, weighted=weighted, ranks_on_host=self.ctx.local_world_size)
+            self._placed[key] = place_tables(unplaced, wanted)
+        return self._placed[key]
+
     def labels_of(self, nodes: Tensor) -> Tensor:
-        """Labels of own nodes, int64 [n].
+        """Labels of own nodes, int64 [n], on their device.
 
         Raises:
           ValueError: the partition has no labels.
         """
         if self.labels is None:
             raise ValueError(f"{self.path} has no labels; partition an input with labels.npy.")
-        return self.labels[nodes.long() - self.own_range[0]]
+        return self.labels[nodes.long().cpu() - self.own_range[0]].to(nodes.device)
 
 
 def check_world_size(path: Path, num_parts: int, world_size: int) -> None:

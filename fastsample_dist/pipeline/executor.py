@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +9,15 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.comm.clock import Lap, clock_of
+from fastsample_dist.comm.device import numbered
+from fastsample_dist.graph.placement import CHOICES, Placement
 from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.placed import PlacedTables
+from fastsample_dist.pipeline.streams import to_device
+from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.base import MiniBatch, Sampler
 from fastsample_dist.sampling.hybrid import HybridSampler
 from fastsample_dist.sampling.vanilla import VanillaSampler
@@ -36,17 +42,58 @@ class StepInput:
     num_global_seeds: int
 
 
-def make_sampler(data: DistData, scheme: str, spec: SampleSpec, comm: Communicator) -> Sampler:
-    """The sampler of a scheme: "hybrid" reads the whole mapped topology, "vanilla" own in-edges and asks for the rest.
+@dataclass(frozen=True, kw_only=True)
+class MakerOptions:
+    """How batches are made.
 
+    Attributes:
+      scheme: "hybrid" or "vanilla".
+      feature_dtype: dtype of the features handed to the model; None: as stored.
+      device: where batches are made and handed over; None: the context's.
+      kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent".
+      placement: for a GPU, of topology and features: "auto", "device" or "pinned" (graph/placement.py).
     Raises:
-      ValueError: an unknown scheme.
+      ValueError: an unknown scheme, kernel or placement.
     """
+
+    scheme: str = "hybrid"
+    feature_dtype: torch.dtype | None = None
+    device: torch.device | str | None = None
+    kernel: str = "auto"
+    placement: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise ValueError(f"scheme is {self.scheme!r}; expected 'hybrid' or 'vanilla'.")
+        arrays.check_kernel(self.kernel)
+        if self.placement not in CHOICES:
+            raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
+
+
+def make_sampler(
+    data: DistData,
+    scheme: str,
+    spec: SampleSpec,
+    comm: Communicator,
+    *,
+    tables: PlacedTables | None = None,
+    kernel: str = "auto",
+) -> Sampler:
+    """The sampler of a scheme: "hybrid" reads the whole topology, "vanilla" own in-edges and asks for the rest.
+
+    Args:
+      data, scheme, spec, comm: as BatchMaker's.
+      tables: where the device that samples reads them; None: in host memory, for the CPU.
+      kernel: of a GPU.
+    Raises:
+      ValueError: a kernel that the scheme or the device does not have; missing weights.
+    """
+    if tables is None:
+        tables = data.placed_tables(torch.device("cpu"), scheme)
     if scheme == "hybrid":
-        return HybridSampler(data.graph, spec)
-    if scheme == "vanilla":
-        return VanillaSampler(data.own_graph(), data.rank_book, comm, spec, data.graph.orig_ids)
-    raise ValueError(f"scheme is {scheme!r}; expected 'hybrid' or 'vanilla'.")
+        return HybridSampler(tables.graph, spec, kernel=kernel)
+    assert tables.orig_ids is not None  # a partition has them
+    return VanillaSampler(tables.graph, data.rank_book, comm, spec, tables.orig_ids, kernel=kernel)
 
 
 class BatchMaker:
@@ -54,23 +101,28 @@ class BatchMaker:
 
     Args:
       data: the opened partition.
-      scheme: "hybrid" or "vanilla".
       spec: method, fanouts, generator key, threads.
       comm: carries what sampling and features need.
-      feature_dtype: dtype of the features handed to the model.
+      options: scheme, dtype, device, kernel, placement.
+    Attributes:
+      device: where the batches are.
+      places: where the tables are that the device reads, and why.
     Raises:
-      ValueError: an unknown scheme.
+      ValueError: a kernel or a placement that the device does not have; tables that fit nowhere; missing weights.
     """
 
-    def __init__(
-        self, data: DistData, scheme: str, spec: SampleSpec, comm: Communicator, feature_dtype: torch.dtype | None
-    ) -> None:
-        self._data, self._comm, self._feature_dtype = data, comm, feature_dtype
-        self._sampler = make_sampler(data, scheme, spec, comm)
-        self._samples_alone = self._sampler.num_payload_exchanges() == 0
-        self._spec = spec
+    def __init__(self, data: DistData, spec: SampleSpec, comm: Communicator, options: MakerOptions) -> None:
+        self._data, self._comm, self._spec, self._feature_dtype = data, comm, spec, options.feature_dtype
+        self.device = numbered(data.ctx.device if options.device is None else options.device)
+        arrays.check_kernel(options.kernel, self.device, spec)
+        weighted = spec.method == "weighted"
+        tables = data.placed_tables(self.device, options.scheme, options.placement, weighted=weighted)
+        self.places: tuple[Placement, ...] = tables.places
+        self._sampler = make_sampler(data, options.scheme, spec, comm, tables=tables, kernel=options.kernel)
+        self._samples_alone = self._sampler.num_payload_exchanges() == 0 and not arrays.runs_kernels(self.device)
         self._sampled: dict[int, MiniBatch] = {}  # by step: sampled together with an earlier one
-        self._features = None if data.features is None else data.features.using(comm)
+        self._features = None if tables.features is None else tables.features.using(comm)
+        self._clock = clock_of(self.device)
 
     def make(self, given: StepInput, together: Sequence[StepInput] = ()) -> MiniBatch:
         """The complete mini-batch of one step. Collective: every rank must call this, for the same step.
@@ -82,19 +134,25 @@ class BatchMaker:
         """
         self._comm.step = given.step
         batch = self._take_sampled(given, together)
-        sampled = time.perf_counter()
+        begin = self._clock.mark()
         if self._features is not None:
-            with self._comm.watch.span("fetch", given.step):
+            with self._comm.watch.span("fetch", given.step, self._clock):
                 batch.features = self._features.fetch(batch.input_nodes, self._feature_dtype)
-        batch.fetch_s = time.perf_counter() - sampled
+        batch.fetching = Lap(self._clock, begin, self._clock.mark())
         if self._data.labels is not None:
-            batch.labels = self._data.labels_of(batch.seeds)
+            batch.labels = to_device(self._data.labels_of(given.seeds), self.device)
         batch.epoch, batch.num_global_seeds = given.epoch, given.num_global_seeds
         return batch
 
     def group_size(self, prefetch: int) -> int:
-        """Steps that are worth sampling together: one per thread, as many as are made ahead, none but hybrid's."""
+        """Steps that are worth sampling together: one per thread of the CPU, as many as are made ahead, none but
+        hybrid's.
+        """
         return max(1, min(prefetch, self._spec.threads)) if self._samples_alone else 1
+
+    def kernel_report(self) -> list[KernelReport]:
+        """See Sampler."""
+        return self._sampler.kernel_report()
 
     def forget(self) -> None:
         """Drop what was sampled ahead (the epoch was left)."""
@@ -103,14 +161,14 @@ class BatchMaker:
     def _take_sampled(self, given: StepInput, together: Sequence[StepInput]) -> MiniBatch:
         if given.step not in self._sampled:
             steps = list(together) or [given]
-            started = time.perf_counter()
-            with self._comm.watch.span("sample", given.step):
+            begin = self._clock.mark()
+            with self._comm.watch.span("sample", given.step, self._clock):
                 if len(steps) == 1:
                     batches = [self._sampler.sample(given.seeds, given.step)]
                 else:
                     batches = self._sampler.sample_many([one.seeds for one in steps], given.step)
-            seconds = (time.perf_counter() - started) / len(steps)
+            sampling = Lap(self._clock, begin, self._clock.mark(), len(steps))
             for one, batch in zip(steps, batches, strict=True):
-                batch.sample_s = seconds
+                batch.sampling = sampling
                 self._sampled[one.step] = batch
         return self._sampled.pop(given.step)

@@ -15,11 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.graph.placement import Placement
 from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.data import DistData, agree
-from fastsample_dist.pipeline.executor import SCHEMES, BatchMaker
+from fastsample_dist.pipeline.executor import BatchMaker, MakerOptions
 from fastsample_dist.pipeline.position import PURPOSE, EpochPlan, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.prefetch import Prefetcher
+from fastsample_dist.pipeline.streams import Lane, lane_of
 from fastsample_dist.sampling.base import MiniBatch
 
 
@@ -37,8 +40,11 @@ class LoaderOptions:
         features stored as 16-bit floats or integers, else as stored.
       method, replace, layer_dependency: how neighbours are drawn, see `SampleSpec`. "weighted" builds alias tables in
         every rank: 8 bytes per edge of the graph (hybrid) or of the rank's own rows (vanilla).
+      device: where batches are made and handed over; None: the context's.
+      kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
+      placement: for a GPU, of topology and features: "auto", "device" or "pinned" (graph/placement.py).
     Raises:
-      ValueError: an unknown scheme or method, a negative prefetch.
+      ValueError: an unknown scheme, method, kernel or placement, a negative prefetch.
     """
 
     split: str = "train"
@@ -50,12 +56,21 @@ class LoaderOptions:
     method: str = "uniform"
     replace: bool = False
     layer_dependency: bool = False
+    device: torch.device | str | None = None
+    kernel: str = "auto"
+    placement: str = "auto"
 
     def __post_init__(self) -> None:
         if self.prefetch < 0:
             raise ValueError(f"prefetch is {self.prefetch}; expected 0 (off) or the number of batches to make ahead.")
-        if self.scheme not in SCHEMES:
-            raise ValueError(f"scheme is {self.scheme!r}; expected 'hybrid' or 'vanilla'.")
+        self.making(self.feature_dtype)
+
+    def making(self, feature_dtype: torch.dtype | None) -> MakerOptions:
+        """How a loader with these options makes its batches."""
+        return MakerOptions(
+            scheme=self.scheme, feature_dtype=feature_dtype, device=self.device, kernel=self.kernel,
+            placement=self.placement,
+        )  # fmt: skip
 
     def spec(self, fanouts: Sequence[int]) -> SampleSpec:
         """How a loader with these options draws.
@@ -81,7 +96,8 @@ class DistLoader:
       fanouts: neighbours per node and hop, hop order from the seeds outwards; one per model layer.
       batch_size: seeds per rank and step, at least 1.
       **options: split="train", scheme="hybrid", rng_seed=0, prefetch=0, shuffle=True, feature_dtype=None,
-        method="uniform", replace=False, layer_dependency=False: see LoaderOptions.
+        method="uniform", replace=False, layer_dependency=False, device=None, kernel="auto", placement="auto": see
+        LoaderOptions.
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
       options: what was given.
@@ -100,10 +116,11 @@ class DistLoader:
         self._seeds_per_rank = comm.all_gather_object(self._seeds.numel(), purpose="setup")
         _check_seeds(self.options.split, self._seeds_per_rank)
         self._comm = comm.duplicate() if self.options.prefetch else comm
-        feature_dtype = self.options.feature_dtype or _compute_dtype(data)
+        making = self.options.making(self.options.feature_dtype or _compute_dtype(data))
         self._maker = agree(  # one rank's edges alone may hold a weight that is refused
-            data.ctx, lambda: BatchMaker(data, self.options.scheme, self._spec, self._comm, feature_dtype)
+            data.ctx, lambda: BatchMaker(data, self._spec, self._comm, making)
         )
+        self._lane: Lane | None = None  # the prefetch thread's, made with the first one
         self._resumed: EpochPlan | None = None  # the epoch that `resume` took up
         self._plan: EpochPlan | None = None  # the last one that was made
 
@@ -115,6 +132,20 @@ class DistLoader:
     def fanouts(self) -> tuple[int, ...]:
         """Neighbours per node and hop."""
         return self._spec.fanouts
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batches are."""
+        return self._maker.device
+
+    @property
+    def places(self) -> tuple[Placement, ...]:
+        """Where the tables are that this rank's batches are made from; str() of each is a line for a report."""
+        return self._maker.places
+
+    def kernel_report(self) -> list[KernelReport]:
+        """What kernel "auto" has measured and chosen so far on this rank, by kind of batch; empty on the CPU."""
+        return self._maker.kernel_report()
 
     def num_steps(self, epoch: int) -> int:
         """Steps that an iteration of this epoch makes: fewer than len(loader) in the epoch that was resumed."""
@@ -146,7 +177,8 @@ class DistLoader:
         def make(number: int) -> MiniBatch:
             return self._maker.make(inputs[number], inputs[number : number + group])
 
-        prefetcher = Prefetcher(make, range(len(inputs)), self.options.prefetch, self._comm.timeout_s)
+        self._lane = self._lane or lane_of(self.device)
+        prefetcher = Prefetcher(make, range(len(inputs)), self.options.prefetch, self._comm.timeout_s, self._lane)
         try:
             yield from prefetcher
         finally:

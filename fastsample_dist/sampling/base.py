@@ -8,13 +8,16 @@ of first appearance in the edge list, so the rows of a layer's output line up wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from fastsample_dist import ops
+from fastsample_dist.comm.clock import Lap
 from fastsample_dist.ops import DropoutKey, SampledHops
+from fastsample_dist.ops.kernel_choice import KernelReport
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +45,8 @@ class MFG:
       draw: rng_seed and step of the batch.
       edge_ids: int64 [num_edges]; position of every edge in the graph's `indices` (so graph.weights[edge_ids] are the
         edges' weights), or None when the sampler was not asked for them.
+      known_orig_ids: int64 [num_dst or more]; original ids of the first source nodes, the destinations among them,
+        where they were looked up with the batch (on a GPU), else None.
     """
 
     indptr: Tensor
@@ -51,6 +56,7 @@ class MFG:
     orig_ids: Tensor | None = None
     draw: DrawKey = field(default_factory=DrawKey)
     edge_ids: Tensor | None = None
+    known_orig_ids: Tensor | None = None
 
     @property
     def num_src(self) -> int:
@@ -69,9 +75,22 @@ class MFG:
 
     @property
     def dst_orig_ids(self) -> Tensor:
-        """Original ids of the destinations, int64 [num_dst]: the key of their dropout masks. Looked up on each use."""
-        dst_nodes = self.dst_nodes
-        return dst_nodes.long() if self.orig_ids is None else self.orig_ids.index_select(0, dst_nodes)
+        """Original ids of the destinations, int64 [num_dst]: the key of their dropout masks. Looked up on each use,
+        unless they came with the batch.
+        """
+        if self.known_orig_ids is not None:
+            return self.known_orig_ids[: self.num_dst]
+        return orig_ids_of(self.dst_nodes, self.orig_ids)
+
+    def to(self, device: torch.device) -> MFG:
+        """The same MFG with its tensors on a device, the ids that it needs of `orig_ids` among them."""
+        if self.indptr.device == device:
+            return self
+        edge_ids = None if self.edge_ids is None else self.edge_ids.to(device)
+        return replace(
+            self, indptr=self.indptr.to(device), indices=self.indices.to(device), src_nodes=self.src_nodes.to(device),
+            orig_ids=None, edge_ids=edge_ids, known_orig_ids=self.dst_orig_ids.to(device),
+        )  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -88,7 +107,7 @@ class MiniBatch:
       labels: int64 [num_seeds] or None.
       epoch: epoch of the loader.
       num_global_seeds: seeds of this step summed over all ranks; the loss is divided by it.
-      sample_s, fetch_s: seconds that sampling and the feature fetch of this batch took.
+      sampling, fetching: when the batch was sampled and its features were fetched; None before.
     """
 
     seeds: Tensor
@@ -99,8 +118,18 @@ class MiniBatch:
     labels: Tensor | None = None
     epoch: int = 0
     num_global_seeds: int = 0
-    sample_s: float = 0.0
-    fetch_s: float = 0.0
+    sampling: Lap | None = None
+    fetching: Lap | None = None
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds that sampling took. On a GPU reading them waits until it is done."""
+        return 0.0 if self.sampling is None else self.sampling.seconds
+
+    @property
+    def fetch_s(self) -> float:
+        """Seconds that the feature fetch took; as `sample_s`."""
+        return 0.0 if self.fetching is None else self.fetching.seconds
 
     @property
     def step(self) -> int:
@@ -111,6 +140,13 @@ class MiniBatch:
     def num_edges(self) -> int:
         """Sampled edges over all hops."""
         return sum(mfg.num_edges for mfg in self.mfgs)
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors of this batch alone: what the graph's batches share is left out."""
+        own = [self.seeds, self.input_nodes, self.features, self.labels]
+        for mfg in self.mfgs:
+            own += [mfg.indptr, mfg.indices, mfg.src_nodes, mfg.edge_ids, mfg.known_orig_ids]
+        return [tensor for tensor in own if tensor is not None]
 
 
 class Sampler(Protocol):
@@ -126,6 +162,10 @@ class Sampler(Protocol):
 
     def num_payload_exchanges(self) -> int:
         """Collectives with payload that one call of `sample` makes."""
+        ...
+
+    def kernel_report(self) -> list[KernelReport]:
+        """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
         ...
 
 
@@ -150,21 +190,40 @@ def as_node_ids(seeds: Tensor | Sequence[int], dtype: torch.dtype, num_nodes: in
     return ids.to(dtype)
 
 
-def assemble(hops: SampledHops, orig_ids: Tensor | None, draw: DrawKey) -> MiniBatch:
+def orig_ids_of(nodes: Tensor, orig_ids: Tensor | None) -> Tensor:
+    """Original ids of nodes, int64 [n], on their device.
+
+    Args:
+      nodes: ids of the graph, [n].
+      orig_ids: int64, original id of every node, None when ids are original; for nodes on a GPU it may be in pinned
+        host memory, which is read over the bus.
+    """
+    if orig_ids is None:
+        return nodes.long()
+    if orig_ids.device == nodes.device:
+        return orig_ids.index_select(0, nodes)
+    return ops.gather_rows(orig_ids, nodes, checked=False)  # they were sampled, so they are in range
+
+
+def assemble(hops: SampledHops, orig_ids: Tensor | None, draw: DrawKey, *, look_up: bool = False) -> MiniBatch:
     """The mini-batch of sampled hops.
 
     Args:
       hops: hop 0 at the seeds.
       orig_ids: int64, original id of every node of the graph, None when ids are original.
       draw: rng_seed and step.
+      look_up: look up the destinations' original ids now, once for all layers: for a GPU, where that is work of the
+        stream that samples, and the model's stream waits for nothing.
     Returns:
       MiniBatch with mfgs from the input side to the seed side, without features and labels.
     """
     nodes = hops.nodes
     num_dst = [indptr.numel() - 1 for indptr in hops.indptrs]
     edge_ids = hops.edge_ids or [None] * len(num_dst)
+    known = orig_ids_of(nodes[: num_dst[-1]], orig_ids) if look_up and num_dst else None
     mfgs, src_nodes = [], nodes
     for hop in reversed(range(len(num_dst))):
-        mfgs.append(MFG(hops.indptrs[hop], hops.indices[hop], src_nodes, num_dst[hop], orig_ids, draw, edge_ids[hop]))
+        indptr, indices = hops.indptrs[hop], hops.indices[hop]
+        mfgs.append(MFG(indptr, indices, src_nodes, num_dst[hop], orig_ids, draw, edge_ids[hop], known))
         src_nodes = nodes[: num_dst[hop]]
     return MiniBatch(seeds=src_nodes, mfgs=mfgs, input_nodes=nodes, draw=draw)

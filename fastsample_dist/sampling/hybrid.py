@@ -6,6 +6,8 @@ Only the features of the sampled nodes travel afterwards: 2 payload exchanges a 
 
 from __future__ import annotations
 
+import torch
+
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.sampling.neighbor import NeighborSampler
@@ -17,7 +19,10 @@ class HybridSampler(NeighborSampler):
     Args:
       graph: the whole topology, ids relabelled, with orig_ids.
       spec: method, fanouts, generator key, threads.
+      device, kernel: as NeighborSampler's.
     """
 
-    def __init__(self, graph: CSCGraph, spec: SampleSpec) -> None:
-        self._take(graph, spec)
+    def __init__(
+        self, graph: CSCGraph, spec: SampleSpec, *, device: torch.device | str | None = None, kernel: str = "auto"
+    ) -> None:
+        self._take(graph, spec, device, kernel)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops import SampleSpec, SamplingGraph
+from fastsample_dist.ops import SampledHops, SampleSpec
+from fastsample_dist.ops.kernel_choice import KernelReport
+from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
 
 
@@ -24,8 +27,12 @@ class NeighborSampler:
       weighted: draw edges in proportion to graph.weights. Builds alias tables once per graph: 8 bytes per edge.
       rng_seed: 0 .. 2**63 - 1.
       num_threads: None uses torch's intra-op setting; never changes a result.
+      device: that samples and holds the batches; None: the graph's. For a GPU a graph in host memory is copied to the
+        device, or into pinned host memory where it does not fit (graph/placement.py).
+      kernel: of a GPU: "per_hop", "persistent", or "auto". Never changes a result.
     Raises:
-      ValueError: no fanout, one below -1, an rng_seed out of range, weighted=True on a graph without weights.
+      ValueError: no fanout, one below -1, an rng_seed out of range, weighted=True on a graph without weights, an
+        unknown kernel or one for the CPU.
     Source: FastSample, section 3.2, algorithm 1.
     """
 
@@ -37,32 +44,42 @@ class NeighborSampler:
         weighted: bool = False,
         rng_seed: int = 0,
         num_threads: int | None = None,
+        *,
+        device: torch.device | str | None = None,
+        kernel: str = "auto",
     ) -> None:
         method = "weighted" if weighted else "uniform"
-        self._take(
-            graph,
-            SampleSpec(
-                fanouts=tuple(fanouts), replace=replace, rng_seed=rng_seed, num_threads=num_threads, method=method
-            ),
+        spec = SampleSpec(
+            fanouts=tuple(fanouts), replace=replace, rng_seed=rng_seed, num_threads=num_threads, method=method
         )
+        self._take(graph, spec, device, kernel)
 
     @classmethod
-    def from_spec(cls, graph: CSCGraph, spec: SampleSpec) -> NeighborSampler:
+    def from_spec(
+        cls, graph: CSCGraph, spec: SampleSpec, *, device: torch.device | str | None = None, kernel: str = "auto"
+    ) -> NeighborSampler:
         """A sampler that draws as the spec says: every method, edge ids.
 
         Raises:
-          ValueError: no fanout, or method "weighted" on a graph without weights.
+          ValueError: no fanout, method "weighted" on a graph without weights, an unknown kernel or one for the CPU.
         """
         sampler = cls.__new__(cls)
-        sampler._take(graph, spec)
+        sampler._take(graph, spec, device, kernel)
         return sampler
 
-    def _take(self, graph: CSCGraph, spec: SampleSpec) -> None:
+    def _take(
+        self, graph: CSCGraph, spec: SampleSpec, device: torch.device | str | None = None, kernel: str = "auto"
+    ) -> None:
         if len(spec.fanouts) == 0:
             raise ValueError("fanouts is empty; pass one fanout per model layer, such as [15, 10, 5].")
-        self.graph, self.spec = graph, spec
-        weights = graph.edge_weights if spec.method == "weighted" else None
-        self._arrays = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids, weights=weights)
+        self.graph, self.spec = arrays.placed(graph, device, weighted=spec.method == "weighted"), spec
+        self._arrays = arrays.sampling_arrays(self.graph, spec, kernel)
+        self._looks_up = arrays.runs_kernels(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are made."""
+        return self.graph.device
 
     @property
     def fanouts(self) -> tuple[int, ...]:
@@ -82,8 +99,7 @@ class NeighborSampler:
         """
         graph = self.graph
         ids = as_node_ids(seeds, graph.indices.dtype, graph.num_nodes)
-        hops = self._arrays.sample(ids, self.spec, step)
-        return assemble(hops, graph.orig_ids, DrawKey(self.spec.rng_seed, step))
+        return self._assemble(self._arrays.sample(ids, self.spec, step), step)
 
     def sample_many(self, seeds: Sequence[Tensor | Sequence[int]], first_step: int = 0) -> list[MiniBatch]:
         """Sample many mini-batches at once, each in one thread.
@@ -102,12 +118,18 @@ class NeighborSampler:
         graph = self.graph
         ids = [as_node_ids(own, graph.indices.dtype, graph.num_nodes) for own in seeds]
         many = self._arrays.sample_many(ids, self.spec, first_step)
-        rng_seed = self.spec.rng_seed
-        return [assemble(hops, graph.orig_ids, DrawKey(rng_seed, first_step + i)) for i, hops in enumerate(many)]
+        return [self._assemble(hops, first_step + i) for i, hops in enumerate(many)]
+
+    def kernel_report(self) -> list[KernelReport]:
+        """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
+        return arrays.kernel_report(self._arrays)
 
     def num_payload_exchanges(self) -> int:
         """None: everything is read locally."""
         return 0
+
+    def _assemble(self, hops: SampledHops, step: int) -> MiniBatch:
+        return assemble(hops, self.graph.orig_ids, DrawKey(self.spec.rng_seed, step), look_up=self._looks_up)
 
 
 class LaborSampler(NeighborSampler):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise, starmap
 
 import torch
 from torch import Tensor
@@ -20,7 +21,9 @@ from fastsample_dist import ops
 from fastsample_dist.comm.base import Communicator, RowPlan
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.partition_book import PartitionBook
-from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
+from fastsample_dist.ops import SampledHops, SampleSpec
+from fastsample_dist.ops.kernel_choice import PERSISTENT, KernelReport
+from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
 
 
@@ -33,14 +36,16 @@ class VanillaSampler:
       comm: carries requests and replies.
       spec: method, fanouts, generator key, threads.
       orig_ids: int64 [num_nodes], original id of every node (the node map that every machine holds).
+      kernel: of a GPU, see NeighborSampler; rows are drawn hop by hop, so "persistent" is not for this scheme.
     Raises:
       ValueError: own_graph does not have one row per own node; a spec that asks for edge ids, or for weights that
-        the graph lacks.
+        the graph lacks; kernel "persistent", or one for the CPU.
     """
 
     def __init__(
-        self, own_graph: CSCGraph, book: PartitionBook, comm: Communicator, spec: SampleSpec, orig_ids: Tensor
-    ) -> None:
+        self, own_graph: CSCGraph, book: PartitionBook, comm: Communicator, spec: SampleSpec, orig_ids: Tensor,
+        *, kernel: str = "auto",
+    ) -> None:  # fmt: skip
         self._lo, self._hi = book.part2range(comm.rank)
         if own_graph.num_nodes != self._hi - self._lo:
             raise ValueError(
@@ -51,15 +56,28 @@ class VanillaSampler:
             raise ValueError(
                 "edge_ids is True, but the vanilla scheme's replies carry no edge ids; use scheme 'hybrid'."
             )
+        if kernel == PERSISTENT:
+            raise ValueError(
+                "kernel is 'persistent', which draws all hops at once, but the vanilla scheme asks other ranks between "
+                "two hops; pass kernel='auto', or use scheme 'hybrid'."
+            )
         self.graph, self.book, self.comm, self.spec = own_graph, book, comm, spec
-        weights = own_graph.edge_weights if spec.method == "weighted" else None
-        self._arrays = SamplingGraph(own_graph.indptr, own_graph.indices, own_graph.orig_ids, orig_ids, weights)
+        self._arrays = arrays.sampling_arrays(own_graph, spec, kernel, orig_ids)
         self._orig_ids = orig_ids
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are made."""
+        return self.graph.device
 
     @property
     def fanouts(self) -> tuple[int, ...]:
         """Neighbours per node and hop, hop order from the seeds outwards."""
         return self.spec.fanouts
+
+    def kernel_report(self) -> list[KernelReport]:
+        """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
+        return arrays.kernel_report(self._arrays)
 
     def num_payload_exchanges(self) -> int:
         """2 for every hop below the first."""
@@ -77,7 +95,7 @@ class VanillaSampler:
           ValueError: a seed that this rank does not own, duplicate seeds.
           RuntimeError: a collective failed or passed its deadline.
         """
-        nodes = as_node_ids(seeds, self.graph.indices.dtype, self.book.num_nodes)
+        nodes = as_node_ids(seeds, self.graph.indices.dtype, self.book.num_nodes).to(self.device)
         if nodes.numel() and (int(nodes.min()) < self._lo or int(nodes.max()) >= self._hi):
             raise ValueError(
                 f"seeds holds node ids from {int(nodes.min())} to {int(nodes.max())}; in the vanilla scheme rank "
@@ -90,7 +108,8 @@ class VanillaSampler:
             nodes, local = ops.compact(nodes, neighbors)
             hops.indptrs.append(indptr)
             hops.indices.append(local)
-        return assemble(replace(hops, nodes=nodes), self._orig_ids, DrawKey(self.spec.rng_seed, step))
+        draw, looks_up = DrawKey(self.spec.rng_seed, step), arrays.runs_kernels(self.device)
+        return assemble(replace(hops, nodes=nodes), self._orig_ids, draw, look_up=looks_up)
 
     def sample_many(self, seeds: Sequence[Tensor | Sequence[int]], first_step: int = 0) -> list[MiniBatch]:
         """The batches of seeds[i] at step first_step + i, one after another: each needs the other ranks.
@@ -123,11 +142,12 @@ class VanillaSampler:
         """Answer what was asked of this rank; returns what every rank answered: (pick counts, picks)."""
         indptr, picks = self._sample_own(asked, hop, step)
         pick_counts = indptr.diff().to(picks.dtype)
-        messages, first = [], 0
-        for count in plan.recv_counts:
-            last = first + count
-            messages.append(torch.cat([pick_counts[first:last], picks[int(indptr[first]) : int(indptr[last])]]))
-            first = last
+        ends = [0, *accumulate(plan.recv_counts)]
+        bounds = indptr[torch.tensor(ends, device=indptr.device)].tolist()  # one read-back
+        messages = [
+            torch.cat([pick_counts[ids], picks[edges]])
+            for ids, edges in zip(starmap(slice, pairwise(ends)), starmap(slice, pairwise(bounds)), strict=True)
+        ]
         reply_plan = self.comm.plan_rows([message.numel() for message in messages])
         received = self.comm.exchange_rows(torch.cat(messages), reply_plan, purpose="sample_reply")
         replies = received.split(reply_plan.recv_counts)
@@ -146,7 +166,7 @@ def _take_segments(counts: Tensor, values: Tensor, places: Tensor) -> tuple[Tens
     """
     starts = counts.cumsum(0) - counts
     taken = counts[places]
-    indptr = torch.zeros(places.numel() + 1, dtype=torch.int64)
+    indptr = counts.new_zeros(places.numel() + 1)
     torch.cumsum(taken, 0, out=indptr[1:])
-    shift = torch.repeat_interleave(starts[places] - indptr[:-1], taken)
-    return indptr, values[shift + torch.arange(shift.numel())]
+    shift = torch.repeat_interleave(starts[places] - indptr[:-1], taken, output_size=values.numel())
+    return indptr, values[shift + torch.arange(shift.numel(), device=shift.device)]

@@ -9,7 +9,6 @@ through the context's communicator and is counted: purposes "parameters" and "gr
 
 # No postponed annotations here: DistributedDataParallel compares those of its hook with the classes themselves.
 import inspect
-import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.comm.clock import Clock, Lap, clock_of
 from fastsample_dist.comm.context import DistContext
 
 
@@ -29,13 +29,18 @@ class LocalGradients:
     Attributes:
       model: the same.
       module: what forward is called on while training.
-      wait_s: seconds that this rank has waited in `reduce` and in backward for other ranks' gradients.
+      waiting: when the last backward waited for other ranks' gradients; None: never.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.module = model
-        self.wait_s = 0.0
+        self.waiting: Lap | None = None
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds that the last backward waited for other ranks' gradients."""
+        return 0.0 if self.waiting is None else self.waiting.seconds
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of all ranks' losses to every parameter's `.grad`.
@@ -76,13 +81,14 @@ class DDPGradients(LocalGradients):
         self.module = DistributedDataParallel(
             model, process_group=comm.process_group, gradient_as_bucket_view=True, **_no_syncs_of_its_own()
         )
-        self._buckets = _BucketSum(comm)
+        self._clock = clock_of(next(model.parameters()).device)
+        self._buckets = _BucketSum(comm, self._clock)
         self.module.register_comm_hook(None, self._buckets.start)
 
     def backward(self, loss: Tensor) -> None:
         """See LocalGradients. What backward takes after its last bucket is complete counts as waiting."""
         loss.backward()
-        self.wait_s += time.perf_counter() - self._buckets.last_s
+        self.waiting = Lap(self._clock, self._buckets.last, self._clock.mark())
 
     def rehearse(self, compute_loss: Callable[[], Tensor]) -> None:
         """See LocalGradients. After its first backward pass DistributedDataParallel rearranges its buckets, and where
@@ -96,12 +102,12 @@ class _BucketSum:
     C++ is never collected, so the process group's threads would outlive the run and be cut off at exit.
     """
 
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
-        self.last_s = 0.0  # when the last bucket was complete
+    def __init__(self, comm: Communicator, clock: Clock) -> None:
+        self._comm, self._clock = comm, clock
+        self.last = clock.mark()  # when the last bucket was complete
 
     def start(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        self.last_s = time.perf_counter()
+        self.last = self._clock.mark()
         return self._comm.all_reduce_future(bucket.buffer(), purpose="gradients")
 
 
@@ -127,17 +133,18 @@ class FlatGradients(LocalGradients):
         broadcast_parameters(model, comm)
         self._comm = comm
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._clock = clock_of(self._parameters[0].device)
 
     def backward(self, loss: Tensor) -> None:
         """See LocalGradients. A parameter that the loss does not reach takes part with zeros."""
         loss.backward()
-        started_s = time.perf_counter()
+        begin = self._clock.mark()
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in self._parameters]
         _write_back(self._comm.all_reduce(_flat(gradients), purpose="gradients"), gradients)
-        self.wait_s += time.perf_counter() - started_s
+        self.waiting = Lap(self._clock, begin, self._clock.mark())
 
 
 def wrap_model(model: nn.Module, ctx: DistContext) -> LocalGradients:

@@ -4,7 +4,8 @@ Batch-wise evaluation with all neighbours visits a node once per batch that reac
 layer once (GraphSAGE, NeurIPS'17, calls it full-batch inference). A rank computes the rows of its own nodes, in runs
 of consecutive ids; the rows of their in-neighbours come by the exchange that fetches features, from a table that each
 rank keeps of its own rows of the layer before. That table is a file mapped into memory, so a rank needs memory for one
-batch, not for its share of the hidden rows.
+batch, not for its share of the hidden rows. For a model on a GPU the host looks up the in-edges and fetches the rows,
+and the GPU computes: its memory too holds one batch.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def layerwise(
     lo, hi = data.own_range
     features, done, total = data.features, 0, steps * model.num_layers
     assert features is not None  # checked above
+    sampler = NeighborSampler(data.graph, [-1])
     folder = None if output is None else Path(output)
     with _evaluating(model), _working_directory(folder) as work, torch.inference_mode():
         rows = None
@@ -71,7 +73,7 @@ def layerwise(
             rows = None
             for step in range(steps):
                 first, last = bounds[min(step, len(bounds) - 1)], bounds[min(step + 1, len(bounds) - 1)]
-                batch = _infer_batch(model, number, data, features, torch.arange(lo + first, lo + last))
+                batch = _infer_batch(model, number, sampler, features, torch.arange(lo + first, lo + last))
                 if rows is None:
                     rows = _table(work / f"layer-{number}.npy", hi - lo, batch)
                 rows[first:last] = batch.numpy()
@@ -124,12 +126,16 @@ def _batch_bounds(data: DistData, batch_size: int) -> list[int]:
     return bounds if len(bounds) > 1 else [0, 0]
 
 
-def _infer_batch(model: LayeredModel, number: int, data: DistData, below: DistFeatures, nodes: Tensor) -> Tensor:
-    """Layer `number`'s rows of `nodes` from the rows below; all ranks come here together, some with no nodes."""
-    batch = NeighborSampler(data.graph, [-1]).sample(nodes.to(data.graph.indices.dtype))
-    dtype = next(model.parameters()).dtype
-    rows = below.fetch(batch.input_nodes, dtype)
-    return model.apply_layer(number, batch.mfgs[0], rows)
+def _infer_batch(
+    model: LayeredModel, number: int, sampler: NeighborSampler, below: DistFeatures, nodes: Tensor
+) -> Tensor:
+    """Layer `number`'s rows of `nodes`, on the host, from the rows below; all ranks come here together, some with no
+    nodes.
+    """
+    batch = sampler.sample(nodes.to(sampler.graph.indices.dtype))
+    parameter = next(model.parameters())
+    rows = below.fetch(batch.input_nodes, parameter.dtype).to(parameter.device)
+    return model.apply_layer(number, batch.mfgs[0].to(parameter.device), rows).cpu()
 
 
 def _table(path: Path, num_rows: int, like: Tensor) -> np.ndarray:

@@ -28,6 +28,9 @@ class EpochStats:
       wait_s: waiting for the next batch (sample_s + fetch_s when nothing is prefetched); hooks count in no part.
       compute_s: forward, backward and optimizer, without gradients_s.
       gradients_s: waiting for the sum of gradients after this rank's backward pass.
+
+    On a GPU the parts are times of the device (comm/clock.py), and wait_s is the time in which its stream of training
+    steps had none to work on.
     """
 
     epoch: int
@@ -85,7 +88,8 @@ class EpochMeter:
         Collective: every rank must call this, after the same step.
         """
         seconds = time.perf_counter() - self._started_s
-        wait_s, compute_s = seconds - self.compute_s - self.hook_s, self.compute_s - self.gradients_s
+        wait_s = max(0.0, seconds - self.compute_s - self.hook_s)  # a GPU goes on computing during a hook
+        compute_s = self.compute_s - self.gradients_s
         times = [seconds, self.sample_s, self.fetch_s, wait_s, compute_s, self.gradients_s]
         loss_sum, num_seeds, *times = global_sum(comm, [self.loss_sum, self.num_seeds, *times])
         names = ("seconds", "sample_s", "fetch_s", "wait_s", "compute_s", "gradients_s")

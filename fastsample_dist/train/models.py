@@ -282,11 +282,11 @@ class GATLayer(Layer):
     def _attention_weights(self, mfg: MFG, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Softmax over each destination's in-edges and its self-edge: ([num_edges, heads], [num_dst, heads])."""
         degrees = mfg.indptr.diff()
-        edge_dst = torch.repeat_interleave(degrees)
+        edge_dst = torch.repeat_interleave(degrees, output_size=mfg.num_edges)
         to_source, to_own = scores[:, 0], scores[: mfg.num_dst, 1]
         edge_scores = F.leaky_relu(_take(to_source, mfg.indices) + _take(to_own, edge_dst), NEGATIVE_SLOPE)
         self_scores = F.leaky_relu(to_source[: mfg.num_dst] + to_own, NEGATIVE_SLOPE)
-        edges = torch.arange(mfg.num_edges)
+        edges = torch.arange(mfg.num_edges, device=scores.device)
         with torch.no_grad():  # any shift gives the same softmax; the largest score keeps exp in range
             largest = ops.aggregate(mfg.indptr, edges, edge_scores, reduce="max")
             shift = torch.where(degrees.unsqueeze(1) > 0, torch.maximum(largest, self_scores), self_scores)
@@ -306,7 +306,7 @@ def _own_and_sum(mfg: MFG, rows: Tensor, edge_weights: Tensor | None = None) -> 
 
 def _take(rows: Tensor, ids: Tensor) -> Tensor:
     """rows[ids] with a gradient that sums in a fixed order, whatever the number of threads."""
-    return ops.aggregate(torch.arange(ids.numel() + 1), ids, rows, reduce="sum")
+    return ops.aggregate(torch.arange(ids.numel() + 1, device=ids.device), ids, rows, reduce="sum")
 
 
 def _reset(linear: nn.Linear) -> None:

@@ -8,7 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.graph.placement import Placement
+from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.train.metrics import CommStats, EpochStats
 from fastsample_dist.train.writers import FigureWriter, JsonLinesWriter, TensorBoardWriter
 
@@ -27,6 +31,42 @@ def make_console(ctx: DistContext) -> Console:
     on_terminal = ctx.rank == 0 and sys.stdout.isatty() and not pty_of_mpirun
     width = None if on_terminal else REPORT_COLUMNS
     return Console(quiet=ctx.rank != 0, force_terminal=on_terminal, width=width, highlight=False)
+
+
+def device_lines(ctx: DistContext, places: Sequence[Placement]) -> list[str]:
+    """Rank 0's device and where the tables are that it reads, and why; nothing for a CPU that was asked for.
+
+    Args:
+      ctx: the rank's context.
+      places: of a loader.
+    """
+    if ctx.device.type != "cuda":
+        return [] if ctx.device_reason == "asked for" else [f"device {ctx.device}: {ctx.device_reason}"]
+    name = torch.cuda.get_device_name(ctx.device)
+    return [f"device {ctx.device}: {name} ({ctx.device_reason})", *map(str, places)]
+
+
+def device_figures(ctx: DistContext, loader: DistLoader) -> dict[str, object]:
+    """The same as JSON values, with what kernel "auto" measured: {"device", "device_name", "device_reason", "places":
+    [{"table", "where", "bytes", "why"}], "kernels": [{"fanouts", "most_seeds", "kernel", "medians_ms"}]}.
+    """
+    is_gpu = ctx.device.type == "cuda"
+    return {
+        "device": str(ctx.device),
+        "device_name": torch.cuda.get_device_name(ctx.device) if is_gpu else None,
+        "device_reason": ctx.device_reason,
+        "places": [
+            {"table": place.name, "where": place.where, "bytes": place.num_bytes, "why": place.why}
+            for place in loader.places
+        ],
+        "kernels": [
+            {
+                "fanouts": report.kind.spec.fanouts, "most_seeds": report.kind.most_seeds, "kernel": report.kernel,
+                "medians_ms": report.medians_ms,
+            }
+            for report in loader.kernel_report()
+        ],
+    }  # fmt: skip
 
 
 def epoch_line(stats: EpochStats, val_acc: float | None) -> str:

@@ -9,12 +9,16 @@ module.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fastsample_dist.comm.clock import Lap, clock_of
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.base import MiniBatch
@@ -23,6 +27,23 @@ from fastsample_dist.train.gradients import wrap_model
 from fastsample_dist.train.metrics import EpochMeter, EpochStats, EpochTotals
 
 PRECISIONS = ("fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class _Enqueued:
+    """A step whose work is under way, on a GPU perhaps not done: what the epoch's meter is still to get from it.
+
+    Attributes:
+      loss: this rank's share, on its way to the host; there when `computing` has ended.
+      num_global_seeds: of the batch.
+      computing: the whole step.
+      others: the meter's other times, by name.
+    """
+
+    loss: Tensor
+    num_global_seeds: int
+    computing: Lap
+    others: dict[str, Lap | None]
 
 
 class Trainer:
@@ -38,7 +59,7 @@ class Trainer:
     Attributes:
       model: the user's model, with the trained parameters.
     Raises:
-      ValueError: an unknown precision; the ranks' models differ in size.
+      ValueError: an unknown precision; a model on another device than the context's; the ranks' models differ in size.
     """
 
     def __init__(
@@ -46,12 +67,15 @@ class Trainer:
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"precision is {precision!r}; expected 'fp32' or 'bf16'.")
+        _check_device(model, ctx.device)
         self.model = model
         self._optimizer = optimizer
         self._ctx = ctx
         self._autocast = precision == "bf16"
         self._gradients = wrap_model(model, ctx)
         self._meter, self._carried = EpochMeter(), EpochTotals()
+        self._clock = clock_of(ctx.device)
+        self._under_way: deque[_Enqueued] = deque()
         self._rehearse = False
 
     def run_epoch(
@@ -73,7 +97,9 @@ class Trainer:
           ValueError: the loader's fanouts disagree with the model's layers, or a batch does not fit the model.
           RuntimeError: a collective failed or passed its deadline; names rank, step and purpose.
         """
-        epoch, self._gradients.wait_s = loader.epoch, 0.0
+        epoch = loader.epoch
+        self._under_way.clear()
+        self._clock.finish()
         self._meter, self._carried = EpochMeter(), carried or EpochTotals()
         self.model.train()
         batches = self._in_step(loader)
@@ -90,10 +116,11 @@ class Trainer:
         return self.totals().stats(epoch)
 
     def totals(self) -> EpochTotals:
-        """The epoch so far, what was carried into it included.
+        """The epoch so far, what was carried into it included. Waits until its steps are done.
 
         Collective: every rank must call this, after the same step.
         """
+        self._settle(0)
         return self._carried + self._meter.totals(self._ctx.comm)
 
     def state(self) -> dict[str, Any]:
@@ -153,15 +180,26 @@ class Trainer:
             self._ctx.comm.step = -1
 
     def _timed_step(self, batch: MiniBatch) -> None:
-        begin_s, meter = time.perf_counter(), self._meter
+        begin, meter = self._clock.mark(), self._meter
         if self._rehearse:
             self._gradients.rehearse(lambda: self._loss(batch, batch.features))
             self._rehearse = False
-        meter.loss_sum += self._train_step(batch) * batch.num_global_seeds
-        meter.compute_s += time.perf_counter() - begin_s
-        meter.gradients_s = self._gradients.wait_s
-        meter.sample_s, meter.fetch_s = meter.sample_s + batch.sample_s, meter.fetch_s + batch.fetch_s
+        loss = self._train_step(batch).to("cpu", non_blocking=True)
+        computing = Lap(self._clock, begin, self._clock.mark())
+        others = {"sample_s": batch.sampling, "fetch_s": batch.fetching, "gradients_s": self._gradients.waiting}
+        self._under_way.append(_Enqueued(loss, batch.num_global_seeds, computing, others))
         meter.steps, meter.num_seeds = meter.steps + 1, meter.num_seeds + batch.seeds.numel()
+        self._settle(self._clock.lag)
+
+    def _settle(self, lag: int) -> None:
+        """Wait until no more than `lag` steps are under way; the others enter the meter."""
+        meter = self._meter
+        while len(self._under_way) > lag:
+            done = self._under_way.popleft()
+            meter.compute_s += done.computing.seconds
+            meter.loss_sum += float(done.loss) * done.num_global_seeds
+            for name, lap in done.others.items():
+                setattr(meter, name, getattr(meter, name) + (0.0 if lap is None else lap.seconds))
 
     def _loss(self, batch: MiniBatch, features: Tensor) -> Tensor:
         """This rank's share of the step's loss."""
@@ -169,17 +207,17 @@ class Trainer:
             logits = self._gradients.module(batch.mfgs, features)
             return metrics.seed_loss(logits, batch.labels, batch.num_global_seeds)
 
-    def _train_step(self, batch: MiniBatch) -> float:
+    def _train_step(self, batch: MiniBatch) -> Tensor:
         """One optimizer step; returns this rank's share of the loss. The batch loses its features."""
-        watch, step = self._ctx.comm.watch, batch.step
-        with watch.span("forward", step):
+        span = partial(self._ctx.comm.watch.span, step=batch.step, clock=self._clock)
+        with span("forward"):
             loss = self._loss(batch, _take_features(batch))
         self._optimizer.zero_grad(set_to_none=True)
-        with watch.span("backward", step):
+        with span("backward"):
             self._gradients.backward(loss)
-        with watch.span("optimizer", step):
+        with span("optimizer"):
             self._optimizer.step()
-        return float(loss.detach())
+        return loss.detach()
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._ctx.device.type, torch.bfloat16, enabled=self._autocast)
@@ -190,6 +228,13 @@ def _take_features(batch: MiniBatch) -> Tensor:
     features, batch.features = batch.features, None
     assert features is not None  # the loader fetched them
     return features
+
+
+def _check_device(model: nn.Module, device: torch.device) -> None:
+    """Refuse parameters that are elsewhere than the batches will be."""
+    found = next((parameter.device for parameter in model.parameters()), device)
+    if found != device:
+        raise ValueError(f"the model is on {found} but the context's device is {device}; call model.to(ctx.device).")
 
 
 def _check_same_model(now: Mapping[str, Tensor], then: Mapping[str, Tensor]) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from fastsample_dist import DistContext, DistData, DistLoader, SampleSpec
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.pipeline.executor import BatchMaker
+from fastsample_dist.pipeline.executor import BatchMaker, MakerOptions
 from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.sampling.hybrid import HybridSampler
 from fastsample_dist.testing import run_distributed
@@ -146,7 +146,7 @@ def test_a_resumed_loader_makes_the_batches_that_were_still_to_come(ctx, path, t
 )
 def test_group_sizes(ctx, path, scheme, num_threads, prefetch, size):
     spec = SampleSpec(fanouts=FANOUTS, num_threads=num_threads)
-    maker = BatchMaker(DistData.load(path, ctx), scheme, spec, ctx.comm, None)
+    maker = BatchMaker(DistData.load(path, ctx), spec, ctx.comm, MakerOptions(scheme=scheme))
     assert maker.group_size(prefetch) == size
 
 

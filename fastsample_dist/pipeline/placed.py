@@ -1,0 +1,91 @@
+"""A partition's tables where a device's kernels read them: placed once, for all loaders of a DistData.
+
+On the CPU that is where they are: topology and features as mapped from disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.placement import (
+    Placement,
+    Table,
+    choose_places,
+    measured_room,
+    place_graph,
+    topology_bytes,
+)
+
+
+@dataclass(frozen=True)
+class PlacedTables:
+    """What sampling and fetching read.
+
+    Attributes:
+      graph: rows to sample from, all of them (hybrid) or the rank's own (vanilla).
+      orig_ids: int64 [num_nodes], original id of every node, or None; those of the graph, or of a slice's whole graph.
+      features: of the whole graph, split between ranks; None without.
+      places: where the tables are, and why.
+    """
+
+    graph: CSCGraph
+    orig_ids: Tensor | None
+    features: DistFeatures | None
+    places: tuple[Placement, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How tables are to be placed.
+
+    Attributes:
+      device: whose kernels will read.
+      choice: "auto", "device" or "pinned", for all tables.
+      weighted: the weights of the edges are needed too.
+      ranks_on_host: ranks that place tables on this machine.
+    """
+
+    device: torch.device
+    choice: str = "auto"
+    weighted: bool = False
+    ranks_on_host: int = 1
+
+
+def place_tables(tables: PlacedTables, wanted: Wanted) -> PlacedTables:
+    """Place a rank's tables for a device by the rule of graph/placement.py, the topology first.
+
+    Args:
+      tables: in host memory or mapped.
+      wanted: device and choice.
+    Returns:
+      The tables for that device; on the CPU the same.
+    Raises:
+      ValueError: a table fits nowhere, or not where it was wanted; a choice without a GPU; missing weights; the memory
+        cannot be had.
+    """
+    graph, orig_ids, features = tables.graph, tables.orig_ids, tables.features
+    has_node_map = orig_ids is not None and orig_ids is not graph.orig_ids
+    topology = topology_bytes(graph, weighted=wanted.weighted) + (orig_ids.nbytes if has_node_map else 0)
+    sized = [Table("topology", topology, wanted.choice)]
+    if features is not None:
+        sized.append(Table("features", features.local.rows.nbytes, wanted.choice))
+    room = measured_room(wanted.device, ranks_on_host=wanted.ranks_on_host)
+    places = choose_places(sized, room)
+    if wanted.device.type != "cuda":
+        return PlacedTables(graph, orig_ids, features, tuple(places))
+    try:
+        placed = place_graph(graph, places[0], weighted=wanted.weighted)
+        node_map = places[0].put(orig_ids) if has_node_map else placed.orig_ids
+        moved = None if features is None else features.placed(places[1])
+    except (MemoryError, RuntimeError) as error:  # somebody else took it since it was measured
+        reason = str(error).split(". ", 1)[0].rstrip(".")
+        raise ValueError(
+            f"the tables could not be placed for {wanted.device} ({reason}); choose placement 'pinned', or end what "
+            "else uses the memory."
+        ) from error
+    return PlacedTables(placed, node_map, moved, tuple(places))

@@ -1,0 +1,84 @@
+"""Which core samples a graph: the CPU's, or the kernels of a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.comm.device import numbered
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.placement import Table, choose_places, measured_room, place_graph, topology_bytes
+from fastsample_dist.ops import SampleSpec, SamplingGraph, persistent
+from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
+from fastsample_dist.ops.kernel_choice import CHOICES, PERSISTENT, KernelReport
+
+
+def runs_kernels(device: torch.device) -> bool:
+    """Whether CUDA kernels work on this device's tensors."""
+    return device.type == "cuda"
+
+
+def check_kernel(kernel: str, device: torch.device | None = None, spec: SampleSpec | None = None) -> None:
+    """Refuse a kernel before any work.
+
+    Args:
+      kernel: one of kernel_choice.CHOICES.
+      device: that samples, once it is known.
+      spec: how it draws, once that is known.
+    Raises:
+      ValueError: an unknown kernel, one chosen for the CPU, or one that does not draw so.
+    """
+    if kernel not in CHOICES:
+        raise ValueError(f"kernel is {kernel!r}; expected 'auto', 'per_hop' or 'persistent'.")
+    if kernel == PERSISTENT and spec is not None:
+        persistent.check_served(spec)
+    if kernel != "auto" and device is not None and not runs_kernels(device):
+        raise ValueError(
+            f"kernel is {kernel!r} but the device is {device}: kernels are those of GPUs; choose a CUDA device, or "
+            "kernel 'auto'."
+        )
+
+
+def placed(graph: CSCGraph, device: torch.device | str | None, *, weighted: bool = False) -> CSCGraph:
+    """The graph where a device can sample it: itself if it is there, else a copy (see graph/placement.py).
+
+    Args:
+      graph: on any device.
+      device: that samples; None takes the graph's own.
+      weighted: its weights are needed too.
+    Raises:
+      ValueError: the graph fits neither on the device nor into pinned memory, or lacks weights.
+      MemoryError, RuntimeError: the memory was taken meanwhile.
+    """
+    device = graph.device if device is None else numbered(device)
+    if device == graph.device:
+        return graph
+    table = Table("topology", topology_bytes(graph, weighted=weighted))
+    [place] = choose_places([table], measured_room(device))
+    return place_graph(graph, place, weighted=weighted)
+
+
+def sampling_arrays(
+    graph: CSCGraph, spec: SampleSpec, kernel: str = "auto", src_orig_ids: Tensor | None = None
+) -> SamplingGraph:
+    """The graph's arrays for the core that samples on graph.device.
+
+    Args:
+      graph: placed for its device.
+      spec: how neighbours are drawn.
+      kernel: "per_hop" or "persistent" for a GPU; "auto".
+      src_orig_ids: as SamplingGraph's, for a slice of a graph.
+    Raises:
+      ValueError: what `check_kernel` refuses; weights that are missing.
+    """
+    check_kernel(kernel, graph.device, spec)
+    weights = graph.edge_weights if spec.method == "weighted" else None
+    arrays = (graph.indptr, graph.indices, graph.orig_ids, src_orig_ids, weights)
+    if not runs_kernels(graph.device):
+        return SamplingGraph(*arrays)
+    return CudaSamplingGraph(*arrays, device=graph.device, kernel=kernel)
+
+
+def kernel_report(arrays: SamplingGraph) -> list[KernelReport]:
+    """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
+    return arrays.kernel_report() if isinstance(arrays, CudaSamplingGraph) else []

@@ -1,0 +1,186 @@
+"""Training with the CUDA kernels: run by the emulator it equals training on the CPU bit for bit, and on a GPU it does
+but for the rounding of its matrix products.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastsample_dist import DistContext, DistData, DistLoader
+from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.ops import cuda
+from fastsample_dist.testing import run_distributed
+from fastsample_dist.train import inference
+from fastsample_dist.train.trainer import Trainer
+from tests.cuda_devices import kernels_on_the_cpu
+from tests.train.task import make_model, make_task
+
+ROOT = Path(__file__).resolve().parents[2]
+EPOCHS = 2
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return make_task(tmp_path_factory.mktemp("task"), 1, dtype="float32", weighted=True).path
+
+
+def train(ctx, path, kind="sage", precision="fp32", **options) -> dict:
+    """Losses of the epochs, accuracy and parameters after them."""
+    data = DistData.load(path, ctx)
+    feature_dtype = torch.bfloat16 if precision == "bf16" else None
+    loader = DistLoader(data, (4, 3), 30, feature_dtype=feature_dtype, **options)
+    model = make_model(kind).float().to(ctx.device)
+    trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=0.02), ctx, precision=precision)
+    losses = [trainer.run_epoch(loader).loss for _ in range(EPOCHS)]
+    accuracy = trainer.evaluate(
+        DistLoader(data, (-1, -1), 30, split="test", shuffle=False, feature_dtype=feature_dtype)
+    )
+    return {
+        "losses": losses,
+        "accuracy": accuracy,
+        "parameters": [tensor.cpu() for tensor in model.state_dict().values()],
+    }
+
+
+def train_alone(path, device="cpu", **options) -> dict:
+    with DistContext(LocalCommunicator(), device=device) as ctx:
+        return train(ctx, path, **options)
+
+
+def assert_same(found: dict, expected: dict):
+    assert (found["losses"], found["accuracy"]) == (expected["losses"], expected["accuracy"])
+    assert all(map(torch.equal, found["parameters"], expected["parameters"]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"prefetch": 2},
+        {"scheme": "vanilla"},
+        {"kernel": "per_hop", "replace": True},
+        {"kernel": "persistent"},
+        {"method": "weighted"},
+        {"method": "labor"},
+        {"precision": "bf16"},
+        {"kind": "gcn"},
+        {"kind": "gat"},
+    ],
+    ids=str,
+)
+def test_training_with_the_kernels_equals_the_cpus(path, emulated_library, monkeypatch, options):
+    expected = train_alone(path, **{name: value for name, value in options.items() if name != "kernel"})
+    called, call = set(), cuda.call
+    monkeypatch.setattr(cuda, "call", lambda name, *arguments: called.add(name) or call(name, *arguments))
+    with kernels_on_the_cpu(emulated_library):
+        found = train_alone(path, **options)
+    assert_same(found, expected)
+    kernels = {"fs_cuda_merge_rows", "fs_cuda_compact" if options.get("scheme") == "vanilla" else "fs_cuda_sample_mfg"}
+    assert kernels <= called
+
+
+def train_rank(ctx, path, library, options) -> dict:
+    """With the kernels where a library is given."""
+    if library is None:
+        return train(ctx, path, **options)
+    with kernels_on_the_cpu(library):
+        return train(ctx, path, **options)
+
+
+@pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
+def test_two_ranks_with_the_kernels_equal_two_without(tmp_path, emulated_library, scheme):
+    parts = make_task(tmp_path, 2, dtype="float32").path
+    options = {"scheme": scheme, "prefetch": 1}
+    plain, kernels = (run_distributed(2, train_rank, args=(parts, lib, options)) for lib in (None, emulated_library))
+    for found, expected in zip(kernels, plain, strict=True):
+        assert_same(found, expected)
+
+
+class LateClock:
+    """The clock of a device that is two steps behind: times are there when they are asked for, not before."""
+
+    lag = 2
+
+    def __init__(self):
+        self.marks, self.read = 0, []
+
+    def mark(self):
+        self.marks += 1
+        return self.marks
+
+    def seconds(self, begin, end):
+        self.read.append((end, self.marks))
+        return float(end - begin)
+
+    def finish(self):
+        pass
+
+
+def test_times_of_a_device_are_read_some_steps_later(path):
+    """So that the host waits for a step that is long done; all of them enter the epoch's report."""
+    with DistContext(LocalCommunicator()) as ctx:
+        model = make_model("sage").float()
+        trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=0.02), ctx)
+        trainer._clock = clock = LateClock()
+        stats = trainer.run_epoch(DistLoader(DistData.load(path, ctx), (4, 3), 30))
+    behind = [(marks - end) // 2 for end, marks in clock.read]
+    assert behind == [2, 2, 1, 0]  # 4 steps, two marks each
+    assert stats.steps == 4 and stats.compute_s == 4.0
+    assert stats.loss == train_alone(path)["losses"][0]
+
+
+def test_a_model_on_another_device_is_refused():
+    with (
+        DistContext(LocalCommunicator(), device="cuda:0") as ctx,
+        pytest.raises(ValueError, match=r"the model is on cpu but the context's device is cuda:0; call model.to\(ctx."),
+    ):
+        Trainer(model := make_model("sage"), torch.optim.Adam(model.parameters()), ctx)
+
+
+# ---- on a GPU ----
+
+
+def close(found: dict, expected: dict):
+    torch.testing.assert_close(found["losses"], expected["losses"], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found["parameters"], expected["parameters"], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"prefetch": 2}, {"scheme": "vanilla"}, {"placement": "pinned"}], ids=str)
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
+def test_training_on_a_gpu_is_close_to_the_cpus(path, kind, options):
+    plain = {name: value for name, value in options.items() if name != "placement"}
+    close(train_alone(path, "cuda:0", kind=kind, **options), train_alone(path, kind=kind, **plain))
+
+
+@pytest.mark.gpu
+def test_layerwise_inference_on_a_gpu_is_close_to_the_cpus(path):
+    with DistContext(LocalCommunicator()) as ctx:
+        data, model = DistData.load(path, ctx), make_model("sage").float()
+        expected = inference.layerwise(model, data, 50)
+        torch.testing.assert_close(inference.layerwise(model.cuda(), data, 50), expected, rtol=1e-3, atol=1e-4)
+
+
+def run_script(*options) -> subprocess.CompletedProcess:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    command = [sys.executable, str(ROOT / "examples" / "train_sage.py"), *map(str, options)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")], ids=" then ".join)
+def test_train_sage_begins_on_one_device_and_goes_on_on_the_other(path, tmp_path, devices):
+    small = ("--data", path, "--batch-size", 40, "--hidden", 16, "--checkpoint-dir", tmp_path / "run")
+    first = run_script(*small, "--epochs", 1, "--device", devices[0], "--json", tmp_path / "0.json")
+    second = run_script(*small, "--epochs", 2, "--resume", "--device", devices[1], "--json", tmp_path / "1.json")
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    for number, device in enumerate(devices):
+        results = json.loads((tmp_path / f"{number}.json").read_text())
+        assert results["device"].startswith(device) and len(results["epochs"]) == number + 1
+        wheres = {place["where"] for place in results["places"]}
+        assert wheres == ({"host"} if device == "cpu" else {"device"})
