@@ -137,6 +137,8 @@ def _measure(
         results[part] = measure(run)
         results["goals"] += goals(results[part])
         body += [*lines(results[part]), ""]
+        device.release()
+    conditions["device_after"] = device.conditions()
     head = ["# fastsample-bench gpu", "", *gpu_report.conditions_lines(conditions), ""]
     return results, [*head, *gpu_report.goal_lines(results["goals"]), "", *body]
 

@@ -7,6 +7,7 @@ kernels alone comes from torch's profiler, in trials of its own, because it slow
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 import subprocess
@@ -56,6 +57,11 @@ class GpuDevice:
     def synchronize(self) -> None:
         """Wait until the device is idle."""
         torch.cuda.synchronize()
+
+    def release(self) -> None:
+        """Give back the memory that nothing uses any more."""
+        gc.collect()
+        torch.cuda.empty_cache()
 
     def elapsed_s(self, call: Callable[[], Any]) -> tuple[Any, float]:
         """(what the call returned, seconds from an idle device to the end of the call and its kernels)."""

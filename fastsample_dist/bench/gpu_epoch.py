@@ -2,6 +2,8 @@
 
 Every way trains GraphSAGE of the same sizes on the same seeds in the same order:
 - "gpu": sampled on the GPU, features in its memory, this library's model;
+- "gpu, trainer": the same by DistLoader and Trainer, as train_sage.py --device cuda does it: the split without
+  prefetching, the epoch with PREFETCH batches made ahead;
 - "cpu sampling": sampled and gathered by this library on the CPU, copied to the GPU, the same model;
 - "torch_geometric": its NeighborLoader on the CPU, features gathered there and copied, its model; where it lacks what
   it samples with, this library's CPU sampler takes the loader's place ("torch_geometric model").
@@ -17,26 +19,34 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from fastsample_dist import ops
+from fastsample_dist import DistContext, DistData, DistLoader, ops
 from fastsample_dist.bench.command import one_line
 from fastsample_dist.bench.gpu_device import GpuDevice
 from fastsample_dist.bench.sampling import spread
+from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.interop import pyg
 from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.sampling.base import DrawKey, MiniBatch, assemble
-from fastsample_dist.train.metrics import seed_loss
+from fastsample_dist.train.metrics import EpochStats, seed_loss
 from fastsample_dist.train.models import GraphSAGE
+from fastsample_dist.train.trainer import Trainer
 
 PARTS = ("sample_s", "gather_s", "compute_s")
+OURS, TRAINER, ON_HOST, PYG, PYG_MODEL = (
+    "gpu", "gpu, trainer", "cpu sampling", "torch_geometric", "torch_geometric model"
+)  # fmt: skip
+PREFETCH = 2
 LEARNING_RATE = 0.006
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,16 +145,15 @@ def measure(parts: Path, device: GpuDevice, options: GpuEpochOptions, say: Calla
     """
     task = Task.load(parts, options.rng_seed)
     found, missing = [], {}
-    for name, make in ways(task, device, options).items():
+    for name, run in ways(parts, task, device, options).items():
+        if name == PYG_MODEL and PYG not in missing:
+            continue
         say(f"training: {name}")
+        device.release()
         try:
-            figures = _measure_one(make(), device, options)
+            found.append({"way": name, **run()})
         except ImportError as error:
             missing[name] = one_line(error)
-            continue
-        found.append({"way": name, **figures})
-        if name == "torch_geometric":
-            break
     return {
         "steps": len(list(_seed_batches(task, options))), "batch_size": options.batch_size,
         "fanouts": list(options.fanouts), "hidden": options.hidden, "feature_dim": task.features.shape[1],
@@ -152,29 +161,59 @@ def measure(parts: Path, device: GpuDevice, options: GpuEpochOptions, say: Calla
     }  # fmt: skip
 
 
-def ways(task: Task, device: GpuDevice, options: GpuEpochOptions) -> dict[str, Callable[[], Way]]:
-    """By name, what makes a way; the last one stands in for torch_geometric's loader where that is missing."""
+def ways(parts: Path, task: Task, device: GpuDevice, options: GpuEpochOptions) -> dict[str, Callable[[], dict]]:
+    """By name, what measures a way; the last one stands in for torch_geometric's loader where that is missing."""
     return {
-        "gpu": lambda: OnDevice(task, device, options),
-        "cpu sampling": lambda: SampledOnHost(task, device, options),
-        "torch_geometric": lambda: PygLoader(task, device, options),
-        "torch_geometric model": lambda: PygModel(task, device, options),
+        OURS: lambda: _measure_way(OnDevice(task, device, options), device, options),
+        TRAINER: lambda: _measure_trainer(parts, task, device, options),
+        ON_HOST: lambda: _measure_way(SampledOnHost(task, device, options), device, options),
+        PYG: lambda: _measure_way(PygLoader(task, device, options), device, options),
+        PYG_MODEL: lambda: _measure_way(PygModel(task, device, options), device, options),
     }
 
 
-def _measure_one(way: Way, device: GpuDevice, options: GpuEpochOptions) -> dict:
+def _measure_way(way: Way, device: GpuDevice, options: GpuEpochOptions) -> dict:
     optimizer = torch.optim.Adam(way.model().parameters(), lr=LEARNING_RATE)
     run_epoch(way, optimizer, device.synchronize)  # warms up
     epochs: list[float] = []
     split: list[dict[str, float]] = []
     for _ in range(options.epochs):
-        device.synchronize()
-        start = time.perf_counter()
-        loss = run_epoch(way, optimizer, lambda: None)["loss"]
-        device.synchronize()
-        epochs.append(time.perf_counter() - start)
+        loss, seconds = _timed(device, lambda: run_epoch(way, optimizer, lambda: None)["loss"])
+        epochs.append(seconds)
         split.append(run_epoch(way, optimizer, device.synchronize))
     return {"epoch_s": spread(epochs), "loss": loss, **{name: spread([own[name] for own in split]) for name in PARTS}}
+
+
+def _measure_trainer(parts: Path, task: Task, device: GpuDevice, options: GpuEpochOptions) -> dict:
+    ctx = DistContext(LocalCommunicator(), device=device.torch_device)
+    data = DistData.load(parts, ctx, verify=False)
+    model = _our_model(task, device, options)
+    trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=LEARNING_RATE), ctx)
+    shared = {"rng_seed": options.rng_seed, "feature_dtype": task.features.dtype}
+    loaders = [
+        DistLoader(data, options.fanouts, options.batch_size, prefetch=ahead, **shared) for ahead in (0, PREFETCH)
+    ]
+    for loader in loaders:
+        trainer.run_epoch(loader)  # warms up
+    epochs: list[float] = []
+    split: list[EpochStats] = []
+    for _ in range(options.epochs):
+        split.append(trainer.run_epoch(loaders[0]))
+        stats, seconds = _timed(device, lambda: trainer.run_epoch(loaders[1]))
+        epochs.append(seconds)
+    return {
+        "epoch_s": spread(epochs), "loss": stats.loss, "sample_s": spread([own.sample_s for own in split]),
+        "gather_s": spread([own.fetch_s for own in split]), "compute_s": spread([own.compute_s for own in split]),
+    }  # fmt: skip
+
+
+def _timed(device: GpuDevice, call: Callable[[], T]) -> tuple[T, float]:
+    """(result, seconds on the host's clock, from an idle device to an idle device)."""
+    device.synchronize()
+    start = time.perf_counter()
+    result = call()
+    device.synchronize()
+    return result, time.perf_counter() - start
 
 
 def run_epoch(way: Way, optimizer: torch.optim.Optimizer, wait: Callable[[], object]) -> dict[str, float]:

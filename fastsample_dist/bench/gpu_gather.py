@@ -89,6 +89,7 @@ def measure(device: GpuDevice, clock: Clock, options: GatherOptions, say: Callab
         if options.verify and not torch.equal(case.call().cpu(), case.expected()):
             raise RuntimeError(f"verify: gathering {name}: the rows are not the CPU's.")
         found.append(_measure_one(clock, case, limits[case.limit]))
+        device.release()
     return {"copy": copy, "bus": bus, "cases": found}
 
 

@@ -183,16 +183,18 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> 
 def conditions_lines(found: dict) -> list[str]:
     """What the figures depend on, as a list of Markdown."""
     device, host, graph = found["device"], found["host"], found["graph"]
+    after = found["device_after"]
     clocks = ", ".join(
-        f"{name} {device[field]}"
-        for name, field in (("SM clock", "clocks_sm"), ("of at most", "clocks_max_sm"), ("memory clock", "clocks_mem"),
-                            ("power limit", "power_limit"))
+        f"{name} {device[field]} before and {after.get(field)} after (at most {device.get(most)})"
+        for name, field, most in (
+            ("SM clock", "clocks_sm", "clocks_max_sm"), ("memory clock", "clocks_mem", "clocks_max_mem")
+        )
         if field in device
     )  # fmt: skip
     return [
         f"- {device['device']}, {device['memory_bytes'] / 2**30:.0f} GiB, {device['multiprocessors']} multiprocessors, "
         f"capability {device['capability']}, driver {device.get('driver_version', 'unknown')}"
-        + (f"; at the start {clocks}" if clocks else ""),
+        + (f", power limit {device['power_limit']}; {clocks}" if clocks else ""),
         f"- commit {host['commit']}, fastsample_dist {host['fastsample_dist']}, torch {host['torch']} (CUDA "
         f"{device['cuda_of_torch']}), Python {host['python']}; {host['cores']} cores ({host['processor']}, "
         f"{host['isa']}), load before {host['load_before']:.1f}",

@@ -68,7 +68,7 @@ class Samplers:
     """Everything that samples one graph.
 
     Attributes:
-      graph: in host memory.
+      graph: in device memory.
       on_cpu: the oracle.
       on_device: by name, the library's kernels and the baseline.
     """
@@ -86,7 +86,8 @@ class Samplers:
             kernel: CudaSamplingGraph(indptr, indices, orig_ids, kernel=kernel).sample for kernel in (*KERNELS, AUTO)
         }
         samplers[BASELINE] = ReservoirSampler(indptr, indices).sample
-        return cls(graph, SamplingGraph(graph.indptr, graph.indices, graph.orig_ids), samplers)
+        on_cpu = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
+        return cls(CSCGraph(indptr, indices), on_cpu, samplers)
 
 
 def measure(
@@ -141,12 +142,18 @@ def differences(found: SampledHops, expected: SampledHops) -> Iterator[str]:
 
 
 def baseline_failures(graph: CSCGraph, found: SampledHops, spec: SampleSpec) -> Iterator[str]:
-    """What a batch of the baseline breaks; its draws are its own, so there is nothing to be equal to."""
-    degrees, nodes = graph.in_degrees(), found.nodes.long().cpu()
+    """What a batch of the baseline breaks; its draws are its own, so there is nothing to be equal to.
+
+    Args:
+      graph: on the batch's device, as everything that is compared.
+      found: the batch.
+      spec: how it was drawn.
+    """
+    degrees, nodes = graph.in_degrees(), found.nodes.long()
     if nodes.unique().numel() != nodes.numel():
         yield "a node occurs twice among its nodes"
     for hop, fanout in enumerate(spec.fanouts):
-        indptr, indices, edge_ids = (part[hop].cpu() for part in (found.indptrs, found.indices, found.edge_ids))
+        indptr, indices, edge_ids = (part[hop] for part in (found.indptrs, found.indices, found.edge_ids))
         rows = nodes[: indptr.numel() - 1]
         owners = rows.repeat_interleave(indptr.diff())
         if not torch.equal(indptr.diff(), degrees[rows].clamp(max=fanout)):

@@ -29,6 +29,9 @@ class EmulatedGpu(GpuDevice):
     def synchronize(self):
         pass
 
+    def release(self):
+        pass
+
     def elapsed_s(self, call):
         start = time.perf_counter()
         return call(), time.perf_counter() - start

@@ -69,14 +69,14 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_heading(whole):
 
 def test_the_epoch_is_trained_in_every_way_that_runs_here(whole):
     ways = [way["way"] for way in whole[1]["epoch"]["ways"]]
-    assert ways[:2] == ["gpu", "cpu sampling"]
+    assert ways[:3] == ["gpu", "gpu, trainer", "cpu sampling"]
     assert {*ways, *whole[1]["epoch"]["missing"]} >= {"torch_geometric"}
 
 
 def test_gpu_and_cpu_sampling_train_alike(whole):
     """The same batches and the same model: on the emulator, whose operators are the CPU's, the same loss."""
-    losses = [way["loss"] for way in whole[1]["epoch"]["ways"][:2]]
-    assert losses[0] == losses[1]
+    losses = {way["way"]: way["loss"] for way in whole[1]["epoch"]["ways"]}
+    assert losses["gpu"] == losses["cpu sampling"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
@@ -204,3 +204,10 @@ def test_a_gpu_tells_its_name_and_takes_times():
     found, seconds = device.elapsed_s(lambda: array.sum())
     assert float(found) == 1 << 20 and seconds > 0
     assert len(device.kernels_s(lambda: array.sum())) >= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+def test_a_whole_run_on_a_gpu(tmp_path, work, capsys):
+    assert main(["gpu", *TINY, "--work", work, "--json", str(tmp_path / "gpu.json")]) == 0, capsys.readouterr().err
+    assert set(json.loads((tmp_path / "gpu.json").read_text())) > {"sampling", "gather", "aggregate", "epoch"}

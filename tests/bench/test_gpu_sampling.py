@@ -75,7 +75,7 @@ def test_without_kernel_times_there_is_no_speedup_of_kernels():
 @pytest.mark.parametrize(
     ("kernel", "counts"),
     [("sample_by_groups", True), ("sample_all", True), ("sample_tasks", True), ("copy_recorded", True),
-     ("reservoir_kernel", True), ("relabel", False), ("insert_kernel", False), ("at::native::vectorized_elementwise_kernel", False)],
+     ("reservoir_kernel", True), ("relabel", False), ("insert_kernel", False), ("void at::native::sort<int>", False)],
 )  # fmt: skip
 def test_which_kernels_draw_neighbours(kernel, counts):
     assert gpu_sampling.is_sampling(kernel) == counts
