@@ -1,7 +1,10 @@
 """fastsample-bench gpu: what it refuses, how its clock reads times, and a whole run on the emulator."""
 
 import json
+import shutil
+import subprocess
 from itertools import groupby
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -211,3 +214,30 @@ def test_a_gpu_tells_its_name_and_takes_times():
 def test_a_whole_run_on_a_gpu(tmp_path, work, capsys):
     assert main(["gpu", *TINY, "--work", work, "--json", str(tmp_path / "gpu.json")]) == 0, capsys.readouterr().err
     assert set(json.loads((tmp_path / "gpu.json").read_text())) > {"sampling", "gather", "aggregate", "epoch"}
+
+
+def made(*words):
+    """Lines of the commands that make would run."""
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        ["make", "-n", "--no-print-directory", "-C", str(root), *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_make_gpu_runs_the_tests_and_every_tool_with_the_python_that_is_named():
+    lines = made("gpu", "GPU_PYTHON=some-python")
+    assert "some-python -m pytest -m gpu tests" in lines
+    loop = next(line for line in lines if "for tool in" in line)
+    assert all(tool in loop for tool in ("memcheck", "racecheck", "synccheck", "initcheck"))
+    assert not any("pip install" in line for line in lines)
+
+
+def test_make_gpu_takes_the_torch_that_is_there():
+    lines = made("gpu-bench", "VENV=.venv-of-nobody", "VENV_OPTIONS=--system-site-packages", "TORCH=torch")
+    assert any("-m venv --system-site-packages .venv-of-nobody" in line for line in lines)
+    assert any(line.endswith('install --quiet --disable-pip-version-check "torch" numpy') for line in lines)
+    assert lines[-1].startswith(".venv-of-nobody/bin/python -m fastsample_dist.bench.cli gpu --verify ")
