@@ -1,9 +1,11 @@
 """Where a test runs CUDA kernels: on a GPU, or on the CPU through the emulator (csrc/cuda/emulated)."""
 
+import contextlib
+import inspect
 import os
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from ctypes import c_int64, c_uint64
 from pathlib import Path
 
@@ -32,6 +34,10 @@ class CudaDevice:
         """The function that torch.ops.fastsample.<name> runs on CUDA tensors."""
         return ops.cuda_kernels[name]
 
+    def operators(self) -> contextlib.AbstractContextManager:
+        """While it is open, every operator that has a CUDA kernel runs it on tensors that were `put` here."""
+        return contextlib.nullcontext()
+
 
 class EmulatedDevice(CudaDevice):
     """The CPU, with the emulated library in the place of the CUDA library."""
@@ -54,6 +60,21 @@ class EmulatedDevice(CudaDevice):
         """Which thread goes on when one waits: 0 in order, else a random schedule of this seed."""
         self._library.fs_cuda_set_schedule(seed)
 
+    @contextlib.contextmanager
+    def operators(self) -> Iterator[None]:
+        """In the place of the CPU's kernels."""
+        if "allow_override" not in inspect.signature(torch.library.Library.impl).parameters:
+            pytest.skip("this torch overrides no operator")
+        replaced = torch.library.Library("fastsample", "IMPL")
+        with warnings.catch_warnings():  # torch warns of a kernel that takes another's place
+            warnings.simplefilter("ignore")
+            for name, kernel in ops.cuda_kernels.items():
+                replaced.impl(name, kernel, "CPU", allow_override=True)
+        try:
+            yield
+        finally:
+            replaced._destroy()
+
     def num_launches(self) -> int:
         """Kernels launched since the library was loaded."""
         return int(self._library.fs_cuda_num_launches())
@@ -73,7 +94,7 @@ def build_emulated(directory: Path, sanitizer: str = "") -> Path:
     return directory / "libfastsample_emulated.so"
 
 
-@contextmanager
+@contextlib.contextmanager
 def kernels_on_the_cpu(library: Path) -> Iterator[EmulatedDevice]:
     """The whole library as on a GPU, with CPU tensors: every operator that has a CUDA kernel, and sampling, runs it
     through the emulator.
@@ -81,13 +102,8 @@ def kernels_on_the_cpu(library: Path) -> Iterator[EmulatedDevice]:
     Args:
       library: libfastsample_emulated.so.
     """
-    in_their_place = torch.library.Library("fastsample", "IMPL")
     with pytest.MonkeyPatch.context() as monkeypatch:
         device = EmulatedDevice(library, monkeypatch)
         monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
-        try:
-            for name, kernel in ops.cuda_kernels.items():
-                in_their_place.impl(name, kernel, "CPU", allow_override=True)
+        with device.operators():
             yield device
-        finally:
-            in_their_place._destroy()

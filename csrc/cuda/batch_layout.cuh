@@ -19,6 +19,7 @@
 namespace fs {
 
 // Words of the batch's state, the first thing in the workspace: see FsCudaBatch.
+constexpr uint64_t kNothing = ~0ull;  // of a word that holds the first bad position
 constexpr int64_t kBadSeed = 0, kRepeatedSeed = 1, kNumSeeds = 2;
 constexpr int64_t kHopWords = 5;
 FS_HD int64_t num_edges_word(int hop) { return 3 + kHopWords * hop; }

@@ -4,6 +4,7 @@
 // of the counters, part by part and within a part warp by warp, are where the ranges' ids begin (sum_counts,
 // place_counts); group_ids goes over the ranges again, 32 ids at a time: an id's place is its warp's next place of the
 // part plus the number of lower lanes with the same part. So input order is kept inside a part, whatever the schedule.
+#include "batch_layout.cuh"
 #include "block_sums.cuh"
 #include "part_owner.h"
 
@@ -17,8 +18,6 @@ int64_t num_blocks(int64_t num_ids) {
   const int64_t blocks = (num_ids + kIdsPerWarp * kWarps - 1) / (kIdsPerWarp * kWarps);
   return blocks < kMaxRangeBlocks ? blocks : kMaxRangeBlocks;
 }
-
-int64_t num_counters(int64_t num_ids, int64_t num_parts) { return num_blocks(num_ids) * kWarps * num_parts; }
 
 template <typename Id>
 struct BucketTask {
@@ -126,35 +125,50 @@ FS_KERNEL void group_ids(BucketTask<Id> task) {
   }
 }
 
+// Sets the task's pieces of the workspace; returns the bytes they take.
 template <typename Id>
-void launch_buckets(BucketTask<Id> task, cudaStream_t stream) {
-  const int blocks = static_cast<int>(num_blocks(task.num_ids)), scan_blocks = range_blocks(task.num_counts);
-  launch(count_parts<Id>, blocks, stream, task);
-  launch(sum_counts<Id>, scan_blocks, stream, task);
-  launch(place_counts<Id>, scan_blocks, stream, task);
-  launch(group_ids<Id>, blocks, stream, task);
+int64_t carve_counters(BucketTask<Id>* task, void* workspace) {
+  Carver carver(workspace);
+  task->range_sums = carver.take<int64_t>(kMaxRangeBlocks);
+  task->next = carver.take<int64_t>(task->num_counts);
+  return carver.bytes();
 }
 
 template <typename Id>
-BucketTask<Id> bucket_task(const void* ids, int64_t num_ids, const int64_t* part_ranges, int64_t num_parts,
-                           void* workspace) {
+BucketTask<Id> bucket_task(int64_t num_ids, int64_t num_parts) {
   BucketTask<Id> task = {};
-  task.ids = static_cast<const Id*>(ids);
   task.num_ids = num_ids;
-  task.part_ranges = part_ranges;
   task.num_parts = num_parts;
-  task.range_sums = static_cast<int64_t*>(workspace);
-  task.next = task.range_sums + kMaxRangeBlocks;
-  task.num_counts = num_counters(num_ids, num_parts);
+  task.num_counts = num_blocks(num_ids) * kWarps * num_parts;
   return task;
 }
 
+struct Bucket {
+  const void* ids;
+  int64_t num_ids;
+  const int64_t* part_ranges;
+  int64_t num_parts;
+  void* out_ids;
+  int64_t* out_places;
+  int64_t* out_report;
+  void* workspace;
+  cudaStream_t stream;
+};
+
 template <typename Id>
-void bucket(BucketTask<Id> task, void* out_ids, int64_t* out_places, int64_t* out_report, cudaStream_t stream) {
-  task.out_ids = static_cast<Id*>(out_ids);
-  task.out_places = out_places;
-  task.report = reinterpret_cast<uint64_t*>(out_report);
-  launch_buckets(task, stream);
+void bucket(const Bucket& b) {
+  BucketTask<Id> task = bucket_task<Id>(b.num_ids, b.num_parts);
+  carve_counters(&task, b.workspace);
+  task.ids = static_cast<const Id*>(b.ids);
+  task.part_ranges = b.part_ranges;
+  task.out_ids = static_cast<Id*>(b.out_ids);
+  task.out_places = b.out_places;
+  task.report = reinterpret_cast<uint64_t*>(b.out_report);
+  const int blocks = static_cast<int>(num_blocks(b.num_ids)), scan_blocks = range_blocks(task.num_counts);
+  launch(count_parts<Id>, blocks, b.stream, task);
+  launch(sum_counts<Id>, scan_blocks, b.stream, task);
+  launch(place_counts<Id>, scan_blocks, b.stream, task);
+  launch(group_ids<Id>, blocks, b.stream, task);
 }
 
 }  // namespace
@@ -163,7 +177,8 @@ void bucket(BucketTask<Id> task, void* out_ids, int64_t* out_places, int64_t* ou
 extern "C" {
 
 int64_t fs_cuda_bucket_by_part_workspace(int64_t num_ids, int64_t num_parts) {
-  return (fs::kMaxRangeBlocks + fs::num_counters(num_ids, num_parts)) * static_cast<int64_t>(sizeof(int64_t));
+  fs::BucketTask<int64_t> task = fs::bucket_task<int64_t>(num_ids, num_parts);
+  return fs::carve_counters(&task, nullptr);
 }
 
 FsStatus fs_cuda_bucket_by_part(int32_t id_type, const void* ids, int64_t num_ids, const int64_t* part_ranges,
@@ -172,17 +187,12 @@ FsStatus fs_cuda_bucket_by_part(int32_t id_type, const void* ids, int64_t num_id
   if (id_type != FS_INT32 && id_type != FS_INT64) {
     return fs::fail(FS_INVALID_ARGUMENT, "bucket_by_part: id type %d; expected int32 (0) or int64 (1)", id_type);
   }
-  const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  cudaMemsetAsync(out_report, 0xFF, sizeof(int64_t), on);
-  cudaMemsetAsync(out_report + 1, 0, static_cast<size_t>(num_parts) * sizeof(int64_t), on);
-  if (num_ids == 0) return fs::launch_status("bucket_by_part");
-  if (id_type == FS_INT32) {
-    fs::bucket(fs::bucket_task<int32_t>(ids, num_ids, part_ranges, num_parts, workspace), out_ids, out_places,
-               out_report, on);
-  } else {
-    fs::bucket(fs::bucket_task<int64_t>(ids, num_ids, part_ranges, num_parts, workspace), out_ids, out_places,
-               out_report, on);
-  }
+  const fs::Bucket bucket = {ids,        num_ids,   part_ranges,
+                             num_parts,  out_ids,   out_places,
+                             out_report, workspace, static_cast<cudaStream_t>(stream)};
+  cudaMemsetAsync(out_report, 0xFF, sizeof(int64_t), bucket.stream);
+  cudaMemsetAsync(out_report + 1, 0, static_cast<size_t>(num_parts) * sizeof(int64_t), bucket.stream);
+  if (num_ids > 0) (id_type == FS_INT32 ? fs::bucket<int32_t> : fs::bucket<int64_t>)(bucket);
   return fs::launch_status("bucket_by_part");
 }
 

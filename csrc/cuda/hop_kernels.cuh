@@ -141,10 +141,12 @@ FS_KERNEL void count_rows(DeviceHop<Id> hop, bool are_seeds) {
 template <typename Id>
 FS_KERNEL void place_rows(DeviceHop<Id> hop) {
   const Range range = block_range(hop.num_rows());
-  int64_t before = sum_before(hop.range_sums);
+  // The bounds of the arrays are those of different seeds: where a seed stands twice, nothing is drawn.
+  const bool is_refused = hop.state[kRepeatedSeed] != kNothing;
+  int64_t before = is_refused ? 0 : sum_before(hop.range_sums);
   for (int64_t tile = range.begin; tile < range.end; tile += kThreads) {
     const int64_t r = tile + threadIdx.x;
-    const int64_t count = r < range.end ? hop.indptr[r + 1] : 0;
+    const int64_t count = r < range.end && !is_refused ? hop.indptr[r + 1] : 0;
     const BlockScan scan = block_scan(count);
     if (r < range.end) hop.indptr[r + 1] = before + scan.before + count;
     before += scan.total;

@@ -72,7 +72,8 @@ FS_DEVICE int64_t bound_in(const Value* sorted, int64_t count, Value bound) {
 
 // The destination of an edge, -1 where indptr has none for it.
 FS_DEVICE int64_t dst_of(const FsAggregation& spec, int64_t edge) {
-  return bound_in<true>(spec.indptr, spec.num_dst, edge) - 1;
+  const int64_t dst = bound_in<true>(spec.indptr, spec.num_dst, edge) - 1;
+  return dst >= 0 && edge < spec.indptr[dst + 1] ? dst : -1;
 }
 
 template <typename Id>

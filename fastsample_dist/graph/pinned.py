@@ -13,6 +13,8 @@ import mmap
 import torch
 from torch import Tensor
 
+from fastsample_dist import ops
+
 PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the process
 
 
@@ -22,6 +24,7 @@ class _PinnedPages(mmap.mmap):
     address: int | None = None  # while pinned
 
     def pin(self, address: int) -> None:
+        """Pin the pages, which begin at `address`."""
         self._cudart = torch.cuda.cudart()
         status = int(self._cudart.cudaHostRegister(address, len(self), PORTABLE))
         if status != 0:
@@ -46,8 +49,9 @@ def pinned_copy(tensor: Tensor) -> Tensor:
     """
     if tensor.numel() == 0 or (tensor.device.type == "cpu" and tensor.is_pinned()):
         return tensor
-    pages = _PinnedPages(-1, tensor.nbytes)
+    pages = _PinnedPages(-1, tensor.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     copy = torch.frombuffer(pages, dtype=tensor.dtype).view(tensor.shape)
-    copy.copy_(tensor)  # before: pages that exist are pinned faster
+    ops.advise_huge_pages(copy)
+    copy.copy_(tensor)
     pages.pin(copy.data_ptr())
     return copy

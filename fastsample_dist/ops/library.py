@@ -255,6 +255,8 @@ def load(path: Path, version_function: str, prototypes: dict[str, tuple], remedy
     if found != ABI_VERSION:
         raise ImportError(f"{path} has ABI version {found}, these Python files expect {ABI_VERSION}; {remedy}")
     for function, arguments in prototypes.items():
+        if not hasattr(library, function):
+            raise ImportError(f"{path} lacks {function}, so it is older than these Python files; {remedy}")
         getattr(library, function).argtypes = arguments
         getattr(library, function).restype = c_int32
     return library

@@ -137,7 +137,7 @@ class BatchMaker:
         begin = self._clock.mark()
         if self._features is not None:
             with self._comm.watch.span("fetch", given.step, self._clock):
-                batch.features = self._features.fetch(batch.input_nodes, self._feature_dtype)
+                batch.features = self._features.fetch(batch.input_nodes, self._feature_dtype, checked=False)
         batch.fetching = Lap(self._clock, begin, self._clock.mark())
         if self._data.labels is not None:
             batch.labels = to_device(self._data.labels_of(given.seeds), self.device)

@@ -47,6 +47,8 @@ class MFG:
         edges' weights), or None when the sampler was not asked for them.
       known_orig_ids: int64 [num_dst or more]; original ids of the first source nodes, the destinations among them,
         where they were looked up with the batch (on a GPU), else None.
+      checked: a sampler made the edges, so that they are right and operators need not look at them again, for which a
+        GPU would be waited for.
     """
 
     indptr: Tensor
@@ -57,6 +59,7 @@ class MFG:
     draw: DrawKey = field(default_factory=DrawKey)
     edge_ids: Tensor | None = None
     known_orig_ids: Tensor | None = None
+    checked: bool = False
 
     @property
     def num_src(self) -> int:
@@ -224,6 +227,6 @@ def assemble(hops: SampledHops, orig_ids: Tensor | None, draw: DrawKey, *, look_
     mfgs, src_nodes = [], nodes
     for hop in reversed(range(len(num_dst))):
         indptr, indices = hops.indptrs[hop], hops.indices[hop]
-        mfgs.append(MFG(indptr, indices, src_nodes, num_dst[hop], orig_ids, draw, edge_ids[hop], known))
+        mfgs.append(MFG(indptr, indices, src_nodes, num_dst[hop], orig_ids, draw, edge_ids[hop], known, checked=True))
         src_nodes = nodes[: num_dst[hop]]
     return MiniBatch(seeds=src_nodes, mfgs=mfgs, input_nodes=nodes, draw=draw)

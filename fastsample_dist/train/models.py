@@ -227,7 +227,7 @@ class SAGELayer(Layer):
 
     def _sage(self, mfg: MFG, rows: Tensor, **hidden: object) -> Tensor:
         weight, bias = self.linear.weight.to(rows.dtype), self.linear.bias.to(rows.dtype)
-        return ops.sage_layer(mfg.indptr, mfg.indices, rows, weight, bias, **hidden)
+        return ops.sage_layer(mfg.indptr, mfg.indices, rows, weight, bias, checked=mfg.checked, **hidden)
 
 
 class GCNLayer(Layer):
@@ -284,15 +284,15 @@ class GATLayer(Layer):
         degrees = mfg.indptr.diff()
         edge_dst = torch.repeat_interleave(degrees, output_size=mfg.num_edges)
         to_source, to_own = scores[:, 0], scores[: mfg.num_dst, 1]
-        edge_scores = F.leaky_relu(_take(to_source, mfg.indices) + _take(to_own, edge_dst), NEGATIVE_SLOPE)
+        edge_scores = F.leaky_relu(_take(mfg, to_source, mfg.indices) + _take(mfg, to_own, edge_dst), NEGATIVE_SLOPE)
         self_scores = F.leaky_relu(to_source[: mfg.num_dst] + to_own, NEGATIVE_SLOPE)
         edges = torch.arange(mfg.num_edges, device=scores.device)
         with torch.no_grad():  # any shift gives the same softmax; the largest score keeps exp in range
-            largest = ops.aggregate(mfg.indptr, edges, edge_scores, reduce="max")
+            largest = ops.aggregate(mfg.indptr, edges, edge_scores, reduce="max", checked=mfg.checked)
             shift = torch.where(degrees.unsqueeze(1) > 0, torch.maximum(largest, self_scores), self_scores)
         edge_terms, self_terms = (edge_scores - shift[edge_dst]).exp(), (self_scores - shift).exp()
-        total = ops.aggregate(mfg.indptr, edges, edge_terms, reduce="sum") + self_terms
-        return edge_terms / _take(total, edge_dst), self_terms / total
+        total = ops.aggregate(mfg.indptr, edges, edge_terms, reduce="sum", checked=mfg.checked) + self_terms
+        return edge_terms / _take(mfg, total, edge_dst), self_terms / total
 
 
 def _own_and_sum(mfg: MFG, rows: Tensor, edge_weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -300,13 +300,14 @@ def _own_and_sum(mfg: MFG, rows: Tensor, edge_weights: Tensor | None = None) -> 
 
     As halves of one concatenation, because the gradient of a slice rows[:num_dst] would pass over all source rows.
     """
-    halves = ops.aggregate_concat(mfg.indptr, mfg.indices, rows, edge_weights, reduce="sum")
+    halves = ops.aggregate_concat(mfg.indptr, mfg.indices, rows, edge_weights, reduce="sum", checked=mfg.checked)
     return halves.unflatten(1, (2, -1)).unbind(1)
 
 
-def _take(rows: Tensor, ids: Tensor) -> Tensor:
-    """rows[ids] with a gradient that sums in a fixed order, whatever the number of threads."""
-    return ops.aggregate(torch.arange(ids.numel() + 1, device=ids.device), ids, rows, reduce="sum")
+def _take(mfg: MFG, rows: Tensor, ids: Tensor) -> Tensor:
+    """rows[ids], ids of the MFG's nodes, with a gradient that sums in a fixed order, whatever the number of threads."""
+    one_each = torch.arange(ids.numel() + 1, device=ids.device)
+    return ops.aggregate(one_each, ids, rows, reduce="sum", checked=mfg.checked)
 
 
 def _reset(linear: nn.Linear) -> None:

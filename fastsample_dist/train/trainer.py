@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastsample_dist import ops
 from fastsample_dist.comm.clock import Lap, clock_of
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.pipeline.loader import DistLoader
@@ -119,8 +120,13 @@ class Trainer:
         """The epoch so far, what was carried into it included. Waits until its steps are done.
 
         Collective: every rank must call this, after the same step.
+
+        Raises:
+          ValueError: a GPU was asked for rows that are not there (told when it is done).
         """
         self._settle(0)
+        if self._ctx.device.type == "cuda":
+            ops.raise_deferred_errors(self._ctx.device)
         return self._carried + self._meter.totals(self._ctx.comm)
 
     def state(self) -> dict[str, Any]:

@@ -91,6 +91,21 @@ def test_limits_of_open_files_and_locked_memory():
     assert statuses(rdma) == {"open files": OK, "locked memory": WARNING}
 
 
+def test_every_gpu_is_described_and_one_that_is_too_old_is_a_warning():
+    new, old = (checks.Gpu("H", (9, 0), 130 << 30, 139 << 30), checks.Gpu("P", (6, 1), 1 << 30, 8 << 30))
+    found = checks.describe_gpus([new, old], has_nccl=True)
+    assert statuses(found) == {"GPUs": OK, "GPU 0": OK, "GPU 1": WARNING, "nccl": OK}
+    assert one(found, "GPUs").found == "2: H, P"
+    assert one(found, "GPU 0").found == "compute capability 9.0, 130.0 of 139.0 GiB free"
+    assert "7.5 or newer" in one(found, "GPU 1").advice
+    assert one(checks.describe_gpus([new], has_nccl=False), "nccl").status == ABSENT
+
+
+@pytest.mark.gpu
+def test_the_kernels_run_on_this_machines_gpu():
+    assert one(checks.check_gpus(), "CUDA kernels").status == OK
+
+
 def test_small_shared_memory_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.setattr(checks, "LEAST_SHM_BYTES", 0)
     assert checks.check_shared_memory(tmp_path)[0].status == OK

@@ -127,6 +127,12 @@ def test_alone(parts, tmp_path):
     results = results_of(finished, file)
     assert (results["world_size"], results["scheme"], results["steps"]) == (1, "hybrid", 6)
     assert f"test accuracy {results['test_acc']:.4f}" in finished.stdout and not finished.stderr
+    assert (results["device"], results["device_name"], results["kernel"]) == ("cpu", None, "auto")
+    assert [(place["table"], place["where"]) for place in results["places"]] == [
+        ("topology", "host"),
+        ("features", "host"),
+    ]
+    assert "device" not in finished.stdout
 
 
 def test_both_schemes_report_the_same_losses_and_accuracies(torchrun_results):
@@ -172,6 +178,15 @@ def test_fanouts_that_disagree_with_the_layers_are_refused_under_mpirun(parts):
     expected = "error: fanouts has 3 entries but the model has 2 layers; pass one fanout per layer."
     assert lines == {expected}, finished.stderr
     assert finished.returncode != 0 and "Traceback" not in finished.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_cuda_without_gpus_is_refused_in_one_line(parts, launcher):
+    finished = launch(launcher, 2, "--data", parts(2), *SMALL, "--device", "cuda")
+    lines = {line for line in finished.stderr.splitlines() if line.startswith("error:")}
+    assert len(lines) == 1 and 'error: device is "cuda" but rank 0 on ' in lines.pop(), finished.stderr
+    assert finished.returncode != 0 and 'train_sage.py", line' not in finished.stderr
 
 
 # ---- one process, inside this one ----
@@ -237,6 +252,22 @@ def test_the_seed_names_the_run(main, parts, tmp_path):
     assert losses[0] == losses[1] != losses[2]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_auto_takes_the_cpu_and_says_why(main, parts, capsys):
+    assert main("--data", parts(1), *SMALL, "--device", "auto") == 0
+    assert "device cpu: torch sees no CUDA device" in capsys.readouterr().out
+
+
+def test_memory_that_a_gpu_lacks_is_told_in_one_line(main, parts, monkeypatch, capsys):
+    def run_out(*_):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has ...")
+
+    monkeypatch.setattr("fastsample_dist.train.trainer.Trainer._train_step", run_out)
+    assert main("--data", parts(1), *SMALL) == 1
+    expected = "error: CUDA out of memory; take a smaller --batch-size or --hidden, or --placement pinned.\n"
+    assert capsys.readouterr().err == expected
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -255,6 +286,9 @@ def test_the_seed_names_the_run(main, parts, tmp_path):
         (["--model", "gat", "--heads", "5"], "num_heads is 5 and hidden_dim 16"),
         (["--json", "/nowhere/out.json"], "--json /nowhere/out.json cannot be written"),
         (["--data", "missing"], "missing"),
+        (["--device", "tpu"], "invalid choice: 'tpu'"),
+        (["--kernel", "persistent"], "kernel is 'persistent' but the device is cpu: kernels are those of GPUs"),
+        (["--placement", "pinned"], "the topology cannot be placed in pinned memory: the device is cpu"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(main, parts, capsys, options, message):

@@ -177,7 +177,7 @@ def test_a_graph_without_edges(cuda_device):
     assert same(on_cpu(cuda.sample(cuda_device.put(seeds), spec, 0)), cpu.sample(seeds, spec, 0))
 
 
-@pytest.mark.parametrize("seeds", [[3, 5, 3], [60], [-1], [4, 4, -7, 99], [2**31 - 1]])
+@pytest.mark.parametrize("seeds", [[3, 5, 3], [0] * 50, [9] * 200, [60], [-1], [4, 4, -7, 99], [2**31 - 1]])
 def test_bad_seeds_are_refused_in_the_cpus_words(cuda_device, seeds):
     spec = ops.SampleSpec(fanouts=(2, 2))
     ids, graphs_of_both = torch.tensor(seeds, dtype=torch.int32), both(cuda_device, random_csc(), spec)

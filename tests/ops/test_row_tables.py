@@ -253,3 +253,24 @@ def test_pinned_rows_are_read_over_the_bus(dtype):
     assert torch.equal(merged.cpu(), ops.merge_rows(rows, rows[:0], ids, torch.bfloat16))
     with pytest.raises(ValueError, match="rows is on cpu and the ids on cuda:0"):
         ops.gather_rows(rows, ids.cuda())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_tables_places_and_caches(cuda_device, seed):
+    draws = torch.Generator().manual_seed(seed)
+
+    def number(least, most):
+        return int(torch.randint(least, most + 1, (), generator=draws))
+
+    set_schedule(cuda_device, seed)
+    dtype, width = NARROW[number(0, len(NARROW) - 1)], number(1, 150)
+    out_dtype = (dtype, torch.float32, torch.float64, torch.bfloat16)[number(0, 3)]
+    own, fetched = draw((number(1, 40), width), dtype), draw((number(0, 20), width), dtype)
+    places = torch.randint(-fetched.shape[0], own.shape[0], (number(0, 200),), generator=draws)
+    cached = torch.randperm(own.shape[0], generator=draws)[: number(0, own.shape[0])]
+    table = misaligned(cuda_device.put(own), number(0, 8) * dtype.itemsize)
+    cache = RowCache.of(own, cached, table.device)
+    merged = cuda_device.kernel("merge_rows")(
+        table, cuda_device.put(fetched), cuda_device.put(places), out_dtype, cache.rows, cache.places
+    )
+    assert torch.equal(merged.cpu(), ops.merge_rows(own, fetched, places, out_dtype))

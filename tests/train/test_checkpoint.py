@@ -8,6 +8,7 @@ import torch
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
+from fastsample_dist.train import checkpoint
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
 from fastsample_dist.train.checkpoint_files import decode
 from fastsample_dist.train.stop import StopSignal
@@ -100,6 +101,13 @@ def test_one_process_goes_on_bit_for_bit(task, ctx, tmp_path, stop_after, prefet
     before, after, resumed = found[2:]
     assert {epoch: before.get(epoch, []) + after.get(epoch, []) for epoch in range(EPOCHS)} == expected[2]
     assert (resumed.step, resumed.epoch, resumed.world_size) == (stop_after, (stop_after - 1) // 6, 1)
+
+
+def test_what_a_gpu_has_saved_goes_on_without_it(task, ctx, tmp_path, monkeypatch):
+    """A checkpoint made on a GPU holds the state of its generator too."""
+    expected, states = whole(ctx, task.path, tmp_path / "whole"), checkpoint._generator_states
+    monkeypatch.setattr(checkpoint, "_generator_states", lambda device: {**states(device), "cuda": torch.zeros(16)})
+    assert_same(interrupted(ctx, task.path, tmp_path / "stopped", 5), expected)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

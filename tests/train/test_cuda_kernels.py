@@ -80,8 +80,9 @@ def test_training_with_the_kernels_equals_the_cpus(path, emulated_library, monke
     with kernels_on_the_cpu(emulated_library):
         found = train_alone(path, **options)
     assert_same(found, expected)
-    kernels = {"fs_cuda_merge_rows", "fs_cuda_compact" if options.get("scheme") == "vanilla" else "fs_cuda_sample_mfg"}
-    assert kernels <= called
+    sampled_by = {"vanilla": "compact", "persistent": "persistent_mfg"}
+    name = sampled_by.get(options.get("scheme") or options.get("kernel"), "sample_mfg")
+    assert {"fs_cuda_merge_rows", f"fs_cuda_{name}"} <= called
 
 
 def train_rank(ctx, path, library, options) -> dict:
