@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -146,7 +145,7 @@ def _measure(
 def _conditions(args: argparse.Namespace, device: GpuDevice) -> dict:
     return {
         "device": device.conditions(), "host": epoch_report.conditions(torch.get_num_threads()),
-        "load_before": os.getloadavg()[0], "rng_seed": args.seed, "warmup": args.warmup, "trials": args.trials,
+        "rng_seed": args.seed, "warmup": args.warmup, "trials": args.trials,
         "verified": args.verify,
     }  # fmt: skip
 
