@@ -104,7 +104,7 @@ def sampling_lines(found: dict) -> list[str]:
         "median over this one's; of limit: the distinct sectors of indices and indptr that the batch's hops must read, "
         f"at the random reads above, over the whole time. {BASELINE}: a block per row and host synchronisations in "
         "every hop, as DGL samples on a GPU.", "",
-        *_crossover_lines(found["crossover"]),
+        *_speedup_lines(found["settings"]), *_crossover_lines(found["crossover"]),
     ]  # fmt: skip
 
 
@@ -216,6 +216,22 @@ def _judge_sampler(
     if not candidates:
         return goal.judge(None, "")
     return goal.judge(*(min(candidates) if goal.is_upper else max(candidates)))
+
+
+def _speedup_lines(runs: Sequence[dict]) -> list[str]:
+    """PGSampler's figures 8 and 9 as one table: a row per kernel, hops and fanout, a column per batch size."""
+    batch_sizes = sorted({run["batch_size"] for run in runs})
+    cells: dict[tuple, dict[int, str]] = {}
+    for run in runs:
+        for entry in run["samplers"]:
+            if entry["sampler"] in KERNELS:
+                row = cells.setdefault((entry["sampler"], run["hops"], run["fanout"]), {})
+                row[run["batch_size"]] = f"{_times(entry['speedup_kernels'])} / {_times(entry['speedup_whole'])}"
+    rows = [(*row, *(own.get(size, "-") for size in batch_sizes)) for row, own in sorted(cells.items())]
+    return [
+        f"Speedup over {BASELINE}, by batch size: sampling kernels / whole process.", "",
+        *markdown_table(("sampler", "hops", "fanout", *map(str, batch_sizes)), rows), "",
+    ]  # fmt: skip
 
 
 def _crossover_lines(found: dict | None) -> list[str]:

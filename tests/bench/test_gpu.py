@@ -67,7 +67,7 @@ def test_results_are_json(whole):
 def test_every_row_of_a_table_has_as_many_cells_as_its_heading(whole):
     lines = whole[2].splitlines()
     tables = [list(own) for is_table, own in groupby(lines, lambda line: line.startswith("|")) if is_table]
-    assert len(tables) == 4 and all(len({line.count("|") for line in own}) == 1 for own in tables)
+    assert len(tables) == 5 and all(len({line.count("|") for line in own}) == 1 for own in tables)
 
 
 def test_the_epoch_is_trained_in_every_way_that_runs_here(whole):

@@ -86,6 +86,14 @@ def test_kernel_times_that_are_missing_are_dashes():
     assert rows[0].split(" | ")[4:8] == ["240.0", "240.0 - 240.0", "-", "-"]
 
 
+def test_speedups_stand_by_batch_size():
+    found = sampling(sampler("persistent", 1.0, whole=2.5, kernels=1.6), sampler("reservoir", 1.0))
+    found["settings"] += sampling(sampler("persistent", 1.0, whole=2.0, kernels=None), batch_size=4096)["settings"]
+    lines = gpu_report.sampling_lines(found)
+    assert "| sampler | hops | fanout | 2048 | 4096 |" in lines
+    assert "| persistent | 3 | 10 | 1.60 / 2.50 | - / 2.00 |" in lines
+
+
 @pytest.mark.parametrize(
     ("crossover", "text"),
     [
