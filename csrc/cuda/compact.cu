@@ -47,7 +47,7 @@ FS_KERNEL void add_destinations(DeviceHop<Id> hop, const Id* dst_nodes, int64_t 
   for (int64_t i = thread_number(); i < num_dst; i += num_threads()) {
     const Id node = dst_nodes[i];
     hop.nodes[i] = node;
-    if (node < 0) {
+    if (!hop.graph.has_source(node)) {
       atomic_min(hop.state + kBadSeed, static_cast<uint64_t>(i));
     } else {
       atomic_min(hop.table.values + hop.table.insert(node), static_cast<uint64_t>(i));
@@ -60,7 +60,7 @@ FS_KERNEL void add_neighbors(DeviceHop<Id> hop, const Id* neighbors) {
   const int64_t num_dst = hop.num_rows(), num_edges = hop.num_edges();
   for (int64_t i = thread_number(); i < num_dst; i += num_threads()) {
     const Id node = hop.nodes[i];
-    if (node >= 0 && hop.table.values[hop.table.insert(node)] != static_cast<uint64_t>(i)) {
+    if (hop.graph.has_source(node) && hop.table.values[hop.table.insert(node)] != static_cast<uint64_t>(i)) {
       atomic_min(hop.state + kRepeatedSeed, static_cast<uint64_t>(i));
     }
   }
@@ -90,7 +90,7 @@ template <typename Id>
 void compact(const Compact& c) {
   const CompactScratch<Id> scratch = carve_compact<Id>(c.num_dst, c.num_edges, c.workspace);
   DeviceHop<Id> hop = {};
-  hop.graph.num_sources = std::numeric_limits<int64_t>::max();
+  hop.graph.num_sources = std::numeric_limits<Id>::max();
   hop.indices = static_cast<Id*>(c.out_indices);
   hop.state = scratch.state;
   hop.range_sums = scratch.range_sums;

@@ -30,6 +30,7 @@ namespace fs {
 namespace {
 
 constexpr int kRowsAtOnce = 4;
+constexpr int kBlocksAtOnce = 4;     // per multiprocessor, half of what blocks_for gives each: two full rounds
 constexpr int64_t kLineBytes = 128;  // of a bus read, and of the caches
 
 // Bytes as one load or store moves them.
@@ -147,8 +148,9 @@ FS_DEVICE RowSource<In, Out> find_row(const RowTask<Place, In, Out>& task, int64
   }
   if (place < 0) {
     const int64_t start = (-1 - place) * width;
-    if (!std::is_same<In, Out>::value && task.is_converted)
+    if (!std::is_same<In, Out>::value && task.is_converted) {
       return {nullptr, static_cast<const Out*>(task.fetched) + start, 0};
+    }
     return {static_cast<const In*>(task.fetched) + start, nullptr, 0};
   }
   const int64_t slot = cache_slot(task, place);
@@ -170,7 +172,7 @@ FS_DEVICE Chunk<Out, kCount> read_chunk(const RowSource<In, Out>& source, int64_
 }
 
 template <int kCount, typename Place, typename In, typename Out>
-FS_KERNEL void copy_rows(RowTask<Place, In, Out> task) {
+FS_KERNEL void __launch_bounds__(kThreads, kBlocksAtOnce) copy_rows(RowTask<Place, In, Out> task) {
   const int64_t groups = num_threads() / task.lanes;
   const int lane = static_cast<int>(threadIdx.x) % task.lanes;
   for (int64_t first = thread_number() / task.lanes; first < task.num_out; first += groups * kRowsAtOnce) {
@@ -190,8 +192,9 @@ FS_KERNEL void copy_rows(RowTask<Place, In, Out> task) {
       }
       for (int r = 0; r < kRowsAtOnce; ++r) {
         const int64_t i = first + r * groups, number = step - sources[r].shift;
-        if (i < task.num_out && number >= 0 && number < task.chunks)
+        if (i < task.num_out && number >= 0 && number < task.chunks) {
           values[r].write(task.out, i * task.chunks + number);
+        }
       }
     }
   }

@@ -52,6 +52,8 @@ def test_compact_takes_ids_beyond_32_bits(cuda_device):
         ([6, 6, -2], [2]),
         ([6, -2, 6], [2]),
         ([6, 6], [-2]),
+        ([2**63 - 1], [1]),
+        ([6], [1, 2**63 - 1]),
     ],
 )
 def test_compact_refuses_in_the_cpus_words(cuda_device, dst, neighbors, seed):
