@@ -1,6 +1,7 @@
 """fastsample-bench gpu: what it refuses, how its clock reads times, and a whole run on the emulator."""
 
 import json
+import os
 import shutil
 import subprocess
 from itertools import groupby
@@ -220,10 +221,9 @@ def made(*words):
     """Lines of the commands that make would run."""
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        ["make", "-n", "--no-print-directory", "-C", str(root), *words], capture_output=True, text=True, timeout=60
-    )
+    command = ["make", "-n", "--no-print-directory", "-C", str(Path(__file__).resolve().parents[2]), *words]
+    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=own)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
