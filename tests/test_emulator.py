@@ -14,9 +14,9 @@ LANES = np.arange(32)
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    """csrc/tests/emulator_cases.cu with the emulator."""
+    """csrc/cuda/emulated/emulator_cases.cu with the emulator."""
     built = tmp_path_factory.mktemp("cases") / "cases.so"
-    sources = [CSRC / "tests/emulator_cases.cu", CSRC / "cuda/device.cu", CSRC / "cuda/emulated/emulator.cpp"]
+    sources = [CSRC / "cuda/emulated/emulator_cases.cu", CSRC / "cuda/device.cu", CSRC / "cuda/emulated/emulator.cpp"]
     includes = [f"-I{CSRC / room}" for room in ("include", "core", "cuda")]
     flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-DFS_EMULATED", "-x", "c++"]
     subprocess.run([find_compiler(), *flags, *includes, *map(str, sources), "-o", str(built)], check=True)

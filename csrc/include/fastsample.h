@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 2
+#define FS_ABI_VERSION 3
 
 typedef enum { FS_OK = 0, FS_INVALID_ARGUMENT = 1, FS_OUT_OF_MEMORY = 2, FS_DEVICE_ERROR = 3 } FsStatus;
 

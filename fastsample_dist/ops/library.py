@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
 INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR = 1, 2, 3

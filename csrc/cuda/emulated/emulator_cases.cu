@@ -1,4 +1,4 @@
-// Kernels whose outcome is known, some of them wrong, for the tests of the emulator (cuda/emulated). Every entry point
+// Kernels whose outcome is known, some of them wrong, for the tests of the emulator. Every entry point
 // launches one kernel on host memory and returns the launch's status.
 #include "device.cuh"
 
