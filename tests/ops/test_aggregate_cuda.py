@@ -256,6 +256,7 @@ def test_agrees_with_torch_geometric(cuda_device, reduce):
     torch.testing.assert_close(grads[0].cpu(), x.grad)
 
 
+@pytest.mark.long
 @pytest.mark.gpu
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_a_hundred_runs_give_the_cpus_bits(reduce):
@@ -276,6 +277,7 @@ def test_a_hundred_runs_give_the_cpus_bits(reduce):
         assert all(torch.equal(*pair) for pair in zip((found, *grads), expected, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.gpu
 def test_rows_beyond_two_to_the_31_elements():
     num_src, width = 2**26, 40
