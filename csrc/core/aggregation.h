@@ -9,6 +9,16 @@ namespace fs {
 
 FsStatus fail(FsStatus status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
+// Arguments of the backward call; see fs_aggregate_backward.
+struct AggregateGrads {
+  const void* x;
+  const int64_t* arg;
+  const void* grad_out;
+  int64_t grad_stride;
+  void* grad_x;
+  void* grad_weights;
+};
+
 namespace {
 
 inline FsStatus check_aggregation(const char* operation, const FsAggregation& spec) {

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "fastsample.h"
 #include "platform.h"
 
 namespace fs {
@@ -25,6 +26,19 @@ struct CscView {
   }
   FS_HD uint64_t orig_id(int64_t row) const { return static_cast<uint64_t>(orig_ids == nullptr ? row : orig_ids[row]); }
 };
+
+// Of a slice of a graph the sources have original ids of their own.
+template <typename Id>
+CscView<Id> view_of(const FsGraph& graph) {
+  const bool is_slice = graph.src_orig_ids != nullptr;
+  return {graph.indptr,
+          static_cast<const Id*>(graph.indices),
+          graph.orig_ids,
+          graph.num_rows,
+          graph.num_edges,
+          is_slice ? graph.src_orig_ids : graph.orig_ids,
+          is_slice ? graph.num_sources : graph.num_rows};
+}
 
 }  // namespace fs
 

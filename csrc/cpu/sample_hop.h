@@ -37,18 +37,6 @@ struct HopSpec {
   int num_threads;
 };
 
-template <typename Id>
-CscView<Id> view_of(const FsGraph& graph) {
-  const bool is_slice = graph.src_orig_ids != nullptr;
-  return {graph.indptr,
-          static_cast<const Id*>(graph.indices),
-          graph.orig_ids,
-          graph.num_rows,
-          graph.num_edges,
-          is_slice ? graph.src_orig_ids : graph.orig_ids,
-          is_slice ? graph.num_sources : graph.num_rows};
-}
-
 inline HopSpec hop_spec(const FsSampleSpec& spec, int32_t hop) {
   const bool layer = spec.method == FS_LABOR;
   const uint32_t number = static_cast<uint32_t>(spec.first_hop + hop);

@@ -7,15 +7,6 @@
 namespace fs {
 namespace {
 
-struct Grads {
-  const void* x;
-  const int64_t* arg;
-  const void* grad_out;
-  int64_t grad_stride;
-  void* grad_x;
-  void* grad_weights;
-};
-
 template <typename T, bool kMax>
 struct OutEdges {
   using Real = typename Arithmetic<T>::type;
@@ -34,13 +25,14 @@ struct OutEdges {
 };
 
 template <typename T>
-uint64_t pack_alignment(const FsAggregation& spec, const Grads& grads) {
+uint64_t pack_alignment(const FsAggregation& spec, const AggregateGrads& grads) {
   const uint64_t in_columns = static_cast<uint64_t>(spec.width / spec.num_heads | spec.width | grads.grad_stride);
   return address_bits(grads.grad_out) | in_columns * sizeof(T);
 }
 
 template <typename T, bool kMax>
-void launch_grad_x(const FsAggregation& spec, const SourceLists& lists, const Grads& grads, cudaStream_t stream) {
+void launch_grad_x(const FsAggregation& spec, const SourceLists& lists, const AggregateGrads& grads,
+                   cudaStream_t stream) {
   const OutEdges<T, kMax> edges = {spec, lists, grads.arg};
   T* grad_x = static_cast<T*>(grads.grad_x);
   with_pack<T>(pack_alignment<T>(spec, grads) | address_bits(grad_x), [&](auto columns) {
@@ -52,7 +44,7 @@ void launch_grad_x(const FsAggregation& spec, const SourceLists& lists, const Gr
 }
 
 template <int kColumns, typename T, typename Id>
-FS_KERNEL void grad_weights_kernel(FsAggregation spec, Grads grads) {
+FS_KERNEL void grad_weights_kernel(FsAggregation spec, AggregateGrads grads) {
   using Real = typename Arithmetic<T>::type;
   using Columns = Pack<T, kColumns>;
   const int64_t head_width = spec.width / spec.num_heads;
@@ -78,7 +70,7 @@ FS_KERNEL void grad_weights_kernel(FsAggregation spec, Grads grads) {
 }
 
 template <typename T>
-void launch_grad_weights(const FsAggregation& spec, const Grads& grads, cudaStream_t stream) {
+void launch_grad_weights(const FsAggregation& spec, const AggregateGrads& grads, cudaStream_t stream) {
   const int blocks = blocks_for(spec.num_edges * spec.num_heads);
   with_pack<T>(pack_alignment<T>(spec, grads) | address_bits(grads.x), [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value;
@@ -91,7 +83,7 @@ void launch_grad_weights(const FsAggregation& spec, const Grads& grads, cudaStre
 }
 
 template <typename T>
-FsStatus backward(const FsAggregation& spec, const Grads& grads, void* workspace, cudaStream_t stream) {
+FsStatus backward(const FsAggregation& spec, const AggregateGrads& grads, void* workspace, cudaStream_t stream) {
   if (grads.grad_x != nullptr && spec.num_src > 0 && spec.width > 0) {
     ListLayout layout{};
     FsStatus status = list_layout(spec, &layout);
@@ -126,7 +118,7 @@ FsStatus fs_cuda_aggregate_backward(const FsAggregation* spec, const void* x, co
                                     void* stream) {
   const FsStatus status = fs::check_aggregation("aggregate_backward", *spec);
   if (status != FS_OK) return status;
-  const fs::Grads grads = {x, arg, grad_out, grad_stride, out_grad_x, out_grad_weights};
+  const fs::AggregateGrads grads = {x, arg, grad_out, grad_stride, out_grad_x, out_grad_weights};
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
   if (spec->type == FS_FLOAT32) return fs::backward<float>(*spec, grads, workspace, on);
   if (spec->type == FS_FLOAT64) return fs::backward<double>(*spec, grads, workspace, on);

@@ -28,18 +28,6 @@ BatchScratch<Id> scratch_of(const BatchCall& call) {
 }
 
 template <typename Id>
-CscView<Id> view_of(const FsGraph& graph) {
-  const bool is_slice = graph.src_orig_ids != nullptr;
-  return {graph.indptr,
-          static_cast<const Id*>(graph.indices),
-          graph.orig_ids,
-          graph.num_rows,
-          graph.num_edges,
-          is_slice ? graph.src_orig_ids : graph.orig_ids,
-          is_slice ? graph.num_sources : graph.num_rows};
-}
-
-template <typename Id>
 DeviceHop<Id> hop_of(const BatchCall& call, const BatchScratch<Id>& scratch, int hop) {
   const FsCudaBatch& batch = call.batch;
   return {view_of<Id>(call.graph),

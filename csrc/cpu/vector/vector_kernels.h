@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "aggregation.h"
 #include "fastsample.h"
 #include "hop_task.h"
 #include "philox.h"
@@ -24,15 +25,6 @@ struct AggregateBuffers {
   void* out;
   int64_t out_stride;
   int64_t* arg;
-};
-
-struct AggregateGrads {
-  const void* x;
-  const int64_t* arg;
-  const void* grad_out;
-  int64_t grad_stride;
-  void* grad_x;
-  void* grad_weights;
 };
 
 constexpr int kGroupNodes = 16;  // nodes whose random words are made side by side
