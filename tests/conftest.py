@@ -13,10 +13,8 @@ EMULATING = {"cuda_device", "emulated_device", "emulated_library"}  # fixtures
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that run kernels on the emulator; skip tests marked `gpu` where torch sees no CUDA device."""
     for item in items:
-        on_gpu = item.get_closest_marker("gpu") is not None
-        if not on_gpu and {"cuda_device", "emulated_device", "emulated_library"} & set(
-            getattr(item, "fixturenames", ())
-        ):
+        needs_kernels = not EMULATING.isdisjoint(getattr(item, "fixturenames", ()))
+        if needs_kernels and item.get_closest_marker("gpu") is None:
             item.add_marker(pytest.mark.emulated)
     if not torch.cuda.is_available():
         for item in items:

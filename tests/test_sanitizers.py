@@ -11,7 +11,8 @@ from tests.cuda_devices import build_emulated
 from tests.toolchain import CSRC, cmake, find_compiler
 
 TIMEOUT_S = 600
-KERNEL_TESTS = Path(__file__).resolve().parent / "ops"
+TESTS = Path(__file__).resolve().parent
+KERNEL_TESTS = [str(TESTS / "ops"), str(TESTS / "bench" / "test_gpu_kernels.py")]
 
 PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\n"
 
@@ -84,10 +85,10 @@ def test_cuda_kernels_are_clean_on_the_emulator(tmp_path):
         "ASAN_OPTIONS": f"detect_leaks=0:log_path={log}",  # Python keeps memory until the end
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:log_path={log}",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "emulated", "-p", "no:cacheprovider", str(KERNEL_TESTS)]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "emulated", "-p", "no:cacheprovider", *KERNEL_TESTS]
     run = subprocess.run(
         [*command, f"--emulated-library={library}"],
-        capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, cwd=KERNEL_TESTS.parents[1],
+        capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, cwd=TESTS.parent,
     )  # fmt: skip
     found = "".join(path.read_text()[:6000] for path in tmp_path.glob("found.*"))
     is_clean = "ERROR" not in found and "runtime error" not in found

@@ -2,6 +2,7 @@
 
     fastsample-bench epoch PARTS | rmat:19:16   seconds per epoch of both schemes, with and without prefetching
     fastsample-bench sampling --graph ...       sampled edges per second beside DGL (sampling_cli.py)
+    fastsample-bench gpu                        everything that is measured on a GPU (gpu_cli.py)
 
 `epoch`, started alone, starts the ranks itself. Started on every rank by a launcher (fastsample-launch, which --hosts
 starts, torchrun, mpirun, srun) it measures on the ranks that are there, and rank 0 reports. Exit status: 0 only when
@@ -25,7 +26,7 @@ from rich.console import Console
 
 from fastsample_dist import DistContext
 from fastsample_dist.bench import command as cl
-from fastsample_dist.bench import epoch, epoch_report, namespaces, sampling_cli
+from fastsample_dist.bench import epoch, epoch_report, gpu_cli, namespaces, sampling_cli
 from fastsample_dist.bench.epoch import EpochOptions
 from fastsample_dist.bench.epoch_rank import epoch_rank
 from fastsample_dist.bench.graphs import GraphSource
@@ -80,6 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--deadline-s", type=cl.seconds, default=3600.0, help="for the ranks of one run (default: %(default)g)")
     cl.add_json(sub)
     sampling_cli.add_command(commands)
+    gpu_cli.add_command(commands)
     return parser
 
 
@@ -90,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str], args: argparse.Namespace) -> tuple[int, dict]:
-    return sampling_cli.run(args) if args.command == "sampling" else _run_epoch(words, args)
+    others = {"sampling": sampling_cli.run, "gpu": gpu_cli.run}
+    return others[args.command](args) if args.command in others else _run_epoch(words, args)
 
 
 def _run_epoch(words: Sequence[str], args: argparse.Namespace) -> tuple[int, dict]:

@@ -200,18 +200,25 @@ def draw_batches(graph: CSCGraph, options: SamplingOptions) -> Batches:
     Raises:
       ValueError: the graph has fewer such nodes than a batch.
     """
-    connected = np.flatnonzero(graph.in_degrees().numpy() > 0)
-    if len(connected) < options.batch_size:
-        raise ValueError(
-            f"--batch-size is {options.batch_size} but only {len(connected)} nodes have an in-neighbour; "
-            "pass a smaller one."
-        )
-    rng = np.random.default_rng(options.rng_seed)
-    drawn = [
-        torch.from_numpy(rng.choice(connected, options.batch_size, replace=False)).to(graph.indices.dtype)
-        for _ in range(options.warmup + options.batches)
-    ]
+    drawn = draw_seeds(graph, options.batch_size, options.warmup + options.batches, options.rng_seed)
     return Batches(warm=drawn[: options.warmup], timed=drawn[options.warmup :])
+
+
+def draw_seeds(graph: CSCGraph, batch_size: int, count: int, rng_seed: int) -> list[Tensor]:
+    """`count` batches of distinct random nodes with in-neighbours, of the graph's id type.
+
+    Raises:
+      ValueError: the graph has fewer such nodes than a batch.
+    """
+    connected = np.flatnonzero(graph.in_degrees().numpy() > 0)
+    if len(connected) < batch_size:
+        raise ValueError(
+            f"--batch-size is {batch_size} but only {len(connected)} nodes have an in-neighbour; pass a smaller one."
+        )
+    rng = np.random.default_rng(rng_seed)
+    return [
+        torch.from_numpy(rng.choice(connected, batch_size, replace=False)).to(graph.indices.dtype) for _ in range(count)
+    ]
 
 
 def measure(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Callable[[str], object]) -> list[dict]:
@@ -250,7 +257,7 @@ def measure(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Ca
 def measure_few_seeds(graph: CSCGraph, batches: Batches, options: SamplingOptions) -> list[dict]:
     """Batches of few seeds, with one thread and with MANY_THREADS; see `measure_small`."""
     samplers = {threads: our_sampler(graph, options.spec(options.fanouts[0], threads)) for threads in (1, MANY_THREADS)}
-    with _steady():
+    with steady():
         return measure_small(samplers, batches.timed)
 
 
@@ -273,7 +280,7 @@ def _measure_one(
     scratch_bytes, num_distinct = _scratch(sampler, batches)
     limits = [_Limit(graph.indices, num_distinct, threads) for threads in limit_threads]
     own_step = len(batches.warm)
-    with _steady():
+    with steady():
         for contestant in contestants:
             _take_turn(contestant, batches.warm, 0, Timings())
         sampler.sample_many(batches.warm, first_step=0)
@@ -399,7 +406,7 @@ def _scratch(sampler: NeighborSampler, batches: Batches) -> tuple[int, int]:
 
 
 @contextmanager
-def _steady() -> Iterator[None]:
+def steady() -> Iterator[None]:
     """No garbage collection inside the block, but where it is called."""
     enabled = gc.isenabled()
     gc.collect()

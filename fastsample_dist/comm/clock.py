@@ -47,6 +47,7 @@ class CudaClock(Clock):
     """
 
     lag = 2
+    _POLL_S = 5e-5  # waits ask again and again: one inside CUDA would hold up Ctrl-C while another rank is gone
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -58,12 +59,16 @@ class CudaClock(Clock):
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """See Clock."""
-        end.synchronize()
+        self._wait(end)
         return begin.elapsed_time(end) / 1e3
 
     def finish(self) -> None:
         """See Clock: waits for the current stream."""
-        torch.cuda.current_stream(self._device).synchronize()
+        self._wait(self.mark())
+
+    def _wait(self, event: torch.cuda.Event) -> None:
+        while not event.query():
+            time.sleep(self._POLL_S)
 
 
 def clock_of(device: torch.device) -> Clock:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from fastsample_dist.comm.base import DEFAULT_TIMEOUT_S, Communicator
 from fastsample_dist.comm.board import FileBoard, StoreBoard
 from fastsample_dist.comm.deadline import check_timeout_s
-from fastsample_dist.comm.device import CPU, DeviceError, DeviceReport, agree_device, check_device, own_report
+from fastsample_dist.comm.device import CPU, DeviceError, DeviceReport, agree_device, check_device, numbered, own_report
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.comm.interface import choose_interface
 from fastsample_dist.comm.local import LocalCommunicator
@@ -46,6 +46,8 @@ class DistContext:
       device_reason: why it is that device, in a few words.
     Attributes:
       rank, world_size: those of `comm`.
+    Raises:
+      DeviceError: a GPU that this process cannot use.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class DistContext:
         self.world_size = comm.world_size
         self.local_rank = local_rank
         self.local_world_size = local_world_size
-        self.device = torch.device(device)
+        self.device = numbered(device)
         self.launcher = launcher
         self.device_reason = device_reason
         self._left = False

@@ -48,9 +48,20 @@ def check_device(device: str) -> str:
 
 
 def numbered(device: torch.device | str) -> torch.device:
-    """The device with its number: "cuda" alone is the current one."""
+    """The device with its number, "cuda" alone being the current GPU.
+
+    Raises:
+      DeviceError: a GPU that this process cannot use.
+    """
     device = torch.device(device)
-    return torch.device(CUDA, torch.cuda.current_device()) if device == torch.device(CUDA) else device
+    if device.type != CUDA:
+        return device
+    refusal = cuda_refusal()
+    if not refusal and device.index is not None and device.index >= torch.cuda.device_count():
+        refusal = f"torch sees {torch.cuda.device_count()} CUDA device(s); choose one of them"
+    if refusal:
+        raise DeviceError(f'device is "{device}" but {refusal}; or use "cpu".')
+    return torch.device(CUDA, torch.cuda.current_device() if device.index is None else device.index)
 
 
 def own_report() -> DeviceReport:

@@ -9,19 +9,21 @@ exact neighbourhood, and a sum over it counts no edge twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.pyg_saved import from_mapping
 from fastsample_dist.sampling.base import MFG, MiniBatch
 
 if TYPE_CHECKING:
+    from torch.nn import Module
     from torch_geometric.data import Data, HeteroData
 
 
@@ -30,10 +32,60 @@ def _data_class() -> type[Data]:
         from torch_geometric.data import Data
     except (ImportError, OSError) as error:  # OSError: a compiled extension of PyG does not fit the installed torch
         raise ImportError(
-            f"to_data needs torch_geometric, which cannot be imported ({error}); "
-            "run `pip install fastsample_dist[pyg]`."
+            f"this needs torch_geometric, which cannot be imported ({error}); run `pip install fastsample_dist[pyg]`."
         ) from error
     return Data
+
+
+def simple_conv(reduce: str) -> Module:
+    """PyG's message passing without weights, called as conv((x, None), edge_index, size=(num_src, num_dst)).
+
+    Args:
+      reduce: "sum", "mean" or "max".
+    Raises:
+      ImportError: torch_geometric is missing; the message names the extra to install.
+    """
+    _data_class()
+    from torch_geometric.nn import SimpleConv
+
+    return SimpleConv(aggr=reduce)
+
+
+def neighbor_loader(
+    graph: CSCGraph, seeds: Tensor, *, fanouts: Sequence[int], batch_size: int, workers: int
+) -> Iterable[Data]:
+    """PyG's NeighborLoader over a graph, sampling on the CPU; its batches hold no features.
+
+    Args:
+      graph: in host memory.
+      seeds: int64; taken in this order.
+      fanouts: in hop order from the seeds outwards.
+      batch_size: seeds per batch.
+      workers: processes that sample; 0 samples when a batch is asked for.
+    Raises:
+      ImportError: torch_geometric is missing; or, when the first batch is asked for, what it samples with.
+    """
+    data_class = _data_class()
+    from torch_geometric.loader import NeighborLoader
+
+    dst = torch.arange(graph.num_nodes).repeat_interleave(graph.in_degrees())
+    data = data_class(edge_index=torch.stack([graph.indices.long(), dst]), num_nodes=graph.num_nodes)
+    return NeighborLoader(
+        data, num_neighbors=list(fanouts), input_nodes=seeds, batch_size=batch_size, shuffle=False, is_sorted=True,
+        num_workers=workers, persistent_workers=workers > 0,
+    )  # fmt: skip
+
+
+def graph_sage(in_dim: int, hidden_dim: int, num_classes: int, num_layers: int, dropout: float) -> Module:
+    """PyG's GraphSAGE, called as model(x, data.edge_index, num_sampled_nodes_per_hop=..., ...).
+
+    Raises:
+      ImportError: torch_geometric is missing; the message names the extra to install.
+    """
+    _data_class()
+    from torch_geometric.nn import GraphSAGE
+
+    return GraphSAGE(in_dim, hidden_dim, num_layers, num_classes, dropout=dropout)
 
 
 def _edges(mfg: MFG) -> Tensor:

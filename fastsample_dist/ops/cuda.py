@@ -23,11 +23,14 @@ NAME = "libfastsample_cuda.so"
 OutOfMemory = torch.cuda.OutOfMemoryError  # of torch's allocator
 
 _PROTOTYPES: dict[str, tuple] = {}
+_LOADED: list[ctypes.CDLL] = []
 
 
 def declare(**prototypes: tuple) -> None:
-    """Tell the argument types of entry points; every module declares those that it calls, before the first call."""
+    """Tell the argument types of entry points; every module declares those that it calls when it is imported."""
     _PROTOTYPES.update(prototypes)
+    for loaded in _LOADED:
+        library.set_prototypes(loaded, prototypes)
 
 
 def load(path: Path) -> ctypes.CDLL:
@@ -39,6 +42,7 @@ def load(path: Path) -> ctypes.CDLL:
     remedy = "install the CUDA toolkit (nvcc) and run `pip install --no-build-isolation -e .` again."
     loaded = library.load(path, "fs_cuda_abi_version", _PROTOTYPES, remedy)
     loaded.fs_cuda_last_error.restype = c_char_p
+    _LOADED.append(loaded)
     return loaded
 
 

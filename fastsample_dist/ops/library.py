@@ -254,12 +254,18 @@ def load(path: Path, version_function: str, prototypes: dict[str, tuple], remedy
     found = getattr(library, version_function)()
     if found != ABI_VERSION:
         raise ImportError(f"{path} has ABI version {found}, these Python files expect {ABI_VERSION}; {remedy}")
-    for function, arguments in prototypes.items():
+    for function in prototypes:
         if not hasattr(library, function):
             raise ImportError(f"{path} lacks {function}, so it is older than these Python files; {remedy}")
+    set_prototypes(library, prototypes)
+    return library
+
+
+def set_prototypes(library: ctypes.CDLL, prototypes: dict[str, tuple]) -> None:
+    """Tell the argument types of functions that return a status."""
+    for function, arguments in prototypes.items():
         getattr(library, function).argtypes = arguments
         getattr(library, function).restype = c_int32
-    return library
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.device import DeviceError
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph import storage
@@ -206,14 +207,14 @@ def files_to_verify(manifest: Manifest, ctx: DistContext) -> list[str]:
 
 
 def agree(ctx: DistContext, action: Callable[[], T]) -> T:
-    """Run `action`; when it raises ValueError on any rank, raise the first such error on all.
+    """Run `action`; when it refuses (ValueError, OSError, DeviceError) on any rank, raise the first refusal on all.
 
     Collective: every rank must call this. Keeps ranks from waiting for one that refused its input.
     """
     result, refusal = None, None
     try:
         result = action()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, DeviceError) as error:
         refusal = str(error)
     refusals = [text for text in ctx.comm.all_gather_object(refusal, purpose="setup") if text is not None]
     if refusals:

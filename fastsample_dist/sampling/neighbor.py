@@ -146,6 +146,7 @@ class LaborSampler(NeighborSampler):
       rng_seed: 0 .. 2**63 - 1.
       num_threads: None uses torch's intra-op setting; never changes a result.
       layer_dependency: one variate per source for all hops of a step: fewer nodes still, dependent layers.
+      device: as NeighborSampler's.
     Raises:
       ValueError: no fanout, one below -1, an rng_seed out of range.
     Source: Balin and Catalyurek, "Layer-neighbor sampling - defusing neighborhood explosion in GNNs", NeurIPS 2023,
@@ -159,11 +160,11 @@ class LaborSampler(NeighborSampler):
         rng_seed: int = 0,
         num_threads: int | None = None,
         layer_dependency: bool = False,
+        *,
+        device: torch.device | str | None = None,
     ) -> None:
-        self._take(
-            graph,
-            SampleSpec(
-                fanouts=tuple(fanouts), rng_seed=rng_seed, num_threads=num_threads, method="labor",
-                layer_dependency=layer_dependency,
-            ),
+        spec = SampleSpec(
+            fanouts=tuple(fanouts), rng_seed=rng_seed, num_threads=num_threads, method="labor",
+            layer_dependency=layer_dependency,
         )  # fmt: skip
+        self._take(graph, spec, device)

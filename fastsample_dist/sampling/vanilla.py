@@ -95,12 +95,13 @@ class VanillaSampler:
           ValueError: a seed that this rank does not own, duplicate seeds.
           RuntimeError: a collective failed or passed its deadline.
         """
-        nodes = as_node_ids(seeds, self.graph.indices.dtype, self.book.num_nodes).to(self.device)
+        nodes = as_node_ids(seeds, self.graph.indices.dtype, self.book.num_nodes)
         if nodes.numel() and (int(nodes.min()) < self._lo or int(nodes.max()) >= self._hi):
             raise ValueError(
                 f"seeds holds node ids from {int(nodes.min())} to {int(nodes.max())}; in the vanilla scheme rank "
                 f"{self.comm.rank} can only start from its own nodes {self._lo} to {self._hi - 1}."
             )
+        nodes = nodes.to(self.device)
         hops = SampledHops(nodes, [], [], [])
         for hop in range(len(self.fanouts)):
             ask = self._sample_own if hop == 0 else self._sample_anywhere

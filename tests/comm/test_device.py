@@ -5,9 +5,11 @@ import socket
 import pytest
 import torch
 
+from fastsample_dist import CSCGraph, NeighborSampler
 from fastsample_dist.comm import device
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.device import DeviceError, DeviceReport, agree_device
+from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.testing import run_distributed
 
 CPU = torch.device("cpu")
@@ -75,6 +77,27 @@ def test_torch_without_cuda_and_a_driver_that_is_missing_are_told_apart(monkeypa
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "check the driver" in device.cuda_refusal()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_a_gpu_that_is_not_there_is_refused_wherever_it_is_named(name):
+    graph = CSCGraph(torch.tensor([0, 1]), torch.tensor([0]))
+    for use in (
+        lambda: DistContext(LocalCommunicator(), device=name),
+        lambda: NeighborSampler(graph, [1], device=name),
+    ):
+        with pytest.raises(DeviceError, match=f'^device is "{name}" but torch sees no CUDA device.*; or use "cpu".$'):
+            use()
+
+
+def test_a_number_beyond_the_gpus_is_refused(monkeypatch):
+    monkeypatch.setattr(device, "cuda_refusal", lambda: "")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert (device.numbered("cuda"), device.numbered("cuda:0")) == (torch.device("cuda", 1), torch.device("cuda", 0))
+    with pytest.raises(DeviceError, match=r'device is "cuda:2" but torch sees 2 CUDA device\(s\); choose one of them'):
+        device.numbered("cuda:2")
 
 
 # ---- real ranks ----

@@ -254,3 +254,36 @@ def test_agrees_with_torch_geometric(cuda_device, reduce):
     )  # fmt: skip
     torch.testing.assert_close(out.cpu(), expected.detach())
     torch.testing.assert_close(grads[0].cpu(), x.grad)
+
+
+@pytest.mark.long
+@pytest.mark.gpu
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_a_hundred_runs_give_the_cpus_bits(reduce):
+    """Hubs at both ends, many blocks: what the emulator is too slow for."""
+    num_dst, num_src, num_edges = 20_000, 50_000, 400_000
+    dst = (torch.rand(num_edges) ** 4 * num_dst).long()
+    indptr = torch.zeros(num_dst + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(dst, minlength=num_dst).cumsum(0)
+    edges = [indptr, (torch.rand(num_edges) ** 4 * num_src).int()]
+    x, weights, grad = torch.randn(num_src, 100), torch.randn(num_edges, 4), torch.randn(num_dst, 100)
+    expected, arg = torch.ops.fastsample.aggregate(*edges, x, weights, reduce)
+    gradients = torch.ops.fastsample.aggregate_backward(grad, edges, x, weights, arg, reduce, [True, True])
+    expected = [tensor.cuda() for tensor in (expected, *gradients)]
+    edges, x, weights, grad, arg = [t.cuda() for t in edges], x.cuda(), weights.cuda(), grad.cuda(), arg.cuda()
+    for _ in range(100):
+        found = torch.ops.fastsample.aggregate(*edges, x, weights, reduce)[0]
+        grads = torch.ops.fastsample.aggregate_backward(grad, edges, x, weights, arg, reduce, [True, True])
+        assert all(torch.equal(*pair) for pair in zip((found, *grads), expected, strict=True))
+
+
+@pytest.mark.long
+@pytest.mark.gpu
+def test_rows_beyond_two_to_the_31_elements():
+    num_src, width = 2**26, 40
+    x = torch.zeros(num_src, width, dtype=torch.bfloat16, device="cuda")
+    x[-1] = 3
+    edges = [torch.tensor([0, 2]).cuda(), torch.tensor([num_src - 1, 0]).cuda()]
+    out, arg = torch.ops.fastsample.aggregate(*edges, x, None, "sum")
+    grad_x, _ = torch.ops.fastsample.aggregate_backward(out, edges, x, None, arg, "sum", [True, False])
+    assert out.unique().tolist() == [3] and torch.equal(grad_x[-1], out[0]) and int(grad_x.count_nonzero()) == 2 * width

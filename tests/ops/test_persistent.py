@@ -66,6 +66,7 @@ def test_a_batch_equals_the_cpus_under_any_schedule(emulated_device, graph, spec
 
 
 @pytest.mark.gpu
+@pytest.mark.long
 @settings(FIXTURE, max_examples=10_000)
 @given(graph=graphs(), spec=uniform_specs(), step=WORDS, queue=queues(), data=st.data())
 def test_ten_thousand_batches_equal_the_cpus(graph, spec, step, queue, data):

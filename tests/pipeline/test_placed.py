@@ -81,6 +81,12 @@ def test_memory_that_was_taken_meanwhile_is_one_line(data, seen, monkeypatch, er
         place_tables(PlacedTables(data.graph, data.graph.orig_ids, data.features), Wanted(GPU))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_loader_for_a_gpu_that_is_not_there_is_refused(data):
+    with pytest.raises(ValueError, match='device is "cuda" but torch sees no CUDA device'):
+        DistLoader(data, [2], 10, device="cuda")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

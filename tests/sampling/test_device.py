@@ -108,6 +108,13 @@ def test_the_vanilla_scheme_refuses_the_persistent_kernel(graph):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("layer_dependency", [False, True])
+def test_layer_neighbours_are_drawn_on_a_gpu(graph, layer_dependency):
+    on_gpu, on_cpu = (LaborSampler(graph, [4, 3], 9, None, layer_dependency, device=name) for name in ("cuda", "cpu"))
+    assert_same_batches(on_gpu.sample(SEEDS, 2), on_cpu.sample(SEEDS, 2))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("kernel", ["auto", "per_hop", "persistent"])
 def test_a_graph_in_host_memory_is_sampled_on_a_gpu(graph, kernel):
     sampler = NeighborSampler(graph, [4, 3], rng_seed=9, device="cuda", kernel=kernel)

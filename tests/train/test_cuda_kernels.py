@@ -14,7 +14,7 @@ import torch
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.ops import cuda
-from fastsample_dist.testing import run_distributed
+from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
 from fastsample_dist.train import inference
 from fastsample_dist.train.trainer import Trainer
 from tests.cuda_devices import kernels_on_the_cpu
@@ -22,6 +22,7 @@ from tests.train.task import make_model, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCHS = 2
+needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=f"no MPI here: {mpi_missing_reason()}")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,8 @@ def test_training_with_the_kernels_equals_the_cpus(path, emulated_library, monke
     assert_same(found, expected)
     sampled_by = {"vanilla": "compact", "persistent": "persistent_mfg"}
     name = sampled_by.get(options.get("scheme") or options.get("kernel"), "sample_mfg")
-    assert {"fs_cuda_merge_rows", f"fs_cuda_{name}"} <= called
+    layers = ("aggregate", "aggregate_backward", "act_dropout", "act_dropout_backward")
+    assert {f"fs_cuda_{kernel}" for kernel in (name, "merge_rows", *layers)} <= called
 
 
 def train_rank(ctx, path, library, options) -> dict:
@@ -137,9 +139,10 @@ def test_times_of_a_device_are_read_some_steps_later(path):
 
 def test_a_model_on_another_device_is_refused():
     with (
-        DistContext(LocalCommunicator(), device="cuda:0") as ctx,
+        DistContext(LocalCommunicator()) as ctx,
         pytest.raises(ValueError, match=r"the model is on cpu but the context's device is cuda:0; call model.to\(ctx."),
     ):
+        ctx.device = torch.device("cuda", 0)
         Trainer(model := make_model("sage"), torch.optim.Adam(model.parameters()), ctx)
 
 
@@ -167,9 +170,53 @@ def test_layerwise_inference_on_a_gpu_is_close_to_the_cpus(path):
         torch.testing.assert_close(inference.layerwise(model.cuda(), data, 50), expected, rtol=1e-3, atol=1e-4)
 
 
-def run_script(*options) -> subprocess.CompletedProcess:
+def train_staged(ctx, path, options) -> dict:
+    """On GPU 0 with the other ranks, whose communicator takes CUDA tensors through host memory."""
+    ctx.device = torch.device("cuda", 0)
+    return train(ctx, path, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
+@pytest.mark.parametrize("run", [run_distributed, pytest.param(run_mpi, marks=needs_mpi)])
+def test_ranks_whose_transport_has_no_cuda_exchange_through_host_memory(tmp_path, run, scheme):
+    parts, options = make_task(tmp_path, 2, dtype="float32").path, {"scheme": scheme}
+    staged = run(2, train_staged, args=(parts, options))
+    for found, expected in zip(staged, run(2, train_rank, args=(parts, None, options)), strict=True):
+        close(found, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
+def test_two_gpus_train_as_two_processes_on_the_cpu(tmp_path, scheme):
+    parts, losses = make_task(tmp_path, 2, dtype="float32").path, {}
+    for device in ("cpu", "cuda"):
+        file = tmp_path / f"{device}.json"
+        small = (
+            "--data",
+            parts,
+            "--batch-size",
+            40,
+            "--hidden",
+            16,
+            "--epochs",
+            2,
+            "--prefetch",
+            2,
+            "--scheme",
+            scheme,
+        )
+        finished = run_script(*small, "--device", device, "--json", file, ranks=2)
+        assert finished.returncode == 0, finished.stderr
+        losses[device] = [epoch["loss"] for epoch in json.loads(file.read_text())["epochs"]]
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-3)
+
+
+def run_script(*options, ranks=1) -> subprocess.CompletedProcess:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
-    command = [sys.executable, str(ROOT / "examples" / "train_sage.py"), *map(str, options)]
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}") if ranks > 1 else ()
+    command = [sys.executable, *torchrun, str(ROOT / "examples" / "train_sage.py"), *map(str, options)]
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False)
 
 
