@@ -38,7 +38,7 @@ FS_DEVICE void put_source(const DeviceHop<Id>& hop, int64_t e, Id source) {
     hop.indices[e] = source;
     return;
   }
-  if (hop.graph.has_source(source)) {
+  if (hop.graph.has_row(source)) {  // the table has no room for others, which a slice may hold
     put_slot(hop, e, hop.table.insert(source));
   } else {
     put_bad_edge(hop, e);

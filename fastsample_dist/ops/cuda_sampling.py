@@ -239,7 +239,7 @@ class CudaSamplingGraph(SamplingGraph):
             batch = self.enqueue(
                 asked.ids, replace(asked.spec, edge_ids=True), asked.step, step_on_device=asked.step_on_device
             )
-        self._refuse_source("sample_mfg", int(self._indices[batch.edge_ids[hop][edge]]), self.num_rows)
+        self._refuse_source("sample_mfg", int(self._indices[batch.edge_ids[hop][edge]]), self._num_sources)
 
     def _refuse_source_of(self, operation: str, row: int) -> NoReturn:
         first, last = (int(offset) for offset in self._kept[0][row : row + 2])

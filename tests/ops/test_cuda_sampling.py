@@ -207,6 +207,18 @@ def test_a_damaged_graph_is_refused_in_the_cpus_words(cuda_device, bad, method, 
     assert on_host == on_device
 
 
+@pytest.mark.parametrize(
+    ("method", "kernel"), [("uniform", "per_hop"), ("uniform", "persistent"), ("labor", "per_hop")]
+)
+def test_a_source_outside_of_a_slices_rows_is_refused_in_the_cpus_words(cuda_device, method, kernel):
+    arrays = (torch.tensor([0, 3, 3, 3]), torch.tensor([1, 9, 2], dtype=torch.int32), torch.arange(3), torch.arange(10))
+    cuda = CudaSamplingGraph(*(cuda_device.put(array) for array in arrays), kernel=kernel)
+    spec, ids = ops.SampleSpec(fanouts=(-1,), method=method), torch.zeros(1, dtype=torch.int32)
+    graphs_of_both = (SamplingGraph(*arrays), cuda)
+    on_host, on_device = refusals(graphs_of_both, cuda_device, ids, lambda graph, ids: graph.sample(ids, spec, 0))
+    assert on_host == on_device
+
+
 def test_decreasing_offsets_are_refused_when_the_graph_is_made(cuda_device):
     indptr, indices = torch.tensor([0, 9, 4]), torch.zeros(4, dtype=torch.int32)
     with pytest.raises(ValueError, match="indptr of node 0 runs from 0 to 9; expected non-decreasing offsets up to 4"):
