@@ -90,7 +90,7 @@ template <typename Id>
 void compact(const Compact& c) {
   const CompactScratch<Id> scratch = carve_compact<Id>(c.num_dst, c.num_edges, c.workspace);
   DeviceHop<Id> hop = {};
-  hop.graph.num_sources = std::numeric_limits<Id>::max();
+  hop.graph.num_rows = hop.graph.num_sources = std::numeric_limits<Id>::max();
   hop.indices = static_cast<Id*>(c.out_indices);
   hop.state = scratch.state;
   hop.range_sums = scratch.range_sums;
