@@ -11,6 +11,7 @@ from tests.cuda_devices import build_emulated
 from tests.toolchain import CSRC, cmake, find_compiler
 
 TIMEOUT_S = 600
+KERNELS_TIMEOUT_S = 1500
 TESTS = Path(__file__).resolve().parent
 KERNEL_TESTS = [str(TESTS / "ops"), str(TESTS / "bench" / "test_gpu_kernels.py")]
 
@@ -88,7 +89,7 @@ def test_cuda_kernels_are_clean_on_the_emulator(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-m", "emulated", "-p", "no:cacheprovider", *KERNEL_TESTS]
     run = subprocess.run(
         [*command, f"--emulated-library={library}"],
-        capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, cwd=TESTS.parent,
+        capture_output=True, text=True, timeout=KERNELS_TIMEOUT_S, env=environment, cwd=TESTS.parent,
     )  # fmt: skip
     found = "".join(path.read_text()[:6000] for path in tmp_path.glob("found.*"))
     is_clean = "ERROR" not in found and "runtime error" not in found
