@@ -396,6 +396,8 @@ class PygPickles:
     def __enter__(self) -> "PygPickles":
         self.before = {name: module for name, module in sys.modules.items() if name.startswith("torch_geometric")}
         self.classes = {}
+        for name in self.before:  # the real classes stay as they are
+            del sys.modules[name]
         for name in ("torch_geometric", "torch_geometric.data"):
             sys.modules[name] = types.ModuleType(name)
         for path in self.NAMES:
