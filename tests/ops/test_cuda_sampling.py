@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from fastsample_dist import CSCGraph, ops
 from fastsample_dist.ops import SamplingGraph
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
+from tests.cuda_devices import CudaDevice
 from tests.ops.graphs import random_csc
 from tests.ops.strategies import WORDS, graphs, some_seeds, specs
 from tests.ops.test_sample_mfg import same
@@ -75,8 +76,6 @@ def test_a_batch_equals_the_cpus_under_any_schedule(emulated_device, graph, spec
 @settings(FIXTURE, max_examples=10_000)
 @given(graph=graphs(), spec=specs(), step=WORDS, data=st.data())
 def test_ten_thousand_batches_equal_the_cpus(graph, spec, step, data):
-    from tests.cuda_devices import CudaDevice
-
     seeds = some_seeds(data, graph)
     cpu, cuda = both(CudaDevice(), graph, spec)
     assert same(on_cpu(cuda.sample(seeds.cuda(), spec, step)), cpu.sample(seeds, spec, step))
@@ -105,7 +104,7 @@ def test_every_width_of_a_group_of_lanes(cuda_device, dtype, replace, fanouts):
 
 
 @pytest.mark.parametrize("method", ["uniform", "weighted", "labor"])
-@pytest.mark.parametrize("fanouts", [(7, 5), (100, 3), (-1, 2)])
+@pytest.mark.parametrize("fanouts", [(7, 5), (100, 3), (-1, 2), (1000, 4), (5000, 1)])
 def test_hub_nodes(cuda_device, method, fanouts):
     graph = hub_graph(3000)
     weights = torch.ones(graph.num_edges).index_fill_(0, torch.tensor([5, 17]), 1e9)  # two edges have nearly all
@@ -268,6 +267,16 @@ def test_a_hop_takes_five_launches(emulated_device, num_hops):
     before = emulated_device.num_launches()
     graph.sample(torch.arange(9).int(), spec, 0)
     assert emulated_device.num_launches() - before == 2 + 5 * num_hops
+
+
+@pytest.mark.gpu
+def test_out_of_memory_is_torchs_error_and_the_next_batch_is_right():
+    device, greedy = CudaDevice(), ops.SampleSpec(fanouts=(2**31,), replace=True)  # 60 * 2**31 picks: 480 GiB
+    spec, seeds = ops.SampleSpec(fanouts=(5, 4), rng_seed=SEED), torch.arange(60).int()
+    cpu, cuda = both(device, random_csc(), spec)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        cuda.sample(device.put(seeds), greedy, 0)
+    assert same(on_cpu(cuda.sample(device.put(seeds), spec, STEP)), cpu.sample(seeds, spec, STEP))
 
 
 def test_memory_is_bounded_by_the_fanouts_and_by_the_graph(emulated_device):
