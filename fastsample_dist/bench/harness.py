@@ -179,7 +179,8 @@ def _watch(job: Job, folder: Path, processes: _Processes, names: list[str]) -> l
         time.sleep(POLL_S)
     ended = [(name, process.returncode, log) for name, (process, log) in zip(names, processes.running, strict=True)]
     for name, status, _ in ended:
-        if status is not None and status < 0:  # the others fail only because of it
+        told = (folder / f"failed-{name.split()[-1]}.json").exists()  # torch may abort a process that ends by an error
+        if status is not None and status < 0 and not told:  # the others fail only because of it
             raise RuntimeError(f"{name} of {job.world_size} ranks was killed by {_signal_name(-status)}.")
     _raise_first_failure(folder, job.world_size)
     for name, status, log in ended:
