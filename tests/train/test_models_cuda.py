@@ -16,10 +16,11 @@ def on_device(mfg, put):
     return replace(mfg, **tensors)
 
 
-def logits_and_gradients(kind, dtype, put, seeds=range(30, 60, 2)):
+def logits_and_gradients(kind, dtype, put, seeds=range(30, 60, 2), checked=True):
     """One step of training with dropout, and of evaluation: logits and gradients on the host."""
     batch = make_batch(seeds=seeds, dtype=dtype)
-    mfgs, features = [on_device(mfg, put) for mfg in batch.mfgs], put(batch.features).requires_grad_()
+    mfgs = [replace(on_device(mfg, put), checked=checked) for mfg in batch.mfgs]
+    features = put(batch.features).requires_grad_()
     model = make_model(kind, dropout=0.5).to(features)
     found = []
     for is_training in (True, False):
@@ -68,7 +69,9 @@ def test_a_sampled_batch_is_not_looked_at_again(emulated_device, kind, monkeypat
     monkeypatch.setattr("fastsample_dist.ops.layer_cores.CudaCore.check_edges", lambda *_: looks.append("looked"))
     with emulated_device.operators():
         logits_and_gradients(kind, torch.float32, torch.clone)
-    assert looks == []
+        assert looks == []
+        logits_and_gradients(kind, torch.float32, torch.clone, checked=False)
+        assert looks != []
 
 
 @pytest.mark.gpu
