@@ -2,6 +2,12 @@
 
 The libraries have a C ABI and link neither torch nor Python, so one wheel (py3-none-<platform>) serves every Python and
 every torch. `pip install --no-build-isolation .` and `-e .` both come here.
+
+    FASTSAMPLE_CUDA=AUTO|ON|OFF   the CUDA library: where nvcc is found (AUTO, the default), always (else the build
+                                  fails), never
+
+A wheel's CUDA library serves every GPU; an editable install's is compiled for the GPUs of this machine alone, which
+takes a quarter of the time.
 """
 
 import os
@@ -27,19 +33,31 @@ def find_cmake() -> str:
     return found
 
 
+def chosen_cuda() -> str:
+    """FASTSAMPLE_CUDA: ON, OFF or AUTO."""
+    chosen = os.environ.get("FASTSAMPLE_CUDA", "AUTO").upper()
+    if chosen not in ("ON", "OFF", "AUTO"):
+        raise SystemExit(f"setup.py: FASTSAMPLE_CUDA is {chosen!r}; expected ON, OFF or AUTO.")
+    return chosen
+
+
 class CMakeBuild(build_ext):
     """Configure, build and install csrc/ in place of compiling an extension module."""
 
+    def is_in_place(self) -> bool:
+        """Whether the libraries go beside the sources (`pip install -e .`), not into a wheel."""
+        return bool(self.inplace or self.editable_mode)
+
     def target_dir(self) -> Path:
-        in_place = self.inplace or self.editable_mode
-        return (ROOT if in_place else Path(self.build_lib).resolve()) / "fastsample_dist" / "lib"
+        return (ROOT if self.is_in_place() else Path(self.build_lib).resolve()) / "fastsample_dist" / "lib"
 
     def run(self) -> None:
         build_dir = Path(self.build_temp).resolve() / "csrc"
         build_dir.mkdir(parents=True, exist_ok=True)
         cmake, target = find_cmake(), self.target_dir()
-        cuda = os.environ.get("FASTSAMPLE_CUDA", "AUTO")
-        subprocess.run([cmake, "-S", str(ROOT / "csrc"), "-B", str(build_dir), f"-DFS_CUDA={cuda}"], check=True)
+        targets = "here" if self.is_in_place() else "all"
+        options = [f"-DFS_CUDA={chosen_cuda()}", f"-DFS_CUDA_TARGETS={targets}"]
+        subprocess.run([cmake, "-S", str(ROOT / "csrc"), "-B", str(build_dir), *options], check=True)
         subprocess.run([cmake, "--build", str(build_dir), "--parallel", str(os.cpu_count() or 1)], check=True)
         subprocess.run([cmake, "--install", str(build_dir), "--prefix", str(target)], check=True)
 

@@ -1,5 +1,6 @@
 """The build: one wheel for every Python, usable away from the source tree; what the compiled objects may hold."""
 
+import email
 import os
 import re
 import resource
@@ -8,6 +9,7 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import time
 import venv
 import zipfile
@@ -18,10 +20,10 @@ import pytest
 import torch
 
 from tests.toolchain import cmake
+from tests.waiting import BUILD_S
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPILE_LIMIT_S = 120
-TIMEOUT_S = 900
 AVX_INSTRUCTION = re.compile(r"^\s+[0-9a-f]+:\s+(?:\{\w+\} )?v\w+|[yz]mm\d", re.MULTILINE)
 
 USE_OPERATOR = """
@@ -34,7 +36,7 @@ print(ops.gather_rows(torch.arange(6.0).reshape(3, 2), torch.tensor([2, 0])).tol
 
 def run(command: list[str | Path], **options) -> str:
     """Standard output and error of a command that must succeed."""
-    options = {"stdin": subprocess.DEVNULL, "timeout": TIMEOUT_S, **options}
+    options = {"stdin": subprocess.DEVNULL, "timeout": BUILD_S, **options}
     done = subprocess.run(
         list(map(str, command)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
     )
@@ -57,9 +59,11 @@ def child_cpu_s() -> float:
 
 @dataclass
 class Build:
-    """A wheel built from a copy of the tracked files, and where its objects lie."""
+    """An sdist made of a copy of the tracked files, the wheel built from it, and where its objects lie."""
 
-    source: Path
+    checkout: Path
+    sdist: Path
+    source: Path  # the sdist, unpacked
     wheel: Path
     wall_s: float
     cpu_s: float
@@ -71,21 +75,38 @@ class Build:
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory) -> Build:
-    """The wheel that `pip wheel` makes of the tracked files; skips outside a git checkout."""
-    base = tmp_path_factory.mktemp("build")
+    """The sdist of the tracked files and the wheel made of it, without CUDA; skips outside a git checkout."""
+    return make_wheel(tmp_path_factory.mktemp("build"), "OFF")
+
+
+@pytest.fixture(scope="module")
+def whole_build(tmp_path_factory) -> Build:
+    """The same with the CUDA library for every GPU where nvcc is found."""
+    return make_wheel(tmp_path_factory.mktemp("whole-build"), "AUTO")
+
+
+def make_wheel(base: Path, cuda: str) -> Build:
+    """What `pip wheel` makes of the sdist of the tracked files."""
     listed = subprocess.run([tool("git"), "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True)
     if listed.returncode != 0:
         pytest.skip(f"not a git checkout: {listed.stderr.strip()}")
+    checkout = base / "checkout"
     for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (base / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, base / "source" / name)
+        if (ROOT / name).is_file() or (ROOT / name).is_symlink():  # two links are directories
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, checkout / name, follow_symlinks=False)
+    make_sdist = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    run([sys.executable, "-c", make_sdist, base], cwd=checkout)
+    (sdist,) = base.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(base / "source", filter="data")
+    (source,) = (base / "source").iterdir()
     start, cpu_before = time.monotonic(), child_cpu_s()
     options = ["--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(base / "wheels")]
-    run([sys.executable, "-m", "pip", "wheel", *options, base / "source"])
+    run([sys.executable, "-m", "pip", "wheel", *options, source], env={**os.environ, "FASTSAMPLE_CUDA": cuda})
     wall_s, cpu_s = time.monotonic() - start, child_cpu_s() - cpu_before
     (wheel,) = (base / "wheels").glob("*.whl")
-    return Build(base / "source", wheel, wall_s, cpu_s)
+    return Build(checkout, sdist, source, wheel, wall_s, cpu_s)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +134,66 @@ def test_wheel_holds_the_library_and_no_extension_module(build):
     assert not [name for name in names if ".cpython-" in name or name.startswith(("tests/", "csrc/"))]
 
 
-def test_wheel_holds_the_cuda_library_exactly_where_nvcc_is(build):
+def test_sdist_holds_the_sources_and_every_module_once(build):
+    with tarfile.open(build.sdist) as archive:
+        members = archive.getmembers()
+    names = sorted(member.name.split("/", 1)[1] for member in members if not member.isdir())
+    assert all(member.isfile() or member.isdir() for member in members)
+    tracked = {path.relative_to(build.checkout).as_posix() for path in build.checkout.rglob("*") if path.is_file()}
+    assert {name for name in tracked if name.startswith("csrc/")} <= set(names)
+    for room in ("partition", "launch"):
+        modules = {
+            f"fastsample_dist/{name}" for name in tracked if name.startswith(f"{room}/") and name.endswith(".py")
+        }
+        assert modules and modules <= set(names)
+    for path in ("partition/", "launch/", "tests/"):
+        assert not [name for name in names if name.startswith(path)]
+    assert not [name for name in names if name.endswith((".so", ".pyc", ".o"))]
+
+
+def test_wheel_has_one_name_at_the_top(build):
+    names = {name.split("/")[0] for name in zipfile.ZipFile(build.wheel).namelist()}
+    version = build.wheel.name.split("-")[1]
+    assert names == {"fastsample_dist", f"fastsample_dist-{version}.dist-info"}
+
+
+def test_wheel_says_what_it_is(build):
+    archive = zipfile.ZipFile(build.wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    fields = email.message_from_bytes(archive.read(name))
+    assert fields["Author"] == "The fastsample_dist authors"
+    assert fields["License-Expression"] == "Apache-2.0"
+    assert "graph neural networks" in fields["Keywords"]
+    assert "Operating System :: POSIX :: Linux" in fields.get_all("Classifier")
+    assert not {"Home-page", "Project-URL", "Author-email", "Download-URL"} & set(fields.keys())
+
+
+SYSTEM_LIBRARIES = re.compile(r"lib(c|m|gcc_s|stdc\+\+|gomp|pthread|dl|rt)\.so\.\d+|ld-linux.*")
+
+
+def needed(library: bytes, tmp_path: Path) -> list[str]:
+    """What a shared library is linked with."""
+    (tmp_path / "library.so").write_bytes(library)
+    return re.findall(r"\(NEEDED\).*\[(.+)\]", run([tool("readelf"), "--dynamic", tmp_path / "library.so"]))
+
+
+def test_libraries_are_linked_with_the_system_and_openmp_alone(build, tmp_path):
+    library = zipfile.ZipFile(build.wheel).read("fastsample_dist/lib/libfastsample.so")
+    assert [name for name in needed(library, tmp_path) if not SYSTEM_LIBRARIES.fullmatch(name)] == []
+
+
+@pytest.mark.grid
+def test_a_wheel_claims_no_older_systems_than_auditwheel_finds(whole_build, record_property):
+    shown = " ".join(run([tool("auditwheel"), "show", whole_build.wheel]).split())
+    fits = re.search(r'following platform tag: "(\w+)"', shown)
+    symbols = re.search(r'constrains the platform tag to "(\w+)"', shown)
+    assert fits is not None and whole_build.wheel.stem.endswith(f"-{fits[1]}")
+    record_property("by its symbols alone the wheel is", symbols[1] if symbols else fits[1])
+
+
+@pytest.mark.grid
+def test_wheel_holds_the_cuda_library_exactly_where_nvcc_is(whole_build):
+    build = whole_build
     has_nvcc = shutil.which(os.environ.get("CUDACXX", "nvcc")) is not None
     names = zipfile.ZipFile(build.wheel).namelist()
     assert ("fastsample_dist/lib/libfastsample_cuda.so" in names) == has_nvcc
@@ -121,6 +201,7 @@ def test_wheel_holds_the_cuda_library_exactly_where_nvcc_is(build):
 
 FATBIN = struct.pack("<I", 0xBA55ED50)  # begins a container of device code
 PTX, MACHINE_CODE = 1, 2
+ALL_TARGETS = {(MACHINE_CODE, 75), (MACHINE_CODE, 80), (MACHINE_CODE, 90), (PTX, 90)}
 
 
 def device_code(library: bytes) -> set[tuple[int, int]]:
@@ -137,13 +218,62 @@ def device_code(library: bytes) -> set[tuple[int, int]]:
     return found
 
 
-def test_cuda_library_serves_three_generations_and_those_to_come(build):
-    archive = zipfile.ZipFile(build.wheel)
+@pytest.mark.grid
+def test_cuda_library_of_a_wheel_serves_three_generations_and_those_to_come(whole_build):
+    archive = zipfile.ZipFile(whole_build.wheel)
     name = "fastsample_dist/lib/libfastsample_cuda.so"
     if name not in archive.namelist():
         pytest.skip("nvcc is not installed")
-    expected = {(MACHINE_CODE, 75), (MACHINE_CODE, 80), (MACHINE_CODE, 90), (PTX, 90)}
-    assert device_code(archive.read(name)) == expected
+    assert device_code(archive.read(name)) == ALL_TARGETS
+
+
+def test_cuda_library_of_this_checkout_holds_what_was_asked_for(tmp_path):
+    library = ROOT / "fastsample_dist" / "lib" / "libfastsample_cuda.so"
+    if not library.exists():
+        pytest.skip("no CUDA library was built in this checkout")
+    cached = [tool("nvcc")] if shutil.which("nvcc") else []
+    here = {
+        (PTX if kind == "virtual" else MACHINE_CODE, int(number))
+        for number, kind in (target.split("-") for target in cuda_targets("here", *cached or ["true"], tmp_path))
+    }
+    assert device_code(library.read_bytes()) in (here, ALL_TARGETS)
+
+
+def cuda_targets(which: str, nvcc: str | Path, tmp_path: Path, **options: object) -> list[str]:
+    """What csrc/cuda_targets.cmake chooses."""
+    script = tmp_path / "print_targets.cmake"
+    script.write_text(f'include({ROOT}/csrc/cuda_targets.cmake)\nmessage("targets: ${{CMAKE_CUDA_ARCHITECTURES}}")\n')
+    command = [cmake(), f"-DFS_CUDA_TARGETS={which}", f"-DCMAKE_CUDA_COMPILER={nvcc}", "-P", script]
+    (line,) = (line for line in run(command, **options).splitlines() if line.startswith("targets: "))
+    return line.removeprefix("targets: ").split(";")
+
+
+@pytest.mark.parametrize(
+    ("found", "targets"),
+    [
+        ("echo 9.0; echo 9.0; echo 8.6", ["90-real", "86-real"]),
+        ("echo 8.0; echo 99.9", ["80-real", "75-virtual"]),  # one that this nvcc does not know
+        ("echo No devices were found; exit 6", ["75-virtual"]),
+    ],
+    ids=["two kinds", "a newer one", "none"],
+)
+def test_a_checkout_is_compiled_for_the_gpus_that_are_there(tmp_path, found, targets):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("nvidia-smi", found), ("nvcc", "for n in 75 80 86 90; do echo compute_$n; done")):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    assert cuda_targets("here", programs / "nvcc", tmp_path, env=environment) == targets
+    assert cuda_targets("all", programs / "nvcc", tmp_path, env=environment) == ["75-real", "80-real", "90"]
+
+
+def test_another_word_for_cuda_is_refused(tmp_path):
+    command = [sys.executable, str(ROOT / "setup.py"), "build_ext", "--build-temp", str(tmp_path)]
+    environment = {**os.environ, "FASTSAMPLE_CUDA": "yes"}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=BUILD_S)
+    assert done.returncode != 0
+    assert "FASTSAMPLE_CUDA is 'YES'; expected ON, OFF or AUTO" in done.stderr
 
 
 def test_compiling_takes_under_two_minutes(build, capsys):
@@ -160,10 +290,77 @@ def test_installed_wheel_runs_an_operator_away_from_the_sources(installed, tmp_p
     assert printed[-1] == "[[4.0, 5.0], [0.0, 1.0]]"
 
 
-def test_installed_command_prints_its_help(installed, tmp_path):
+@pytest.fixture
+def beside_own_modules(tmp_path) -> Path:
+    """A user's directory with a partition.py and a launch.py of their own."""
+    for name in ("partition", "launch"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the {name}.py of the user was imported')\n")
+    return tmp_path
+
+
+WAYS = ("installed", "checkout", "editable")
+
+
+@pytest.fixture(params=WAYS)
+def python(request, beside_own_modules) -> tuple[Path, dict[str, str]]:
+    """A Python that has the package in one of the ways in which users have it, and its environment."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    if request.param == "installed":
+        return request.getfixturevalue("installed") / "bin" / "python", environment
+    if request.param == "checkout":
+        return Path(sys.executable), {**environment, "PYTHONPATH": str(ROOT)}
+    where = "import fastsample_dist; print(fastsample_dist.__file__)"
+    found = subprocess.run([sys.executable, "-c", where], cwd=beside_own_modules, env=environment, capture_output=True)
+    if not found.stdout.startswith(os.fsencode(ROOT)):
+        pytest.skip("this checkout is not installed with `pip install -e .` in the Python that runs the tests")
+    return Path(sys.executable), environment
+
+
+PARTITION = """
+import numpy as np, fastsample_dist as fsd
+edges = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
+fsd.partition_graph(edges, num_parts=2, method="random", output="parts")
+print("made", fsd.launch.__name__)
+"""
+
+
+def test_a_users_partition_and_launch_are_left_alone(python, beside_own_modules):
+    interpreter, environment = python
+    options = {"cwd": beside_own_modules, "env": environment}
+    (beside_own_modules / "own.py").write_text(PARTITION)
+    assert "made fastsample_dist.launch" in run([interpreter, "own.py"], **options)
+    assert (beside_own_modules / "parts" / "manifest.json").exists()
+    assert "--nproc" in run([interpreter, "-m", "fastsample_dist.launch", "--help"], **options)
+    assert "--num-parts" in run([interpreter, "-m", "fastsample_dist.partition.cli", "--help"], **options)
+
+
+def test_installed_commands_print_their_help_beside_a_users_modules(installed, beside_own_modules):
+    environment = {**os.environ, "PYTHONPATH": str(beside_own_modules)}  # ahead of site-packages
+    for name, option in (("partition", "--num-parts"), ("launch", "--nproc")):
+        command = [installed / "bin" / f"fastsample-{name}", "--help"]
+        assert option in run(command, cwd=beside_own_modules, env=environment)
+
+
+PRINT_EVERY_HELP = """
+import sys
+from importlib.metadata import distribution
+for entry in distribution("fastsample_dist").entry_points:
+    sys.argv = [entry.name, "--help"]
+    try:
+        status = entry.load()()
+    except SystemExit as end:
+        status = end.code
+    print("command", entry.name, status)
+"""
+
+
+def test_every_installed_command_prints_its_help(installed, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    printed = run([installed / "bin" / "fastsample-partition", "--help"], cwd=tmp_path, env=environment)
-    assert "--num-parts" in printed
+    printed = run([installed / "bin" / "python", "-c", PRINT_EVERY_HELP], cwd=tmp_path, env=environment)
+    names = ("bench", "doctor", "launch", "partition", "train", "verify")
+    ends = sorted(line for line in printed.splitlines() if line.startswith("command "))
+    assert ends == [f"command fastsample-{name} 0" for name in names]
+    assert all(f"usage: fastsample-{name}" in printed for name in names)
 
 
 def test_without_nvcc_configuring_says_so_and_goes_on(tmp_path):
@@ -176,7 +373,7 @@ def test_without_nvcc_configuring_says_so_and_goes_on(tmp_path):
 def test_cuda_required_but_missing_is_refused(tmp_path):
     environment = {**os.environ, "CUDACXX": str(tmp_path / "no-nvcc")}
     command = [cmake(), "-S", str(ROOT / "csrc"), "-B", str(tmp_path / "build"), "-DFS_CUDA=ON"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BUILD_S)
     assert done.returncode != 0
     assert "FS_CUDA=ON but nvcc was not found" in done.stderr
 

@@ -2,6 +2,8 @@
 
     csrc/core -> csrc/{cpu,cuda} -> ops -> graph, comm -> sampling, features -> pipeline -> train -> bench, examples
 
+`files` is below all of them, `entry` above.
+
 Python imports are read from the syntax tree, those inside functions and `importlib.import_module("name")` included;
 C++ ones from the #include lines. `violations` is the checker; it is tested on a made-up tree first.
 """
@@ -19,6 +21,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "fastsample_dist"
+LOWEST = "files"  # the standard library only; any room but launch, which knows nobody, may use it
+ENTRY = "entry"  # starts the commands: it loads their rooms when Ctrl-C is already answered in one line
 PUBLIC = (
     "the public names"  # `import fastsample_dist`, `from fastsample_dist import CSCGraph`: any room may be behind them
 )
@@ -39,10 +43,13 @@ ROOMS = {
     "testing": BELOW_SAMPLING,
     "partition": {"ops", "graph"},
     "launch": set(),
-    "examples": BELOW_TRAIN | {"train", "interop", PUBLIC},
+    "examples": BELOW_TRAIN | {"train", "interop", ENTRY, PUBLIC},
     "__init__": set(),
+    LOWEST: set(),
+    ENTRY: {"partition", "launch", "train", "bench"},
 }
 TOP_LEVEL = ("partition", "launch", "examples")
+MOVED_IN = ("partition", "launch")  # directories of the checkout that are installed inside the package
 # The one file that imports each of these.
 HOMES = {
     "dgl": "fastsample_dist/interop/dgl.py",
@@ -125,15 +132,19 @@ def python_violations(root: Path, path: Path) -> Iterator[str]:
     is_package = path.name == "__init__.py"
     names = list((relative.parent if is_package else relative.with_suffix("")).parts)
     room = names[0] if names[0] in TOP_LEVEL else [*names, "__init__"][1]
+    if path.name == "__main__.py" and names[0] == PACKAGE:
+        room = ENTRY
     if room not in ROOMS:
         yield f"{relative}: {room} is not in this test's table of rooms; say what it may import"
         return
     for found in find_imports(ast.parse(path.read_text()), ".".join(names), is_package):
         place, top, target = f"{relative}:{found.line}", found.target.split(".")[0], room_of(found.target)
         foreign = target is None and top != PACKAGE and top not in sys.stdlib_module_names
-        if target is not None and target != room and target not in ROOMS[room]:
+        if target is not None and target not in {room, LOWEST} | ROOMS[room]:
             yield f"{place}: {room} imports {target} ({found.target})"
-        if room == "launch" and top not in sys.stdlib_module_names and top != "launch":
+        if top in MOVED_IN:
+            yield f"{place}: imports {top}, which is not installed under that name; write {PACKAGE}.{top}"
+        if room == "launch" and top not in sys.stdlib_module_names and target != "launch":
             yield f"{place}: launch imports {top}; expected the standard library only"
         if top in HOMES and HOMES[top] != relative.as_posix():
             yield f"{place}: {top} is imported; only {HOMES[top]} may"
@@ -196,10 +207,13 @@ BAD_PYTHON = [
     ("fastsample_dist/testing/a.py", "from fastsample_dist.sampling.base import MFG", "testing imports sampling"),
     ("fastsample_dist/interop/a.py", "import fastsample_dist.pipeline.data", "interop imports pipeline"),
     ("fastsample_dist/ops/b.py", "importlib.import_module('fastsample_dist.bench')", "ops imports bench"),
-    ("fastsample_dist/graph/b.py", "import partition.methods", "graph imports partition"),
+    ("fastsample_dist/graph/b.py", "import fastsample_dist.partition.methods", "graph imports partition"),
     ("fastsample_dist/new_room/a.py", "import os", "new_room is not in this test's table"),
     ("partition/a.py", "from fastsample_dist.comm.base import Communicator", "partition imports comm"),
+    ("partition/c.py", "from partition.build import PartitionOptions", "write fastsample_dist.partition"),
     ("launch/a.py", "import torch", "launch imports torch"),
+    ("launch/c.py", "from fastsample_dist.files import write_text", "launch imports fastsample_dist"),
+    ("fastsample_dist/files.py", "from fastsample_dist.graph import csc", "files imports graph"),
     ("launch/b.py", "from fastsample_dist import __version__", "launch imports fastsample_dist"),
     ("fastsample_dist/train/c.py", "def f():\n    import dgl.nn", "only fastsample_dist/interop/dgl.py may"),
     (
@@ -224,7 +238,7 @@ GOOD = {
     "fastsample_dist/train/good.py": "from fastsample_dist import ops, __version__\nimport torch.nn as nn\nimport os",
     "fastsample_dist/comm/mpi.py": "def load():\n    from mpi4py import MPI\n    return MPI",
     "fastsample_dist/interop/dgl.py": "if TYPE_CHECKING:\n    from dgl import DGLGraph",
-    "launch/good.py": "import argparse\nfrom launch.hosts import read_hosts",
+    "launch/good.py": "import argparse\nfrom fastsample_dist.launch.hosts import read_hosts",
     "examples/good.py": "import fastsample_dist as fsd",
     "csrc/cpu/status.h": "#include <vector>\n// #include <torch/torch.h>",
     "csrc/cpu/good.cpp": '#include "status.h"',
