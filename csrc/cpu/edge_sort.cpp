@@ -4,10 +4,12 @@
 // piece of the list by ranges of destinations (buckets), pass 3 sorts one bucket: a counting sort by destination, then
 // every row on its own. Passes 2 and 3 are stable, so of equal edges the first listed stays first, which is the one
 // that counts where duplicates are merged. Undirected lists give every edge to both of its ends, a self-loop once.
+// Where positions in the list travel along, they are part of what a row is sorted by, and no stable sort is needed.
 #include <omp.h>
 
 #include <algorithm>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "status.h"
@@ -82,94 +84,140 @@ class BucketOf {
   std::vector<uint16_t> table_;
 };
 
-template <typename Id, typename Weight>
-FsStatus group_edges(const FsEdgeList& edges, const int64_t* bounds, int64_t num_buckets, uint64_t* out_keys,
-                     Weight* out_weights, int64_t* out_counts) {
+// Copies what an edge of the list carries to its place in a group; nothing where there is nothing.
+template <typename Value>
+class Column {
+ public:
+  Column(void* out, const void* in, int64_t first) : out_(static_cast<Value*>(out)), in_(in), first_(first) {}
+  void put(int64_t place, int64_t position) const {
+    if (out_ == nullptr) return;
+    out_[place] = in_ == nullptr ? static_cast<Value>(first_ + position) : static_cast<const Value*>(in_)[position];
+  }
+
+ private:
+  Value* out_;
+  const void* in_;  // nullptr: the edges' positions, counted from first_
+  int64_t first_;
+};
+
+template <typename Id, typename Weight, typename Position>
+FsStatus group_edges(const FsEdgeList& edges, const int64_t* bounds, int64_t num_buckets, const FsGroupedEdges& out) {
   const FsStatus checked = check_ends<Id>(edges);
   if (checked != FS_OK) return checked;
   const BucketOf bucket_of(bounds, num_buckets);
   const int64_t room = edges.num_edges * (edges.undirected ? 2 : 1);
   const std::unique_ptr<uint16_t[]> buckets(new uint16_t[static_cast<size_t>(room > 0 ? room : 1)]);
-  std::fill(out_counts, out_counts + num_buckets, 0);
+  std::fill(out.counts, out.counts + num_buckets, 0);
   int64_t count = 0;
   for_each_edge<Id>(edges, [&](uint64_t dst, uint64_t, int64_t) {
     const uint16_t bucket = bucket_of(dst);
     buckets[count++] = bucket;
-    ++out_counts[bucket];
+    ++out.counts[bucket];
   });
   std::vector<int64_t> cursor(static_cast<size_t>(num_buckets), 0);
-  for (int64_t b = 1; b < num_buckets; ++b) cursor[b] = cursor[b - 1] + out_counts[b - 1];
-  const Weight* weights = static_cast<const Weight*>(edges.weights);
+  for (int64_t b = 1; b < num_buckets; ++b) cursor[b] = cursor[b - 1] + out.counts[b - 1];
+  const Column<Weight> weights(edges.weights == nullptr ? nullptr : out.weights, edges.weights, 0);
+  const Column<Position> positions(out.positions, nullptr, edges.first_edge);
   int64_t i = 0;
   for_each_edge<Id>(edges, [&](uint64_t dst, uint64_t src, int64_t position) {
     const int64_t place = cursor[buckets[i++]]++;
-    out_keys[place] = dst << 32 | src;
-    if (out_weights != nullptr) out_weights[place] = weights[position];
+    out.keys[place] = dst << 32 | src;
+    weights.put(place, position);
+    positions.put(place, position);
   });
   return FS_OK;
 }
 
-struct Unweighted {
-  uint32_t src;
-  bool operator<(const Unweighted& other) const { return src < other.src; }
+// What an edge carries beside its ends, as parts of an entry: a value, or nothing (Absent), which takes no room.
+struct Absent {};
+
+template <typename Value>
+struct WeightPart {
+  Value weight;
+  void take(const FsEdgeBucket& bucket, int64_t i) { weight = static_cast<const Value*>(bucket.weights)[i]; }
+  void put(const FsEdgeBucket& bucket, int64_t i) const { static_cast<Value*>(bucket.weights)[i] = weight; }
+  bool less(const WeightPart& other) const { return weight < other.weight; }
+};
+template <>
+struct WeightPart<Absent> {
+  void take(const FsEdgeBucket&, int64_t) {}
+  void put(const FsEdgeBucket&, int64_t) const {}
+  bool less(const WeightPart&) const { return false; }
 };
 
-template <typename Weight>
-struct Weighted {
-  uint32_t src;
-  Weight weight;
+template <typename Value>
+struct PositionPart {
+  static constexpr bool kOrders = true;  // no two entries of a row are equal
+  Value position;
+  void take(const FsEdgeBucket& bucket, int64_t i) { position = static_cast<const Value*>(bucket.positions)[i]; }
+  void put(const FsEdgeBucket& bucket, int64_t i) const { static_cast<Value*>(bucket.positions)[i] = position; }
+  bool less(const PositionPart& other) const { return position < other.position; }
+};
+template <>
+struct PositionPart<Absent> {
+  static constexpr bool kOrders = false;
+  void take(const FsEdgeBucket&, int64_t) {}
+  void put(const FsEdgeBucket&, int64_t) const {}
+  bool less(const PositionPart&) const { return false; }
 };
 
-// Rows sorted in place; `merge` keeps the first of equal sources. Gives the number of entries left.
-int64_t sort_row(Unweighted* begin, Unweighted* end, bool merge) {
-  std::sort(begin, end);
-  if (!merge) return end - begin;
-  return std::unique(begin, end, [](Unweighted a, Unweighted b) { return a.src == b.src; }) - begin;
-}
+struct SourcePart {
+  uint32_t src;
+};
 
-template <typename Weight>
-int64_t sort_row(Weighted<Weight>* begin, Weighted<Weight>* end, bool merge) {
-  using Entry = Weighted<Weight>;
+// The source stands between the others, where it fills the gap that the alignment of one of them would leave.
+template <typename Weight, typename Position>
+struct Entry : WeightPart<Weight>, SourcePart, PositionPart<Position> {
+  using W = WeightPart<Weight>;
+  using P = PositionPart<Position>;
+  static constexpr bool kPlain = std::is_same<Weight, Absent>::value;  // entries that compare equal are the same
+};
+static_assert(sizeof(Entry<Absent, Absent>) == 4 && sizeof(Entry<Absent, int32_t>) == 8, "as FsEdgeBucket says");
+static_assert(sizeof(Entry<float, int64_t>) == 16 && sizeof(Entry<double, int32_t>) == 16, "as FsEdgeBucket says");
+
+// By (source, weight, position); with `merge` by (source, position), as the first listed is to stay.
+template <typename E>
+bool comes_before(const E& a, const E& b, bool merge) {
+  if (a.src != b.src) return a.src < b.src;
   if (!merge) {
-    std::stable_sort(begin, end, [](const Entry& a, const Entry& b) {
-      return a.src != b.src ? a.src < b.src : a.weight < b.weight;
-    });
-    return end - begin;
+    if (a.E::W::less(b)) return true;
+    if (b.E::W::less(a)) return false;
   }
-  std::stable_sort(begin, end, [](const Entry& a, const Entry& b) { return a.src < b.src; });
-  return std::unique(begin, end, [](const Entry& a, const Entry& b) { return a.src == b.src; }) - begin;
+  return a.E::P::less(b);
 }
 
-Unweighted make_entry(const FsEdgeBucket& bucket, int64_t i, Unweighted*) {
-  return {static_cast<uint32_t>(bucket.keys[i])};
-}
-template <typename Weight>
-Weighted<Weight> make_entry(const FsEdgeBucket& bucket, int64_t i, Weighted<Weight>*) {
-  return {static_cast<uint32_t>(bucket.keys[i]), static_cast<Weight*>(bucket.weights)[i]};
-}
-void put_weight(const FsEdgeBucket&, int64_t, const Unweighted&) {}
-template <typename Weight>
-void put_weight(const FsEdgeBucket& bucket, int64_t i, const Weighted<Weight>& entry) {
-  static_cast<Weight*>(bucket.weights)[i] = entry.weight;
+// Sorts a row in place; `merge` keeps the first of equal sources. Gives the number of entries left.
+template <typename E>
+int64_t sort_row(E* begin, E* end, bool merge) {
+  const auto before = [merge](const E& a, const E& b) { return comes_before(a, b, merge); };
+  if (E::kPlain || E::P::kOrders) {
+    std::sort(begin, end, before);
+  } else {
+    std::stable_sort(begin, end, before);
+  }
+  if (!merge) return end - begin;
+  return std::unique(begin, end, [](const E& a, const E& b) { return a.src == b.src; }) - begin;
 }
 
 // The keys are no longer needed when ids take their place: 4 or 8 bytes over 8.
-template <typename Id, typename Entry>
-int64_t put_rows(const FsEdgeBucket& bucket, const Entry* entries, const int64_t* offsets, const int64_t* degrees) {
+template <typename Id, typename E>
+int64_t put_rows(const FsEdgeBucket& bucket, const E* entries, const int64_t* offsets, const int64_t* degrees) {
   Id* ids = reinterpret_cast<Id*>(bucket.keys);
   int64_t count = 0;
   for (int64_t row = 0; row < bucket.num_rows; ++row) {
-    const Entry* entry = entries + offsets[row];
+    const E* entry = entries + offsets[row];
     for (int64_t i = 0; i < degrees[row]; ++i, ++count) {
       ids[count] = static_cast<Id>(entry[i].src);
-      put_weight(bucket, count, entry[i]);
+      entry[i].E::W::put(bucket, count);
+      entry[i].E::P::put(bucket, count);
     }
   }
   return count;
 }
 
-template <typename Entry>
+template <typename Weight, typename Position>
 FsStatus sort_bucket(const FsEdgeBucket& bucket, int64_t* degrees, int64_t* out_num_edges) {
+  using E = Entry<Weight, Position>;
   const int64_t num_rows = bucket.num_rows;
   const std::unique_ptr<int64_t[]> offsets(new int64_t[static_cast<size_t>(num_rows) + 2]());
   int64_t* ends = offsets.get() + 1;  // first where a row begins, after scattering where it ends
@@ -183,10 +231,13 @@ FsStatus sort_bucket(const FsEdgeBucket& bucket, int64_t* degrees, int64_t* out_
     ++ends[row + 1];
   }
   for (int64_t row = 0; row < num_rows; ++row) ends[row + 1] += ends[row];
-  const std::unique_ptr<Entry[]> entries(new Entry[static_cast<size_t>(bucket.num_edges) + 1]);
+  const std::unique_ptr<E[]> entries(new E[static_cast<size_t>(bucket.num_edges) + 1]);
   for (int64_t i = 0; i < bucket.num_edges; ++i) {
     const uint64_t row = (bucket.keys[i] >> 32) - static_cast<uint64_t>(bucket.first_row);
-    entries[ends[row]++] = make_entry(bucket, i, static_cast<Entry*>(nullptr));
+    E& entry = entries[ends[row]++];
+    entry.src = static_cast<uint32_t>(bucket.keys[i]);
+    entry.E::W::take(bucket, i);
+    entry.E::P::take(bucket, i);
   }
   const int64_t num_runs = bucket.num_edges / kRunEdges + 1;
   const int64_t* first = offsets.get();
@@ -208,6 +259,14 @@ FsStatus sort_bucket(const FsEdgeBucket& bucket, int64_t* degrees, int64_t* out_
   return FS_OK;
 }
 
+template <typename Weight>
+FsStatus sort_bucket(const FsEdgeBucket& bucket, int64_t* degrees, int64_t* out_num_edges) {
+  if (bucket.positions == nullptr) return sort_bucket<Weight, Absent>(bucket, degrees, out_num_edges);
+  return with_id_type("sort_edges", bucket.position_type, [&](auto position) {
+    return sort_bucket<Weight, decltype(position)>(bucket, degrees, out_num_edges);
+  });
+}
+
 }  // namespace
 }  // namespace fs
 
@@ -223,7 +282,7 @@ extern "C" FsStatus fs_edge_degrees(const FsEdgeList* edges, int64_t* degrees) {
 }
 
 extern "C" FsStatus fs_group_edges(const FsEdgeList* edges, const int64_t* bounds, int64_t num_buckets,
-                                   uint64_t* out_keys, void* out_weights, int64_t* out_counts) {
+                                   const FsGroupedEdges* out) {
   return fs::guarded("group_edges", [&] {
     if (num_buckets < 1 || num_buckets > fs::kMaxBuckets || bounds[num_buckets] != edges->num_nodes) {
       return fs::fail(FS_INVALID_ARGUMENT, "group_edges: %lld buckets; expected 1 to %lld that end at num_nodes",
@@ -231,21 +290,21 @@ extern "C" FsStatus fs_group_edges(const FsEdgeList* edges, const int64_t* bound
     }
     return fs::with_id_type("group_edges", edges->id_type, [&](auto id) {
       using Id = decltype(id);
-      if (edges->weight_type == FS_FLOAT64) {
-        return fs::group_edges<Id>(*edges, bounds, num_buckets, out_keys, static_cast<double*>(out_weights),
-                                   out_counts);
-      }
-      return fs::group_edges<Id>(*edges, bounds, num_buckets, out_keys, static_cast<float*>(out_weights), out_counts);
+      return fs::with_id_type("group_edges", out->position_type, [&](auto position) {
+        using Position = decltype(position);
+        if (edges->weight_type == FS_FLOAT64) {
+          return fs::group_edges<Id, double, Position>(*edges, bounds, num_buckets, *out);
+        }
+        return fs::group_edges<Id, float, Position>(*edges, bounds, num_buckets, *out);
+      });
     });
   });
 }
 
 extern "C" FsStatus fs_sort_edges(const FsEdgeBucket* bucket, int64_t* out_degrees, int64_t* out_num_edges) {
   return fs::guarded("sort_edges", [&] {
-    if (bucket->weights == nullptr) return fs::sort_bucket<fs::Unweighted>(*bucket, out_degrees, out_num_edges);
-    if (bucket->weight_type == FS_FLOAT64) {
-      return fs::sort_bucket<fs::Weighted<double>>(*bucket, out_degrees, out_num_edges);
-    }
-    return fs::sort_bucket<fs::Weighted<float>>(*bucket, out_degrees, out_num_edges);
+    if (bucket->weights == nullptr) return fs::sort_bucket<fs::Absent>(*bucket, out_degrees, out_num_edges);
+    if (bucket->weight_type == FS_FLOAT64) return fs::sort_bucket<double>(*bucket, out_degrees, out_num_edges);
+    return fs::sort_bucket<float>(*bucket, out_degrees, out_num_edges);
   });
 }

@@ -9,6 +9,7 @@
 
 #include "batch_memory.h"
 #include "fastsample.h"
+#include "room.h"
 #include "sample_hop.h"
 
 namespace fs {
@@ -32,6 +33,7 @@ template <typename Id>
 HopTask<Id> allocate_edges(const CscView<Id>& graph, const HopSpec& spec, const HopRows<Id>& rows, bool edge_ids,
                            FsHop* hop) {
   hop->num_edges = hop->indptr[hop->num_dst];
+  require_room(hop->num_edges, 2 * sizeof(Id) + (edge_ids ? sizeof(int64_t) : 0));  // its edges and their nodes
   hop->indices = take_array<Id>(hop->num_edges);
   if (edge_ids) hop->edge_ids = take_array<int64_t>(hop->num_edges);
   return {graph,        spec.key,   spec.fanout, spec.replace,

@@ -11,11 +11,22 @@ namespace fs {
 // Stores the formatted line for fs_last_error() and returns `status`.
 FsStatus fail(FsStatus status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
+// Thrown for a request that memory cannot hold, seen ahead.
+struct NoRoom {
+  long long num_edges;
+  double needed_gb, free_gb;
+};
+
 // Runs `body` (returning FsStatus); memory exhaustion becomes a status, nothing is thrown across the C ABI.
 template <typename Body>
 FsStatus guarded(const char* operation, Body&& body) {
   try {
     return body();
+  } catch (const NoRoom& found) {
+    return fail(FS_INVALID_ARGUMENT,
+                "%s: a hop has %lld edges, which take %.1f GB, but %.1f GB of memory are free; pass smaller fanouts or "
+                "batches",
+                operation, found.num_edges, found.needed_gb, found.free_gb);
   } catch (const std::bad_alloc&) {
     return fail(FS_OUT_OF_MEMORY, "%s: out of memory", operation);
   }

@@ -77,7 +77,7 @@ void copy_row(const HopTask<Id>& task, int64_t row) {
 
 template <typename Id>
 void sample_large_rows(const HopTask<Id>& task, int64_t begin, int64_t end) {
-  std::vector<int64_t> positions(static_cast<size_t>(std::max<int64_t>(0, task.fanout)));
+  std::vector<int64_t> positions;  // sized by a row that is drawn from: any other takes less than the fanout
   TakenSet taken;
   for (int64_t row = begin; row < end; ++row) {
     const int64_t degree = task.edges[row].degree;
@@ -86,6 +86,7 @@ void sample_large_rows(const HopTask<Id>& task, int64_t begin, int64_t end) {
       continue;
     }
     if (degree == 0) continue;
+    positions.resize(static_cast<size_t>(task.fanout));
     NodeStream stream(task.key, task.graph.orig_id(task.rows[row]));
     if (task.replace) {
       pick_with_replacement(stream, degree, task.fanout, positions.data());

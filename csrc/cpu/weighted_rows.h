@@ -71,8 +71,9 @@ template <typename Id, typename Weight>
 class WeightedRows {
  public:
   WeightedRows(const HopTask<Id>& task, const WeightTables<Weight>& tables) : task_(task), tables_(tables) {
-    const int64_t spare = task.replace ? 0 : task.fanout / 4 + 1;  // draws beyond the fanout that repeats may cost
-    num_blocks_ = static_cast<int32_t>((2 * (task.fanout + spare) + 3) / 4);
+    const int64_t picks = std::min(task.fanout, kPipelinedFanout);  // of rows whose words are computed ahead
+    const int64_t spare = task.replace ? 0 : picks / 4 + 1;         // draws beyond these that repeats may cost
+    num_blocks_ = static_cast<int32_t>((2 * (picks + spare) + 3) / 4);
   }
 
   // Rows begin .. end of at most kPipelinedFanout picks each.

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 3
+#define FS_ABI_VERSION 4
 
 typedef enum { FS_OK = 0, FS_INVALID_ARGUMENT = 1, FS_OUT_OF_MEMORY = 2, FS_DEVICE_ERROR = 3 } FsStatus;
 
@@ -193,25 +193,36 @@ typedef struct {
 
 /* degrees [num_nodes]: adds the number of edges into each node. Refuses ids outside 0 .. num_nodes - 1. */
 FS_API FsStatus fs_edge_degrees(const FsEdgeList* edges, int64_t* degrees);
+/* Edges grouped by bucket, in listing order inside a bucket; room for num_edges of the list, or twice as many if it is
+ * undirected. */
+typedef struct {
+  uint64_t* keys;  /* destination << 32 | source */
+  void* weights;   /* weight_type of the list, or NULL */
+  void* positions; /* of the edges in the whole list, position_type; or NULL */
+  int64_t* counts; /* [num_buckets] */
+  int32_t position_type;
+} FsGroupedEdges;
 /* Group edges by ranges of destinations: bucket b has the nodes bounds[b] .. bounds[b + 1] - 1, bounds [num_buckets +
- * 1], at most 2^15 buckets. out_keys [num_edges, or twice as many if undirected]: destination << 32 | source, bucket by
- * bucket, listing order inside a bucket; out_weights like out_keys, or NULL; out_counts [num_buckets]. */
-FS_API FsStatus fs_group_edges(const FsEdgeList* edges, const int64_t* bounds, int64_t num_buckets, uint64_t* out_keys,
-                               void* out_weights, int64_t* out_counts);
+ * 1], at most 2^15 buckets. */
+FS_API FsStatus fs_group_edges(const FsEdgeList* edges, const int64_t* bounds, int64_t num_buckets,
+                               const FsGroupedEdges* out);
 
 /* All edges of a range of destinations. */
 typedef struct {
-  uint64_t* keys; /* [num_edges] as of fs_group_edges; the sources take their place, id_type */
-  void* weights;  /* [num_edges] weight_type, sorted in place; or NULL */
+  uint64_t* keys;  /* [num_edges] as of fs_group_edges; the sources take their place, id_type */
+  void* weights;   /* [num_edges] weight_type, sorted in place; or NULL */
+  void* positions; /* [num_edges] position_type, sorted in place; or NULL */
   int64_t num_edges, first_row, num_rows;
   int32_t id_type;
   int32_t weight_type;
-  int32_t merge; /* not 0: of edges with equal ends the first stays */
+  int32_t position_type; /* FS_INT32 or FS_INT64 */
+  int32_t merge;         /* not 0: of edges with equal ends the first stays */
   int32_t num_threads;
 } FsEdgeBucket;
-/* Sort by (destination, source), equal edges by weight; with merge, of equal edges the first alone. out_degrees
- * [num_rows]; *out_num_edges is their sum. Scratch: 4 bytes per edge, with weights 8 (FS_FLOAT32) or 16, and half of
- * that for the longest row; 8 bytes per row. */
+/* Sort by (destination, source), equal edges by weight and then as they are listed; with merge, of equal edges the
+ * first alone. out_degrees [num_rows]; *out_num_edges is their sum. Scratch per edge: 4 bytes for its source, 4 or 8
+ * for a weight and for a position, filled up to a multiple of 8 where one has 8; with weights and without positions
+ * half of that for the longest row; 8 bytes per row. */
 FS_API FsStatus fs_sort_edges(const FsEdgeBucket* bucket, int64_t* out_degrees, int64_t* out_num_edges);
 
 /* Read num_ranges pieces of an open file, begins [num_ranges] and sizes [num_ranges] in bytes, one behind the other

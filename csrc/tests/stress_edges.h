@@ -40,6 +40,13 @@ class EdgeLists {
         sort<float>(how, how.weight_type == FS_FLOAT32 ? &single_ : nullptr, num_threads, written);
       }
     }
+    for (const Case& how : cases_) {  // with the positions, in the type of the ids
+      if (how.weight_type == FS_FLOAT64) {
+        sort<double>(how, &exact_, num_threads, written, true);
+      } else {
+        sort<float>(how, how.weight_type == FS_FLOAT32 ? &single_ : nullptr, num_threads, written, true);
+      }
+    }
     sort_nothing(0);
     sort_nothing(3);
     refuse_ends();
@@ -56,7 +63,7 @@ class EdgeLists {
   static constexpr int32_t kUnweighted = -1;
 
   struct Edge {
-    int64_t dst, src;
+    int64_t dst, src, position;
     double weight;
   };
 
@@ -71,6 +78,7 @@ class EdgeLists {
   struct Bucket {
     std::vector<uint64_t> keys;
     std::vector<Weight> weights;
+    std::vector<Id> positions;
   };
 
   FsEdgeList piece(int64_t begin, int64_t end, int32_t undirected) const {
@@ -82,8 +90,9 @@ class EdgeLists {
     std::vector<Edge> edges;
     for (size_t i = 0; i < src_.size(); ++i) {
       const double weight = weight_type == FS_FLOAT32 ? single_[i] : weight_type == FS_FLOAT64 ? exact_[i] : 0;
-      edges.push_back({dst_[i], src_[i], weight});
-      if (undirected && src_[i] != dst_[i]) edges.push_back({src_[i], dst_[i], weight});
+      const int64_t position = static_cast<int64_t>(i);
+      edges.push_back({dst_[i], src_[i], position, weight});
+      if (undirected && src_[i] != dst_[i]) edges.push_back({src_[i], dst_[i], position, weight});
     }
     return edges;
   }
@@ -100,20 +109,23 @@ class EdgeLists {
   }
 
   template <typename Weight>
-  void sort(const Case& how, const std::vector<Weight>* weights, int32_t num_threads, Written& written) const {
+  void sort(const Case& how, const std::vector<Weight>* weights, int32_t num_threads, Written& written,
+            bool with_positions = false) const {
     count(how);
-    std::vector<Bucket<Weight>> buckets = group(how, weights);
+    std::vector<Bucket<Weight>> buckets = group(how, weights, with_positions);
     size_t next = 0;
     for (int64_t b = 0; b < kBuckets; ++b) {
       Bucket<Weight>& bucket = buckets[static_cast<size_t>(b)];
       const int64_t first = kBounds[b], num_rows = kBounds[b + 1] - first;
       const FsEdgeBucket what = {bucket.keys.data(),
                                  weights == nullptr ? nullptr : bucket.weights.data(),
+                                 with_positions ? bucket.positions.data() : nullptr,
                                  static_cast<int64_t>(bucket.keys.size()),
                                  first,
                                  num_rows,
                                  type_code<Id>(),
                                  type_code<Weight>(),
+                                 type_code<Id>(),
                                  how.merge,
                                  num_threads};
       std::vector<int64_t> degrees(static_cast<size_t>(num_rows));
@@ -128,6 +140,8 @@ class EdgeLists {
           require(edge.dst == first + row && edge.src == sources[place], "sort_edges: another edge");
           require(weights == nullptr || edge.weight == static_cast<double>(bucket.weights[static_cast<size_t>(place)]),
                   "sort_edges: another weight");
+          require(!with_positions || edge.position == bucket.positions[static_cast<size_t>(place)],
+                  "sort_edges: another position");
         }
       }
       require(place == num_edges, "sort_edges: degrees that do not add up");
@@ -148,7 +162,7 @@ class EdgeLists {
   }
 
   template <typename Weight>
-  std::vector<Bucket<Weight>> group(const Case& how, const std::vector<Weight>* weights) const {
+  std::vector<Bucket<Weight>> group(const Case& how, const std::vector<Weight>* weights, bool with_positions) const {
     std::vector<Bucket<Weight>> buckets(kBuckets), expected(kBuckets);
     for (int64_t p = 0; p < kPieces; ++p) {
       const int64_t begin = kEdges * p / kPieces, end = kEdges * (p + 1) / kPieces;
@@ -158,13 +172,18 @@ class EdgeLists {
       const size_t room = static_cast<size_t>(end - begin) * (how.undirected ? 2 : 1);
       std::vector<uint64_t> keys(room);
       std::vector<Weight> grouped(weights == nullptr ? 0 : room);
+      std::vector<Id> positions(with_positions ? room : 0);
       int64_t counts[kBuckets];
-      succeed(
-          fs_group_edges(&edges, kBounds, kBuckets, keys.data(), weights == nullptr ? nullptr : grouped.data(), counts),
-          "group_edges");
+      const FsGroupedEdges out = {keys.data(), weights == nullptr ? nullptr : grouped.data(),
+                                  with_positions ? positions.data() : nullptr, counts, type_code<Id>()};
+      succeed(fs_group_edges(&edges, kBounds, kBuckets, &out), "group_edges");
       int64_t place = 0;
       for (size_t b = 0; b < buckets.size(); place += counts[b], ++b) {
         buckets[b].keys.insert(buckets[b].keys.end(), keys.begin() + place, keys.begin() + place + counts[b]);
+        if (with_positions) {
+          buckets[b].positions.insert(buckets[b].positions.end(), positions.begin() + place,
+                                      positions.begin() + place + counts[b]);
+        }
         if (weights == nullptr) continue;
         buckets[b].weights.insert(buckets[b].weights.end(), grouped.begin() + place,
                                   grouped.begin() + place + counts[b]);
@@ -175,10 +194,12 @@ class EdgeLists {
       while (kBounds[b + 1] <= edge.dst) ++b;
       expected[b].keys.push_back(static_cast<uint64_t>(edge.dst) << 32 | static_cast<uint64_t>(edge.src));
       if (weights != nullptr) expected[b].weights.push_back(static_cast<Weight>(edge.weight));
+      if (with_positions) expected[b].positions.push_back(static_cast<Id>(edge.position));
     }
     for (size_t b = 0; b < buckets.size(); ++b) {
       require(buckets[b].keys == expected[b].keys, "group_edges: other edges");
       require(buckets[b].weights == expected[b].weights, "group_edges: other weights");
+      require(buckets[b].positions == expected[b].positions, "group_edges: other positions");
     }
     return buckets;
   }
@@ -191,9 +212,11 @@ class EdgeLists {
     require(degrees == zeros, "edge_degrees: edges from nowhere");
     const int64_t bounds[] = {0, 0, num_nodes};
     int64_t counts[] = {-1, -1};
-    succeed(fs_group_edges(&none, bounds, 2, nullptr, nullptr, counts), "group_edges of no edges");
+    const FsGroupedEdges out = {nullptr, nullptr, nullptr, counts, FS_INT32};
+    succeed(fs_group_edges(&none, bounds, 2, &out), "group_edges of no edges");
     require(counts[0] == 0 && counts[1] == 0, "group_edges: edges from nowhere");
-    const FsEdgeBucket empty = {nullptr, nullptr, 0, 0, num_nodes, type_code<Id>(), FS_FLOAT32, 0, 2};
+    const FsEdgeBucket empty = {nullptr,         nullptr,    nullptr,  0, 0, num_nodes,
+                                type_code<Id>(), FS_FLOAT32, FS_INT32, 0, 2};
     int64_t num_edges = -1;
     succeed(fs_sort_edges(&empty, degrees.data(), &num_edges), "sort_edges of no edges");
     require(num_edges == 0 && degrees == zeros, "sort_edges: edges from nowhere");
@@ -204,6 +227,7 @@ class EdgeLists {
     const std::vector<int64_t> before(degrees);
     std::vector<uint64_t> keys(6);
     int64_t counts[kBuckets];
+    const FsGroupedEdges out = {keys.data(), nullptr, nullptr, counts, FS_INT32};
     for (const Id outside : {static_cast<Id>(-1), static_cast<Id>(kNodes)}) {
       for (int end = 0; end < 2; ++end) {
         std::vector<Id> ends[2] = {{1, 2, 3}, {3, 2, 1}};
@@ -213,7 +237,7 @@ class EdgeLists {
         const std::string words = std::string(end == 0 ? "source" : "destination") + " of edge 72 is " +
                                   std::to_string(outside) + "; expected 0 to 999";
         refused(fs_edge_degrees(&edges, degrees.data()), words.c_str());
-        refused(fs_group_edges(&edges, kBounds, kBuckets, keys.data(), nullptr, counts), words.c_str());
+        refused(fs_group_edges(&edges, kBounds, kBuckets, &out), words.c_str());
       }
     }
     require(degrees == before, "edge_degrees: changed though refused");
@@ -229,11 +253,15 @@ class EdgeLists {
     const FsEdgeList edges = piece(0, 3, 0);
     std::vector<uint64_t> keys(3);
     int64_t counts[kBuckets];
-    refused(fs_group_edges(&edges, kBounds, 0, keys.data(), nullptr, counts), "0 buckets");
-    refused(fs_group_edges(&edges, kBounds, kBuckets - 1, keys.data(), nullptr, counts), "3 buckets");
+    FsGroupedEdges out = {keys.data(), nullptr, nullptr, counts, FS_INT32};
+    refused(fs_group_edges(&edges, kBounds, 0, &out), "0 buckets");
+    refused(fs_group_edges(&edges, kBounds, kBuckets - 1, &out), "3 buckets");
+    out.position_type = FS_FLOAT32;
+    refused(fs_group_edges(&edges, kBounds, kBuckets, &out), "group_edges");
     for (uint64_t outside : {9, 20}) {
       keys = {uint64_t{11} << 32, outside << 32 | 1, uint64_t{12} << 32};
-      const FsEdgeBucket bucket = {keys.data(), nullptr, 3, 10, 10, type_code<Id>(), FS_FLOAT32, 0, num_threads};
+      const FsEdgeBucket bucket = {keys.data(),     nullptr,    nullptr,  3, 10,         10,
+                                   type_code<Id>(), FS_FLOAT32, FS_INT32, 0, num_threads};
       std::vector<int64_t> degrees(10);
       int64_t num_edges;
       refused(fs_sort_edges(&bucket, degrees.data(), &num_edges), "in a bucket of nodes 10 to 19");
