@@ -19,10 +19,12 @@ _PUBLIC = {
     "DistContext": "fastsample_dist.comm.context",
     "DistData": "fastsample_dist.pipeline.data",
     "DistLoader": "fastsample_dist.pipeline.loader",
-    "partition_graph": "partition.api",
+    "Trainer": "fastsample_dist.train.trainer",
+    "partition_graph": "fastsample_dist.partition.api",
 }
 _SUBMODULES = (
-    "bench", "comm", "features", "graph", "interop", "ops", "pipeline", "sampling", "testing", "train",
+    "bench", "comm", "features", "graph", "interop", "launch", "ops", "partition", "pipeline", "sampling", "testing",
+    "train",
 )  # fmt: skip
 
 __all__ = ["__version__", *_PUBLIC, *_SUBMODULES]

@@ -1,5 +1,6 @@
 """A file system that is soon full, for the tests of what happens then."""
 
+import resource
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,17 @@ def small_tmpfs(directory: Path, size_bytes: int) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", str(directory)], check=True)
+
+
+@contextmanager
+def small_files(size_bytes: int) -> Iterator[None]:
+    """No file of this process grows beyond that size: like a full disk, where no file system may be mounted."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def enlarge(directory: Path, size_bytes: int) -> None:

@@ -1,0 +1,117 @@
+"""Where the commands begin: nothing heavy is loaded before Ctrl-C is answered in one line.
+
+Loading torch takes seconds; a Ctrl-C then would print the traceback of whatever was being imported, or become another
+error inside of it. So until a command is loaded Ctrl-C ends the process at once: nothing has been begun. From then on
+the first Ctrl-C raises KeyboardInterrupt, for which every command has its line. A launcher passes on the Ctrl-C that
+the terminal has sent to its ranks already, so what comes within REPEAT_S is the same one; a later one ends the process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+INTERRUPTED = 130  # exit status, as a shell reports it
+REPEAT_S = 2.0
+MODULES = {
+    "fastsample-partition": "fastsample_dist.partition.cli",
+    "fastsample-launch": "fastsample_dist.launch.cli",
+    "fastsample-train": "fastsample_dist.train.cli",
+    "fastsample-doctor": "fastsample_dist.bench.doctor",
+    "fastsample-verify": "fastsample_dist.bench.verify",
+    "fastsample-bench": "fastsample_dist.bench.cli",
+}
+
+
+class _CtrlC:
+    """The handler of SIGINT.
+
+    Attributes:
+      at_once: end the process; while loading, and while the interpreter ends.
+    """
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self._noted_s: float | None = None
+        self.at_once = True
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if self._noted_s is not None and now_s - self._noted_s <= REPEAT_S:
+            return
+        first, self._noted_s = self._noted_s is None, now_s
+        if first and not self.at_once:
+            raise KeyboardInterrupt
+        if first or not self.at_once:  # else the command has said it
+            self.say()
+        os._exit(INTERRUPTED)
+
+    def say(self) -> None:
+        """The line."""
+        os.write(2, f"{self._program}: interrupted.\n".encode())
+
+
+def run(program: str) -> int:
+    """Load a command and run it.
+
+    SIGINT keeps its effect where it is ignored (as in the background of a shell) or has a handler of the caller's.
+    Otherwise the handler stays, for the end of the interpreter: call this last.
+
+    Args:
+      program: one of MODULES.
+    Returns:
+      Exit status of the command; 130 when it was interrupted.
+    """
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        return importlib.import_module(MODULES[program]).main()
+    handler = _CtrlC(program)
+    signal.signal(signal.SIGINT, handler)
+    main = importlib.import_module(MODULES[program]).main
+    handler.at_once = False
+    try:
+        return main()
+    except KeyboardInterrupt:  # outside of what the command handles
+        handler.say()
+        return INTERRUPTED
+    finally:
+        handler.at_once = True
+
+
+def partition() -> int:
+    """The command fastsample-partition."""
+    return run("fastsample-partition")
+
+
+def launch() -> int:
+    """The command fastsample-launch."""
+    return run("fastsample-launch")
+
+
+def train() -> int:
+    """The command fastsample-train."""
+    return run("fastsample-train")
+
+
+def doctor() -> int:
+    """The command fastsample-doctor."""
+    return run("fastsample-doctor")
+
+
+def verify() -> int:
+    """The command fastsample-verify."""
+    return run("fastsample-verify")
+
+
+def bench() -> int:
+    """The command fastsample-bench."""
+    return run("fastsample-bench")
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv.pop(1)))

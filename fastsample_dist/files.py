@@ -1,0 +1,91 @@
+"""Files that any room writes: an error names its file, and nothing half-written stays under a file's name.
+
+The standard library only, so that a command can report that torch is missing. What the system refuses while a file is
+being written (a full disk, say) comes without the file's name; `naming_file` is the one place where it gets it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+NOT_ABOUT_FILES = (ConnectionError, ChildProcessError, InterruptedError, TimeoutError)
+
+
+@contextmanager
+def naming_file(path: str | Path) -> Iterator[None]:
+    """An OSError that leaves the block names a file: its own where it has one, else `path`.
+
+    Args:
+      path: what the block writes or reads.
+    """
+    try:
+        yield
+    except NOT_ABOUT_FILES:
+        raise
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        if error.errno is None and type(error) is not OSError:  # a damaged .gz, say: not the system's refusal
+            raise
+        if error.errno is None:  # NumPy's "4096 requested and 0 written"
+            raise OSError(errno.EIO, f"writing failed ({error}); is the disk full?", str(path)) from error
+        error.filename = str(path)
+        raise
+
+
+@contextmanager
+def complete_file(path: str | Path) -> Iterator[Path]:
+    """Another name to write a file under; at the end of the block it becomes `path`, or what a link there leads to.
+
+    Raises:
+      OSError: the disk refuses; it names `path`. However the block fails, nothing is left of the file.
+    """
+    target = Path(path).resolve()
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        with naming_file(path):
+            yield partial
+            partial.replace(target)
+    except OSError as error:
+        if error.filename == str(partial):  # the user knows the other name
+            error.filename, error.filename2 = str(path), None
+        raise
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file that appears complete; see `complete_file`."""
+    with complete_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, results: Mapping[str, object]) -> None:
+    """Write results as JSON; see `complete_file`."""
+    write_text(path, json.dumps(results, indent=1) + "\n")
+
+
+def check_writable(option: str, file: Path) -> None:
+    """Refuse a file that could not be written, before any work is done.
+
+    Args:
+      option: of the command line, for the message.
+      file: what it names.
+    Raises:
+      ValueError: with the option, the file and the reason.
+    """
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(0, "it is a directory")
+        if file.exists() and not file.is_file():  # it would be replaced by a file
+            raise OSError(0, "it is a device or a pipe")
+        with tempfile.TemporaryFile(dir=file.resolve().parent):
+            return
+    except OSError as error:
+        raise ValueError(f"{option} {file} cannot be written ({error.strerror}); pass another file name.") from error

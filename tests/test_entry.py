@@ -1,0 +1,84 @@
+"""Ctrl-C while a command is loaded, while it runs, and again: one line, status 130."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from fastsample_dist.entry import MODULES
+from tests.interrupted import ROOT, TIMEOUT_S, interrupt
+
+SLOW = "import time\nprint('loading', flush=True)\ntime.sleep(600)\n"
+START = (
+    "import sys; from fastsample_dist import entry; entry.MODULES['fastsample-train'] = 'command'; "
+    "{}sys.exit(entry.train())"
+)
+COMMAND = """
+import time
+
+def main():
+    try:
+        print("running", flush=True)
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print("cleaning, running", flush=True)
+        time.sleep({clean_s})
+        print("cleaned", flush=True)
+        return 130
+"""
+
+
+@pytest.mark.parametrize("program", [name for name in MODULES if name != "fastsample-launch"])  # which loads nothing
+def test_while_packages_are_being_loaded(tmp_path, program):
+    for package in ("torch", "rich"):
+        (tmp_path / f"{package}.py").write_text(SLOW)
+    ended = interrupt(["-m", "fastsample_dist.entry", program, "--help"], "loading", path=tmp_path)
+    assert (ended.status, ended.err) == (130, [f"{program}: interrupted."])
+
+
+@pytest.mark.parametrize("words", [("examples/train_sage.py",), ("-m", "fastsample_dist.train")])
+def test_other_ways_to_start_training(tmp_path, words):
+    (tmp_path / "torch.py").write_text(SLOW)
+    ended = interrupt([*words, "--help"], "loading", path=tmp_path)
+    assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."])
+
+
+def test_an_error_that_comes_of_it_inside_an_import_is_not_seen(tmp_path):
+    """An import may turn KeyboardInterrupt into something else, or swallow it."""
+    swallowing = "import time\nwhile True:\n    try:\n        print('loading', flush=True)\n        time.sleep(600)\n"
+    (tmp_path / "torch.py").write_text(f"{swallowing}    except BaseException as error:\n        print(error)\n")
+    ended = interrupt(["-m", "fastsample_dist.entry", "fastsample-train"], "loading", path=tmp_path)
+    assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."])
+
+
+def test_one_that_a_launcher_passes_on_does_not_disturb_the_end(tmp_path):
+    (tmp_path / "command.py").write_text(COMMAND.format(clean_s=0.1))
+    patient = "entry.REPEAT_S = 600.0; "
+    ended = interrupt(["-c", START.format(patient)], "running", times=2, path=tmp_path)
+    assert (ended.status, ended.err) == (130, []) and "cleaned\n" in ended.out
+
+
+def test_a_later_one_ends_it_at_once(tmp_path):
+    (tmp_path / "command.py").write_text(COMMAND.format(clean_s=600))
+    ended = interrupt(["-c", START.format("entry.REPEAT_S = 0.0; ")], "running", times=2, path=tmp_path)
+    assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."]) and "cleaned\n" not in ended.out
+
+
+def test_what_a_command_does_not_handle_is_one_line(tmp_path):
+    (tmp_path / "command.py").write_text("import time\n\ndef main():\n    print('running')\n    time.sleep(600)\n")
+    ended = interrupt(["-c", START.format("")], "running", path=tmp_path)
+    assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."])
+
+
+def test_an_ignored_ctrl_c_stays_ignored(tmp_path):
+    (tmp_path / "command.py").write_text(
+        "import signal\n\ndef main():\n    print(signal.getsignal(signal.SIGINT).name)\n    return 0\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", START.format("")], capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
+    )  # fmt: skip
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "SIG_IGN\n", "")

@@ -1,0 +1,81 @@
+"""Files that any room writes: an error names its file, and nothing half-written stays."""
+
+import errno
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from fastsample_dist.files import complete_file, naming_file, write_json, write_text
+from tests.small_disk import small_files, small_tmpfs
+
+
+def test_an_error_without_a_name_gets_it(tmp_path):
+    path = tmp_path / "rows.bin"
+    with small_files(100), pytest.raises(OSError) as raised, naming_file(path), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 60)
+    assert (raised.value.errno, raised.value.filename) == (errno.EFBIG, str(path))
+    assert str(raised.value) == f"[Errno {errno.EFBIG}] File too large: '{path}'"
+
+
+def test_an_error_keeps_the_name_that_it_has(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised, naming_file(tmp_path / "outer"):
+        (tmp_path / "inner").read_text()
+    assert raised.value.filename == str(tmp_path / "inner")
+
+
+def test_what_numpy_says_without_a_reason_gets_the_name(tmp_path):
+    path = tmp_path / "rows.bin"
+    with small_files(100), pytest.raises(OSError) as raised, naming_file(path):
+        np.zeros(1000).tofile(path)
+    assert str(path) in str(raised.value) and "None" not in str(raised.value)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(errno.EPIPE, "Broken pipe"), gzip.BadGzipFile("not gzipped")])
+def test_errors_that_are_about_no_file_pass_as_they_are(tmp_path, error):
+    text = str(error)
+    with pytest.raises(type(error)) as raised, naming_file(tmp_path / "file"):
+        raise error
+    assert raised.value is error and str(error) == text
+
+
+def test_a_file_that_cannot_be_finished_leaves_nothing_and_the_older_one(tmp_path):
+    path = tmp_path / "out.json"
+    path.write_text("older")
+    with small_files(100), pytest.raises(OSError) as raised:
+        write_json(path, {"numbers": list(range(1000))})
+    assert raised.value.filename == str(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["out.json"]
+    assert path.read_text() == "older"
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path):
+    with small_tmpfs(tmp_path / "small", 64 << 10):
+        path = tmp_path / "small" / "page.html"
+        with pytest.raises(OSError) as raised:
+            write_text(path, "x" * (1 << 20))
+        assert str(raised.value) == f"[Errno {errno.ENOSPC}] No space left on device: '{path}'"
+        assert list((tmp_path / "small").iterdir()) == []
+
+
+def test_a_directory_that_is_missing_is_named_by_the_users_name(tmp_path):
+    path = tmp_path / "missing" / "out.json"
+    with pytest.raises(FileNotFoundError) as raised:
+        write_json(path, {})
+    assert raised.value.filename == str(path)
+
+
+def test_ctrl_c_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), complete_file(tmp_path / "rows.npy") as partial:
+        partial.write_text("half")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "link.json").symlink_to("out.json")
+    write_json(tmp_path / "link.json", {"a": 1})
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "out.json").read_text()) == {"a": 1}
