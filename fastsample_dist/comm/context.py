@@ -4,7 +4,7 @@ Joining: the environment says who started the process (environment.py); torch.di
 (rendezvous.py) over the interface that routes there (interface.py), MPI needs neither. Leaving after success:
 all ranks wait for each other once, then release their groups. Leaving by an exception: nobody waits. Under
 torch.distributed this rank's connections are closed, which makes the others fail within moments; under MPI the
-traceback is printed and the run aborted.
+traceback is printed and the run aborted. Ctrl-C is one line, not a traceback.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from fastsample_dist.comm.rendezvous import board_store, meet, tell_all
 from fastsample_dist.comm.torch_dist import TorchCommunicator, group_timeout
 
 logger = logging.getLogger(__name__)
+_INTERRUPTED = "rank {rank} was interrupted.\n"
 
 
 class DistContext:
@@ -98,6 +99,14 @@ class DistContext:
         """
         timeout_s, device = check_timeout_s(timeout_s), check_device(device)
         info = parse_environment(os.environ if environ is None else environ, backend)
+        try:
+            return cls._join(info, timeout_s, device)
+        except KeyboardInterrupt:
+            say_interrupts_in_one_line(info.rank)
+            raise
+
+    @classmethod
+    def _join(cls, info: LaunchInfo, timeout_s: float, device: str) -> DistContext:
         if info.backend == "mpi":
             return _join_mpi(cls, info, timeout_s, device)
         if info.backend == "local":
@@ -145,13 +154,34 @@ class DistContext:
         if self._left:
             return
         self._left = True
+        if isinstance(error, KeyboardInterrupt):
+            say_interrupts_in_one_line(self.rank)
         if self.comm.abort_ends_process:
             _print_failure(self.rank, error)
         self.comm.abort()
 
 
+def say_interrupts_in_one_line(rank: int) -> None:
+    """From now on a KeyboardInterrupt that nobody catches is one line instead of its traceback.
+
+    It is still raised, for those who catch it to save what they have, and still ends the process by SIGINT.
+    """
+    usual = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.stderr.write(_INTERRUPTED.format(rank=rank))
+        else:
+            usual(kind, error, trace)
+
+    sys.excepthook = hook
+
+
 def _print_failure(rank: int, error: BaseException) -> None:
-    """Print the traceback that the interpreter cannot print any more."""
+    """Print the traceback that the interpreter cannot print any more; of Ctrl-C one line."""
+    if isinstance(error, KeyboardInterrupt):
+        sys.stderr.write(_INTERRUPTED.format(rank=rank))
+        return
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     sys.stderr.write(f"rank {rank} ends the run:\n{''.join(lines)}")
 

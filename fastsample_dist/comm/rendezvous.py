@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from fastsample_dist.comm.deadline import Deadline
 from fastsample_dist.comm.environment import LaunchInfo
+from fastsample_dist.comm.handshake import address_of, open_store
 
 POLL_S = 0.02
 MAX_POLL_S = 0.25
@@ -92,17 +93,9 @@ def board_store(info: LaunchInfo, timeout_s: float) -> tuple[dist.Store, str]:
       info: this process's launch, of a run that has met.
       timeout_s: seconds for the connection.
     """
-    assert info.master_addr is not None and info.master_port is not None  # the ranks have met there
-    store = dist.TCPStore(
-        info.master_addr, info.master_port, info.world_size, is_master=False,
-        timeout=timedelta(seconds=max(1.0, timeout_s)), wait_for_workers=False,
-    )  # fmt: skip
+    store = open_store(info, Deadline(timeout_s))
     server = "torchrun's agent" if info.agent_store else "rank 0"
     return dist.PrefixStore(f"fastsample_dist/board-{info.attempt}", store), server
-
-
-def _address(info: LaunchInfo) -> str:
-    return f"{info.master_addr}:{info.master_port}"
 
 
 def _first_line(error: Exception) -> str:
@@ -111,7 +104,7 @@ def _first_line(error: Exception) -> str:
 
 def _lost(info: LaunchInfo, error: Exception) -> RuntimeError:
     return RuntimeError(
-        f"rank {info.rank}: the meeting point at {_address(info)} was lost ({_first_line(error)}); rank 0 "
+        f"rank {info.rank}: the meeting point at {address_of(info)} was lost ({_first_line(error)}); rank 0 "
         "ended, see its error."
     )
 
@@ -120,31 +113,16 @@ def _not_joined(info: LaunchInfo, missing: list[int], timeout_s: float) -> Runti
     names = ", ".join(map(str, missing))
     return RuntimeError(
         f"rank {info.rank}: rank{'s' if len(missing) > 1 else ''} {names} of {info.world_size} did not join at "
-        f"{_address(info)} within {timeout_s:g} s; start them, or check that they use this address and reach it."
+        f"{address_of(info)} within {timeout_s:g} s; start them, or check that they use this address and reach it."
     )
 
 
 def _connect(info: LaunchInfo, deadline: Deadline) -> dist.TCPStore:
     """Serve the store (rank 0 without an agent) or connect to it once somebody listens."""
-    assert info.master_addr is not None and info.master_port is not None  # several ranks always have them
     serves = info.rank == 0 and not info.agent_store
     if not serves:
         _await_listener(info, deadline)
-    try:
-        return dist.TCPStore(
-            info.master_addr,
-            info.master_port,
-            info.world_size,
-            is_master=serves,
-            timeout=timedelta(seconds=max(1.0, deadline.remaining_s)),
-            wait_for_workers=False,
-        )
-    except RuntimeError as error:
-        what = "cannot serve" if serves else "cannot join"
-        raise RuntimeError(
-            f"rank {info.rank}: {what} the meeting point at {_address(info)} ({_first_line(error)}); choose "
-            "another MASTER_PORT, or check MASTER_ADDR."
-        ) from error
+    return open_store(info, deadline, serves=serves)
 
 
 def _await_listener(info: LaunchInfo, deadline: Deadline) -> None:
@@ -162,7 +140,7 @@ def _await_listener(info: LaunchInfo, deadline: Deadline) -> None:
             time.sleep(MAX_POLL_S)
     if info.agent_store:
         raise RuntimeError(
-            f"rank {info.rank}: torchrun's store at {_address(info)} did not answer within "
+            f"rank {info.rank}: torchrun's store at {address_of(info)} did not answer within "
             f"{deadline.timeout_s:g} s ({said}); check MASTER_ADDR and MASTER_PORT."
         )
     raise _not_joined(info, [0], deadline.timeout_s) from said
@@ -173,12 +151,12 @@ def _join(store: dist.Store, info: LaunchInfo) -> None:
     size = store.compare_set("world_size", "", str(info.world_size)).decode()
     if size != str(info.world_size):
         raise RuntimeError(
-            f"rank {info.rank}: started for {info.world_size} ranks, but the run at {_address(info)} has "
+            f"rank {info.rank}: started for {info.world_size} ranks, but the run at {address_of(info)} has "
             f"{size}; give all ranks the same world size, or another MASTER_PORT."
         )
     if store.add(f"joins/{info.rank}", 1) > 1:
         raise RuntimeError(
-            f"rank {info.rank}: another process has joined {_address(info)} as this rank already; give every "
+            f"rank {info.rank}: another process has joined {address_of(info)} as this rank already; give every "
             "process its own RANK, or choose another MASTER_PORT."
         )
     store.set(f"joined/{info.rank}", "1")

@@ -7,9 +7,10 @@ reports (a peer's closed connection, its own time limit) is passed on in one lin
 
 The end of a process is the delicate part. A gloo worker thread lets go of a finished collective's tensors after
 it has reported the collective as done, and letting go takes the interpreter's lock; a thread that asks for the
-lock while the interpreter ends is ended by Python in the middle of C++ code, and the process aborts. So `close`
-lets the group be destructed, which joins its threads, and the works that a thread may still hold when somebody
-else keeps the group (DistributedDataParallel does) are never let go.
+lock while the interpreter ends is ended by Python in the middle of C++ code, and the process aborts ("terminate
+called without an active exception"). So no thread is ever the last to let go: the works of the last collectives are
+held here, and never released once the communicator is closed or left. They hold views of the caller's tensors,
+emptied when the collective is done, so that this costs no memory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fastsample_dist.comm.rows import Segments
 WAIT_SLICE_S = 0.2  # how late a signal, or an abort by another thread, is seen while a wait blocks
 CUDA_WATCHDOG_GRACE_S = 30.0  # nccl's watchdog ends the process; the communicator's deadline comes first
 CUDA_POLL_S = 2e-5  # between two questions to a CUDA work; a kernel launch takes about as long
-KEPT_WORKS = 8  # last gradient buckets whose works a worker thread may still hold at the end
+KEPT_WORKS = 8  # last collectives, and gradient buckets, whose works a worker thread may still hold at the end
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -70,37 +71,41 @@ class TorchCommunicator(Communicator):
             counters=counters,
         )
         self.process_group: dist.ProcessGroup | None = process_group
-        self._last_barrier: dist.Work | None = None
+        self._last_works: deque[dist.Work] = deque(maxlen=KEPT_WORKS)
         self._last_futures: deque[dist.Work] = deque(maxlen=KEPT_WORKS)
         self._backend = backend
         self._moves_cuda_tensors = "nccl" in backend  # else they travel through host memory
 
     def _exchange(self, into: Segments, out: Segments, deadline: Deadline) -> None:
-        def start() -> dist.Work:
+        def start(received: Tensor, sent: Tensor) -> dist.Work:
             return dist.all_to_all_single(
-                into.buffer, out.buffer, into.lengths, out.lengths, group=self.process_group, async_op=True
+                received, sent, into.lengths, out.lengths, group=self.process_group, async_op=True
             )
 
-        _run(start, into.buffer.is_cuda, deadline)
+        self._run(start, (into.buffer, out.buffer), deadline)
 
     def _reduce(self, flat: Tensor, op: str, deadline: Deadline) -> None:
-        def start() -> dist.Work:
-            return dist.all_reduce(flat, _OPS[op], group=self.process_group, async_op=True)
+        def start(view: Tensor) -> dist.Work:
+            return dist.all_reduce(view, _OPS[op], group=self.process_group, async_op=True)
 
-        _run(start, flat.is_cuda, deadline)
+        self._run(start, (flat,), deadline)
 
     def _broadcast(self, flat: Tensor, src: int, deadline: Deadline) -> None:
-        def start() -> dist.Work:
-            return dist.broadcast(flat, src, group=self.process_group, async_op=True)
+        def start(view: Tensor) -> dist.Work:
+            return dist.broadcast(view, src, group=self.process_group, async_op=True)
 
-        _run(start, flat.is_cuda, deadline)
+        self._run(start, (flat,), deadline)
 
     def _barrier(self, deadline: Deadline) -> None:
         # A sum of one number: dist.barrier would choose the device by itself.
-        flat = torch.zeros(1, dtype=torch.int64)
-        self._last_barrier = _run(
-            lambda: dist.all_reduce(flat, group=self.process_group, async_op=True), False, deadline
-        )
+        self._reduce(torch.zeros(1, dtype=torch.int64), "sum", deadline)
+
+    def _run(self, start: Callable[..., dist.Work], tensors: tuple[Tensor, ...], deadline: Deadline) -> None:
+        """Run a collective on views of tensors; its work is held for a while after it is done."""
+        views = [torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.detach()) for tensor in tensors]
+        self._last_works.append(_run(lambda: start(*views), tensors[0].is_cuda, deadline))
+        for view in views:
+            view.set_()  # lets go of the caller's memory, on this thread
 
     def _reduce_future(self, tensor: Tensor, where: str, deadline: Deadline) -> torch.futures.Future[Tensor]:
         stays = self._moves_cuda_tensors or not tensor.is_cuda
@@ -140,8 +145,7 @@ class TorchCommunicator(Communicator):
 
     def _close(self) -> None:
         """Let torch forget the group; its threads end here unless somebody else keeps it, see above."""
-        for work in (self._last_barrier, *self._last_futures):
-            _keep_for_ever(work)
+        self._keep_works()
         dist.destroy_process_group(self.process_group)
         self.process_group = None
 
@@ -152,12 +156,17 @@ class TorchCommunicator(Communicator):
         The group is never destructed: its destructor waits for a collective that is still under way, up to
         the time limit, and would hold up the end of the process.
         """
+        self._keep_works()
         _keep_for_ever(self.process_group)
         abort = getattr(self.process_group, "abort", None)
         if abort is not None:
             abort()
             dist.destroy_process_group(self.process_group)
         self.process_group = None
+
+    def _keep_works(self) -> None:
+        for work in (*self._last_works, *self._last_futures):
+            _keep_for_ever(work)
 
 
 def group_timeout(backend: str, timeout_s: float) -> timedelta:

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastsample_dist.files import write_text
+
 if TYPE_CHECKING:
     from fastsample_dist.comm.base import Communicator
 
@@ -70,17 +72,14 @@ class Trace:
           path: of the JSON file; used on rank 0.
           comm: over all ranks.
         Raises:
-          OSError: the file cannot be written (rank 0).
+          OSError: the file cannot be written (rank 0); it names the file.
         """
         names = {threading.main_thread().native_id: "main"}
         own = (socket.gethostname(), names, self._events, self.dropped)
         everybody = comm.all_gather_object(own, purpose="trace")
         if comm.rank != 0:
             return
-        file = Path(path)
-        unfinished = file.with_name(f".{file.name}.unfinished")
-        unfinished.write_text(json.dumps({"traceEvents": list(_chrome_events(everybody)), "displayTimeUnit": "ms"}))
-        unfinished.replace(file)
+        write_text(path, json.dumps({"traceEvents": list(_chrome_events(everybody)), "displayTimeUnit": "ms"}))
 
 
 def _chrome_events(everybody: list[tuple]) -> Iterator[dict]:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from fastsample_dist.comm.board import NUM_LANES, FileBoard, Status, StoreBoard,
 from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_mpi
 from tests.comm.test_failures import free_port
+from tests.waiting import ENOUGH_S
 
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 TIMEOUT_S = 3.0
@@ -109,12 +109,14 @@ SCRIPT = """
 import os, signal, sys, torch
 from fastsample_dist import DistContext
 stopped = int(sys.argv[1])
-with DistContext.from_env(timeout_s=3) as ctx:
+with DistContext.from_env(timeout_s=200) as ctx:  # longer than the start of one takes after another's
     for step in range(20):
         ctx.comm.step = step
         ctx.comm.all_reduce(torch.ones(3), purpose="gradients")
-        if step == 11 and ctx.rank == stopped:
-            os.kill(os.getpid(), signal.SIGSTOP)
+        if step == 11:
+            ctx.comm.timeout_s = 3.0
+            if ctx.rank == stopped:
+                os.kill(os.getpid(), signal.SIGSTOP)
         ctx.comm.all_to_all_rows(torch.ones(ctx.world_size, 3), [1] * ctx.world_size, purpose="feature_rows")
 """
 
@@ -139,9 +141,7 @@ def test_a_stopped_rank_is_named_by_all_others(stopped, said, tmp_path):
         others = [process for rank, process in enumerate(processes) if rank != stopped]
         _, status = os.waitpid(processes[stopped].pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        since_s = time.monotonic()
-        texts = [process.communicate(timeout=60)[1] for process in others]
-        assert time.monotonic() - since_s < TIMEOUT_S + 5 + 10  # 10 s for a machine that does other things as well
+        texts = [process.communicate(timeout=ENOUGH_S)[1] for process in others]
     finally:
         for process in processes:
             process.kill()
@@ -164,5 +164,5 @@ def stop_in_step(ctx):
 @needs_mpi
 def test_mpi_a_stopped_rank_is_named():
     with pytest.raises(RankError) as failed:
-        run_mpi(3, stop_in_step, timeout_s=60)
+        run_mpi(3, stop_in_step, timeout_s=ENOUGH_S)
     assert "rank 1 did not come: last seen " in str(failed.value)

@@ -16,8 +16,8 @@ from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import LAUNCHER_VARIABLES
 from fastsample_dist.comm.interface import VARIABLE, choose_interface, interface_of, source_address
 from fastsample_dist.testing import run_distributed
+from tests.waiting import ENOUGH_S
 
-ENOUGH_S = 200.0  # for processes that load torch on a busy machine
 PACKAGE_ROOT = str(Path(fastsample_dist.__file__).parent.parent)
 
 

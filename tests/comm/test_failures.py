@@ -1,4 +1,7 @@
-"""What a rank sees when another one fails: an error that names rank, collective, purpose and step, and no waiting."""
+"""What a rank sees when another one fails: an error that names rank, collective, purpose and step, and no waiting.
+
+What must not be waited for is a deadline of NEVER_S, longer than these tests last: who waited for it would fail them.
+"""
 
 import os
 import signal
@@ -13,9 +16,11 @@ from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import LaunchInfo
 from fastsample_dist.comm.rendezvous import meet
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
+from tests.waiting import ENOUGH_S, NEVER_S, wait_until
 
 DEADLINE_S = 1.0
-SLACK_S = 8.0  # scheduling on a busy machine; the limits in these tests are far shorter than the default of 600 s
+JOIN_S = 5.0  # within which threads that start together meet
+WITHOUT_WAITING = {"timeout_s": ENOUGH_S, "comm_timeout_s": NEVER_S}
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 
 
@@ -66,42 +71,38 @@ def test_a_rank_that_does_not_take_part_is_an_error_with_rank_purpose_step_and_d
     message, seconds = seen_alone[what]
     assert message.startswith(f"rank 0, step 812: {what} did not finish within 0.5 s: not every rank took part")
     assert "\n" not in message
-    assert 0.5 <= seconds < 0.5 + SLACK_S
+    assert seconds >= 0.5
 
 
-def reduce_alone(ctx):
+def reduce_alone(ctx, failed):
     ctx.comm.step = 7
     if ctx.rank == 0:
         future = ctx.comm.all_reduce_future(torch.ones(3), purpose="gradients")
-        return error_of(future.wait)
-    time.sleep(1.5 * ctx.comm.timeout_s)
+        message = error_of(future.wait)[0]
+        failed.touch()
+        return message
+    wait_until(failed.exists)
     ctx.comm.abort()
 
 
-def test_a_future_that_nobody_joins_fails_by_name_at_the_deadline():
-    message, seconds = run_distributed(2, reduce_alone, comm_timeout_s=3.0)[0]
-    assert "rank 0, step 7: all_reduce of gradients did not finish within 3 s" in message
-    assert seconds < 3.0 + SLACK_S
+def test_a_future_that_nobody_joins_fails_by_name_at_the_deadline(tmp_path):
+    message = run_distributed(2, reduce_alone, ENOUGH_S, args=(tmp_path / "failed",), comm_timeout_s=10.0)[0]
+    assert "rank 0, step 7: all_reduce of gradients did not finish within 10 s" in message
 
 
 def wait_for_sleeper(ctx):
     ctx.comm.step = 812
     ctx.comm.timeout_s = DEADLINE_S
     if ctx.rank == 1:
-        time.sleep(60)
-    start_s = time.monotonic()
-    try:
-        ctx.comm.all_to_all_rows(torch.ones(2, 3), [1, 1], purpose="feature_rows")
-    finally:
-        assert time.monotonic() - start_s < DEADLINE_S + SLACK_S, "the deadline came too late"
+        time.sleep(NEVER_S)
+    ctx.comm.all_to_all_rows(torch.ones(2, 3), [1, 1], purpose="feature_rows")
 
 
 @needs_mpi
 def test_mpi_a_rank_that_does_not_take_part_ends_the_run():
     with pytest.raises(RankError) as failed:
-        run_mpi(2, wait_for_sleeper, timeout_s=50)
+        run_mpi(2, wait_for_sleeper, timeout_s=ENOUGH_S)
     assert "rank 0, step 812: all_to_all of counts did not finish within 1 s" in str(failed.value)
-    assert "too late" not in str(failed.value)
 
 
 def killed_in_step(ctx):
@@ -109,26 +110,22 @@ def killed_in_step(ctx):
     ctx.comm.barrier()
     if ctx.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return error_of(ctx.comm.all_reduce, torch.ones(3), purpose="gradients")
+    return error_of(ctx.comm.all_reduce, torch.ones(3), purpose="gradients")[0]
 
 
-def test_a_killed_rank_ends_the_others_within_moments():
-    start_s = time.monotonic()
+def test_a_killed_rank_ends_the_others_before_any_deadline():
     with pytest.raises(RankError, match="rank 1 of 2 ended with exit code -9"):
-        run_distributed(2, killed_in_step, timeout_s=60)
-    assert time.monotonic() - start_s < 60 / 2
+        run_distributed(2, killed_in_step, **WITHOUT_WAITING)
 
 
 def survive_a_kill(ctx):
-    message, seconds = killed_in_step(ctx)
-    raise AssertionError(f"{message} after {'moments' if seconds < SLACK_S else 'ages'}")
+    raise AssertionError(killed_in_step(ctx))
 
 
 def test_a_killed_rank_is_an_error_with_rank_purpose_and_step():
     with pytest.raises(RankError) as failed:
-        run_distributed(2, survive_a_kill, timeout_s=60)
+        run_distributed(2, survive_a_kill, **WITHOUT_WAITING)
     assert "rank 0, step 5: all_reduce of gradients failed because a peer ended" in str(failed.value)
-    assert "after moments" in str(failed.value)
 
 
 def raise_on_one(ctx):
@@ -136,15 +133,14 @@ def raise_on_one(ctx):
     if ctx.rank == 1:
         raise KeyError("lost node")
     ctx.comm.step = 3
-    message, seconds = error_of(ctx.comm.barrier)
+    message, _ = error_of(ctx.comm.barrier)
     assert message.startswith("rank 0, step 3: barrier failed because a peer ended or its connection broke")
-    assert seconds < SLACK_S
     raise AssertionError("rank 0 saw it in time")
 
 
-def test_an_exception_on_one_rank_ends_the_others_within_moments():
+def test_an_exception_on_one_rank_ends_the_others_before_any_deadline():
     with pytest.raises(RankError) as failed:
-        run_distributed(2, raise_on_one, timeout_s=60)
+        run_distributed(2, raise_on_one, **WITHOUT_WAITING)
     text = str(failed.value)
     assert text.index("KeyError: 'lost node'") < text.index("rank 0 saw it in time")
 
@@ -156,44 +152,38 @@ def raise_while_a_thread_waits(ctx):
         seen = []
         thread = threading.Thread(target=lambda: seen.append(error_of(copy.barrier, purpose="prefetch")[0]))
         thread.start()
-        time.sleep(0.2)
-        start_s = time.monotonic()
+        time.sleep(1.0)  # the thread is in the barrier by then
         try:
             with ctx:
                 raise KeyError("boom")
         except KeyError:
-            thread.join(SLACK_S)
+            thread.join(ENOUGH_S)
         assert not thread.is_alive()
-        return seen[0], time.monotonic() - start_s
+        return seen[0]
     with pytest.raises(RuntimeError, match="a peer ended"):
         ctx.comm.barrier()
 
 
 def test_leaving_by_an_exception_ends_collectives_of_other_threads():
-    message, seconds = run_distributed(2, raise_while_a_thread_waits, timeout_s=60)[0]
+    message = run_distributed(2, raise_while_a_thread_waits, **WITHOUT_WAITING)[0]
     assert message.startswith("rank 0, outside a step: barrier of prefetch was broken off because this rank leaves")
-    assert seconds < SLACK_S
 
 
-def interrupted_in_wait(ctx):
+def interrupted_in_wait(ctx, interrupted):
     if ctx.rank == 1:
-        time.sleep(1.5)  # in no collective while rank 0 is interrupted
+        wait_until(interrupted.exists)  # in no collective while rank 0 is interrupted
         return
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    start_s = time.monotonic()
     try:
         ctx.comm.barrier()
     except KeyboardInterrupt:
-        assert time.monotonic() - start_s < SLACK_S
+        interrupted.touch()
         raise
 
 
-def test_control_c_gets_through_a_wait():
-    start_s = time.monotonic()
+def test_control_c_gets_through_a_wait(tmp_path):
     with pytest.raises(RankError) as failed:
-        run_distributed(2, interrupted_in_wait, timeout_s=120)
-    assert time.monotonic() - start_s < 60
+        run_distributed(2, interrupted_in_wait, args=(tmp_path / "interrupted",), **WITHOUT_WAITING)
     assert str(failed.value).startswith("rank 0 of 2 failed:")
     assert "KeyboardInterrupt" in str(failed.value)
 
@@ -230,19 +220,18 @@ def test_from_env_names_a_rank_that_never_starts(monkeypatch):
     environ = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     message, seconds = error_of(DistContext.from_env, timeout_s=DEADLINE_S, environ=environ)
     assert message.startswith(f"rank 0: rank 1 of 2 did not join at 127.0.0.1:{port} within 1 s; start")
-    assert DEADLINE_S <= seconds < DEADLINE_S + SLACK_S
+    assert seconds >= DEADLINE_S
 
 
 def test_a_missing_rank_0_is_named():
     port = free_port()
-    message, seconds = join_error(launch(1, 2, port))
+    message, _ = join_error(launch(1, 2, port))
     assert message.startswith(f"rank 1: rank 0 of 2 did not join at 127.0.0.1:{port} within 1 s")
-    assert seconds < DEADLINE_S + SLACK_S
 
 
 def test_all_ranks_that_came_name_all_that_did_not():
     port = free_port()
-    errors = together(*(lambda rank=rank: join_error(launch(rank, 5, port))[0] for rank in (0, 3, 4)))
+    errors = together(*(lambda rank=rank: join_error(launch(rank, 5, port), JOIN_S)[0] for rank in (0, 3, 4)))
     for rank, message in zip((0, 3, 4), errors, strict=True):
         assert message.startswith(f"rank {rank}: ranks 1, 2 of 5 did not join at 127.0.0.1:{port}")
 
@@ -252,7 +241,7 @@ def test_ranks_meet_whatever_their_order():
 
     def join(rank):
         time.sleep(0.2 * (2 - rank))  # rank 0, which serves the store, comes last
-        return meet(launch(rank, 3, port), 20.0)
+        return meet(launch(rank, 3, port), ENOUGH_S)
 
     stores = together(*(lambda rank=rank: join(rank) for rank in range(3)))
     stores[1].set("key", "value")
@@ -261,13 +250,13 @@ def test_ranks_meet_whatever_their_order():
 
 def test_a_rank_that_comes_twice_is_refused():
     port = free_port()
-    errors = together(*(lambda rank=rank: join_error(launch(rank, 3, port))[0] for rank in (0, 1, 1)))
+    errors = together(*(lambda rank=rank: join_error(launch(rank, 3, port), JOIN_S)[0] for rank in (0, 1, 1)))
     assert sum("another process has joined" in message for message in errors[1:]) == 1
 
 
 def test_ranks_of_different_world_sizes_are_refused():
     port = free_port()
-    errors = together(lambda: join_error(launch(0, 2, port))[0], lambda: join_error(launch(1, 3, port))[0])
+    errors = together(*(lambda rank=rank: join_error(launch(rank, 2 + rank, port), JOIN_S)[0] for rank in (0, 1)))
     refused = [message for message in errors if "give all ranks the same world size" in message]
     assert refused
 

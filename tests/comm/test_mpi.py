@@ -9,8 +9,8 @@ import pytest
 from fastsample_dist.comm.mpi import load_mpi
 from fastsample_dist.testing import mpi_missing_reason
 from fastsample_dist.testing.ranks import _mpi_environment, _mpirun
+from tests.waiting import ENOUGH_S
 
-ENOUGH_S = 200.0
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 
 GOOD_SCRIPT = """

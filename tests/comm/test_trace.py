@@ -10,6 +10,7 @@ from fastsample_dist.comm import trace as trace_module
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.comm.trace import Trace
 from fastsample_dist.testing import run_distributed
+from tests.small_disk import small_files
 
 
 def traced(ctx, path):
@@ -66,3 +67,11 @@ def test_without_a_trace_a_span_notes_nothing_and_lets_errors_through():
         raise KeyError
     comm.barrier()
     assert len(trace._events) == 1
+
+
+def test_a_file_that_cannot_be_written_is_named_and_nothing_stays(tmp_path):
+    comm = LocalCommunicator()
+    with small_files(10), pytest.raises(OSError) as raised:
+        Trace.start(comm).write(tmp_path / "trace.json", comm)
+    assert raised.value.filename == str(tmp_path / "trace.json")
+    assert list(tmp_path.iterdir()) == []

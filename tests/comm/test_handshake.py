@@ -1,0 +1,163 @@
+"""A foreign service at the meeting point: every rank ends with one line soon after its deadline, whatever that does."""
+
+import http.server
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import psutil
+import pytest
+
+from fastsample_dist.comm.deadline import Deadline
+from fastsample_dist.comm.environment import LaunchInfo
+from fastsample_dist.comm.handshake import open_store
+from fastsample_dist.comm.rendezvous import board_store
+from tests.comm.test_context import environment
+
+ENOUGH_S = 200.0  # for a process that loads torch on a busy machine; without a deadline the handshake never ends
+TIMEOUT_S = 2.0
+SCRIPT = f"""
+import sys
+from fastsample_dist import DistContext
+try:
+    DistContext.from_env(timeout_s={TIMEOUT_S})
+except RuntimeError as error:
+    sys.exit(str(error))
+"""
+
+
+@contextmanager
+def mute():
+    """Accepts every connection and never says a word."""
+    held = []
+
+    def accept():
+        with suppress(OSError):  # closed
+            while True:
+                held.append(listener.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    for connection in held:
+        connection.close()
+
+
+@contextmanager
+def web():
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+SERVICES = {"mute": (mute, "did not answer within"), "http": (web, "another service listens there, an HTTP server")}
+
+
+@pytest.mark.parametrize("agent", [False, True], ids=["by hand", "agent"])
+@pytest.mark.parametrize("service", SERVICES)
+def test_rank_1_is_refused_at_its_deadline(service, agent):
+    make, words = SERVICES[service]
+    with make() as port:
+        status, said = joined(1, port, agent)
+    assert status == 1
+    assert said.startswith(f"rank 1: cannot join the meeting point at 127.0.0.1:{port} (")
+    assert words in said
+    assert said.endswith("; choose another MASTER_PORT, or check MASTER_ADDR.\n")
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_rank_0_whose_port_is_taken_is_refused(service):
+    make, words = SERVICES[service]
+    with make() as port:
+        status, said = joined(0, port, False)
+    assert status == 1
+    assert said.startswith(f"rank 0: cannot serve the meeting point at 127.0.0.1:{port} (")
+    assert (words if service == "http" else "EADDRINUSE") in said
+
+
+def joined(rank, port, agent):
+    """(exit status, stderr without torch's own warnings) of one rank of two that joins at that port."""
+    changes = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    if agent:
+        changes |= {"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        changes |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment(**changes), capture_output=True, text=True, timeout=ENOUGH_S,
+        check=False,
+    )  # fmt: skip
+    lines = [line for line in ended.stderr.splitlines(keepends=True) if not line.startswith("[")]
+    return ended.returncode, "".join(lines)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_boards_connection_has_a_deadline_too_and_leaves_no_thread_or_descriptor(service):
+    make, words = SERVICES[service]
+    before = psutil.Process().num_fds()
+    with make() as port:
+        info = LaunchInfo("torchrun", "torch", rank=1, world_size=2, master_addr="127.0.0.1", master_port=port)
+        with pytest.raises(RuntimeError, match=words):
+            board_store(info, TIMEOUT_S)
+    assert "fastsample-handshake" not in [thread.name for thread in threading.enumerate()]
+    assert psutil.Process().num_fds() <= before
+
+
+def test_ctrl_c_is_seen_while_the_service_is_mute():
+    with mute() as port:
+        changes = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        script = f"{heard}\n{SCRIPT.replace(f'timeout_s={TIMEOUT_S}', 'timeout_s=100000')}"
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], env=environment(**changes), stderr=subprocess.PIPE, text=True
+        )
+        try:
+            deadline = Deadline(ENOUGH_S)
+            while not connected(process.pid, port):
+                deadline.check()
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=ENOUGH_S)[1] == "rank 1 was interrupted.\n"
+        finally:
+            process.kill()
+
+
+def connected(pid, port):
+    """Whether a process holds a connection to that port, and the thread that made it."""
+    process = psutil.Process(pid)
+    return any(connection.raddr and connection.raddr.port == port for connection in process.net_connections("tcp"))
+
+
+def test_a_store_that_answers_late_is_waited_for():
+    """A proxy holds the first bytes back for a while; what it then passes on is a store."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def pass_on():
+        with listener.accept()[0] as client, socket.create_connection(("127.0.0.1", store.port)) as server:
+            time.sleep(0.5)
+            threading.Thread(target=copy, args=(server, client), daemon=True).start()
+            copy(client, server)
+
+    def copy(source, target):
+        with suppress(OSError):
+            while data := source.recv(4096):
+                target.sendall(data)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=pass_on, daemon=True).start()
+        port = listener.getsockname()[1]
+        info = LaunchInfo("torchrun", "torch", rank=1, world_size=2, master_addr="127.0.0.1", master_port=port)
+        client = open_store(info, Deadline(ENOUGH_S))
+        client.set("said", "late")
+    assert store.get("said") == b"late"
