@@ -8,7 +8,7 @@ lets a sample be the same in every partitioning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 from fastsample_dist import ops
 
 INT32_MAX_NODES = 2**31 - 1
+_CHECKED_AT_ONCE = 1 << 24  # weights
 
 
 def id_dtype(num_nodes: int) -> torch.dtype:
@@ -36,9 +37,14 @@ class CSCGraph:
       orig_ids: int64 [num_nodes] or None; original id of each node, None when ids are original already.
       device: whose kernels read the graph; None: that of its tensors. It differs for a graph in pinned host memory
         that a GPU samples (graph/placement.py).
+      edge_map: int32 | int64 [num_edges] or None; place of each edge in the list that the graph was made from.
+    Args:
+      weights_checked: the weights are known to be finite and not negative (those of a partition, which was refused
+        otherwise), so they are not read here.
     Raises:
-      ValueError: a wrong dtype, a wrong shape, or offsets that do not end at num_edges. Ids inside `indices`
-        are not read here (a mapped graph stays untouched); `validate()` reads them all.
+      ValueError: a wrong dtype, a wrong shape, offsets that do not end at num_edges, or a weight that is negative,
+        infinite or NaN. Ids inside `indices` are not read here (a mapped graph stays untouched); `validate()` reads
+        them all.
     """
 
     indptr: Tensor
@@ -46,9 +52,11 @@ class CSCGraph:
     weights: Tensor | None = None
     orig_ids: Tensor | None = None
     device: torch.device | None = None
+    edge_map: Tensor | None = None
+    weights_checked: InitVar[bool] = False
 
-    def __post_init__(self) -> None:
-        for name in ("indptr", "indices", "weights", "orig_ids"):
+    def __post_init__(self, weights_checked: bool) -> None:
+        for name in ("indptr", "indices", "weights", "orig_ids", "edge_map"):
             value = getattr(self, name)
             if isinstance(value, np.ndarray):
                 object.__setattr__(self, name, torch.from_numpy(value))
@@ -66,8 +74,12 @@ class CSCGraph:
             )
         if self.weights is not None:
             _check_column("weights", self.weights, (torch.float32, torch.float64), self.num_edges)
+            if not weights_checked:
+                _check_weights(self.weights)
         if self.orig_ids is not None:
             _check_column("orig_ids", self.orig_ids, (torch.int64,), self.num_nodes)
+        if self.edge_map is not None:
+            _check_column("edge_map", self.edge_map, (torch.int32, torch.int64), self.num_edges)
 
     @property
     def num_nodes(self) -> int:
@@ -122,19 +134,32 @@ class CSCGraph:
                 raise ValueError(f"indices holds node ids from {low} to {high}; expected 0 to {self.num_nodes - 1}.")
 
     @classmethod
-    def from_edge_index(cls, src: Tensor, dst: Tensor, num_nodes: int, weights: Tensor | None = None) -> CSCGraph:
+    def from_edge_index(
+        cls,
+        src: Tensor,
+        dst: Tensor,
+        num_nodes: int,
+        weights: Tensor | None = None,
+        *,
+        edge_map: Tensor | None = None,
+        weights_checked: bool = False,
+    ) -> CSCGraph:
         """Build the graph of the edges src[i] -> dst[i]; parallel edges are kept.
 
         Args:
           src: integer [num_edges]; source node ids.
           dst: integer [num_edges]; destination node ids.
           num_nodes: number of nodes; ids are 0 .. num_nodes - 1.
-          weights: float [num_edges] or None; follows its edge.
+          weights: float [num_edges] or None, finite and not negative; follows its edge.
+          edge_map: integer [num_edges] or None; follows its edge. Where it ascends, as it does along a list, so does it
+            among parallel edges of one weight.
+          weights_checked: they are known to be finite and not negative.
         Returns:
           CSCGraph whose row v lists the sources of the edges into v, ascending, parallel edges by weight, so that the
           order of the edge list is of no account; int32 ids when they fit. Held in huge pages where possible.
         Raises:
-          ValueError: lengths differ, or an id is negative or >= num_nodes.
+          ValueError: lengths differ, an id is negative or >= num_nodes, or a weight is negative, infinite or NaN (by
+            its position in the list).
         """
         src, dst = torch.as_tensor(src).reshape(-1), torch.as_tensor(dst).reshape(-1)
         for name, ids in (("src", src), ("dst", dst)):
@@ -147,13 +172,17 @@ class CSCGraph:
                 raise ValueError(
                     f"weights has shape {tuple(weights.shape)} but there are {src.numel()} edges; pass one each."
                 )
+            if not weights_checked:
+                _check_weights(weights)
         order = _row_major_order(src.numpy(), dst.numpy(), num_nodes, None if weights is None else weights.numpy())
         indptr = np.zeros(num_nodes + 1, dtype=np.int64)
         np.cumsum(np.bincount(dst.numpy(), minlength=num_nodes), out=indptr[1:])
         indices = src[torch.from_numpy(order)].to(id_dtype(num_nodes))
         if weights is not None:
             weights = weights[torch.from_numpy(order)]
-        graph = cls(torch.from_numpy(indptr), indices, weights)
+        if edge_map is not None:
+            edge_map = torch.as_tensor(edge_map)[torch.from_numpy(order)]
+        graph = cls(torch.from_numpy(indptr), indices, weights, edge_map=edge_map, weights_checked=True)
         graph.advise_huge_pages(now=True)
         return graph
 
@@ -173,6 +202,19 @@ def _check_column(name: str, value: Tensor, dtypes: tuple[torch.dtype, ...], len
         raise ValueError(f"{name} is {found}; expected a one-dimensional tensor of {expected}.")
     if length is not None and value.numel() != length:
         raise ValueError(f"{name} has {value.numel()} entries; expected {length}.")
+
+
+def _check_weights(weights: Tensor) -> None:
+    """Refuse what no edge can be drawn in proportion to; memory: a chunk of marks."""
+    for lo in range(0, weights.numel(), _CHECKED_AT_ONCE):
+        chunk = weights[lo : lo + _CHECKED_AT_ONCE]
+        sound = torch.isfinite(chunk) & (chunk >= 0)
+        if not bool(sound.all()):
+            position = lo + int(torch.nonzero(~sound)[0])
+            raise ValueError(
+                f"the weight of edge {position} is {float(weights[position])}; expected a finite number, 0 or more "
+                "(edges are drawn in proportion to it); correct it, or leave the weights out."
+            )
 
 
 def _check_ids(name: str, ids: Tensor, num_nodes: int) -> None:

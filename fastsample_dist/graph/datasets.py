@@ -1,10 +1,10 @@
 """Input graphs: the `npy` directory, the checks that every input passes, and the topology built from its edges.
 
-An `npy` directory holds meta.json {"name", "num_nodes", "undirected"[, "num_classes"][, "node_types"]}, edge_index.npy
-[2, E] (row 0: sources, row 1: destinations) and, as far as the graph has them, edge_weight.npy [E], features.npy
-[N, D], labels.npy [N] (-1: unlabelled), node_type.npy [N] (index into node_types), train_idx.npy, val_idx.npy and
-test_idx.npy. Arrays stay memory-mapped; the checks read them in chunks. A graph that passes `checked_graph` can be used
-without further questions.
+An `npy` directory holds meta.json {"name", "num_nodes", "undirected"[, "num_classes"][, "task"][, "node_types"]},
+edge_index.npy [2, E] (row 0: sources, row 1: destinations) and, as far as the graph has them, edge_weight.npy [E],
+features.npy [N, D], labels.npy [N] (-1: unlabelled) or [N, C] (labels.py), node_type.npy [N] (index into node_types),
+train_idx.npy, val_idx.npy and test_idx.npy. Arrays stay memory-mapped; the checks read them in chunks. A graph that
+passes `checked_graph` can be used without further questions.
 """
 
 from __future__ import annotations
@@ -21,8 +21,19 @@ import numpy as np
 import torch
 
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.file_names import check_names
+from fastsample_dist.graph.label_classes import count_classes
+from fastsample_dist.graph.labels import (
+    CLASSIFICATION,
+    TASK_ADVICE,
+    agreed_task,
+    check_task,
+    checked_targets,
+    class_labels,
+)
 from fastsample_dist.graph.npy_files import drop_pages, open_npy, row_chunks
 from fastsample_dist.graph.row_segments import RowSegments
+from fastsample_dist.graph.splits import check_integer, check_labelled, check_overlaps, checked_split, first_outside
 from fastsample_dist.graph.storage import FEATURE_DTYPES, SPLITS
 
 logger = logging.getLogger(__name__)
@@ -30,7 +41,9 @@ logger = logging.getLogger(__name__)
 META_NAME = "meta.json"
 MAX_NODES = 3_000_000_000  # dst * num_nodes + src must fit in int64
 MAX_NODE_TYPES = 1 << 16
+INT32_MAX_EDGES = 2**31
 _UNSTORED = ("edge_type",)
+COLUMNS = ("edge_weight", "features", "labels", "node_type", *(f"{split}_idx" for split in SPLITS))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -47,9 +60,14 @@ class RawGraph:
       labels: integer [N], -1: unlabelled; or None.
       num_classes: labels are below it; 0 without labels.
       splits: those of "train", "val", "test" that exist; int64 node ids, ascending.
+      task: what the labels are for, one of labels.TASKS; "classification" without labels.
+      targets: number [N, C]: the labels of another task (labels.py), and `labels` is None then.
       nonfinite_features: how many feature values are NaN or infinite.
       node_types: names of the node types; () when all nodes are of one kind.
       node_type: integer [N], index into node_types; None without types.
+      counted_by_ids: nobody states num_nodes; it is the highest id of an edge + 1.
+      input_ids: int64 or bytes (UTF-8) [N]; what node v is called in the input, where its ids were relabelled. Else
+        None: v itself.
     """
 
     name: str
@@ -61,13 +79,23 @@ class RawGraph:
     labels: np.ndarray | None = None
     num_classes: int = 0
     splits: dict[str, np.ndarray] = field(default_factory=dict)
+    task: str = CLASSIFICATION
+    targets: np.ndarray | None = None
     nonfinite_features: int = 0
     node_types: tuple[str, ...] = ()
     node_type: np.ndarray | None = None
+    counted_by_ids: bool = False
+    input_ids: np.ndarray | None = None
 
-    def to_csc(self) -> CSCGraph:
+    def edge_map_dtype(self) -> np.dtype:
+        """Type of an edge's position in the list: int32 while every one fits, else int64."""
+        return np.dtype(np.int32 if self.edge_index.shape[1] <= INT32_MAX_EDGES else np.int64)
+
+    def to_csc(self, *, edge_map: bool = False) -> CSCGraph:
         """Build the topology: what every part of a partition is cut from.
 
+        Args:
+          edge_map: tell the column of edge_index that each edge comes from; of merged ones the first.
         Returns:
           CSCGraph over original ids. Directed: the edges as listed, parallel ones kept. Undirected: reverses are
           added and duplicates merged; of the weights listed for one pair of nodes, in whichever direction, the
@@ -78,17 +106,21 @@ class RawGraph:
         weights = self.edge_weight
         if weights is not None:
             weights = np.asarray(weights, dtype=np.result_type(weights.dtype, np.float32))
+        positions = np.arange(len(src), dtype=self.edge_map_dtype()) if edge_map else None
         if self.undirected:
-            src, dst, weights = _both_directions(src, dst, weights, self.num_nodes)
-        weight_tensor = None if weights is None else torch.from_numpy(weights)
-        return CSCGraph.from_edge_index(torch.from_numpy(src), torch.from_numpy(dst), self.num_nodes, weight_tensor)
+            src, dst, weights, positions = _both_directions(src, dst, weights, self.num_nodes, positions)
+        columns = [None if column is None else torch.from_numpy(column) for column in (src, dst, weights, positions)]
+        return CSCGraph.from_edge_index(
+            *columns[:2], self.num_nodes, columns[2], edge_map=columns[3], weights_checked=True
+        )
 
 
-def read_npy_graph(path: str | Path) -> RawGraph:
+def read_npy_graph(path: str | Path, task: str | None = None) -> RawGraph:
     """Map and check a directory of format `npy`.
 
     Args:
       path: the directory.
+      task: what the labels are for, where meta.json does not state it.
     Returns:
       RawGraph; arrays are memory-mapped.
     Raises:
@@ -99,6 +131,8 @@ def read_npy_graph(path: str | Path) -> RawGraph:
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory; pass the directory that holds meta.json.")
     meta = read_meta(directory)
+    meta["task"] = agreed_task(str(directory / META_NAME), meta["task"], task)
+    check_npy_names(directory)
     edge_index = open_npy(directory / "edge_index.npy")
 
     def locate(column: str) -> str:
@@ -132,8 +166,8 @@ def read_meta(directory: Path) -> dict:
     """Read meta.json.
 
     Returns:
-      {"name": str, "num_nodes": int, "undirected": bool, "num_classes": int | None, "node_types": as it stands there,
-      see `checked_graph`}; other keys are left out.
+      {"name": str, "num_nodes": int, "undirected": bool, "num_classes": int | None, "task": str | None, "node_types":
+      as it stands there, see `checked_graph`}; other keys are left out.
     Raises:
       ValueError: the file or a key is missing, or a value has the wrong type.
     """
@@ -149,7 +183,20 @@ def read_meta(directory: Path) -> dict:
         raise ValueError(f"{file}: num_classes is {json.dumps(classes)}; expected an integer >= 0, or leave it out.")
     if not 1 <= meta["num_nodes"] <= MAX_NODES:
         raise ValueError(f"{file}: num_nodes is {meta['num_nodes']}; expected 1 to {MAX_NODES}.")
-    return {key: meta.get(key) for key in ("name", "num_nodes", "undirected", "num_classes", "node_types")}
+    check_task(str(file), meta.get("task"))
+    return {key: meta.get(key) for key in ("name", "num_nodes", "undirected", "num_classes", "task", "node_types")}
+
+
+def check_npy_names(directory: Path, *, edges: bool = True) -> None:
+    """Refuse a directory with a file whose name is almost that of a column.
+
+    Args:
+      directory: the input.
+      edges: edge_index.npy is one of them; else the edges stand in a list of another format.
+    Raises:
+      ValueError: such a file.
+    """
+    check_names(directory, (*(("edge_index",) if edges else ()), *COLUMNS, *_UNSTORED))
 
 
 def read_columns(directory: Path) -> dict[str, np.ndarray]:
@@ -158,11 +205,10 @@ def read_columns(directory: Path) -> dict[str, np.ndarray]:
     Raises:
       ValueError: a file is unreadable, or a symbolic link that leads nowhere.
     """
-    names = ("edge_weight", "features", "labels", "node_type", *(f"{split}_idx" for split in SPLITS))
     for name in _UNSTORED:
         if (directory / f"{name}.npy").exists():
             logger.info("%s.npy is left out: partitions of format version 1 hold no edge types", directory / name)
-    files = {name: directory / f"{name}.npy" for name in names}
+    files = {name: directory / f"{name}.npy" for name in COLUMNS}
     return {name: open_npy(file) for name, file in files.items() if os.path.lexists(file)}
 
 
@@ -172,9 +218,10 @@ def checked_graph(
     """Check a graph's arrays against each other and bring them together.
 
     Args:
-      meta: as from `read_meta`; "node_types" is a list of different names; without it types are called "0", "1", ...
+      meta: as from `read_meta`, "task" may be missing; "node_types" is a list of different names; without it types are
+        called "0", "1", ...; "counted_by_ids" as in RawGraph.
       edge_index: [2, E].
-      columns: as from `read_columns`; what the graph does not have is left out.
+      columns: as from `read_columns`, and "input_ids"; what the graph does not have is left out.
       locate: tells where a column comes from, for messages ("graph/labels.npy").
     Returns:
       RawGraph.
@@ -183,24 +230,23 @@ def checked_graph(
     """
     num_nodes = meta["num_nodes"]
     _check_edges(locate("edge_index"), edge_index, num_nodes)
-    weights, features, labels = (columns.get(name) for name in ("edge_weight", "features", "labels"))
+    weights, features = columns.get("edge_weight"), columns.get("features")
     if weights is not None:
         _check_weights(locate("edge_weight"), weights, edge_index.shape[1])
     nonfinite = 0
     if features is not None:
         _check_features(locate("features"), features, num_nodes)
         nonfinite = _count_nonfinite(locate("features"), features)
-    num_classes = 0
-    if labels is not None:
-        num_classes = _check_labels(locate("labels"), labels, num_nodes, meta.get("num_classes"))
+    label_fields = _checked_labels(locate("labels"), columns.get("labels"), meta)
     splits = {}
     for split in SPLITS:
         column = f"{split}_idx"
         if column in columns:
-            splits[split] = _checked_split(locate(column), columns[column], num_nodes)
-    _check_overlaps(splits, locate)
-    if labels is not None:
-        _check_labelled(splits, labels, locate)
+            splits[split] = checked_split(locate(column), columns[column], num_nodes)
+    check_overlaps(splits, locate)
+    if "train" in splits and not splits["train"].size:
+        logger.warning("%s lists no node: nothing can be trained on this graph", locate("train_idx"))
+    check_labelled(splits, label_fields, locate)
     node_type = columns.get("node_type")
     node_types = _checked_types(locate("node_type"), node_type, meta.get("node_types"), num_nodes)
     return RawGraph(
@@ -210,12 +256,13 @@ def checked_graph(
         edge_index=edge_index,
         edge_weight=weights,
         features=features,
-        labels=labels,
-        num_classes=num_classes,
         splits=splits,
         nonfinite_features=nonfinite,
         node_types=node_types,
         node_type=node_type,
+        **label_fields,
+        counted_by_ids=bool(meta.get("counted_by_ids")) and features is node_type is None and not label_fields,
+        input_ids=columns.get("input_ids"),
     )
 
 
@@ -225,9 +272,9 @@ def _check_edges(where: str, edge_index: np.ndarray, num_nodes: int) -> None:
         raise ValueError(
             f"{where} has shape {edge_index.shape}; expected (2, num_edges), row 0 sources, row 1 destinations{hint}."
         )
-    _check_integer(where, edge_index)
+    check_integer(where, edge_index)
     for end, ids in zip(("source", "destination"), edge_index, strict=True):
-        position = _first_outside(ids, 0, num_nodes)
+        position = first_outside(ids, 0, num_nodes)
         if position is not None:
             raise ValueError(
                 f"{where}: the {end} of edge {position} is {ids[position]}; expected 0 to {num_nodes - 1}; "
@@ -241,12 +288,13 @@ def _check_weights(where: str, weights: np.ndarray, num_edges: int) -> None:
     if weights.dtype.kind not in "iuf":
         raise ValueError(f"{where} is {weights.dtype}; expected numbers.")
     for lo, hi in row_chunks(num_edges, weights.itemsize):
-        bad = ~np.isfinite(weights[lo:hi])
+        bad = ~(np.isfinite(weights[lo:hi]) & (weights[lo:hi] >= 0))
         drop_pages(weights)
         if bad.any():
             position = lo + int(bad.argmax())
             raise ValueError(
-                f"{where}: the weight of edge {position} is {weights[position]}; expected a finite number; correct it."
+                f"{where}: the weight of edge {position} is {weights[position]}; expected a finite number, 0 or more "
+                "(edges are drawn in proportion to it); correct it, or leave the weights out."
             )
 
 
@@ -281,20 +329,40 @@ def _count_nonfinite(where: str, features: np.ndarray | RowSegments) -> int:
     return nans + infs
 
 
+def _checked_labels(where: str, labels: np.ndarray | None, meta: dict) -> dict[str, Any]:
+    """The fields of RawGraph about labels, checked: labels and num_classes, or targets and task; {} without labels."""
+    task = check_task(meta["name"], meta.get("task"))
+    if labels is None:
+        if task in (None, CLASSIFICATION):
+            return {}
+        raise ValueError(f"the task is {task} but {meta['name']} has no labels; expected them in {where}.")
+    single = labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1)
+    # Floats in a single column need a task: they may be classes or not.
+    labels = labels.reshape(-1) if single and task is None else class_labels(where, labels, task)
+    if labels.ndim == 2:
+        return {"targets": labels, "task": checked_targets(where, labels, meta["num_nodes"], task)}
+    return {
+        "labels": labels,
+        "num_classes": _check_labels(where, labels, meta["num_nodes"], meta.get("num_classes")),
+    }
+
+
 def _check_labels(where: str, labels: np.ndarray, num_nodes: int, stated_classes: int | None) -> int:
-    """Check the labels and return the number of classes: the stated one, else the highest label + 1."""
+    """Check the labels and return the number of classes: the stated one, else that of `count_classes`."""
     if labels.shape != (num_nodes,):
         raise ValueError(f"{where} has shape {labels.shape}; expected ({num_nodes},), one label per node.")
-    _check_integer(where, labels)
-    limit = np.iinfo(np.int64).max if stated_classes is None else stated_classes
-    position = _first_outside(labels, -1, limit)
+    if labels.dtype.kind == "f":
+        raise ValueError(f"{where} is {labels.dtype}; expected an integer type for classes; {TASK_ADVICE}.")
+    check_integer(where, labels)
+    limit = int(np.iinfo(labels.dtype).max) + 1 if stated_classes is None else stated_classes
+    position = first_outside(labels, -1, limit)
     if position is not None:
         classes = "or more" if stated_classes is None else f"to {stated_classes - 1} (num_classes is {stated_classes})"
         raise ValueError(
             f"{where}: the label of node {position} is {labels[position]}; expected -1 (unlabelled) or 0 {classes}; "
             "correct the label or num_classes."
         )
-    return int(labels.max()) + 1 if stated_classes is None else stated_classes
+    return count_classes(where, labels) if stated_classes is None else stated_classes
 
 
 def _checked_types(where: str, node_type: np.ndarray | None, stated: Any, num_nodes: int) -> tuple[str, ...]:
@@ -313,9 +381,9 @@ def _checked_types(where: str, node_type: np.ndarray | None, stated: Any, num_no
     stated = stated or None
     if node_type.shape != (num_nodes,):
         raise ValueError(f"{where} has shape {node_type.shape}; expected ({num_nodes},), one type per node.")
-    _check_integer(where, node_type)
+    check_integer(where, node_type)
     limit = MAX_NODE_TYPES if stated is None else len(stated)
-    position = _first_outside(node_type, 0, limit)
+    position = first_outside(node_type, 0, limit)
     if position is not None:
         names = "" if stated is None else f" (node_types has {len(stated)} names)"
         raise ValueError(
@@ -336,69 +404,6 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _checked_split(where: str, ids: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Check one split and return it as int64, ascending."""
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise ValueError(
-            f"{where} is {ids.dtype} of shape {ids.shape}; expected a one-dimensional list of node ids "
-            "(of a mask take numpy.flatnonzero)."
-        )
-    position = _first_outside(ids, 0, num_nodes)
-    if position is not None:
-        raise ValueError(f"{where}: entry {position} is {ids[position]}; expected node ids 0 to {num_nodes - 1}.")
-    ids = np.sort(ids.astype(np.int64))
-    repeated = ids[1:][ids[1:] == ids[:-1]]
-    if repeated.size:
-        raise ValueError(
-            f"{where} lists node {repeated[0]} more than once ({repeated.size} repeated entries in all); "
-            "expected each node once; remove the repetitions (numpy.unique)."
-        )
-    return ids
-
-
-def _check_overlaps(splits: dict[str, np.ndarray], locate: Callable[[str], str]) -> None:
-    names = list(splits)
-    for i, first in enumerate(names):
-        for second in names[i + 1 :]:
-            shared = np.intersect1d(splits[first], splits[second], assume_unique=True)
-            if shared.size:
-                raise ValueError(
-                    f"{locate(first + '_idx')} and {locate(second + '_idx')} share {shared.size} nodes, the first is "
-                    f"node {shared[0]}; expected no node in two splits; take it out of one."
-                )
-
-
-def _check_labelled(splits: dict[str, np.ndarray], labels: np.ndarray, locate: Callable[[str], str]) -> None:
-    for split, ids in splits.items():
-        unlabelled = ids[labels[ids] == -1]
-        if unlabelled.size and split == "train":
-            raise ValueError(
-                f"{locate('train_idx')} lists {unlabelled.size} nodes without a label, the first is node "
-                f"{unlabelled[0]}; expected a label for every train node; label them or take them out."
-            )
-        if unlabelled.size:
-            logger.warning("%s lists %d nodes without a label", locate(f"{split}_idx"), unlabelled.size)
-
-
-def _check_integer(where: str, values: np.ndarray) -> None:
-    if values.dtype.kind not in "iu":
-        raise ValueError(f"{where} is {values.dtype}; expected an integer type.")
-
-
-def _first_outside(values: np.ndarray, low: int, end: int) -> int | None:
-    """Position of the first value outside low .. end - 1, or None."""
-    for first, last in row_chunks(len(values), max(abs(stride) for stride in values.strides)):
-        chunk = values[first:last]
-        inside = int(chunk.min()) >= low and int(chunk.max()) < end
-        if not inside:
-            outside = chunk >= end
-            if values.dtype.kind == "i":
-                outside |= chunk < low
-            return first + int(outside.argmax())
-        drop_pages(values)
-    return None
-
-
 def _signed(ids: np.ndarray) -> np.ndarray:
     """Ids in a contiguous native int32 or int64 array: the types that torch computes with. No copy if they are."""
     dtype = np.int32 if ids.dtype.kind == "i" and ids.itemsize == 4 else np.int64
@@ -406,26 +411,29 @@ def _signed(ids: np.ndarray) -> np.ndarray:
 
 
 def _both_directions(
-    src: np.ndarray, dst: np.ndarray, weights: np.ndarray | None, num_nodes: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Edges of the undirected graph, each pair of nodes once per direction, self-loops once.
+    src: np.ndarray, dst: np.ndarray, weights: np.ndarray | None, num_nodes: int, positions: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Edges of the undirected graph, each pair of nodes once per direction, self-loops once; weights and positions of
+    the first that was listed.
 
     A pair is the key low * num_nodes + high, so duplicates in either direction are equal keys.
     """
     keys = np.minimum(src, dst).astype(np.int64)
     keys *= num_nodes
     keys += np.maximum(src, dst)
-    if weights is None:
+    carried = [weights, positions]
+    if all(column is None for column in carried):
         keys.sort()
     else:
         order = np.argsort(keys, kind="stable")  # stable: the first of equal keys is the first listed
-        keys, weights = keys[order], weights[order]
+        keys, carried = keys[order], [column if column is None else column[order] for column in carried]
     first = np.ones(len(keys), dtype=bool)
     np.not_equal(keys[1:], keys[:-1], out=first[1:])
     keys = keys[first]
     low, high = (ends.astype(src.dtype) for ends in np.divmod(keys, num_nodes))
     apart = low != high
-    if weights is not None:
-        weights = weights[first]
-        weights = np.concatenate([weights, weights[apart]])
-    return np.concatenate([low, high[apart]]), np.concatenate([high, low[apart]]), weights
+    for number, column in enumerate(carried):
+        if column is not None:
+            column = column[first]
+            carried[number] = np.concatenate([column, column[apart]])
+    return np.concatenate([low, high[apart]]), np.concatenate([high, low[apart]]), *carried

@@ -28,7 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastsample_dist.files import naming_file
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
+from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.graph.storage import SPLITS
 
 MAX_SCALE = 31  # packed edges need 2 * scale bits of an int64
@@ -245,10 +247,13 @@ def write_npy_graph(
     columns |= {key: value for key, value in (("features", features), ("labels", labels)) if value is not None}
     own = {"name": name, "num_nodes": num_nodes, "num_edges": columns["edge_index"].shape[1], "undirected": undirected}
     with new_directory(directory) as partial:
-        for column, values in columns.items():
-            np.save(partial / f"{column}.npy", values, allow_pickle=False)
+        for column, given in columns.items():
+            values = np.asarray(given)
+            with NpyWriter(partial / f"{column}.npy", values.dtype, values.shape) as file:
+                file.append(values)
         text = json.dumps({**own, **{k: v for k, v in (meta or {}).items() if k not in own}}, indent=1)
-        (partial / "meta.json").write_text(text + "\n", encoding="utf-8")
+        with naming_file(partial / "meta.json"):
+            (partial / "meta.json").write_text(text + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 The manifest is written last, so a directory that has one is complete. It is JSON with sorted keys and no time
 stamp (the same partition gives the same bytes) and carries the SHA-256 of its own other fields, so that it can be
 damaged no more quietly than the files it lists. Keys that this release does not know are ignored; node_types and
-type_ranges stand there only for a graph whose nodes have types.
+type_ranges stand there only for a graph whose nodes have types, task and num_targets only for labels that are no
+classes (graph/labels.py): an older release finds no labels in such a partition.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from fastsample_dist.graph.labels import CLASSIFICATION, TASKS
 
 FORMAT_VERSION = 1
 FORMAT_NAME = "fastsample-partition"
@@ -32,7 +35,7 @@ class Manifest:
       num_parts: number of parts.
       part_ranges: num_parts + 1 offsets; part p owns the ids part_ranges[p] .. part_ranges[p + 1] - 1.
       feature_dim, feature_dtype: of features.npy (NumPy's name of the type); None without features.
-      num_classes: labels run from 0 to num_classes - 1 (-1: unlabelled); 0 without labels.
+      num_classes: labels run from 0 to num_classes - 1 (-1: unlabelled); 0 without labels and for other tasks.
       method, seed: how the nodes were assigned.
       undirected: every edge is stored in both directions.
       files: {relative path: {"bytes": int, "sha256": str}}, manifest.json itself left out.
@@ -41,6 +44,8 @@ class Manifest:
       type_ranges: () without types, else runs of consecutive ids, in order: len(node_types) + 1 offsets each. Nodes of
         type t in run r are type_ranges[r][t] .. type_ranges[r][t + 1] - 1, by ascending original id. A run is a part;
         parts that were joined keep their runs.
+      task: what the labels are for, one of labels.TASKS; "classification" without labels.
+      num_targets: columns of targets.npy; 0 for classification.
       version: format version.
     """
 
@@ -60,12 +65,16 @@ class Manifest:
     version: int = FORMAT_VERSION
     node_types: tuple[str, ...] = ()
     type_ranges: tuple[tuple[int, ...], ...] = ()
+    task: str = CLASSIFICATION
+    num_targets: int = 0
 
     def to_json(self) -> str:
         """The text of manifest.json."""
         fields = {"format": FORMAT_NAME, **asdict(self)}
         if not self.node_types:
             del fields["node_types"], fields["type_ranges"]
+        if not self.num_targets:
+            del fields["task"], fields["num_targets"]
         return json.dumps({**fields, _SELF_HASH: _hash_of(fields)}, indent=1, sort_keys=True) + "\n"
 
 
@@ -140,9 +149,23 @@ def _checked(file: Path, document: dict[str, Any]) -> Manifest:
         if not inside or not isinstance(record, dict) or not {"bytes", "sha256"} <= record.keys():
             raise _damaged(file, f"its entry for {name!r} is no path inside the partition with bytes and sha256")
     values = {key: document[key] for key in _FIELD_TYPES}
-    return Manifest(
-        **{**values, "part_ranges": tuple(ranges)}, version=document["version"], **_checked_types(file, document)
-    )
+    values |= {"part_ranges": tuple(ranges), "version": document["version"]}
+    return Manifest(**values, **_checked_types(file, document), **_checked_task(file, document))
+
+
+def _checked_task(file: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """The fields task and num_targets; a task of a later release is refused, as its labels are not known."""
+    task, count = document.get("task", CLASSIFICATION), document.get("num_targets", 0)
+    if type(count) is not int or count < 0:
+        raise _damaged(file, f"its num_targets is {count!r}")
+    if task not in TASKS:
+        raise ValueError(
+            f"{file}: its labels are for the task {task!r}; this release knows {', '.join(TASKS)}; upgrade "
+            "fastsample_dist or partition the graph again."
+        )
+    if (task == CLASSIFICATION) != (count == 0):
+        raise _damaged(file, f"its task is {task} but its num_targets is {count}")
+    return {"task": task, "num_targets": count}
 
 
 def _checked_types(file: Path, document: dict[str, Any]) -> dict[str, Any]:

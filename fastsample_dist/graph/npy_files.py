@@ -16,10 +16,13 @@ import mmap
 import os
 import platform
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+
+from fastsample_dist.files import naming_file
 
 _NORESERVE = 0x4000 if platform.system() == "Linux" and platform.machine() in ("x86_64", "aarch64") else 0
 _COPY_ON_WRITE = {
@@ -175,12 +178,13 @@ class NpyWriter:
     Attributes:
       record: {"bytes": int, "sha256": str} of the finished file; empty before the end.
     Raises:
-      OSError: the file cannot be created or written.
+      OSError: the file cannot be created or written; it names the file.
     """
 
     def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
         self.dtype = np.dtype(dtype).newbyteorder("<")
         self.shape = shape
+        self._path = path
         self.record: dict[str, int | str] = {}
         self._digest = hashlib.sha256()
         self._bytes = self._rows = 0
@@ -199,19 +203,22 @@ class NpyWriter:
         assert rows.dtype.newbyteorder("<") == self.dtype, f"{rows.dtype} rows for a {self.dtype} file"
         assert rows.shape[1:] == self.shape[1:], f"rows of shape {rows.shape} for a file of shape {self.shape}"
         if rows.size:
-            self._put(np.ascontiguousarray(rows, dtype=self.dtype).data.cast("B"))
+            self._put(np.ascontiguousarray(rows, dtype=self.dtype).reshape(-1).view(np.uint8).data)
         self._rows += len(rows)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._file as file:
-            if kind is not None:
-                return
+        if kind is not None:
+            with suppress(OSError):  # of what is still to be written: the error that ends the block is raised
+                self._file.close()
+            return
+        with naming_file(self._path), self._file as file:
             assert self._rows == self.shape[0], f"{self._rows} rows written, {self.shape[0]} announced"
             file.flush()
             os.fsync(file.fileno())
         self.record = {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
     def _put(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
+        with naming_file(self._path):
+            self._file.write(data)
         self._digest.update(data)
         self._bytes += len(data)

@@ -135,14 +135,14 @@ def measured_room(device: torch.device | str, reserve_bytes: int | None = None, 
     return Room(device, free + cached, reserve, available_bytes() // ranks_on_host)
 
 
-def topology_bytes(graph: CSCGraph, *, weighted: bool = False) -> int:
-    """Bytes of what sampling reads: offsets, sources and original ids; with `weighted` weights and alias tables."""
-    columns = [graph.indptr, graph.indices, graph.orig_ids, graph.weights if weighted else None]
+def topology_bytes(graph: CSCGraph, *, weighted: bool = False, valued: bool = False) -> int:
+    """Bytes of what sampling reads: offsets, sources, original ids; `valued`: weights, `weighted`: alias tables too."""
+    columns = [graph.indptr, graph.indices, graph.orig_ids, graph.weights if weighted or valued else None]
     tables = ALIAS_BYTES * (graph.num_edges + graph.num_nodes) if weighted else 0
     return sum(column.nbytes for column in columns if column is not None) + tables
 
 
-def place_graph(graph: CSCGraph, placement: Placement, *, weighted: bool = False) -> CSCGraph:
+def place_graph(graph: CSCGraph, placement: Placement, *, weighted: bool = False, valued: bool = False) -> CSCGraph:
     """The graph in its place, to be sampled by kernels of placement.device.
 
     A graph that is mapped from files is copied, into pinned memory too (graph/pinned.py tells why). Each rank has a
@@ -152,8 +152,9 @@ def place_graph(graph: CSCGraph, placement: Placement, *, weighted: bool = False
       graph: in memory or mapped.
       placement: of `choose_places`.
       weighted: place the weights too, and the alias tables that drawing by weight needs (built here, on the CPU).
+      valued: place the weights, if there are any, to be read only.
     Returns:
-      CSCGraph; without `weighted` it has no weights. placement.where "host" gives the graph itself.
+      CSCGraph; without `weighted` and `valued` it has no weights. placement.where "host" gives the graph itself.
     Raises:
       ValueError: weighted without weights.
       MemoryError, RuntimeError: the device or the host has no memory for it.
@@ -164,9 +165,10 @@ def place_graph(graph: CSCGraph, placement: Placement, *, weighted: bool = False
     placed = CSCGraph(
         placement.put(graph.indptr),
         placement.put(graph.indices),
-        placement.put(graph.weights) if weighted else None,
+        placement.put(graph.weights) if weighted or (valued and graph.weights is not None) else None,
         None if graph.orig_ids is None else placement.put(graph.orig_ids),
         placement.device,
+        weights_checked=True,
     )
     if tables is not None:
         num_positive = None if tables.num_positive is None else placement.put(tables.num_positive)

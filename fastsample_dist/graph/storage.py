@@ -4,17 +4,22 @@
     PARTS/topology/indptr.npy            int64 [num_nodes + 1]: the whole graph, ids relabelled so that part p
     PARTS/topology/indices.npy           int32 | int64 [num_edges]     owns part_ranges[p] .. part_ranges[p + 1]
     PARTS/topology/weights.npy           float32 | float64 [num_edges] (only with edge weights)
+    PARTS/topology/edge_map.npy          int32 | int64 [num_edges] (only with a map): place in the input
     PARTS/topology/orig_ids.npy          int64 [num_nodes]: original id of each node
+    PARTS/topology/input_ids.npy         int64 or bytes (UTF-8) [num_nodes]: what original id v was called in an edge
+                                         list whose ids were names (--relabel); ascending
     PARTS/part-<p>/features.npy          [nodes of p, feature_dim], stored type (bfloat16: its bits as int16)
-    PARTS/part-<p>/labels.npy            int64 [nodes of p], -1: unlabelled
+    PARTS/part-<p>/labels.npy            int64 [nodes of p], -1: unlabelled; or, when the manifest's task is another,
+    PARTS/part-<p>/targets.npy           float32 [nodes of p, num_targets], NaN: not known
     PARTS/part-<p>/train.npy val.npy test.npy   int64: global (relabelled) ids owned by p, ascending
 What the input did not have is not there and not in the manifest. A row of the topology lists the in-neighbours by
 ascending original id. Where nodes have types, a part's nodes of one type have consecutive ids (type_ranges of the
 manifest). A machine needs the manifest, topology/ and its own part-*/ only.
 
 Reading maps the files: loading costs no copy, and all ranks of a machine share one. Opening a file compares its
-size with the manifest and its header with the graph; `verify_files` compares the bytes. Writing goes to a hidden
-sibling directory, is synced, and takes the final name only when complete.
+size with the manifest and its header with the graph; `verify_files` compares the bytes, and verification.py does so
+once per copy: it remembers them in PARTS/.verified, which is no part of the format. Writing goes to a hidden sibling
+directory, is synced, and takes the final name only when complete.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.files import naming_file
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest, read_manifest
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy, sha256_file, sync_directory
@@ -41,6 +47,7 @@ __all__ = [
     "BFLOAT16",
     "BFLOAT16_AS",
     "FEATURE_DTYPES",
+    "INPUT_IDS",
     "SPLITS",
     "Manifest",
     "PartData",
@@ -51,11 +58,14 @@ __all__ = [
     "load_topology",
     "part_files",
     "read_manifest",
+    "refuse_altered",
+    "sized_file",
     "topology_files",
     "verify_files",
 ]
 
 SPLITS = ("train", "val", "test")
+INPUT_IDS = "topology/input_ids.npy"
 FEATURE_DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
 BFLOAT16, BFLOAT16_AS = "bfloat16", "int16"  # .npy has no bfloat16: the manifest names it, the file holds its bits
 _ID_DTYPES = ("int32", "int64")
@@ -67,7 +77,8 @@ class PartData:
 
     Attributes:
       features: [nodes of the part, feature_dim] in the stored type, mapped from the file; None if not stored.
-      labels: int64 [nodes of the part], -1: unlabelled; None if not stored.
+      labels: int64 [nodes of the part], -1: unlabelled; for other tasks than classification float32 [nodes of the part,
+        num_targets], NaN: not known; None if not stored.
       splits: the stored ones of "train", "val", "test"; int64, global (relabelled) ids, ascending.
     """
 
@@ -108,14 +119,20 @@ def load_topology(path: str | Path, manifest: Manifest, node_range: tuple[int, i
     weights = None
     if "topology/weights.npy" in manifest.files:
         weights = _open(path, manifest, "topology/weights.npy", ("float32", "float64"), edges)
-    whole = CSCGraph(indptr, indices, weights, load_orig_ids(path, manifest))
+    edge_map = None
+    if "topology/edge_map.npy" in manifest.files:
+        edge_map = _open(path, manifest, "topology/edge_map.npy", _ID_DTYPES, edges)
+    orig_ids = load_orig_ids(path, manifest)
+    # Weights were checked when the partition was made: a mapped file is not read through to open it.
+    whole = CSCGraph(indptr, indices, weights, orig_ids, edge_map=edge_map, weights_checked=True)
     whole.advise_huge_pages()
     if node_range is None:
         return whole
     first, last = int(indptr[lo]), int(indptr[hi])
     rebased = indptr[lo : hi + 1] - first
-    weights = None if weights is None else weights[first:last]
-    return CSCGraph(rebased, indices[first:last], weights, whole.orig_ids[lo:hi])
+    weights, edge_map = (None if column is None else column[first:last] for column in (weights, edge_map))
+    orig_ids = whole.orig_ids[lo:hi]
+    return CSCGraph(rebased, indices[first:last], weights, orig_ids, edge_map=edge_map, weights_checked=True)
 
 
 def load_orig_ids(path: str | Path, manifest: Manifest) -> Tensor:
@@ -150,7 +167,10 @@ def load_part(path: str | Path, manifest: Manifest, part: int) -> PartData:
         features = _open(path, manifest, stored["features"], dtypes, shape)
         if manifest.feature_dtype == BFLOAT16:
             features = features.view(torch.bfloat16)
-    if "labels" in stored:
+    if manifest.num_targets:
+        if "targets" in stored:
+            labels = _open(path, manifest, stored["targets"], ("float32",), (num_nodes, manifest.num_targets))
+    elif "labels" in stored:
         labels = _open(path, manifest, stored["labels"], ("int64",), (num_nodes,))
     splits = {split: _open(path, manifest, stored[split], ("int64",), (None,)) for split in SPLITS if split in stored}
     return PartData(features, labels, splits)
@@ -167,13 +187,18 @@ def verify_files(path: str | Path, manifest: Manifest, relpaths: Iterable[str]) 
       ValueError: names the first file that is missing, truncated or altered.
     """
     for name in relpaths:
-        file = _sized(path, manifest, name)
+        file = sized_file(path, manifest, name)
         found, expected = sha256_file(file), manifest.files[name]["sha256"]
         if found != expected:
-            raise ValueError(
-                f"{file} is altered: its SHA-256 is {found[:16]}..., the manifest says {expected[:16]}...; "
-                "copy it again or partition the graph again."
-            )
+            raise refuse_altered(file, found, expected)
+
+
+def refuse_altered(file: Path, found: str, expected: str) -> ValueError:
+    """The error for a file whose SHA-256 is not the manifest's."""
+    return ValueError(
+        f"{file} is altered: its SHA-256 is {found[:16]}..., the manifest says {expected[:16]}...; "
+        "copy it again or partition the graph again."
+    )
 
 
 def check_output(path: str | Path, overwrite: bool = False) -> None:
@@ -266,12 +291,14 @@ class PartitionWriter:
         """
         assert self._partial is not None, "PartitionWriter.finish outside the with block"
         manifest = Manifest(files=dict(sorted(self.files.items())), **fields)
-        with (self._partial / MANIFEST_NAME).open("x", encoding="utf-8") as file:
+        path = self._partial / MANIFEST_NAME
+        with naming_file(path), path.open("x", encoding="utf-8") as file:
             file.write(manifest.to_json())
             file.flush()
             os.fsync(file.fileno())
         for directory in {self._partial / Path(name).parent for name in self.files} | {self._partial}:
-            sync_directory(directory)
+            with naming_file(directory):
+                sync_directory(directory)
         self._publish()
         return manifest
 
@@ -313,8 +340,12 @@ def _make_sibling(target: Path) -> Path:
     return sibling
 
 
-def _sized(path: str | Path, manifest: Manifest, name: str) -> Path:
-    """The file `name`, of the size that the manifest states."""
+def sized_file(path: str | Path, manifest: Manifest, name: str) -> Path:
+    """The file `name`, of the size that the manifest states.
+
+    Raises:
+      ValueError: the manifest does not list it, it is missing, or its size is another.
+    """
     file = Path(path) / name
     if name not in manifest.files:
         raise ValueError(f"{Path(path) / MANIFEST_NAME} does not list {name}; partition the graph again.")
@@ -335,7 +366,7 @@ def _open(
     path: str | Path, manifest: Manifest, name: str, dtypes: tuple[str, ...], shape: tuple[int | None, ...]
 ) -> Tensor:
     """Map one file as a tensor; its header must have one of `dtypes` and `shape` (None: any length)."""
-    file = _sized(path, manifest, name)
+    file = sized_file(path, manifest, name)
     array = open_npy(file)
     fits = len(array.shape) == len(shape) and all(
         want in (None, have) for have, want in zip(array.shape, shape, strict=True)

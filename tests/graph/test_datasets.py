@@ -77,6 +77,16 @@ def test_classes_are_counted_when_meta_does_not_state_them(tmp_path):
     assert read_npy_graph(write_input(tmp_path / "g", meta)).num_classes == 3
 
 
+@pytest.mark.parametrize("label", [10**8, 10**12, 2**63 - 1])
+def test_labels_far_apart_are_refused_unless_the_classes_are_stated(tmp_path, label):
+    meta = {key: value for key, value in META.items() if key != "num_classes"}
+    labels = with_entry("labels", 1, label)
+    with pytest.raises(ValueError, match=f"labels.npy has 3 distinct labels but the highest is {label}"):
+        read_npy_graph(write_input(tmp_path / "g", meta, labels=labels))
+    stated = write_input(tmp_path / "stated", {**meta, "num_classes": label + 1}, labels=labels)
+    assert read_npy_graph(stated).num_classes == label + 1
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "int32", "uint32", "int64", "uint64", ">i4"])
 def test_any_integer_type_of_ids_gives_the_same_topology(tmp_path, dtype):
     raw = read_npy_graph(write_input(tmp_path / "g", edge_index=COLUMNS["edge_index"].astype(dtype)))
@@ -224,6 +234,9 @@ BAD_COLUMNS = [
     ("train_idx", np.array([0, 3]), "lists 1 nodes without a label, the first is node 3"),
     ("edge_weight", np.ones(3), r"has shape \(3,\); expected \(4,\), one weight per listed edge"),
     ("edge_weight", np.array([1, np.nan, 1, 1]), "the weight of edge 1 is nan; expected a finite number"),
+    ("edge_weight", np.array([1, 0, -0.5, 1]), "the weight of edge 2 is -0.5; expected a finite number, 0 or more"),
+    ("edge_weight", np.array([1, 0, 2, -3]), "the weight of edge 3 is -3; expected a finite number, 0 or more"),
+    ("edge_weight", np.array([1, np.inf, 1, 1]), "the weight of edge 1 is inf; expected a finite number"),
     ("edge_weight", np.ones(4, dtype=bool), "is bool; expected numbers"),
 ]
 
@@ -302,3 +315,9 @@ def test_finite_features_bring_no_warning(tmp_path, caplog):
 def test_unlabelled_test_nodes_are_warned_of(tmp_path, caplog):
     read_npy_graph(write_input(tmp_path / "g", test_idx=np.array([2, 3])))
     assert "test_idx.npy lists 1 nodes without a label" in caplog.text
+
+
+def test_an_empty_train_split_is_warned_of(tmp_path, caplog):
+    raw = read_npy_graph(write_input(tmp_path / "g", train_idx=np.empty(0, dtype=np.int64)))
+    assert "train_idx.npy lists no node: nothing can be trained" in caplog.text
+    assert raw.splits["train"].size == 0

@@ -322,7 +322,7 @@ def test_command_writes_the_graph_of_the_library(tmp_path):
         3,
     ]
     command = [sys.executable, "-m", "fastsample_dist.graph.generators", "rmat", *arguments, "--output", tmp_path / "g"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     graph = rmat(8, 4, seed=3)
     task = synthetic_task(graph, 5, 6, 0.2, seed=3)

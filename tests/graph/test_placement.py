@@ -195,6 +195,15 @@ def test_a_graph_that_is_placed_for_weighted_sampling_has_tables_beside_its_weig
     assert sum(cudart.registered.values()) <= place.num_bytes
 
 
+def test_weights_that_are_only_read_are_placed_without_tables(cudart):
+    weighted = graph(torch.tensor([1.0, 0.0, 2.0]))
+    place = Placement("topology", "pinned", CUDA, topology_bytes(weighted, valued=True), "asked for")
+    placed = place_graph(weighted, place, valued=True)
+    assert torch.equal(placed.weights, weighted.weights) and placed.weights.data_ptr() in cudart.registered
+    assert place.num_bytes == topology_bytes(weighted) + weighted.weights.nbytes == sum(cudart.registered.values())
+    assert place_graph(graph(), place, valued=True).weights is None
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("where", ["device", "pinned"])
 def test_a_graph_is_placed_on_a_gpu(where):

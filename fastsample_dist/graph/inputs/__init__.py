@@ -16,21 +16,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastsample_dist.graph.datasets import META_NAME, RawGraph, read_npy_graph
+from fastsample_dist.graph.inputs.edge_options import TEXT_SUFFIXES, EdgeListOptions
 from fastsample_dist.graph.inputs.scratch import Scratch
-from fastsample_dist.graph.inputs.sizes import GraphSizes
+from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes, least_of
 
 __all__ = [
     "FORMATS",
+    "TEXT_SUFFIXES",
+    "EdgeListOptions",
     "GraphSizes",
     "InputFormat",
     "ReadOptions",
     "Scratch",
     "detect_format",
     "input_sizes",
+    "least_sizes",
     "read_graph",
 ]
-
-TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +41,22 @@ class ReadOptions:
 
     Attributes:
       undirected: every edge counts in both directions; None: as the input says, else directed.
+      task: what the labels are for, one of graph.labels.TASKS; None: as the input says, else seen from their shape.
       scratch: for files that reading makes; what the graph maps lives as long as it does.
       on_total, on_bytes: told how many bytes of the input are to be read through, and how many more have been; readers
         that only map files do not call them.
+      edges: how the rows of an edge list are to be read; goes with format edgelist alone.
+      room_bytes: memory that reading may take beside what the process holds; None: not limited. What is read in pieces
+        or mapped is not counted.
     """
 
     undirected: bool | None = None
+    task: str | None = None
     scratch: Scratch = field(default_factory=Scratch)
     on_total: Callable[[int], None] = lambda count: None
     on_bytes: Callable[[int], None] = lambda count: None
+    edges: EdgeListOptions = field(default_factory=EdgeListOptions)
+    room_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +70,7 @@ class InputFormat:
       recognises: whether a path is of this format, by the names of its files only.
       states_direction: the input says itself whether it is undirected, so that the option does not go with it.
       sizes: "module:function" that tells its sizes (sizes.GraphSizes) without reading the data; None: there is none.
+      counts: "module:function" that tells (nodes, edges at least) alone, from a small file beside the data; or None.
     """
 
     name: str
@@ -69,6 +79,7 @@ class InputFormat:
     recognises: Callable[[Path], bool]
     states_direction: bool = False
     sizes: str | None = None
+    counts: str | None = None
 
     def read(self, path: str | Path, options: ReadOptions) -> RawGraph:
         """Read and check a graph.
@@ -98,7 +109,7 @@ def _has(path: Path, *names: str) -> bool:
 def read_npy(path: Path, options: ReadOptions) -> RawGraph:
     """Read a directory of format `npy`; meta.json says whether it is undirected."""
     assert options.undirected is None, "read_graph refuses the option"
-    return read_npy_graph(path)
+    return read_npy_graph(path, options.task)
 
 
 _HERE = "fastsample_dist.graph.inputs"
@@ -132,12 +143,14 @@ _FORMATS = (
         name="dgl-chunked",
         summary="DGL's chunked graph format: metadata.json or its directory",
         reader=f"{_HERE}.dgl_chunked:read_chunked",
+        counts=f"{_HERE}.dgl_chunked:count_chunked",
         recognises=lambda path: path.name == "metadata.json" or _has(path, "metadata.json"),
     ),
     InputFormat(
         name="graphbolt",
         summary="a GraphBolt OnDiskDataset: metadata.yaml or its directory",
         reader=f"{_HERE}.graphbolt:read_graphbolt",
+        counts=f"{_HERE}.graphbolt:count_graphbolt",
         recognises=lambda path: path.name == "metadata.yaml" or _has(path, "metadata.yaml"),
     ),
     InputFormat(
@@ -150,7 +163,7 @@ _FORMATS = (
     ),
     InputFormat(
         name="edgelist",
-        summary="lines 'source destination' (.csv, .tsv, .txt, also .gz) or .parquet, or the directory of one",
+        summary="lines 'source destination' (.csv, .tsv, .txt, also .gz, .xz, .zst) or .parquet, or a directory of one",
         reader=f"{_HERE}.edgelist:read_edgelist",
         sizes=f"{_HERE}.sizes:edgelist_sizes",
         recognises=_is_text,
@@ -192,31 +205,64 @@ def read_graph(path: str | Path, format_name: str | None = None, options: ReadOp
       ValueError: no such format or input, or an input that is not sound: one line. ImportError: a package is missing.
     """
     options = options or ReadOptions()
-    return _format_of(path, format_name, options.undirected).read(path, options)
+    return _format_of(path, format_name, options.undirected, options.edges).read(path, options)
 
 
-def input_sizes(path: str | Path, format_name: str | None = None, undirected: bool | None = None) -> GraphSizes:
+def input_sizes(
+    path: str | Path,
+    format_name: str | None = None,
+    undirected: bool | None = None,
+    edges: EdgeListOptions | None = None,
+) -> GraphSizes:
     """Sizes of an input graph, from headers and file sizes; the data are not read.
 
     Args:
-      path, format_name, undirected: as of `read_graph` and ReadOptions.
+      path, format_name, undirected, edges: as of `read_graph` and ReadOptions.
     Raises:
       ValueError: as `read_graph`, as far as headers tell; or a format that does not tell its sizes.
     """
-    chosen = _format_of(path, format_name, undirected)
+    edges = edges or EdgeListOptions()
+    chosen = _format_of(path, format_name, undirected, edges)
     if chosen.sizes is None:
         raise ValueError(
             f"{path} is of format {chosen.name}, which does not tell its sizes unread; "
             "pass --num-nodes and --num-edges instead of --input."
         )
-    return _loaded(chosen.sizes)(Path(path), undirected)
+    more = {"options": edges} if chosen.name == "edgelist" else {}
+    return _loaded(chosen.sizes)(Path(path), undirected, **more)
 
 
-def _format_of(path: str | Path, format_name: str | None, undirected: bool | None) -> InputFormat:
+def least_sizes(path: str | Path, format_name: str | None = None, options: ReadOptions | None = None) -> GraphSizes:
+    """Sizes that an input graph has at least, as far as headers and file sizes tell; the data are not read.
+
+    Args:
+      path, format_name, options: as of `read_graph`.
+    Returns:
+      GraphSizes; UNKNOWN where nothing is told, be it because of a fault that reading will name.
+    """
+    try:
+        options = options or ReadOptions()
+        chosen = _format_of(path, format_name, options.undirected, options.edges)
+        if chosen.counts is not None:
+            num_nodes, num_edges = _loaded(chosen.counts)(Path(path))
+            return GraphSizes(name=Path(path).name, num_nodes=num_nodes, num_listed=num_edges, has_labels=False)
+        return least_of(input_sizes(path, format_name, options.undirected, options.edges))
+    except (ValueError, ImportError, OSError):
+        return UNKNOWN
+
+
+def _format_of(
+    path: str | Path, format_name: str | None, undirected: bool | None, edges: EdgeListOptions
+) -> InputFormat:
     format_name = detect_format(path) if format_name is None else format_name
     if format_name not in FORMATS:
         raise ValueError(f"format is {format_name!r}; expected one of {', '.join(FORMATS)}.")
     chosen = FORMATS[format_name]
     if undirected is not None and chosen.states_direction:
         raise ValueError(f"--undirected does not go with --format {chosen.name}; the input states it itself.")
+    if edges.given and chosen.name != "edgelist":
+        option = edges.given[0].replace("_", "-")
+        raise ValueError(
+            f"--{option} goes with --format edgelist, and {path} is of format {chosen.name}; leave it out."
+        )
     return chosen

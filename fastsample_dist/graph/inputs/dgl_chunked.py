@@ -28,7 +28,6 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     EdgeType,
     NodeType,
     TypedGraph,
-    class_labels,
     first_of,
     flatten,
     mask_ids,
@@ -36,6 +35,7 @@ from fastsample_dist.graph.inputs.heterogeneous import (
 )
 from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges
 from fastsample_dist.graph.inputs.text_tables import announce, made_name, read_table
+from fastsample_dist.graph.labels import MULTILABEL, REGRESSION, class_labels
 from fastsample_dist.graph.npy_files import open_npy
 from fastsample_dist.graph.row_segments import RowSegments
 
@@ -57,6 +57,16 @@ def read_chunked(path: Path, options: ReadOptions) -> RawGraph:
     return _ChunkedGraph(path / METADATA_NAME if path.is_dir() else path, options).read()
 
 
+def count_chunked(path: Path) -> tuple[int, int]:
+    """(nodes, edges) of a chunked graph, as metadata.json states them.
+
+    Raises:
+      ValueError: as `read_chunked`, as far as that file goes.
+    """
+    graph = _ChunkedGraph(path / METADATA_NAME if path.is_dir() else path, ReadOptions())
+    return graph.count("node"), graph.count("edge")
+
+
 class _ChunkedGraph:
     def __init__(self, file: Path, options: ReadOptions) -> None:
         self._file, self._options = file, options
@@ -75,10 +85,15 @@ class _ChunkedGraph:
             nodes=[self._nodes(name, count) for name, count in node_counts.items()],
             edges=[self._edges(name, count) for name, count in edge_counts.items()],
             undirected=bool(self._options.undirected),
+            task=self._options.task,
             sources=[self._file, *(file for file in files if file.is_file())],
             where=str(self._file),
         )
         return flatten(graph, self._options.scratch)
+
+    def count(self, kind: str) -> int:
+        """All nodes or all edges."""
+        return sum(self._counts(kind).values())
 
     def _counts(self, kind: str) -> dict[str, int]:
         """Nodes or edges of each type."""
@@ -109,16 +124,15 @@ class _ChunkedGraph:
             name=name,
             num_nodes=count,
             features=features.segments[0] if features and len(features.segments) == 1 else features,
-            labels=class_labels(str(places["labels"]), joined["labels"]) if label else None,
+            labels=class_labels(str(places["labels"]), joined["labels"], self._options.task) if label else None,
             splits={split: mask_ids(str(places[split]), joined[split], count) for split, key in masks.items() if key},
             where=lambda column: str(places.get(column, self._file)),
         )
 
     def _column(self, described: Mapping[str, Any], column: str) -> list[np.ndarray]:
         """The chunks of one kind of node data."""
-        chunks = [
-            self._chunk(described, name, np.float32 if column == "features" else np.int64) for name in described["data"]
-        ]
+        fractions = column == "features" or (column == "labels" and self._options.task in (MULTILABEL, REGRESSION))
+        chunks = [self._chunk(described, name, np.float32 if fractions else np.int64) for name in described["data"]]
         for name, chunk in zip(described["data"], chunks, strict=True):
             if chunk.shape[1:] != chunks[0].shape[1:] or chunk.dtype != chunks[0].dtype:
                 raise ValueError(

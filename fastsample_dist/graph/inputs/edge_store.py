@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from fastsample_dist.files import naming_file
 from fastsample_dist.graph.npy_files import drop_pages, row_chunks
 
 HEADER_BYTES = 128  # of an .npy file of two dimensions; NumPy fills up to a multiple of 64
@@ -33,12 +34,8 @@ def write_edges(path: Path, chunks: Iterable[np.ndarray]) -> None:
     Raises:
       OSError: the disk refuses; it names the file.
     """
-    try:
+    with naming_file(path):
         _write(path, chunks)
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def highest_id(edges: np.ndarray) -> int:

@@ -1,22 +1,36 @@
-"""Edge lists: text files (.csv, .tsv, .txt, each also .gz) and .parquet, alone or in a directory.
+"""Edge lists: text files (.csv, .tsv, .txt, each also .gz, .xz, .zst) and .parquet, alone or in a directory.
 
 Text has one edge "source destination" per line (text_edges.py), .parquet two columns (parquet_edges.py). Both are read
 in pieces: a short list into memory, a long one into a binary file of the scratch directory that is mapped from there
-and that a run finds again if the one before was killed.
+and that a run finds again if the one before was killed. Ids that are names are relabelled on the way (relabel.py).
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fastsample_dist.graph.datasets import MAX_NODES, META_NAME, RawGraph, checked_graph, read_columns, read_meta
+from fastsample_dist.graph.datasets import (
+    MAX_NODES,
+    META_NAME,
+    RawGraph,
+    check_npy_names,
+    checked_graph,
+    read_columns,
+    read_meta,
+)
 from fastsample_dist.graph.inputs import TEXT_SUFFIXES, ReadOptions
 from fastsample_dist.graph.inputs.edge_store import gather_edges, highest_id, write_edges
 from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges
+from fastsample_dist.graph.inputs.relabel import distinct_names, numbered
 from fastsample_dist.graph.inputs.text_edges import TextEdges
+from fastsample_dist.graph.labels import agreed_task
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy
 
 SMALL_BYTES = 1 << 26  # of text: shorter lists stay in memory, where they take up to four times as much
@@ -32,38 +46,50 @@ def read_edgelist(path: Path, options: ReadOptions) -> RawGraph:
         edge_index.npy. Instead of one file it may hold the list in several parts of one suffix, as Spark writes them:
         part-00000.csv, part-00001.csv, ...; they are read in the order of their numbers, and no other list may be
         there.
-      options: `undirected` does not go with meta.json, which states it itself.
+      options: `edges` says how the rows are to be read; `undirected` does not go with meta.json, which states it
+        itself.
     Returns:
-      RawGraph. Without meta.json it has as many nodes as its highest id + 1 and is named after the file, or after the
-      directory of parts. Edges are int32 when all ids fit, else int64; weights come from edge_weight.npy or a
-      .parquet file's column `weight`.
+      RawGraph. Without meta.json it has as many nodes as its highest id + 1 (relabelled: as it has distinct ids) and is
+      named after the file, or after the directory of parts. Edges are int32 when all ids fit, else int64; weights come
+      from edge_weight.npy, a column of the text, or a .parquet file's column `weight`.
     Raises:
       ValueError: no such file, several, a line or row that is no edge, an id that is out of range (with the number of
-        the line or row), a damaged file, or what `checked_graph` refuses.
-      ImportError: a .parquet file without pyarrow.
+        the line or row), a damaged file, names that take too much memory, or what `checked_graph` refuses.
+      ImportError: a .parquet or .zst file without pyarrow.
     """
     files = find_files(path)
     directory = path if path.is_dir() else None
     meta = read_meta(directory) if directory and (directory / META_NAME).is_file() else None
     if meta and options.undirected is not None:
         raise ValueError(f'{path / META_NAME} states "undirected" itself; correct it there, without --undirected.')
-    kind = ParquetEdges if files[0].suffix == ".parquet" else TextEdges
-    source = kind(files, meta["num_nodes"] if meta else MAX_NODES, options.on_bytes)
+    if directory:
+        check_npy_names(directory, edges=False)
     made_from = [*files, directory / META_NAME] if meta else files
-    edges = _read_edges(source, made_from, options)
+    listed = _List(files, made_from, options, meta["num_nodes"] if meta else MAX_NODES)
     shown = path if path.is_dir() and _PART.match(files[0].name) else files[0]
+    if meta and options.edges.relabel and meta["num_nodes"] != len(listed.names):
+        raise ValueError(
+            f"{path / META_NAME} states {meta['num_nodes']} nodes but {shown.name} has {len(listed.names)} distinct "
+            "ids; expected as many when they are relabelled; correct it, or leave --relabel out."
+        )
+    edges = listed.edges()
     if meta is None:
         if not edges.size:
             raise ValueError(f"{shown} lists no edge; expected at least one, 'source destination'.")
         name = shown.absolute().name.removesuffix(_suffix(shown) or ("" if shown.is_dir() else shown.suffix))
-        meta = {"name": name, "num_nodes": highest_id(edges) + 1, "undirected": bool(options.undirected)}
+        num_nodes = len(listed.names) if options.edges.relabel else highest_id(edges) + 1
+        meta = {"name": name, "num_nodes": num_nodes, "undirected": bool(options.undirected)}
+        meta["counted_by_ids"] = not options.edges.relabel
+    meta["task"] = agreed_task(str(path), meta.get("task"), options.task)
     columns = read_columns(directory) if directory else {}
     places = {"edge_index": str(shown)}
-    if source.has_weights:
+    if listed.source.has_weights:
         if "edge_weight" in columns:
             raise ValueError(f"{path} has edge_weight.npy and a column weight in {shown.name}; expected one of them.")
-        columns["edge_weight"] = _read_weights(source, made_from, options)
-        places["edge_weight"] = f"{shown}: column weight"
+        columns["edge_weight"] = listed.weights()
+        places["edge_weight"] = f"{shown}: column {options.edges.weight_column or 'weight'}"
+    if options.edges.relabel:
+        columns["input_ids"] = listed.names
     return checked_graph(meta, edges, columns, locate=lambda column: places.get(column, str(path / f"{column}.npy")))
 
 
@@ -95,27 +121,73 @@ def _suffix(file: Path) -> str | None:
     return max((suffix for suffix in TEXT_SUFFIXES if file.name.endswith(suffix)), key=len, default=None)
 
 
-def _read_edges(source: TextEdges | ParquetEdges, made_from: list[Path], options: ReadOptions) -> np.ndarray:
-    """All edges, int32 | int64 [2, E]; a long list is mapped."""
-    if source.text_bytes() < SMALL_BYTES:
-        options.on_total(source.total_bytes)
-        return gather_edges(source.chunks())
+class _List:
+    """The arrays of a list: in memory, or of a long one mapped from the scratch directory.
 
-    def make(file: Path) -> None:
-        options.on_total(source.total_bytes)
-        write_edges(file, source.chunks())
+    Args:
+      files: of the list.
+      made_from: the same, and what else changes the arrays.
+      options: how to read.
+      limit: ids are below it.
+    Attributes:
+      source: that reads the files.
+    """
 
-    return open_npy(options.scratch.made("edges.npy", made_from, make))
+    def __init__(self, files: list[Path], made_from: list[Path], options: ReadOptions, limit: int) -> None:
+        kind = ParquetEdges if files[0].suffix == ".parquet" else TextEdges
+        self.source = kind(files, limit, options.on_bytes, options.edges)
+        self._options, self._made_from = options, made_from
+        self._small = self.source.text_bytes() < SMALL_BYTES
 
+    @cached_property
+    def names(self) -> np.ndarray:
+        """What the nodes are called in the list, ascending; new id v is that of names[v]."""
+        self._announce()
+        room = self._options.room_bytes
+        if self._small:
+            return distinct_names(self.source, room)
 
-def _read_weights(source: ParquetEdges, made_from: list[Path], options: ReadOptions) -> np.ndarray:
-    if source.text_bytes() < SMALL_BYTES:
-        return np.concatenate([np.empty(0, source.weight_dtype), *source.weights()])
+        def make(file: Path) -> None:
+            with file.open("wb") as out:  # numpy.save would add .npy to a name
+                np.save(out, distinct_names(self.source, room))
 
-    def make(file: Path) -> None:
-        file.unlink(missing_ok=True)  # of a run that was killed
-        with NpyWriter(file, source.weight_dtype, (source.num_edges,)) as writer:
-            for values in source.weights():
-                writer.append(values)
+        return self._mapped("input_ids", make)
 
-    return open_npy(options.scratch.made("edge_weight.npy", made_from, make))
+    def edges(self) -> np.ndarray:
+        """All edges, int32 | int64 [2, E]."""
+        if self._small:
+            return gather_edges(self._chunks())
+        return self._mapped("edges", lambda file: write_edges(file, self._chunks()))
+
+    def weights(self) -> np.ndarray:
+        """Their weights, [E]."""
+        if self._small:
+            return np.concatenate([np.empty(0, self.source.weight_dtype), *self.source.weights()])
+
+        def make(file: Path) -> None:
+            file.unlink(missing_ok=True)  # of a run that was killed
+            with NpyWriter(file, self.source.weight_dtype, (self._num_edges,)) as writer:
+                for values in self.source.weights():
+                    writer.append(values)
+
+        return self._mapped("edge_weight", make)
+
+    @cached_property
+    def _num_edges(self) -> int:
+        return self.edges().shape[1]
+
+    def _chunks(self) -> Iterator[np.ndarray]:
+        names = self.names if self._options.edges.relabel else None
+        self._announce()
+        return self.source.chunks() if names is None else numbered(self.source, names)
+
+    def _announce(self) -> None:
+        """Every pass over the files adds to what is to be read."""
+        self._passes = getattr(self, "_passes", 0) + 1
+        self._options.on_total(self._passes * self.source.total_bytes)
+
+    def _mapped(self, name: str, make: Any) -> np.ndarray:
+        """An array of the scratch directory, under a name that tells how the list was read."""
+        how = repr(self._options.edges) if self._options.edges.given else ""
+        suffix = "-" + hashlib.sha256(how.encode()).hexdigest()[:8] if how else ""
+        return open_npy(self._options.scratch.made(f"{name}{suffix}.npy", self._made_from, make))

@@ -29,13 +29,13 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     EdgeType,
     NodeType,
     TypedGraph,
-    class_labels,
     first_of,
     flatten,
     note_left_out,
 )
 from fastsample_dist.graph.inputs.pickles import as_array, load_saved
 from fastsample_dist.graph.inputs.text_tables import announce, read_table
+from fastsample_dist.graph.labels import class_labels
 from fastsample_dist.graph.npy_files import open_npy
 
 logger = logging.getLogger(__name__)
@@ -58,6 +58,15 @@ def read_graphbolt(path: Path, options: ReadOptions) -> RawGraph:
       ValueError: a file is missing or not sound, or does not have what the metadata say: by name.
     """
     return _OnDiskDataset(path / METADATA_NAME if path.is_dir() else path, options).read()
+
+
+def count_graphbolt(path: Path) -> tuple[int, int]:
+    """(nodes, edges at least) of a data set, as metadata.yaml states them: that of edges it does not.
+
+    Raises:
+      ValueError, ImportError: as `read_graphbolt`, as far as that file goes.
+    """
+    return _OnDiskDataset(path / METADATA_NAME if path.is_dir() else path, ReadOptions()).num_nodes, 0
 
 
 class _OnDiskDataset:
@@ -85,10 +94,16 @@ class _OnDiskDataset:
             edges=[self._edge_type(item) for item in self._edges],
             undirected=bool(self._options.undirected),
             num_classes=classes if isinstance(classes, int) else None,
+            task=self._options.task,
             sources=[self._file, *(self._place(item) for item in self._edges)],
             where=str(self._file),
         )
         return flatten(graph, self._options.scratch)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types, as stated."""
+        return sum(item["num"] for item in self._nodes if isinstance(item["num"], int))
 
     def _entries(self, place: Mapping[str, Any], key: str, value: str, *, needed: bool = True) -> list[dict[str, Any]]:
         """A list of objects that have at least `value`."""
@@ -153,10 +168,15 @@ class _OnDiskDataset:
                 splits[split], places[split] = seeds, where
                 if label_file is None:
                     continue
-                values = class_labels(str(self._place(label_file)), self._array(label_file))
+                values = class_labels(str(self._place(label_file)), self._array(label_file), self._options.task)
                 if len(values) != len(seeds):
                     raise ValueError(f"{where} has {len(seeds)} seeds but {len(values)} labels; expected one for each.")
-                labels = np.full(count, -1, dtype=np.int64) if labels is None else labels
+                labels = _unlabelled(count, values) if labels is None else labels
+                if values.shape[1:] != labels.shape[1:]:
+                    raise ValueError(
+                        f"{self._place(label_file)} has labels of shape {values.shape}; expected as many columns as in "
+                        "the other sets; correct it."
+                    )
                 labels[seeds] = values
         return labels, splits, places
 
@@ -213,6 +233,13 @@ class _OnDiskDataset:
 
     def _place(self, item: dict[str, Any]) -> Path:
         return self._file.parent / str(item["path"])
+
+
+def _unlabelled(count: int, values: np.ndarray) -> np.ndarray:
+    """Labels of `count` nodes of which none is known, of the kind of `values`: classes, or targets."""
+    if values.ndim == 1:
+        return np.full(count, -1, dtype=np.int64)
+    return np.full((count, *values.shape[1:]), np.nan, dtype=np.result_type(np.float32, values))
 
 
 def _type_of(item: Mapping[str, Any]) -> str:

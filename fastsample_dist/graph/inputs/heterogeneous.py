@@ -25,7 +25,7 @@ from fastsample_dist.graph.storage import SPLITS
 logger = logging.getLogger(__name__)
 
 # Names under which libraries and their users keep a node's or an edge's data, the most usual first.
-FEATURE_NAMES = ("feat", "x", "features", "node_feat")
+FEATURE_NAMES = ("feat", "x", "features", "feature", "node_feat")
 LABEL_NAMES = ("label", "y", "labels")
 WEIGHT_NAMES = ("weight", "edge_weight", "weights", "w")
 MASK_NAMES = {
@@ -44,7 +44,7 @@ class NodeType:
       name: of the type.
       num_nodes: how many.
       features: [num_nodes, dim] or None.
-      labels: integer [num_nodes], -1: unlabelled; or None.
+      labels: integer [num_nodes], -1: unlabelled; [num_nodes, C] for other tasks (graph/labels.py); or None.
       splits: those of "train", "val", "test" that it has; ids within the type.
       where: where a column ("features", "labels", "train", ...) comes from, for messages.
     """
@@ -89,6 +89,7 @@ class TypedGraph:
       edges: types.
       undirected: every edge counts in both directions.
       num_classes: labels are below it; None: the highest label + 1.
+      task: what the labels are for; None: not stated.
       sources: files it is made from; joined arrays are made again when one changes.
       where: the input, for messages.
     """
@@ -98,27 +99,36 @@ class TypedGraph:
     edges: Sequence[EdgeType]
     undirected: bool
     num_classes: int | None = None
+    task: str | None = None
     sources: Sequence[Path] = ()
     where: str
 
 
-def flatten(graph: TypedGraph, scratch: Scratch | None) -> RawGraph:
+def flatten(
+    graph: TypedGraph, scratch: Scratch | None = None, *, given: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> RawGraph:  # fmt: skip
     """The graph in one id space, checked.
 
     Args:
       graph: the graph by types.
       scratch: for joined arrays; None: they are made in memory.
+      given: columns of `checked_graph` that take the place of the graph's own, in the one id space.
+      facts: entries of its meta, likewise.
     Returns:
       RawGraph.
     Raises:
       ValueError: types or pieces that do not fit each other, an id outside its type, or what `checked_graph` refuses.
     """
     meta, edge_index, columns = flattened(graph, scratch)
+    given = given or {}
+    meta, columns = {**meta, **(facts or {})}, {**columns, **given}
     places = {"edge_index": graph.edges[0].pieces[0][0]} if _is_single(graph) else {}
     if len(graph.nodes) == 1:
         only = graph.nodes[0]
         places |= {column: only.where(column) for column in ("features", "labels")}
         places |= {f"{split}_idx": only.where(split) for split in SPLITS}
+    places |= {column: column for column in given}
 
     def locate(column: str) -> str:
         return places.get(column, f"{graph.where}: {column}")
@@ -138,6 +148,7 @@ def flattened(graph: TypedGraph, scratch: Scratch | None) -> tuple[dict[str, Any
         "num_nodes": int(offsets[-1]),
         "undirected": graph.undirected,
         "num_classes": graph.num_classes,
+        "task": graph.task,
     }
     columns = {
         "features": _joined_features(graph.nodes),
@@ -156,7 +167,7 @@ def flattened(graph: TypedGraph, scratch: Scratch | None) -> tuple[dict[str, Any
         small = np.uint8 if len(graph.nodes) <= 256 else np.uint16
         columns["node_type"] = np.repeat(np.arange(len(graph.nodes), dtype=small), np.diff(offsets))
     if len(graph.edges) > 1:
-        logger.info("%s: %d edge types are joined; partitions do not store edge types", graph.name, len(graph.edges))
+        logger.warning("%s: %d edge types are joined; partitions do not store edge types", graph.name, len(graph.edges))
     edge_index = joined_edges(graph, offsets, scratch)
     return meta, edge_index, {key: value for key, value in columns.items() if value is not None}
 
@@ -166,33 +177,25 @@ def first_of(data: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return next((name for name in names if name in data), None)
 
 
-def class_labels(where: str, values: np.ndarray) -> np.ndarray:
-    """Labels as integers [num_nodes]: a single column is taken out, NaN becomes -1.
+def only_of(data: Mapping[str, Any], names: Sequence[str], where: str, column: str) -> str | None:
+    """The one of some usual names that the data have; None if they have none.
 
     Args:
-      where: for messages.
-      values: integer or float, [num_nodes] or [num_nodes, 1].
+      data: by name.
+      names: usual for this column.
+      where: whose data, for messages.
+      column: what is looked for: "features", "labels", a split, or "edge_weight".
     Raises:
-      ValueError: several labels per node, or values that are no classes.
+      ValueError: they have several.
     """
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim != 1:
-        raise ValueError(f"{where} has labels of shape {values.shape}; expected one per node, (num_nodes, 1).")
-    if values.dtype.kind != "f":
-        return values
-    labels = np.empty(len(values), dtype=np.int32)
-    for lo, hi in row_chunks(len(values), values.itemsize):
-        chunk = values[lo:hi]
-        known = np.nan_to_num(chunk, nan=-1.0)
-        labels[lo:hi] = np.where(np.abs(known) < _ID_LIMIT, known, -2)
-        wrong = np.flatnonzero(labels[lo:hi] != known)
-        if wrong.size:
-            raise ValueError(
-                f"{where}: the label of node {lo + wrong[0]} is {chunk[wrong[0]]:g}; expected a class number or NaN."
-            )
-        drop_pages(values)
-    return labels
+    found = [name for name in names if name in data]
+    if len(found) > 1:
+        argument = "splits" if column in MASK_NAMES else column
+        raise ValueError(
+            f"{where} have {' and '.join(found)}, all usual names of {column}; keep one of them, or pass {argument}= "
+            "to partition_graph."
+        )
+    return found[0] if found else None
 
 
 def mask_ids(where: str, mask: np.ndarray, num_nodes: int) -> np.ndarray:
@@ -221,7 +224,7 @@ def mask_ids(where: str, mask: np.ndarray, num_nodes: int) -> np.ndarray:
 def note_left_out(where: str, names: Sequence[str]) -> None:
     """Say which data of an input a partition does not take."""
     if names:
-        logger.info("%s: %s left out", where, ", ".join(map(str, names)))
+        logger.warning("%s: %s left out; partitions do not store it", where, ", ".join(map(str, names)))
 
 
 def _is_single(graph: TypedGraph) -> bool:
@@ -287,11 +290,20 @@ def _segments(nodes: NodeType) -> list[np.ndarray | int]:
 
 
 def _joined_labels(nodes: Sequence[NodeType]) -> np.ndarray | None:
-    having = [item.labels for item in nodes if item.labels is not None]
+    having = [item for item in nodes if item.labels is not None]
     if len(nodes) == 1 or not having:
-        return having[0] if having else None
-    dtype = np.result_type(np.int8, *having)
-    parts = [np.full(n.num_nodes, -1, dtype=dtype) if n.labels is None else n.labels for n in nodes]
+        return having[0].labels if having else None
+    first = having[0]
+    for item in having:
+        if item.labels.shape[1:] != first.labels.shape[1:]:
+            raise ValueError(
+                f"{item.where('labels')} has labels of shape {item.labels.shape}, {first.where('labels')} of shape "
+                f"{first.labels.shape}; expected as many columns for all; keep the labels of one type."
+            )
+    columns = first.labels.shape[1:]
+    missing = np.nan if columns else -1  # targets of a type without labels are not known
+    dtype = np.result_type(np.float32 if columns else np.int8, *(item.labels for item in having))
+    parts = [np.full((n.num_nodes, *columns), missing, dtype=dtype) if n.labels is None else n.labels for n in nodes]
     return np.concatenate(parts)
 
 

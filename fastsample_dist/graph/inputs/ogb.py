@@ -33,7 +33,7 @@ def read_ogb(path: Path, options: ReadOptions) -> RawGraph:
       RawGraph with features, labels and ogb's standard split.
     Raises:
       ImportError: the set is not there and the ogb package is not installed.
-      ValueError: there is no such set, it was not downloaded, or it has several labels per node.
+      ValueError: there is no such set, or it was not downloaded.
     """
     name = set_name(path)
     directory = path if path.is_dir() or len(path.parts) > 1 else ROOT / name.replace("-", "_")

@@ -6,7 +6,8 @@
         nodetype-has-label.csv.gz node-feat/<type>/node-feat.csv.gz node-label/<type>/node-label.csv.gz
     split/<scheme>/{train,valid,test}.csv.gz or split_dict.pt; with types <scheme>/<type>/...csv.gz
 Text is parsed into the scratch directory, arrays of .npz archives are mapped in place or unpacked there. NaN labels,
-the mark of unlabelled nodes in some sets, become -1. Types are in alphabetical order, as ogb has them.
+the mark of unlabelled nodes in some sets, become -1; several labels per node, as ogbn-proteins has, are targets
+(graph/labels.py). Types are in alphabetical order, as ogb has them.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     EdgeType,
     NodeType,
     TypedGraph,
-    class_labels,
     flatten,
     note_left_out,
 )
 from fastsample_dist.graph.inputs.pickles import as_array, load_saved
 from fastsample_dist.graph.inputs.text_tables import announce, read_lines, read_table
+from fastsample_dist.graph.labels import class_labels
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ def read_raw(directory: Path, options: ReadOptions) -> RawGraph:
     Returns:
       RawGraph with ogb's standard split.
     Raises:
-      ValueError: a file is missing or not sound, by name; several graphs; several labels per node.
+      ValueError: a file is missing or not sound, by name; several graphs.
     """
     return _RawSet(directory, options).read()
 
@@ -122,6 +123,7 @@ class _RawSet:
                 edges=edges,
                 undirected=bool(self._options.undirected or (self._known and self._known.add_inverse_edge)),
                 num_classes=self._known.num_classes if self._known else None,
+                task=self._options.task,
                 sources=list(self._raw.rglob("edge.csv.gz")),
                 where=str(self._directory),
             ),
@@ -140,7 +142,7 @@ class _RawSet:
             name="",
             num_nodes=num_nodes,
             features=read_table(features, self._options, np.float32) if features.is_file() else None,
-            labels=class_labels(str(label_file), read_table(label_file, self._options, np.float32)),
+            labels=self._labels(label_file),
             splits=self._splits(""),
             where=lambda column: str({"features": features, "labels": label_file}.get(column, self._scheme / column)),
         )
@@ -166,7 +168,7 @@ class _RawSet:
             name="",
             num_nodes=int(counts["nodes"][0]),
             features=archive.open("node_feat") if "node_feat" in archive.members else None,
-            labels=class_labels(label_where, label_archive.open("node_label")),
+            labels=class_labels(label_where, label_archive.open("node_label"), self._options.task),
             splits=self._splits(""),
             where=lambda column: (
                 {"features": f"{archive.file}: node_feat", "labels": label_where}.get(column)
@@ -186,7 +188,7 @@ class _RawSet:
             places = {"features": features, "labels": label_file}
             labels = None
             if labelled.get(name) == "True":
-                labels = class_labels(str(label_file), read_table(label_file, self._options, np.float32))
+                labels = self._labels(label_file)
             nodes.append(
                 NodeType(
                     name=name,
@@ -211,6 +213,9 @@ class _RawSet:
             pieces = [(str(directory / "edge.csv.gz"), listed)]
             edges.append(EdgeType(source=fields[0], relation=fields[1], target=fields[2], pieces=pieces))
         return nodes, edges
+
+    def _labels(self, file: Path) -> np.ndarray:
+        return class_labels(str(file), read_table(file, self._options, np.float32), self._options.task)
 
     def _edges(self, file: Path, num_edges: int) -> np.ndarray:
         edges = read_table(file, self._options, np.int64, width=2).T

@@ -1,26 +1,30 @@
-"""Edges from .parquet files, batch by batch, read through the `pyarrow` package (imported on use).
+"""Edges from .parquet files, batch by batch, read through the `pyarrow` package (imported on use, here alone).
 
 The two ends are the columns src and dst, source and target (or destination), u and v, or from and to, in capitals or
-not; or, under other names, the only two integer columns. A column `weight` gives the edges' weights.
+not; or, under other names, the only two integer columns; or those that `EdgeListOptions` names. A column `weight` gives
+the edges' weights. Floating-point ids are taken where all are whole numbers (pandas makes them of integers).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+
+from fastsample_dist.graph.inputs.edge_options import END_NAMES, WEIGHT_NAME, EdgeListOptions
+from fastsample_dist.graph.inputs.text_edges import NotIntegersError
+from fastsample_dist.graph.inputs.text_rows import MAX_NAME_BYTES
 
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 20  # of a column chunk read at a time
-_ENDS = (("src", "dst"), ("source", "target"), ("source", "destination"), ("u", "v"), ("from", "to"))
-_WEIGHT = "weight"
+_WHOLE_END = 2.0**53  # beyond, a float does not tell neighbouring integers apart
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class ParquetEdges:
       files: with the same columns.
       limit: ids are below it.
       on_bytes: called with how many more bytes of the files have been read.
+      options: columns, weight_column and relabel; the others are for text.
     Attributes:
       total_bytes: of the files.
       num_edges: of all.
@@ -47,13 +52,22 @@ class ParquetEdges:
       ImportError: pyarrow is not installed. ValueError: a file is damaged, or has not the columns that it should.
     """
 
-    def __init__(self, files: Sequence[Path], limit: int, on_bytes: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        files: Sequence[Path],
+        limit: int,
+        on_bytes: Callable[[int], None],
+        options: EdgeListOptions | None = None,
+    ) -> None:
         self._files, self._limit, self._on_bytes = files, limit, on_bytes
+        options = options or EdgeListOptions()
+        if options.header or options.delimiter:
+            raise ValueError(f"{files[0]} names its columns itself; leave --header and --delimiter out.")
         self._columns: list[_Columns] = []
         self.num_edges = 0
         for file in files:
             with _opened(file) as table:
-                self._columns.append(_find_columns(file, table.schema_arrow))
+                self._columns.append(_find_columns(file, table.schema_arrow, options))
                 self.num_edges += table.metadata.num_rows
         self.total_bytes = sum(file.stat().st_size for file in files)
         self.has_weights = self._columns[0].weight is not None
@@ -78,12 +92,29 @@ class ParquetEdges:
             for row, last, batch in self._batches(file, list(columns.ends)):
                 edges = np.empty((len(batch[0]), 2), dtype=np.int64)
                 for end, (name, ids) in enumerate(zip(columns.ends, batch, strict=True)):
+                    ids = _whole_ids(f"{file}: column {name}", row, ids)
                     self._check_ids(f"{file}: column {name}", row, ids)
                     edges[:, end] = ids
                 yield edges
                 read = int(file.stat().st_size * last)
                 self._on_bytes(read - done)
                 done = read
+
+    def names(self, *, as_text: bool) -> Iterator[np.ndarray]:
+        """The ends of the edges as they are called, [n, 2] at a time: int64, or bytes (UTF-8) with `as_text`.
+
+        Raises:
+          NotIntegersError: a column that holds no integers, or one that int64 does not hold. ValueError: an id that is
+            missing, empty or overlong, by file, column and row.
+        """
+        for file, columns in zip(self._files, self._columns, strict=True):
+            for row, _, batch in self._batches(file, list(columns.ends)):
+                ends = []
+                for name, ids in zip(columns.ends, batch, strict=True):
+                    where = f"{file}: column {name}"
+                    ids = ids if ids.dtype.kind == "O" else _whole_ids(where, row, ids)
+                    ends.append(_as_text(where, row, ids) if as_text else _as_integers(where, ids))
+                yield np.stack(ends, axis=1)
 
     def weights(self) -> Iterator[np.ndarray]:
         """The weights, [n] at a time, `weight_dtype`.
@@ -103,6 +134,8 @@ class ParquetEdges:
                 values = []
                 for name in names:
                     column = batch.column(batch.schema.get_field_index(name))
+                    if hasattr(column, "dictionary_decode"):  # a column of categories
+                        column = column.dictionary_decode()
                     if column.null_count:
                         position = row + int(column.is_null().to_numpy(zero_copy_only=False).argmax())
                         raise ValueError(
@@ -120,6 +153,60 @@ class ParquetEdges:
                 f"{where}: node id {ids[position]} in row {row + position}, counted from 0; expected 0 to "
                 f"{self._limit - 1}; correct it or num_nodes."
             )
+
+
+def load() -> None:
+    """Load pyarrow's parser of text, so that a process holds from then on what it takes."""
+    import pyarrow.csv  # noqa: F401
+
+
+def parse_csv(block: bytes, delimiter: str, width: int, kinds: Mapping[int, str]) -> dict[int, np.ndarray] | None:
+    """Chosen columns of lines of text; pyarrow must be installed.
+
+    Args:
+      block: whole lines, no header, no comments.
+      delimiter: one character between fields.
+      width: fields of every line.
+      kinds: "int64" or "float64" of each column to read, by its position.
+    Returns:
+      {position: values [lines]}; None: a line does not fit.
+    """
+    import pyarrow
+    from pyarrow import csv
+
+    types = {str(column): pyarrow.type_for_alias(kind) for column, kind in kinds.items()}
+    try:
+        table = csv.read_csv(
+            pyarrow.BufferReader(block),
+            csv.ReadOptions(
+                use_threads=False, column_names=[str(column) for column in range(width)], block_size=2 * len(block)
+            ),
+            csv.ParseOptions(delimiter=delimiter, quote_char=False),
+            csv.ConvertOptions(
+                column_types=types, include_columns=list(types), null_values=[], strings_can_be_null=False
+            ),
+        )
+    except pyarrow.ArrowException:
+        return None
+    if any(column.null_count for column in table.columns):
+        return None
+    return {column: table.column(str(column)).to_numpy() for column in kinds}
+
+
+def open_zstd(raw: BinaryIO) -> BinaryIO:
+    """Stream of the unpacked bytes of an open .zst file.
+
+    Raises:
+      ImportError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError(
+            f"{raw.name} needs the pyarrow package, which is not there ({error}); "
+            "pip install fastsample_dist[formats], or pack it as .gz or .xz."
+        ) from error
+    return pyarrow.CompressedInputStream(raw, "zstd")
 
 
 @contextmanager
@@ -140,27 +227,55 @@ def _opened(file: Path) -> Iterator[Any]:
         raise ValueError(f"{file} cannot be read as .parquet ({reason}); copy or make the file again.") from error
 
 
-def _find_columns(file: Path, schema: Any) -> _Columns:
+def _whole_ids(where: str, row: int, ids: np.ndarray) -> np.ndarray:
+    """Ids as integers; floating-point ones must be whole."""
+    if ids.dtype.kind != "f":
+        return ids
+    whole = (np.abs(ids) < _WHOLE_END) & (np.floor(ids) == ids)  # NaN is neither
+    if not whole.all():
+        position = int((~whole).argmax())
+        raise ValueError(
+            f"{where}: node id {ids[position]} in row {row + position}, counted from 0, is no whole number below "
+            "2**53; expected integer node ids 0 .. num_nodes - 1; correct it, or drop the row."
+        )
+    return ids.astype(np.int64)
+
+
+def _as_integers(where: str, ids: np.ndarray) -> np.ndarray:
+    if ids.dtype.kind == "O" or (ids.dtype == np.uint64 and ids.size and int(ids.max()) >= 2**63):
+        raise NotIntegersError(f"{where} holds {'text' if ids.dtype.kind == 'O' else 'integers above 2**63'}")
+    return ids.astype(np.int64)
+
+
+def _as_text(where: str, row: int, ids: np.ndarray) -> np.ndarray:
+    names = [item if isinstance(item, bytes) else str(item).encode() for item in ids.tolist()]
+    for position, name in enumerate(names):
+        if not 0 < len(name) <= MAX_NAME_BYTES or b"\0" in name:
+            raise ValueError(
+                f"{where}: the id in row {row + position}, counted from 0, has {len(name)} bytes; expected text of 1 "
+                f"to {MAX_NAME_BYTES} bytes; correct it."
+            )
+    return np.array(names, dtype="S")
+
+
+def _find_columns(file: Path, schema: Any, options: EdgeListOptions) -> _Columns:
     from pyarrow import types
 
     named = {name.lower(): name for name in schema.names}
     if len(named) != len(schema.names):
         raise ValueError(f"{file} has the columns {', '.join(schema.names)}; expected different names; rename them.")
-    found = [(named[src], named[dst]) for src, dst in _ENDS if src in named and dst in named]
-    integers = [field.name for field in schema if types.is_integer(field.type) and field.name != named.get(_WEIGHT)]
-    if not found and len(integers) == 2:
-        found = [(integers[0], integers[1])]
-    if len(found) != 1:
-        pairs = " or ".join(f"{src}, {dst}" for src, dst in found) or "no pair of ends"
-        raise ValueError(
-            f"{file} has the columns {', '.join(schema.names)}, with {pairs}; expected one pair: "
-            f"{', '.join('/'.join(pair) for pair in _ENDS)}, or two integer columns only; rename the columns."
-        )
-    weight, ends = named.get(_WEIGHT), found[0]
+    weight = named.get(WEIGHT_NAME) if options.weight_column is None else options.weight_column
+    if options.weight_column is not None:
+        _require_column(file, schema, options.weight_column)
+    ends = _named_ends(file, schema, named, weight) if options.columns is None else options.columns
     for name in ends:
+        _require_column(file, schema, name)
         kind = schema.field(name).type
-        if not types.is_integer(kind):
-            raise ValueError(f"{file}: column {name} is {kind}; expected integer node ids 0 .. num_nodes - 1; cast it.")
+        if not (types.is_integer(kind) or types.is_floating(kind)) and not (options.relabel and _is_text(kind)):
+            hint = ", or pass --relabel" if _is_text(kind) else ""
+            raise ValueError(
+                f"{file}: column {name} is {kind}; expected integer node ids 0 .. num_nodes - 1; cast it{hint}."
+            )
     weight_dtype = None
     if weight is not None:
         kind = schema.field(weight).type
@@ -170,4 +285,34 @@ def _find_columns(file: Path, schema: Any) -> _Columns:
     others = [name for name in schema.names if name not in (*ends, weight)]
     if others:
         logger.info("%s: the columns %s are left out", file, ", ".join(others))
-    return _Columns(ends, weight, weight_dtype)
+    return _Columns(tuple(ends), weight, weight_dtype)
+
+
+def _named_ends(file: Path, schema: Any, named: dict[str, str], weight: str | None) -> tuple[str, str]:
+    """The two ends by the columns' names, or as the only integer columns."""
+    from pyarrow import types
+
+    found = [(named[src], named[dst]) for src, dst in END_NAMES if src in named and dst in named]
+    integers = [field.name for field in schema if types.is_integer(field.type) and field.name != weight]
+    if not found and len(integers) == 2:
+        found = [(integers[0], integers[1])]
+    if len(found) != 1:
+        pairs = " or ".join(f"{src}, {dst}" for src, dst in found) or "no pair of ends"
+        raise ValueError(
+            f"{file} has the columns {', '.join(schema.names)}, with {pairs}; expected one pair: "
+            f"{', '.join('/'.join(pair) for pair in END_NAMES)}, or two integer columns only; rename the columns, or "
+            "pass --columns with two names."
+        )
+    return found[0]
+
+
+def _require_column(file: Path, schema: Any, name: str) -> None:
+    if name not in schema.names:
+        raise ValueError(f"{file} has no column {name}; expected one of {', '.join(schema.names)}.")
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind)

@@ -10,7 +10,7 @@ neither needed nor run: its classes are replaced by records (pickles.py), whose 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,14 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     EdgeType,
     NodeType,
     TypedGraph,
-    class_labels,
-    first_of,
     flatten,
     mask_ids,
     note_left_out,
+    only_of,
 )
 from fastsample_dist.graph.inputs.pickles import Record, as_array, load_saved, stand_in
 from fastsample_dist.graph.inputs.scratch import Scratch
+from fastsample_dist.graph.labels import class_labels
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +45,8 @@ _CLASSES = {
     )
 }
 _HETERO = _CLASSES["hetero_data.HeteroData"]
-_KEPT = {
-    "x",
-    "edge_index",
-    "edge_attr",
-    "edge_weight",
-    "y",
-    "num_nodes",
-    *(n for names in MASK_NAMES.values() for n in names),
-}
+_PER_NODE = ("x", "y", *(name for names in MASK_NAMES.values() for name in names))
+_KEPT = {*_PER_NODE, "edge_index", "edge_attr", "edge_weight", "num_nodes"}
 _NOT_DATA = ("pre_filter.pt", "pre_transform.pt")
 
 
@@ -81,7 +74,7 @@ def from_mapping(
 
     Args:
       mapping: attributes; or, for a HeteroData, attributes by node type and by (source, relation, target).
-      options: `undirected`, and `scratch` for joined edges; None: as stored, joined in memory.
+      options: `undirected`, `task`, and `scratch` for joined edges; None: as stored, joined in memory.
       file: that it was loaded from; None: it was in memory.
       name: of the graph, and of the input in messages, if it was in memory.
     Returns:
@@ -89,10 +82,30 @@ def from_mapping(
     Raises:
       ValueError: a value is not what is expected.
     """
+    scratch = None if file is None or options is None else options.scratch
+    return flatten(typed_graph(mapping, options, file=file, name=name), scratch)
+
+
+def typed_graph(
+    mapping: Mapping[Any, Any],
+    options: ReadOptions | None = None,
+    *,
+    file: Path | None = None,
+    name: str = "data",
+    skip: Collection[str] = (),
+) -> TypedGraph:
+    """As `from_mapping`, by types and not checked yet.
+
+    Args:
+      mapping, options, file, name: as for `from_mapping`.
+      skip: of "features", "labels", "splits" and "edge_weight" those that are not to be taken from the mapping.
+    Raises:
+      ValueError: a value is not what is expected; two names for one split.
+    """
     where = name if file is None else str(file)
     typed = any(isinstance(key, tuple) for key in mapping)
     scratch = None if file is None or options is None else options.scratch
-    view = _View(file, where, scratch)
+    view = _View(file, where, scratch, options and options.task, skip)
     if typed:
         node_stores = {
             key: value
@@ -108,33 +121,46 @@ def from_mapping(
     edges = [view.edge_type(key, store) for key, store in edge_stores.items()]
     for key in sorted({end for item in edges for end in (item.source, item.target)} - set(node_stores)):
         node_stores[key] = {}
-    graph = TypedGraph(
+    return TypedGraph(
         name=name if file is None else _graph_name(file),
         nodes=[view.node_type(key, store, edges) for key, store in node_stores.items()],
         edges=edges,
         undirected=bool(options and options.undirected),
+        task=options and options.task,
         sources=[] if file is None else [file],
         where=where,
     )
-    return flatten(graph, scratch)
+
+
+def says_num_nodes(store: Mapping[str, Any]) -> bool:
+    """Whether a store tells its number of nodes, by itself or by something with an entry for each."""
+    return any(store.get(name) is not None for name in ("num_nodes", *_PER_NODE))
 
 
 class _View:
     """Attributes of one saved or given object as arrays."""
 
-    def __init__(self, file: Path | None, where: str, scratch: Scratch | None) -> None:
-        self._file, self._where, self._scratch = file, where, scratch
+    def __init__(
+        self, file: Path | None, where: str, scratch: Scratch | None, task: str | None, skip: Collection[str] = ()
+    ) -> None:
+        self._file, self._where, self._scratch, self._task, self._skip = file, where, scratch, task, skip
 
     def node_type(self, key: str, store: Mapping[str, Any], edges: list[EdgeType]) -> NodeType:
         """Nodes of a store; `edges` tell the number of nodes where nothing else does."""
         prefix = f"{key}." if key else ""
-        features, labels = (self._array(prefix, store, name) for name in ("x", "y"))
-        masks = {split: first_of(store, names) for split, names in MASK_NAMES.items()}
+        features, labels = (
+            None if column in self._skip else self._array(prefix, store, name)
+            for column, name in (("features", "x"), ("labels", "y"))
+        )
+        nodes = f"{self._where}: nodes{f' of type {key}' if key else ''}"
+        stored = {name: value for name, value in store.items() if value is not None}
+        wanted = {} if "splits" in self._skip else MASK_NAMES
+        masks = {split: only_of(stored, names, nodes, split) for split, names in wanted.items()}
         arrays = {split: self._array(prefix, store, name) for split, name in masks.items() if name}
         arrays = {split: mask for split, mask in arrays.items() if mask is not None}
         count = store.get("num_nodes")
         if not isinstance(count, int):
-            lengths = [len(array) for array in (features, labels, *arrays.values()) if array is not None]
+            lengths = [len(store[name]) for name in _PER_NODE if store.get(name) is not None]
             count = lengths[0] if lengths else self._count_by_edges(key, edges)
         places = {
             "features": f"{prefix}x",
@@ -149,7 +175,7 @@ class _View:
             name=key,
             num_nodes=count,
             features=features,
-            labels=None if labels is None else class_labels(where("labels"), labels),
+            labels=None if labels is None else class_labels(where("labels"), labels, self._task),
             splits={split: mask_ids(where(split), mask, count) for split, mask in arrays.items()},
             where=where,
         )
@@ -164,12 +190,14 @@ class _View:
             raise ValueError(
                 f"{self._where} has {found}; expected edge_index [2, num_edges]; save the data without ToSparseTensor."
             )
-        weights = self._array(prefix, store, "edge_weight")
-        if weights is None:
-            weights = self._array(prefix, store, "edge_attr")
-            if weights is not None and weights.ndim == 2 and weights.shape[1] != 1:
-                logger.info("%s: %sedge_attr of shape %s left out", self._where, prefix, weights.shape)
-                weights = None
+        weights = None if "edge_weight" in self._skip else self._array(prefix, store, "edge_weight")
+        attributes = self._array(prefix, store, "edge_attr")
+        if attributes is not None:
+            fits = attributes.ndim == 1 or (attributes.ndim == 2 and attributes.shape[1] == 1)
+            if fits and weights is None and "edge_weight" not in self._skip:
+                weights = attributes
+            else:
+                note_left_out(self._where, [f"{prefix}edge_attr of shape {attributes.shape}"])
         return EdgeType(
             source=key[0],
             relation=key[1],

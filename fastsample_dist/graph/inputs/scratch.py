@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from fastsample_dist.files import naming_file
+
 
 class Scratch:
     """A directory for files made from an input; a context manager.
@@ -48,7 +50,7 @@ class Scratch:
         Returns:
           Path of the complete file.
         Raises:
-          OSError: the disk refuses; nothing is left under the file's name.
+          OSError: the disk refuses (it names the file); nothing is left under the file's name.
         """
         directory = self._made_directory()
         file, record = directory / name, directory / f"{name}.source.json"
@@ -58,11 +60,13 @@ class Scratch:
         record.unlink(missing_ok=True)
         partial = directory / f"{name}.{os.getpid()}.partial"  # another run may be making the same file
         try:
-            make(partial)
-            partial.replace(file)
+            with naming_file(file):
+                make(partial)
+                partial.replace(file)
         finally:
             partial.unlink(missing_ok=True)
-        record.write_text(json.dumps(state), encoding="utf-8")
+        with naming_file(record):
+            record.write_text(json.dumps(state), encoding="utf-8")
         return file
 
     def _made_directory(self) -> Path:

@@ -14,7 +14,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fastsample_dist.graph.datasets import META_NAME, RawGraph, read_meta
+from fastsample_dist.graph.datasets import INT32_MAX_EDGES, META_NAME, RawGraph, check_npy_names, read_meta
+from fastsample_dist.graph.inputs.edge_options import EdgeListOptions
+from fastsample_dist.graph.inputs.packed import packing_of
+from fastsample_dist.graph.labels import MULTILABEL, REGRESSION
 from fastsample_dist.graph.npy_files import NpyHeader, npy_header
 from fastsample_dist.graph.storage import SPLITS
 
@@ -35,10 +38,13 @@ class GraphSizes:
       weight_dtype: of the edges' weights; None without.
       feature_dim: columns of the features; 0 without.
       feature_dtype: their type, "" without.
-      has_labels: there is a label per node.
+      has_labels: there is a label per node, or several.
+      num_targets: columns of the labels where they are stored as targets (graph/labels.py); 0: classes.
       splits: nodes in "train", "val" and "test", as far as known.
       num_classes: None: unknown.
+      edge_map: the place of every stored edge in the list is to be stored too.
       estimated: what is estimated rather than read, in words; "" if nothing is.
+      least_nodes: where num_nodes is estimated: how many there are for certain; None: num_nodes is known.
     Raises:
       ValueError: sizes that no graph has.
     """
@@ -52,9 +58,12 @@ class GraphSizes:
     feature_dim: int = 0
     feature_dtype: str = ""
     has_labels: bool = True
+    num_targets: int = 0
     splits: Mapping[str, int] = field(default_factory=dict)
     num_classes: int | None = None
     estimated: str = ""
+    least_nodes: int | None = None
+    edge_map: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("num_nodes", 1), ("num_listed", 0), ("feature_dim", 0)):
@@ -84,9 +93,24 @@ class GraphSizes:
         """Of an edge's weight in the topology; 0 without."""
         return 0 if self.weight_dtype is None else np.result_type(self.weight_dtype, np.float32).itemsize
 
+    @property
+    def edge_map_bytes(self) -> int:
+        """Of an edge's entry in the edge map; 0 without."""
+        return 0 if not self.edge_map else 4 if self.num_listed <= INT32_MAX_EDGES else 8
 
-def sizes_of(raw: RawGraph) -> GraphSizes:
-    """Sizes of a graph that has been read."""
+    @property
+    def edge_bytes(self) -> int:
+        """Of an edge in the topology's files."""
+        return self.node_id_bytes + self.weight_bytes + self.edge_map_bytes
+
+    @property
+    def label_row_bytes(self) -> int:
+        """Of a node's stored labels; 0 without."""
+        return 4 * self.num_targets or 8 * self.has_labels
+
+
+def sizes_of(raw: RawGraph, *, edge_map: bool = False) -> GraphSizes:
+    """Sizes of a graph that has been read, to be cut with an edge map or without."""
     return GraphSizes(
         name=raw.name,
         num_nodes=raw.num_nodes,
@@ -96,10 +120,25 @@ def sizes_of(raw: RawGraph) -> GraphSizes:
         weight_dtype=None if raw.edge_weight is None else raw.edge_weight.dtype.name,
         feature_dim=0 if raw.features is None else raw.features.shape[1],
         feature_dtype="" if raw.features is None else raw.features.dtype.name,
-        has_labels=raw.labels is not None,
+        has_labels=raw.labels is not None or raw.targets is not None,
+        num_targets=0 if raw.targets is None else raw.targets.shape[1],
         splits={split: len(ids) for split, ids in raw.splits.items() if len(ids)},
         num_classes=raw.num_classes,
+        edge_map=edge_map,
     )
+
+
+def least_of(sizes: GraphSizes) -> GraphSizes:
+    """Sizes that a graph has at least, where some are estimated: what is refused by these is refused rightly.
+
+    Of estimated edges half are taken, as lines that were not sampled may be longer.
+    """
+    if not sizes.estimated:
+        return sizes
+    return replace(sizes, num_nodes=sizes.least_nodes or sizes.num_nodes, num_listed=sizes.num_listed // 2)
+
+
+UNKNOWN = GraphSizes(name="graph", num_nodes=1, num_listed=0, has_labels=False, estimated="all", least_nodes=1)
 
 
 def npy_sizes(path: Path, undirected: bool | None) -> GraphSizes:
@@ -110,6 +149,7 @@ def npy_sizes(path: Path, undirected: bool | None) -> GraphSizes:
     """
     assert undirected is None, "the format states its direction"
     meta = read_meta(path)
+    check_npy_names(path)
     edges = npy_header(path / "edge_index.npy")
     if len(edges.shape) != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
         raise ValueError(
@@ -120,7 +160,7 @@ def npy_sizes(path: Path, undirected: bool | None) -> GraphSizes:
         **{key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")},
         num_listed=edges.shape[1],
         id_dtype=edges.dtype.name,
-        **_described(path, columns),
+        **_described(path, columns, meta["task"]),
     )
 
 
@@ -140,12 +180,14 @@ def ogb_sizes(path: Path, undirected: bool | None) -> GraphSizes:
     common = {"name": name, "undirected": both, "id_dtype": "int64"}
     if (raw / "data.npz").is_file():
         archive = Archive(raw / "data.npz", ReadOptions())
-        features = archive.header("node_feat")
+        features, labels = archive.header("node_feat"), raw / "node-label.npz"
+        label_shape = Archive(labels, ReadOptions()).header("node_label").shape if labels.is_file() else ()
         return GraphSizes(
             num_nodes=features.shape[0],
             num_listed=archive.header("edge_index").shape[1],
             feature_dim=features.shape[1],
             feature_dtype=features.dtype.name,
+            num_targets=num_targets(label_shape, None),
             **common,
         )
     counts = [raw / f"num-{what}-list.csv.gz" for what in ("node", "edge")]
@@ -153,28 +195,42 @@ def ogb_sizes(path: Path, undirected: bool | None) -> GraphSizes:
         raise ValueError(
             f"{raw} does not have {counts[0].name} and {counts[1].name}; pass --num-nodes and --num-edges."
         )
-    dim = 0
-    if (raw / "node-feat.csv.gz").is_file():
-        block, _ = _first_block(raw / "node-feat.csv.gz")
-        dim = block.split(b"\n", 1)[0].count(b",") + 1
+    dim, columns = (_table_width(raw / f"node-{what}.csv.gz") for what in ("feat", "label"))
     return GraphSizes(
         num_nodes=only_count(counts[0]),
         num_listed=only_count(counts[1]),
         feature_dim=dim,
         feature_dtype="float32" if dim else "",
+        num_targets=num_targets((1, columns), None),
         **common,
     )
 
 
-def edgelist_sizes(path: Path, undirected: bool | None) -> GraphSizes:
+def _table_width(file: Path) -> int:
+    """Fields of the first line of a table; 0 without the file."""
+    if not file.is_file():
+        return 0
+    block, _ = _first_block(file)
+    return block.split(b"\n", 1)[0].count(b",") + 1
+
+
+def edgelist_sizes(path: Path, undirected: bool | None, options: EdgeListOptions | None = None) -> GraphSizes:
     """Sizes of an edge list, or of a directory with one and .npy columns beside it.
 
+    Args:
+      path, undirected, options: as ReadOptions has them.
     Raises:
-      ValueError: no or several lists, one that is no text, or one without edges in what was sampled.
+      ValueError: no or several lists, one that is no text, one without edges in what was sampled, or names instead of
+        ids, whose number only reading tells.
     """
     from fastsample_dist.graph.inputs.edgelist import find_files  # loaded with its format only
 
+    options = options or EdgeListOptions()
+    if options.relabel:
+        raise ValueError(f"how many nodes {path} names is not told unread; pass --num-nodes and --num-edges.")
     files = find_files(path)
+    if path.is_dir():
+        check_npy_names(path, edges=False)
     beside = _headers(path) if path.is_dir() else {}
     meta = read_meta(path) if (path / META_NAME).is_file() else None
     if files[0].suffix == ".parquet":
@@ -182,8 +238,9 @@ def edgelist_sizes(path: Path, undirected: bool | None) -> GraphSizes:
             raise ValueError(
                 f"{path} does not tell the number of nodes; pass --num-nodes and --num-edges, not --input."
             )
-        return replace(_parquet_sizes(meta, files), **_described(path, beside))
-    samples = [_sample_text(file) for file in files]
+        sizes = _parquet_sizes(meta, files, options)
+        return _weighted(replace(sizes, **_described(path, beside, meta["task"])), options)
+    samples = [_sample_text(file, options) for file in files]
     lines, sampled = (sum(sample[item] for sample in samples) for item in (0, 2))
     highest = max(sample[1] for sample in samples)
     if not sampled:
@@ -196,18 +253,25 @@ def edgelist_sizes(path: Path, undirected: bool | None) -> GraphSizes:
         undirected=bool(undirected),
         id_dtype=_read_as(highest),
         estimated=f"edges and nodes of {path} by {sampled // 2} of its lines",
+        least_nodes=highest + 1,
     )
     if meta is not None:
         known = {key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")}
-        sizes = replace(sizes, **known, estimated=f"edges of {path} by {sampled // 2} of its lines")
-    return replace(sizes, **_described(path, beside))
+        read = f"edges of {path} by {sampled // 2} of its lines"
+        sizes = replace(sizes, **known, estimated=read, least_nodes=None)
+    return _weighted(replace(sizes, **_described(path, beside, meta and meta["task"])), options)
 
 
-def _parquet_sizes(meta: Mapping[str, Any], tables: list[Path]) -> GraphSizes:
+def _weighted(sizes: GraphSizes, options: EdgeListOptions) -> GraphSizes:
+    """With the weights of a column that the options name."""
+    return replace(sizes, weight_dtype="float64") if options.weight_column is not None else sizes
+
+
+def _parquet_sizes(meta: Mapping[str, Any], tables: list[Path], options: EdgeListOptions) -> GraphSizes:
     """Of .parquet files, whose metadata have the number of edges, and meta.json, which has that of nodes."""
     from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges  # it needs pyarrow
 
-    edges = ParquetEdges(tables, meta["num_nodes"], lambda count: None)
+    edges = ParquetEdges(tables, meta["num_nodes"], lambda count: None, options)
     return GraphSizes(
         **{key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")},
         num_listed=edges.num_edges,
@@ -220,14 +284,20 @@ def _read_as(highest: int) -> str:
     return "int32" if highest < 2**31 else "int64"
 
 
+def num_targets(shape: tuple[int, ...], task: str | None) -> int:
+    """Columns that labels of a shape are stored in as targets (graph/labels.py); 0: they are classes."""
+    columns = shape[1] if len(shape) == 2 else 1
+    return columns if columns > 1 or task in (MULTILABEL, REGRESSION) else 0
+
+
 def _headers(directory: Path) -> dict[str, NpyHeader]:
     """Headers of a directory's optional columns."""
     files = {name: directory / f"{name}.npy" for name in _COLUMNS}
     return {name: npy_header(file) for name, file in files.items() if os.path.lexists(file)}
 
 
-def _described(directory: Path, columns: Mapping[str, NpyHeader]) -> dict:
-    """Fields of GraphSizes that the optional columns tell."""
+def _described(directory: Path, columns: Mapping[str, NpyHeader], task: str | None) -> dict:
+    """Fields of GraphSizes that the optional columns tell; `task` is that of meta.json."""
     features, weights = columns.get("features"), columns.get("edge_weight")
     if features is not None and len(features.shape) != 2:
         raise ValueError(f"{directory / 'features.npy'} has shape {features.shape}; expected (num_nodes, dim).")
@@ -237,16 +307,24 @@ def _described(directory: Path, columns: Mapping[str, NpyHeader]) -> dict:
         "feature_dim": 0 if features is None else features.shape[1],
         "feature_dtype": "" if features is None else features.dtype.name,
         "has_labels": "labels" in columns,
+        "num_targets": num_targets(columns["labels"].shape, task) if "labels" in columns else 0,
         "splits": {split: count for split, count in splits.items() if count},
     }
 
 
-def _sample_text(file: Path) -> tuple[int, int, int]:
-    """(lines, highest id, ids seen) of an edge list, from blocks spread over it; of .gz from its beginning."""
+def _sample_text(file: Path, options: EdgeListOptions) -> tuple[int, int, int]:
+    """(lines, highest id, ids seen) of an edge list, from blocks spread over it; of a packed one its beginning."""
+    from fastsample_dist.graph.inputs.parquet_edges import load  # the home of pyarrow
+    from fastsample_dist.graph.inputs.text_edges import parses_fast
+    from fastsample_dist.graph.inputs.text_rows import find_layout
+
+    if parses_fast([file]):
+        load()  # so that the memory of the process is known before it is limited
+    layout = None
     size = file.stat().st_size
     ids: list[int] = []
     text_bytes = num_lines = 0
-    if file.name.endswith(".gz"):
+    if packing_of(file) is not None:
         block, taken = _first_block(file)
         blocks, size = [block], round(size * len(block) / max(1, taken))
     elif size <= SAMPLED_BLOCKS * BLOCK_BYTES:
@@ -257,9 +335,14 @@ def _sample_text(file: Path) -> tuple[int, int, int]:
     for block in blocks:
         whole = block if size <= len(block) else block[: block.rfind(b"\n") + 1]
         for line in whole.splitlines():
-            fields = line.split(b"#")[0].replace(b",", b" ").split()
-            if len(fields) >= 2 and fields[0].isdigit() and fields[1].isdigit():
-                ids += int(fields[0]), int(fields[1])
+            text = line.split(b"#")[0].strip()
+            if not text:
+                continue
+            layout = layout or find_layout(str(file), text, options)
+            fields = layout.split(text)
+            ends = [fields[end] for end in layout.ends] if len(fields) > max(layout.ends) else [b""]
+            if all(end.isdigit() for end in ends):  # else a header, or a fault that reading will name
+                ids += map(int, ends)
                 num_lines += 1
         text_bytes += len(whole)
     return round(size * num_lines / max(1, text_bytes)), max(ids, default=0), len(ids)

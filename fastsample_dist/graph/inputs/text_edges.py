@@ -1,18 +1,16 @@
-"""Edges from text, block by block: memory holds one block of lines, however long the list is.
+r"""Edges from text, block by block: memory holds one block of lines, however long the list is.
 
 A line is "source destination", with a comma between the ids when the first edge of its file has one, else blanks or
-tabs; lines end with \n or \r\n. Empty lines and what follows a "#" are skipped, and so is the mark that some editors
-put before UTF-8. NumPy's reader does the work; only when it refuses a block, or an id is out of range, are the block's
-lines looked at one by one to name the line. Files whose name ends in .gz are unpacked on the way.
+tabs; `EdgeListOptions` says what is otherwise. Lines end with \n or \r\n. Empty lines and what follows a "#" are
+skipped, and so is the mark that some editors put before UTF-8. Blocks are parsed whole (text_rows.py); only when one is
+refused, or an id is out of range, are its lines looked at one by one to name the line. Files whose name ends in .gz,
+.xz or .zst are unpacked on the way (packed.py).
 """
 
 from __future__ import annotations
 
-import gzip
-import io
+import importlib.util
 import re
-import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,62 +18,164 @@ from typing import BinaryIO
 
 import numpy as np
 
+from fastsample_dist.graph.inputs.edge_options import EdgeListOptions
+from fastsample_dist.graph.inputs.packed import packing_of, text_bytes
+from fastsample_dist.graph.inputs.text_rows import (
+    RowLayout,
+    are_weights,
+    data_lines,
+    explain,
+    find_layout,
+    has_trailing_comments,
+    parse_rows,
+    shown,
+    split_names,
+    split_weights,
+)
+
 BLOCK_BYTES = 1 << 22  # of text read at a time; larger ones are no faster
 MAX_LINE_BYTES = 1 << 20
-GZIP_RATIO = 5  # edge lists pack to a third or a fifth
-_UTF8_MARK, _GZIP_MARK = b"\xef\xbb\xbf", b"\x1f\x8b"
-_LOOK_BYTES = 4096  # where a file that is no text shows it
-_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
-_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+FAST_BYTES = 1 << 20  # of text for which loading pyarrow (60 MB) is worth it
+_UTF8_MARK = b"\xef\xbb\xbf"
+_NO_LIMIT = 2**63
+
+
+class NotIntegersError(ValueError):
+    """Ids that were to be relabelled are no integers; the message says where."""
 
 
 class TextEdges:
     """The edges in text files, read one after the other as one list.
 
     Args:
-      files: names that end in .gz are unpacked.
-      limit: ids are below it.
+      files: names that end in .gz, .xz or .zst are unpacked.
+      limit: ids are below it; with `relabel` they may be any.
       on_bytes: called with how many more bytes of the files have been read.
+      options: how a line is to be read.
     Attributes:
       total_bytes: of the files.
+      has_weights: a column of weights is read.
+      weight_dtype: of the weights.
     """
 
-    has_weights = False
+    weight_dtype = np.dtype(np.float64)
 
-    def __init__(self, files: Sequence[Path], limit: int, on_bytes: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        files: Sequence[Path],
+        limit: int,
+        on_bytes: Callable[[int], None],
+        options: EdgeListOptions | None = None,
+    ) -> None:
         self._files, self._limit, self._on_bytes = files, limit, on_bytes
+        self._options = options or EdgeListOptions()
+        self.has_weights = self._options.weight_column is not None
         self.total_bytes = sum(file.stat().st_size for file in files)
+        self._fast = parses_fast(files)
 
     def text_bytes(self) -> int:
         """Bytes of text in the files; of packed ones an estimate."""
-        return sum(file.stat().st_size * (GZIP_RATIO if _is_packed(file) else 1) for file in self._files)
+        return sum(map(text_bytes, self._files))
 
     def chunks(self) -> Iterator[np.ndarray]:
         """The edges, int64 [n, 2] at a time.
 
         Raises:
-          ValueError: a line that is no edge or an id out of range, by its number; a damaged .gz. OSError: the system
+          ValueError: a line that is no edge or an id out of range, by its number; a damaged file. OSError: the system
             cannot read.
         """
+        for lines, block, layout in self._blocks():
+            yield self._parsed(lines, block, layout)[0]
+
+    def weights(self) -> Iterator[np.ndarray]:
+        """The weights, float64 [n] at a time; a further pass over the files.
+
+        Raises:
+          ValueError: a line without a finite weight, 0 or more, by its number.
+        """
+        for lines, block, layout in self._blocks():
+            if self._options.relabel:  # the ends may be text
+                yield self._split(split_weights, lines, block, layout)
+            else:
+                yield self._parsed(lines, block, layout, weighted=True)[1]
+
+    def names(self, *, as_text: bool) -> Iterator[np.ndarray]:
+        """The ends of the edges as they are called, [n, 2] at a time: int64, or bytes (UTF-8) with `as_text`.
+
+        Raises:
+          NotIntegersError: a line whose ids are no integers that int64 holds. ValueError: one that has no two ids.
+        """
+        self._limit = _NO_LIMIT
+        for lines, block, layout in self._blocks():
+            if as_text:
+                yield self._split(split_names, lines, block, layout)
+                continue
+            if has_trailing_comments(block):
+                raise NotIntegersError(f"{lines.file}, from line {lines.first_line} on: found # behind an edge")
+            yield self._parsed(lines, block, layout, refusal=NotIntegersError)[0]
+
+    def _blocks(self) -> Iterator[tuple[Lines, bytes, RowLayout]]:
+        """Blocks of lines with data, a header blanked out."""
         for file in self._files:
             with Lines(file, self._on_bytes) as lines:
-                delimiter = None
+                layout = None
                 for block in lines.blocks():
-                    delimiter = delimiter or _delimiter(block)
-                    if delimiter is not None:  # nothing but comments so far
-                        yield self._parsed(lines, block, delimiter)
+                    if layout is None:
+                        layout, block = self._begin(lines, block)
+                    if layout is not None:  # else: nothing but comments so far
+                        yield lines, block, layout
 
-    def _parsed(self, lines: Lines, block: bytes, delimiter: bytes) -> np.ndarray:
+    def _begin(self, lines: Lines, block: bytes) -> tuple[RowLayout | None, bytes]:
+        """The layout by the first line that is no comment, and the block without it if it is the header."""
+        number, text = next(data_lines(block, 0, whole=self._options.relabel), (0, b""))
+        if not text:
+            return None, block
+        layout = find_layout(f"{lines.file}, line {lines.first_line + number}", text, self._options)
+        if self._options.header:
+            before = [match.end() for match in re.finditer(b"\n", block)][: number + 1]
+            begin = before[number - 1] if number else 0
+            end = before[number] - 1 if number < len(before) else len(block)
+            block = block[:begin] + block[end:]
+        return layout, block
+
+    def _split(self, split: Callable[..., np.ndarray], lines: Lines, block: bytes, layout: RowLayout) -> np.ndarray:
         try:
-            edges = _parse(block, delimiter)
-            if edges.shape[1] == 2 and (not edges.size or (edges.min() >= 0 and edges.max() < self._limit)):
-                return edges
+            return split(lines.file, lines.first_line, block, layout)
+        except ValueError:
+            lines.read_on()
+            raise
+
+    def _parsed(
+        self,
+        lines: Lines,
+        block: bytes,
+        layout: RowLayout,
+        *,
+        weighted: bool = False,
+        refusal: type[ValueError] = ValueError,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        lowest = -_NO_LIMIT if self._options.relabel else 0
+        try:
+            edges, weights = _parse(block, layout if weighted else layout._replace(weight=None), self._fast)
+            inside = not edges.size or (edges.min() >= lowest and edges.max() < self._limit)
+            if inside and (weights is None or are_weights(weights)):
+                return edges, weights
             cause = None
         except (ValueError, OverflowError, DeprecationWarning) as error:
             cause = error
-        message = _explain(lines.file, lines.first_line, block, (delimiter, self._limit))
+        message = explain(lines.file, lines.first_line, block, layout, self._limit)
         lines.read_on()
-        raise ValueError(message) from cause
+        raise refusal(message) from cause
+
+
+def parses_fast(files: Sequence[Path]) -> bool:
+    """Whether text is parsed with pyarrow: it is installed, and there is enough text to load it for."""
+    return sum(map(text_bytes, files)) >= FAST_BYTES and importlib.util.find_spec("pyarrow") is not None
+
+
+def _parse(block: bytes, layout: RowLayout, fast: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """All edges of a block and their weights, if all is well."""
+    return parse_rows(block, layout, fast=fast)
 
 
 class Lines:
@@ -89,8 +189,9 @@ class Lines:
     def __init__(self, file: Path, on_bytes: Callable[[int], None]) -> None:
         self.file, self.first_line = file, 1
         self._on_bytes, self._position = on_bytes, 0
+        self._packing = packing_of(file)
         self._raw = file.open("rb")  # __exit__ closes it
-        self._stream: BinaryIO = gzip.GzipFile(fileobj=self._raw) if _is_packed(file) else self._raw
+        self._stream: BinaryIO | None = None
 
     def __enter__(self) -> Lines:
         return self
@@ -114,7 +215,7 @@ class Lines:
                 rest += data
             if len(rest) > max(MAX_LINE_BYTES, BLOCK_BYTES):
                 raise ValueError(
-                    f"{self.file}, line {self.first_line}: found more than {len(rest) - 1} bytes, {_shown(rest)}...; "
+                    f"{self.file}, line {self.first_line}: found more than {len(rest) - 1} bytes, {shown(rest)}...; "
                     "expected two integers 'source destination'; pass a text file with a line per edge."
                 )
             data = self._read()
@@ -123,100 +224,41 @@ class Lines:
 
     def read_on(self) -> None:
         """Read a packed file to its end, where damage to it shows that also explains a strange line."""
-        while self._stream is not self._raw and self._read():
+        while self._packing is not None and self._read():
             pass
 
     def _read(self) -> bytes:
+        damage = () if self._packing is None else self._packing.damage
         try:
-            data = self._stream.read(BLOCK_BYTES)
-        except _DAMAGED as error:
-            raise ValueError(self._damage(error)) from error
-        except OSError as error:
+            data = self._unpacked().read(BLOCK_BYTES)
+        except (*damage, OSError) as error:
+            if isinstance(error, damage) and getattr(error, "errno", None) is None:  # else the system cannot read
+                raise ValueError(self._damage(error)) from error
             raise OSError(error.errno, error.strerror, str(self.file)) from error
         position = self._raw.tell()
         self._on_bytes(position - self._position)
         self._position = position
         return data
 
+    def _unpacked(self) -> BinaryIO:
+        if self._stream is None:
+            if self._packing is not None and not self.file.stat().st_size:
+                raise ValueError(
+                    f"{self.file} is empty (0 bytes); expected {self._packing.name} data; copy or make the file again."
+                )
+            self._stream = self._raw if self._packing is None else self._packing.unpack(self._raw)
+        return self._stream
+
     def _damage(self, error: Exception) -> str:
+        name, magic = self._packing.name, self._packing.magic
         self._raw.seek(0)
-        start = self._raw.read(len(_GZIP_MARK))
-        if start != _GZIP_MARK:
-            return f"{self.file} starts with {_shown(start)}; expected gzip data; take .gz off its name or pack it."
-        reason = str(error).rstrip(".")
+        start = self._raw.read(len(magic))
+        if not magic.startswith(start):
+            return (
+                f"{self.file} starts with {shown(start)}; expected {name} data; take {self._packing.suffix} off its "
+                "name or pack it."
+            )
         return (
             f"{self.file}, after line {self.first_line} and byte {self._position} of {self.file.stat().st_size}: the "
-            f"gzip data are damaged or cut short ({reason}); copy or make the file again."
+            f"{name} data are damaged or cut short ({self._packing.reason(error)}); copy or make the file again."
         )
-
-
-def _is_packed(file: Path) -> bool:
-    return file.name.endswith(".gz")
-
-
-def _parse(block: bytes, delimiter: bytes) -> np.ndarray:
-    """All edges of a block, int64 [n, 2], if all is well."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*input contained no data.*")
-        warnings.filterwarnings("error", category=DeprecationWarning)  # older NumPy: 1.5 read as 1
-        edges = np.loadtxt(
-            io.BytesIO(block),
-            dtype=np.int64,
-            comments="#" if b"#" in block else None,
-            delimiter="," if delimiter == b"," else None,
-            ndmin=2,
-            encoding="latin-1",
-        )
-    return edges if edges.size else np.empty((0, 2), dtype=np.int64)
-
-
-def _delimiter(block: bytes) -> bytes | None:
-    """What stands between the ids of the block's first edge: a comma, or blanks; None without an edge."""
-    for _, text in _data_lines(block, 1):
-        return b"," if b"," in text else b" "
-    return None
-
-
-def _data_lines(block: bytes, first_line: int) -> Iterator[tuple[int, bytes]]:
-    """Number and text of every line that is neither empty nor a comment."""
-    for number, line in enumerate(io.BytesIO(block), start=first_line):
-        text = line.split(b"#")[0].strip()
-        if text:
-            yield number, text
-
-
-def _explain(file: Path, first_line: int, block: bytes, rules: tuple[bytes, int]) -> str:
-    """The message for the first line of a block that is no edge with this delimiter between ids below this limit."""
-    delimiter, limit = rules
-    for number, text in _data_lines(block, first_line):
-        where = f"{file}, line {number}"
-        fields = text.split(None if delimiter == b" " else delimiter)
-        fields = [item.strip() for item in fields]
-        if len(fields) != 2 or not all(re.fullmatch(rb"[+-]?[0-9]+", item) for item in fields):
-            return f"{where}: found {_shown(text)}; expected two integers 'source destination' {_advice(block, fields)}"
-        for value in map(int, fields):
-            if not 0 <= value < limit:
-                return f"{where}: node id {value}; expected 0 to {limit - 1}; correct it or num_nodes."
-    return f"{file}, from line {first_line} on, cannot be read as an edge list; expected two integers per line."
-
-
-def _advice(block: bytes, fields: list[bytes]) -> str:
-    """What to do about a line with these fields."""
-    if block.startswith(_GZIP_MARK):
-        return "in plain text; end the name of a gzip file with .gz."
-    if _BINARY.search(b"".join(fields)) or _BINARY.search(block, 0, _LOOK_BYTES):
-        return "in plain text (ASCII or UTF-8); convert the file."
-    try:
-        b"".join(fields).decode("utf-8")
-    except UnicodeDecodeError:
-        return "in ASCII or UTF-8; convert the file."
-    if len(fields) > 2 and all(re.fullmatch(rb"[+-]?[0-9.]+([eE][+-]?[0-9]+)?", item) for item in fields):
-        return (
-            f"and no further column; keep the first two of its {len(fields)} columns (weights go into edge_weight.npy "
-            "beside the list in a directory, or into a .parquet file's column weight)."
-        )
-    return "separated like the first edge; correct the line, or put # before a header."
-
-
-def _shown(text: bytes) -> str:
-    return repr(text[:60].decode("utf-8", errors="replace"))

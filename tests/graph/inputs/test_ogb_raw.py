@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastsample_dist.graph.inputs import ReadOptions, Scratch
+from fastsample_dist.graph.inputs import ReadOptions, Scratch, input_sizes
 from fastsample_dist.graph.inputs.ogb_raw import read_raw, set_name
 from tests.graph.inputs.layouts import (
     SPLITS,
@@ -75,10 +75,14 @@ def test_further_facts_of_nodes_are_left_out_with_a_note(tmp_path, caplog, write
     assert "node_year" in caplog.text and "left out" in caplog.text
 
 
-def test_several_labels_per_node_are_refused(tmp_path):
+def test_several_labels_per_node_are_targets(tmp_path):
     directory = write_ogb(tmp_path / "ogbn_proteins", draw_graph())
-    put_csv(directory / "raw/node-label.csv.gz", [[0, 1]] * 30)
-    assert "node-label.csv.gz has labels of shape (30, 2); expected one per node" in refusal(directory)
+    values = np.random.default_rng(0).integers(0, 2, (30, 5))
+    put_csv(directory / "raw/node-label.csv.gz", values.tolist())
+    raw = read(directory)
+    assert (raw.task, raw.labels, raw.num_classes) == ("multilabel", None, 0)
+    np.testing.assert_array_equal(raw.targets, values)
+    assert input_sizes(directory).num_targets == 5
 
 
 @pytest.mark.parametrize(

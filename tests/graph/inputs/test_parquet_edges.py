@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fastsample_dist.graph.inputs import ReadOptions, Scratch, edgelist, parquet_edges
+from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, Scratch, edgelist, parquet_edges
 from fastsample_dist.graph.inputs.edgelist import read_edgelist
 
 
@@ -36,6 +36,25 @@ def test_ends_are_found_by_name_or_as_the_only_integers(tmp_path, src, dst):
 def test_integer_types(tmp_path, dtype):
     ids = np.array([0, 7], dtype=dtype)
     assert read(write(tmp_path / "web.parquet", src=ids, dst=ids)).edge_index.tolist() == [[0, 7], [0, 7]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_whole_floating_point_ids_are_taken(tmp_path, dtype):
+    raw = read(write(tmp_path / "web.parquet", src=np.array([0, 7], dtype), dst=[1, 2]))
+    assert raw.edge_index.tolist() == [[0, 7], [1, 2]] and raw.edge_index.dtype == np.int32
+
+
+def test_columns_may_be_named(tmp_path):
+    file = write(tmp_path / "web.parquet", a=[5, 6], b=[0, 2], c=[1, 1], amount=[0.5, 2.0])
+    raw = read(file, edges=EdgeListOptions(columns=("b", "c"), weight_column="amount"))
+    assert raw.edge_index.tolist() == [[0, 2], [1, 1]] and raw.edge_weight.tolist() == [0.5, 2.0]
+    for options, message in (
+        ({"columns": ("b", "d")}, "has no column d; expected one of a, b, c, amount"),
+        ({"weight_column": "w", "columns": ("b", "c")}, "has no column w"),
+        ({"header": True}, "names its columns itself; leave --header and --delimiter out"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(file, edges=EdgeListOptions(**options))
 
 
 def test_other_columns_are_left_out_with_a_note(tmp_path, caplog):
@@ -82,7 +101,13 @@ def test_progress_adds_up_to_the_file(tmp_path, monkeypatch):
         ({"src": [0, 1, 2], "dst": [0, 1, -2]}, "column dst: node id -2 in row 2, counted from 0; expected 0 to"),
         ({"src": [0, 2**62], "dst": [0, 1]}, "column src: node id 4611686018427387904 in row 1"),
         ({"src": np.array([0, 2**63], np.uint64), "dst": [0, 1]}, "column src: node id 9223372036854775808 in row 1"),
-        ({"src": [0.0, 1.0], "dst": [0, 1]}, "column src is double; expected integer node ids"),
+        ({"src": [0.0, 1.5], "dst": [0, 1]}, "column src: node id 1.5 in row 1, counted from 0, is no whole number"),
+        ({"src": [0.0, 1.0, 2.5], "dst": [0, 1, 2]}, "column src: node id 2.5 in row 2, counted from 0, is no whole"),
+        ({"src": [0, 1], "dst": [0.0, np.nan]}, "column dst: node id nan in row 1, counted from 0, is no whole number"),
+        ({"src": [0, 1], "dst": [0.0, np.inf]}, "column dst: node id inf in row 1"),
+        ({"src": [0, 1], "dst": [0.0, -1.0]}, "column dst: node id -1 in row 1, counted from 0; expected 0 to"),
+        ({"src": [0, 1], "dst": [0.0, 2.0**53]}, "column dst: node id 9007199254740992.0 in row 1"),
+        ({"src": [True, False], "dst": [0, 1]}, "column src is bool; expected integer node ids"),
         ({"src": ["a", "b"], "dst": [0, 1]}, "column src is string; expected integer node ids"),
         ({"src": [0, 1], "weight": [0, 1]}, "with no pair of ends; expected one pair"),
         ({"src": [0], "dst": [0], "u": [0], "v": [0]}, "with src, dst or u, v; expected one pair"),

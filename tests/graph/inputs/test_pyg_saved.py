@@ -94,7 +94,7 @@ def test_num_nodes_is_taken_over():
         ("train_mask", torch.ones(30, 10, dtype=torch.bool), "train_mask has shape (30, 10), 10 splits; expected one"),
         ("train_mask", torch.ones(29, dtype=torch.bool), "train_mask is bool of shape (29,); expected a mask"),
         ("val_mask", torch.arange(30), "val_mask has values 0 to 29; expected a mask of 0 and 1"),
-        ("y", torch.ones(30, 4), "y has labels of shape (30, 4); expected one per node"),
+        ("y", torch.ones(30, 4, 2), "y has labels of shape (30, 4, 2); expected one per node"),
         ("y", torch.full((30,), 0.5), "y: the label of node 0 is 0.5; expected a class number or NaN"),
         ("y", torch.ones(31, dtype=torch.int64), "y has 31 rows; expected 30"),
         ("x", [1.0], "x is a list; expected a tensor"),

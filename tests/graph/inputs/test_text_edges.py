@@ -61,7 +61,7 @@ def test_line_numbers_are_right_in_any_block(tmp_path, monkeypatch, bad, place, 
         (b"\x89PNG\r\n\x1a\n\x00\x00", "line 1: found .*plain text .ASCII or UTF-8.; convert the file"),
         ("0 1\n".encode("utf-16"), "line 1: found .*plain text .ASCII or UTF-8.; convert the file"),
         (b"0 1\n\xe9 2\n", "line 2: found .*in ASCII or UTF-8; convert the file"),
-        (gzip.compress(b"0 1\n"), "line 1: found .*end the name of a gzip file with .gz"),
+        (gzip.compress(b"0 1\n", mtime=0), "line 1: found .*end the name of a gzip file with .gz"),
     ],
 )
 def test_what_is_no_text_is_refused(tmp_path, data, message):
