@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
 INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR = 1, 2, 3
@@ -193,17 +193,31 @@ class EdgeList(Structure):
     )
 
 
+class GroupedEdges(Structure):
+    """FsGroupedEdges."""
+
+    _fields_ = (
+        ("keys", c_void_p),
+        ("weights", c_void_p),
+        ("positions", c_void_p),
+        ("counts", c_void_p),
+        ("position_type", c_int32),
+    )
+
+
 class EdgeBucket(Structure):
     """FsEdgeBucket."""
 
     _fields_ = (
         ("keys", c_void_p),
         ("weights", c_void_p),
+        ("positions", c_void_p),
         ("num_edges", c_int64),
         ("first_row", c_int64),
         ("num_rows", c_int64),
         ("id_type", c_int32),
         ("weight_type", c_int32),
+        ("position_type", c_int32),
         ("merge", c_int32),
         ("num_threads", c_int32),
     )
@@ -231,7 +245,7 @@ _PROTOTYPES = {
     "fs_act_dropout": (POINTER(ActDropout), c_void_p, c_void_p),
     "fs_act_dropout_backward": (POINTER(ActDropout), c_void_p, c_void_p, c_void_p),
     "fs_edge_degrees": (POINTER(EdgeList), c_void_p),
-    "fs_group_edges": (POINTER(EdgeList), c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
+    "fs_group_edges": (POINTER(EdgeList), c_void_p, c_int64, POINTER(GroupedEdges)),
     "fs_sort_edges": (POINTER(EdgeBucket), c_void_p, POINTER(c_int64)),
     "fs_read_ranges": (c_int32, c_void_p, c_void_p, c_int64, c_void_p),
     "fs_set_isa": (c_char_p,),

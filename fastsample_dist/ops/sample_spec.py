@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from dataclasses import dataclass
 from functools import cached_property
 
 from fastsample_dist.ops import checks, library
 
 TAKE_ALL = -1
+MOST_FANOUT, MOST_REPLACED = 2**63 - 1, 2**31  # with replacement a row has as many picks, so their sum must fit
 METHODS = ("uniform", "weighted", "labor")  # their places are the codes of FsSampleMethod
 
 
@@ -17,8 +19,10 @@ class SampleSpec:
     """How neighbours are drawn.
 
     Attributes:
-      fanouts: neighbours per node and hop, hop order from the seeds outwards; -1 takes all.
-      replace: draw with replacement.
+      fanouts: neighbours per node and hop, hop order from the seeds outwards; -1 takes all, and so does any number that
+        no node has more neighbours than. 0 .. 2**63 - 1.
+      replace: draw with replacement: a fanout, 0 .. 2**31, is then the number of picks of every node that has
+        neighbours.
       rng_seed: 0 .. 2**63 - 1; key of the counter-based generator.
       num_threads: threads per call, None for torch's intra-op setting. Never changes a result.
       method: "uniform"; "weighted": in proportion to the edges' weights, without replacement one after another among
@@ -28,8 +32,8 @@ class SampleSpec:
         the layers are no longer independent.
       edge_ids: tell which edge every pick is.
     Raises:
-      ValueError: a fanout below -1, an rng_seed out of range, num_threads below 1, an unknown method, options that
-        exclude each other.
+      ValueError: a fanout that is no integer (10.9, True), below -1 or too large, an rng_seed out of range, num_threads
+        below 1, an unknown method, options that exclude each other.
     """
 
     fanouts: tuple[int, ...]
@@ -41,9 +45,11 @@ class SampleSpec:
     edge_ids: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fanouts", tuple(int(fanout) for fanout in self.fanouts))
+        object.__setattr__(self, "fanouts", tuple(_whole(fanout) for fanout in self.fanouts))
         for fanout in self.fanouts:
             checks.require(fanout >= TAKE_ALL, f"fanouts holds {fanout}; expected -1 (all neighbours) or more.")
+            most = MOST_REPLACED if self.replace else MOST_FANOUT
+            checks.require(fanout <= most, f"fanouts holds {fanout}; expected at most {most}; -1 takes all neighbours.")
             checks.require(
                 not (self.replace and fanout == TAKE_ALL),
                 "fanouts holds -1 (all neighbours), which cannot be drawn with replacement; pass replace=False.",
@@ -91,3 +97,13 @@ class SampleSpec:
     @cached_property
     def _c_how(self) -> tuple[int, ...]:
         return tuple(self.how)
+
+
+def _whole(fanout: object) -> int:
+    """A fanout as a Python integer; what is none is refused rather than rounded."""
+    if not isinstance(fanout, bool):
+        try:
+            return operator.index(fanout)  # NumPy's integers too
+        except TypeError:
+            pass
+    raise ValueError(f"fanouts holds {fanout!r}; expected integers: -1 (all neighbours), 0 or more.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fastsample_dist import ops
 from fastsample_dist.comm.device import numbered
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.placement import Table, choose_places, measured_room, place_graph, topology_bytes
@@ -77,6 +78,35 @@ def sampling_arrays(
     if not runs_kernels(graph.device):
         return SamplingGraph(*arrays)
     return CudaSamplingGraph(*arrays, device=graph.device, kernel=kernel)
+
+
+def stored_weights(graph: CSCGraph, edge_ids: Tensor) -> Tensor:
+    """Weights of edges, on the ids' device.
+
+    Args:
+      graph: with weights, placed where that device reads them.
+      edge_ids: int64 [n], positions in graph.indices that a sampler gave.
+    Returns:
+      [n], dtype of the weights.
+    """
+    return ops.gather_rows(graph.weights, edge_ids, checked=False)
+
+
+def check_edge_values(graph: CSCGraph, spec: SampleSpec) -> None:
+    """Refuse to give the stored weights of the picks where that cannot be.
+
+    Raises:
+      ValueError: a graph without weights, or a spec without edge ids.
+    """
+    if graph.weights is None:
+        raise ValueError(
+            "edge_values is True, but the graph has no edge weights; partition an input with edge_weight.npy, or leave "
+            "edge_values out."
+        )
+    if not spec.edge_ids:
+        raise ValueError(
+            "edge_values is True, but the spec's edge_ids is False; pass edge_ids=True: weights are found by them."
+        )
 
 
 def kernel_report(arrays: SamplingGraph) -> list[KernelReport]:

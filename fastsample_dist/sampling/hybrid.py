@@ -20,9 +20,18 @@ class HybridSampler(NeighborSampler):
       graph: the whole topology, ids relabelled, with orig_ids.
       spec: method, fanouts, generator key, threads.
       device, kernel: as NeighborSampler's.
+      edge_values: give the stored weights of the sampled edges too; needs spec.edge_ids.
+    Raises:
+      ValueError: as NeighborSampler; edge_values without weights or edge ids.
     """
 
     def __init__(
-        self, graph: CSCGraph, spec: SampleSpec, *, device: torch.device | str | None = None, kernel: str = "auto"
+        self,
+        graph: CSCGraph,
+        spec: SampleSpec,
+        *,
+        device: torch.device | str | None = None,
+        kernel: str = "auto",
+        edge_values: bool = False,
     ) -> None:
-        self._take(graph, spec, device, kernel)
+        self._take(graph, spec, device, kernel, edge_values=edge_values)

@@ -68,13 +68,22 @@ class NeighborSampler:
         return sampler
 
     def _take(
-        self, graph: CSCGraph, spec: SampleSpec, device: torch.device | str | None = None, kernel: str = "auto"
+        self,
+        graph: CSCGraph,
+        spec: SampleSpec,
+        device: torch.device | str | None = None,
+        kernel: str = "auto",
+        *,
+        edge_values: bool = False,
     ) -> None:
         if len(spec.fanouts) == 0:
             raise ValueError("fanouts is empty; pass one fanout per model layer, such as [15, 10, 5].")
         self.graph, self.spec = arrays.placed(graph, device, weighted=spec.method == "weighted"), spec
         self._arrays = arrays.sampling_arrays(self.graph, spec, kernel)
         self._looks_up = arrays.runs_kernels(self.device)
+        self._edge_values = edge_values
+        if edge_values:
+            arrays.check_edge_values(self.graph, spec)
 
     @property
     def device(self) -> torch.device:
@@ -129,7 +138,9 @@ class NeighborSampler:
         return 0
 
     def _assemble(self, hops: SampledHops, step: int) -> MiniBatch:
-        return assemble(hops, self.graph.orig_ids, DrawKey(self.spec.rng_seed, step), look_up=self._looks_up)
+        values = [arrays.stored_weights(self.graph, ids) for ids in hops.edge_ids] if self._edge_values else None
+        draw = DrawKey(self.spec.rng_seed, step)
+        return assemble(hops, self.graph.orig_ids, draw, look_up=self._looks_up, edge_values=values)
 
 
 class LaborSampler(NeighborSampler):

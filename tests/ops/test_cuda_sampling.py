@@ -13,6 +13,7 @@ from fastsample_dist import CSCGraph, ops
 from fastsample_dist.ops import SamplingGraph
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from tests.cuda_devices import CudaDevice
+from tests.grids import grid
 from tests.ops.graphs import random_csc
 from tests.ops.strategies import WORDS, graphs, some_seeds, specs
 from tests.ops.test_sample_mfg import same
@@ -62,13 +63,29 @@ def hub_graph(degree, dtype=torch.int32):
     return CSCGraph(indptr, torch.randint(0, num_nodes, (int(indptr[-1]),), generator=generator).to(dtype))
 
 
-@settings(FIXTURE, max_examples=400)
-@given(graph=graphs(), spec=specs(), step=WORDS, data=st.data(), schedule=st.integers(0, 2**32))
-def test_a_batch_equals_the_cpus_under_any_schedule(emulated_device, graph, spec, step, data, schedule):
+DRAWN = {
+    "graph": graphs(), "spec": specs(), "step": WORDS, "data": st.data(), "schedule": st.integers(0, 2**32),
+}  # fmt: skip
+
+
+def assert_equals_the_cpus(device, graph, spec, step, data, schedule):
     seeds = some_seeds(data, graph)
-    cpu, cuda = both(emulated_device, graph, spec)
-    emulated_device.set_schedule(schedule)
+    cpu, cuda = both(device, graph, spec)
+    device.set_schedule(schedule)
     assert same(cuda.sample(seeds, spec, step), cpu.sample(seeds, spec, step))
+
+
+@settings(FIXTURE, max_examples=100)
+@given(**DRAWN)
+def test_a_batch_equals_the_cpus_under_any_schedule(emulated_device, **drawn):
+    assert_equals_the_cpus(emulated_device, **drawn)
+
+
+@pytest.mark.grid
+@settings(FIXTURE, max_examples=400)
+@given(**DRAWN)
+def test_four_hundred_batches_equal_the_cpus_under_any_schedule(emulated_device, **drawn):
+    assert_equals_the_cpus(emulated_device, **drawn)
 
 
 @pytest.mark.gpu
@@ -94,7 +111,9 @@ def test_neighbors_equal_the_cpus_for_rows_that_repeat(emulated_device, graph, s
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("fanouts", [(3,), (3, 5, 2), (10, 0, 4), (40, 40), (64, 2), (33, 32, 31)])
+@pytest.mark.parametrize(
+    "fanouts", grid([(3,), (3, 5, 2), (10, 0, 4), (40, 40), (64, 2), (33, 32, 31)], gate=[(10, 0, 4), (33, 32, 31)])
+)
 def test_every_width_of_a_group_of_lanes(cuda_device, dtype, replace, fanouts):
     graph = random_csc(num_nodes=120, num_edges=9000, dtype=dtype)
     seeds = torch.randperm(120)[:15].to(dtype)
@@ -104,7 +123,9 @@ def test_every_width_of_a_group_of_lanes(cuda_device, dtype, replace, fanouts):
 
 
 @pytest.mark.parametrize("method", ["uniform", "weighted", "labor"])
-@pytest.mark.parametrize("fanouts", [(7, 5), (100, 3), (-1, 2), (1000, 4), (5000, 1)])
+@pytest.mark.parametrize(
+    "fanouts", grid([(7, 5), (100, 3), (-1, 2), (1000, 4), (5000, 1)], gate=[(7, 5), (-1, 2), (5000, 1)])
+)
 def test_hub_nodes(cuda_device, method, fanouts):
     graph = hub_graph(3000)
     weights = torch.ones(graph.num_edges).index_fill_(0, torch.tensor([5, 17]), 1e9)  # two edges have nearly all
@@ -128,7 +149,7 @@ def test_draws_that_are_rejected_are_drawn_again_in_order(emulated_device, degre
         assert torch.equal(CudaSamplingGraph(indptr, indices).neighbors(rows, spec, 0, step)[2], expected)
 
 
-@pytest.mark.parametrize("schedules", [100])
+@pytest.mark.parametrize("schedules", grid([20, 100], gate=[20]))
 def test_one_input_again_and_again(cuda_device, schedules):
     graph = random_csc(num_edges=2500)
     seeds = torch.randperm(60)[:20].int()

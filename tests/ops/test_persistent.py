@@ -10,6 +10,7 @@ from fastsample_dist.ops.captured import CapturedSampler
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.persistent import QueueOptions
 from fastsample_dist.ops.sampling_graph import SamplingGraph
+from tests.grids import grid
 from tests.ops.graphs import random_csc
 from tests.ops.strategies import FANOUTS, WORDS, graphs, some_seeds
 from tests.ops.test_captured import CallAgain
@@ -56,13 +57,30 @@ def layered_graph(width=12, layers=6):
     return CSCGraph.from_edge_index(src[near], dst[near], layers * width)
 
 
-@settings(FIXTURE, max_examples=200)
-@given(graph=graphs(), spec=uniform_specs(), step=WORDS, queue=queues(), data=st.data(), schedule=st.integers(0, 2**32))
-def test_a_batch_equals_the_cpus_under_any_schedule(emulated_device, graph, spec, step, queue, data, schedule):
+DRAWN = {
+    "graph": graphs(), "spec": uniform_specs(), "step": WORDS, "queue": queues(), "data": st.data(),
+    "schedule": st.integers(0, 2**32),
+}  # fmt: skip
+
+
+def assert_equals_the_cpus(device, graph, spec, step, queue, data, schedule):
     seeds = some_seeds(data, graph)
-    cpu, cuda = both(emulated_device, graph, queue)
-    emulated_device.set_schedule(schedule)
+    cpu, cuda = both(device, graph, queue)
+    device.set_schedule(schedule)
     assert same(cuda.sample(seeds, spec, step), cpu.sample(seeds, spec, step))
+
+
+@settings(FIXTURE, max_examples=50)
+@given(**DRAWN)
+def test_a_batch_equals_the_cpus_under_any_schedule(emulated_device, **drawn):
+    assert_equals_the_cpus(emulated_device, **drawn)
+
+
+@pytest.mark.grid
+@settings(FIXTURE, max_examples=200)
+@given(**DRAWN)
+def test_two_hundred_batches_equal_the_cpus_under_any_schedule(emulated_device, **drawn):
+    assert_equals_the_cpus(emulated_device, **drawn)
 
 
 @pytest.mark.gpu
@@ -77,19 +95,20 @@ def test_ten_thousand_batches_equal_the_cpus(graph, spec, step, queue, data):
     assert same(on_cpu(cuda.sample(seeds.cuda(), spec, step)), cpu.sample(seeds, spec, step))
 
 
-def test_one_input_again_and_again(cuda_device):
+@pytest.mark.parametrize("schedules", grid([10, 100], gate=[10]))
+def test_one_input_again_and_again(cuda_device, schedules):
     """Of seeds that find one another, and nodes that two hops find."""
     graph, seeds = layered_graph(), torch.arange(0, 24, 4).int()
     spec = ops.SampleSpec(fanouts=(4, 3, 3), rng_seed=SEED)
     cpu, cuda = both(cuda_device, graph)
     expected, given_seeds = cpu.sample(seeds, spec, STEP), cuda_device.put(seeds)
-    for schedule in range(100):
+    for schedule in range(schedules):
         if cuda_device.is_emulated:
             cuda_device.set_schedule(schedule)
         assert same(on_cpu(cuda.sample(given_seeds, spec, STEP)), expected), schedule
 
 
-@pytest.mark.parametrize("schedule", range(8))
+@pytest.mark.parametrize("schedule", grid(range(8), gate=[0, 7]))
 @pytest.mark.parametrize("fanouts", [(4, 4, 4, 4), (-1, -1, -1), (2, 9)])
 def test_every_node_has_one_task_per_hop_whoever_finds_it_first(emulated_device, fanouts, schedule):
     emulated_device.set_schedule(schedule)
@@ -103,14 +122,20 @@ def test_every_node_has_one_task_per_hop_whoever_finds_it_first(emulated_device,
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("num_nodes", [120, 9000])  # an id table that is addressed directly, and a hashed one
-@pytest.mark.parametrize("fanouts", [(5,), (10, 0, 4), (40, 3), (3, 64), (33, 32, 31), (1, 1, 1, 1), (-1, 5), (5, -1)])
+@pytest.mark.parametrize(
+    "fanouts",
+    grid(
+        [(5,), (10, 0, 4), (40, 3), (3, 64), (33, 32, 31), (1, 1, 1, 1), (-1, 5), (5, -1)],
+        gate=[(10, 0, 4), (33, 32, 31), (-1, 5)],
+    ),
+)
 def test_every_width_of_a_row(cuda_device, fanouts, num_nodes, dtype):
     graph = random_csc(num_nodes=num_nodes, num_edges=num_nodes * 20, dtype=dtype)
     seeds = torch.randperm(num_nodes)[:5].to(dtype)
     assert_same_batch(cuda_device, graph, seeds, ops.SampleSpec(fanouts=fanouts, rng_seed=SEED, edge_ids=True))
 
 
-@pytest.mark.parametrize("fetch_size", [1, 2, 5, 32, 100])
+@pytest.mark.parametrize("fetch_size", grid([1, 2, 5, 32, 100], gate=[1, 32]))
 @pytest.mark.parametrize("fanouts", [(1, 1, 1), (2, 2), (40, 2)])
 def test_any_fetch_size_below_and_above_the_fanout(cuda_device, fanouts, fetch_size):
     queue = QueueOptions(least_fetch=fetch_size, most_fetch=fetch_size)

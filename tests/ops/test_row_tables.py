@@ -5,9 +5,10 @@ import torch
 
 from fastsample_dist import ops
 from fastsample_dist.ops import RowCache, row_tables
+from tests.grids import grid
 
 NARROW = (torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.float32, torch.float64)
-SCHEDULES = range(4)
+SCHEDULES = grid(range(4), gate=[0, 3])
 
 
 def draw(shape, dtype):
@@ -35,7 +36,10 @@ def _seed():
 
 
 @pytest.mark.parametrize("dtype", [*NARROW, torch.int64, torch.bool])
-@pytest.mark.parametrize("shape", [(50, 7), (50, 128), (50,), (50, 2, 3), (50, 0), (50, 100), (50, 602)])
+@pytest.mark.parametrize(
+    "shape",
+    grid([(50, 7), (50, 128), (50,), (50, 2, 3), (50, 0), (50, 100), (50, 602)], gate=[(50, 7), (50, 128), (50,)]),
+)
 @pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
 def test_gathered_rows_are_the_cpus(cuda_device, dtype, shape, id_dtype):
     rows = draw(shape, torch.int64).bool() if dtype == torch.bool else draw(shape, dtype)
@@ -44,7 +48,7 @@ def test_gathered_rows_are_the_cpus(cuda_device, dtype, shape, id_dtype):
     assert torch.equal(gathered.cpu(), ops.gather_rows(rows, ids))
 
 
-@pytest.mark.parametrize("offset", [1, 2, 4, 8, 16, 48, 64, 100])
+@pytest.mark.parametrize("offset", grid([1, 2, 4, 8, 16, 48, 64, 100], gate=[1, 16, 100]))
 @pytest.mark.parametrize("width", [1, 3, 16, 31, 32, 33, 64, 128, 129, 1000])
 def test_any_alignment_and_width(cuda_device, offset, width):
     rows = draw((20, width), torch.uint8)
@@ -255,7 +259,7 @@ def test_pinned_rows_are_read_over_the_bus(dtype):
         ops.gather_rows(rows, ids.cuda())
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", grid(range(40), gate=range(8)))
 def test_random_tables_places_and_caches(cuda_device, seed):
     draws = torch.Generator().manual_seed(seed)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fastsample_dist.ops import cuda
+from tests.grids import grid
 
 NUM_PLACES = 160
 CONTROL_WORDS, HEAD, TAIL, FINISHED, STOP = 80, 0, 16, 32, 64  # task_queue.cuh
@@ -69,8 +70,8 @@ def expected_visits(num_given, degree):
     return visits
 
 
-@pytest.mark.parametrize("fetch_size", [1, 2, 3, 5, 8, 31, 32])
-@pytest.mark.parametrize("degree", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("fetch_size", grid([1, 2, 3, 5, 8, 31, 32], gate=[1, 8, 32]))
+@pytest.mark.parametrize("degree", grid([1, 2, 3, 7, 40], gate=[3, 40]))
 def test_every_task_is_done_once_whatever_fetch_size_and_fanout(emulated_device, fetch_size, degree):
     oracle = expected_visits(1, degree)
     for schedule in range(4):
@@ -79,8 +80,8 @@ def test_every_task_is_done_once_whatever_fetch_size_and_fanout(emulated_device,
         assert run.end == DONE and torch.equal(run.visits, oracle), schedule
 
 
-@pytest.mark.parametrize("num_given", [1, 2, 9, 60])
-@pytest.mark.parametrize("at_once", [1, 2, 8, 32])
+@pytest.mark.parametrize("num_given", grid([1, 2, 9, 60], gate=[1, 60]))
+@pytest.mark.parametrize("at_once", grid([1, 2, 8, 32], gate=[1, 32]))
 def test_given_tasks_and_tasks_at_once(emulated_device, num_given, at_once):
     oracle = expected_visits(num_given, 5)
     capacity = int(oracle.sum()) - num_given  # not one more than is needed
@@ -97,7 +98,7 @@ def test_any_number_of_blocks(emulated_device, blocks):
     assert torch.equal(Run(blocks=blocks, degree=4).visits, expected_visits(1, 4))
 
 
-@pytest.mark.parametrize("schedule", range(6))
+@pytest.mark.parametrize("schedule", grid(range(6), gate=[0, 5]))
 def test_a_task_that_never_comes_ends_the_kernel_with_its_number(emulated_device, schedule):
     emulated_device.set_schedule(schedule)
     run = Run(lost=0, degree=4, fetch_size=1)
