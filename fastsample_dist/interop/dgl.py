@@ -8,7 +8,7 @@ samplers, which give such blocks themselves. Graphs come from DGL in memory, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -18,22 +18,8 @@ from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.graph.inputs import ReadOptions
-from fastsample_dist.graph.inputs.heterogeneous import (
-    FEATURE_NAMES,
-    LABEL_NAMES,
-    MASK_NAMES,
-    WEIGHT_NAMES,
-    EdgeType,
-    NodeType,
-    TypedGraph,
-    class_labels,
-    first_of,
-    flatten,
-    mask_ids,
-    note_left_out,
-)
-from fastsample_dist.graph.inputs.pickles import as_array
+from fastsample_dist.graph.inputs import ReadOptions, dgl_memory
+from fastsample_dist.graph.inputs.heterogeneous import flatten
 from fastsample_dist.sampling.base import MFG, MiniBatch
 
 if TYPE_CHECKING:
@@ -63,7 +49,8 @@ def require_dgl(user: str) -> ModuleType:
 def _block(dgl: ModuleType, mfg: MFG) -> DGLGraph:
     narrow = mfg.indices.dtype == torch.int32 and mfg.num_edges <= INT32_MAX
     id_dtype = torch.int32 if narrow else torch.int64  # DGL wants offsets and ids of one type
-    edges = ("csc", (mfg.indptr.to(id_dtype), mfg.indices.to(id_dtype), torch.empty(0, dtype=id_dtype)))
+    numbers = torch.arange(mfg.num_edges, dtype=id_dtype, device=mfg.indices.device)  # DGL 1.1.3's SpMM reads them
+    edges = ("csc", (mfg.indptr.to(id_dtype), mfg.indices.to(id_dtype), numbers))
     block = dgl.create_block(
         edges, num_src_nodes=mfg.num_src, num_dst_nodes=mfg.num_dst, idtype=id_dtype, device=mfg.indices.device
     )
@@ -71,6 +58,8 @@ def _block(dgl: ModuleType, mfg: MFG) -> DGLGraph:
     block.dstdata[dgl.NID] = mfg.dst_nodes
     if mfg.edge_ids is not None:
         block.edata[dgl.EID] = mfg.edge_ids
+    if mfg.edge_values is not None:
+        block.edata[WEIGHTS] = mfg.edge_values
     return block
 
 
@@ -82,7 +71,8 @@ def to_blocks(batch: MiniBatch) -> list[DGLGraph]:
     Returns:
       One block per MFG. Edge e of a block is edge e of the MFG; `srcdata[dgl.NID]` and `dstdata[dgl.NID]` are node
       ids of the graph. When the batch has edge ids, they are `edata[dgl.EID]`, int64: positions in the graph's
-      `indices`, the edge ids of `to_graph` too. The first block has `srcdata["feat"]` [num_inputs, feature_dim] when
+      `indices`, the edge ids of `to_graph` too. Stored weights of the edges are `edata["weight"]`, when the batch has
+      them (`edge_values`). The first block has `srcdata["feat"]` [num_inputs, feature_dim] when
       the batch has features, the last one `dstdata["label"]` int64 [num_seeds] when it has labels.
     Raises:
       ImportError: dgl is missing or does not fit the installed torch; the message names the extra to install.
@@ -175,57 +165,31 @@ def read_saved(path: Path, options: ReadOptions) -> RawGraph:
         raise ValueError(f"{path} is not readable by dgl.load_graphs ({reason}); save it again.") from error
     if len(graphs) != 1:
         raise ValueError(f"{path} holds {len(graphs)} graphs; expected one; save that one alone.")
-    return from_graph(graphs[0], name=path.stem, undirected=bool(options.undirected), where=str(path))
+    how = {"undirected": bool(options.undirected), "task": options.task}
+    return from_graph(graphs[0], name=path.stem, where=str(path), **how)
 
 
-def from_graph(graph: DGLGraph, *, name: str = "graph", undirected: bool = False, where: str | None = None) -> RawGraph:
+def from_graph(
+    graph: DGLGraph,
+    *,
+    name: str = "graph",
+    undirected: bool = False,
+    task: str | None = None,
+    where: str | None = None,
+) -> RawGraph:
     """A DGL graph as input for partitioning: one id space, node types one after the other as in graph.ntypes.
 
     Args:
       graph: of one or several types. Of its node data, features ("feat", "x", ...), labels ("label", "y", ...) and
-        train_mask, val_mask, test_mask are taken, of its edge data "weight"; other data are left out, with a note.
+        train_mask, val_mask, test_mask are taken, of its edge data "weight"; other data are left out, with a warning,
+        and edge types are joined, with one too.
       name: of the graph, for reports.
       undirected: every edge counts in both directions; reverses are added and duplicates merged.
+      task: what the labels are for, one of graph.labels.TASKS; None: seen from their shape.
       where: where the graph comes from, for messages; its name by default.
     Returns:
       RawGraph; edges of the first type first, each in the order of their ids. bfloat16 features become float32.
     Raises:
-      ValueError: data that do not fit, in one line.
+      ValueError: two names for one thing ("feat" and "x"), or data that do not fit, in one line.
     """
-    place = name if where is None else where
-    nodes = [_node_type(graph, kind, place) for kind in graph.ntypes]
-    edges = [_edge_type(graph, kind, place) for kind in graph.canonical_etypes]
-    return flatten(TypedGraph(name=name, nodes=nodes, edges=edges, undirected=undirected, where=place), None)
-
-
-def _node_type(graph: DGLGraph, kind: str, place: str) -> NodeType:
-    data: Mapping[str, Tensor] = graph.nodes[kind].data
-    feature, label = first_of(data, FEATURE_NAMES), first_of(data, LABEL_NAMES)
-    masks = {split: first_of(data, names) for split, names in MASK_NAMES.items()}
-    names = {"features": feature, "labels": label, **masks}
-    note_left_out(f"{place}: data of nodes of type {kind}", sorted(set(data) - set(names.values())))
-
-    def where(column: str) -> str:
-        return f"{place}: {names.get(column) or column} of {kind}"
-
-    return NodeType(
-        name=kind,
-        num_nodes=graph.num_nodes(kind),
-        features=as_array(data[feature]) if feature else None,
-        labels=class_labels(where("labels"), as_array(data[label])) if label else None,
-        splits={
-            split: mask_ids(where(split), as_array(data[key]), graph.num_nodes(kind))
-            for split, key in masks.items()
-            if key
-        },
-        where=where,
-    )
-
-
-def _edge_type(graph: DGLGraph, kind: tuple[str, str, str], place: str) -> EdgeType:
-    data: Mapping[str, Tensor] = graph.edges[kind].data
-    weight = first_of(data, WEIGHT_NAMES)
-    note_left_out(f"{place}: data of edges of type {kind[1]}", sorted(set(data) - {weight}))
-    pieces = [(f"{place}: edges of type {kind[1]}", as_array(torch.stack(graph.edges(etype=kind, order="eid"))))]
-    weights = [as_array(data[weight]).reshape(-1)] if weight else None
-    return EdgeType(source=kind[0], relation=kind[1], target=kind[2], pieces=pieces, weights=weights)
+    return flatten(dgl_memory.typed_graph(graph, name=name, undirected=undirected, task=task, where=where), None)

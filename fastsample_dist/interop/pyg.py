@@ -1,16 +1,13 @@
 """Mini-batches as PyTorch Geometric data, for models that take one subgraph, and its graphs as input. The only module
 that imports torch_geometric, and only on use.
 
-PyG's NeighborLoader hands a model one graph that holds the edges of all hops. In an MFG the destinations of a hop
-include those of the hops before it, which draw again there. The merged graph is the union: hop by hop from the
-seeds outwards, without the (source, target) pairs that an earlier hop already listed. So with fanout -1 it is the
-exact neighbourhood, and a sum over it counts no edge twice.
+PyG's NeighborLoader hands a model one graph that holds the edges of all hops, in which every node drew its neighbours
+once, at the hop that first reached it. `to_data` gives such a graph by the same law.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +17,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.pyg_saved import from_mapping
-from fastsample_dist.sampling.base import MFG, MiniBatch
+from fastsample_dist.sampling.base import MiniBatch
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -88,83 +85,93 @@ def graph_sage(in_dim: int, hidden_dim: int, num_classes: int, num_layers: int, 
     return GraphSAGE(in_dim, hidden_dim, num_layers, num_classes, dropout=dropout)
 
 
-def _edges(mfg: MFG) -> Tensor:
-    """int64 [2 or 3, num_edges]: local source and destination of every edge, and its id where it is known."""
-    dst = torch.arange(mfg.num_dst, device=mfg.indptr.device)
-    rows = [mfg.indices.long(), dst.repeat_interleave(mfg.indptr.diff(), output_size=mfg.num_edges)]
-    return torch.stack(rows if mfg.edge_ids is None else [*rows, mfg.edge_ids])
-
-
-def _pair_codes(edges: Tensor, num_nodes: int) -> Tensor:
-    """One number per (source, target) pair; distinct while num_nodes < 2**31.5, as local ids are."""
-    return edges[0] * num_nodes + edges[1]
-
-
-def _merge_hops(mfgs: Sequence[MFG], num_nodes: int) -> list[Tensor]:
-    """Edges of each hop, seed side first, without the pairs that an earlier hop listed."""
-    merged: list[Tensor] = []
-    for edges in (_edges(mfg) for mfg in reversed(mfgs)):
-        if merged:
-            listed = torch.cat([_pair_codes(earlier, num_nodes) for earlier in merged])
-            edges = edges[:, ~torch.isin(_pair_codes(edges, num_nodes), listed)]
-        merged.append(edges)
-    return merged
+def _take_new(number: Tensor, ids: Tensor, count: int) -> Tensor:
+    """Number the ids that have none yet, from `count` on, in the order of their first appearance; returns them."""
+    ids = ids[number[ids] < 0]
+    distinct, place = ids.unique(return_inverse=True)
+    first = torch.full_like(distinct, ids.numel()).scatter_reduce(
+        0, place, torch.arange(ids.numel(), device=ids.device), "amin"
+    )
+    new = distinct[first.argsort()]
+    number[new] = torch.arange(count, count + new.numel(), device=ids.device)
+    return new
 
 
 def to_data(batch: MiniBatch) -> Data:
-    """The mini-batch as one graph, as PyG's NeighborLoader would hand it to a model.
+    """The mini-batch as one graph, drawn by the law of PyG's NeighborLoader: every node is expanded once.
+
+    In an MFG the destinations of a hop include those of the hops before it, which draw again there. Of these draws only
+    a node's first ones are used: the seeds take fanouts[0] neighbours, the nodes that they reach fanouts[1], and so on;
+    nodes that only the other draws reach are left out, with their features. So every node has at most one fanout of
+    in-edges, and layers that are trimmed (`trim_to_layer`) give the seeds what untrimmed ones give. A model of L > 1
+    layers therefore sees less than on `batch.mfgs`, unless fanouts take all neighbours: then both are exact.
 
     Args:
       batch: a mini-batch; its features and labels may be missing.
     Returns:
       torch_geometric.data.Data over local node ids, with
         edge_index: int64 [2, E], source to target; hop by hop from the seeds outwards.
-        n_id: int64 [num_inputs]; node ids of the graph, the seeds first.
-        e_id: int64 [E], when the batch has edge ids: position of every edge in the graph's `indices`, so that
-          graph.weights[e_id] are the edges' weights.
-        x: [num_inputs, feature_dim], when the batch has features.
+        n_id: int64 [num_nodes]; node ids of the graph: the seeds, then the others in order of first appearance.
+        e_id: int64 [E], when the batch has edge ids: position of every edge in the graph's `indices`.
+        edge_weight: [E], when the batch has the edges' stored weights (`edge_values`).
+        x: [num_nodes, feature_dim], when the batch has features.
         y: int64 [num_seeds], when the batch has labels: the seeds' labels, `y[:batch_size]` as ever.
-        batch_size: number of seeds; input_id: int64 [num_seeds], their node ids.
+        batch_size: number of seeds; input_id: int64 [num_seeds], their node ids (their places among all nodes).
         num_sampled_nodes: list of L + 1 counts, the seeds and then the nodes each hop added.
         num_sampled_edges: list of L counts of columns of edge_index per hop, as `trim_to_layer` takes them.
     Raises:
       ImportError: torch_geometric is missing; the message names the extra to install.
-    Cost: O(E log E) for L > 1; features are not copied.
+    Cost: O(E log E); the features of the nodes that stay are copied.
     """
     data_class = _data_class()
-    num_nodes, num_seeds = batch.input_nodes.numel(), batch.seeds.numel()
-    hops = _merge_hops(batch.mfgs, num_nodes)
-    merged = torch.cat(hops, dim=1) if hops else batch.input_nodes.new_empty((2, 0), dtype=torch.int64)
-    sizes = [num_seeds, *(mfg.num_src for mfg in reversed(batch.mfgs))]
+    device = batch.input_nodes.device
+    number = torch.full((batch.input_nodes.numel(),), -1, dtype=torch.int64, device=device)
+    local = [_take_new(number, torch.arange(batch.seeds.numel(), device=device), 0)]
+    ends, ids, values = [torch.empty((2, 0), dtype=torch.int64, device=device)], [], []
+    for mfg in reversed(batch.mfgs):  # from the seeds outwards
+        edge_index, num_before = mfg.edge_index(), sum(map(len, local[:-1]))
+        kept = torch.nonzero(number[edge_index[1]] >= num_before).flatten()  # into the nodes that the last hop added
+        edge_index = edge_index[:, kept]
+        local.append(_take_new(number, edge_index[0], num_before + len(local[-1])))
+        ends.append(number[edge_index])
+        ids += [] if mfg.edge_ids is None else [mfg.edge_ids[kept]]
+        values += [] if mfg.edge_values is None else [mfg.edge_values[kept]]
+    nodes = torch.cat(local)
     data = data_class(
-        edge_index=merged[:2],
-        n_id=batch.input_nodes.long(),
-        num_nodes=num_nodes,
-        batch_size=num_seeds,
+        edge_index=torch.cat(ends, dim=1),
+        n_id=batch.input_nodes[nodes].long(),
+        num_nodes=nodes.numel(),
+        batch_size=batch.seeds.numel(),
         input_id=batch.seeds.long(),
-        num_sampled_nodes=[num_seeds, *(after - before for before, after in pairwise(sizes))],
-        num_sampled_edges=[edges.shape[1] for edges in hops],
+        num_sampled_nodes=[len(added) for added in local],
+        num_sampled_edges=[edges.shape[1] for edges in ends[1:]],
     )
-    if merged.shape[0] == 3:
-        data.e_id = merged[2]
+    if ids:
+        data.e_id = torch.cat(ids)
+    if values:
+        data.edge_weight = torch.cat(values)
     if batch.features is not None:
-        data.x = batch.features
+        data.x = batch.features[nodes]
     if batch.labels is not None:
         data.y = batch.labels
     return data
 
 
-def from_data(data: Data | HeteroData, *, name: str = "data", undirected: bool = False) -> RawGraph:
+def from_data(
+    data: Data | HeteroData, *, name: str = "data", undirected: bool = False, task: str | None = None
+) -> RawGraph:
     """A Data or HeteroData as input for partitioning: one id space, node types one after the other.
 
     Args:
       data: with edge_index and, as far as the graph has them, x, y, train_mask, val_mask, test_mask, and edge_weight
-        or an edge_attr of one column; other attributes are left out, with a note.
+        or an edge_attr of one column; other attributes are left out, with a warning, and edge types are joined, with
+        one too.
       name: of the graph, for reports.
       undirected: every edge counts in both directions; reverses are added and duplicates merged.
+      task: what the labels y are for, one of graph.labels.TASKS; None: seen from their shape.
     Returns:
       RawGraph; arrays share the tensors' memory where they can. bfloat16 features become float32.
     Raises:
       ValueError: attributes that do not fit, or adj_t in place of edge_index: one line.
     """
-    return from_mapping(data.to_dict(), ReadOptions(undirected=undirected), name=name)
+    return from_mapping(data.to_dict(), ReadOptions(undirected=undirected, task=task), name=name)

@@ -7,24 +7,23 @@ ids per type, so a rank with several parts has several of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from fastsample_dist import __version__
+from fastsample_dist.comm.agree import EXCHANGE_SCHEMA, agree, agree_on
 from fastsample_dist.comm.context import DistContext
-from fastsample_dist.comm.device import DeviceError
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.graph.manifest import Manifest
+from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.pipeline.placed import PlacedTables, Wanted, place_tables
-
-T = TypeVar("T")
+from fastsample_dist.pipeline.verifying import FULL, NEVER, check_verify, verify_together
 
 
 class DistData:
@@ -38,7 +37,8 @@ class DistData:
       rank_book: node ranges of the ranks (equal to `book` when there is one part per rank).
       own_range: (lo, hi), this rank's nodes.
       features: DistFeatures, or None when the partition has none.
-      labels: int64 [own nodes] (-1: unlabelled), or None.
+      labels: int64 [own nodes] (-1: unlabelled); for the tasks "multilabel" and "regression" float32 [own nodes,
+        num_outputs] (NaN: not known); or None.
 
     All of these stay in host memory; `placed_tables` has what a GPU's kernels read.
     """
@@ -57,7 +57,7 @@ class DistData:
             self.features = DistFeatures(local, self.rank_book, ctx.comm)
         if all(part.labels is not None for part in own):
             self.labels = own[0].labels if len(own) == 1 else torch.cat([part.labels for part in own])
-        self._placed: dict[tuple[torch.device, str, str, bool], PlacedTables] = {}
+        self._placed: dict[tuple[object, ...], PlacedTables] = {}
         self._splits = {
             name: torch.cat([part.splits[name] for part in own])
             for name in storage.SPLITS
@@ -66,29 +66,36 @@ class DistData:
         self._type_ends = torch.tensor([ends[1:] for ends in manifest.type_ranges], dtype=torch.int64).flatten()
 
     @classmethod
-    def load(cls, path: str | Path, ctx: DistContext, *, verify: bool = True) -> DistData:
+    def load(cls, path: str | Path, ctx: DistContext, *, verify: str | bool = "once") -> DistData:
         """Open a partition. Collective: every rank must call this.
 
         Args:
           path: the partition's directory.
           ctx: the rank's context.
-          verify: compare the bytes of every file used with the manifest's sha256: each rank its own parts, one
-            rank per machine the topology. False skips this (sizes and headers are always compared).
+          verify: whether the bytes of the files used are compared with the manifest's sha256 (each rank its own parts,
+            one rank per machine the topology). "once": those that were not yet, in this copy
+            (graph/verification.py); "full" (True): all; "never" (False): none, only sizes and headers.
         Raises:
-          ValueError: on all ranks when one rank finds a file missing, truncated, altered or foreign, or when
-            world_size does not divide the number of parts.
+          ValueError: on all ranks when they have different releases of this library or different partitions, when
+            one rank finds a file missing, truncated, altered or foreign, or when world_size does not divide the
+            number of parts; another `verify`.
         """
-        path = Path(path)
+        path, verify = Path(path), check_verify(verify)
+        manifest = read_same_manifest(path, ctx)
 
         def open_here() -> DistData:
-            manifest = storage.read_manifest(path)
             check_world_size(path, manifest.num_parts, ctx.world_size)
-            data = cls(path, ctx, manifest)
-            if verify:
-                storage.verify_files(path, manifest, files_to_verify(manifest, ctx))
-            return data
+            return cls(path, ctx, manifest)
 
-        return agree(ctx, open_here)
+        data = agree(ctx, open_here)
+        names = [] if verify == NEVER else files_to_verify(data.manifest, ctx)
+        verify_together(ctx, path, data.manifest, names, full=verify == FULL)
+        return data
+
+    @property
+    def first_own_edge(self) -> int:
+        """Position in the partition's edges, `graph.indices`, of the first in-edge of own nodes."""
+        return int(self.graph.indptr[self.own_range[0]])
 
     @property
     def num_nodes(self) -> int:
@@ -97,8 +104,27 @@ class DistData:
 
     @property
     def num_classes(self) -> int:
-        """Classes of the labels."""
+        """Classes of the labels; 0 for other tasks than classification."""
         return int(self.manifest.num_classes or 0)
+
+    @property
+    def task(self) -> str:
+        """What the labels are for: "classification" (also without labels), "multilabel" or "regression"."""
+        return self.manifest.task
+
+    @property
+    def num_outputs(self) -> int:
+        """Columns that a model gives: the classes, or for other tasks the columns of the labels."""
+        return self.manifest.num_targets or self.num_classes
+
+    @property
+    def edge_map(self) -> Tensor | None:
+        """Place of every edge of `graph` in the input's list, int32 | int64 [num_edges]; None if it is not stored.
+
+        `edge_map[mfg.edge_ids]` leads from sampled edges to rows of the input's edge features. Where an
+        undirected input's edge is stored in both directions, both have its place; merged duplicates have the first's.
+        """
+        return self.graph.edge_map
 
     @property
     def node_types(self) -> tuple[str, ...]:
@@ -154,7 +180,7 @@ class DistData:
         return storage.load_topology(self.path, self.manifest, self.own_range)
 
     def placed_tables(
-        self, device: torch.device, scheme: str, choice: str = "auto", *, weighted: bool = False
+        self, device: torch.device, scheme: str, choice: str = "auto", *, weighted: bool = False, valued: bool = False
     ) -> PlacedTables:
         """What a scheme's sampling and fetching read, where a device's kernels read it; placed once and kept.
 
@@ -162,20 +188,22 @@ class DistData:
           device: whose kernels will read.
           scheme: "hybrid" samples from the whole topology, "vanilla" from own in-edges.
           choice: "auto", "device" or "pinned".
-          weighted: the weights of the edges are needed too.
+          weighted: edges are drawn by their weights.
+          valued: the weights of the edges are read.
         Raises:
           ValueError: as `place_tables`.
         """
-        key = (device, scheme, choice, weighted and device.type != "cpu")
+        moves = device.type != "cpu"
+        key = (device, scheme, choice, weighted and moves, valued and moves)
         if key not in self._placed:
             graph = self.graph if scheme == "hybrid" else self.own_graph()
             unplaced = PlacedTables(graph, self.graph.orig_ids, self.features)
-            wanted = Wanted(device, choice, weighted=weighted, ranks_on_host=self.ctx.local_world_size)
+            wanted = Wanted(device, choice, weighted=weighted, valued=valued, ranks_on_host=self.ctx.local_world_size)
             self._placed[key] = place_tables(unplaced, wanted)
         return self._placed[key]
 
     def labels_of(self, nodes: Tensor) -> Tensor:
-        """Labels of own nodes, int64 [n], on their device.
+        """Labels of own nodes, on their device: int64 [n] (-1: none), or float32 [n, num_outputs] as `labels`.
 
         Raises:
           ValueError: the partition has no labels.
@@ -183,6 +211,30 @@ class DistData:
         if self.labels is None:
             raise ValueError(f"{self.path} has no labels; partition an input with labels.npy.")
         return self.labels[nodes.long().cpu() - self.own_range[0]].to(nodes.device)
+
+
+def read_same_manifest(path: Path, ctx: DistContext) -> Manifest:
+    """The manifest, which is the same on all ranks; it holds the SHA-256 of every file. Paths may differ.
+
+    Collective: every rank must call this.
+
+    Raises:
+      ValueError: on all ranks when one cannot read it, or when their manifests or releases differ.
+    """
+    release = {"release": __version__, "schema of what ranks exchange": EXCHANGE_SCHEMA}
+    agree_on(ctx.comm, "DistData", release, remedy="install the same release of fastsample_dist on every machine")
+
+    def read() -> tuple[Manifest, str]:
+        return storage.read_manifest(path), hashlib.sha256((path / MANIFEST_NAME).read_bytes()).hexdigest()
+
+    manifest, digest = agree(ctx, read)
+    facts = {
+        "sha256 of manifest.json": digest, "format version": manifest.version, "name": manifest.name,
+        "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges, "num_parts": manifest.num_parts,
+        "method": manifest.method, "seed": manifest.seed,
+    }  # fmt: skip
+    agree_on(ctx.comm, "DistData", facts, remedy="give every rank the same partition: copy it again from one place")
+    return manifest
 
 
 def check_world_size(path: Path, num_parts: int, world_size: int) -> None:
@@ -204,19 +256,3 @@ def files_to_verify(manifest: Manifest, ctx: DistContext) -> list[str]:
     """Own parts' files; on the first rank of a machine the topology too."""
     files = [name for part in own_parts(manifest.num_parts, ctx) for name in storage.part_files(manifest, part)]
     return files + (storage.topology_files(manifest) if ctx.local_rank == 0 else [])
-
-
-def agree(ctx: DistContext, action: Callable[[], T]) -> T:
-    """Run `action`; when it refuses (ValueError, OSError, DeviceError) on any rank, raise the first refusal on all.
-
-    Collective: every rank must call this. Keeps ranks from waiting for one that refused its input.
-    """
-    result, refusal = None, None
-    try:
-        result = action()
-    except (ValueError, OSError, DeviceError) as error:
-        refusal = str(error)
-    refusals = [text for text in ctx.comm.all_gather_object(refusal, purpose="setup") if text is not None]
-    if refusals:
-        raise ValueError(refusals[0])
-    return result  # type: ignore[return-value]

@@ -1,9 +1,10 @@
-"""BatchMaker: one step's work before the model sees it: sample, fetch features, look up labels."""
+"""BatchMaker: one step's work before the model sees it: sample, fetch features, look up labels, transform."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +53,8 @@ class MakerOptions:
       device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent".
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (graph/placement.py).
+      edge_values: give the stored weights of the sampled edges; needs a spec with edge_ids.
+      transform: called with every complete batch; what it returns takes the batch's place.
     Raises:
       ValueError: an unknown scheme, kernel or placement.
     """
@@ -61,6 +64,8 @@ class MakerOptions:
     device: torch.device | str | None = None
     kernel: str = "auto"
     placement: str = "auto"
+    edge_values: bool = False
+    transform: Callable[[MiniBatch], Any] | None = None
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
@@ -78,6 +83,7 @@ def make_sampler(
     *,
     tables: PlacedTables | None = None,
     kernel: str = "auto",
+    edge_values: bool = False,
 ) -> Sampler:
     """The sampler of a scheme: "hybrid" reads the whole topology, "vanilla" own in-edges and asks for the rest.
 
@@ -85,15 +91,19 @@ def make_sampler(
       data, scheme, spec, comm: as BatchMaker's.
       tables: where the device that samples reads them; None: in host memory, for the CPU.
       kernel: of a GPU.
+      edge_values: give the stored weights of the sampled edges; needs spec.edge_ids.
     Raises:
       ValueError: a kernel that the scheme or the device does not have; missing weights.
     """
     if tables is None:
         tables = data.placed_tables(torch.device("cpu"), scheme)
     if scheme == "hybrid":
-        return HybridSampler(tables.graph, spec, kernel=kernel)
+        return HybridSampler(tables.graph, spec, kernel=kernel, edge_values=edge_values)
     assert tables.orig_ids is not None  # a partition has them
-    return VanillaSampler(tables.graph, data.rank_book, comm, spec, tables.orig_ids, kernel=kernel)
+    return VanillaSampler(
+        tables.graph, data.rank_book, comm, spec, tables.orig_ids, kernel=kernel, first_edge=data.first_own_edge,
+        edge_values=edge_values,
+    )  # fmt: skip
 
 
 class BatchMaker:
@@ -113,24 +123,33 @@ class BatchMaker:
 
     def __init__(self, data: DistData, spec: SampleSpec, comm: Communicator, options: MakerOptions) -> None:
         self._data, self._comm, self._spec, self._feature_dtype = data, comm, spec, options.feature_dtype
+        self._transform = options.transform
         self.device = numbered(data.ctx.device if options.device is None else options.device)
         arrays.check_kernel(options.kernel, self.device, spec)
         weighted = spec.method == "weighted"
-        tables = data.placed_tables(self.device, options.scheme, options.placement, weighted=weighted)
+        tables = data.placed_tables(
+            self.device, options.scheme, options.placement, weighted=weighted, valued=options.edge_values
+        )
         self.places: tuple[Placement, ...] = tables.places
-        self._sampler = make_sampler(data, options.scheme, spec, comm, tables=tables, kernel=options.kernel)
+        self._sampler = make_sampler(
+            data, options.scheme, spec, comm, tables=tables, kernel=options.kernel, edge_values=options.edge_values
+        )
         self._samples_alone = self._sampler.num_payload_exchanges() == 0 and not arrays.runs_kernels(self.device)
         self._sampled: dict[int, MiniBatch] = {}  # by step: sampled together with an earlier one
         self._features = None if tables.features is None else tables.features.using(comm)
         self._clock = clock_of(self.device)
 
-    def make(self, given: StepInput, together: Sequence[StepInput] = ()) -> MiniBatch:
-        """The complete mini-batch of one step. Collective: every rank must call this, for the same step.
+    def make(self, given: StepInput, together: Sequence[StepInput] = ()) -> Any:
+        """The complete mini-batch of one step, transformed. Collective: every rank must call this, for the same step.
 
         Args:
           given: the step.
           together: this step and those that follow it, to be sampled at once where sampling needs no communication;
             their turn to be made comes later. Empty: this step alone.
+        Returns:
+          MiniBatch; or what the transform returned.
+        Raises:
+          RuntimeError: the transform raised, or returned None; names rank and step.
         """
         self._comm.step = given.step
         batch = self._take_sampled(given, together)
@@ -142,7 +161,19 @@ class BatchMaker:
         if self._data.labels is not None:
             batch.labels = to_device(self._data.labels_of(given.seeds), self.device)
         batch.epoch, batch.num_global_seeds = given.epoch, given.num_global_seeds
-        return batch
+        return batch if self._transform is None else self._transformed(batch)
+
+    def _transformed(self, batch: MiniBatch) -> Any:
+        assert self._transform is not None
+        place = f"rank {self._comm.rank}, step {batch.step}: transform"
+        try:
+            with self._comm.watch.span("transform", batch.step, self._clock):
+                made = self._transform(batch)
+        except Exception as error:
+            raise RuntimeError(f"{place} raised {type(error).__name__}: {error}") from error
+        if made is None:
+            raise RuntimeError(f"{place} returned None; let it return the batch.")
+        return made
 
     def group_size(self, prefetch: int) -> int:
         """Steps that are worth sampling together: one per thread of the CPU, as many as are made ahead, none but

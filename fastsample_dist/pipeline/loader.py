@@ -8,27 +8,32 @@ again, by as many ranks or by another number of them (position.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.graph.placement import Placement
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.ops.kernel_choice import KernelReport
-from fastsample_dist.pipeline.data import DistData, agree
+from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.executor import BatchMaker, MakerOptions
 from fastsample_dist.pipeline.position import PURPOSE, EpochPlan, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.prefetch import Prefetcher
+from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, num_steps
 from fastsample_dist.pipeline.streams import Lane, lane_of
 from fastsample_dist.sampling.base import MiniBatch
+
+RANKS_OWN = ("device", "kernel", "placement")  # options that never change a batch: every rank may have its own
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """What a DistLoader may be told beside its data, fanouts and batch size.
+    """What a DistLoader may be told beside its data, fanouts, batch size and own seeds.
 
     Attributes:
       split: "train", "val" or "test".
@@ -36,10 +41,18 @@ class LoaderOptions:
       rng_seed: key of sampling and shuffling, 0 .. 2**63 - 1.
       prefetch: batches made ahead in a background thread; 0 makes each batch when it is asked for.
       shuffle: permute the seeds anew every epoch.
+      drop_last: make only the steps in which every rank has a full batch; the other seeds of the epoch are left out.
       feature_dtype: convert features to this dtype on arrival (float32, float64, bfloat16); None: float32 for
         features stored as 16-bit floats or integers, else as stored.
       method, replace, layer_dependency: how neighbours are drawn, see `SampleSpec`. "weighted" builds alias tables in
         every rank: 8 bytes per edge of the graph (hybrid) or of the rank's own rows (vanilla).
+      edge_ids: every MFG has `edge_ids`, the positions of its edges in the partition's edges (`data.graph.indices`).
+        Under vanilla the replies to other ranks are then int64.
+      edge_values: every MFG has `edge_values`, the stored weights of its edges; `edge_ids` come with them. None: where
+        edge_ids is True and the partition has weights.
+      transform: called with every batch after features and labels, in the prefetch thread where there is one; what it
+        returns is what the iteration yields. With prefetching for a GPU that must be a MiniBatch, and tensors that are
+        added to it must be attributes of it.
       device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (graph/placement.py).
@@ -52,10 +65,14 @@ class LoaderOptions:
     rng_seed: int = 0
     prefetch: int = 0
     shuffle: bool = True
+    drop_last: bool = False
     feature_dtype: torch.dtype | None = None
     method: str = "uniform"
     replace: bool = False
     layer_dependency: bool = False
+    edge_ids: bool = False
+    edge_values: bool | None = None
+    transform: Callable[[MiniBatch], Any] | None = None
     device: torch.device | str | None = None
     kernel: str = "auto"
     placement: str = "auto"
@@ -65,11 +82,17 @@ class LoaderOptions:
             raise ValueError(f"prefetch is {self.prefetch}; expected 0 (off) or the number of batches to make ahead.")
         self.making(self.feature_dtype)
 
-    def making(self, feature_dtype: torch.dtype | None) -> MakerOptions:
-        """How a loader with these options makes its batches."""
+    def facts(self) -> dict[str, object]:
+        """What all ranks must have alike: everything but RANKS_OWN. An object stands for its class or name."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in RANKS_OWN}
+        return {name: _fact(value) for name, value in named.items()}
+
+    def making(self, feature_dtype: torch.dtype | None, *, has_weights: bool = False) -> MakerOptions:
+        """How a loader with these options makes its batches, of a graph with or without stored weights."""
+        edge_values = self.edge_ids and has_weights if self.edge_values is None else self.edge_values
         return MakerOptions(
             scheme=self.scheme, feature_dtype=feature_dtype, device=self.device, kernel=self.kernel,
-            placement=self.placement,
+            placement=self.placement, edge_values=edge_values, transform=self.transform,
         )  # fmt: skip
 
     def spec(self, fanouts: Sequence[int]) -> SampleSpec:
@@ -82,41 +105,78 @@ class LoaderOptions:
             raise ValueError("fanouts is empty; pass one fanout per model layer, such as [15, 10, 5].")
         return SampleSpec(
             fanouts=tuple(fanouts), method=self.method, replace=self.replace, rng_seed=self.rng_seed,
-            layer_dependency=self.layer_dependency,
+            layer_dependency=self.layer_dependency, edge_ids=self.edge_ids or bool(self.edge_values),
         )  # fmt: skip
 
 
 class DistLoader:
-    """Iterates over the mini-batches of one split; one iteration is one epoch.
+    """Iterates over mini-batches of a split's seeds, or of given ones; one iteration is one epoch.
 
-    Constructing and iterating are collective: every rank must do both, with the same arguments.
+    Constructing and iterating are collective: every rank must do both, with the same arguments but `seeds`.
 
     Args:
       data: the opened partition.
       fanouts: neighbours per node and hop, hop order from the seeds outwards; one per model layer.
       batch_size: seeds per rank and step, at least 1.
-      **options: split="train", scheme="hybrid", rng_seed=0, prefetch=0, shuffle=True, feature_dtype=None,
-        method="uniform", replace=False, layer_dependency=False, device=None, kernel="auto", placement="auto": see
-        LoaderOptions.
+      split: "train", "val" or "test": its nodes are the seeds.
+      seeds: this rank's seeds in place of a split's: own nodes (`data.own_range`), each once, by their ids in the
+        partition. All ranks pass some or none do; a rank's may be empty. Labels are the stored ones of these nodes:
+        -1 (NaN where the task is not classification) for a node without one, so leave such nodes out of training.
+      scheme, rng_seed, prefetch, shuffle, drop_last, feature_dtype, method, replace, layer_dependency, edge_ids,
+        edge_values, transform, device, kernel, placement: see LoaderOptions.
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
       options: what was given.
     Raises:
-      ValueError: an argument out of range; a train split that is empty on some rank.
+      ValueError: an argument out of range; a train split that is empty on some rank; seeds that are refused on one
+        rank, on all of them.
     """
 
-    def __init__(self, data: DistData, fanouts: Sequence[int], batch_size: int, **options: object) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; expected at least 1 seed per rank and step.")
-        self.options = LoaderOptions(**options)  # type: ignore[arg-type]
+    def __init__(
+        self,
+        data: DistData,
+        fanouts: Sequence[int],
+        batch_size: int,
+        *,
+        split: str = "train",
+        seeds: Seeds | None = None,
+        scheme: str = "hybrid",
+        rng_seed: int = 0,
+        prefetch: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        feature_dtype: torch.dtype | None = None,
+        method: str = "uniform",
+        replace: bool = False,
+        layer_dependency: bool = False,
+        edge_ids: bool = False,
+        edge_values: bool | None = None,
+        transform: Callable[[MiniBatch], Any] | None = None,
+        device: torch.device | str | None = None,
+        kernel: str = "auto",
+        placement: str = "auto",
+    ) -> None:
         self.data, self.batch_size, self.epoch = data, batch_size, 0
-        self._spec = self.options.spec(fanouts)
-        self._seeds = data.split(self.options.split)
-        comm = data.ctx.comm
-        self._seeds_per_rank = comm.all_gather_object(self._seeds.numel(), purpose="setup")
-        _check_seeds(self.options.split, self._seeds_per_rank)
-        self._comm = comm.duplicate() if self.options.prefetch else comm
-        making = self.options.making(self.options.feature_dtype or _compute_dtype(data))
+
+        def check() -> tuple[LoaderOptions, SampleSpec]:
+            if batch_size < 1:
+                raise ValueError(f"batch_size is {batch_size}; expected at least 1 seed per rank and step.")
+            own = LoaderOptions(
+                split=split, scheme=scheme, rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle,
+                drop_last=drop_last, feature_dtype=feature_dtype, method=method, replace=replace,
+                layer_dependency=layer_dependency, edge_ids=edge_ids, edge_values=edge_values, transform=transform,
+                device=device, kernel=kernel, placement=placement,
+            )  # fmt: skip
+            return own, own.spec(fanouts)
+
+        self.options, self._spec = agree(data.ctx, check)
+        # before anything whose shape depends on them
+        shared = {"fanouts": self.fanouts, "batch_size": batch_size, **self.options.facts()}
+        agree_on(data.ctx.comm, "DistLoader", shared)
+        self._seeds, self._seeds_per_rank = self._take_seeds(seeds)
+        self._comm = data.ctx.comm.duplicate() if self.options.prefetch else data.ctx.comm
+        dtype = self.options.feature_dtype or _compute_dtype(data)
+        making = self.options.making(dtype, has_weights=data.graph.weights is not None)
         self._maker = agree(  # one rank's edges alone may hold a weight that is refused
             data.ctx, lambda: BatchMaker(data, self._spec, self._comm, making)
         )
@@ -126,7 +186,7 @@ class DistLoader:
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks."""
-        return -(-max(self._seeds_per_rank) // self.batch_size)
+        return num_steps(self._seeds_per_rank, self.batch_size, self.options.drop_last)
 
     @property
     def fanouts(self) -> tuple[int, ...]:
@@ -164,7 +224,10 @@ class DistLoader:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[MiniBatch]:
-        """Batches of one epoch. Collective: every rank must iterate, and stop, at the same step."""
+        """Batches of one epoch, transformed where that was asked for.
+
+        Collective: every rank must iterate, and stop, at the same step.
+        """
         inputs = list(self._plan_of(self.epoch).step_inputs())
         self.epoch += 1
         if not self.options.prefetch:
@@ -175,7 +238,9 @@ class DistLoader:
         group = self._maker.group_size(self.options.prefetch)
 
         def make(number: int) -> MiniBatch:
-            return self._maker.make(inputs[number], inputs[number : number + group])
+            batch = self._maker.make(inputs[number], inputs[number : number + group])
+            _check_handed_over(batch, self.device, inputs[number].step)
+            return batch
 
         self._lane = self._lane or lane_of(self.device)
         prefetcher = Prefetcher(make, range(len(inputs)), self.options.prefetch, self._comm.timeout_s, self._lane)
@@ -214,10 +279,10 @@ class DistLoader:
         if sum(seeds_per_rank) != position.remaining.numel():
             raise ValueError(
                 f"{position.remaining.numel()} seeds of epoch {position.epoch} are still to come but "
-                f"{sum(seeds_per_rank)} of them are in the {self.options.split} split; resume on the partition of "
-                "the run that is to be continued."
+                f"{sum(seeds_per_rank)} of them are in the {self._source}; resume on the partition of the run that is "
+                "to be continued."
             )
-        self._resumed = EpochPlan(position.epoch, position.step, own, seeds_per_rank, self.batch_size)
+        self._resumed = self._planned(position.epoch, position.step, own, seeds_per_rank)
         self._plan, self.epoch = self._resumed, position.epoch
 
     def close(self) -> None:
@@ -242,13 +307,58 @@ class DistLoader:
         if self.options.shuffle:
             seeds = seeds[epoch_permutation(seeds.numel(), self.options.rng_seed, epoch, self.data.ctx.rank)]
         first_step = base_step + (epoch - base_epoch) * len(self)
-        return EpochPlan(epoch, first_step, seeds, self._seeds_per_rank, self.batch_size)
+        return self._planned(epoch, first_step, seeds, self._seeds_per_rank)
+
+    def _planned(self, epoch: int, first_step: int, seeds: Tensor, seeds_per_rank: list[int]) -> EpochPlan:
+        """A plan of these seeds; with drop_last, of those in the steps where every rank has a full batch."""
+        if self.options.drop_last:
+            used = num_steps(seeds_per_rank, self.batch_size, drop_last=True) * self.batch_size
+            seeds, seeds_per_rank = seeds[:used], [used] * len(seeds_per_rank)
+        return EpochPlan(epoch, first_step, seeds, seeds_per_rank, self.batch_size)
+
+    @property
+    def _source(self) -> str:
+        """Where the seeds come from, for messages."""
+        return "seeds given" if self._own_seeds else f"{self.options.split} split"
+
+    def _take_seeds(self, seeds: Seeds | None) -> tuple[Tensor, list[int]]:
+        """(this rank's seeds, how many every rank has). Collective: every rank must call this."""
+        data, split, self._own_seeds = self.data, self.options.split, seeds is not None
+
+        def check() -> Tensor:
+            if seeds is None:
+                return data.split(split)
+            if split != "train":
+                raise ValueError(f"split is {split!r} beside seeds, which take its place; pass one of them.")
+            return given_seeds(data, seeds)
+
+        own = agree(data.ctx, check)
+        found = data.ctx.comm.all_gather_object((own.numel(), self._own_seeds), purpose="setup")
+        per_rank, given = ([entry[i] for entry in found] for i in (0, 1))
+        if len(set(given)) > 1:
+            raise ValueError(
+                f"seeds is given on rank {given.index(True)} but not on rank {given.index(False)}; pass it on all "
+                "ranks (it may be empty) or on none."
+            )
+        check_counts("seeds" if self._own_seeds else split, per_rank, all_needed=split == "train" and seeds is None)
+        if self.options.drop_last:
+            check_full_batches(per_rank, self.batch_size)
+        return own, per_rank
 
 
 def epoch_permutation(num_seeds: int, rng_seed: int, epoch: int, rank: int) -> Tensor:
     """The order of a rank's seeds in one epoch, int64 [num_seeds]: a function of its arguments alone."""
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence((rng_seed, epoch, rank))))
     return torch.from_numpy(generator.permutation(num_seeds))
+
+
+def _fact(value: object) -> object:
+    """An option as ranks compare it."""
+    if value is None or isinstance(value, (str, int, float, tuple, list)):
+        return value
+    if isinstance(value, torch.dtype):
+        return str(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def _compute_dtype(data: DistData) -> torch.dtype | None:
@@ -258,11 +368,10 @@ def _compute_dtype(data: DistData) -> torch.dtype | None:
     return torch.float32
 
 
-def _check_seeds(split: str, seeds_per_rank: list[int]) -> None:
-    """Refuse a train split that leaves a rank without work, and any split that is empty everywhere."""
-    empty = [rank for rank, count in enumerate(seeds_per_rank) if count == 0]
-    if empty and (split == "train" or len(empty) == len(seeds_per_rank)):
+def _check_handed_over(batch: Any, device: torch.device, step: int) -> None:
+    """Refuse what a prefetch thread cannot hand to another stream: the tensors of a MiniBatch are known."""
+    if device.type == "cuda" and not isinstance(batch, MiniBatch):
         raise ValueError(
-            f"the {split} split is empty on rank {empty[0]} (seeds per rank: {seeds_per_rank}); expected at least one "
-            f"seed on every rank, partition into fewer parts or add {split} nodes."
+            f"step {step}: transform returned a {type(batch).__name__}; with prefetch on a GPU it must return a "
+            "MiniBatch; convert in the loop, or pass prefetch=0."
         )

@@ -46,13 +46,15 @@ class Wanted:
     Attributes:
       device: whose kernels will read.
       choice: "auto", "device" or "pinned", for all tables.
-      weighted: the weights of the edges are needed too.
+      weighted: edges are drawn by their weights.
+      valued: the weights of the edges are read.
       ranks_on_host: ranks that place tables on this machine.
     """
 
     device: torch.device
     choice: str = "auto"
     weighted: bool = False
+    valued: bool = False
     ranks_on_host: int = 1
 
 
@@ -70,7 +72,9 @@ def place_tables(tables: PlacedTables, wanted: Wanted) -> PlacedTables:
     """
     graph, orig_ids, features = tables.graph, tables.orig_ids, tables.features
     has_node_map = orig_ids is not None and orig_ids is not graph.orig_ids
-    topology = topology_bytes(graph, weighted=wanted.weighted) + (orig_ids.nbytes if has_node_map else 0)
+    topology = topology_bytes(graph, weighted=wanted.weighted, valued=wanted.valued) + (
+        orig_ids.nbytes if has_node_map else 0
+    )
     sized = [Table("topology", topology, wanted.choice)]
     if features is not None:
         sized.append(Table("features", features.local.rows.nbytes, wanted.choice))
@@ -79,7 +83,7 @@ def place_tables(tables: PlacedTables, wanted: Wanted) -> PlacedTables:
     if wanted.device.type != "cuda":
         return PlacedTables(graph, orig_ids, features, tuple(places))
     try:
-        placed = place_graph(graph, places[0], weighted=wanted.weighted)
+        placed = place_graph(graph, places[0], weighted=wanted.weighted, valued=wanted.valued)
         node_map = places[0].put(orig_ids) if has_node_map else placed.orig_ids
         moved = None if features is None else features.placed(places[1])
     except (MemoryError, RuntimeError) as error:  # somebody else took it since it was measured

@@ -38,7 +38,7 @@ from fastsample_dist.comm.environment import LAUNCHER_VARIABLES
 from fastsample_dist.comm.mpi import load_mpi
 
 PRELOAD = ["torch", "torch.distributed", "psutil", "cloudpickle", "fastsample_dist.testing.ranks"]
-PEERS_GRACE_S = 3.0  # after the first failure: how long the other ranks may take to end by themselves
+PEERS_GRACE_S = 30.0  # after the first failure, for the other ranks to end by themselves on a busy machine
 EXIT_S = 1.0  # between a rank's report and the end of its process
 STACK_DUMP_S = 0.3  # until a rank has printed where it is
 MPI_START_S = 300.0  # for every rank to load torch; the caller's limit counts from then on

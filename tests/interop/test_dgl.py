@@ -1,5 +1,6 @@
 """Blocks hold the MFGs' edges, ids and rows exactly, and DGL computes on them what our aggregate computes."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -62,6 +63,14 @@ def test_edge_ids_are_those_of_the_graph_as_dgls(dgl, draw_batch, dtype):
 
 def test_without_edge_ids_blocks_have_none(dgl, draw_batch):
     assert all(dgl.EID not in block.edata for block in interop.dgl.to_blocks(draw_batch(SEEDS, [4, 3])))
+
+
+def test_stored_weights_of_the_edges_are_edge_data(dgl, draw_batch):
+    batch = draw_batch(SEEDS, [4, 3])
+    assert all("weight" not in block.edata for block in interop.dgl.to_blocks(batch))
+    batch.mfgs = [dataclasses.replace(mfg, edge_values=torch.rand(mfg.num_edges)) for mfg in batch.mfgs]
+    for block, mfg in zip(interop.dgl.to_blocks(batch), batch.mfgs, strict=True):
+        assert torch.equal(block.edata["weight"], mfg.edge_values)
 
 
 def test_features_are_on_the_first_block_and_labels_on_the_last(dgl, draw_batch):

@@ -150,3 +150,18 @@ def test_missing_dgl_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "dgl", None)
     with pytest.raises(ImportError, match=r"format dgl .*needs dgl.*pip install fastsample_dist\[dgl\]"):
         read_graph(tmp_path / "tiny.bin")
+
+
+def test_labels_of_a_dgl_graph_for_another_task(one_type, tmp_path, dgl):
+    one_type.ndata["label"] = torch.linspace(0, 1, 30)
+    assert interop.dgl.from_graph(one_type, task="regression").targets.shape == (30, 1)
+    one_type.ndata["label"] = torch.eye(30)[:, :4] + 1
+    dgl.save_graphs(str(tmp_path / "tiny.bin"), one_type)
+    assert read_graph(tmp_path / "tiny.bin").task == "regression"
+
+
+def test_labels_of_a_pyg_graph_for_another_task(pyg_data):
+    data = pyg_data.Data(edge_index=torch.tensor([[0], [1]]), y=torch.tensor([[1.0, 0.0], [0.0, torch.nan]]))
+    assert interop.pyg.from_data(data).task == "multilabel"
+    data.y = torch.tensor([0.5, 2.0])
+    assert interop.pyg.from_data(data, task="regression").targets.tolist() == [[0.5], [2.0]]

@@ -11,7 +11,9 @@ from fastsample_dist import DistContext, DistData, DistLoader, LaborSampler, Nei
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.pipeline.executor import make_sampler
 from fastsample_dist.testing import run_distributed
+from tests.grids import grid
 from tests.parts import draw_partition
+from tests.waiting import ENOUGH_S
 
 SEED, BATCH, FANOUTS, NUM_EDGES = 2**35 + 1, 11, (4, 3, 2), 3000
 METHODS = {
@@ -82,7 +84,7 @@ def ctx():
         yield context
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", grid([1, 2, 3, 4], gate=[1, 3]))
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
 def test_batches_equal_those_of_one_process(runs, world_size, scheme, method):
@@ -103,17 +105,11 @@ def test_the_methods_make_different_batches(runs):
     assert len(set(first.values())) == len(METHODS)
 
 
-def test_vanilla_refuses_edge_ids(runs, ctx):
-    data = DistData.load(runs(1)[0].path, ctx)
-    spec = SampleSpec(fanouts=FANOUTS, edge_ids=True)
-    with pytest.raises(ValueError, match=r"the vanilla scheme's replies carry no edge ids; use scheme 'hybrid'\."):
-        make_sampler(data, "vanilla", spec, ctx.comm)
-
-
-def test_hybrid_tells_the_edges_of_the_stored_topology(runs, ctx):
+@pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
+def test_both_schemes_tell_the_edges_of_the_stored_topology(runs, ctx, scheme):
     data = DistData.load(runs(1)[0].path, ctx)
     spec = SampleSpec(fanouts=FANOUTS, edge_ids=True, method="weighted")
-    batch = make_sampler(data, "hybrid", spec, ctx.comm).sample(data.split("train")[:BATCH])
+    batch = make_sampler(data, scheme, spec, ctx.comm).sample(data.split("train")[:BATCH])
     for mfg in batch.mfgs:
         assert torch.equal(data.graph.indices[mfg.edge_ids], mfg.src_nodes[mfg.indices.long()])
         assert bool((data.graph.weights[mfg.edge_ids] > 0).all())
@@ -150,5 +146,5 @@ def test_a_negative_weight_in_one_part_is_refused_on_all_ranks(tmp_path, scheme)
     weights = draw_weights()
     weights[17] = -1.5
     path = draw_partition(tmp_path, 3, weights=weights).path
-    errors = run_distributed(3, refusal, args=(path, scheme, {"method": "weighted"}), timeout_s=60)
+    errors = run_distributed(3, refusal, args=(path, scheme, {"method": "weighted"}), timeout_s=ENOUGH_S)
     assert errors[0] is not None and "-1.5" in errors[0] and errors == [errors[0]] * 3

@@ -29,7 +29,7 @@ def seen(monkeypatch):
     """What would be placed on a GPU with 1 MiB free: {name of the table: Placement}; nothing is."""
     places = {}
 
-    def place_graph(graph, placement, *, weighted):
+    def place_graph(graph, placement, *, weighted, valued):
         places["graph"] = placement
         return graph
 

@@ -10,6 +10,7 @@ import torch
 
 from fastsample_dist import DistData, DistLoader, NeighborSampler
 from fastsample_dist.testing import run_distributed
+from tests.grids import grid
 from tests.parts import FEATURE_DIM, draw_partition
 
 SEED, BATCH = 2**35 + 1, 11
@@ -72,14 +73,16 @@ def runs(tmp_path_factory):
     return get
 
 
-CASES = [(1, 3), (2, 2), (2, 3), (2, 4), (3, 3), (4, 3)]
+CASES = [(1, 3), (2, 2), (2, 3), (2, 4), (3, 3), (4, 3)]  # ranks, layers
+GATE = [(2, 3), (3, 3), (2, 4)]
+SEVERAL = grid([case for case in CASES if case[0] > 1], gate=GATE)
 
 
-@pytest.mark.parametrize(("world_size", "num_layers"), CASES)
+@pytest.mark.parametrize("case", grid(CASES, gate=GATE), ids=str)
 @pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
-def test_batches_equal_those_of_one_process(runs, world_size, num_layers, scheme):
-    drawn, ranks = runs(world_size, num_layers)
-    oracle = NeighborSampler(drawn.graph, FANOUTS[num_layers], rng_seed=SEED)
+def test_batches_equal_those_of_one_process(runs, case, scheme):
+    drawn, ranks = runs(*case)
+    oracle = NeighborSampler(drawn.graph, FANOUTS[case[1]], rng_seed=SEED)
     for rank in ranks:
         for batch in rank[scheme][0]:
             expected = oracle.sample(batch.seeds, batch.step)
@@ -88,59 +91,59 @@ def test_batches_equal_those_of_one_process(runs, world_size, num_layers, scheme
                 assert torch.equal(indptr, mfg.indptr) and torch.equal(indices, mfg.indices)
 
 
-@pytest.mark.parametrize(("world_size", "num_layers"), CASES)
+@pytest.mark.parametrize("case", grid(CASES, gate=GATE), ids=str)
 @pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
-def test_features_and_labels_are_those_of_their_nodes(runs, world_size, num_layers, scheme):
-    drawn, ranks = runs(world_size, num_layers)
+def test_features_and_labels_are_those_of_their_nodes(runs, case, scheme):
+    drawn, ranks = runs(*case)
     for rank in ranks:
         for batch in rank[scheme][0]:
             assert torch.equal(batch.features, torch.from_numpy(drawn.features)[batch.input_ids])
             assert torch.equal(batch.labels, torch.from_numpy(drawn.labels)[batch.seeds])
 
 
-@pytest.mark.parametrize(("world_size", "num_layers"), CASES)
-def test_every_seed_comes_once_per_epoch_and_ranks_agree_on_the_steps(runs, world_size, num_layers):
-    drawn, ranks = runs(world_size, num_layers)
+@pytest.mark.parametrize("case", grid(CASES, gate=GATE), ids=str)
+def test_every_seed_comes_once_per_epoch_and_ranks_agree_on_the_steps(runs, case):
+    drawn, ranks = runs(*case)
     steps = [len(rank["hybrid"][0]) for rank in ranks]
     seeds = torch.cat([batch.seeds for rank in ranks for batch in rank["hybrid"][0]])
     assert len(set(steps)) == 1
     assert torch.equal(seeds.sort().values, torch.from_numpy(drawn.splits["train"]).repeat_interleave(2))
 
 
-@pytest.mark.parametrize(("world_size", "num_layers"), [case for case in CASES if case[0] > 1])
-def test_hybrid_makes_two_payload_exchanges_a_step(runs, world_size, num_layers):
-    for rank in runs(world_size, num_layers)[1]:
+@pytest.mark.parametrize("case", SEVERAL, ids=str)
+def test_hybrid_makes_two_payload_exchanges_a_step(runs, case):
+    for rank in runs(*case)[1]:
         batches, stats = rank["hybrid"]
         calls = {purpose: stats[purpose]["calls"] for purpose in PAYLOAD if purpose in stats}
         assert calls == {"feature_ids": len(batches), "feature_rows": len(batches)}
 
 
-@pytest.mark.parametrize(("world_size", "num_layers"), [case for case in CASES if case[0] > 1])
-def test_vanilla_makes_2l_payload_exchanges_a_step(runs, world_size, num_layers):
-    for rank in runs(world_size, num_layers)[1]:
+@pytest.mark.parametrize("case", SEVERAL, ids=str)
+def test_vanilla_makes_2l_payload_exchanges_a_step(runs, case):
+    for rank in runs(*case)[1]:
         batches, stats = rank["vanilla"]
         calls = {purpose: stats[purpose]["calls"] for purpose in PAYLOAD}
-        sampling = (num_layers - 1) * len(batches)
+        sampling = (case[1] - 1) * len(batches)
         assert calls == {
             "sample_ids": sampling, "sample_reply": sampling, "feature_ids": len(batches), "feature_rows": len(batches),
         }  # fmt: skip
-        assert sum(calls.values()) == 2 * num_layers * len(batches)
+        assert sum(calls.values()) == 2 * case[1] * len(batches)
 
 
-@pytest.mark.parametrize(("world_size", "num_layers"), [case for case in CASES if case[0] > 1])
+@pytest.mark.parametrize("case", SEVERAL, ids=str)
 @pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
-def test_feature_bytes_are_those_of_the_remote_nodes_once_each(runs, world_size, num_layers, scheme):
-    for rank in runs(world_size, num_layers)[1]:
+def test_feature_bytes_are_those_of_the_remote_nodes_once_each(runs, case, scheme):
+    for rank in runs(*case)[1]:
         batches, stats = rank[scheme]
         remote = sum(int((~batch.owned).sum()) for batch in batches)
         assert stats["feature_ids"]["bytes_sent"] == remote * 4
         assert stats["feature_rows"]["bytes_received"] == remote * FEATURE_DIM * 4
 
 
-@pytest.mark.parametrize(("world_size", "num_layers"), [case for case in CASES if case[0] > 1])
-def test_vanilla_sampling_bytes_are_those_of_the_remote_frontier(runs, world_size, num_layers):
+@pytest.mark.parametrize("case", SEVERAL, ids=str)
+def test_vanilla_sampling_bytes_are_those_of_the_remote_frontier(runs, case):
     """Out: every remote node of each frontier below the first. Back: its pick count and its picks."""
-    for rank in runs(world_size, num_layers)[1]:
+    for rank in runs(*case)[1]:
         batches, stats = rank["vanilla"]
         asked = answered = 0
         for batch in batches:
@@ -159,7 +162,7 @@ def test_what_one_rank_sends_others_receive(runs):
         assert sent == sum(rank["vanilla"][1][purpose]["bytes_received"] for rank in ranks) > 0
 
 
-@pytest.mark.parametrize("prefetch", [1, 3])
+@pytest.mark.parametrize("prefetch", grid([1, 3], gate=[3]))
 def test_prefetching_changes_no_batch_and_no_count(runs, prefetch):
     drawn, ranks = runs(2, 3)
     again = run_distributed(2, run_rank, args=(drawn.path, ("hybrid", "vanilla"), FANOUTS[3], prefetch))

@@ -1,0 +1,92 @@
+"""Which seeds a loader uses on this rank: a split's, or those that its user gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastsample_dist.pipeline.data import DistData
+
+Seeds = Tensor | np.ndarray | Sequence[int]
+
+
+def given_seeds(data: DistData, seeds: Seeds) -> Tensor:
+    """A rank's seeds as its user gave them, int64 [num_seeds], in that order.
+
+    Args:
+      data: the opened partition.
+      seeds: node ids of the partitioned graph, any integer type; may be empty.
+    Raises:
+      ValueError: not a list of integers, an id twice, or a node that is not this rank's own.
+    """
+    ids = torch.as_tensor(seeds).cpu()
+    if ids.numel() == 0:
+        return torch.empty(0, dtype=torch.int64)
+    if ids.dim() != 1 or ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
+        raise ValueError(
+            f"seeds is {ids.dtype} of shape {tuple(ids.shape)}; expected a list of integer node ids; of a mask pass "
+            "mask.nonzero().flatten()."
+        )
+    ids, (lo, hi) = ids.long(), data.own_range
+    wrong = ids[(ids < 0) | (ids >= data.num_nodes)]
+    if wrong.numel():
+        raise ValueError(f"seeds holds {int(wrong[0])}; expected node ids of the partition, 0 to {data.num_nodes - 1}.")
+    wrong = ids[(ids < lo) | (ids >= hi)]
+    if wrong.numel():
+        owner = int(data.rank_book.nid2part(wrong[:1]))
+        raise ValueError(
+            f"seeds of rank {data.ctx.rank} holds node {int(wrong[0])}, which is rank {owner}'s; expected its own "
+            f"nodes {lo} to {hi - 1} (data.own_range)."
+        )
+    distinct, counts = ids.unique(return_counts=True)
+    if distinct.numel() < ids.numel():
+        twice = int(distinct[counts.argmax()])
+        raise ValueError(f"seeds holds node {twice} {int(counts.max())} times; expected each node once.")
+    return ids
+
+
+def check_counts(source: str, seeds_per_rank: Sequence[int], *, all_needed: bool) -> None:
+    """Refuse seeds that leave nothing to do.
+
+    Args:
+      source: of the seeds: "train" for its split, or "seeds" for those that were given.
+      seeds_per_rank: how many each rank has.
+      all_needed: one rank without seeds is enough to refuse them.
+    Raises:
+      ValueError: there is no seed, or none on some rank.
+    """
+    empty = [rank for rank, count in enumerate(seeds_per_rank) if count == 0]
+    if not empty or not (all_needed or len(empty) == len(seeds_per_rank)):
+        return
+    if source == "seeds":
+        raise ValueError(f"seeds is empty on all {len(empty)} rank(s); pass own nodes on one rank at least.")
+    raise ValueError(
+        f"the {source} split is empty on rank {empty[0]} (seeds per rank: {list(seeds_per_rank)}); expected at least "
+        f"one seed on every rank, partition into fewer parts or add {source} nodes."
+    )
+
+
+def num_steps(seeds_per_rank: Sequence[int], batch_size: int, drop_last: bool) -> int:
+    """Steps of an epoch, the same on all ranks: those of the rank with the most seeds; with drop_last those in which
+    every rank has a full batch.
+    """
+    return min(seeds_per_rank) // batch_size if drop_last else -(-max(seeds_per_rank) // batch_size)
+
+
+def check_full_batches(seeds_per_rank: Sequence[int], batch_size: int) -> None:
+    """Refuse drop_last where it leaves no step.
+
+    Raises:
+      ValueError: one rank has no full batch.
+    """
+    fewest = min(seeds_per_rank)
+    if fewest < batch_size:
+        raise ValueError(
+            f"drop_last leaves no step: rank {list(seeds_per_rank).index(fewest)} has {fewest} seeds and batch_size is "
+            f"{batch_size}; pass a batch_size of at most {fewest}, or drop_last=False."
+            if fewest
+            else f"drop_last leaves no step: rank {list(seeds_per_rank).index(0)} has no seeds; pass drop_last=False."
+        )

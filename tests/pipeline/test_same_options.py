@@ -1,0 +1,71 @@
+"""DistLoader: an option that differs on one rank is refused on all, by name, before a collective depends on it."""
+
+import pytest
+import torch
+
+from fastsample_dist import DistData, DistLoader
+from fastsample_dist.testing import run_distributed
+from tests.parts import draw_partition
+
+USUAL = {"fanouts": [3, 2], "batch_size": 20}
+OTHERS = {
+    "fanouts": [3, 1],
+    "batch_size": 40,
+    "split": "val",
+    "scheme": "vanilla",
+    "rng_seed": 1,
+    "prefetch": 2,
+    "shuffle": False,
+    "feature_dtype": torch.bfloat16,
+    "method": "labor",
+    "replace": True,
+    "layer_dependency": True,
+}
+SHOWN = {"fanouts": "(3, 1)", "feature_dtype": "'torch.bfloat16'"}
+
+
+def construct(ctx, path):
+    """What DistLoader says when rank 1 alone has another value, by option."""
+    data, said = DistData.load(path, ctx), {}
+    for name, value in OTHERS.items():
+        usual = {**USUAL, "method": "labor"} if name == "layer_dependency" else USUAL  # no other method has it
+        options = {**usual, name: value} if ctx.rank == 1 else usual
+        try:
+            DistLoader(data, **options)
+        except ValueError as error:
+            said[name] = str(error)
+    said["too few"] = refused(data, {**USUAL, "batch_size": 0} if ctx.rank == 1 else USUAL)
+    device_is_own = {**USUAL, "device": "cpu"} if ctx.rank == 1 else USUAL
+    return said, len(list(DistLoader(data, **device_is_own)))
+
+
+def refused(data, options):
+    try:
+        DistLoader(data, **options)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """By rank: (what was said, steps of a loader whose options agree)."""
+    return run_distributed(2, construct, args=(draw_partition(tmp_path_factory.mktemp("drawn"), 2).path,))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_option_of_one_rank_is_refused_on_all(said, name):
+    (first, _), (second, _) = said
+    assert first[name] == second[name]
+    value = SHOWN.get(name, repr(OTHERS[name]))
+    assert first[name].startswith(f"DistLoader: ranks differ in {name}: ")
+    assert first[name].endswith(f" on rank 0; {value} on rank 1; start all ranks with the same options.")
+
+
+def test_what_one_rank_refuses_is_refused_on_all(said):
+    assert {texts["too few"] for texts, _ in said} == {"batch_size is 0; expected at least 1 seed per rank and step."}
+
+
+def test_ranks_that_were_refused_can_still_make_a_loader(said):
+    (_, steps), (_, others) = said
+    assert steps == others > 0
