@@ -18,7 +18,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class CheckpointSettings:
       keep: how many of the newest stay, at least 1.
       options: what shapes the run (learning rate, fanouts, seed, ...), as JSON values; a checkpoint made with others
         is refused. The world size and the batch size need not be among them.
+      may_change: names of options that may differ all the same.
     Raises:
       ValueError: every is below 1.
     """
@@ -57,6 +58,7 @@ class CheckpointSettings:
     every: int = 100
     keep: int = 3
     options: Mapping[str, Any] = field(default_factory=dict)
+    may_change: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -231,7 +233,7 @@ class Checkpointer:
                 f"{self._loader.data.path} ({now['graph']}, {now['num_parts']} parts); pass that one, or start in "
                 "another checkpoint directory."
             )
-        for name in sorted(content["options"].keys() | now["options"].keys()):
+        for name in sorted((content["options"].keys() | now["options"].keys()) - set(self._settings.may_change)):
             then, is_now = (json.dumps(found["options"].get(name)) for found in (content, now))
             if then != is_now:
                 raise ValueError(

@@ -71,11 +71,16 @@ class CheckpointFiles:
                 path.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
-        """All checkpoints, whether valid or not, by ascending step."""
-        return sorted((path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)), key=_step_of)
+        """All checkpoints, whether valid or not, by ascending step; none where the directory is gone."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return sorted((path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)), key=_step_of)
+        return []
 
     def write(self, step: int, content: dict[str, Any]) -> Path:
         """Write the checkpoint of a step, then delete those that are too old.
+
+        A directory that was deleted since `prepare` is made again, with a warning; one that is too old and cannot be
+        deleted is a warning too.
 
         Args:
           step: global step of the next batch; names the file.
@@ -88,6 +93,9 @@ class CheckpointFiles:
         path = self.directory / f"step-{step:09}.ckpt"
         partial = path.with_name(f".{path.name}.partial")
         try:
+            if not self.directory.is_dir():
+                self.directory.mkdir(parents=True, exist_ok=True)
+                logger.warning("checkpoint directory %s was gone with what it held; made it again.", self.directory)
             with partial.open("wb") as file:
                 file.write(encode(content))
                 file.flush()
@@ -131,7 +139,10 @@ class CheckpointFiles:
         """Keep `newest` and the keep - 1 before it. Later ones were found damaged by this run: a person decides."""
         old = [path for path in self.paths() if _step_of(path) < _step_of(newest)]
         for path in old[: max(0, len(old) - (self._keep - 1))]:
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning("old checkpoint %s could not be deleted (%s).", path, error.strerror)
 
 
 def encode(content: dict[str, Any]) -> bytes:

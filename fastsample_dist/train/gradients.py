@@ -87,8 +87,20 @@ class DDPGradients(LocalGradients):
 
     def backward(self, loss: Tensor) -> None:
         """See LocalGradients. What backward takes after its last bucket is complete counts as waiting."""
-        loss.backward()
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            self._raise_own(error)
+            raise
         self.waiting = Lap(self._clock, self._buckets.last, self._clock.mark())
+
+    def _raise_own(self, error: RuntimeError) -> None:
+        """Raise what went wrong in a hook: torch wraps it in its own words and a traceback as text."""
+        if KeyboardInterrupt.__name__ in str(error):
+            raise KeyboardInterrupt from None
+        failure = self._buckets.comm.failure
+        if failure is not None:
+            raise RuntimeError(f"{failure}.") from None
 
     def rehearse(self, compute_loss: Callable[[], Tensor]) -> None:
         """See LocalGradients. After its first backward pass DistributedDataParallel rearranges its buckets, and where
@@ -103,12 +115,12 @@ class _BucketSum:
     """
 
     def __init__(self, comm: Communicator, clock: Clock) -> None:
-        self._comm, self._clock = comm, clock
+        self.comm, self._clock = comm, clock
         self.last = clock.mark()  # when the last bucket was complete
 
     def start(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         self.last = self._clock.mark()
-        return self._comm.all_reduce_future(bucket.buffer(), purpose="gradients")
+        return self.comm.all_reduce_future(bucket.buffer(), purpose="gradients")
 
 
 def _no_syncs_of_its_own() -> dict[str, bool]:

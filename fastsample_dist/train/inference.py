@@ -10,28 +10,34 @@ and the GPU computes: its memory too holds one batch.
 
 from __future__ import annotations
 
+import math
+import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
-from fastsample_dist.graph.npy_files import open_npy
-from fastsample_dist.pipeline.data import DistData, agree, own_parts
+from fastsample_dist.files import complete_file, naming_file
+from fastsample_dist.graph.npy_files import NpyWriter, open_npy
+from fastsample_dist.pipeline.data import DistData, own_parts
 from fastsample_dist.sampling.neighbor import NeighborSampler
-from fastsample_dist.train.metrics import global_count
-from fastsample_dist.train.models import LayeredModel
+from fastsample_dist.train.agreement import model_facts
+from fastsample_dist.train.objectives import METRICS, MetricSums, SumMetric
+from fastsample_dist.train.protocol import LayerwiseModel, check_layerwise, check_rows
 
 EDGES_PER_NODE = 64  # a batch ends early when its nodes have more in-edges than this on average
 
 
 def layerwise(
-    model: LayeredModel,
+    model: LayerwiseModel,
     data: DistData,
     batch_size: int = 1000,
     *,
@@ -43,7 +49,8 @@ def layerwise(
     Collective: every rank must call this, with the same model and batch_size.
 
     Args:
-      model: GraphSAGE, GCN, GAT or another LayeredModel; dropout is off. Computes in its parameters' dtype.
+      model: GraphSAGE, GCN, GAT, another LayeredModel, or one's own with what train/protocol.py states; dropout is
+        off. Computes in its parameters' dtype.
       data: with features.
       batch_size: most own nodes per batch, at least 1.
       output: directory for the result as part-<p>.npy [nodes of part p, num_classes], row i being the part's node
@@ -52,14 +59,16 @@ def layerwise(
     Returns:
       [own nodes, num_classes], row i is node data.own_range[0] + i; a mapped file when `output` is given.
     Raises:
-      ValueError: batch_size below 1, a partition without features, or of another width than the model's (on all
-        ranks).
+      ValueError: batch_size below 1, a partition without features, or of another width than the model's, a model
+        that is no LayerwiseModel, a disk that refuses a layer's rows or the output, by file (on all ranks).
       RuntimeError: a collective failed or passed its deadline.
     Source: GraphSAGE, NeurIPS'17, algorithm 1. Memory per rank: the rows of one batch and its in-neighbours, at most
     (1 + EDGES_PER_NODE) * batch_size rows of the widest layer, or one node's in-neighbours where those are more.
     Deterministic: yes, up to the rounding of torch.mm.
     """
     agree(data.ctx, lambda: _check(model, data, batch_size))
+    facts = {"batch_size": batch_size, "output": None if output is None else "given", **model_facts(model)}
+    agree_on(data.ctx.comm, "layerwise", facts)
     bounds = _batch_bounds(data, batch_size)
     steps = int(data.ctx.comm.all_reduce(torch.tensor([len(bounds) - 1]), op="max", purpose="setup"))
     lo, hi = data.own_range
@@ -67,6 +76,7 @@ def layerwise(
     assert features is not None  # checked above
     sampler = NeighborSampler(data.graph, [-1])
     folder = None if output is None else Path(output)
+    agree(data.ctx, lambda: _make_directory(folder))
     with _evaluating(model), _working_directory(folder) as work, torch.inference_mode():
         rows = None
         for number in range(model.num_layers):
@@ -75,37 +85,48 @@ def layerwise(
                 first, last = bounds[min(step, len(bounds) - 1)], bounds[min(step + 1, len(bounds) - 1)]
                 batch = _infer_batch(model, number, sampler, features, torch.arange(lo + first, lo + last))
                 if rows is None:
-                    rows = _table(work / f"layer-{number}.npy", hi - lo, batch)
+                    file = work / f"layer-{number}.npy"
+                    rows = agree(data.ctx, partial(_table, file, hi - lo, batch))
                 rows[first:last] = batch.numpy()
                 done += 1
                 if on_batch is not None:
                     on_batch(done, total)
             features = DistFeatures(LocalFeatures(torch.from_numpy(rows), lo), data.rank_book, data.ctx.comm)
-        result = _write_parts(rows, data, folder) if folder is not None else torch.from_numpy(np.array(rows))
-    return result
+        if folder is None:
+            return torch.from_numpy(np.array(rows))
+        return agree(data.ctx, lambda: _write_parts(rows, data, folder))
 
 
 def accuracy(scores: Tensor, data: DistData, split: str) -> float:
     """Share of a split's nodes, over all ranks, whose largest score is at their label.
 
+    Collective: every rank must call this. Arguments: as `measure`.
+    """
+    return measure(scores, data, split, METRICS["classification"])["acc"]
+
+
+def measure(scores: Tensor, data: DistData, split: str, metrics: Mapping[str, SumMetric]) -> dict[str, float]:
+    """Metrics of a split's nodes, over all ranks, by name.
+
     Collective: every rank must call this.
 
     Args:
-      scores: [own nodes, num_classes], as `layerwise` returns them.
+      scores: [own nodes, columns], as `layerwise` returns them.
       data: with labels and that split.
       split: "train", "val" or "test".
+      metrics: what to measure.
     """
-    nodes = data.split(split)
-    picked = scores[nodes - data.own_range[0]].argmax(dim=1)
-    correct, total = global_count(data.ctx.comm, [int((picked == data.labels_of(nodes)).sum()), nodes.numel()])
-    return correct / total
+    nodes, sums = data.split(split), MetricSums(metrics)
+    sums.add(scores[nodes - data.own_range[0]], data.labels_of(nodes))
+    return sums.values(data.ctx.comm)
 
 
-def _check(model: LayeredModel, data: DistData, batch_size: int) -> None:
+def _check(model: LayerwiseModel, data: DistData, batch_size: int) -> None:
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; expected at least 1.")
     if data.features is None:
         raise ValueError(f"{data.path} has no features; partition an input with features.npy.")
+    check_layerwise(model)
     if data.feature_dim != model.in_dim:
         raise ValueError(
             f"{data.path} has features of {data.feature_dim} columns but the model has in_dim {model.in_dim}; "
@@ -127,7 +148,7 @@ def _batch_bounds(data: DistData, batch_size: int) -> list[int]:
 
 
 def _infer_batch(
-    model: LayeredModel, number: int, sampler: NeighborSampler, below: DistFeatures, nodes: Tensor
+    model: LayerwiseModel, number: int, sampler: NeighborSampler, below: DistFeatures, nodes: Tensor
 ) -> Tensor:
     """Layer `number`'s rows of `nodes`, on the host, from the rows below; all ranks come here together, some with no
     nodes.
@@ -135,19 +156,28 @@ def _infer_batch(
     batch = sampler.sample(nodes.to(sampler.graph.indices.dtype))
     parameter = next(model.parameters())
     rows = below.fetch(batch.input_nodes, parameter.dtype).to(parameter.device)
-    return model.apply_layer(number, batch.mfgs[0].to(parameter.device), rows).cpu()
+    result = model.apply_layer(number, batch.mfgs[0].to(parameter.device), rows)
+    check_rows(f"{type(model).__name__}.apply_layer({number}, ...)", result, len(nodes), "destination")
+    return result.cpu()
 
 
 def _table(path: Path, num_rows: int, like: Tensor) -> np.ndarray:
-    """A new mapped file for the rows of a layer; without a name, so that its blocks are free once it is unmapped."""
+    """A new mapped file for the rows of a layer; without a name, so that its blocks are free once it is unmapped.
+
+    Its blocks are taken at once: a disk that is full refuses here, where a write to the map would kill the process.
+    """
     shape, dtype = (num_rows, like.shape[1]), like.numpy().dtype
-    table = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-    path.unlink()
-    return table
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes == 0:  # cannot be mapped
+        return np.empty(shape, dtype)
+    with naming_file(path), path.open("w+b") as file:
+        path.unlink()
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        return np.memmap(file, dtype, mode="r+", shape=shape)
 
 
 @contextmanager
-def _evaluating(model: LayeredModel) -> Iterator[None]:
+def _evaluating(model: LayerwiseModel) -> Iterator[None]:
     """Dropout is off in the block; the model's mode is as before afterwards, also when the block fails."""
     was_training = model.training
     model.eval()
@@ -157,11 +187,15 @@ def _evaluating(model: LayeredModel) -> Iterator[None]:
         model.train(was_training)
 
 
+def _make_directory(output: Path | None) -> None:
+    if output is not None:
+        with naming_file(output):
+            output.mkdir(parents=True, exist_ok=True)
+
+
 @contextmanager
 def _working_directory(output: Path | None) -> Iterator[Path]:
     """A directory for this rank's tables, beside the output when there is one; gone afterwards."""
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".layerwise-", dir=output) as folder:
         yield Path(folder)
 
@@ -172,9 +206,7 @@ def _write_parts(rows: np.ndarray, data: DistData, folder: Path) -> Tensor:
     for part in own_parts(data.manifest.num_parts, data.ctx):
         first, last = (bound - data.own_range[0] for bound in data.book.part2range(part))
         path = folder / f"part-{part}.npy"
-        unfinished = path.with_suffix(".npy.unfinished")
-        with unfinished.open("wb") as file:
-            np.save(file, rows[first:last])
-        unfinished.replace(path)
+        with complete_file(path) as partial, NpyWriter(partial, rows.dtype, rows[first:last].shape) as file:
+            file.append(rows[first:last])
         pieces.append(torch.from_numpy(open_npy(path)))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fastsample_dist import ops
 from fastsample_dist.sampling.base import MFG
+from fastsample_dist.train.protocol import check_call, check_rows
 
 NEGATIVE_SLOPE = 0.2  # LeakyReLU of the attention scores (Graph Attention Networks, ICLR'18, section 3.3)
 
@@ -30,16 +31,21 @@ class LayeredModel(nn.Module):
 
     Args:
       layers: called as layer(mfg, rows [num_src, width]) -> rows [num_dst, next width]; mfgs[0] goes to the first.
+        One that has `hidden` (see Layer) does activation and dropout itself; other layers get ReLU and dropout.
       in_dim: columns of the features.
       dropout: probability that an element of a hidden row drops, 0 <= dropout < 1.
     Raises:
-      ValueError: no layer, or dropout out of range.
+      ValueError: no layer, something that cannot be called as one, or dropout out of range.
     """
 
     def __init__(self, layers: Sequence[nn.Module], in_dim: int, dropout: float) -> None:
         super().__init__()
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is {dropout}; expected a probability of at least 0 and below 1.")
+        if not layers:
+            raise ValueError("layers is empty; expected at least one layer, and one per fanout.")
+        for number, layer in enumerate(layers):
+            check_call(f"layer {number}", layer, "mfg", "rows")
         self.layers = nn.ModuleList(layers)
         self.in_dim = in_dim
         self.dropout = dropout
@@ -79,10 +85,15 @@ class LayeredModel(nn.Module):
         Returns:
           [mfg.num_dst, columns out].
         """
-        layer = self.layers[number]
-        if number + 1 == len(self.layers):
-            return layer(mfg, rows)
-        return layer.hidden(mfg, rows, mfg.draw.dropout(number), p)
+        layer, is_last = self.layers[number], number + 1 == len(self.layers)
+        if not is_last and hasattr(layer, "hidden"):
+            result = layer.hidden(mfg, rows, mfg.draw.dropout(number), p)
+        else:
+            result = layer(mfg, rows)
+        check_rows(f"layer {number} ({type(layer).__name__})", result, mfg.num_dst, "destination")
+        if is_last or hasattr(layer, "hidden"):
+            return result
+        return ops.act_dropout(result, mfg.dst_orig_ids, mfg.draw.dropout(number), p=p)
 
     def _check(self, mfgs: Sequence[MFG], features: Tensor) -> None:
         check_fanouts(len(mfgs), self.num_layers)

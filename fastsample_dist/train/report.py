@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,7 +19,10 @@ from fastsample_dist.train.writers import FigureWriter, JsonLinesWriter, TensorB
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
     from rich.table import Table
+
+logger = logging.getLogger(__name__)
 
 REPORT_COLUMNS = 110  # of a file or a pipe
 
@@ -31,6 +35,13 @@ def make_console(ctx: DistContext) -> Console:
     on_terminal = ctx.rank == 0 and sys.stdout.isatty() and not pty_of_mpirun
     width = None if on_terminal else REPORT_COLUMNS
     return Console(quiet=ctx.rank != 0, force_terminal=on_terminal, width=width, highlight=False)
+
+
+def make_progress(console: Console) -> Progress:
+    """Bars on a terminal, nothing in a log."""
+    from rich.progress import Progress
+
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 def device_lines(ctx: DistContext, places: Sequence[Placement]) -> list[str]:
@@ -69,12 +80,18 @@ def device_figures(ctx: DistContext, loader: DistLoader) -> dict[str, object]:
     }  # fmt: skip
 
 
-def epoch_line(stats: EpochStats, val_acc: float | None) -> str:
-    """Loss, accuracy and where the time went."""
-    accuracy = "" if val_acc is None else f"  val {val_acc:.4f}"
+def epoch_line(stats: EpochStats, measured: Mapping[str, float]) -> str:
+    """Loss, what was measured and where the time went.
+
+    Args:
+      stats: of the epoch.
+      measured: by name, such as {"val_acc": 0.7}; empty where the epoch was not evaluated.
+    """
+    names = {name: name.replace("val_acc", "val").replace("_", " ", 1) for name in measured}
+    found = "".join(f"  {names[name]} {value:.4f}" for name, value in measured.items())
     parts = {"sample": stats.sample_s, "fetch": stats.fetch_s, "compute": stats.compute_s}
     shown = ", ".join(f"{name} {seconds:.2f}" for name, seconds in (*parts.items(), ("gradients", stats.gradients_s)))
-    return f"loss {stats.loss:.4f}{accuracy}  {stats.seconds:.2f} s ({shown})"
+    return f"loss {stats.loss:.4f}{found}  {stats.seconds:.2f} s ({shown})"
 
 
 def comm_table(stats: CommStats, steps: int) -> Table:
@@ -97,23 +114,31 @@ def epoch_table(epochs: Sequence[Mapping[str, float | None]]) -> Table:
     """Every epoch's figures, for the end of a run on a terminal.
 
     Args:
-      epochs: fields of EpochStats, with "val_acc" where the epoch was evaluated.
+      epochs: fields of EpochStats, with "val_acc" or other metrics where the epoch was evaluated.
     """
     from rich.table import Table
 
-    names = ("epoch", "loss", "val_acc", "seconds", "sample_s", "fetch_s", "compute_s", "gradients_s")
+    measured = list(dict.fromkeys(name for figures in epochs for name in figures if name.startswith("val_")))
+    figures_shown = ["loss", *(measured or ["val_acc"])]
+    names = ("epoch", *figures_shown, "seconds", "sample_s", "fetch_s", "compute_s", "gradients_s")
     table = Table(title="epochs")
     for name in names:
         table.add_column(name, justify="right")
     for figures in epochs:
         values = [figures.get(name) for name in names[1:]]
-        cells = ["" if value is None else f"{value:.4f}" if i < 2 else f"{value:.2f}" for i, value in enumerate(values)]
+        cells = [
+            "" if value is None else f"{value:.4f}" if i < len(figures_shown) else f"{value:.2f}"
+            for i, value in enumerate(values)
+        ]
         table.add_row(str(int(figures["epoch"]) + 1), *cells)
     return table
 
 
 class EpochFigures:
     """The figures of every epoch, in the files that are wanted; writes on rank 0 only.
+
+    A file that cannot be written does not end the run: one warning names it, its figures are kept in memory and tried
+    again after every epoch, and what is missing at the end is said once more.
 
     Args:
       ctx: the rank's context.
@@ -125,6 +150,7 @@ class EpochFigures:
 
     def __init__(self, ctx: DistContext, *, jsonl: Path | None = None, tensorboard: Path | None = None) -> None:
         self._writers: list[FigureWriter] = []
+        self._warned: set[FigureWriter] = set()
         if ctx.rank == 0 and jsonl is not None:
             self._writers.append(JsonLinesWriter(jsonl))
         if ctx.rank == 0 and tensorboard is not None:
@@ -133,9 +159,26 @@ class EpochFigures:
     def add(self, stats: EpochStats, step: int, **more: float | None) -> None:
         """One epoch's figures; `step` is the global training step after it."""
         for writer in self._writers:
-            writer.write({**asdict(stats), **more}, step)
+            try:
+                writer.write({**asdict(stats), **more}, step)
+            except OSError as error:
+                self._warn(writer, error)
 
     def close(self) -> None:
         """Finish the files. A second call does nothing."""
-        for writer in self._writers:
-            writer.close()
+        while self._writers:
+            writer = self._writers.pop()
+            try:
+                writer.close()
+            except OSError:
+                missing = len(writer.file.waiting)
+                logger.warning("%s %s lacks the last %d epoch(s).", writer.option, writer.file.path, missing)
+
+    def _warn(self, writer: FigureWriter, error: OSError) -> None:
+        if writer in self._warned:
+            return
+        self._warned.add(writer)
+        logger.warning(
+            "%s %s cannot be written (%s); training goes on and tries again after every epoch.",
+            writer.option, writer.file.path, error.strerror,
+        )  # fmt: skip

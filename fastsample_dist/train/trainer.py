@@ -9,6 +9,7 @@ module.
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,15 +18,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from fastsample_dist import ops
+from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.clock import Lap, clock_of
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.base import MiniBatch
-from fastsample_dist.train import metrics
+from fastsample_dist.train.agreement import task_facts, trainer_facts
+from fastsample_dist.train.finite import FiniteGuard
 from fastsample_dist.train.gradients import wrap_model
 from fastsample_dist.train.metrics import EpochMeter, EpochStats, EpochTotals
+from fastsample_dist.train.objectives import (
+    LOSSES,
+    METRICS,
+    LossFunction,
+    Metric,
+    MetricSums,
+    as_metric,
+    check_reduction,
+    loss_share,
+)
+from fastsample_dist.train.protocol import check_call, check_outputs
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -35,13 +50,16 @@ class _Enqueued:
     """A step whose work is under way, on a GPU perhaps not done: what the epoch's meter is still to get from it.
 
     Attributes:
-      loss: this rank's share, on its way to the host; there when `computing` has ended.
+      facts: this rank's share of the loss and the others of FiniteGuard.facts, on their way to the host; there when
+        `computing` has ended.
+      step: its global number.
       num_global_seeds: of the batch.
       computing: the whole step.
       others: the meter's other times, by name.
     """
 
-    loss: Tensor
+    facts: Tensor
+    step: int
     num_global_seeds: int
     computing: Lap
     others: dict[str, Lap | None]
@@ -53,31 +71,56 @@ class Trainer:
     Collective: every rank must construct this. All ranks continue with rank 0's parameters.
 
     Args:
-      model: called as model(mb.mfgs, mb.features) -> logits of the seeds.
+      model: any nn.Module called as model(mb.mfgs, mb.features) -> [num_seeds, outputs], such as logits of the classes.
       optimizer: over the model's parameters; the same kind and settings on every rank.
       ctx: the rank's context.
       precision: "fp32" computes in the parameters' dtype; "bf16" runs the forward pass under autocast.
+      loss_fn: called as loss_fn(outputs, mb.labels), never with an empty batch. Best returns one loss per seed,
+        [num_seeds] or [num_seeds, k] (reduction="none"); a single number is taken as the mean over the batch's seeds,
+        which is checked at the first step. Ranks' shares then add up to the mean over the seeds of all ranks exactly.
+        None: by the kind of labels (objectives.py), cross-entropy for classes.
+      metrics: what `evaluate` measures, by name: functions called as fn(outputs, labels) -> one value per seed, of
+        which the mean over all ranks' seeds is reported, or SumMetric. None: by the kind of labels.
+      scheduler: of the optimizer's learning rate, stepped once after every whole epoch (ReduceLROnPlateau with the
+        epoch's loss) and part of `state`.
+      allow_nonfinite: continue, with one warning, where training would stop at the first loss or gradient that is NaN
+        or infinite.
     Attributes:
       model: the user's model, with the trained parameters.
     Raises:
-      ValueError: an unknown precision; a model on another device than the context's; the ranks' models differ in size.
+      ValueError: an unknown precision; a model on another device than the context's; ranks that differ in the model,
+        the optimizer, their settings (train/agreement.py) or the precision. On all ranks alike.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, ctx: DistContext, *, precision: str = "fp32"
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        ctx: DistContext,
+        *,
+        precision: str = "fp32",
+        loss_fn: LossFunction | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        scheduler: LRScheduler | None = None,
+        allow_nonfinite: bool = False,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision is {precision!r}; expected 'fp32' or 'bf16'.")
-        _check_device(model, ctx.device)
+        agree(ctx, lambda: _check(model, ctx.device, precision))
+        own = task_facts(loss_fn, metrics, scheduler) | {"allow_nonfinite": allow_nonfinite}
+        agree_on(ctx.comm, "Trainer", trainer_facts(model, optimizer, precision) | own)
         self.model = model
         self._optimizer = optimizer
         self._ctx = ctx
         self._autocast = precision == "bf16"
+        self._loss_fn, self._unchecked = loss_fn, loss_fn is not None
+        self._metrics = None if metrics is None else {name: as_metric(metric) for name, metric in metrics.items()}
+        self._scheduler = scheduler
+        self._guard = FiniteGuard(ctx, optimizer, allow=allow_nonfinite)
         self._gradients = wrap_model(model, ctx)
         self._meter, self._carried = EpochMeter(), EpochTotals()
         self._clock = clock_of(ctx.device)
         self._under_way: deque[_Enqueued] = deque()
         self._rehearse = False
+        self._num_columns: int | None = None  # that the model must return; None: any
 
     def run_epoch(
         self,
@@ -95,6 +138,8 @@ class Trainer:
           on_step: called with the batch after every step; when it returns True, on all ranks, the epoch ends here.
           carried: totals of the epoch's earlier part, where the loader was resumed in its middle.
         Raises:
+          NonFiniteError: on all ranks, a loss or the gradients are NaN or infinite; names step, ranks and what to look
+            at. The parameters may hold NaN by then.
           ValueError: the loader's fanouts disagree with the model's layers, or a batch does not fit the model.
           RuntimeError: a collective failed or passed its deadline; names rank, step and purpose.
         """
@@ -103,6 +148,9 @@ class Trainer:
         self._clock.finish()
         self._meter, self._carried = EpochMeter(), carried or EpochTotals()
         self.model.train()
+        self._num_columns = None if self._loss_fn is not None else _classes_of(loader)
+        self._task_loss = self._loss_fn or LOSSES[_task_of(loader)]
+        stop = False
         batches = self._in_step(loader)
         for batch in batches:
             self._timed_step(batch)
@@ -114,7 +162,10 @@ class Trainer:
             if stop:
                 batches.close()
                 break
-        return self.totals().stats(epoch)
+        stats = self.totals().stats(epoch)
+        if self._scheduler is not None and not stop:
+            _end_epoch(self._scheduler, stats.loss)
+        return stats
 
     def totals(self) -> EpochTotals:
         """The epoch so far, what was carried into it included. Waits until its steps are done.
@@ -122,7 +173,8 @@ class Trainer:
         Collective: every rank must call this, after the same step.
 
         Raises:
-          ValueError: a GPU was asked for rows that are not there (told when it is done).
+          ValueError: a GPU was asked for rows that are not there (reported when it is done).
+          NonFiniteError: as `run_epoch`.
         """
         self._settle(0)
         if self._ctx.device.type == "cuda":
@@ -130,51 +182,85 @@ class Trainer:
         return self._carried + self._meter.totals(self._ctx.comm)
 
     def state(self) -> dict[str, Any]:
-        """{"model", "optimizer", "kind"}: what a checkpoint needs of them; the tensors are the live ones."""
-        return {
+        """{"model", "optimizer", "kind"}, and "scheduler" where there is one: what a checkpoint needs of them.
+
+        The tensors are the live ones.
+        """
+        state = {
             "model": self.model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "kind": type(self._optimizer).__name__,
         }
+        return state if self._scheduler is None else state | {"scheduler": self._scheduler.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from another trainer's `state()`.
+        """Continue from another trainer's `state()`.
 
         Collective: every rank must call this, with the same state.
 
         Raises:
-          ValueError: it is that of another model or optimizer.
+          ValueError: it is that of another model or optimizer, or one of both has no scheduler.
         """
-        _check_same_model(self.model.state_dict(), state["model"])
+        check_same_model(self.model.state_dict(), state["model"])
         if state["kind"] != type(self._optimizer).__name__:
             raise ValueError(
                 f"the optimizer was {state['kind']} and is {type(self._optimizer).__name__}; pass the same kind."
             )
+        if ("scheduler" in state) != (self._scheduler is not None):
+            had, has = ("a" if found else "no" for found in ("scheduler" in state, self._scheduler is not None))
+            raise ValueError(f"it was made with {had} learning-rate scheduler, this run has {has} such; pass the same.")
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
         self._rehearse = True
 
-    def evaluate(self, loader: DistLoader) -> float:
-        """Share of the split's seeds that the model classifies correctly: over all ranks, exact.
+    def set_learning_rate(self, lr: float) -> None:
+        """Continue with another learning rate, such as after resuming; a scheduler's factors apply to it from now on.
+
+        Collective in effect: every rank must call this, with the same value.
+        """
+        for group in self._optimizer.param_groups:
+            initial = group.get("initial_lr", group["lr"])
+            if initial == lr:
+                continue
+            group["lr"] = lr if group["lr"] == initial else lr * (group["lr"] / initial)
+            if "initial_lr" in group:
+                group["initial_lr"] = lr
+        if self._scheduler is not None and hasattr(self._scheduler, "base_lrs"):
+            self._scheduler.base_lrs = [group["initial_lr"] for group in self._optimizer.param_groups]
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the optimizer's first group, now."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def evaluate(self, loader: DistLoader) -> float | dict[str, float]:
+        """What the metrics give for the split's seeds: over all ranks, exact.
 
         The model sees the neighbours that the loader samples; all of them with fanouts of -1. Every call uses the
         batches of epoch 0, so that calls differ by the model alone.
 
         Collective: every rank must call this, with loaders of the same arguments.
 
+        Returns:
+          The metrics by name; without `metrics` the one number that is usual for the labels: accuracy for classes,
+          micro-averaged F1 for several labels, root mean squared error for regression.
         Raises:
           ValueError, RuntimeError: as `run_epoch`.
         """
+        chosen = self._metrics or METRICS[_task_of(loader)]
         loader.set_epoch(0)
-        correct = total = 0
+        sums = MetricSums(chosen)
         self.model.eval()
         with torch.no_grad():
             for batch in self._in_step(loader):
                 with self._precision():
-                    logits = self.model(batch.mfgs, batch.features)
-                correct, total = correct + metrics.num_correct(logits, batch.labels), total + batch.seeds.numel()
-        correct, total = metrics.global_count(self._ctx.comm, [correct, total])
-        return correct / total
+                    outputs = self.model(batch.mfgs, batch.features)
+                check_outputs(self.model, outputs, batch.seeds.numel(), None)
+                sums.add(outputs, batch.labels)
+        found = sums.values(self._ctx.comm)
+        return found if self._metrics is not None else next(iter(found.values()))
 
     def _in_step(self, batches: Iterable[MiniBatch]) -> Generator[MiniBatch, None, None]:
         """The batches; while one is in use, errors of collectives name its step."""
@@ -190,10 +276,10 @@ class Trainer:
         if self._rehearse:
             self._gradients.rehearse(lambda: self._loss(batch, batch.features))
             self._rehearse = False
-        loss = self._train_step(batch).to("cpu", non_blocking=True)
+        facts = self._train_step(batch).to("cpu", non_blocking=True)
         computing = Lap(self._clock, begin, self._clock.mark())
         others = {"sample_s": batch.sampling, "fetch_s": batch.fetching, "gradients_s": self._gradients.waiting}
-        self._under_way.append(_Enqueued(loss, batch.num_global_seeds, computing, others))
+        self._under_way.append(_Enqueued(facts, batch.step, batch.num_global_seeds, computing, others))
         meter.steps, meter.num_seeds = meter.steps + 1, meter.num_seeds + batch.seeds.numel()
         self._settle(self._clock.lag)
 
@@ -203,30 +289,59 @@ class Trainer:
         while len(self._under_way) > lag:
             done = self._under_way.popleft()
             meter.compute_s += done.computing.seconds
-            meter.loss_sum += float(done.loss) * done.num_global_seeds
+            facts = done.facts.tolist()
+            meter.loss_sum += facts[0] * done.num_global_seeds
+            self._guard.check(done.step, facts)
             for name, lap in done.others.items():
                 setattr(meter, name, getattr(meter, name) + (0.0 if lap is None else lap.seconds))
 
     def _loss(self, batch: MiniBatch, features: Tensor) -> Tensor:
         """This rank's share of the step's loss."""
         with self._precision():
-            logits = self._gradients.module(batch.mfgs, features)
-            return metrics.seed_loss(logits, batch.labels, batch.num_global_seeds)
+            outputs = self._gradients.module(batch.mfgs, features)
+            check_outputs(self.model, outputs, batch.seeds.numel(), self._num_columns)
+            if self._unchecked:
+                self._unchecked = False
+                agree(self._ctx, lambda: check_reduction(self._loss_fn, outputs, batch.labels))
+            return loss_share(self._task_loss, outputs, batch)
 
     def _train_step(self, batch: MiniBatch) -> Tensor:
-        """One optimizer step; returns this rank's share of the loss. The batch loses its features."""
+        """One optimizer step; returns the guard's facts of it, this rank's share of the loss first. The batch loses its
+        features.
+        """
         span = partial(self._ctx.comm.watch.span, step=batch.step, clock=self._clock)
+        features = _take_features(batch)
         with span("forward"):
-            loss = self._loss(batch, _take_features(batch))
+            loss = self._loss(batch, features)
+        culprit = self._guard.culprit(batch, features, loss)
+        del features
         self._optimizer.zero_grad(set_to_none=True)
         with span("backward"):
-            self._gradients.backward(loss)
+            self._gradients.backward(self._guard.mark(loss))
+        facts = self._guard.facts(loss, culprit, self.model.parameters())
         with span("optimizer"):
             self._optimizer.step()
-        return loss.detach()
+        return facts
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._ctx.device.type, torch.bfloat16, enabled=self._autocast)
+
+
+def _end_epoch(scheduler: LRScheduler, loss: float) -> None:
+    """Step a scheduler, also where the epoch was resumed behind its last step and the optimizer has made none yet."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        scheduler.step(*([loss] if isinstance(scheduler, ReduceLROnPlateau) else []))
+
+
+def _task_of(loader: Iterable[MiniBatch]) -> str:
+    """What the labels of its batches are for; classes where it does not say, as a loader of the user's own."""
+    return getattr(getattr(loader, "data", None), "task", "classification")
+
+
+def _classes_of(loader: Iterable[MiniBatch]) -> int | None:
+    """How many classes its labels are of; None: they are no classes, or it does not say."""
+    return getattr(getattr(loader, "data", None), "num_classes", None) or None  # 0 for other tasks
 
 
 def _take_features(batch: MiniBatch) -> Tensor:
@@ -236,6 +351,14 @@ def _take_features(batch: MiniBatch) -> Tensor:
     return features
 
 
+def _check(model: nn.Module, device: torch.device, precision: str) -> None:
+    """Refuse an unknown precision, and a model on another device."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; expected 'fp32' or 'bf16'.")
+    check_call("model", model, "mfgs", "features")
+    _check_device(model, device)
+
+
 def _check_device(model: nn.Module, device: torch.device) -> None:
     """Refuse parameters that are elsewhere than the batches will be."""
     found = next((parameter.device for parameter in model.parameters()), device)
@@ -243,7 +366,7 @@ def _check_device(model: nn.Module, device: torch.device) -> None:
         raise ValueError(f"the model is on {found} but the context's device is {device}; call model.to(ctx.device).")
 
 
-def _check_same_model(now: Mapping[str, Tensor], then: Mapping[str, Tensor]) -> None:
+def check_same_model(now: Mapping[str, Tensor], then: Mapping[str, Tensor]) -> None:
     """Refuse parameters and buffers of other names or shapes."""
     shapes = [{name: tuple(tensor.shape) for name, tensor in state.items()} for state in (now, then)]
     for name in sorted(shapes[0].keys() | shapes[1].keys()):

@@ -7,11 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from fastsample_dist import DistContext, DistData
+from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.testing import mpi_missing_reason
-from tests.train.task import make_task
+from fastsample_dist.train import load_model
+from fastsample_dist.train.cli import parse_arguments
+from fastsample_dist.train.inference import layerwise, measure
+from fastsample_dist.train.objectives import METRICS
+from fastsample_dist.train.session import check_outputs
+from tests.grids import grid
+from tests.train.task import make_targets, make_task
+from tests.waiting import ENOUGH_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "train_sage.py"
@@ -22,7 +32,6 @@ LAUNCHERS = {
     "torchrun": (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"),
     "mpirun": (str(Path(sys.executable).with_name("mpirun")), "--allow-run-as-root", "--oversubscribe", "-n"),
 }
-TIMEOUT_S = 240  # for machines that are busy; a run takes some seconds
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +53,7 @@ def weighted_parts(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("weighted"), 1, dtype="float32", weighted=True).path
 
 
-def run(command, *, timeout_s=TIMEOUT_S):
+def run(command, *, timeout_s=ENOUGH_S):
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=timeout_s, check=False)
 
@@ -100,13 +109,12 @@ def test_evaluation_with_all_neighbours_timeline_and_figures(parts, tmp_path):
 
 
 def test_tensorboard_is_refused_in_one_line_where_it_is_missing(monkeypatch):
-    script = load_script()
-    monkeypatch.setattr(script, "find_spec", lambda name: None)
-    args = script.parse_arguments(["--data", "parts", "--tensorboard", "board"])
+    monkeypatch.setattr("fastsample_dist.train.session.find_spec", lambda name: None)
+    config = parse_arguments(["--data", "parts", "--tensorboard", "board"])
     with pytest.raises(
         ValueError, match=r"--tensorboard needs a package; pip install 'fastsample_dist\[tensorboard\]'"
     ):
-        script.check_outputs(args)
+        check_outputs(config)
 
 
 @pytest.mark.parametrize("option", ["--json", "--jsonl", "--trace"])
@@ -181,7 +189,7 @@ def test_fanouts_that_disagree_with_the_layers_are_refused_under_mpirun(parts):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+@pytest.mark.parametrize("launcher", grid(["torchrun", "mpirun"], gate=["torchrun"]))
 def test_cuda_without_gpus_is_refused_in_one_line(parts, launcher):
     finished = launch(launcher, 2, "--data", parts(2), *SMALL, "--device", "cuda")
     lines = {line for line in finished.stderr.splitlines() if line.startswith("error:")}
@@ -268,10 +276,65 @@ def test_memory_that_a_gpu_lacks_is_told_in_one_line(main, parts, monkeypatch, c
     assert capsys.readouterr().err == expected
 
 
+def test_a_loss_that_is_not_finite_is_allowed_with_a_warning(main, parts, tmp_path, caplog):
+    file = tmp_path / "out.json"
+    options = ("--lr", "1e30", "--eval-every", 0, "--allow-nonfinite", "--json", file)
+    assert main("--data", parts(1), *SMALL, *options) == 0
+    (record,) = [record for record in caplog.records if record.name == "fastsample_dist.train.finite"]
+    assert record.getMessage().startswith("step 1: the loss is ") and len(json.loads(file.read_text())["epochs"]) == 2
+
+
+def test_the_trained_model_and_its_predictions_come_out(main, parts, tmp_path):
+    model, scores = tmp_path / "model.pt", tmp_path / "scores"
+    options = ("--fanouts", "5,5", "--eval", "full", "--save-model", model, "--predictions", scores)
+    file = tmp_path / "out.json"
+    assert main("--data", parts(1), *SMALL, *options, "--json", file) == 0
+    built = json.loads((tmp_path / "model.pt.json").read_text())
+    assert (built["model"], built["layers"], built["hidden"], built["fanouts"]) == ("sage", 2, 16, [5, 5])
+    assert built["partition"] == "communities" and built["versions"].keys() == {"fastsample_dist", "torch"}
+    with DistContext(LocalCommunicator()) as ctx:
+        data = DistData.load(parts(1), ctx)
+        found = layerwise(load_model(model), data, 40)
+        assert (
+            measure(found, data, "test", METRICS["classification"])["acc"] == json.loads(file.read_text())["test_acc"]
+        )
+        np.testing.assert_array_equal(np.load(scores / "part-0.npy"), found.numpy())
+        np.testing.assert_array_equal(np.load(scores / "part-0-orig_ids.npy"), data.orig_ids(torch.arange(200)).numpy())
+
+
+@pytest.mark.parametrize(("kind", "names"), [("multilabel", ["f1", "label_acc"]), ("regression", ["rmse", "mae"])])
+def test_other_labels_have_their_own_loss_and_metrics(main, tmp_path, capsys, kind, names):
+    file, lines = tmp_path / "out.json", tmp_path / "epochs.jsonl"
+    options = ("--epochs", 8, "--fanouts", "5,5", "--dropout", 0, "--json", file, "--jsonl", lines)
+    assert main("--data", make_targets(tmp_path, 1, kind), *SMALL, *options) == 0
+    results, printed = json.loads(file.read_text()), capsys.readouterr().out
+    assert results["epochs"][-1]["loss"] < results["epochs"][0]["loss"]
+    assert results["val_acc"] is results["test_acc"] is None
+    assert all(isinstance(results[f"{split}_{name}"], float) for split in ("val", "test") for name in names)
+    assert f"test {names[0]} {results[f'test_{names[0]}']:.4f}, {names[1]} " in printed
+    assert f"  val {names[0]} {results[f'val_{names[0]}']:.4f}  " in printed
+    assert json.loads(lines.read_text().splitlines()[-1])[f"val_{names[0]}"] == results[f"val_{names[0]}"]
+
+
+def test_a_schedule_is_reported_and_resumed_with_another_rate_only_by_flag(main, parts, tmp_path, capsys):
+    file, saved = tmp_path / "out.json", tmp_path / "saved"
+    options = ("--data", parts(1), *SMALL, "--eval-every", 0, "--checkpoint-dir", saved)
+    steps = ("--lr-schedule", "step", "--lr-step", 1, "--lr-gamma", 0.5)
+    assert main(*options, *steps, "--epochs", 2, "--json", file) == 0
+    assert [epoch["lr"] for epoch in json.loads(file.read_text())["epochs"]] == [0.02, 0.01]
+    more = (*options, *steps, "--epochs", 3, "--resume", "--lr", 0.1, "--json", file)
+    assert main(*more) == 1 and "was made with lr 0.02 but this run has lr 0.1" in capsys.readouterr().err
+    assert main(*more, "--allow-new-lr") == 0
+    assert [epoch["lr"] for epoch in json.loads(file.read_text())["epochs"]] == pytest.approx([0.02, 0.01, 0.025])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--fanouts", "5,5"], "fanouts has 2 entries but the model has 3 layers; pass one fanout per layer."),
+        (
+            ["--fanouts", "5,5", "--layers", "3"],
+            "fanouts has 2 entries but the model has 3 layers; pass one fanout per layer.",
+        ),
         (["--eval-fanouts", "-1"], "fanouts has 1 entries but the model has 3 layers"),
         (["--fanouts", "5,x,5"], "'5,x,5' is no list of fanouts such as 15,10,5"),
         (["--batch-size", "0"], "'0' is no integer of at least 1"),
@@ -285,6 +348,11 @@ def test_memory_that_a_gpu_lacks_is_told_in_one_line(main, parts, monkeypatch, c
         (["--seed", "-1"], "rng_seed is -1; expected 0"),
         (["--model", "gat", "--heads", "5"], "num_heads is 5 and hidden_dim 16"),
         (["--json", "/nowhere/out.json"], "--json /nowhere/out.json cannot be written"),
+        (["--save-model", "/nowhere/model.pt"], "--save-model /nowhere/model.pt cannot be written"),
+        (["--predictions", "/dev/null/x"], "--predictions /dev/null/x cannot be written"),
+        (["--lr", "1e30"], "lower the learning rate (it is 1e+30)"),
+        (["--lr-schedule", "rising"], "invalid choice: 'rising'"),
+        (["--verify", "never"], "invalid choice: 'never'"),
         (["--data", "missing"], "missing"),
         (["--device", "tpu"], "invalid choice: 'tpu'"),
         (["--kernel", "persistent"], "kernel is 'persistent' but the device is cpu: kernels are those of GPUs"),

@@ -5,7 +5,6 @@ WATCH_PLAN  JSON: per attempt {"rank", "batches", "delay_s"}: SIGKILL that long 
 WATCH_PAUSE_S  sleep before every step, so that a signal from outside finds the run under way
 """
 
-import importlib.util
 import json
 import os
 import signal
@@ -15,6 +14,8 @@ import time
 from pathlib import Path
 
 from fastsample_dist import DistLoader
+from fastsample_dist.train import session
+from fastsample_dist.train.cli import main
 
 ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 RANK = int(os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
@@ -47,15 +48,11 @@ class WatchedLoader(DistLoader):
             yield batch
 
 
-def main() -> int:
+def watch() -> int:
     """Run train_sage.py's main() with the watched loader."""
-    script = Path(__file__).resolve().parents[2] / "examples" / "train_sage.py"
-    spec = importlib.util.spec_from_file_location("train_sage", script)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.DistLoader = WatchedLoader
-    return module.main()
+    session.DistLoader = WatchedLoader
+    return main()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watch())

@@ -9,8 +9,8 @@ import torch
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.generators import NodeTask, planted_communities
+from fastsample_dist.partition.build import PartitionOptions, partition_graph
 from fastsample_dist.train.models import GAT, GCN, GraphSAGE
-from partition.build import PartitionOptions, partition_graph
 
 KINDS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
 FEATURE_DIM, NUM_CLASSES = 8, 4
@@ -61,6 +61,25 @@ def make_task(
     )
     partition_graph(raw, PartitionOptions(num_parts=num_parts, method="random", seed=1), directory / "parts")
     return Task(graph, task, directory / "parts")
+
+
+def make_targets(directory: Path, num_parts: int, kind: str) -> Path:
+    """A random graph of 120 nodes with two columns of targets, functions of the features; some are missing."""
+    rng = np.random.default_rng(5)
+    features = rng.standard_normal((120, 6))
+    targets = features[:, :2] * 2 - 1
+    targets = (targets > 0).astype(np.float32) if kind == "multilabel" else targets.astype(np.float32)
+    targets[rng.random(120) < 0.1, 1] = np.nan
+    order = rng.permutation(120)
+    raw = RawGraph(
+        name=kind, num_nodes=120, undirected=True, edge_index=rng.integers(0, 120, (2, 300)), features=features,
+        task=kind, targets=targets,
+        splits={"train": np.sort(order[:70]), "val": np.sort(order[70:100]), "test": np.sort(order[100:])},
+    )  # fmt: skip
+    partition_graph(
+        raw, PartitionOptions(num_parts=num_parts, method="random", seed=1), directory / f"{kind}-{num_parts}"
+    )
+    return directory / f"{kind}-{num_parts}"
 
 
 def make_model(kind: str, *, seed: int = 0, num_layers: int = 2, dropout: float = 0.5) -> torch.nn.Module:

@@ -13,6 +13,7 @@ from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, f
 from fastsample_dist.train.checkpoint_files import decode
 from fastsample_dist.train.stop import StopSignal
 from fastsample_dist.train.trainer import Trainer
+from tests.grids import grid
 from tests.train.task import make_model, make_task
 
 FANOUTS, BATCH, EPOCHS = (4, 3), 20, 3
@@ -110,7 +111,7 @@ def test_what_a_gpu_has_saved_goes_on_without_it(task, ctx, tmp_path, monkeypatc
     assert_same(interrupted(ctx, task.path, tmp_path / "stopped", 5), expected)
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", grid([2, 4], gate=[4]))
 def test_ranks_go_on_bit_for_bit(task4, tmp_path, world_size):
     """Four ranks: gloo's sum of more than two depends on where a gradient stands in its bucket."""
     expected = run_distributed(world_size, whole, args=(task4.path, tmp_path / "whole"))
@@ -119,6 +120,7 @@ def test_ranks_go_on_bit_for_bit(task4, tmp_path, world_size):
         assert_same(found[rank], expected[rank])
 
 
+@pytest.mark.grid
 @needs_mpi
 def test_ranks_go_on_bit_for_bit_under_mpi(task4, tmp_path):
     expected = run_mpi(2, whole, args=(task4.path, tmp_path / "whole"))
@@ -141,8 +143,9 @@ def go_on(ctx, path, directory, batch_size=8):
     return run.seeds, resumed.world_size, losses
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (4, 1), (1, 2)])
-def test_other_ranks_see_each_remaining_seed_of_the_epoch_once(task4, tmp_path, before, after):
+@pytest.mark.parametrize("ranks", grid([(4, 2), (2, 4), (4, 1), (1, 2)], gate=[(4, 2), (1, 2)]), ids=str)
+def test_other_ranks_see_each_remaining_seed_of_the_epoch_once(task4, tmp_path, ranks):
+    before, after = ranks
     first = run_distributed(before, start, args=(task4.path, tmp_path / "here", 2))
     then = run_distributed(after, go_on, args=(task4.path, tmp_path / "here"))
     seen = {epoch: sorted(seed for rank in (*first, *(found[0] for found in then)) for seed in rank.get(epoch, []))

@@ -1,9 +1,11 @@
 """Checkpoint files: what was written comes back, or is refused; an earlier one survives whatever happens to a later."""
 
+import errno
 import json
 import logging
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +142,47 @@ def test_keeping_none_and_a_directory_that_is_a_file_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="file cannot be written"):
         files_in(tmp_path / "file")
+
+
+# ---- a directory that others touch ----
+
+
+def test_a_directory_that_was_deleted_is_made_again_with_a_warning(tmp_path, caplog):
+    files = files_in(tmp_path / "run", keep=1)
+    files.write(1, CONTENT)
+    shutil.rmtree(tmp_path / "run")
+    assert files.paths() == []
+    files.write(2, CONTENT)
+    assert names(tmp_path / "run") == ["step-000000002.ckpt"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"checkpoint directory {tmp_path}/run was gone with what it held; made it again."
+    ]
+
+
+def test_a_directory_that_cannot_be_made_again_is_named(tmp_path):
+    files = files_in(tmp_path / "run")
+    (tmp_path / "run").rmdir()
+    (tmp_path / "run").write_text("in its place")
+    with pytest.raises(RuntimeError, match=r"run/step-000000002.ckpt could not be written .*no earlier one"):
+        files.write(2, CONTENT)
+
+
+def test_an_old_one_that_cannot_be_deleted_is_a_warning(tmp_path, caplog, monkeypatch):
+    files = files_in(tmp_path, keep=1)
+    files.write(1, CONTENT)
+    unlink = Path.unlink
+
+    def refuse(path, missing_ok=False):
+        if path.suffix == ".ckpt":
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    files.write(2, CONTENT)
+    assert names(tmp_path) == ["step-000000001.ckpt", "step-000000002.ckpt"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"old checkpoint {tmp_path}/step-000000001.ckpt could not be deleted (Operation not permitted)."
+    ]
 
 
 # ---- a full disk ----

@@ -8,6 +8,7 @@ from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.testing import RankError, run_distributed
 from fastsample_dist.train.gradients import DDPGradients, FlatGradients, LocalGradients, wrap_model
+from tests.waiting import ENOUGH_S
 
 
 def make_net(seed):
@@ -95,7 +96,7 @@ def leave_before_backward(ctx):
 
 def test_a_lost_peer_is_reported_with_rank_step_and_purpose():
     with pytest.raises(RankError, match="rank 0, step 7: all_reduce of gradients"):
-        run_distributed(2, leave_before_backward, timeout_s=60)
+        run_distributed(2, leave_before_backward, timeout_s=ENOUGH_S)
 
 
 def test_one_process_uses_the_model_as_it_is():
@@ -103,3 +104,57 @@ def test_one_process_uses_the_model_as_it_is():
     with DistContext(LocalCommunicator()) as ctx:
         gradients = wrap_model(net, ctx)
         assert type(gradients) is LocalGradients and gradients.module is net and ctx.comm.stats() == {}
+
+
+# ---- what goes wrong inside a hook of torch's
+
+
+def reduce_beside_a_rank_that_left(ctx):
+    net = make_net(seed=0)
+    gradients = DDPGradients(net, ctx.comm)
+    if ctx.rank == 1:
+        ctx.comm.abort()
+        return None
+    ctx.comm.step = 3
+    with pytest.raises(RuntimeError) as raised:
+        gradients.backward(gradients.module(torch.randn(4, 300, dtype=torch.float64)).square().sum())
+    ctx.comm.abort()
+    return str(raised.value), raised.value.__cause__, raised.value.__suppress_context__
+
+
+def test_a_failed_sum_is_one_line_with_rank_step_and_collective():
+    message, cause, suppressed = run_distributed(2, reduce_beside_a_rank_that_left)[0]
+    assert message.startswith("rank 0, step 3: all_reduce of gradients failed because a peer ended")
+    assert "\n" not in message and "callback" not in message
+    assert cause is None and suppressed
+
+
+def interrupt_in_the_hook(ctx):
+    net = make_net(seed=0)
+    gradients = DDPGradients(net, ctx.comm)
+
+    def interrupted(tensor, purpose):
+        raise KeyboardInterrupt
+
+    ctx.comm.all_reduce_future = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        gradients.backward(gradients.module(torch.randn(4, 300, dtype=torch.float64)).square().sum())
+    ctx.comm.abort()
+
+
+def test_ctrl_c_in_a_hook_stays_ctrl_c():
+    run_distributed(2, interrupt_in_the_hook)
+
+
+def fail_by_itself(ctx):
+    net = make_net(seed=0)
+    gradients = DDPGradients(net, ctx.comm)
+    loss = gradients.module(torch.randn(4, 300, dtype=torch.float64)).square().sum()
+    loss.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        gradients.backward(loss)
+    ctx.comm.abort()
+
+
+def test_an_error_of_the_models_own_passes_as_it_is():
+    run_distributed(2, fail_by_itself)

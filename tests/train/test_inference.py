@@ -11,6 +11,8 @@ from fastsample_dist import DistContext, DistData, NeighborSampler
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.train import inference
+from tests.grids import grid
+from tests.small_disk import small_files, small_tmpfs
 from tests.train.task import make_model, make_task
 
 TOLERANCE = 1e-5  # float32 sums in another order
@@ -38,8 +40,9 @@ def rank_scores(ctx, path, kind, num_layers, batch_size, output):
 
 
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
-@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 1000), (2, 7), (4, 64)])
-def test_equals_the_whole_graph_in_one_process(task, kind, ranks, batch_size):
+@pytest.mark.parametrize("ranks_and_batch_size", grid([(1, 1000), (2, 7), (4, 64)], gate=[(2, 7)]), ids=str)
+def test_equals_the_whole_graph_in_one_process(task, kind, ranks_and_batch_size):
+    ranks, batch_size = ranks_and_batch_size
     expected = whole_graph_scores(task, kind, 3)
     results = run_distributed(ranks, rank_scores, args=(task.path, kind, 3, batch_size, None))
     found = torch.empty_like(expected)
@@ -93,3 +96,30 @@ def test_refuses_what_does_not_fit(task, columns, batch_size, message):
     model = fsd.train.models.GraphSAGE(columns, 4, 4, 2)
     with pytest.raises(ValueError, match=message):
         inference.layerwise(model, one_process(task), batch_size)
+
+
+# ---- a disk that is full
+
+
+def test_a_disk_that_is_full_is_named_and_does_not_kill_the_process(task, tmp_path):
+    """Without room for a layer's rows: a write to a map of blocks that are not there would be a SIGBUS."""
+    with small_tmpfs(tmp_path / "small", 8 << 10), pytest.raises(ValueError) as raised:
+        inference.layerwise(make_model("sage").float(), one_process(task), output=tmp_path / "small" / "out")
+    assert "/small/out/.layerwise-" in str(raised.value)
+    with small_files(100), pytest.raises(ValueError) as raised:
+        inference.layerwise(make_model("sage").float(), one_process(task), output=tmp_path / "out")
+    assert f"{tmp_path}/out/.layerwise-" in str(raised.value)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_predictions_that_do_not_fit_are_named_and_none_is_left_half(task, tmp_path, monkeypatch):
+    write_parts = inference._write_parts
+
+    def with_little_room(*arguments):
+        with small_files(200):
+            return write_parts(*arguments)
+
+    monkeypatch.setattr(inference, "_write_parts", with_little_room)
+    with pytest.raises(ValueError, match=f"File too large: '{tmp_path}/out/part-0.npy'"):
+        inference.layerwise(make_model("sage").float(), one_process(task), output=tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fastsample_dist import DistData
+from fastsample_dist.partition.repartition import repartition
 from fastsample_dist.testing import run_distributed
-from partition.repartition import repartition
 from tests.train.task import make_task
 from tests.train.test_equality import assert_equal_to_one_process, train_rank
 

@@ -1,12 +1,18 @@
 """What a run reports: the table of epochs, and result files that are refused before the work."""
 
 import io
+import json
+import logging
 
 import pytest
 from rich.console import Console
 
+from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.train.metrics import EpochTotals
 from fastsample_dist.train.outputs import check_writable, write_json
-from fastsample_dist.train.report import epoch_table
+from fastsample_dist.train.report import EpochFigures, epoch_table
+from tests.small_disk import small_files
 
 
 def test_the_table_of_epochs_has_a_row_per_epoch_and_gaps_where_nothing_was_evaluated():
@@ -39,3 +45,37 @@ def test_results_go_where_a_link_leads(tmp_path):
     write_json(tmp_path / "link.json", {})
     assert (tmp_path / "link.json").is_symlink()
     assert (tmp_path / "out.json").read_text() == "{}\n"
+
+
+# ---- files that refuse ----
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_a_log_that_cannot_be_written_is_one_warning_and_is_made_up_for(tmp_path, caplog):
+    path = tmp_path / "epochs.jsonl"
+    figures = EpochFigures(DistContext(LocalCommunicator()), jsonl=path)
+    with small_files(5):
+        for epoch in range(3):
+            figures.add(EpochTotals(num_seeds=1).stats(epoch), epoch + 1)
+    assert warnings_of(caplog) == [
+        f"--jsonl {path} cannot be written (File too large); training goes on and tries again after every epoch."
+    ]
+    figures.close()
+    figures.close()
+    assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [0, 1, 2]
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_what_a_log_lacks_at_the_end_is_said(tmp_path, caplog):
+    path = tmp_path / "epochs.jsonl"
+    figures = EpochFigures(DistContext(LocalCommunicator()), jsonl=path)
+    figures.add(EpochTotals(num_seeds=1).stats(0), 1)
+    with small_files(path.stat().st_size):
+        for epoch in (1, 2):
+            figures.add(EpochTotals(num_seeds=1).stats(epoch), epoch + 1)
+        figures.close()
+    assert warnings_of(caplog)[1:] == [f"--jsonl {path} lacks the last 2 epoch(s)."]
+    assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [0]

@@ -10,25 +10,28 @@ import pytest
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.train import stop as stop_module
 from fastsample_dist.train.stop import StopSignal
+from tests.waiting import NEVER_S, wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_noted_and_nothing_else_happens(number):
+def test_a_signal_is_noted_and_nothing_else_happens(monkeypatch, number):
+    monkeypatch.setattr(stop_module, "REPEAT_S", NEVER_S)
     with StopSignal() as stop:
         before = stop.requested
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)  # launchers pass on what the terminal has sent already
-        time.sleep(0.01)
-        assert (before, stop.requested) == (False, True)
+        wait_until(lambda: stop.requested)
+        assert not before
 
 
 def test_a_second_signal_after_a_while_ends_it_at_once(monkeypatch):
     monkeypatch.setattr(stop_module, "REPEAT_S", 0.0)
-    with pytest.raises(KeyboardInterrupt), StopSignal():
+    with pytest.raises(KeyboardInterrupt), StopSignal() as stop:
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)
+        wait_until(lambda: stop.requested)
+        time.sleep(0.01)  # longer than REPEAT_S
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.1)
+        wait_until(lambda: False, "the end by the second signal")
 
 
 def test_handlers_are_put_back():

@@ -1,0 +1,163 @@
+"""The command `fastsample-train`: options, one-line refusals, exit status; the work is session.py's.
+
+Every process is one rank and owns one part (or an equal run of parts), whatever starts it:
+
+    torchrun --nproc-per-node 2 -m fastsample_dist.train --data PARTS --epochs 10 --json out.json
+    mpirun -n 2 fastsample-train --data PARTS
+    fastsample-train --data PARTS
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import MISSING, fields
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.environment import parse_environment
+from fastsample_dist.train.config import CHOICES, TrainConfig
+from fastsample_dist.train.memory import reuse_freed_memory
+from fastsample_dist.train.session import run
+
+PROGRAM = "fastsample-train"
+USER_ERRORS = (ValueError, OSError, ImportError)
+# Seconds that rank 0 is ahead in refusing: a launcher ends the run when one rank leaves, so that an error which all
+# ranks see is printed once.
+HEAD_START_S = 3.0
+FORWARD_S = 0.5  # for mpirun to pass on what was printed: an abort drops what is still under way
+STOPPED = 130  # exit status after Ctrl-C, as a shell reports it
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line, like every other refusal of this command."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see --help.")
+
+
+def fanout_list(text: str) -> tuple[int, ...]:
+    """Argument type: "15,10,5" -> (15, 10, 5)."""
+    try:
+        return tuple(int(item) for item in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of fanouts such as 15,10,5") from None
+
+
+def count(text: str) -> int:
+    """Argument type: an integer of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 1")
+    return int(text)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command's options; TrainConfig has their defaults."""
+    parser = Parser(description="Train a graph neural network on a partitioned graph.", allow_abbrev=False)
+    add = partial(parser.add_argument, help="(default: %(default)s)")
+    add("--data", metavar="PARTS", required=True, help="directory written by fastsample-partition")
+    add("--scheme", choices=CHOICES["scheme"])
+    add("--model", choices=CHOICES["model"])
+    add("--device", choices=CHOICES["device"], help="auto: GPUs where every rank has one (default: %(default)s)")
+    add("--kernel", choices=CHOICES["kernel"], help="of a GPU, for sampling (default: %(default)s)")
+    add("--placement", choices=CHOICES["placement"], help="of a GPU's topology and features (default: %(default)s)")
+    add("--epochs", type=count)
+    add("--batch-size", type=count, help="seeds per rank and step (default: %(default)s)")
+    add("--fanouts", type=fanout_list, help="from the seeds outwards (default: 15,10,5)")
+    add("--eval-fanouts", type=fanout_list, help="--eval-fanouts=-1,-1,-1 takes all (default: as --fanouts)")
+    add("--sampler", choices=CHOICES["sampler"], help="weighted: by edge weight; labor: shared neighbours")
+    add("--replace", action="store_true", help="draw neighbours with replacement")
+    add("--layers", type=count, help="of the model (default: one per fanout)")
+    add("--hidden", type=count, help="columns of a hidden row (default: %(default)s)")
+    add("--heads", type=count, help="attention heads of gat (default: %(default)s)")
+    add("--dropout", type=float)
+    add("--lr", type=float, help="of Adam (default: %(default)s)")
+    add("--lr-schedule", choices=CHOICES["lr_schedule"], help="over the epochs (default: %(default)s)")
+    add("--lr-step", metavar="EPOCHS", type=count, help="of --lr-schedule step (default: %(default)s)")
+    add("--lr-gamma", type=float, help="of --lr-schedule step (default: %(default)s)")
+    add("--allow-nonfinite", action="store_true", help="continue when a loss or gradient is NaN or infinite")
+    add("--precision", choices=CHOICES["precision"], help="bf16 is autocast (default: %(default)s)")
+    add("--eval-every", metavar="EPOCHS", type=int, help="0 never evaluates (default: %(default)s)")
+    add("--eval", choices=CHOICES["eval"], help="neighbours in evaluation (default: %(default)s)")
+    add("--prefetch", type=int, help="batches made ahead in the background (default: %(default)s)")
+    add("--seed", type=int, help="of parameters, shuffling, sampling, dropout (default: %(default)s)")
+    add("--verify", choices=CHOICES["verify"], help="checksums: once per copy, or now again (default: %(default)s)")
+    add("--threads", type=count, help="per rank (default: the machine's cores divided among its ranks)")
+    add("--timeout-s", type=float, help="longest wait for other ranks (default: %(default)s)")
+    add("--json", metavar="FILE", type=Path, help="write the results here too")
+    add("--jsonl", metavar="FILE", type=Path, help="add one JSON line per epoch to this file")
+    add("--tensorboard", metavar="DIR", type=Path, help="write the figures of every epoch for TensorBoard")
+    add("--trace", metavar="FILE", type=Path, help="write a timeline of all ranks in Chrome's trace format")
+    add("--save-model", metavar="FILE", type=Path, help="write the trained model, with FILE.json of how it was built")
+    add("--predictions", metavar="DIR", type=Path, help="write the scores of all nodes here, with all neighbours")
+    add("--checkpoint-dir", metavar="DIR", type=Path, help="save the run here (default: it is not saved)")
+    add("--checkpoint-every", metavar="STEPS", type=count)
+    add("--keep", metavar="K", type=count, help="checkpoints that stay (default: %(default)s)")
+    add("--resume", action="store_true", help="resume from the newest valid checkpoint in --checkpoint-dir, if any")
+    add("--allow-new-lr", action="store_true", help="let --resume continue with another --lr")
+    parser.set_defaults(**{field.name: field.default for field in fields(TrainConfig) if field.default is not MISSING})
+    return parser
+
+
+def parse_arguments(argv: list[str] | None = None) -> TrainConfig:
+    """What the command line asks for.
+
+    Raises:
+      ValueError: an unknown option or a value that does not fit.
+    """
+    return TrainConfig(**vars(make_parser().parse_args(argv)))
+
+
+def refuse(error: BaseException, rank: int) -> int:
+    """Print a refusal as one line and return the exit status."""
+    if rank > 0:
+        time.sleep(HEAD_START_S)
+    line = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        line = f"{line.split('. ', 1)[0]}; take a smaller --batch-size or --hidden, or --placement pinned."
+    print(f"error: {line}", file=sys.stderr, flush=True)
+    return 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit status. Refusals, failed collectives and Ctrl-C are one line each."""
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        environment = parse_environment(os.environ)
+        who = f"rank {environment.rank} was " if environment.world_size > 1 else ""
+        sys.stderr.write(f"{PROGRAM}: {who}interrupted.\n")  # one call: ranks write at the same time
+        return STOPPED
+
+
+def _run(argv: list[str] | None) -> int:
+    reuse_freed_memory()
+    rank = 0
+    try:
+        rank = parse_environment(os.environ).rank
+        config = parse_arguments(argv)
+        ctx = DistContext.from_env(timeout_s=config.timeout_s, device=config.device)
+    except (*USER_ERRORS, RuntimeError) as error:  # RuntimeError: a rank or a package is missing
+        return refuse(error, rank)
+    with ctx:
+        try:
+            return STOPPED if run(config, ctx).stopped else 0
+        except (*USER_ERRORS, RuntimeError) as error:
+            failed = ctx.comm.failure is not None
+            if not failed and not isinstance(error, (*USER_ERRORS, torch.cuda.OutOfMemoryError)):
+                raise  # of the program, not of the run: its place matters
+            status = refuse(error, 0 if failed else rank)  # what failed differs from rank to rank
+            if ctx.comm.abort_ends_process:  # under MPI nothing else ends the other ranks
+                time.sleep(FORWARD_S)
+                ctx.comm.abort()
+            raise SystemExit(status) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""TrainConfig: every option of a training run, as one value that validates itself.
+
+The command `fastsample-train` has one option per field (`eval_fanouts` is `--eval-fanouts`), so messages name fields as
+the command does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fastsample_dist.comm.device import DEVICES
+from fastsample_dist.graph.placement import CHOICES as PLACES
+from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
+from fastsample_dist.ops.sample_spec import METHODS
+from fastsample_dist.pipeline.executor import SCHEMES
+from fastsample_dist.train.models import check_fanouts
+from fastsample_dist.train.saved import MODELS
+from fastsample_dist.train.schedules import SCHEDULES
+from fastsample_dist.train.trainer import PRECISIONS
+
+EVALUATIONS = ("sampled", "full")
+CHOICES = {
+    "scheme": SCHEMES, "model": tuple(MODELS), "device": DEVICES, "kernel": KERNELS, "placement": PLACES,
+    "sampler": METHODS, "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
+    "lr_schedule": SCHEDULES,
+}  # fmt: skip
+AT_LEAST_ONE = (
+    "epochs", "batch_size", "layers", "hidden", "heads", "threads", "checkpoint_every", "keep", "lr_step",
+)  # fmt: skip
+FILES = ("json", "jsonl", "tensorboard", "trace", "checkpoint_dir", "save_model", "predictions")
+SHAPING = (
+    "model", "layers", "hidden", "heads", "dropout", "lr", "fanouts", "sampler", "replace", "precision", "seed",
+)  # fmt: skip
+"""Fields that a checkpoint and the run that resumes from it must have in common."""
+OWN = ("data", "kernel", "placement", "threads", "timeout_s", "json", "jsonl", "tensorboard", "keep", "verify")
+"""Fields in which ranks may differ: paths and what one rank's machine does, none of which changes a result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What `fastsample_dist.train.run` is to do.
+
+    Attributes:
+      data: directory written by fastsample-partition.
+      scheme: "hybrid" or "vanilla".
+      model: "sage", "gcn" or "gat".
+      device: "cpu", "cuda" or "auto"; for who makes the context.
+      kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent".
+      placement: of a GPU's topology and features: "auto", "device" or "pinned".
+      epochs: to train, those of a run that is resumed included.
+      batch_size: seeds per rank and step.
+      fanouts: neighbours per node, from the seeds outwards; -1 takes all.
+      eval_fanouts: the same for evaluation; None: `fanouts`.
+      sampler: "uniform", "weighted" or "labor".
+      replace: draw neighbours with replacement.
+      layers: of the model, one per fanout; None: as many as fanouts.
+      hidden: columns of a hidden row.
+      heads: attention heads of "gat".
+      dropout: probability, at least 0 and below 1.
+      lr: learning rate of Adam, where the schedule begins.
+      precision: "fp32" or "bf16".
+      eval_every: epochs between evaluations; 0 never evaluates.
+      eval: "sampled" sees sampled neighbours, "full" all of them, layer by layer.
+      prefetch: batches made ahead in the background.
+      seed: of parameters, shuffling, sampling and dropout.
+      threads: per rank; None: the machine's cores divided among its ranks.
+      timeout_s: longest wait for other ranks; for who makes the context.
+      json: file for the results, or None.
+      jsonl: file that gets one JSON line per epoch, or None.
+      tensorboard: directory for TensorBoard's event files, or None.
+      trace: file for a timeline in Chrome's trace format, or None.
+      checkpoint_dir: where the run saves itself; None: it does not.
+      checkpoint_every: steps between two checkpoints.
+      keep: checkpoints that stay.
+      resume: resume from the newest valid checkpoint in `checkpoint_dir`, if any.
+      lr_schedule: "constant"; "cosine" and "linear" fall from `lr` towards 0 over all epochs; "step" multiplies by
+        `lr_gamma` every `lr_step` epochs.
+      lr_step, lr_gamma: of "step".
+      allow_new_lr: a run that is resumed continues with this `lr`, where another one is refused otherwise.
+      allow_nonfinite: continue when a loss or gradient is NaN or infinite, with a warning.
+      verify: "once" compares the partition's checksums once per copy, "full" at every start.
+      save_model: file for the trained model (load_model reads it), or None.
+      predictions: directory for the scores of all nodes, computed with all neighbours, or None.
+    Raises:
+      ValueError: a value out of range, or values that contradict each other.
+    """
+
+    data: Path
+    scheme: str = "hybrid"
+    model: str = "sage"
+    device: str = "cpu"
+    kernel: str = "auto"
+    placement: str = "auto"
+    epochs: int = 10
+    batch_size: int = 1000
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    eval_fanouts: tuple[int, ...] | None = None
+    sampler: str = "uniform"
+    replace: bool = False
+    layers: int | None = None
+    hidden: int = 256
+    heads: int = 4
+    dropout: float = 0.5
+    lr: float = 0.006
+    precision: str = "fp32"
+    eval_every: int = 1
+    eval: str = "sampled"
+    prefetch: int = 0
+    seed: int = 0
+    threads: int | None = None
+    timeout_s: float = 600.0
+    json: Path | None = None
+    jsonl: Path | None = None
+    tensorboard: Path | None = None
+    trace: Path | None = None
+    checkpoint_dir: Path | None = None
+    checkpoint_every: int = 100
+    keep: int = 3
+    resume: bool = False
+    lr_schedule: str = "constant"
+    lr_step: int = 10
+    lr_gamma: float = 0.1
+    allow_new_lr: bool = False
+    allow_nonfinite: bool = False
+    verify: str = "once"
+    save_model: Path | None = None
+    predictions: Path | None = None
+
+    def __post_init__(self) -> None:
+        self._normalise()
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{option(name)} is {getattr(self, name)!r}; expected one of {', '.join(choices)}.")
+        for name in AT_LEAST_ONE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{option(name)} is {value}; expected an integer >= 1.")
+        if self.resume and self.checkpoint_dir is None:
+            raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
+        if self.replace and self.sampler == "labor":
+            raise ValueError("--sampler labor takes every edge at most once; leave out --replace; see --help.")
+        if not 0 < self.lr_gamma <= 1:
+            raise ValueError(f"--lr-gamma is {self.lr_gamma}; expected a factor above 0 and at most 1.")
+        for fanouts in (self.fanouts, self.eval_fanouts):
+            check_fanouts(len(fanouts or ()), self.layers)
+
+    def _normalise(self) -> None:
+        """Tuples and paths in place of what stands for them, and what follows from other fields where none is given."""
+        values: dict[str, Any] = {"data": Path(self.data), "fanouts": tuple(self.fanouts)}
+        values["layers"] = len(values["fanouts"]) if self.layers is None else self.layers
+        values["eval_fanouts"] = tuple(self.eval_fanouts or self.fanouts)
+        for name in FILES:
+            given = getattr(self, name)
+            values[name] = None if given is None else Path(given)
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+
+    def shared(self) -> dict[str, Any]:
+        """What all ranks must have alike, by the command's options; of a file only whether there is one."""
+        names = [field.name for field in fields(self) if field.name not in OWN]
+        return {option(name): self._fact(name) for name in names}
+
+    def shaping(self) -> dict[str, Any]:
+        """What a checkpoint and the run that resumes from it must have in common, as JSON values.
+
+        The schedule only where there is one, so that checkpoints of releases without schedules can be resumed.
+        """
+        names = list(SHAPING)
+        if self.lr_schedule != "constant":
+            names += ["lr_schedule", *(("lr_step", "lr_gamma") if self.lr_schedule == "step" else ("epochs",))]
+        return {name: getattr(self, name) for name in names}
+
+    def _fact(self, name: str) -> Any:
+        value = getattr(self, name)
+        return value if name not in FILES else "given" if value is not None else None
+
+
+def option(field: str) -> str:
+    """The command's option of a field."""
+    return "--" + field.replace("_", "-")

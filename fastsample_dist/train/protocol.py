@@ -1,0 +1,152 @@
+"""What models of one's own must offer, and the checks of it: one clear line where they do not.
+
+    Trainer        any nn.Module called as model(mfgs, features) -> [num_seeds, outputs]
+    LayeredModel   its layers, called as layer(mfg, rows [num_src, width]) -> [num_dst, next width]; a layer may offer
+                   hidden(mfg, rows, key, p) besides, which does activation and dropout too
+    layerwise      LayerwiseModel, which LayeredModel is
+
+An MFG `mfg` has indptr, indices, num_src and num_dst; the first num_dst of its num_src source nodes are its
+destinations. mfgs[0] is the input side, mfgs[-1] the seed side.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from fastsample_dist.sampling.base import MFG
+
+
+class LayerwiseModel(Protocol):
+    """A model that can compute one layer for itself.
+
+    Attributes:
+      in_dim: columns of the features.
+      num_layers: layers, and MFGs of a batch.
+      training: as every nn.Module has it, like `parameters`, `train` and `eval`.
+    """
+
+    in_dim: int
+    num_layers: int
+    training: bool
+
+    def apply_layer(self, number: int, mfg: MFG, rows: Tensor) -> Tensor:
+        """One layer with the activation that follows it; of evaluation, so without dropout.
+
+        Args:
+          number: of the layer, 0 is next to the features.
+          mfg: its edges.
+          rows: [mfg.num_src, columns in].
+        Returns:
+          [mfg.num_dst, columns out].
+        """
+
+    def parameters(self) -> Iterator[Tensor]:
+        """At least one; rows are computed in its dtype and on its device."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        """As nn.Module."""
+
+    def eval(self) -> nn.Module:
+        """As nn.Module."""
+
+
+def check_call(what: str, module: object, *arguments: str) -> None:
+    """Refuse what cannot be called with so many arguments.
+
+    Args:
+      what: names it in the message, such as "layer 0".
+      module: an nn.Module.
+      *arguments: their names, for the message.
+    Raises:
+      ValueError: no nn.Module, or its forward takes other arguments.
+    """
+    call = f"{what.split()[0]}({', '.join(arguments)})"
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{what} is {type(module).__name__}; expected a torch.nn.Module called as {call}.")
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError):  # compiled: nothing is known of it
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise ValueError(
+            f"{what} is called as {call} but {type(module).__name__} has forward{signature}; give it that signature."
+        ) from None
+
+
+def check_rows(what: str, rows: object, count: int, unit: str) -> None:
+    """Refuse a result that is not one row per node.
+
+    Args:
+      what: made it, for the message.
+      rows: the result.
+      count: rows expected.
+      unit: what there is one row for, such as "seed".
+    Raises:
+      ValueError: no tensor with so many rows.
+    """
+    if isinstance(rows, Tensor) and rows.dim() > 0 and rows.shape[0] == count:
+        return
+    found = f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+    raise ValueError(f"{what} returned {found}; expected [{count}, columns], one row per {unit}.")
+
+
+def check_outputs(model: nn.Module, outputs: object, num_seeds: int, num_columns: int | None) -> None:
+    """Refuse what a model returned for a batch if it is not one row per seed.
+
+    Args:
+      model: whose outputs they are.
+      outputs: what it returned.
+      num_seeds: of the batch.
+      num_columns: classes, the least that is expected (outputs may be padded); None: any.
+    Raises:
+      ValueError: another type or shape.
+    """
+    name = type(model).__name__
+    advice = "return a tensor of scores"
+    if isinstance(outputs, Tensor):
+        advice = "every MFG takes one layer, so pass as many layers as fanouts"
+    try:
+        check_rows(name, outputs, num_seeds, "seed")
+    except ValueError as error:
+        raise ValueError(f"{str(error).rstrip('.')}; {advice}.") from None
+    if num_columns is not None and (outputs.dim() != 2 or outputs.shape[1] < num_columns):
+        raise ValueError(
+            f"{name} returned shape {tuple(outputs.shape)} but the partition has {num_columns} classes; build it with "
+            f"{num_columns} columns or more (data.num_classes)."
+        )
+
+
+def check_layerwise(model: object) -> None:
+    """Refuse a model that is no LayerwiseModel.
+
+    Raises:
+      ValueError: names what it lacks.
+    """
+    needed = ("in_dim", "num_layers", "apply_layer", "parameters", "train", "eval")
+    lacking = [name for name in needed if not hasattr(model, name)]
+    name = type(model).__name__
+    if lacking:
+        raise ValueError(
+            f"layerwise computes layer by layer but {name} lacks {', '.join(lacking)}; derive it from LayeredModel, "
+            "give it what train/protocol.py states for LayerwiseModel, or evaluate it with Trainer.evaluate."
+        )
+    for attribute in ("in_dim", "num_layers"):
+        value = getattr(model, attribute)
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}.{attribute} is {value!r}; expected an integer >= 1.")
+    try:
+        inspect.signature(model.apply_layer).bind(0, None, None)
+    except TypeError:
+        signature = inspect.signature(model.apply_layer)
+        raise ValueError(
+            f"layerwise calls model.apply_layer(number, mfg, rows) but {name} has apply_layer{signature}; give it that "
+            "signature."
+        ) from None
+    if next(iter(model.parameters()), None) is None:
+        raise ValueError(f"{name} has no parameters; layerwise computes in the dtype and on the device of the first.")

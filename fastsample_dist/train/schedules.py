@@ -1,0 +1,30 @@
+"""Learning rates over the epochs of the command: a name and some numbers become a torch.optim.lr_scheduler."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, StepLR
+
+SCHEDULES = ("constant", "cosine", "linear", "step")
+
+
+def make_schedule(
+    name: str, optimizer: Optimizer, *, epochs: int, step_epochs: int = 10, gamma: float = 0.1
+) -> LRScheduler | None:
+    """The schedule, to be stepped once after every epoch (Trainer does); None for "constant".
+
+    Args:
+      name: one of SCHEDULES.
+      optimizer: at the learning rate where the schedule begins.
+      epochs: over which "cosine" and "linear" fall to 0, which they reach behind the last one.
+      step_epochs, gamma: "step" multiplies by gamma every so many epochs.
+    Raises:
+      ValueError: an unknown name.
+    """
+    if name not in SCHEDULES:
+        raise ValueError(f"the schedule is {name!r}; expected one of {', '.join(SCHEDULES)}.")
+    if name == "cosine":
+        return CosineAnnealingLR(optimizer, T_max=epochs)
+    if name == "linear":
+        return LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=epochs)
+    return StepLR(optimizer, step_size=step_epochs, gamma=gamma) if name == "step" else None

@@ -1,0 +1,136 @@
+"""TrainConfig validates itself, and ranks that were given other options end at once, with one line each."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastsample_dist.train import TrainConfig
+from fastsample_dist.train.cli import parse_arguments
+from tests.train.task import make_task
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 400  # for machines that are busy
+DIFFERENT = {
+    "--lr": ("0.01", "0.1"),
+    "--seed": ("1", "2"),
+    "--fanouts": ("5,5", "5,4"),
+    "--sampler": ("uniform", "labor"),
+    "--dropout": ("0.5", "0.4"),
+    "--scheme": ("hybrid", "vanilla"),
+    "--precision": ("fp32", "bf16"),
+    "--eval-every": ("1", "0"),
+    "--eval": ("sampled", "full"),
+    "--batch-size": ("20", "30"),
+    "--prefetch": ("0", "2"),
+    "--epochs": ("2", "3"),
+    "--model": ("sage", "gcn"),
+    "--hidden": ("8", "16"),
+    "--lr-schedule": ("constant", "cosine"),
+    "--save-model": (None, "model.pt"),
+    "--checkpoint-dir": (None, "saved"),
+}
+RANK = """
+import contextlib, io, json, os, sys
+from fastsample_dist.train import cli
+cli.HEAD_START_S = 0
+found = []
+for port, options in json.loads(os.environ["RUNS"]):
+    os.environ["MASTER_PORT"] = str(port)
+    error = io.StringIO()
+    with contextlib.redirect_stderr(error):
+        try:
+            status = cli.main(options)
+        except SystemExit as end:
+            status = end.code
+    found.append((status, error.getvalue()))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"scheme": "magic"}, r"--scheme is 'magic'; expected one of hybrid, vanilla"),
+        ({"batch_size": 0}, r"--batch-size is 0; expected an integer >= 1"),
+        ({"lr_step": 0}, r"--lr-step is 0; expected an integer >= 1"),
+        ({"lr_gamma": 1.5}, r"--lr-gamma is 1\.5; expected a factor above 0 and at most 1"),
+        ({"verify": "never"}, r"--verify is 'never'; expected one of once, full"),
+        ({"resume": True}, r"--resume needs the --checkpoint-dir"),
+        ({"layers": 2}, r"fanouts has 3 entries but the model has 2 layers; pass one fanout per layer"),
+        ({"eval_fanouts": (1,)}, r"fanouts has 1 entries but the model has 3 layers"),
+    ],
+    ids=str,
+)
+def test_values_that_do_not_fit_are_refused(fields, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        TrainConfig(data="parts", **fields)
+
+
+def test_layers_are_as_many_as_fanouts():
+    assert TrainConfig(data="parts", fanouts=[4, 3]).layers == 2
+    assert parse_arguments(["--data", "parts", "--fanouts", "9,8,7,6"]).layers == 4
+
+
+def test_the_command_line_and_the_fields_are_the_same():
+    config = parse_arguments(["--data", "parts", "--lr", "0.5", "--json", "a.json", "--lr-schedule", "cosine"])
+    assert config == TrainConfig(data="parts", lr=0.5, json="a.json", lr_schedule="cosine")
+    assert json.loads(json.dumps(config.as_json()))["data"] == "parts"
+
+
+def test_a_schedule_shapes_a_run_and_none_leaves_old_checkpoints_valid():
+    assert "lr_schedule" not in TrainConfig(data="parts").shaping()
+    assert TrainConfig(data="parts", lr_schedule="cosine").shaping()["epochs"] == 10
+    assert TrainConfig(data="parts", lr_schedule="step", lr_step=3).shaping()["lr_step"] == 3
+
+
+def free_ports(count):
+    """As many different ports that nobody listens at."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory):
+    """{option: [(status, stderr) of rank 0, of rank 1]}: two processes run the command once per option."""
+    folder = tmp_path_factory.mktemp("ranks")
+    same = ["--data", str(make_task(folder, 2, dtype="float32").path), "--fanouts", "5,5", "--threads", "1"]
+    same += ["--timeout-s", str(TIMEOUT_S)]
+    ports = free_ports(len(DIFFERENT))
+    processes = []
+    for rank in (0, 1):
+        own = [[*same, *([] if given[rank] is None else [name, given[rank]])] for name, given in DIFFERENT.items()]
+        environ = {
+            **os.environ, "RUNS": json.dumps(list(zip(ports, own, strict=True))), "RANK": str(rank), "WORLD_SIZE": "2",
+            "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+            "PYTHONPATH": str(ROOT),
+        }  # fmt: skip
+        processes.append(
+            subprocess.Popen([sys.executable, "-c", RANK], env=environ, cwd=folder, stdout=subprocess.PIPE)
+        )
+    found = [json.loads(process.communicate(timeout=TIMEOUT_S)[0].splitlines()[-1]) for process in processes]
+    return {name: list(map(tuple, pair)) for name, *pair in zip(DIFFERENT, *found, strict=True)}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_ranks_with_other_options_end_with_one_line_each(refusals, name):
+    kind = {"--lr": float, "--dropout": float}.get(name)
+    shown = []
+    for given in DIFFERENT[name]:
+        if given is None or name in ("--save-model", "--checkpoint-dir"):
+            shown.append("None" if given is None else "'given'")
+        elif name == "--fanouts":
+            shown.append(f"({given.replace(',', ', ')})")
+        else:
+            shown.append(str(kind(given)) if kind else given if given.isdecimal() else repr(given))
+    line = f"{name}: {shown[0]} on rank 0; {shown[1]} on rank 1"
+    for status, error in refusals[name]:
+        assert status == 1 and error.startswith("error: options: ranks differ in ") and error.count("\n") == 1, error
+        assert line in error and error.endswith("start all ranks with the same options.\n")
