@@ -153,6 +153,14 @@ def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.
     return positions, owner
 
 
+def destinations(indptr: np.ndarray, first_edge: int, count: int) -> np.ndarray:
+    """Destination of each of the edges first_edge .. first_edge + count - 1."""
+    lo = int(np.searchsorted(indptr, first_edge, side="right")) - 1
+    hi = int(np.searchsorted(indptr, first_edge + count - 1, side="right"))
+    inside = np.clip(indptr[lo : hi + 1], first_edge, first_edge + count)
+    return np.repeat(np.arange(lo, hi), np.diff(inside))
+
+
 def edge_chunks(degrees: np.ndarray, chunk_edges: int | None = None) -> list[tuple[int, int]]:
     """Cut rows into ranges (lo, hi) of about so many entries each, at least one row, so that work on all edges needs
     memory for a chunk of them.

@@ -13,13 +13,17 @@ from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph, checked_graph
+from fastsample_dist.graph.inputs import ReadOptions, dgl_memory, pyg_saved
+from fastsample_dist.graph.inputs.heterogeneous import TypedGraph, flatten
+from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes
 from fastsample_dist.graph.memory_sizes import parse_bytes
 from fastsample_dist.graph.storage import BFLOAT16, SPLITS
-from partition import build
-from partition.build import PartitionOptions
-from partition.quality import PartitionQuality
+from fastsample_dist.partition import build
+from fastsample_dist.partition.build import PartitionOptions
+from fastsample_dist.partition.quality import PartitionQuality
 
 Column = Tensor | np.ndarray
+LIBRARIES = {"dgl": ("DGLGraph",), "torch_geometric": ("Data", "HeteroData")}  # and their classes of graphs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,11 +50,12 @@ class GraphFacts:
 
 
 _FACTS = tuple(item.name for item in fields(GraphFacts))
+_BY_NODE = ("features", "labels", "node_type")  # columns with an entry per node
 _OPTIONS = tuple(item.name for item in fields(PartitionOptions) if item.name != "num_parts")
 
 
 def partition_graph(
-    graph: CSCGraph | RawGraph | Column,
+    graph: CSCGraph | RawGraph | Column | Any,
     features: Column | None = None,
     labels: Column | None = None,
     splits: Mapping[str, Column] | None = None,
@@ -58,22 +63,29 @@ def partition_graph(
     *,
     output: str | Path,
     overwrite: bool = False,
+    task: str | None = None,
     **options: Any,
 ) -> PartitionQuality:
     """Cut a graph into parts and write them, as fastsample-partition does.
 
     Args:
-      graph: CSCGraph with original ids; integer [2, num_edges]: sources and destinations; or a RawGraph, as the
-        readers of `fastsample_dist.graph.inputs` give it, which has the features, labels, splits and facts in it.
+      graph: CSCGraph with original ids; integer [2, num_edges]: sources and destinations; a DGLGraph or PyG's Data or
+        HeteroData as it is, whose features (ndata["feat"], "feature", "x"; data.x), labels ("label", "y"), masks
+        ("train_mask", ...) and weights of edges are taken where no argument takes their place (`splits`: that of all
+        masks), other data and edge types are left out with a warning, and several node types become one id space, one
+        after the other; or a RawGraph, as the readers of `fastsample_dist.graph.inputs` give it, which has the
+        features, labels, splits and facts in it.
       features: [num_nodes, dim] or None.
-      labels: integer [num_nodes], -1: unlabelled; or None.
+      labels: integer [num_nodes], -1: unlabelled; number [num_nodes, C], NaN: not known; or None.
       splits: {"train" | "val" | "test": node ids, or a mask bool [num_nodes]}.
       num_parts: number of parts.
       output: the partition's directory; it appears when complete.
       overwrite: replace a partition that is there.
+      task: what the labels are for: "classification", "multilabel" or "regression"; None: as
+        `fastsample_dist.graph.labels` sees it from their shape.
       **options: the fields of `GraphFacts` (name, num_nodes, undirected, edge_weight, num_classes, node_type,
         node_types) and of `partition.build.PartitionOptions` (method "metis", seed, assignment, on_disk,
-        feature_dtype, and memory_limit in bytes or as text such as "2GB").
+        feature_dtype, edge_map, and memory_limit in bytes or as text such as "2GB").
     Returns:
       The finished partition's figures, counted from its files.
     Raises:
@@ -84,7 +96,7 @@ def partition_graph(
     if unknown:
         raise TypeError(f"there is no option {unknown[0]!r}; expected some of {', '.join((*_FACTS, *_OPTIONS))}.")
     facts = {name: options.pop(name) for name in _FACTS if name in options}
-    columns = {"features": features, "labels": labels, "splits": splits}
+    columns = {"features": features, "labels": labels, "splits": splits, "task": task}
     if isinstance(options.get("memory_limit"), str):
         options["memory_limit"] = parse_bytes(options["memory_limit"])
     if isinstance(features, Tensor) and features.dtype == torch.bfloat16:  # NumPy has no such type
@@ -97,28 +109,119 @@ def partition_graph(
         if beside:
             raise ValueError(f"{beside[0]} was passed beside a RawGraph, which has its own; leave it out.")
         raw = graph
+    elif _library_of(graph) is not None:
+        build.check_request(UNKNOWN, chosen, output, overwrite=overwrite)
+        raw = _library_graph(graph, columns, GraphFacts(**facts))
     else:
-        raw = _raw_graph(graph, columns, GraphFacts(**facts))
+        given = GraphFacts(**facts)
+        build.check_request(_least_sizes(graph, columns, given), chosen, output, overwrite=overwrite)
+        raw = _raw_graph(graph, columns, given)
     return build.partition_graph(raw, chosen, output, overwrite=overwrite)
 
 
+def _least_sizes(graph: CSCGraph | Column, columns: Mapping[str, Any], facts: GraphFacts) -> GraphSizes:
+    """What shapes alone tell of a graph, before an array is read; a shape that is wrong is refused later."""
+    by_node = [columns["features"], columns["labels"], facts.node_type]
+    lengths = [len(column) for column in by_node if getattr(column, "ndim", 0)]
+    counts = [facts.num_nodes, getattr(graph, "num_nodes", None), *lengths]
+    num_nodes = next((count for count in counts if isinstance(count, int) and count >= 1), None)
+    if num_nodes is None:
+        return UNKNOWN
+    shape = getattr(graph, "shape", ())
+    num_listed = graph.num_edges if isinstance(graph, CSCGraph) else shape[1] if len(shape) == 2 else 0
+    features = columns["features"]
+    matrix = getattr(features, "ndim", 0) == 2
+    splits = {name: ids for name, ids in (columns["splits"] or {}).items() if "int" in str(getattr(ids, "dtype", ""))}
+    return GraphSizes(
+        name=facts.name,
+        num_nodes=num_nodes,
+        num_listed=num_listed,
+        feature_dim=features.shape[1] if matrix else 0,
+        feature_dtype=str(features.dtype).removeprefix("torch.") if matrix else "",
+        has_labels=columns["labels"] is not None,
+        splits={name: len(ids) for name, ids in splits.items() if ids.ndim and 0 < len(ids) <= num_nodes},
+    )
+
+
 def _raw_graph(graph: CSCGraph | Column, given: dict[str, Any], facts: GraphFacts) -> RawGraph:
-    """The checked graph of arrays; `given` has features, labels and splits."""
+    """The checked graph of arrays; `given` has features, labels, splits and task."""
     edges, weights, counted = _edges_of(graph, facts.edge_weight)
     if counted is not None and facts.num_nodes not in (None, counted):
         raise ValueError(f"num_nodes is {facts.num_nodes} but the graph has {counted} nodes; leave num_nodes out.")
-    columns = {"edge_weight": weights, "node_type": facts.node_type}
-    columns |= {key: given[key] for key in ("features", "labels")}
-    columns = {key: _array(value) for key, value in columns.items() if value is not None}
+    columns = _given_columns({**given, "edge_weight": weights}, facts)
     num_nodes = counted if facts.num_nodes is None else facts.num_nodes
+    by_ids = num_nodes is None and not any(key in columns for key in _BY_NODE)
     num_nodes = _count_nodes(edges, columns) if num_nodes is None else num_nodes
-    for split, members in (given["splits"] or {}).items():
+    columns |= _split_columns(given["splits"], num_nodes)
+    meta = {"name": facts.name, "num_nodes": num_nodes, "undirected": facts.undirected}
+    meta |= {"num_classes": facts.num_classes, "task": given["task"], "node_types": facts.node_types}
+    meta["counted_by_ids"] = by_ids
+    return checked_graph(meta, edges, columns, locate=lambda column: column)
+
+
+def _library_of(graph: Any) -> str | None:
+    """ "dgl" or "torch_geometric" where the graph is an object of that library, else None; nothing is imported.
+
+    Raises:
+      ValueError: an object of the library that is no graph, such as a data set.
+    """
+    if isinstance(graph, Tensor):  # PyG's EdgeIndex is one
+        return None
+    bases = [(base.__module__.split(".")[0], base.__name__) for base in type(graph).__mro__]
+    for library, classes in LIBRARIES.items():
+        if any(home == library for home, _ in bases):
+            if not any(home == library and name in classes for home, name in bases):
+                raise ValueError(
+                    f"graph is a {type(graph).__name__} of {library}; expected its {' or '.join(classes)}; of a data "
+                    "set pass dataset[0]."
+                )
+            return library
+    return None
+
+
+def _library_graph(graph: Any, given: dict[str, Any], facts: GraphFacts) -> RawGraph:
+    """The checked graph of another library's object; what is given wins."""
+    columns = _given_columns({**given, "edge_weight": facts.edge_weight}, facts)
+    skip = {*columns} | ({"splits"} if given["splits"] is not None else set())
+    how = ReadOptions(undirected=facts.undirected, task=given["task"])
+    typed = _typed(graph, facts, how, columns, skip)
+    num_nodes = sum(nodes.num_nodes for nodes in typed.nodes)
+    if facts.num_nodes not in (None, num_nodes):
+        raise ValueError(f"num_nodes is {facts.num_nodes} but the graph has {num_nodes} nodes; leave num_nodes out.")
+    if len(typed.nodes) > 1 and (facts.node_type is not None or facts.node_types is not None):
+        raise ValueError("node_type was passed beside a graph that has node types of its own; leave it out.")
+    meta = {"num_classes": facts.num_classes, "node_types": facts.node_types}
+    meta = {key: value for key, value in meta.items() if value is not None}
+    return flatten(typed, given={**columns, **_split_columns(given["splits"], num_nodes)}, facts=meta)
+
+
+def _typed(
+    graph: Any, facts: GraphFacts, how: ReadOptions, given: Mapping[str, np.ndarray], skip: set[str]
+) -> TypedGraph:
+    """The graph by types, without the columns to skip; what is given counts the nodes of a Data that does not say."""
+    if _library_of(graph) == "dgl":
+        return dgl_memory.typed_graph(graph, name=facts.name, undirected=facts.undirected, task=how.task, skip=skip)
+    mapping = dict(graph.to_dict())
+    if "edge_index" in mapping and not pyg_saved.says_num_nodes(mapping):
+        lengths = [len(given[key]) for key in ("features", "labels", "node_type") if key in given]
+        mapping["num_nodes"] = next(iter(lengths), None) if facts.num_nodes is None else facts.num_nodes
+    return pyg_saved.typed_graph(mapping, how, name=facts.name, skip=skip)
+
+
+def _given_columns(given: Mapping[str, Any], facts: GraphFacts) -> dict[str, np.ndarray]:
+    """Columns of `checked_graph` among the arguments, without splits."""
+    columns = {"edge_weight": given["edge_weight"], "node_type": facts.node_type}
+    columns |= {key: given[key] for key in ("features", "labels")}
+    return {key: _array(value) for key, value in columns.items() if value is not None}
+
+
+def _split_columns(splits: Mapping[str, Column] | None, num_nodes: int) -> dict[str, np.ndarray]:
+    columns = {}
+    for split, members in (splits or {}).items():
         if split not in SPLITS:
             raise ValueError(f"splits has {split!r}; expected {', '.join(SPLITS)}.")
         columns[f"{split}_idx"] = _node_ids(split, _array(members), num_nodes)
-    meta = {"name": facts.name, "num_nodes": num_nodes, "undirected": facts.undirected}
-    meta |= {"num_classes": facts.num_classes, "node_types": facts.node_types}
-    return checked_graph(meta, edges, columns, locate=lambda column: column)
+    return columns
 
 
 def _array(column: Column) -> np.ndarray:
@@ -140,7 +243,7 @@ def _edges_of(graph: CSCGraph | Column, edge_weight: Column | None) -> tuple[np.
 
 
 def _count_nodes(edges: np.ndarray, columns: Mapping[str, np.ndarray]) -> int:
-    for key in ("features", "labels", "node_type"):
+    for key in _BY_NODE:
         if key in columns:
             return len(columns[key])
     if not edges.size:

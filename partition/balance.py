@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partition.adjacency import Adjacency, edge_chunks, row_positions
-from partition.levelling import Loads, level_parts, unmet
-from partition.methods.request import Method, PartitionRequest
+from fastsample_dist.partition.adjacency import Adjacency, edge_chunks, row_positions
+from fastsample_dist.partition.levelling import Loads, level_parts, unmet
+from fastsample_dist.partition.methods.request import Method, PartitionRequest
 
 BATCH_SHARE = 8
 TOLERANCE = 0.05  # of nodes and in-edges per part

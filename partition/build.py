@@ -9,23 +9,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from fastsample_dist.files import naming_file
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.memory_sizes import available_bytes, format_size
 from fastsample_dist.graph.storage import PartitionWriter, check_output
-from partition.adjacency import estimate_neighbours
-from partition.balance import balance_parts
-from partition.disk import check_space, least_bytes, used_bytes
-from partition.external.csc import StoredTopology, build_stored, sort_bytes, sort_edge_bytes
-from partition.external.journal import Journal, fingerprint
-from partition.external.memory import (
+from fastsample_dist.partition.adjacency import estimate_neighbours
+from fastsample_dist.partition.balance import balance_parts
+from fastsample_dist.partition.disk import check_space, least_bytes, used_bytes
+from fastsample_dist.partition.external.csc import StoredTopology, build_stored, sort_bytes, sort_edge_bytes
+from fastsample_dist.partition.external.journal import Journal, fingerprint, work_directory
+from fastsample_dist.partition.external.memory import (
     BASE_SPREAD_BYTES,
     DEFAULT_SHARE,
     LEVELLED_NODE_BYTES,
@@ -33,12 +34,13 @@ from partition.external.memory import (
     MemoryPlan,
     resident_bytes,
 )
-from partition.external.output import ResumableWriter
-from partition.external.rows import FEATURE_CHOICES
-from partition.methods import MAX_SEED, METHODS, PartitionRequest
-from partition.plan_memory import needed_bytes, topology_bytes, whole_graph_bytes
-from partition.quality import PartitionQuality, measure_partition
-from partition.writer import Origin, Relabelling, WriteOptions, bytes_to_write, write_partition
+from fastsample_dist.partition.external.output import ResumableWriter
+from fastsample_dist.partition.external.rows import FEATURE_CHOICES
+from fastsample_dist.partition.gaps import check_gaps
+from fastsample_dist.partition.methods import MAX_SEED, METHODS, PartitionRequest
+from fastsample_dist.partition.plan_memory import needed_bytes, topology_bytes, whole_graph_bytes
+from fastsample_dist.partition.quality import PartitionQuality, measure_partition
+from fastsample_dist.partition.writer import Origin, Relabelling, WriteOptions, bytes_to_write, write_partition
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +54,15 @@ class PartitionOptions:
 
     Attributes:
       num_parts: number of parts, 1 .. num_nodes.
-      method: one of `partition.methods.METHODS`.
+      method: one of `fastsample_dist.partition.methods.METHODS`.
       seed: 0 .. 2**31 - 1; the same seed on the same graph gives the same files.
       assignment: for method "file": the file with the part of each node.
       memory_limit: bytes that the process may hold; None: four fifths of what is available at the start.
       on_disk: sort the edges on disk even where memory would do, so that a killed run can go on.
       feature_dtype: "keep", "float16", "bfloat16" or "float32": how features are stored.
+      edge_map: store for every edge of the topology its place in the input's list of edges: the column of edge_index,
+        or the edge's number in a list as text, from 0. Both directions of an undirected edge have the place of that
+        edge, and of edges that are merged the first one's counts.
     Raises:
       ValueError: a value outside these.
     """
@@ -69,6 +74,7 @@ class PartitionOptions:
     memory_limit: int | None = None
     on_disk: bool = False
     feature_dtype: str = "keep"
+    edge_map: bool = False
 
     def __post_init__(self) -> None:
         if self.num_parts < 1:
@@ -119,31 +125,67 @@ def partition_graph(
     Returns:
       The finished partition's figures, counted from its files.
     Raises:
-      ValueError: more parts than nodes, an output that exists or cannot be written, a memory limit that cannot work,
-        a disk with too little room.
+      ValueError: what `check_request` refuses, or ids with huge gaps; both before the data are read.
       ImportError: method metis without pymetis.
-      OSError: the disk refuses. Sorted in memory, nothing is left behind; on disk, the work directory
-        (`external.journal.work_directory`), from which the same call goes on.
+      OSError: the disk refuses; it names the file. Sorted in memory, nothing is left behind; on disk, the work
+        directory (`external.journal.work_directory`), from which the same call goes on.
     """
     progress = progress or Progress()
-    check_output(output, overwrite)
-    if options.num_parts > raw.num_nodes:
-        raise ValueError(
-            f"num_parts is {options.num_parts} but the graph has {raw.num_nodes} nodes; take at most one part per node."
-        )
-    train = raw.splits.get("train", ())
-    if 0 < len(train) < options.num_parts:
-        raise ValueError(
-            f"num_parts is {options.num_parts} but {raw.name} has {len(train)} train nodes; training needs at least "
-            "one per part, so take fewer parts."
-        )
-    sizes = sizes_of(raw)
-    plan = memory_plan(options.memory_limit, resident_bytes(), sizes, options.method)
-    _check_listed(sizes, options.method, plan)
-    cut = _cut_on_disk if options.on_disk or sorted_on_disk(sizes, plan) else _cut_in_memory
+    check_gaps(raw)
+    sizes = sizes_of(raw, edge_map=options.edge_map)
+    plan = check_request(sizes, options, output, overwrite=overwrite)
+    cut = _cut_on_disk if _sorts_on_disk(sizes, options, plan) else _cut_in_memory
     manifest = cut(raw, options, plan, output, overwrite, progress)
     with progress.step("measure"):
-        return measure_partition(output, manifest)
+        quality = measure_partition(output, manifest)
+    if quality.edge_counts.parallel_edges:
+        logger.warning("%s: %s", raw.name, quality.edge_counts.lines()[0])
+    return quality
+
+
+def check_request(
+    sizes: GraphSizes, options: PartitionOptions, output: str | Path, *, overwrite: bool = False
+) -> MemoryPlan:
+    """Refuse what sizes and names alone show to be impossible, before any data are read.
+
+    Args:
+      sizes: of the graph; where they are not known yet, what is certain (`inputs.least_sizes`).
+      options, output, overwrite: as of `partition_graph`.
+    Returns:
+      How the memory is divided.
+    Raises:
+      ValueError: an output that exists or cannot be written, no assignment file, more parts than nodes or than train
+        nodes, a memory limit or a disk that cannot do.
+      ImportError: the method's package is not there.
+    """
+    check_output(output, overwrite)
+    sizes = replace(sizes, edge_map=options.edge_map)
+    METHODS[options.method].require()
+    if options.assignment is not None and not Path(options.assignment).is_file():
+        raise ValueError(f"{options.assignment} is missing; expected the file with the part of each node.")
+    if sizes.least_nodes is None and options.num_parts > sizes.num_nodes:
+        raise ValueError(
+            f"num_parts is {options.num_parts} but the graph has {sizes.num_nodes} nodes; take at most one part per "
+            "node."
+        )
+    num_train = sizes.splits.get("train", 0)
+    if 0 < num_train < options.num_parts:
+        raise ValueError(
+            f"num_parts is {options.num_parts} but {sizes.name} has {num_train} train nodes; training needs at least "
+            "one per part, so take fewer parts."
+        )
+    plan = memory_plan(options.memory_limit, resident_bytes(), sizes, options.method)
+    _check_listed(sizes, options.method, plan)
+    on_disk = _sorts_on_disk(sizes, options, plan)
+    if on_disk:
+        plan.check()
+    if not work_directory(output).exists():  # what a killed run has left counts: see _check_disk
+        check_space(output, least_bytes(sizes, options.num_parts, options.feature_dtype, on_disk=on_disk))
+    return plan
+
+
+def _sorts_on_disk(sizes: GraphSizes, options: PartitionOptions, plan: MemoryPlan) -> bool:
+    return options.on_disk or sorted_on_disk(sizes, plan)
 
 
 def memory_plan(limit: int | None, base: int, sizes: GraphSizes, method: str) -> MemoryPlan:
@@ -159,8 +201,9 @@ def memory_plan(limit: int | None, base: int, sizes: GraphSizes, method: str) ->
         limit=int(available_bytes() * DEFAULT_SHARE) if limit is None else limit,
         base=base,
         num_nodes=sizes.num_nodes,
-        sort_edge_bytes=sort_edge_bytes(sizes.weight_bytes),
+        sort_edge_bytes=sort_edge_bytes(sizes.weight_bytes, sizes.edge_map_bytes),
         node_bytes=LEVELLED_NODE_BYTES if METHODS[method].balances else NODE_BYTES,
+        edge_map_bytes=sizes.edge_map_bytes,
     )
 
 
@@ -222,7 +265,8 @@ def _check_disk(
     """Refuse a graph for which the disk has no room: all of it, or what is to come when the topology is there."""
     stored_edges = None if topology is None else topology.num_edges
     planned = options.num_parts, options.feature_dtype
-    needed = least_bytes(sizes_of(raw), *planned, on_disk=on_disk, stored_edges=stored_edges)
+    sizes = sizes_of(raw, edge_map=options.edge_map)
+    needed = least_bytes(sizes, *planned, on_disk=on_disk, stored_edges=stored_edges)
     check_space(output, needed, used=used_bytes(output) if on_disk else 0)
 
 
@@ -240,7 +284,7 @@ def _cut_in_memory(
 ) -> Manifest:
     _check_disk(raw, options, output)
     with progress.step("topology"):
-        topology = raw.to_csc()
+        topology = raw.to_csc(edge_map=options.edge_map)
         _check_stored(raw, options.method, plan, topology)
         _check_disk(raw, options, output, topology)
     parts, moved = _assign(raw, topology, options, progress)
@@ -256,7 +300,6 @@ def _cut_on_disk(
     overwrite: bool,
     progress: Progress,
 ) -> Manifest:
-    plan.check()
     made_from = {
         "edges": [fingerprint(raw.edge_index), raw.num_nodes, raw.undirected],
         "splits": {split: fingerprint(ids) for split, ids in raw.splits.items()},
@@ -267,20 +310,24 @@ def _cut_on_disk(
             _check_disk(raw, options, output, on_disk=True)
         with progress.step("topology"):
             progress.bytes_total(sort_bytes(raw))
-            topology = build_stored(raw, journal, plan, progress.bytes_done)
+            topology = build_stored(raw, journal, plan, progress.bytes_done, edge_map=options.edge_map)
             _check_stored(raw, options.method, plan, topology)
             _check_disk(raw, options, output, topology, on_disk=True)
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
         if not state:
             parts, moved = _assign(raw, topology, options, progress)
-            parts.astype(np.int32, copy=False).tofile(file)
+            with naming_file(file):  # not by tofile, which loses the disk's refusal of the last bytes
+                file.write_bytes(parts.astype(np.int32, copy=False).data)
             state = {"moved": moved, "done": True}
             journal.save("assign", **state)
         assigned = np.fromfile(file, dtype=np.int32), state["moved"]
-        columns = [raw.edge_weight, raw.features, raw.labels, raw.node_type]
+        columns = [raw.edge_weight, raw.features, raw.labels, raw.node_type, raw.input_ids]
+        columns += [] if raw.targets is None else [raw.targets]
         made_from |= {
             "columns": [fingerprint(column) for column in columns],
             "manifest": [raw.name, raw.num_classes, options.feature_dtype, state["moved"], *raw.node_types],
+            "task": raw.task,
+            "edge_map": options.edge_map,
         }
         writer = ResumableWriter(output, journal, made_from, overwrite=overwrite)
         with progress.step("write"), writer:

@@ -12,7 +12,8 @@ nothing per edge. What is verified:
     indices      ids in range; every row ascends by original id (the canonical order that sampling relies on); of an
                  undirected graph every edge in both directions, by comparing sums of hashes of (source, destination)
                  and (destination, source)
-    labels       -1 .. num_classes - 1
+    edge_map     of a directed graph every place in the input once; of an undirected one one place for both directions
+    labels       -1 .. num_classes - 1; targets 0, 1 or NaN for multilabel, finite or NaN for regression
     splits       inside the part's range, ascending, without repetition, no node in two; train nodes have a label
 
 A fault found a thousand times in one file is one finding: its first position and how many there are.
@@ -28,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from fastsample_dist.graph.npy_files import open_npy
+from fastsample_dist.graph.labels import MULTILABEL
+from fastsample_dist.graph.npy_files import drop_pages, open_npy
 from fastsample_dist.graph.storage import (
     BFLOAT16,
     BFLOAT16_AS,
@@ -38,11 +40,13 @@ from fastsample_dist.graph.storage import (
     read_manifest,
     topology_files,
 )
-from partition.build import Progress
-from partition.npy_stream import NpyStream
+from fastsample_dist.partition.adjacency import destinations
+from fastsample_dist.partition.build import Progress
+from fastsample_dist.partition.npy_stream import NpyStream
 
 _ID_DTYPES = ("int32", "int64")
 _SPLIT_OF_MARK = np.array(["", *SPLITS])
+_EDGE_MAP = "topology/edge_map.npy"
 _REQUIRED = ("topology/indptr.npy", "topology/indices.npy", "topology/orig_ids.npy")
 
 
@@ -138,7 +142,8 @@ class _Check:
         self._check_indices()
         edges = (self._manifest.num_edges,)
         self._check_bytes("topology/weights.npy", ("float32", "float64"), edges)
-        done = {*_REQUIRED, "topology/weights.npy"}
+        self._check_edge_map()
+        done = {*_REQUIRED, "topology/weights.npy", _EDGE_MAP}
         for part in range(self._manifest.num_parts):
             done |= self._check_part(part)
         for name in self._manifest.files:
@@ -264,11 +269,36 @@ class _Check:
             faults.add(text, first_row, disorder, originals, ahead, _RowOf(indptr, first_row))
             before = int(originals[-1])
             if self._manifest.undirected:
-                one_way += _one_way(ids, _destinations(indptr, first_row, len(ids)))
+                one_way += _one_way(ids, destinations(indptr, first_row, len(ids)))
         self._add(name, faults)
         if one_way % 2**64 and name in self._sound:
             text = "lacks the reverse of some edge; the manifest says undirected, expected each in both directions"
             self._note(name, text)
+
+    def _check_edge_map(self) -> None:
+        manifest, faults = self._manifest, _Faults()
+        undirected, num_edges = manifest.undirected, manifest.num_edges
+        end = manifest.stats.get("edges_listed", np.iinfo(np.int64).max) if undirected else num_edges
+        lookups = ("topology/indptr.npy", "topology/indices.npy")
+        known = self._sound.issuperset(lookups)  # else the ends of an edge are not known
+        indptr, indices = (open_npy(self._path / file) for file in lookups) if known else (None, None)
+        unpaired = 0  # hashes of places that should cancel out
+        for first_row, places in self._rows(_EDGE_MAP, _ID_DTYPES, (num_edges,)):
+            outside = (places < 0) | (places >= end)
+            faults.add(f"is place {{}}; expected 0 to {end - 1}, a place in the input", first_row, outside, places)
+            if not undirected:
+                expected = np.arange(first_row, first_row + len(places))
+                unpaired += _hash_sum(places, 0) - _hash_sum(expected, 0)
+            elif known:
+                ends = indices[first_row : first_row + len(places)], destinations(indptr, first_row, len(places))
+                unpaired += _one_way_places(*ends, places)
+                drop_pages(indices)
+        self._add(_EDGE_MAP, faults)
+        if unpaired % 2**64 and _EDGE_MAP in self._sound:
+            if undirected:
+                self._note(_EDGE_MAP, "leads the two directions of some edge to different places; expected one place")
+            else:
+                self._note(_EDGE_MAP, f"lacks some place of 0 to {num_edges - 1}; expected each once")
 
     # ---- parts
 
@@ -278,11 +308,12 @@ class _Check:
         lo, hi = manifest.part_ranges[part : part + 2]
         dtype, rows = str(manifest.feature_dtype), (hi - lo, manifest.feature_dim)
         self._check_bytes(f"{folder}/features.npy", (BFLOAT16_AS if dtype == BFLOAT16 else dtype,), rows)
-        labelled = self._check_labels(f"{folder}/labels.npy", hi - lo)
+        check_labels = self._check_targets if manifest.num_targets else self._check_labels
+        labelled = check_labels(f"{folder}/{_label_stem(manifest)}.npy", hi - lo)
         taken = np.zeros(hi - lo, dtype=np.uint8)  # 1 + which split a node is in
         for split in SPLITS:
             self._check_split(f"{folder}/{split}.npy", (lo, hi), taken, labelled if split == "train" else None)
-        return {f"{folder}/{stem}.npy" for stem in ("features", "labels", *SPLITS)}
+        return {f"{folder}/{stem}.npy" for stem in ("features", _label_stem(manifest), *SPLITS)}
 
     def _check_labels(self, name: str, num_nodes: int) -> np.ndarray | None:
         """bool [num_nodes]: which nodes have a label; None when that is not known."""
@@ -293,6 +324,20 @@ class _Check:
             text = f"is {{}}; expected a label -1 (none) or 0 to {num_classes - 1}"
             faults.add(text, first_row, outside, labels)
             labelled[first_row : first_row + len(labels)] = labels >= 0
+        self._add(name, faults)
+        return labelled if name in self._sound else None
+
+    def _check_targets(self, name: str, num_nodes: int) -> np.ndarray | None:
+        """bool [num_nodes]: which nodes have a target that is known; None when that is not known."""
+        multilabel, faults = self._manifest.task == MULTILABEL, _Faults()
+        expected = "0, 1 or NaN" if multilabel else "finite numbers or NaN"
+        labelled = np.zeros(num_nodes, dtype=bool)
+        for first_row, rows in self._rows(name, ("float32",), (num_nodes, self._manifest.num_targets)):
+            wrong = (rows != 0) & (rows != 1) & ~np.isnan(rows) if multilabel else np.isinf(rows)
+            column = wrong.argmax(axis=1)
+            text, values = f"is {{}} in column {{}}; expected {expected}", rows[np.arange(len(rows)), column]
+            faults.add(text, first_row, wrong.any(axis=1), values, column)
+            labelled[first_row : first_row + len(rows)] = ~np.isnan(rows).all(axis=1)
         self._add(name, faults)
         return labelled if name in self._sound else None
 
@@ -326,6 +371,10 @@ class _Check:
             self._sound.discard(name)
 
 
+def _label_stem(manifest: Manifest) -> str:
+    return "targets" if manifest.num_targets else "labels"
+
+
 def _fits(stream: NpyStream, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> bool:
     return (
         stream.dtype.name in dtypes
@@ -356,28 +405,31 @@ def _row_starts(indptr: np.ndarray, first_edge: int, count: int) -> np.ndarray:
     return indptr[rows[0] : rows[1]] - first_edge
 
 
-def _destinations(indptr: np.ndarray, first_edge: int, count: int) -> np.ndarray:
-    """Destination of each of the edges first_edge .. first_edge + count - 1."""
-    lo = int(np.searchsorted(indptr, first_edge, side="right")) - 1
-    hi = int(np.searchsorted(indptr, first_edge + count - 1, side="right"))
-    inside = np.clip(indptr[lo : hi + 1], first_edge, first_edge + count)
-    return np.repeat(np.arange(lo, hi), np.diff(inside))
-
-
 def _one_way(sources: np.ndarray, destinations: np.ndarray) -> int:
     """Sum of the edges' hashes less that of their reverses'; it does not depend on the order of the edges."""
-    ends = sources.astype(np.uint64), destinations.astype(np.uint64)
-    return _hash_sum(*ends) - _hash_sum(*reversed(ends))
+    return _hash_sum(sources, destinations) - _hash_sum(destinations, sources)
 
 
-def _hash_sum(first: np.ndarray, second: np.ndarray) -> int:
-    """Sum of one 64-bit hash per pair (the multipliers and shifts of SplitMix64, by S. Vigna)."""
-    mixed = first * np.uint64(0x9E3779B97F4A7C15) + second
+def _one_way_places(sources: np.ndarray, destinations: np.ndarray, places: np.ndarray) -> int:
+    """Sum of the hashes of (pair of ends, place) over edges in one direction less that over the other's."""
+    pairs = _hashes(np.minimum(sources, destinations), np.maximum(sources, destinations))
+    forwards, backwards = sources < destinations, sources > destinations
+    return _hash_sum(pairs[forwards], places[forwards]) - _hash_sum(pairs[backwards], places[backwards])
+
+
+def _hash_sum(first: np.ndarray, second: np.ndarray | int) -> int:
+    """Sum of the pairs' hashes."""
+    return int(_hashes(first, second).sum(dtype=np.uint64))
+
+
+def _hashes(first: np.ndarray, second: np.ndarray | int) -> np.ndarray:
+    """One 64-bit hash per pair, uint64 [n] (the multipliers and shifts of SplitMix64, by S. Vigna)."""
+    mixed = first.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.asarray(second).astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed ^= mixed >> np.uint64(shift)
         mixed *= np.uint64(factor)
     mixed ^= mixed >> np.uint64(31)
-    return int(mixed.sum(dtype=np.uint64))
+    return mixed
 
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

@@ -17,29 +17,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fastsample_dist.graph.inputs import FORMATS, ReadOptions, read_graph
+from fastsample_dist.graph.inputs import FORMATS, ReadOptions, least_sizes, read_graph
+from fastsample_dist.graph.labels import TASKS
 from fastsample_dist.graph.memory_sizes import parse_bytes
-from fastsample_dist.graph.storage import check_output
-from partition import check, plan_report, repartition
-from partition import report as reporting
-from partition.build import PartitionOptions, partition_graph
-from partition.external.journal import WorkInUseError, input_scratch, work_directory
-from partition.external.memory import resident_bytes
-from partition.external.rows import FEATURE_CHOICES
-from partition.methods import METHODS
-from partition.outputs import check_writable, write_json
+from fastsample_dist.partition import check, plan_report, repartition
+from fastsample_dist.partition import report as reporting
+from fastsample_dist.partition.build import PartitionOptions, check_request, partition_graph
+from fastsample_dist.partition.cli_edges import EDGE_LIST_OPTIONS, add_edge_list_options, edge_list_options
+from fastsample_dist.partition.external.journal import WorkInUseError, input_scratch, work_directory
+from fastsample_dist.partition.external.memory import resident_bytes
+from fastsample_dist.partition.external.rows import FEATURE_CHOICES
+from fastsample_dist.partition.methods import METHODS
+from fastsample_dist.partition.outputs import check_writable, write_json
 
 PROGRAM = "fastsample-partition"
 _INPUT_OPTIONS = (
-    *("format", "undirected", "num_parts", "method", "seed", "output", "overwrite"),
-    *("assignment", "memory_limit", "on_disk", "feature_dtype"),
+    *("format", "undirected", "task", "num_parts", "method", "seed", "output", "overwrite"),
+    *("assignment", "memory_limit", "on_disk", "feature_dtype", "edge_map", *EDGE_LIST_OPTIONS),
 )
 _REPORT_OPTIONS = ("html", "num_batches", "fanouts", "batch_size")
 # The options of each task, --json aside: what is not here does not go with it.
 _OPTIONS_OF = {
     "plan": (
-        *("input", "format", "undirected", "num_parts", "memory_limit", "feature_dtype"),
-        *("num_batches", "fanouts", "batch_size", *plan_report.PLAN_OPTIONS),
+        *("input", "format", "undirected", "task", "num_parts", "memory_limit", "feature_dtype", *EDGE_LIST_OPTIONS),
+        *("edge_map", "num_batches", "fanouts", "batch_size", *plan_report.PLAN_OPTIONS),
     ),
     "repartition": ("input", "output", "overwrite"),
     "input": _INPUT_OPTIONS,
@@ -50,6 +51,7 @@ _TASKS = tuple(_OPTIONS_OF)  # --plan and --repartition go with --input and come
 _EPILOG = """examples:
   fastsample-partition --input data/cora --num-parts 2 --output parts/cora-2
   fastsample-partition --input edges.csv --format edgelist --undirected --num-parts 4 --output parts/edges-4
+  fastsample-partition --input users.csv.zst --header --weight-column 3 --relabel --num-parts 4 --output parts/users
   fastsample-partition --input data/web --num-parts 8 --method random --memory-limit 2GB --output parts/web-8
   fastsample-partition --plan --input data/web --num-parts 8 --fanouts 15,10,5 --hosts-memory 64GB
   fastsample-partition --plan --num-nodes 111059956 --num-edges 1615685872 --feature-dim 128 --num-parts 16
@@ -92,6 +94,13 @@ def make_parser() -> argparse.ArgumentParser:
         default=None,
         help="every edge counts in both directions (npy states it in meta.json)",
     )
+    parser.add_argument(
+        "--task",
+        choices=TASKS,
+        help="what the labels are for (default: as meta.json says; else a single column has classes, several are for "
+        "multilabel when all values are 0, 1 or missing, and for regression when not)",
+    )
+    add_edge_list_options(parser)
     parser.add_argument("--num-parts", metavar="P", type=int, help="number of parts")
     methods = "; ".join(f"{name}: {method.summary}" for name, method in METHODS.items())
     parser.add_argument("--method", choices=tuple(METHODS), help=f"default: metis. {methods}")
@@ -113,6 +122,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--feature-dtype", choices=FEATURE_CHOICES, help="store features as this type (default: keep the input's)"
+    )
+    parser.add_argument(
+        "--edge-map",
+        action="store_true",
+        default=None,
+        help="store for every edge its place in the input, so that features of the input's edges can be joined",
     )
     repartition.add_options(parser)
     plan_report.add_options(parser)
@@ -155,8 +170,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """(exit status, report) of the task that was asked for."""
-    from partition.cli_report import StepDisplay
-    from partition.cli_tasks import TASKS
+    from fastsample_dist.partition.cli_report import StepDisplay
+    from fastsample_dist.partition.cli_tasks import TASKS
 
     for task, run in TASKS.items():
         if getattr(args, task) is not None:
@@ -165,7 +180,7 @@ def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
 
 def _partition(args: argparse.Namespace) -> dict[str, Any]:
-    from partition.cli_report import StepDisplay, print_report
+    from fastsample_dist.partition.cli_report import StepDisplay, print_report
 
     options = PartitionOptions(
         num_parts=args.num_parts,
@@ -175,8 +190,11 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
         memory_limit=None if args.memory_limit is None else _memory_limit(args.memory_limit),
         on_disk=bool(args.on_disk),
         feature_dtype=args.feature_dtype or "keep",
+        edge_map=bool(args.edge_map),
     )
-    check_output(args.output, bool(args.overwrite))
+    edges = edge_list_options(args)
+    known = least_sizes(args.input, args.format, ReadOptions(undirected=args.undirected, edges=edges))
+    plan = check_request(known, options, args.output, overwrite=bool(args.overwrite))
     # Where no Python handler would run, Ctrl-C ends the process at once; the input's scratch files stay behind then.
     at_once = {"assign": lambda: _signal_handled(signal.SIGINT, signal.SIG_DFL)}
     display = StepDisplay(around=at_once if METHODS[options.method].deaf() else None)
@@ -185,9 +203,12 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
         with display.step("read"):
             reading = ReadOptions(
                 undirected=args.undirected,
+                task=args.task,
                 scratch=scratch,
                 on_total=display.bytes_total,
                 on_bytes=display.bytes_done,
+                edges=edges,
+                room_bytes=plan.limit - resident_bytes(),
             )
             raw = read_graph(args.input, args.format, reading)
         quality = partition_graph(raw, options, args.output, overwrite=bool(args.overwrite), progress=display)

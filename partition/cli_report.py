@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from partition.build import Progress
+from fastsample_dist.partition.build import Progress
+from fastsample_dist.partition.multiplicity import EdgeCounts
 
 try:
     from rich.console import Console
@@ -160,13 +161,18 @@ def _summary(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"  nodes      {report['num_nodes']:,}"
     yield f"  edges      {report['num_edges']:,} ({kind}); largest in-degree {report['max_in_degree']:,}"
     yield f"  parts      {report['num_parts']}, by {report['method']}, seed {report['seed']}"
+    for line in EdgeCounts(**report["edge_counts"]).lines():
+        yield f"             {line}"
     if report["feature_dim"] is None:
         yield "  features   none"
     else:
         bad = report["stats"].get("nonfinite_features", 0)
         suffix = f", {bad:,} values not finite" if bad else ""
         yield f"  features   {report['feature_dim']} x {report['feature_dtype']}{suffix}"
-    yield f"  classes    {report['num_classes'] or 'none'}"
+    if report["num_targets"]:
+        yield f"  labels     {report['num_targets']} per node, {report['task']}"
+    else:
+        yield f"  classes    {report['num_classes'] or 'none'}"
     cut = report["edge_cut"]
     yield f"  edge cut   {cut['edges']:,} of {report['num_edges']:,} stored edges ({cut['fraction']:.2%})"
     if report["stats"].get("train_nodes_moved"):

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from fastsample_dist.graph.storage import read_manifest
-from partition.build import Progress
-from partition.check import check_partition
-from partition.external.memory import resident_bytes
-from partition.outputs import check_writable
-from partition.plan import make_plan
-from partition.plan_report import plan_input, plan_lines, plan_options
-from partition.repartition import repartition
-from partition.report import make_report, traffic_lines, traffic_options, write_html
-from partition.report_html import require_matplotlib
+from fastsample_dist.partition.build import Progress
+from fastsample_dist.partition.check import check_partition
+from fastsample_dist.partition.external.memory import resident_bytes
+from fastsample_dist.partition.outputs import check_writable
+from fastsample_dist.partition.plan import make_plan
+from fastsample_dist.partition.plan_report import plan_input, plan_lines, plan_options
+from fastsample_dist.partition.repartition import repartition
+from fastsample_dist.partition.report import make_report, traffic_lines, traffic_options, write_html
+from fastsample_dist.partition.report_html import require_matplotlib
 
 
 def run_check(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
@@ -46,7 +46,7 @@ def run_inspect(args: argparse.Namespace, progress: Progress) -> tuple[int, dict
       ValueError: a damaged partition, an option out of place, a page that cannot be written.
       ImportError: --html without matplotlib.
     """
-    from partition.cli_report import print_report
+    from fastsample_dist.partition.cli_report import print_report
 
     options = traffic_options(args)
     if args.html:
@@ -73,7 +73,7 @@ def run_repartition(args: argparse.Namespace, progress: Progress) -> tuple[int, 
       ValueError: --output is missing, NEW_P is no number, OLD_P is not the number of parts there, or what
         `repartition` refuses.
     """
-    from partition.cli_report import print_report
+    from fastsample_dist.partition.cli_report import print_report
 
     path, count = args.repartition
     if args.output is None:

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastsample_dist.graph.inputs.sizes import GraphSizes
-from partition.external.journal import INPUT_FOLDER, work_directory
-from partition.plan_disk import output_bytes, work_bytes
+from fastsample_dist.partition.external.journal import INPUT_FOLDER, work_directory
+from fastsample_dist.partition.plan_disk import output_bytes, work_bytes
 
 
 def least_bytes(

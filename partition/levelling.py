@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partition.adjacency import Adjacency, edge_chunks, row_positions
+from fastsample_dist.partition.adjacency import Adjacency, edge_chunks, row_positions
 
 CANDIDATES = 1 << 16
 NEARNESS = 0.05  # what a unit of distance from 1 weighs beside a unit outside the tolerance

@@ -46,7 +46,7 @@ class NpyStream:
             digest.update(file.read(self._offset))
             for lo, hi in row_chunks(self.shape[0], width * self.dtype.itemsize):
                 rows = np.fromfile(file, self.dtype, (hi - lo) * width).reshape(hi - lo, *self.shape[1:])
-                digest.update(rows.data.cast("B"))
+                digest.update(rows.reshape(-1).view(np.uint8).data)
                 yield lo, rows
             while rest := file.read(_REST_BYTES):
                 digest.update(rest)

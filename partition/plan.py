@@ -12,19 +12,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fastsample_dist.graph.inputs import detect_format, input_sizes
-from fastsample_dist.graph.inputs.sizes import GraphSizes
+from fastsample_dist.graph.inputs import EdgeListOptions, detect_format, input_sizes
+from fastsample_dist.graph.inputs.sizes import GraphSizes, num_targets
 from fastsample_dist.graph.manifest import MANIFEST_NAME
 from fastsample_dist.graph.memory_sizes import format_size
 from fastsample_dist.graph.storage import SPLITS, Manifest, load_part, read_manifest
-from partition.build import memory_plan, method_needs, sorted_on_disk
-from partition.external.memory import MemoryPlan
-from partition.external.rows import FEATURE_CHOICES
-from partition.methods import METHODS
-from partition.network import Network
-from partition.plan_disk import feature_row_bytes, output_bytes, work_bytes
-from partition.plan_memory import in_memory_peak, num_neighbours, on_disk_peak
-from partition.plan_training import (
+from fastsample_dist.partition.build import memory_plan, method_needs, sorted_on_disk
+from fastsample_dist.partition.external.memory import MemoryPlan
+from fastsample_dist.partition.external.rows import FEATURE_CHOICES
+from fastsample_dist.partition.methods import METHODS
+from fastsample_dist.partition.network import Network
+from fastsample_dist.partition.plan_disk import feature_row_bytes, output_bytes, work_bytes
+from fastsample_dist.partition.plan_memory import in_memory_peak, num_neighbours, on_disk_peak
+from fastsample_dist.partition.plan_training import (
     DEFAULT_CLASSES,
     DEFAULT_HIDDEN,
     SCHEMES,
@@ -38,7 +38,7 @@ from partition.plan_training import (
     sample_partition,
     step_cost,
 )
-from partition.traffic import TrafficOptions
+from fastsample_dist.partition.traffic import TrafficOptions
 
 DEFAULT_NETWORK = Network(20e-6, 25e9 / 8)
 
@@ -52,6 +52,7 @@ class PlanOptions:
       traffic: how training samples; None leaves traffic and time out.
       memory_limit: bytes that partitioning may hold; None: as `build.PartitionOptions`.
       feature_dtype: one of FEATURE_CHOICES.
+      edge_map: the edge map is to be stored; a finished partition has it or not.
       hosts_memory: bytes of a training machine; None: not compared.
       network: between them.
       hidden: columns of GraphSAGE's hidden rows, for the gradients.
@@ -63,6 +64,7 @@ class PlanOptions:
     traffic: TrafficOptions | None = None
     memory_limit: int | None = None
     feature_dtype: str = "keep"
+    edge_map: bool = False
     hosts_memory: int | None = None
     network: Network = DEFAULT_NETWORK
     hidden: int = DEFAULT_HIDDEN
@@ -92,23 +94,36 @@ class PlanInput:
     num_parts: int | None = None
 
 
-def open_input(path: str | Path, format_name: str | None = None, undirected: bool | None = None) -> PlanInput:
+def open_input(
+    path: str | Path,
+    format_name: str | None = None,
+    undirected: bool | None = None,
+    task: str | None = None,
+    edges: EdgeListOptions | None = None,
+) -> PlanInput:
     """Sizes of an input graph or of a finished partition; no data are read.
 
+    Args:
+      path, format_name, undirected, task, edges: as of `read_graph` and ReadOptions.
     Raises:
-      ValueError: as `input_sizes` and `read_manifest`; --format or --undirected beside a finished partition.
+      ValueError: as `input_sizes` and `read_manifest`; an option of these beside a finished partition.
     """
     place = Path(path)
     if (place / MANIFEST_NAME).is_file():
-        if format_name is not None or undirected is not None:
-            raise ValueError(f"{place} is a finished partition; leave --format and --undirected out.")
+        if (format_name, undirected, task) != (None, None, None) or (edges is not None and edges.given):
+            raise ValueError(
+                f"{place} is a finished partition; leave --format, --undirected, --task and the options of edge lists "
+                "out."
+            )
         manifest = read_manifest(place)
         return PlanInput(
             sizes=_sizes_of_partition(place, manifest),
             sample=lambda num_parts, options: sample_partition(place, manifest, num_parts, options),
             num_parts=manifest.num_parts,
         )
-    sizes = input_sizes(place, format_name, undirected)
+    sizes = input_sizes(place, format_name, undirected, edges)
+    if sizes.has_labels and not sizes.num_targets:
+        sizes = replace(sizes, num_targets=num_targets((sizes.num_nodes,), task))
     mapped = (format_name or detect_format(place)) == "npy"
     return PlanInput(
         sizes=sizes,
@@ -128,6 +143,8 @@ def make_plan(given: PlanInput, options: PlanOptions, base: int) -> dict[str, An
     Raises:
       ValueError: no number of parts, or more parts than nodes or train nodes.
     """
+    if options.edge_map:
+        given = replace(given, sizes=replace(given.sizes, edge_map=True))
     sizes, num_parts = given.sizes, options.num_parts or given.num_parts
     if num_parts is None:
         raise ValueError("--plan needs --num-parts; pass the number of machines.")
@@ -218,7 +235,7 @@ def _communication(
 ) -> dict[str, Any]:
     """Adds "step" and "epoch_s" to the schemes; returns what they have in common."""
     num_hops = len(options.traffic.fanouts)
-    model = {"name": "GraphSAGE", "hidden": options.hidden, "num_classes": sizes.num_classes or DEFAULT_CLASSES}
+    model = {"name": "GraphSAGE", "hidden": options.hidden, "num_classes": _num_outputs(sizes)}
     gradients = graphsage_bytes(sizes.feature_dim, options.hidden, model["num_classes"], num_hops)
     shape = StepShape(num_hops, num_parts, options.network)
     row_bytes = feature_row_bytes(sizes, options.feature_dtype)
@@ -236,6 +253,10 @@ def _communication(
     }
 
 
+def _num_outputs(sizes: GraphSizes) -> int:
+    return sizes.num_targets or sizes.num_classes or DEFAULT_CLASSES
+
+
 def _sizes_of_partition(path: Path, manifest: Manifest) -> GraphSizes:
     """Sizes of the graph that was cut. An undirected list held every edge once, as far as the topology tells."""
     counts = {split: 0 for split in SPLITS}
@@ -250,7 +271,9 @@ def _sizes_of_partition(path: Path, manifest: Manifest) -> GraphSizes:
         weight_dtype="float32" if "topology/weights.npy" in manifest.files else None,
         feature_dim=manifest.feature_dim or 0,
         feature_dtype=manifest.feature_dtype or "",
-        has_labels=any(name.endswith("labels.npy") for name in manifest.files),
+        has_labels=any(name.endswith(("labels.npy", "targets.npy")) for name in manifest.files),
+        num_targets=manifest.num_targets,
         num_classes=manifest.num_classes or None,
+        edge_map="topology/edge_map.npy" in manifest.files,
     )
     return replace(sizes, splits={split: count for split, count in counts.items() if count})

@@ -29,16 +29,16 @@ def feature_row_bytes(sizes: GraphSizes, feature_dtype: str = "keep") -> int:
 
 def topology_file_bytes(sizes: GraphSizes) -> int:
     """Bytes of PARTS/topology, at most."""
-    edges = (sizes.node_id_bytes + sizes.weight_bytes) * sizes.num_edges
-    return edges + 8 * (2 * sizes.num_nodes + 1) + HEADER_BYTES * (4 if sizes.weight_bytes else 3)
+    files = 3 + bool(sizes.weight_bytes) + sizes.edge_map
+    return sizes.edge_bytes * sizes.num_edges + 8 * (2 * sizes.num_nodes + 1) + HEADER_BYTES * files
 
 
 def output_bytes(sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep") -> int:
     """Bytes of a finished partition, at most."""
     columns = bool(sizes.feature_dim) + sizes.has_labels + len(sizes.splits)
-    rows = (feature_row_bytes(sizes, feature_dtype) + 8 * sizes.has_labels) * sizes.num_nodes
+    rows = (feature_row_bytes(sizes, feature_dtype) + sizes.label_row_bytes) * sizes.num_nodes
     parts = rows + 8 * sum(sizes.splits.values()) + HEADER_BYTES * columns * num_parts
-    manifest = MANIFEST_BYTES + MANIFEST_FILE_BYTES * (4 + columns * num_parts)
+    manifest = MANIFEST_BYTES + MANIFEST_FILE_BYTES * (4 + sizes.edge_map + columns * num_parts)
     return topology_file_bytes(sizes) + parts + manifest + num_parts * math.ceil(math.log10(sizes.num_nodes + 1))
 
 
@@ -49,8 +49,8 @@ def work_bytes(sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep") -
     """
     edges, nodes = sizes.num_edges, sizes.num_nodes
     count = DEGREE_BYTES * nodes
-    group = count + (KEY_BYTES + sizes.weight_bytes) * edges
-    rows = (sizes.node_id_bytes + sizes.weight_bytes) * edges + DEGREE_BYTES * nodes
+    group = count + (KEY_BYTES + sizes.weight_bytes + sizes.edge_map_bytes) * edges
+    rows = sizes.edge_bytes * edges + DEGREE_BYTES * nodes
     assign = count + rows + PART_BYTES * nodes
     return {
         "count": count,

@@ -21,10 +21,10 @@ import numpy as np
 
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.npy_files import CHUNK_BYTES
-from partition.adjacency import CHUNK_EDGES
-from partition.external.memory import SLACK_BYTES, MemoryPlan
-from partition.levelling import CANDIDATES
-from partition.methods import METHODS
+from fastsample_dist.partition.adjacency import CHUNK_EDGES
+from fastsample_dist.partition.external.memory import SLACK_BYTES, MemoryPlan
+from fastsample_dist.partition.levelling import CANDIDATES
+from fastsample_dist.partition.methods import METHODS
 
 MARGIN = 1.2  # of a refusal, above what is expected
 FIXED_BYTES = 8 << 20  # code that is loaded on first use, the allocator
@@ -78,7 +78,7 @@ def in_memory_peak(sizes: GraphSizes, method: str, num_parts: int) -> PeakMemory
 def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, plan: MemoryPlan) -> PeakMemory:
     """Peak where the edges are sorted on disk, with the pieces and buckets of a memory plan."""
     num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
-    window = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges
+    window = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges  # the edge map is not looked at
     assign = METHODS[method].memory.total(num_nodes, num_neighbours(sizes)) + 16 * num_nodes
     if METHODS[method].in_memory:
         rows = 0 if METHODS[method].memory.copies else window
@@ -103,7 +103,8 @@ def topology_bytes(sizes: GraphSizes) -> int:
     width = 4 if kind == np.int32 else 8
     copied = 2 * width * sizes.num_listed if kind not in (np.dtype(np.int32), np.dtype(np.int64)) else 0
     both = 2 * width * sizes.num_edges if sizes.undirected else copied
-    weights = (2 * sizes.weight_bytes + 8) * sizes.num_edges if sizes.weight_bytes else 0
+    carried = sizes.weight_bytes + sizes.edge_map_bytes
+    weights = (2 * carried + 8) * sizes.num_edges if carried else 0
     edges = _listed_bytes(sizes) + both + weights + SORTED_EDGE_BYTES * sizes.num_edges
     return edges + 16 * sizes.num_nodes + FIXED_BYTES
 
@@ -142,7 +143,7 @@ def _listed_bytes(sizes: GraphSizes) -> int:
 
 def _held_topology(sizes: GraphSizes) -> int:
     """What stays when the topology is built."""
-    topology = (sizes.node_id_bytes + sizes.weight_bytes) * sizes.num_edges + 8 * sizes.num_nodes
+    topology = sizes.edge_bytes * sizes.num_edges + 8 * sizes.num_nodes
     return _listed_bytes(sizes) + topology + FIXED_BYTES
 
 
@@ -166,8 +167,8 @@ def _balance_bytes(sizes: GraphSizes, method: str, num_parts: int) -> int:
 
 
 def _measure_bytes(sizes: GraphSizes) -> int:
-    """Offsets, a mark per node, and a chunk of the sources that is read and picked from."""
-    return 9 * sizes.num_nodes + 2 * min(CHUNK_BYTES, sizes.node_id_bytes * sizes.num_edges)
+    """Offsets, two marks per node, and a chunk of the sources that is read and picked from."""
+    return 10 * sizes.num_nodes + 2 * min(CHUNK_BYTES, sizes.node_id_bytes * sizes.num_edges)
 
 
 def _write_bytes(sizes: GraphSizes, chunk_edges: int, edge_bytes: int, node_bytes: int) -> int:
@@ -181,12 +182,13 @@ def _sorting_bytes(sizes: GraphSizes, plan: MemoryPlan) -> int:
     width = 4 if kind == np.int32 else 8
     piece = min(plan.piece_edges, sizes.num_listed)
     directions = 2 if sizes.undirected else 1
-    keys = (8 + sizes.weight_bytes) * directions * piece
+    keys = (8 + sizes.weight_bytes + sizes.edge_map_bytes) * directions * piece
     ids = 2 * width * piece
     reading = _listed_bytes(sizes) * piece // max(1, sizes.num_listed) + ids
     grouping = ids + keys + 2 * directions * piece
     if piece < sizes.num_listed:
         reading += keys  # of the piece before
     bucket = min(plan.bucket_edges, sizes.num_edges)
-    entry = BUCKET_EDGE_BYTES if not sizes.weight_bytes else plan.sort_edge_bytes
+    plain = not sizes.weight_bytes and not sizes.edge_map_bytes
+    entry = BUCKET_EDGE_BYTES if plain else plan.sort_edge_bytes
     return max(reading, grouping, entry * bucket) + 16 * sizes.num_nodes + FIXED_BYTES

@@ -8,10 +8,11 @@ from typing import Any
 
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.memory_sizes import parse_bytes
-from partition.network import Network, parse_bandwidth, parse_latency
-from partition.plan import DEFAULT_NETWORK, PlanInput, PlanOptions, open_input
-from partition.plan_training import DEFAULT_HIDDEN
-from partition.report import traffic_options
+from fastsample_dist.partition.cli_edges import edge_list_options
+from fastsample_dist.partition.network import Network, parse_bandwidth, parse_latency
+from fastsample_dist.partition.plan import DEFAULT_NETWORK, PlanInput, PlanOptions, open_input
+from fastsample_dist.partition.plan_training import DEFAULT_HIDDEN
+from fastsample_dist.partition.report import traffic_options
 
 SIZE_OPTIONS = ("num_nodes", "num_edges", "feature_dim", "num_train_nodes")
 PLAN_OPTIONS = (*SIZE_OPTIONS, "hosts_memory", "bandwidth", "latency", "hidden")
@@ -48,11 +49,12 @@ def plan_input(args: argparse.Namespace) -> PlanInput:
     if args.input is not None:
         if given:
             raise ValueError(f"{given[0]} does not go with --input, which tells its sizes itself; leave one out.")
-        return open_input(args.input, args.format, args.undirected)
+        return open_input(args.input, args.format, args.undirected, args.task, edge_list_options(args))
     if args.num_nodes is None or args.num_edges is None:
         raise ValueError("--plan needs --input, or --num-nodes and --num-edges; pass the one or the others.")
-    if args.format is not None:
-        raise ValueError("--format goes with --input; leave it out, or pass the input.")
+    given = [name for name in ("format", "task") if getattr(args, name) is not None]
+    for option in given + edge_list_options(args).given:
+        raise ValueError(f"--{option.replace('_', '-')} goes with --input; leave it out, or pass the input.")
     dtype = "float32" if args.feature_dtype in (None, "keep") else args.feature_dtype
     return PlanInput(
         sizes=GraphSizes(
@@ -85,6 +87,7 @@ def plan_options(args: argparse.Namespace) -> PlanOptions:
         num_parts=args.num_parts,
         traffic=traffic_options(args),
         feature_dtype=args.feature_dtype or "keep",
+        edge_map=bool(args.edge_map),
         network=network,
         hidden=DEFAULT_HIDDEN if args.hidden is None else args.hidden,
         **sizes,
@@ -100,7 +103,7 @@ def _read(option: str, parse: Any, text: str) -> Any:
 
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """A plan for the terminal; the dict is that of `plan.make_plan`."""
-    from partition.cli_report import format_bytes
+    from fastsample_dist.partition.cli_report import format_bytes
 
     graph = plan["graph"]
     kind = "undirected, both directions stored" if graph["undirected"] else "directed"

@@ -30,9 +30,9 @@ from fastsample_dist.graph.datasets import RawGraph, read_meta
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.npy_files import open_npy
 from fastsample_dist.graph.storage import Manifest, load_part, load_topology
-from partition.methods import random_parts
-from partition.network import COUNTS_BYTES, Network
-from partition.traffic import PartTraffic, TrafficOptions, assignment_traffic, measure_traffic
+from fastsample_dist.partition.methods import random_parts
+from fastsample_dist.partition.network import COUNTS_BYTES, Network
+from fastsample_dist.partition.traffic import PartTraffic, TrafficOptions, assignment_traffic, measure_traffic
 
 SCHEMES = ("hybrid", "vanilla")
 DEFAULT_HIDDEN, DEFAULT_CLASSES = 256, 100
@@ -187,7 +187,7 @@ def machine_memory(
     if scheme == "vanilla":
         topology = (edges + 16 * nodes) // machines + 8 * nodes
     batch = 0 if traffic is None else round((traffic.input_rows + 2 * traffic.remote_rows) * row_bytes)
-    rows = (row_bytes + 8 * sizes.has_labels) * nodes // machines
+    rows = (row_bytes + sizes.label_row_bytes) * nodes // machines
     return MachineMemory(program=program_bytes, topology=topology, rows=rows, batch=batch)
 
 

@@ -22,6 +22,7 @@ from fastsample_dist.graph.storage import (
     part_files,
     topology_files,
 )
+from fastsample_dist.partition.multiplicity import EdgeCounter, EdgeCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +59,14 @@ class PartitionQuality:
       parts: one entry per part.
       topology_bytes: size of the topology's files.
       max_in_degree: most in-edges of one node.
+      edge_counts: parallel edges, self-loops, nodes without an edge.
     """
 
     manifest: Manifest
     parts: tuple[PartQuality, ...]
     topology_bytes: int
     max_in_degree: int
+    edge_counts: EdgeCounts
 
     @property
     def cut_edges(self) -> int:
@@ -95,6 +98,7 @@ class PartitionQuality:
             "edge_cut": {"edges": self.cut_edges, "fraction": self.cut_fraction},
             "balance": self.balance,
             "max_in_degree": self.max_in_degree,
+            "edge_counts": self.edge_counts.to_json(),
             "parts": [asdict(part) for part in self.parts],
             "bytes": {
                 "topology": self.topology_bytes,
@@ -117,6 +121,7 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
     """
     graph = load_topology(path, manifest)
     indptr, indices = graph.indptr.numpy(), open_npy(Path(path) / "topology/indices.npy")
+    counter = EdgeCounter(indptr)
     parts = []
     for part in range(manifest.num_parts):
         lo, hi = manifest.part_ranges[part : part + 2]
@@ -128,6 +133,7 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
             remote = chunk[(chunk < lo) | (chunk >= hi)]
             is_halo[remote] = True
             cut += len(remote)
+            counter.add(chunk)
             drop_pages(indices)
         splits = load_part(path, manifest, part).splits
         runs = [np.diff(run) for run in manifest.type_ranges if lo <= run[0] and run[-1] <= hi]
@@ -149,6 +155,7 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
         parts=tuple(parts),
         topology_bytes=_total_bytes(manifest, topology_files(manifest)),
         max_in_degree=int(graph.in_degrees().max()),
+        edge_counts=counter.counts(undirected=manifest.undirected, listed=manifest.stats.get("edges_listed")),
     )
 
 

@@ -33,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastsample_dist.files import naming_file
 from fastsample_dist.graph.npy_files import open_npy
 from fastsample_dist.graph.storage import (
     SPLITS,
@@ -46,15 +47,15 @@ from fastsample_dist.graph.storage import (
     topology_files,
     verify_files,
 )
-from partition.build import Progress
-from partition.disk import check_space
-from partition.npy_stream import NpyStream
-from partition.plan_disk import HEADER_BYTES
-from partition.quality import PartitionQuality, measure_partition
+from fastsample_dist.partition.build import Progress
+from fastsample_dist.partition.disk import check_space
+from fastsample_dist.partition.npy_stream import NpyStream
+from fastsample_dist.partition.plan_disk import HEADER_BYTES
+from fastsample_dist.partition.quality import PartitionQuality, measure_partition
 
 logger = logging.getLogger(__name__)
 
-_BY_NODE = ("features", "labels")
+_BY_NODE = ("features", "labels", "targets")
 
 
 def repartition(
@@ -120,10 +121,11 @@ class _Writer(PartitionWriter):
         try:
             os.link(source / name, target)
         except OSError:  # another file system, or one without links
-            shutil.copyfile(source / name, target)
-            verify_files(self._partial, manifest, [name])
-            with target.open("rb") as copied:
-                os.fsync(copied.fileno())
+            with naming_file(target):
+                shutil.copyfile(source / name, target)
+                verify_files(self._partial, manifest, [name])
+                with target.open("rb") as copied:
+                    os.fsync(copied.fileno())
         self.files[name] = dict(manifest.files[name])
 
 

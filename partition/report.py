@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from fastsample_dist.graph.storage import read_manifest, verify_files
-from partition.build import Progress
-from partition.outputs import write_text
-from partition.quality import measure_partition
-from partition.report_html import render_html
-from partition.traffic import TrafficOptions, measure_traffic
+from fastsample_dist.partition.build import Progress
+from fastsample_dist.partition.outputs import write_text
+from fastsample_dist.partition.quality import measure_partition
+from fastsample_dist.partition.report_html import render_html
+from fastsample_dist.partition.traffic import TrafficOptions, measure_traffic
 
 DEFAULT_BATCH_SIZE = 1000
 _SHOWN_SHARES = (0, 0.01, 0.05, 0.1, 0.2, 0.5)
@@ -67,7 +67,7 @@ def write_html(path: str | Path, report: Mapping[str, Any]) -> None:
 
 def traffic_lines(traffic: Mapping[str, Any]) -> Iterator[str]:
     """The traffic of a report in words and columns, for the terminal."""
-    from partition.cli_report import format_bytes
+    from fastsample_dist.partition.cli_report import format_bytes
 
     options, rows, epoch = traffic["options"], traffic["remote_rows_per_step"], traffic["epoch_bytes"]
     fanouts = ",".join(map(str, options["fanouts"]))

@@ -83,7 +83,7 @@ def _sections(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _facts(report: Mapping[str, Any]) -> str:
-    from partition.cli_report import format_bytes
+    from fastsample_dist.partition.cli_report import format_bytes
 
     cut = report["edge_cut"]
     features = "none" if report["feature_dim"] is None else f"{report['feature_dim']} x {report['feature_dtype']}"
@@ -102,7 +102,7 @@ def _facts(report: Mapping[str, Any]) -> str:
 
 
 def _traffic_sections(traffic: Mapping[str, Any]) -> Iterator[str]:
-    from partition.cli_report import format_bytes
+    from fastsample_dist.partition.cli_report import format_bytes
 
     options, rows, epoch = traffic["options"], traffic["remote_rows_per_step"], traffic["epoch_bytes"]
     fanouts = ",".join(map(str, options["fanouts"]))
@@ -245,7 +245,7 @@ def _table(heading: list[str], rows: list[list[str]]) -> str:
 
 
 def _parts_table(report: Mapping[str, Any]) -> str:
-    from partition.cli_report import format_bytes
+    from fastsample_dist.partition.cli_report import format_bytes
 
     splits = list(report["parts"][0]["splits"])
     rows = []
@@ -266,7 +266,7 @@ def _parts_table(report: Mapping[str, Any]) -> str:
 
 
 def _cache_table(traffic: Mapping[str, Any]) -> str:
-    from partition.cli_report import format_bytes
+    from fastsample_dist.partition.cli_report import format_bytes
 
     curves = traffic["cache"]
     rows = []

@@ -20,12 +20,13 @@ import torch
 from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.labels import target_rows
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.npy_files import drop_pages, row_chunks
-from fastsample_dist.graph.storage import PartitionWriter
-from partition.adjacency import edge_chunks
-from partition.external.csc import StoredTopology
-from partition.external.rows import FeatureRows, TopologyRows
+from fastsample_dist.graph.storage import INPUT_IDS, PartitionWriter
+from fastsample_dist.partition.adjacency import edge_chunks
+from fastsample_dist.partition.external.csc import StoredTopology
+from fastsample_dist.partition.external.rows import FeatureRows, TopologyRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +118,7 @@ def write_partition(
 
     Args:
       writer: an entered PartitionWriter.
-      raw: features, labels and splits by original ids.
+      raw: features, labels (or targets) and splits by original ids.
       topology: of the whole graph, original ids.
       labelling: new ids.
       origin: for the manifest.
@@ -131,6 +132,8 @@ def write_partition(
     options = options or WriteOptions()
     features = None if raw.features is None else FeatureRows(raw.features, options.feature_dtype)
     _write_topology(writer, topology, labelling, options)
+    if raw.input_ids is not None and INPUT_IDS not in writer.files:
+        _write_input_ids(writer, raw.input_ids)
     for part in range(labelling.num_parts):
         _write_part(writer, raw, labelling, part, options)
     return writer.finish(
@@ -148,13 +151,15 @@ def write_partition(
         stats=origin.stats,
         node_types=raw.node_types,
         type_ranges=tuple(map(tuple, labelling.type_ranges.tolist())) if raw.node_types else (),
+        task=raw.task,
+        num_targets=0 if raw.targets is None else raw.targets.shape[1],
     )
 
 
 def bytes_to_write(raw: RawGraph, topology: CSCGraph | StoredTopology, feature_dtype: str = "keep") -> int:
     """What `on_bytes` of `write_partition` adds up to."""
     rows = TopologyRows(topology)
-    edge_bytes = rows.dtype("indices").itemsize + (rows.dtype("weights").itemsize if rows.has_weights else 0)
+    edge_bytes = sum(rows.dtype(name).itemsize for name in rows.names)
     feature_bytes = 0
     if raw.features is not None:
         feature_bytes = raw.features.size * FeatureRows(raw.features, feature_dtype).dtype.itemsize
@@ -171,7 +176,7 @@ def _write_topology(
             writer.write("topology/indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degrees)]))
         if "topology/orig_ids.npy" not in writer.files:
             writer.write("topology/orig_ids.npy", labelling.orig_ids)
-        for name in ("indices", "weights") if rows.has_weights else ("indices",):
+        for name in rows.names:
             dtype = labelling.new_ids.dtype if name == "indices" else rows.dtype(name)
             if f"topology/{name}.npy" in writer.files:
                 options.on_bytes(num_edges * dtype.itemsize)
@@ -183,6 +188,14 @@ def _write_topology(
                         values = ops.gather_rows(new_ids, torch.from_numpy(values)).numpy()
                     file.append(values)
                     options.on_bytes(values.nbytes)
+
+
+def _write_input_ids(writer: PartitionWriter, input_ids: np.ndarray) -> None:
+    """What the nodes were called in an input that was relabelled, by original id."""
+    with writer.open(INPUT_IDS, input_ids.dtype, input_ids.shape) as file:
+        for lo, hi in row_chunks(len(input_ids), input_ids.itemsize):
+            file.append(np.asarray(input_ids[lo:hi]))
+            drop_pages(input_ids)
 
 
 def _write_part(
@@ -203,6 +216,12 @@ def _write_part(
                         options.on_bytes((stop - start) * row_bytes)
     if raw.labels is not None and f"{folder}/labels.npy" not in writer.files:
         writer.write(f"{folder}/labels.npy", raw.labels[owned].astype(np.int64))
+    if raw.targets is not None and f"{folder}/targets.npy" not in writer.files:
+        num_targets = raw.targets.shape[1]
+        with writer.open(f"{folder}/targets.npy", np.dtype(np.float32), (hi - lo, num_targets)) as file:
+            for start, stop in row_chunks(hi - lo, num_targets * max(4, raw.targets.itemsize)):
+                file.append(target_rows(raw.targets, owned[start:stop], raw.task))
+                drop_pages(raw.targets)
     for split, ids in raw.splits.items():
         if f"{folder}/{split}.npy" not in writer.files:
             new_ids = labelling.new_ids[ids].astype(np.int64)

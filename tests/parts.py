@@ -8,7 +8,7 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
-from partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.build import PartitionOptions, partition_graph
 
 FEATURE_DIM, NUM_CLASSES = 6, 5
 
@@ -67,5 +67,6 @@ def draw_partition(
     path = directory / "parts"
     partition_graph(raw, PartitionOptions(num_parts=num_parts, method="random", seed=seed), path)
     src, dst = torch.from_numpy(edge_index)
-    graph = CSCGraph.from_edge_index(src, dst, num_nodes, None if weights is None else torch.from_numpy(weights))
+    listed = None if weights is None else torch.from_numpy(weights)
+    graph = CSCGraph.from_edge_index(src, dst, num_nodes, listed, weights_checked=True)  # some tests want bad ones
     return DrawnGraph(graph, features, labels, splits, path)

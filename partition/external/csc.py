@@ -3,6 +3,7 @@
     count   edges into each node                                    one pass over the list; memory 8 bytes per node
     group   every edge as a 64-bit key into the region of its bucket, a range of nodes whose edges fit into memory
     sort    bucket after bucket by (destination, source); appended to rows.indices, rows.weights, rows.degrees
+Where an edge map is asked for, an edge's position in the list travels beside its key, into rows.edge_map.
 
 Result: that of `RawGraph.to_csc`, bit for bit. A killed run goes on after the last piece or bucket in the journal.
 """
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastsample_dist.files import naming_file
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.npy_files import drop_pages, map_array
-from partition.external.journal import Journal, fingerprint
-from partition.external.kernels import EdgePiece, add_degrees, group_edges, read_ranges, sort_edges
-from partition.external.memory import MemoryPlan
+from fastsample_dist.partition.external.journal import Journal, fingerprint
+from fastsample_dist.partition.external.kernels import EdgePiece, add_degrees, group_edges, read_ranges, sort_edges
+from fastsample_dist.partition.external.memory import MemoryPlan
 
 SAVE_EDGES = 1 << 26  # listed edges between two entries of the journal while grouping
 MAX_BUCKETS = 1 << 15
@@ -44,6 +46,8 @@ class StoredTopology:
       id_dtype: of the sources.
       weights: file of the weights, or None.
       weight_dtype: of the weights; None without.
+      edge_map: file of the edges' positions in the list, or None.
+      edge_map_dtype: of the positions; None without.
     """
 
     degrees: np.ndarray
@@ -51,6 +55,8 @@ class StoredTopology:
     id_dtype: np.dtype
     weights: Path | None
     weight_dtype: np.dtype | None
+    edge_map: Path | None = None
+    edge_map_dtype: np.dtype | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -85,7 +91,7 @@ class StoredTopology:
             return torch.from_numpy(np.asarray(maps[-1]))
 
         indices, weights = column(self.indices, self.id_dtype), column(self.weights, self.weight_dtype)
-        graph = CSCGraph(torch.from_numpy(self.indptr()), indices, weights)
+        graph = CSCGraph(torch.from_numpy(self.indptr()), indices, weights, weights_checked=True)
         ended = threading.Event()
 
         def let_go() -> None:
@@ -103,7 +109,12 @@ class StoredTopology:
 
 
 def build_stored(
-    raw: RawGraph, journal: Journal, plan: MemoryPlan, on_bytes: Callable[[int], None] = lambda count: None
+    raw: RawGraph,
+    journal: Journal,
+    plan: MemoryPlan,
+    on_bytes: Callable[[int], None] = lambda count: None,
+    *,
+    edge_map: bool = False,
 ) -> StoredTopology:
     """Sort a graph's edges on disk.
 
@@ -112,13 +123,14 @@ def build_stored(
       journal: the entered work directory.
       plan: sizes of pieces and buckets.
       on_bytes: called with bytes of work done since its last call; `sort_bytes` is their sum.
+      edge_map: keep the edges' positions in the list.
     Returns:
       StoredTopology with its files in the work directory.
     Raises:
       ValueError: the limit is too small for the longest row, or an id is out of range.
       OSError: the disk refuses.
     """
-    return _Builder(raw, journal, plan, on_bytes).run()
+    return _Builder(raw, journal, plan, on_bytes, edge_map).run()
 
 
 def sort_bytes(raw: RawGraph) -> int:
@@ -132,20 +144,30 @@ def weight_dtype(raw: RawGraph) -> np.dtype | None:
     return None if raw.edge_weight is None else np.result_type(raw.edge_weight.dtype, np.float32)
 
 
-def sort_edge_bytes(weight_bytes: int) -> int:
-    """Memory per edge of a bucket while it is sorted, at most; `weight_bytes`: of a weight, 0 without."""
-    if not weight_bytes:
+def sort_edge_bytes(weight_bytes: int, position_bytes: int = 0) -> int:
+    """Memory per edge of a bucket while it is sorted, at most.
+
+    Args:
+      weight_bytes: of a weight; 0 without.
+      position_bytes: of an entry of the edge map; 0 without.
+    """
+    if not weight_bytes and not position_bytes:
         return SORT_KEY_BYTES
-    entry = 8 if weight_bytes == 4 else 16
-    return SORT_KEY_BYTES - 4 + weight_bytes + entry + entry // 2
+    widest = max(4, weight_bytes, position_bytes)
+    entry = -(-(4 + weight_bytes + position_bytes) // widest) * widest
+    stable = 0 if position_bytes else entry // 2  # positions put equal edges in order
+    return SORT_KEY_BYTES - 4 + weight_bytes + position_bytes + entry + stable
 
 
 class _Builder:
     """One run of the three passes."""
 
-    def __init__(self, raw: RawGraph, journal: Journal, plan: MemoryPlan, on_bytes: Callable[[int], None]) -> None:
+    def __init__(
+        self, raw: RawGraph, journal: Journal, plan: MemoryPlan, on_bytes: Callable[[int], None], edge_map: bool
+    ) -> None:
         self._raw, self._journal, self._plan, self._on_bytes = raw, journal, plan, on_bytes
         self._weight_dtype = weight_dtype(raw)
+        self._map_dtype = raw.edge_map_dtype() if edge_map else None
         self._id_dtype = np.dtype(np.int32 if id_dtype(raw.num_nodes) == torch.int32 else np.int64)
         self._source = {
             "edges": fingerprint(raw.edge_index),
@@ -153,6 +175,8 @@ class _Builder:
             "num_nodes": raw.num_nodes,
             "undirected": raw.undirected,
         }
+        if edge_map:
+            self._source["edge_map"] = True
 
     def run(self) -> StoredTopology:
         counted = self._count()
@@ -164,15 +188,17 @@ class _Builder:
         if not self._journal.begin("sort", self._source).get("done"):
             bounds, sizes = self._group()
             self._sort(bounds, sizes)
-        for name in ("keys", "weights"):
+        for name in ("keys", "weights", "positions"):
             self._file(f"buckets.{name}").unlink(missing_ok=True)
-        weighted = self._weight_dtype is not None
+        weighted, mapped = self._weight_dtype is not None, self._map_dtype is not None
         return StoredTopology(
             np.fromfile(self._file("rows.degrees"), dtype=np.int64),
             self._file("rows.indices"),
             self._id_dtype,
             self._file("rows.weights") if weighted else None,
             self._weight_dtype,
+            self._file("rows.edge_map") if mapped else None,
+            self._map_dtype,
         )
 
     def _file(self, name: str) -> Path:
@@ -215,20 +241,22 @@ class _Builder:
         saved = position
         with self._bucket_files() as files:
             for stop, piece in self._pieces(position, with_weights=True):
-                keys, weights, counts = group_edges(piece, self._raw.undirected, bounds)
+                positions = self._positions(len(piece.src) * (2 if self._raw.undirected else 1))
+                keys, weights, counts = group_edges(piece, self._raw.undirected, bounds, positions)
                 del piece
+                grouped = {"keys": keys, "weights": weights, "positions": positions}
                 starts = np.cumsum(counts) - counts
                 for bucket in np.flatnonzero(counts):
                     lo, hi, place = starts[bucket], starts[bucket] + counts[bucket], int(filled[bucket])
-                    _write_at(files["keys"], keys[lo:hi], place)
-                    if weights is not None:
-                        _write_at(files["weights"], weights[lo:hi], place)
+                    for name, handle in files.items():
+                        with naming_file(self._file(f"buckets.{name}")):
+                            _write_at(handle, grouped[name][lo:hi], place)
                 filled += counts
                 if stop - saved >= SAVE_EDGES:
                     saved = stop
-                    _sync(files.values())
+                    self._sync(files.values())
                     self._journal.save("group", bucket_edges=room, position=stop, cursors=filled.tolist())
-            _sync(files.values())
+            self._sync(files.values())
         assert (filled == ends[1:]).all(), "an edge was counted and not grouped, or the other way round"
         self._journal.save("group", bucket_edges=room, done=True)
 
@@ -236,29 +264,51 @@ class _Builder:
         state = self._journal.begin("sort", self._source)
         first, num_edges = state.get("bucket", 0), state.get("num_edges", 0)
         starts = np.cumsum(sizes) - sizes
-        weight_bytes = 0 if self._weight_dtype is None else self._weight_dtype.itemsize
-        with (
-            _appending(self._file("rows.degrees"), int(bounds[first]) * 8) as degrees_file,
-            _appending(self._file("rows.indices"), num_edges * self._id_dtype.itemsize) as indices_file,
-            _appending(self._file("rows.weights"), num_edges * weight_bytes) as weights_file,
-            self._bucket_files() as files,
-        ):
+        dtypes = {"indices": self._id_dtype, "weights": self._weight_dtype, "edge_map": self._map_dtype}
+        with ExitStack() as opened:
+            out = {
+                name: opened.enter_context(_appending(self._file(f"rows.{name}"), num_edges * dtype.itemsize))
+                for name, dtype in dtypes.items()
+                if dtype is not None
+            }
+            out["degrees"] = opened.enter_context(_appending(self._file("rows.degrees"), int(bounds[first]) * 8))
+            files = opened.enter_context(self._bucket_files())
             for bucket in range(first, len(sizes)):
-                keys = _read_at(files["keys"], _KEY, int(starts[bucket]), int(sizes[bucket]))
-                weights = None
-                if weight_bytes:
-                    weights = _read_at(files["weights"], self._weight_dtype, int(starts[bucket]), int(sizes[bucket]))
                 rows = int(bounds[bucket]), int(bounds[bucket + 1])
-                ids, weights, degrees = sort_edges(keys, weights, rows, self._id_dtype, merge=self._raw.undirected)
-                _append(indices_file, ids)
-                _append(degrees_file, degrees)
-                if weights is not None:
-                    _append(weights_file, weights)
-                num_edges += len(ids)
+                columns = self._sorted_bucket(files, (int(starts[bucket]), int(sizes[bucket])), rows)
+                num_edges += len(columns["indices"])
+                for name, file in out.items():
+                    _append(file, columns[name])
                 self._on_bytes(int(sizes[bucket]) * _KEY.itemsize)
-                del keys, ids, weights
-                _sync(file.fileno() for file in (degrees_file, indices_file, weights_file))
+                del columns
+                self._sync(file.fileno() for file in out.values())
                 self._journal.save("sort", bucket=bucket + 1, num_edges=num_edges, done=bucket + 1 == len(sizes))
+
+    def _sorted_bucket(
+        self, files: dict[str, int], place: tuple[int, int], rows: tuple[int, int]
+    ) -> dict[str, np.ndarray | None]:
+        """Columns of the rows of a bucket; `place`: its first edge and how many there are."""
+        dtypes = self._bucket_dtypes()
+        read = {name: _read_at(handle, dtypes[name], *place) for name, handle in files.items()}
+        positions = read.get("positions")
+        ids, weights, degrees = sort_edges(
+            read["keys"],
+            read.get("weights"),
+            rows,
+            self._id_dtype,
+            merge=self._raw.undirected,
+            positions=positions,
+        )
+        edge_map = None if positions is None else positions[: len(ids)]
+        return {"indices": ids, "weights": weights, "edge_map": edge_map, "degrees": degrees}
+
+    def _positions(self, room: int) -> np.ndarray | None:
+        return None if self._map_dtype is None else np.empty(room, dtype=self._map_dtype)
+
+    def _bucket_dtypes(self) -> dict[str, np.dtype]:
+        """What there is of an edge in a bucket."""
+        dtypes = {"keys": _KEY, "weights": self._weight_dtype, "positions": self._map_dtype}
+        return {name: dtype for name, dtype in dtypes.items() if dtype is not None}
 
     def _pieces(self, position: int, *, with_weights: bool) -> Iterator[tuple[int, EdgePiece]]:
         """Listed edges from a position on: (position after the piece, piece)."""
@@ -278,12 +328,16 @@ class _Builder:
             self._on_bytes((hi - lo) * 2 * edges.itemsize)
             yield hi, piece
 
+    def _sync(self, handles: Iterable[int]) -> None:
+        with naming_file(self._journal.path):
+            for handle in handles:
+                os.fdatasync(handle)
+
     @contextmanager
     def _bucket_files(self) -> Iterator[dict[str, int]]:
-        names = ["keys"] if self._weight_dtype is None else ["keys", "weights"]
         handles: dict[str, int] = {}
         try:
-            for name in names:
+            for name in self._bucket_dtypes():
                 handles[name] = os.open(self._file(f"buckets.{name}"), os.O_RDWR | os.O_CREAT, 0o666)
             yield handles
         finally:
@@ -312,15 +366,17 @@ def _bucket_bounds(degrees: np.ndarray, room: int) -> np.ndarray:
 def _appending(path: Path, length: int) -> Iterator[Any]:
     """A file open for writing behind its first `length` bytes, the rest cut off."""
     with path.open("r+b" if path.exists() else "w+b", buffering=0) as file:
-        file.truncate(length)
+        with naming_file(path):
+            file.truncate(length)
         file.seek(length)
         yield file
 
 
 def _append(file: Any, values: np.ndarray) -> None:
     data = memoryview(values).cast("B") if values.size else memoryview(b"")
-    while len(data):
-        data = data[file.write(data) :]
+    with naming_file(file.name):
+        while len(data):
+            data = data[file.write(data) :]
 
 
 def _write_at(handle: int, values: np.ndarray, position: int) -> None:
@@ -335,8 +391,3 @@ def _write_at(handle: int, values: np.ndarray, position: int) -> None:
 def _read_at(handle: int, dtype: np.dtype, position: int, count: int) -> np.ndarray:
     begins, sizes = (np.array([value * dtype.itemsize], dtype=np.int64) for value in (position, count))
     return read_ranges(handle, begins, sizes, dtype)
-
-
-def _sync(handles: Any) -> None:
-    for handle in handles:
-        os.fdatasync(handle)

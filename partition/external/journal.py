@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fastsample_dist.files import naming_file
 from fastsample_dist.graph.inputs.scratch import Scratch
 from fastsample_dist.graph.npy_files import CHUNK_BYTES, drop_pages
 from fastsample_dist.graph.row_segments import RowSegments
@@ -121,7 +122,7 @@ class Journal:
         """Replace the state of a step that `begin` has opened; durable on return."""
         self._steps[step]["state"] = state
         partial = self.path / f"{JOURNAL_NAME}.partial"
-        with partial.open("w", encoding="utf-8") as file:
+        with naming_file(partial), partial.open("w", encoding="utf-8") as file:
             json.dump({"format": FORMAT, "steps": self._steps}, file)
             file.flush()
             os.fsync(file.fileno())
@@ -160,6 +161,6 @@ def fingerprint(array: np.ndarray | RowSegments | None) -> Any:
     flat = array.reshape(-1)
     step = max(1, CHUNK_BYTES // max(1, flat.itemsize))
     for lo in range(0, len(flat), step):
-        digest.update(np.ascontiguousarray(flat[lo : lo + step]).data.cast("B"))
+        digest.update(np.ascontiguousarray(flat[lo : lo + step]).view(np.uint8).data)
         drop_pages(flat)
     return [*shape, digest.hexdigest()]

@@ -53,7 +53,7 @@ def add_degrees(piece: EdgePiece, undirected: bool, degrees: np.ndarray) -> None
 
 
 def group_edges(
-    piece: EdgePiece, undirected: bool, bounds: np.ndarray
+    piece: EdgePiece, undirected: bool, bounds: np.ndarray, positions: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Group a piece's edges by bucket, in listing order inside a bucket.
 
@@ -61,6 +61,8 @@ def group_edges(
       piece: the edges.
       undirected: every edge goes to both of its ends, a self-loop once.
       bounds: int64 [num_buckets + 1]; bucket b has the destinations bounds[b] .. bounds[b + 1] - 1.
+      positions: int32 | int64 with room for n edges, or 2 n if undirected; its first m entries become the positions of
+        the grouped edges in the list.
     Returns:
       (keys uint64 [m]: destination << 32 | source, weights [m] or None, edges per bucket int64 [num_buckets]).
     """
@@ -69,23 +71,26 @@ def group_edges(
     keys = np.empty(room, dtype=np.uint64)
     weights = None if piece.weights is None else np.empty(room, dtype=piece.weights.dtype)
     counts = np.empty(len(bounds) - 1, dtype=np.int64)
-    library.call(
-        library.core().fs_group_edges,
-        ctypes.byref(edges),
-        bounds.ctypes.data,
-        len(counts),
-        keys.ctypes.data,
-        None if weights is None else weights.ctypes.data,
-        counts.ctypes.data,
+    assert positions is None or len(positions) >= room, f"{len(positions)} positions for {room} edges"
+    out = library.GroupedEdges(
+        keys.ctypes.data, _address(weights), _address(positions), counts.ctypes.data, _position_code(positions)
     )
+    function = library.core().fs_group_edges
+    library.call(function, ctypes.byref(edges), bounds.ctypes.data, len(counts), ctypes.byref(out))
     used = int(counts.sum())
     return keys[:used], None if weights is None else weights[:used], counts
 
 
 def sort_edges(
-    keys: np.ndarray, weights: np.ndarray | None, rows: tuple[int, int], id_dtype: np.dtype, *, merge: bool
+    keys: np.ndarray,
+    weights: np.ndarray | None,
+    rows: tuple[int, int],
+    id_dtype: np.dtype,
+    *,
+    merge: bool,
+    positions: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Sort the edges of a bucket by (destination, source), equal ones by weight or merged to the first of them.
+    """Sort the edges of a bucket by (destination, source), equal ones by weight and as listed, or merged to the first.
 
     Args:
       keys: uint64 [n]; overwritten.
@@ -93,6 +98,7 @@ def sort_edges(
       rows: (lo, hi); all destinations are in lo .. hi - 1.
       id_dtype: int32 or int64, of the sources returned.
       merge: keep the first of equal edges only.
+      positions: int32 | int64 [n], of the edges in the list; its first m entries become those of the edges returned.
     Returns:
       (sources [m], weights [m] or None, in-edges of each row int64 [hi - lo]); the first two are views of the input.
     Raises:
@@ -101,18 +107,28 @@ def sort_edges(
     degrees = np.zeros(rows[1] - rows[0], dtype=np.int64)
     bucket = library.EdgeBucket(
         keys.ctypes.data,
-        None if weights is None else weights.ctypes.data,
+        _address(weights),
+        _address(positions),
         len(keys),
         rows[0],
         len(degrees),
         _CODES[np.dtype(id_dtype).name],
         _CODES["float32" if weights is None else weights.dtype.name],
+        _position_code(positions),
         int(merge),
         library.num_threads(),
     )
     count = ctypes.c_int64()
     library.call(library.core().fs_sort_edges, ctypes.byref(bucket), degrees.ctypes.data, ctypes.byref(count))
     return keys.view(id_dtype)[: count.value], None if weights is None else weights[: count.value], degrees
+
+
+def _address(array: np.ndarray | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+def _position_code(positions: np.ndarray | None) -> int:
+    return _CODES["int32" if positions is None else positions.dtype.name]
 
 
 def read_ranges(handle: int, begins: np.ndarray, sizes: np.ndarray, dtype: np.dtype) -> np.ndarray:

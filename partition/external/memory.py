@@ -44,6 +44,7 @@ class MemoryPlan:
       num_nodes: of the graph.
       sort_edge_bytes: per edge of a bucket that is being sorted.
       node_bytes: per node at the widest place.
+      edge_map_bytes: of an entry of the edge map; 0 without.
     """
 
     limit: int
@@ -51,6 +52,7 @@ class MemoryPlan:
     num_nodes: int
     sort_edge_bytes: int
     node_bytes: int = NODE_BYTES
+    edge_map_bytes: int = 0
 
     @property
     def rest(self) -> int:
@@ -58,9 +60,14 @@ class MemoryPlan:
         return self.limit - self.base - SLACK_BYTES - self.node_bytes * self.num_nodes
 
     @property
+    def piece_edge_bytes(self) -> int:
+        """Memory per listed edge of a piece: in both directions, of this piece and the one before."""
+        return PIECE_EDGE_BYTES + 4 * self.edge_map_bytes
+
+    @property
     def piece_edges(self) -> int:
         """Listed edges to read at a time."""
-        return max(MIN_PIECE, min(MAX_PIECE, self.rest // PIECE_EDGE_BYTES))
+        return max(MIN_PIECE, min(MAX_PIECE, self.rest // self.piece_edge_bytes))
 
     @property
     def bucket_edges(self) -> int:
@@ -76,7 +83,7 @@ class MemoryPlan:
         """The smallest limit that can work, given the most in-edges of one node."""
         fixed = self.limit - self.rest
         row = max(self.sort_edge_bytes, WRITE_EDGE_BYTES) * longest_row
-        return fixed + max(MIN_PIECE * max(PIECE_EDGE_BYTES, self.sort_edge_bytes), row)
+        return fixed + max(MIN_PIECE * max(self.piece_edge_bytes, self.sort_edge_bytes), row)
 
     def check(self, longest_row: int = 0) -> None:
         """Refuse a limit that cannot work.

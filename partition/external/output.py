@@ -17,7 +17,7 @@ import numpy as np
 from fastsample_dist.graph.manifest import MANIFEST_NAME
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.graph.storage import PartitionWriter
-from partition.external.journal import Journal
+from fastsample_dist.partition.external.journal import Journal
 
 FOLDER = "parts"
 

@@ -13,9 +13,9 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.npy_files import drop_pages
 from fastsample_dist.graph.row_segments import RowSegments
 from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS
-from partition.adjacency import row_positions
-from partition.external.csc import StoredTopology
-from partition.external.kernels import read_ranges
+from fastsample_dist.partition.adjacency import row_positions
+from fastsample_dist.partition.external.csc import StoredTopology
+from fastsample_dist.partition.external.kernels import read_ranges
 
 FEATURE_CHOICES = ("keep", "float16", BFLOAT16, "float32")
 MAX_OPEN = 64  # files of segments; a process may often have no more than 1024
@@ -39,6 +39,8 @@ class TopologyRows:
             self._columns["indices"] = (topology.indices, topology.id_dtype)
             if topology.weights is not None:
                 self._columns["weights"] = (topology.weights, topology.weight_dtype)
+            if topology.edge_map is not None:
+                self._columns["edge_map"] = (topology.edge_map, topology.edge_map_dtype)
         self._handles: dict[str, int] = {}
 
     def __enter__(self) -> TopologyRows:
@@ -54,21 +56,21 @@ class TopologyRows:
         self._handles = {}
 
     def dtype(self, name: str) -> np.dtype:
-        """Type of a column, "indices" or "weights"."""
+        """Type of one of `names`."""
         if self._columns:
             return self._columns[name][1]
         return getattr(self._topology, name).numpy().dtype
 
     @property
-    def has_weights(self) -> bool:
-        """Whether edges have weights."""
-        return self._topology.weights is not None
+    def names(self) -> list[str]:
+        """Columns that there are: "indices", and "weights" and "edge_map" where edges have them."""
+        return [name for name in ("indices", "weights", "edge_map") if getattr(self._topology, name) is not None]
 
     def read(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Entries of a column in some rows, row after row.
 
         Args:
-          name: "indices" or "weights".
+          name: one of `names`.
           rows: int64 [n]; fastest when they ascend.
         """
         if not self._columns:

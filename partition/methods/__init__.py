@@ -3,17 +3,17 @@
     request = PartitionRequest(graph=graph, undirected=True, num_parts=4, splits={"train": ids})
     method = METHODS["metis"]
     parts = method.assign(request)                        # int32 [num_nodes]
-    balanced = balance_parts(request, method, parts)      # partition.balance: train nodes, and what may be levelled
+    balanced = balance_parts(request, method, parts)      # balance.py: train nodes, and what may be levelled
 
-Packages that a method needs are imported when it runs.
+Packages that a method needs are imported when it runs, and asked for (`Method.require`) before the graph is read.
 """
 
-from partition.methods import libmetis
-from partition.methods.kaminpar import assign_kaminpar
-from partition.methods.metis import assign_metis
-from partition.methods.request import MAX_SEED, SPLITS, AssignMemory, Method, PartitionRequest
-from partition.methods.simple import assign_file, assign_random, assign_range, random_parts
-from partition.methods.streaming import assign_fennel, assign_ldg
+from fastsample_dist.partition.methods import libmetis
+from fastsample_dist.partition.methods.kaminpar import assign_kaminpar, missing_kaminpar, require_kaminpar
+from fastsample_dist.partition.methods.metis import assign_metis, missing_metis, require_metis
+from fastsample_dist.partition.methods.request import MAX_SEED, SPLITS, AssignMemory, Method, PartitionRequest
+from fastsample_dist.partition.methods.simple import assign_file, assign_random, assign_range, random_parts
+from fastsample_dist.partition.methods.streaming import assign_fennel, assign_ldg
 
 _METHODS = (
     Method(
@@ -24,6 +24,8 @@ _METHODS = (
         in_memory=True,
         balances=True,
         deaf=lambda: libmetis.load() is None,  # pymetis
+        missing=missing_metis,
+        require=require_metis,
     ),
     Method(
         name="kaminpar",
@@ -33,6 +35,8 @@ _METHODS = (
         in_memory=True,
         balances=True,
         deaf=lambda: True,
+        missing=missing_kaminpar,
+        require=require_kaminpar,
     ),
     Method(
         name="ldg",
@@ -77,4 +81,18 @@ _METHODS = (
 )
 METHODS = {method.name: method for method in _METHODS}
 
-__all__ = ["MAX_SEED", "METHODS", "SPLITS", "AssignMemory", "Method", "PartitionRequest", "random_parts"]
+__all__ = [
+    "MAX_SEED",
+    "METHODS",
+    "SPLITS",
+    "AssignMemory",
+    "Method",
+    "PartitionRequest",
+    "random_parts",
+    "working_methods",
+]
+
+
+def working_methods() -> list[str]:
+    """Names of the methods whose packages are there."""
+    return [method.name for method in _METHODS if not method.missing()]

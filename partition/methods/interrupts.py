@@ -97,8 +97,12 @@ def _c_library() -> ctypes.CDLL:
 
 
 def _installed_handler() -> bytes:
-    """What the process does at SIGTERM, as C sees it (Python's own record does not know of METIS')."""
+    """The handler of SIGTERM, as C sees it (Python's own record does not know of METIS').
+
+    A struct sigaction begins with it. The rest cannot be compared: of the mask the C library fills in the kernel's
+    8 bytes and copies what lay on its stack behind them.
+    """
     action = ctypes.create_string_buffer(STRUCT_BYTES)
     if _c_library().sigaction(int(signal.SIGTERM), None, action) != 0:
         raise OSError(ctypes.get_errno(), "sigaction of SIGTERM")
-    return action.raw
+    return action.raw[: ctypes.sizeof(ctypes.c_void_p)]

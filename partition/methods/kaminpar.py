@@ -15,16 +15,23 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
-from partition.adjacency import CHUNK_EDGES, Adjacency
-from partition.methods.request import PartitionRequest, fill_empty_parts
-from partition.methods.simple import assign_random
+from fastsample_dist.files import naming_file
+from fastsample_dist.partition.adjacency import CHUNK_EDGES, Adjacency
+from fastsample_dist.partition.methods.request import PartitionRequest, fill_empty_parts, importable
+from fastsample_dist.partition.methods.simple import assign_random
 
 IMBALANCE = 0.02
 NO_EDGE_WEIGHTS, NARROW_IDS = 1, 8  # bits of the header's first word: what is left out or 32 bits wide
 HEADER_BYTES, OFFSET_BYTES = 24, 8
+
+
+def missing_kaminpar() -> str:
+    """See Method.missing."""
+    return "" if importable("kaminpar") else "pip install 'fastsample_dist[kaminpar]'"
 
 
 def assign_kaminpar(request: PartitionRequest) -> np.ndarray:
@@ -38,13 +45,7 @@ def assign_kaminpar(request: PartitionRequest) -> np.ndarray:
       ImportError: kaminpar is not installed.
       OSError: no room for the temporary file (TMPDIR names its directory).
     """
-    try:
-        import kaminpar
-    except ImportError as error:
-        raise ImportError(
-            f"method kaminpar needs kaminpar, which is not there ({error}); pip install kaminpar, "
-            "or take --method metis or ldg."
-        ) from error
+    kaminpar = require_kaminpar()
     if request.num_parts == 1:
         return np.zeros(request.num_nodes, dtype=np.int32)
     adjacency = request.adjacency
@@ -52,13 +53,32 @@ def assign_kaminpar(request: PartitionRequest) -> np.ndarray:
         return assign_random(request)
     with tempfile.TemporaryDirectory(prefix="fastsample-kaminpar-") as directory:
         file = Path(directory) / "graph.parhip"
-        write_parhip(file, adjacency, 1 + request.in_degrees)
+        with naming_file(file):
+            write_parhip(file, adjacency, 1 + request.in_degrees)
         graph = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP, True)
     kaminpar.reseed(request.seed)
     solver = kaminpar.KaMinPar(request.num_threads or os.cpu_count() or 1, kaminpar.terapart_context())
     parts = np.array(solver.compute_partition(graph, request.num_parts, IMBALANCE), dtype=np.int32)
     fill_empty_parts(parts, request.num_parts, np.diff(adjacency.indptr))
     return parts
+
+
+def require_kaminpar() -> ModuleType:
+    """The package.
+
+    Raises:
+      ImportError: kaminpar is not installed.
+    """
+    try:
+        import kaminpar
+    except ImportError as error:
+        from fastsample_dist.partition.methods import working_methods  # that module imports this one
+
+        raise ImportError(
+            f"method kaminpar needs kaminpar, which is not there ({error}); pip install kaminpar, "
+            f"or take --method {', '.join(working_methods())}."
+        ) from error
+    return kaminpar
 
 
 def write_parhip(path: Path, adjacency: Adjacency, weights: np.ndarray) -> None:
@@ -77,8 +97,9 @@ def write_parhip(path: Path, adjacency: Adjacency, weights: np.ndarray) -> None:
     if adjacency.weights is not None:
         columns.append((adjacency.weights, np.int64))
     with path.open("wb") as file:
-        np.array([version, adjacency.num_nodes, len(adjacency.indices)], dtype=np.uint64).tofile(file)
-        (adjacency.indptr * width + first).astype(np.uint64).tofile(file)
+        # Not by tofile, which loses the disk's refusal of the last bytes.
+        file.write(np.array([version, adjacency.num_nodes, len(adjacency.indices)], dtype=np.uint64).data)
+        file.write((adjacency.indptr * width + first).astype(np.uint64).data)
         for column, dtype in columns:
             for begin in range(0, len(column), CHUNK_EDGES):
-                column[begin : begin + CHUNK_EDGES].astype(dtype, copy=False).tofile(file)
+                file.write(np.ascontiguousarray(column[begin : begin + CHUNK_EDGES], dtype=dtype).data)

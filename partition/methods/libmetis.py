@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.methods.interrupts import call_beside
+from fastsample_dist.partition.methods.interrupts import call_beside
 
 PACKAGES = ("cmeel-gklib", "cmeel-metis")  # in the order in which their libraries are loaded: METIS needs GKlib
 NUM_OPTIONS = 40

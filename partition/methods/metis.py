@@ -28,13 +28,14 @@ from types import ModuleType
 
 import numpy as np
 
-from partition.adjacency import Adjacency
-from partition.methods import libmetis
-from partition.methods.request import MAX_SEED, PartitionRequest, fill_empty_parts
-from partition.methods.simple import assign_random
+from fastsample_dist.partition.adjacency import Adjacency
+from fastsample_dist.partition.methods import libmetis
+from fastsample_dist.partition.methods.request import MAX_SEED, PartitionRequest, fill_empty_parts, importable
+from fastsample_dist.partition.methods.simple import assign_random
 
 logger = logging.getLogger(__name__)
 
+EXTRA = "fastsample_dist[partition]"
 RESOLUTION = 100  # a hundredth of the mean weight is the finest difference that combined weights show
 TOLERANCE = 0.04  # of the smallest part
 MAX_IMBALANCE = 0.005
@@ -56,10 +57,8 @@ def assign_metis(request: PartitionRequest) -> np.ndarray:
       ImportError: neither cmeel-metis nor pymetis is installed.
       RuntimeError: METIS fails.
     """
-    metis = libmetis.load()
-    part_graph = _multi_constraint if metis is not None else _combined
-    if metis is None:
-        _import_pymetis()
+    require_metis()
+    part_graph = _multi_constraint if libmetis.load() is not None else _combined
     if request.num_parts == 1:
         return np.zeros(request.num_nodes, dtype=np.int32)
     adjacency = request.adjacency
@@ -70,10 +69,20 @@ def assign_metis(request: PartitionRequest) -> np.ndarray:
     except RuntimeError as error:  # METIS under pymetis catches SIGTERM and then says no more than this
         raise RuntimeError(
             f"METIS stopped on {request.num_nodes} nodes and {len(adjacency.indices)} neighbours ({error}): it was "
-            "told to end, or out of memory; make room, or take --method ldg or random."
+            "told to end, or out of memory; make room, or take --method ldg, fennel, random or range."
         ) from error
     fill_empty_parts(parts, request.num_parts, np.diff(adjacency.indptr))
     return parts
+
+
+def require_metis() -> None:
+    """Refuse where METIS is not there.
+
+    Raises:
+      ImportError: neither cmeel-metis nor pymetis is installed.
+    """
+    if libmetis.load() is None:
+        _import_pymetis()
 
 
 def _multi_constraint(request: PartitionRequest, adjacency: Adjacency) -> np.ndarray:
@@ -133,11 +142,22 @@ def _import_pymetis() -> ModuleType:
     try:
         import pymetis
     except ImportError as error:
+        from fastsample_dist.partition.methods import working_methods  # that module imports this one
+
         raise ImportError(
             f"method metis needs cmeel-metis or pymetis, and neither is there ({error}); "
-            "pip install fastsample_dist[partition], or take --method ldg or random."
+            f"pip install {EXTRA}, or take --method {', '.join(working_methods())}."
         ) from error
     return pymetis
+
+
+def missing_metis() -> str:
+    """See Method.missing."""
+    try:
+        is_there = libmetis.load() is not None or importable("pymetis")
+    except ImportError as error:  # cmeel-metis is damaged, and the message says what to do
+        return str(error)
+    return "" if is_there else f"pip install '{EXTRA}'"
 
 
 def check_counts(adjacency: Adjacency, largest: int, dtype: np.dtype) -> None:

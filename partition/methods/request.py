@@ -6,6 +6,7 @@ validation and test nodes). These five are the constraints that a method is to b
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
-from partition.adjacency import Adjacency, rows_of, symmetrise
+from fastsample_dist.partition.adjacency import Adjacency, rows_of, symmetrise
 
 SPLITS = ("train", "val", "test")
 MAX_SEED = 2**31 - 1  # METIS may be built with 32-bit integers
@@ -146,6 +147,8 @@ class Method:
       in_memory: it reads the topology in random order or copies it, so that it must fit into memory.
       balances: nodes and in-edges are brought within a tolerance afterwards; else only train nodes are.
       deaf: whether it holds Python's lock while it works, so that no Python signal handler runs before it is done.
+      missing: what to install before it works here; "" where nothing is missing.
+      require: raises ImportError when a package that it needs is not there; called before the graph is read.
     """
 
     name: str
@@ -155,6 +158,13 @@ class Method:
     in_memory: bool
     balances: bool
     deaf: Callable[[], bool] = lambda: False
+    missing: Callable[[], str] = lambda: ""
+    require: Callable[[], object] = lambda: None
+
+
+def importable(package: str) -> bool:
+    """Whether a package could be imported; it is not."""
+    return importlib.util.find_spec(package) is not None
 
 
 def fill_empty_parts(parts: np.ndarray, num_parts: int, degrees: np.ndarray) -> None:

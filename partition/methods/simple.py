@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.methods.request import PartitionRequest
+from fastsample_dist.partition.methods.request import PartitionRequest
 
 
 def random_parts(num_nodes: int, train: np.ndarray, num_parts: int, seed: int) -> np.ndarray:

@@ -6,7 +6,7 @@ lists are those of its in-edges.
 
 Passes after the first (restreaming) cost as much as the first and halve the cut where there are communities. Capacities
 stay wide, for tight ones leave a node little choice but the part that has room; the parts are levelled afterwards
-(partition.balance).
+(balance.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from fastsample_dist import ops
 from fastsample_dist.ops.stream_partition import NO_LIMIT, NUM_LIMITS
-from partition.methods.request import SPLITS, PartitionRequest, fill_empty_parts
+from fastsample_dist.partition.methods.request import SPLITS, PartitionRequest, fill_empty_parts
 
 PASSES = 10
 SLACK = 0.5  # what a part may hold above its share, as a share of it

@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fastsample_dist.graph.datasets import RawGraph
-from partition.adjacency import symmetrise
-from partition.balance import balance_train_nodes
+from fastsample_dist.partition.adjacency import symmetrise
+from fastsample_dist.partition.balance import balance_train_nodes
 from tests.test_partition.inputs import cut_of, draw_raw, listed_edges
 
 PART_COUNTS = [1, 2, 3, 4, 5, 8]

@@ -12,9 +12,9 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.graph.storage import Manifest, PartData, load_part, load_topology, read_manifest
-from partition import adjacency
-from partition.build import PartitionOptions, partition_graph
-from partition.quality import PartitionQuality
+from fastsample_dist.partition import adjacency
+from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.quality import PartitionQuality
 from tests.test_partition.inputs import cut_of, draw_raw, listed_edges
 
 CASES = list(itertools.product(["metis", "random"], [False, True], [1, 2, 3, 5]))

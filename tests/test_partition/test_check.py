@@ -12,9 +12,9 @@ import pytest
 from fastsample_dist.graph import npy_files
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.storage import read_manifest
-from partition.build import PartitionOptions, Progress, partition_graph
-from partition.check import add_options, check_partition
-from partition.cli_tasks import run_check as run
+from fastsample_dist.partition.build import PartitionOptions, Progress, partition_graph
+from fastsample_dist.partition.check import add_options, check_partition
+from fastsample_dist.partition.cli_tasks import run_check as run
 from tests.test_partition.damage import entry, rewrite, rewrite_manifest
 from tests.test_partition.inputs import NUM_CLASSES, NUM_NODES, draw_raw
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import partition.writer
+import fastsample_dist.partition.writer
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.graph.storage import read_manifest
-from partition.cli import main
-from partition.cli_report import format_bytes
+from fastsample_dist.partition.cli import main
+from fastsample_dist.partition.cli_report import format_bytes
 from tests.test_partition.inputs import draw_raw, write_input
 
-REPOSITORY = Path(partition.writer.__file__).parents[1]
+REPOSITORY = Path(fastsample_dist.partition.writer.__file__).parents[2]
 
 
 @pytest.fixture
@@ -118,7 +118,17 @@ def test_features_that_are_not_finite_are_warned_of_and_counted(graph, tmp_path,
 
 
 def test_module_runs_as_a_command(graph, tmp_path):
-    argv = [sys.executable, "-m", "partition.cli", "--input", graph, "--num-parts", "3", "--output", tmp_path / "parts"]
+    argv = [
+        sys.executable,
+        "-m",
+        "fastsample_dist.partition.cli",
+        "--input",
+        graph,
+        "--num-parts",
+        "3",
+        "--output",
+        tmp_path / "parts",
+    ]
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert read_manifest(tmp_path / "parts").num_parts == 3
@@ -212,7 +222,7 @@ def test_ogb_without_the_package_is_refused(tmp_path, capsys, monkeypatch):
 
 
 def test_metis_without_its_packages_is_refused(graph, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("partition.methods.libmetis.load", lambda: None)
+    monkeypatch.setattr("fastsample_dist.partition.methods.libmetis.load", lambda: None)
     monkeypatch.setitem(sys.modules, "pymetis", None)
     line = run_refused(capsys, "--input", graph, "--num-parts", 2, "--output", tmp_path / "parts")
     assert "pip install fastsample_dist[partition]" in line
@@ -273,7 +283,9 @@ def test_full_disk_is_one_line_and_leaves_nothing(graph, tmp_path, capsys, monke
 
 
 def test_overwrite_that_fails_keeps_the_old_partition(graph, parts, capsys, monkeypatch):
-    monkeypatch.setattr(partition.writer, "_write_part", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
+    monkeypatch.setattr(
+        fastsample_dist.partition.writer, "_write_part", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error"))
+    )
     run_refused(capsys, "--input", graph, "--num-parts", 3, "--output", parts, "--overwrite")
     monkeypatch.undo()
     assert main(["--inspect", str(parts)]) == 0
@@ -284,7 +296,7 @@ def test_overwrite_that_fails_keeps_the_old_partition(graph, parts, capsys, monk
 def test_interrupted_writing_leaves_nothing(graph, tmp_path, signal_name):
     # The signal arrives, as it would from outside, when the topology is on disk and the parts are not.
     script = (
-        "import os, signal, sys, partition.writer as writer, partition.cli as cli\n"
+        "import os, signal, sys, fastsample_dist.partition.writer as writer, fastsample_dist.partition.cli as cli\n"
         f"writer._write_part = lambda *rest: os.kill(os.getpid(), signal.{signal_name})\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
@@ -298,7 +310,7 @@ def test_interrupted_writing_leaves_nothing(graph, tmp_path, signal_name):
 def test_interrupt_of_a_method_that_keeps_pythons_lock_ends_the_process_at_once(graph, tmp_path):
     # Inside KaMinPar no Python code runs, so Ctrl-C must not wait for a Python handler.
     script = (
-        "import dataclasses, os, signal, sys, partition.cli as cli\n"
+        "import dataclasses, os, signal, sys, fastsample_dist.partition.cli as cli\n"
         "killing = {'assign': lambda request: os.kill(os.getpid(), signal.SIGINT)}\n"
         "cli.METHODS['kaminpar'] = dataclasses.replace(cli.METHODS['kaminpar'], **killing)\n"
         "sys.exit(cli.main(sys.argv[1:]))"
@@ -370,14 +382,14 @@ def test_output_name_too_long_is_refused_in_one_line(graph, tmp_path, capsys):
 
 
 def test_output_that_appears_meanwhile_stays_and_is_named(graph, tmp_path, capsys, monkeypatch):
-    write_part = partition.writer._write_part
+    write_part = fastsample_dist.partition.writer._write_part
 
     def write_after_another_run(*given: object) -> None:
         (tmp_path / "parts").mkdir(exist_ok=True)
         (tmp_path / "parts/theirs").touch()
         write_part(*given)
 
-    monkeypatch.setattr(partition.writer, "_write_part", write_after_another_run)
+    monkeypatch.setattr(fastsample_dist.partition.writer, "_write_part", write_after_another_run)
     line = run_refused(capsys, "--input", graph, "--num-parts", 2, "--method", "random", "--output", tmp_path / "parts")
     assert "parts has appeared meanwhile, made by another run" in line
     assert [item.name for item in (tmp_path / "parts").iterdir()] == ["theirs"]

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import partition.repartition
+import fastsample_dist.partition.repartition
 from fastsample_dist.graph.storage import read_manifest
-from partition.build import PartitionOptions, partition_graph
-from partition.cli import main
+from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.cli import main
 from tests.test_partition.damage import entry, rewrite
 from tests.test_partition.inputs import draw_raw
 
-REPOSITORY = Path(partition.repartition.__file__).parents[1]
+REPOSITORY = Path(fastsample_dist.partition.repartition.__file__).parents[2]
 
 
 @pytest.fixture
@@ -87,7 +87,8 @@ def test_wrong_number_before_is_refused(parts, tmp_path, capsys, numbers, messag
 
 def test_terminated_repartition_leaves_nothing(parts, tmp_path):
     script = (
-        "import os, signal, sys, partition.repartition as module, partition.cli as cli\n"
+        "import os, signal, sys\n"
+        "from fastsample_dist.partition import cli, repartition as module\n"
         "module._rewrite_column = lambda *rest: os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )

@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import partition.disk
+import fastsample_dist.partition.disk
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.graph.storage import read_manifest
-from partition.build import PartitionOptions, partition_graph
-from partition.cli import main
-from partition.disk import least_bytes
-from partition.plan_disk import output_bytes, work_bytes
-from partition.repartition import repartition
-from tests.small_disk import enlarge, small_tmpfs
+from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.cli import main
+from fastsample_dist.partition.disk import least_bytes
+from fastsample_dist.partition.external.journal import Journal, work_directory
+from fastsample_dist.partition.plan_disk import output_bytes, work_bytes
+from fastsample_dist.partition.repartition import repartition
+from tests.small_disk import enlarge, small_files, small_tmpfs
 from tests.test_partition.inputs import draw_raw, listed_edges, write_input
 
 DIRECTED, UNDIRECTED = draw_raw(undirected=False, weighted=True), draw_raw(undirected=True)
@@ -58,7 +59,7 @@ def test_keys_of_the_listed_edges_are_asked_for_whatever_is_merged_later():
 
 
 def room(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(partition.disk, "free_bytes", lambda directory: count)
+    monkeypatch.setattr(fastsample_dist.partition.disk, "free_bytes", lambda directory: count)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -99,9 +100,11 @@ def test_work_that_is_kept_counts_as_room(tmp_path, monkeypatch):
     raw = draw_raw(undirected=False, num_nodes=20_000)
     options = PartitionOptions(num_parts=2, method="random", on_disk=True)
     with monkeypatch.context() as patch, pytest.raises(OSError):
-        patch.setattr("partition.writer._write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        patch.setattr(
+            "fastsample_dist.partition.writer._write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
+        )
         partition_graph(raw, options, tmp_path / "parts")
-    kept = partition.disk.used_bytes(tmp_path / "parts")
+    kept = fastsample_dist.partition.disk.used_bytes(tmp_path / "parts")
     rest = needs(raw, on_disk=True, stored_edges=raw.edge_index.shape[1]) - kept
     assert kept > rest > 100_000
     room(monkeypatch, rest - 1)
@@ -152,10 +155,10 @@ def test_small_disk_is_refused_before_any_work(tmp_path, capsys, more):
 def test_disk_that_fills_up_leaves_nothing_of_a_cut_in_memory(tmp_path, capsys, monkeypatch):
     graph = write_input(tmp_path / "graph", GRAPH)
     with small_tmpfs(tmp_path / "small", 1 << 20):
-        monkeypatch.setattr(partition.disk, "free_bytes", lambda directory: None)
+        monkeypatch.setattr(fastsample_dist.partition.disk, "free_bytes", lambda directory: None)
         output = tmp_path / "small" / "parts"
         line = run_refused(capsys, "--input", graph, "--num-parts", 2, "--method", "random", "--output", output)
-        assert "No space left on device" in line
+        assert re.search(r"No space left on device: '.*/small/\.parts\.partial-[^/]+/[^']+\.npy'", line)
         assert list((tmp_path / "small").iterdir()) == []
 
 
@@ -164,8 +167,69 @@ def test_disk_too_small_for_a_repartition_keeps_the_old_partition_only(tmp_path,
     partition_graph(GRAPH, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     with small_tmpfs(tmp_path / "small", 1 << 20):
         if not foreseen:
-            monkeypatch.setattr(partition.disk, "free_bytes", lambda directory: None)
+            monkeypatch.setattr(fastsample_dist.partition.disk, "free_bytes", lambda directory: None)
         line = run_refused(capsys, "--repartition", tmp_path / "parts", 4, "--output", tmp_path / "small" / "new")
-        assert ("bytes of disk while it is made" if foreseen else "No space left on device") in line
+        refusal = r"No space left on device: '.*/small/\.new\.partial-[^/]+/[^']+\.npy'"
+        assert re.search("bytes of disk while it is made" if foreseen else refusal, line)
         assert list((tmp_path / "small").iterdir()) == []
     assert main(["--check", str(tmp_path / "parts")]) == 0
+
+
+# ---- files that cannot grow: a full disk, where none may be mounted
+
+
+NAMED = r"File too large: '(?P<path>/[^']+)'"
+
+
+def run_refused_at(capsys, size_bytes, *argv):
+    with small_files(size_bytes):
+        line = run_refused(capsys, *argv)
+    return Path(re.search(NAMED, line)["path"])
+
+
+@pytest.mark.parametrize("size_bytes", [100, 1000, 5000, 100_000])
+def test_every_error_of_a_cut_in_memory_names_its_file_and_nothing_stays(tmp_path, capsys, size_bytes):
+    graph = write_input(tmp_path / "graph", GRAPH)
+    argv = ["--input", graph, "--num-parts", 2, "--method", "random", "--output", tmp_path / "parts"]
+    path = run_refused_at(capsys, size_bytes, *argv)
+    assert path.parent.parent.name.startswith(".parts.partial-") and path.suffix == ".npy"
+    assert list(tmp_path.iterdir()) == [graph]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "named"),
+    [
+        (100, "degrees"),
+        (401_000, "buckets.keys"),
+        (1_650_000, "parts/part-0/features.npy"),
+    ],
+)
+def test_every_error_of_the_external_sort_names_its_file(tmp_path, capsys, size_bytes, named):
+    graph = dataclasses.replace(GRAPH, features=np.zeros((50_000, 20), np.float32))
+    argv = ["--input", write_input(tmp_path / "graph", graph), "--num-parts", 2, "--method", "random", "--on-disk"]
+    path = run_refused_at(capsys, size_bytes, *argv, "--output", tmp_path / "parts")
+    assert path == work_directory(tmp_path / "parts") / named
+
+
+def test_a_journal_that_cannot_be_written_is_named(tmp_path):
+    with Journal(tmp_path / "parts") as journal, small_files(10), pytest.raises(OSError) as raised:
+        journal.begin("count", {})
+        journal.save("count", done=True)
+    assert raised.value.filename == str(journal.path / "journal.json.partial")
+
+
+def test_a_repartition_names_its_file(tmp_path, capsys):
+    partition_graph(GRAPH, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    path = run_refused_at(capsys, 1000, "--repartition", tmp_path / "parts", 4, "--output", tmp_path / "new")
+    assert path.parent.parent.name.startswith(".new.partial-")
+    assert [file.name for file in tmp_path.iterdir()] == ["parts"]
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_report_that_cannot_be_written_is_named_and_nothing_stays(tmp_path, capsys, option):
+    if option == "--html":
+        pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    partition_graph(DIRECTED, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    path = run_refused_at(capsys, 100, "--inspect", tmp_path / "parts", option, tmp_path / "report")
+    assert path == tmp_path / "report"
+    assert [file.name for file in tmp_path.iterdir()] == ["parts"]

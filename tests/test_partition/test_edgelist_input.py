@@ -14,19 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import partition
+import fastsample_dist.partition
 from fastsample_dist.graph.inputs import edgelist
 from fastsample_dist.graph.storage import load_topology, read_manifest
-from partition.cli import main
-from partition.external.journal import work_directory
+from fastsample_dist.partition.cli import main
+from fastsample_dist.partition.external.journal import work_directory
+from tests.grids import grid
 
-REPOSITORY = Path(partition.__file__).parents[1]
+REPOSITORY = Path(fastsample_dist.partition.__file__).parents[2]
 # The command with every list taken for a long one, killed at the KILL_AT-th block that is read or entry of the journal.
 KILLED_RUN = """
 import os, signal, sys
 from fastsample_dist.graph.inputs import edgelist, text_edges
-from partition import cli
-from partition.external import journal
+from fastsample_dist.partition import cli
+from fastsample_dist.partition.external import journal
 
 edgelist.SMALL_BYTES, text_edges.BLOCK_BYTES = 0, 200
 where, left = sys.argv[1], int(sys.argv[2])
@@ -50,7 +51,7 @@ sys.exit(cli.main(sys.argv[3:]))
 SHORT_OF_ROOM = """
 import resource, sys
 from fastsample_dist.graph.inputs import edgelist
-from partition import cli
+from fastsample_dist.partition import cli
 
 edgelist.SMALL_BYTES = 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -61,7 +62,7 @@ PEAK_OF_READING = """
 import sys
 from pathlib import Path
 from fastsample_dist.graph.inputs import ReadOptions, Scratch, edgelist, text_edges
-from partition.external.memory import resident_bytes
+from fastsample_dist.partition.external.memory import resident_bytes
 
 text_edges.BLOCK_BYTES = 1 << 18
 edgelist.read_edgelist(Path(sys.argv[1]), ReadOptions())  # a short list: loads what reading needs
@@ -217,7 +218,10 @@ def test_disk_that_refuses_is_named_and_leaves_nothing(tmp_path, drawn):
     assert list(tmp_path.iterdir()) == [graph]
 
 
-@pytest.mark.parametrize("suffix, limit", [(".txt", 24_000_000), (".txt.gz", 24_000_000), (".parquet", 48_000_000)])
+LONG = [(".txt", 24_000_000), (".txt.gz", 24_000_000), (".parquet", 48_000_000)]
+
+
+@pytest.mark.parametrize("suffix, limit", grid(LONG, gate=LONG[1:2], several=True))
 def test_reading_takes_little_memory_however_long_the_list(tmp_path, suffix, limit):
     # 8 million edges are 64 MB as int32 and 128 MB as int64; the text has 90 MB. Checks map 16 MB at a time.
     repeats = 80

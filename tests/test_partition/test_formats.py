@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastsample_dist.graph.inputs import FORMATS
-from partition.cli import main
+from fastsample_dist.partition.cli import main
 from tests.graph.inputs.layouts import (
     draw_graph,
     write_chunked,
@@ -72,7 +72,15 @@ def test_a_refusal_is_one_line_and_leaves_nothing(tmp_path, capsys):
 
 def test_a_foreign_pickle_is_refused_in_one_line(tmp_path):
     (tmp_path / "data.pt").write_bytes(pickle.dumps({"x": 1}))
-    command = [sys.executable, "-m", "partition.cli", "--input", str(tmp_path / "data.pt"), "--num-parts", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "fastsample_dist.partition.cli",
+        "--input",
+        str(tmp_path / "data.pt"),
+        "--num-parts",
+        "2",
+    ]
     root = Path(__file__).resolve().parents[2]
     run = subprocess.run([*command, "--output", str(tmp_path / "parts")], capture_output=True, text=True, cwd=root)
     assert run.returncode == 1

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from partition.balance import balance_train_nodes
-from partition.levelling import Loads, level_parts, unmet
+from fastsample_dist.partition.balance import balance_train_nodes
+from fastsample_dist.partition.levelling import Loads, level_parts, unmet
 from tests.test_partition.methods.requests import drawn, graph_of, request_of, star, stored_cut
 
 TOLERANCE = 0.05

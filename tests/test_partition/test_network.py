@@ -2,7 +2,7 @@
 
 import pytest
 
-from partition.network import Network, parse_bandwidth, parse_latency
+from fastsample_dist.partition.network import Network, parse_bandwidth, parse_latency
 
 NETWORK = Network(1e-3, 1e6)
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from fastsample_dist.partition import outputs
 from fastsample_dist.train import outputs as training
-from partition import outputs
 
 
 @pytest.mark.parametrize("check", [outputs.check_writable, training.check_writable])

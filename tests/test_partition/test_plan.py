@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fastsample_dist.graph.inputs import read_graph
-from partition import cli_tasks
-from partition.build import PartitionOptions, partition_graph
-from partition.cli import main
-from partition.methods import METHODS
+from fastsample_dist.partition import cli_tasks
+from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.cli import main
+from fastsample_dist.partition.methods import METHODS
 from tests.test_partition.inputs import NUM_NODES, draw_raw, write_input
 
 SIZES = ("--num-nodes", 1_000_000, "--num-edges", 20_000_000, "--num-parts", 8)

@@ -8,9 +8,9 @@ import pytest
 
 from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.graph.storage import FEATURE_DTYPES
-from partition.build import PartitionOptions, Progress, partition_graph
-from partition.external.journal import JOURNAL_NAME, work_directory
-from partition.plan_disk import feature_row_bytes, output_bytes, topology_file_bytes, work_bytes
+from fastsample_dist.partition.build import PartitionOptions, Progress, partition_graph
+from fastsample_dist.partition.external.journal import JOURNAL_NAME, work_directory
+from fastsample_dist.partition.plan_disk import feature_row_bytes, output_bytes, topology_file_bytes, work_bytes
 from tests.test_partition.inputs import draw_raw
 
 

@@ -12,9 +12,9 @@ from fastsample_dist.graph.generators import random_graph, rmat, write_npy_graph
 from fastsample_dist.graph.inputs import input_sizes, read_graph
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.storage import read_manifest
-from partition.build import PartitionOptions, partition_graph
-from partition.network import Network
-from partition.plan_training import (
+from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.network import Network
+from fastsample_dist.partition.plan_training import (
     StepShape,
     StepTraffic,
     estimate_traffic,
@@ -25,7 +25,7 @@ from partition.plan_training import (
     sample_partition,
     step_cost,
 )
-from partition.traffic import TrafficOptions, measure_traffic
+from fastsample_dist.partition.traffic import TrafficOptions, measure_traffic
 
 PARTS = 4
 OPTIONS = TrafficOptions(fanouts=(5, 4, 3), batch_size=50, num_batches=24)

@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 import torch
 
-import partition.repartition
+import fastsample_dist.partition.repartition
 from fastsample_dist.graph import npy_files
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.graph.storage import SPLITS, load_part, load_topology, read_manifest
 from fastsample_dist.ops import SampleSpec, SamplingGraph
-from partition.build import PartitionOptions, Progress, partition_graph
-from partition.check import check_partition
-from partition.cli_tasks import run_repartition as run
-from partition.repartition import add_options, cut_points, repartition
+from fastsample_dist.partition.build import PartitionOptions, Progress, partition_graph
+from fastsample_dist.partition.check import check_partition
+from fastsample_dist.partition.cli_tasks import run_repartition as run
+from fastsample_dist.partition.repartition import add_options, cut_points, repartition
 from tests.test_partition.damage import rewrite
 from tests.test_partition.inputs import draw_raw
 
-REPOSITORY = Path(partition.repartition.__file__).parents[1]
+REPOSITORY = Path(fastsample_dist.partition.repartition.__file__).parents[2]
 SPEC = SampleSpec(fanouts=(4, 3), rng_seed=11)
 
 
@@ -298,7 +298,7 @@ def test_full_disk_leaves_nothing(parts, tmp_path, monkeypatch):
 def test_killed_in_the_middle_leaves_nothing_under_the_final_name(parts, tmp_path, number):
     # The signal arrives when the topology is linked and the first column is written.
     script = (
-        "import os, sys, partition.repartition as module\n"
+        "import os, sys, fastsample_dist.partition.repartition as module\n"
         "rewrite, done = module._rewrite_column, []\n"
         "def column(*given):\n"
         f"    os.kill(os.getpid(), {int(number)}) if done else None\n"

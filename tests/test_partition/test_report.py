@@ -13,11 +13,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from partition.build import PartitionOptions, Progress, partition_graph
-from partition.cli_tasks import run_inspect as run
-from partition.report import add_options, add_sampling_options, make_report, parse_fanouts, traffic_lines
-from partition.report_html import render_html
-from partition.traffic import TrafficOptions
+from fastsample_dist.partition.build import PartitionOptions, Progress, partition_graph
+from fastsample_dist.partition.cli_tasks import run_inspect as run
+from fastsample_dist.partition.report import (
+    add_options,
+    add_sampling_options,
+    make_report,
+    parse_fanouts,
+    traffic_lines,
+)
+from fastsample_dist.partition.report_html import render_html
+from fastsample_dist.partition.traffic import TrafficOptions
 from tests.test_partition.inputs import draw_raw
 
 OPTIONS = TrafficOptions(fanouts=(4, 3), batch_size=3)

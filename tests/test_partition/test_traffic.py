@@ -7,14 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-import partition.traffic
+import fastsample_dist.partition.traffic
 from fastsample_dist import DistData, DistLoader
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.storage import load_part, load_topology, read_manifest
+from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.traffic import (
+    CACHE_SHARES,
+    POLICIES,
+    BatchPlan,
+    Traffic,
+    TrafficOptions,
+    measure_traffic,
+)
 from fastsample_dist.testing import run_distributed
-from partition.build import PartitionOptions, partition_graph
-from partition.traffic import CACHE_SHARES, POLICIES, BatchPlan, Traffic, TrafficOptions, measure_traffic
 from tests.parts import FEATURE_DIM, draw_partition
 from tests.test_partition.damage import rewrite
 
@@ -288,8 +295,8 @@ def test_out_degrees_are_counted_in_chunks(monkeypatch):
     rng = np.random.default_rng(0)
     src, dst = torch.from_numpy(rng.integers(0, 50, (2, 1000)))
     graph = CSCGraph.from_edge_index(src, dst, 50)
-    monkeypatch.setattr(partition.traffic, "_COUNT_CHUNK", 64)
-    assert np.array_equal(partition.traffic._out_degrees(graph, False), np.bincount(src, minlength=50))
+    monkeypatch.setattr(fastsample_dist.partition.traffic, "_COUNT_CHUNK", 64)
+    assert np.array_equal(fastsample_dist.partition.traffic._out_degrees(graph, False), np.bincount(src, minlength=50))
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import sizes_of
-from partition.external import csc, memory
-from partition.external.csc import build_stored, sort_edge_bytes
-from partition.external.journal import Journal
-from partition.external.memory import MemoryPlan
+from fastsample_dist.partition.external import csc, memory
+from fastsample_dist.partition.external.csc import build_stored, sort_edge_bytes
+from fastsample_dist.partition.external.journal import Journal
+from fastsample_dist.partition.external.memory import MemoryPlan
 from tests.test_partition.inputs import draw_raw
 
 ID_TYPES = ["int32", "int64", "uint8", "int16", "uint32", "uint64", ">i4", ">i8"]

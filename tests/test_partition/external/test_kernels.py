@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from partition.external.kernels import EdgePiece, add_degrees, group_edges, read_ranges, sort_edges
+from fastsample_dist.partition.external.kernels import EdgePiece, add_degrees, group_edges, read_ranges, sort_edges
 
 
 def read(path, ranges):

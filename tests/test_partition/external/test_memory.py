@@ -3,8 +3,8 @@
 import pytest
 
 from fastsample_dist.graph.memory_sizes import parse_bytes
-from partition.external import memory
-from partition.external.memory import MemoryPlan
+from fastsample_dist.partition.external import memory
+from fastsample_dist.partition.external.memory import MemoryPlan
 
 
 @pytest.mark.parametrize("num_nodes", [1, 10**6, 10**8])

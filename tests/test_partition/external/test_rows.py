@@ -8,8 +8,8 @@ import torch
 
 from fastsample_dist.graph.npy_files import open_npy
 from fastsample_dist.graph.row_segments import RowSegments
-from partition.external import rows as external_rows
-from partition.external.rows import FeatureRows
+from fastsample_dist.partition.external import rows as external_rows
+from fastsample_dist.partition.external.rows import FeatureRows
 from tests.test_partition.resident import resident_kb
 
 NODES = np.array([11, 0, 5, 5, 6, 2, 8, 3])

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fastsample_dist.graph.datasets import RawGraph
-from partition.methods import METHODS, PartitionRequest
+from fastsample_dist.partition.methods import METHODS, PartitionRequest
 from tests.test_partition.inputs import draw_raw
 
 METIS_FREE = ["ldg", "fennel", "random", "range"]

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from partition.balance import balance_parts
-from partition.methods import METHODS, PartitionRequest
+from fastsample_dist.partition.balance import balance_parts
+from fastsample_dist.partition.methods import METHODS, PartitionRequest
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import (
     GRAPH_METHODS,
@@ -66,7 +66,7 @@ def test_another_process_gives_the_same_parts(name):
         "from tests.test_partition.methods.requests import assigned, drawn;"
         f"print(assigned({name!r}, drawn(seed=3)).tolist())"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
     assert run.stdout.strip() == str(assigned(name, drawn(seed=3)).tolist())
 
 
@@ -101,7 +101,7 @@ def test_says_which_hub_is_in_the_way(name):
 def test_needs_no_package(name, monkeypatch):
     for package in ("pymetis", "kaminpar"):
         monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr("partition.methods.libmetis.load", lambda: None)
+    monkeypatch.setattr("fastsample_dist.partition.methods.libmetis.load", lambda: None)
     assert len(assigned(name, drawn())) == 400
 
 
@@ -110,7 +110,7 @@ def test_copies_no_graph(name, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the graph was copied")
 
-    monkeypatch.setattr("partition.methods.request.symmetrise", refuse)
+    monkeypatch.setattr("fastsample_dist.partition.methods.request.symmetrise", refuse)
     request = drawn(undirected=False)
     parts = assigned(name, request)
     balance_parts(request, METHODS[name], parts)

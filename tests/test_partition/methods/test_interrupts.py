@@ -11,21 +11,25 @@ from pathlib import Path
 
 import pytest
 
-import partition
-from partition.methods.interrupts import call_beside
+import fastsample_dist.partition
+from fastsample_dist.partition.methods import interrupts
+from fastsample_dist.partition.methods.interrupts import call_beside
+from tests.waiting import ENOUGH_S, wait_until
 
 HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
-LONG_S = 60.0
-REPOSITORY = Path(partition.__file__).parents[1]
+REPOSITORY = Path(fastsample_dist.partition.__file__).parents[2]
 SIGNAL_IN_BETWEEN = """
-import os, signal, time
-from partition.methods import interrupts
+import os, signal
+from fastsample_dist.partition.methods import interrupts
 from tests.test_partition.methods.test_interrupts import replace_handler
+from tests.waiting import ENOUGH_S, wait_until
+
+interrupts.START_S = ENOUGH_S
 
 def work():
     seen = replace_handler()
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.3)
+    wait_until(lambda: came or seen)
     return seen
 
 came = []
@@ -39,12 +43,8 @@ print("Python's handler saw", came)
 def asleep():
     """A function that works until the test is over."""
     over = threading.Event()
-    yield lambda: over.wait(LONG_S)
+    yield lambda: over.wait(ENOUGH_S)
     over.set()
-
-
-def send(number: signal.Signals, after_s: float) -> None:
-    threading.Timer(after_s, os.kill, (os.getpid(), number)).start()
 
 
 def replace_handler() -> list[int]:
@@ -75,25 +75,42 @@ def test_in_another_thread_the_function_is_called_in_place():
 
 
 def test_ctrl_c_ends_the_wait(asleep):
-    begin = time.monotonic()
-    send(signal.SIGINT, 0.2)
+    ended = []
+
+    def work() -> None:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        ended.append(asleep())
+
     with pytest.raises(KeyboardInterrupt):
-        call_beside(asleep)
-    assert time.monotonic() - begin < LONG_S / 2
+        call_beside(work)
+    assert ended == [], "the wait lasted as long as the function"
+
+
+def test_a_handler_that_was_not_replaced_reads_the_same_again():
+    before = interrupts._installed_handler()
+    thread = threading.Thread(target=len, args=("",))  # leaves its marks on the stack, below what is in use
+    thread.start()
+    thread.join()
+    assert interrupts._installed_handler() == before
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.5])
 def test_a_handler_that_is_replaced_is_put_back(asleep, after_s):
     seen = []
 
+    def send_once_put_back(pythons: bytes) -> None:
+        wait_until(lambda: seen and interrupts._installed_handler() == pythons)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def work() -> None:
         time.sleep(after_s)
+        pythons = interrupts._installed_handler()
         seen.append(replace_handler())
+        threading.Thread(target=send_once_put_back, args=(pythons,), daemon=True).start()
         asleep()
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        send(signal.SIGTERM, 1.5)
         with pytest.raises(KeyboardInterrupt):
             call_beside(work)
     finally:
@@ -105,7 +122,9 @@ def test_a_signal_before_the_handler_is_put_back_waits():
     # In a process of its own, without the threads of libraries that do not hold the signal back.
     alone = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", SIGNAL_IN_BETWEEN]
-    done = subprocess.run(command, cwd=REPOSITORY, env=alone, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=alone, capture_output=True, text=True, timeout=ENOUGH_S, check=True
+    )
     assert done.stdout == "C's handler saw []\nPython's handler saw [15]\n"
 
 

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from partition.methods import METHODS
-from partition.methods.kaminpar import write_parhip
+from fastsample_dist.partition.methods import METHODS
+from fastsample_dist.partition.methods.kaminpar import write_parhip
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import drawn, request_of
 

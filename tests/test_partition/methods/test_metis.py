@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fastsample_dist.graph.datasets import RawGraph
-from partition.adjacency import Adjacency
-from partition.methods import libmetis, metis
+from fastsample_dist.partition.adjacency import Adjacency
+from fastsample_dist.partition.methods import libmetis, metis
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import assigned, drawn, graph_of, request_of
 
@@ -96,10 +96,12 @@ def test_pymetis_repeats_and_says_that_it_stands_in(monkeypatch, caplog):
     assert "cmeel-metis is not installed: METIS balances one combined weight" in caplog.text
 
 
-def test_neither_package_names_the_extra(monkeypatch):
+def test_neither_package_names_the_extra_and_the_methods_that_work(monkeypatch):
     monkeypatch.setattr(libmetis, "load", lambda: None)
-    monkeypatch.setitem(sys.modules, "pymetis", None)
-    with pytest.raises(ImportError, match=r"needs cmeel-metis or pymetis.*pip install fastsample_dist\[partition\]"):
+    for package in ("pymetis", "kaminpar"):
+        monkeypatch.setitem(sys.modules, package, None)
+    others = "or take --method ldg, fennel, random, range, file"
+    with pytest.raises(ImportError, match=r"cmeel-metis or pymetis.*fastsample_dist\[partition\], " + others):
         assigned("metis", drawn())
 
 
@@ -118,7 +120,9 @@ def test_a_damaged_libmetis_is_named(monkeypatch, tmp_path):
 
 def test_failure_of_libmetis_tells_the_size_and_what_to_do(monkeypatch):
     monkeypatch.setattr(libmetis, "METIS_OK", 99)
-    with pytest.raises(RuntimeError, match=r"METIS stopped on 400 nodes .*status 1.*take --method ldg or random"):
+    with pytest.raises(
+        RuntimeError, match=r"METIS stopped on 400 nodes .*status 1.*take --method ldg, fennel, random or range"
+    ):
         assigned("metis", drawn())
 
 

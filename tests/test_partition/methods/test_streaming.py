@@ -9,7 +9,7 @@ import torch
 
 from fastsample_dist import ops
 from fastsample_dist.ops import reference
-from partition.methods import streaming
+from fastsample_dist.partition.methods import streaming
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import drawn, request_of, stored_cut
 

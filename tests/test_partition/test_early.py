@@ -1,0 +1,203 @@
+"""What sizes and names alone show to be impossible is refused before any of the data are read."""
+
+import dataclasses
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import fastsample_dist as fsd
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.partition import api, build, cli, disk
+from fastsample_dist.partition.build import PartitionOptions
+from tests.graph.inputs.layouts import draw_graph, write_chunked, write_graphbolt, write_ogb, write_pyg
+from tests.test_partition.inputs import draw_raw, write_input
+
+META = {"name": "many", "num_nodes": 50_000_000, "undirected": False}
+
+
+def write_npy_huge(path: Path) -> Path:
+    """50 million nodes by meta.json, 4 edges."""
+    path.mkdir()
+    (path / "meta.json").write_text(json.dumps(META))
+    np.save(path / "edge_index.npy", np.array([[0, 1, 2, 3], [1, 2, 3, 0]]))
+    return path
+
+
+def write_list_with_meta(path: Path) -> Path:
+    path.mkdir()
+    (path / "meta.json").write_text(json.dumps(META))
+    (path / "edges.csv").write_text("0,1\n1,2\n")
+    return path
+
+
+def write_list(path: Path) -> Path:
+    path = path.with_suffix(".txt")
+    path.write_text("0 1\n49999999 2\n" * 10)
+    return path
+
+
+def write_parquet(path: Path) -> Path:
+    path.mkdir()
+    (path / "meta.json").write_text(json.dumps(META))
+    pq.write_table(pa.table({"src": [0, 1], "dst": [1, 2]}), path / "edges.parquet")
+    return path
+
+
+def write_chunked_huge(path: Path) -> Path:
+    file = write_chunked(path, draw_graph()) / "metadata.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "num_nodes_per_type": [META["num_nodes"]]}))
+    return path
+
+
+def write_graphbolt_huge(path: Path) -> Path:
+    yaml = pytest.importorskip("yaml", reason="GraphBolt's metadata are read with pyyaml, which is not installed")
+    file = write_graphbolt(path, draw_graph()) / "metadata.yaml"
+    meta = yaml.safe_load(file.read_text())
+    meta["graph"]["nodes"][0]["num"] = META["num_nodes"]
+    file.write_text(yaml.safe_dump(meta))
+    return path
+
+
+HUGE = [write_chunked_huge, write_graphbolt_huge, write_npy_huge, write_list_with_meta, write_list, write_parquet]
+FORMATS = [write_input, lambda path: write_ogb(path, draw_graph()), lambda path: write_chunked(path, draw_graph())]
+FORMATS.append(lambda path: write_pyg(path.with_suffix(".pt"), draw_graph()))
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Reading an input fails the test."""
+    monkeypatch.setattr(cli, "read_graph", lambda *given: pytest.fail("the input was read"))
+
+
+def refused(capsys, *argv: object) -> str:
+    assert cli.main([str(item) for item in argv]) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    return line
+
+
+def arguments(graph: Path, output: Path, *more: object) -> list[object]:
+    return ["--input", graph, "--num-parts", 3, "--output", output, "--method", "random", *more]
+
+
+@pytest.mark.parametrize("write", HUGE)
+def test_limit_too_low_for_the_nodes_is_refused_unread(tmp_path, capsys, unread, write):
+    graph = write(tmp_path / "graph")
+    line = refused(capsys, *arguments(graph, tmp_path / "parts", "--memory-limit", "1GB"))
+    nodes = int(re.search(r"the memory limit is 1GB but (\d+) nodes take at least", line)[1])
+    assert 0.99 * 50_000_000 <= nodes <= 50_000_000
+    assert "pass --memory-limit " in line
+    assert list(tmp_path.iterdir()) == [graph]
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_limit_below_the_program_itself_is_refused_unread_in_any_format(tmp_path, capsys, unread, write):
+    graph = write(tmp_path / "graph")
+    assert "the memory limit is 5MB but" in refused(
+        capsys, *arguments(graph, tmp_path / "parts", "--memory-limit", "5MB")
+    )
+    assert list(tmp_path.iterdir()) == [graph]
+
+
+def test_a_method_that_holds_the_graph_is_refused_unread(tmp_path, capsys, unread):
+    graph = write_npy_huge(tmp_path / "graph")
+    argv = arguments(graph, tmp_path / "parts", "--memory-limit", "1GB", "--method", "metis")
+    assert "method metis holds the whole graph in memory" in refused(capsys, *argv)
+
+
+def test_a_full_disk_is_refused_unread(tmp_path, capsys, unread, monkeypatch):
+    monkeypatch.setattr(disk, "free_bytes", lambda directory: 1000)
+    graph = write_input(tmp_path / "graph")
+    assert "but 1,000 are free in" in refused(capsys, *arguments(graph, tmp_path / "parts"))
+
+
+NAMES = {
+    "parts beyond nodes": (["--num-parts", 61], "num_parts is 61 but the graph has 60 nodes"),
+    "parts beyond train nodes": (["--num-parts", 24], "num_parts is 24 but drawn has 23 train nodes"),
+    "unknown method": (["--method", "spectral"], "invalid choice: 'spectral'"),
+    "no assignment file": (["--method", "file", "--assignment", "nowhere.npy"], "nowhere.npy is missing"),
+    "no assignment": (["--method", "file"], "method file and an assignment go together"),
+    "a report that cannot be written": (["--json", "nowhere/report.json"], "--json nowhere/report.json"),
+    "a limit that is none": (["--memory-limit", "much"], "is no size"),
+    "feature type": (["--feature-dtype", "int3"], "invalid choice: 'int3'"),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_names_and_numbers_are_checked_unread(tmp_path, capsys, unread, case):
+    more, message = NAMES[case]
+    graph = write_input(tmp_path / "graph")
+    assert message in refused(capsys, *arguments(graph, tmp_path / "parts", *more))
+    assert list(tmp_path.iterdir()) == [graph]
+
+
+def test_an_output_that_exists_is_refused_unread(tmp_path, capsys, unread):
+    graph = write_input(tmp_path / "graph")
+    assert "exists; pass --overwrite" in refused(capsys, *arguments(graph, graph))
+
+
+@pytest.mark.parametrize("method", ["metis", "kaminpar"])
+def test_a_method_whose_package_is_missing_is_refused_unread(tmp_path, capsys, unread, monkeypatch, method):
+    monkeypatch.setattr("fastsample_dist.partition.methods.libmetis.load", lambda: None)
+    for package in ("pymetis", "kaminpar"):
+        monkeypatch.setitem(sys.modules, package, None)
+    graph = write_input(tmp_path / "graph")
+    line = refused(capsys, *arguments(graph, tmp_path / "parts", "--method", method))
+    assert f"method {method} needs" in line and "pip install" in line
+
+
+def test_an_estimate_refuses_nothing_that_fits(tmp_path, capsys):
+    """Few sampled lines: the estimated nodes are half as many again as there are."""
+    (tmp_path / "edges.txt").write_text("0 2\n")
+    assert cli.main([str(item) for item in arguments(tmp_path / "edges.txt", tmp_path / "parts")]) == 0
+
+
+def test_a_graph_in_memory_is_refused_before_a_pass_over_it(tmp_path, monkeypatch):
+    raw = dataclasses.replace(draw_raw(undirected=False), num_nodes=50_000_000, features=None, labels=None, splits={})
+    monkeypatch.setattr(RawGraph, "to_csc", lambda graph: pytest.fail("the edges were read"))
+    monkeypatch.setattr(build, "fingerprint", lambda array: pytest.fail("the edges were read"))
+    for options, message in (
+        ({"memory_limit": 10**9}, "the memory limit is 1GB but 50000000 nodes take at least"),
+        ({"memory_limit": 10**9, "on_disk": True}, "the memory limit is 1GB but 50000000 nodes take at least"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build.partition_graph(raw, PartitionOptions(num_parts=2, method="random", **options), tmp_path / "parts")
+    monkeypatch.setattr(disk, "free_bytes", lambda directory: 1000)
+    for on_disk in (False, True):
+        with pytest.raises(ValueError, match="but 1,000 are free"):
+            options = PartitionOptions(num_parts=2, method="random", on_disk=on_disk)
+            build.partition_graph(raw, options, tmp_path / "parts")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("as_csc", [False, True])
+def test_the_python_call_refuses_before_it_reads(tmp_path, monkeypatch, as_csc):
+    raw = draw_raw(undirected=False)
+    graph = raw.to_csc() if as_csc else raw.edge_index
+    columns = {"features": raw.features, "labels": raw.labels, "splits": raw.splits}
+    monkeypatch.setattr(api, "checked_graph", lambda *given, **named: pytest.fail("the arrays were read"))
+    monkeypatch.setattr(CSCGraph, "in_degrees", lambda graph: pytest.fail("the graph was read"))
+    (tmp_path / "there").mkdir()
+    for more, message in (
+        ({"num_parts": 61}, "num_parts is 61 but the graph has 60 nodes"),
+        ({"num_parts": 24}, "num_parts is 24 but graph has 23 train nodes"),
+        ({"memory_limit": "5MB"}, "the memory limit is 5MB but 60 nodes take at least"),
+        ({"output": tmp_path / "there"}, "there exists"),
+        ({"method": "file", "assignment": "nowhere.npy"}, "nowhere.npy is missing"),
+    ):
+        given = {"num_parts": 2, "method": "random", "output": tmp_path / "parts", **more}
+        with pytest.raises(ValueError, match=message):
+            fsd.partition_graph(graph, **columns, **given)
+
+
+def test_arrays_without_a_node_count_are_refused_by_the_limit(tmp_path):
+    edges = np.array([[0, 1], [1, 2]])
+    with pytest.raises(ValueError, match="the memory limit is 5MB but"):
+        fsd.partition_graph(edges, num_parts=2, method="random", memory_limit="5MB", output=tmp_path / "parts")
