@@ -1,7 +1,7 @@
-"""`python -m launch` is `fastsample-launch`."""
+"""`python -m fastsample_dist.launch` is `fastsample-launch`."""
 
 import sys
 
-from launch.cli import main
+from fastsample_dist.launch.cli import main
 
 sys.exit(main())

@@ -7,6 +7,7 @@ found does not fit; 2 the command line is not understood.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import math
@@ -22,12 +23,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from launch import guard
-from launch.commands import LOCAL, Command, LaunchOptions, copy_commands, start_commands
-from launch.hosts import Placement, place_ranks, read_hosts
-from launch.parts import plan_copies, split_copy_parts
-from launch.runner import Job, RunLimits, Runner, RunResult
-from launch.screen import Screen
+from fastsample_dist.launch import guard
+from fastsample_dist.launch.commands import LOCAL, Command, LaunchOptions, copy_commands, start_commands
+from fastsample_dist.launch.hosts import Placement, place_ranks, read_hosts
+from fastsample_dist.launch.parts import plan_copies, split_copy_parts
+from fastsample_dist.launch.runner import Job, RunLimits, Runner, RunResult
+from fastsample_dist.launch.screen import Screen
 
 PROGRAM = "fastsample-launch"
 SSH_FAILED, NOT_FOUND = 255, 127
@@ -282,6 +283,8 @@ def _summary(result: RunResult, screen: Screen) -> str | None:
     unsure = [job.command.host for job in result.jobs if job.killed]
     left = f"; {', '.join(unsure)} did not answer in time: look there for processes left" if unsure else ""
     after = f"after {result.seconds:.1f} s"
+    if result.reason == "interrupted" and not left:
+        return None  # the runner has said so
     if result.reason is not None:
         return f"{PROGRAM}: {result.reason}; all ranks ended {after}{left}"
     if result.status == 0:
@@ -300,7 +303,7 @@ def _summary(result: RunResult, screen: Screen) -> str | None:
 
 def _advice(job: Job) -> str:
     """What to do about a process that failed without a rank having failed, where that can be told."""
-    if "launch.guard" in job.last_error and "No module" in job.last_error:
+    if "fastsample_dist.launch.guard" in job.last_error and "No module" in job.last_error:
         return "; install fastsample_dist on that host in the interpreter that --python names"
     if job.status == SSH_FAILED and job.command.host != LOCAL:
         return (
@@ -351,14 +354,24 @@ def _check_json_target(path: Path) -> None:
 
 
 def _write_json(path: Path, report: dict[str, Any]) -> None:
-    """Write the report; a file appears complete, a device or a pipe takes it as it comes."""
+    """Write the report; a file appears complete, a device or a pipe takes it as it comes.
+
+    Raises:
+      OSError: it cannot be written; the error names it, and nothing is left.
+    """
     target, text = path.resolve(), json.dumps(report, indent=1) + "\n"
-    if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
-        return
-    partial = target.with_name(f".{target.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(target)
+    whole = not target.exists() or target.is_file()
+    partial = target.with_name(f".{target.name}.partial") if whole else target
+    try:
+        partial.write_text(text, encoding="utf-8")
+        if whole:
+            partial.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        if whole:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.hosts import Host, Placement
-from launch.parts import PartCopy
+from fastsample_dist.launch.hosts import Host, Placement
+from fastsample_dist.launch.parts import PartCopy
 
 # Later -o options of the same name do not count for ssh, so the user's come first.
 SSH_DEFAULTS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=2", "ServerAliveCountMax=3")
@@ -142,7 +142,7 @@ def _ssh_start(options: LaunchOptions, placements: Sequence[Placement], index: i
 
 def _guard(options: LaunchOptions, mode: str, installed: bool) -> list[str]:
     """Isolated (-I), so that no launch.py of the user's directory comes in its place."""
-    place = ["-m", "launch.guard"] if installed else [options.guard]
+    place = ["-m", "fastsample_dist.launch.guard"] if installed else [options.guard]
     return [options.python, "-I", *place, mode, "--grace-s", f"{options.grace_s:g}"]
 
 

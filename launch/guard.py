@@ -318,7 +318,7 @@ def _run_rank(args: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run a guard; returns the exit status of what it guards."""
-    parser = argparse.ArgumentParser(prog="launch.guard", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="fastsample_dist.launch.guard", allow_abbrev=False)
     parser.add_argument("mode", choices=("host", "rank"))
     parser.add_argument("--grace-s", type=float, default=5.0)
     parser.add_argument("--ranks", type=int, default=1)

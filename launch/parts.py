@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.hosts import Placement
+from fastsample_dist.launch.hosts import Placement
 
 MANIFEST = "manifest.json"
 TOPOLOGY = "topology"

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from launch.commands import Command
-from launch.screen import RankFailure, Screen
+from fastsample_dist.launch.commands import Command
+from fastsample_dist.launch.screen import RankFailure, Screen
 
 BEAT_S = 1.0
 TICK_S = 0.25

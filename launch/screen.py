@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from launch.guard import NOTE
+from fastsample_dist.launch.guard import NOTE
 
 TRACEBACK = "Traceback (most recent call last):"
 _BOX = re.compile(r"-{60,}")  # mpirun's messages stand between such lines
@@ -25,6 +25,7 @@ COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of SGR; red is for errors
 RED = 31
 _RANK_LINE = re.compile(r"[\0 ]?\[(\d+)\] (?:\[rank\1\]: ?)?(.*)")  # torch prefixes uncaught tracebacks once more
 _END_NOTE = re.compile(rf"{NOTE} rank \d+ (ended with exit status (\d+)|was killed by (SIG[A-Z0-9]+))")
+_INTERRUPTED = re.compile(r"(fastsample-[a-z]+: )?(rank \d+ was )?interrupted\.")  # how our ranks end at Ctrl-C
 _RESTART_NOTE = re.compile(rf"{NOTE} rank \d+ was started again")
 _FOLLOWING_ERROR = re.compile(
     r"peer ended|connection broke|[Cc]onnection (was )?(reset|closed|refused|lost)|was lost|[Bb]roken pipe|"
@@ -106,6 +107,8 @@ class Screen:
             self._show(rank, text, True)
         elif note := _END_NOTE.match(text):
             self._add_failure(rank, note[1], int(note[2]) if note[2] else signal_status(note[3]))
+        elif self.ending and not self._verbose and _INTERRUPTED.fullmatch(text):
+            return  # the launcher has said it for all
         elif rank in self._held:
             self._held[rank].lines.append(text)
         elif _OPENING.fullmatch(text):

@@ -11,11 +11,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from launch.guard import SHARED_MEMORY
+from fastsample_dist.launch.guard import SHARED_MEMORY
+from tests.waiting import ENOUGH_S
 
 ROOT = Path(__file__).resolve().parents[2]
-ENOUGH_S = 120.0  # for a busy machine
-ENDED_S = 10.0  # the promise: from a rank's death or Ctrl-C to the launcher's end
 
 # The command gets a session of its own and pipes, as from sshd, which does not end it when the connection is cut.
 SSH = """
@@ -100,7 +99,7 @@ class Launcher:
             **(env or {}),
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "launch", *map(str, words)],
+            [sys.executable, "-m", "fastsample_dist.launch", *map(str, words)],
             cwd=directory,
             env=environ,
             stdin=subprocess.DEVNULL,
@@ -148,7 +147,7 @@ class Launcher:
         """Its exit status, with all output read."""
         status = self.process.wait(timeout_s)
         for reader in self._readers:
-            reader.join(5.0)
+            reader.join(ENOUGH_S)
         return status
 
     def left(self) -> list[int]:

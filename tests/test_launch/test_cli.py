@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from launch.cli import _write_json, main
+from fastsample_dist.launch.cli import _write_json, main
+from tests.small_disk import small_files
 from tests.test_launch.test_parts import make_parts
 
 
@@ -139,3 +140,11 @@ def test_report_on_a_pipe_leaves_it_a_pipe(directory):
     assert os.read(reader, 100) == b'{\n "status": 0\n}\n'
     assert stat.S_ISFIFO((directory / "pipe").stat().st_mode)
     os.close(reader)
+
+
+def test_a_report_that_cannot_be_written_is_named_and_nothing_stays(tmp_path):
+    before = sorted(tmp_path.iterdir())
+    with small_files(10), pytest.raises(OSError) as raised:
+        _write_json(tmp_path / "out.json", {"a": list(range(100))})
+    assert raised.value.filename == str(tmp_path / "out.json")
+    assert sorted(tmp_path.iterdir()) == before

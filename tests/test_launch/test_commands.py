@@ -4,10 +4,11 @@ import shlex
 
 import pytest
 
-from launch.commands import LaunchOptions, copy_commands, start_commands
-from launch.hosts import Host, parse_hosts, place_ranks
-from launch.parts import PartCopy
+from fastsample_dist.launch.commands import LaunchOptions, copy_commands, start_commands
+from fastsample_dist.launch.hosts import Host, parse_hosts, place_ranks
+from fastsample_dist.launch.parts import PartCopy
 
+GUARD = "/py -I -m fastsample_dist.launch.guard"
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=2 -o ServerAliveCountMax=3"
 
 
@@ -46,12 +47,12 @@ def test_several_hosts_under_torchrun():
     placements = place_ranks(parse_hosts("me@10.0.0.1 slots=2\n10.0.0.2 30050"), None)
     made = start_commands(options(script=("t.py",), master_port=20007, ssh_options=("Port=2222",)), placements)
     shared = "--master-addr 10.0.0.1 --master-port 20007"
-    rest = "--max-restarts 0 --monitor-interval 0.1 --no-python /py -I -m launch.guard rank --grace-s 5 -- /py -u t.py"
+    rest = f"--max-restarts 0 --monitor-interval 0.1 --no-python {GUARD} rank --grace-s 5 -- /py -u t.py"
     ssh = SSH.replace("ssh", "ssh -o Port=2222", 1)
     assert lines(made) == [
-        f"{ssh} me@10.0.0.1 '/py -I -m launch.guard host --grace-s 5 --ranks 2 --chdir /w -- /py -m "
+        f"{ssh} me@10.0.0.1 '{GUARD} host --grace-s 5 --ranks 2 --chdir /w -- /py -m "
         f"torch.distributed.run --nnodes 2 --node-rank 0 {shared} --nproc-per-node 2 {rest}'",
-        f"{ssh} 10.0.0.2 '/py -I -m launch.guard host --grace-s 5 --ranks 1 --chdir /w -- /py -m "
+        f"{ssh} 10.0.0.2 '{GUARD} host --grace-s 5 --ranks 1 --chdir /w -- /py -m "
         f"torch.distributed.run --nnodes 2 --node-rank 1 {shared} --nproc-per-node 1 {rest}'",
     ]
     assert [(command.host, command.ranks) for command in made] == [("me@10.0.0.1", range(2)), ("10.0.0.2", range(2, 3))]
@@ -63,7 +64,7 @@ def test_several_hosts_under_mpirun_are_one_command():
     assert lines(made) == [
         "/py -I /g.py host --grace-s 5 --ranks 2 --chdir /w --interrupt-with SIGUSR2 --env 'A=b c' --env D= -- "
         "mpirun --bind-to none --host 10.0.0.1:2,10.0.0.2:1 --map-by slot --wdir /w --mca plm_rsh_no_tree_spawn 1 "
-        f"--mca plm_rsh_agent '{SSH}' -x A -x D -n 3 /py -I -m launch.guard rank --grace-s 5 -- /py -u t.py"
+        f"--mca plm_rsh_agent '{SSH}' -x A -x D -n 3 {GUARD} rank --grace-s 5 -- /py -u t.py"
     ]
 
 

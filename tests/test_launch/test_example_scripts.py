@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from fastsample_dist.comm.environment import LAUNCHER_VARIABLES
+from fastsample_dist.launch.hosts import read_hosts
 from fastsample_dist.testing import mpi_missing_reason
-from launch.hosts import read_hosts
 from tests.test_launch.programs import ROOT, write_program
 from tests.train.task import make_task
+from tests.waiting import ENOUGH_S
 
 SLURM = "examples/slurm/train_sage.sbatch"
 MPIRUN = "examples/mpirun/train_sage.sh"
 SMALL = ("--epochs", "1", "--batch-size", "40", "--hidden", "16", "--threads", "1", "--eval-every", "0")
-ENOUGH_S = 240
 AS_ROOT = [f"{name}_ALLOW_RUN_AS_ROOT{end}" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")]
 
 # Two tasks of one step on this machine, as far as the environment tells.

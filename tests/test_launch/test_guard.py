@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launch import guard
+from fastsample_dist.launch import guard
+from tests.waiting import ENOUGH_S, NEVER_S, wait_until
 
 GUARD = str(Path(guard.__file__).absolute())
-ENOUGH_S = 60.0
 STUBBORN = (
     "import signal, time\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)"
 )
@@ -92,15 +92,15 @@ def test_who_does_not_follow_is_killed_after_the_grace(start):
     begin_s = time.monotonic()
     process.send_signal(signal.SIGTERM)
     assert process.wait(ENOUGH_S) == 137
-    assert 0.2 <= time.monotonic() - begin_s < 10
+    assert time.monotonic() - begin_s >= 0.2
 
 
 def test_an_order_to_kill_does_not_wait_for_the_grace(start):
-    process = start("host", STUBBORN, "--grace-s", "100")
+    process = start("host", STUBBORN, "--grace-s", str(NEVER_S))
     assert process.stdout.readline() == b"up\n"
     process.stdin.write(b"k")
     process.stdin.flush()
-    assert process.wait(10) == 137
+    assert process.wait(ENOUGH_S) == 137
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="subreapers are a feature of Linux")
@@ -117,10 +117,7 @@ def test_a_rank_does_not_outlive_its_killed_guard(start):
     rank = int(process.stdout.readline().removeprefix(b"[3] "))
     process.kill()
     process.wait()
-    end = time.monotonic() + ENOUGH_S
-    while is_alive(rank) and time.monotonic() < end:
-        time.sleep(0.02)
-    assert not is_alive(rank)
+    wait_until(lambda: not is_alive(rank), "the rank's end")
 
 
 def test_files_in_the_agents_tmpdir_go_with_it(start, tmp_path):
@@ -184,7 +181,7 @@ def test_a_stopped_rank_is_killed_after_the_grace(start):
     process = start("rank", code, "--grace-s", "0.2", env={"RANK": "0"})
     os.kill(int(process.stdout.readline().removeprefix(b"[0] ")), signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 137
+    assert process.wait(ENOUGH_S) == 137
 
 
 def test_a_rank_gets_its_share_of_the_cores_unless_told_otherwise(start, monkeypatch):

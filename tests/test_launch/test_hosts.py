@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.hosts import Host, parse_hosts, place_ranks, read_hosts
+from fastsample_dist.launch.hosts import Host, parse_hosts, place_ranks, read_hosts
 
 
 def described(text):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.hosts import Host, place_ranks
-from launch.parts import plan_copies, split_copy_parts
+from fastsample_dist.launch.hosts import Host, place_ranks
+from fastsample_dist.launch.parts import plan_copies, split_copy_parts
 
 
 def make_parts(directory: Path, num_parts: int) -> Path:

@@ -1,4 +1,7 @@
-"""Whole runs on this machine and on "hosts" reached by a false ssh: results, failures, interrupts, and nothing left."""
+"""Whole runs on this machine and on "hosts" reached by a false ssh: results, failures, interrupts, and nothing left.
+
+Where a run must end although nothing kills its ranks, the grace is NEVER_S, longer than the tests wait.
+"""
 
 import json
 import os
@@ -10,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from fastsample_dist.testing import mpi_missing_reason
-from tests.test_launch.programs import ENDED_S, ENOUGH_S, RSYNC, SSH, Launcher, write_program
+from tests.test_launch.programs import RSYNC, SSH, Launcher, write_program
 from tests.test_launch.test_parts import make_parts
+from tests.waiting import ENOUGH_S, NEVER_S
 
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 WAYS = {
@@ -20,14 +24,20 @@ WAYS = {
     "hosts": ("--hosts", "hosts"),
     "hosts-mpirun": ("--hosts", "hosts", "--mpi"),
 }
+ENDLESS_GRACE = ("--grace-s", str(NEVER_S))
+GATE = ("torchrun", "hosts-mpirun")
 every_way = pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=needs_mpi if "mpirun" in way else ()) for way in WAYS]
+    "way",
+    [
+        pytest.param(way, marks=[*[needs_mpi] * ("mpirun" in way), *[pytest.mark.grid] * (way not in GATE)])
+        for way in WAYS
+    ],
 )
 
 SUM = """
 import os, sys, time, torch
 from fastsample_dist import DistContext
-with DistContext.from_env(timeout_s=60) as ctx:
+with DistContext.from_env(timeout_s=200) as ctx:
     total = ctx.comm.all_reduce(torch.tensor([1.0 + ctx.rank]), purpose="test").item()
     print(f"rank {ctx.rank} of {ctx.world_size} {total:g} {os.environ['A']!r} {sys.argv[1:]} {os.getcwd()}")
     if sys.argv[1:] == ["wait"]:
@@ -95,9 +105,9 @@ def test_ranks_meet_and_get_arguments_environment_and_directory(start, tmp_path,
 
 @every_way
 def test_a_rank_that_raises_ends_the_run_with_its_traceback_last_and_once(start, way):
-    launcher = start(*WAYS[way], "--json", "report.json", "--", "rank.py", "raise")
+    launcher = start(*WAYS[way], *ENDLESS_GRACE, "--json", "report.json", "--", "rank.py", "raise")
     launcher.wait_for("up 1")
-    assert launcher.wait(ENDED_S) == 1
+    assert launcher.wait() == 1
     assert launcher.nothing_is_left()
     assert launcher.err[-1].endswith(":1] KeyError: 'the reason'" if "hosts" in way else "[1] KeyError: 'the reason'")
     assert sum("KeyError: 'the reason'" in line for line in launcher.err) == 1
@@ -109,24 +119,20 @@ def test_a_rank_that_raises_ends_the_run_with_its_traceback_last_and_once(start,
 
 @every_way
 def test_a_rank_killed_by_sigkill_ends_the_run(start, way):
-    launcher = start(*WAYS[way], "--", "rank.py", "sleep")
+    launcher = start(*WAYS[way], *ENDLESS_GRACE, "--", "rank.py", "sleep")
     pids = pids_of(launcher.wait_for("up ", 2))
     os.kill(pids["1"], signal.SIGKILL)
-    begin_s = time.monotonic()
-    assert launcher.wait(ENOUGH_S) == 137
-    assert time.monotonic() - begin_s < ENDED_S
+    assert launcher.wait() == 137
     assert launcher.nothing_is_left()
     assert "rank 1" in launcher.err[-1] and "was killed by SIGKILL" in launcher.err[-1]
 
 
 @every_way
 def test_ctrl_c_interrupts_every_rank_and_ends_the_run(start, way):
-    launcher = start(*WAYS[way], "--", "rank.py", "sleep")
+    launcher = start(*WAYS[way], *ENDLESS_GRACE, "--", "rank.py", "sleep")
     launcher.wait_for("up ", 2)
     launcher.process.send_signal(signal.SIGINT)
-    begin_s = time.monotonic()
-    assert launcher.wait(ENOUGH_S) == 130
-    assert time.monotonic() - begin_s < ENDED_S
+    assert launcher.wait() == 130
     assert launcher.nothing_is_left()
     assert sum("interrupted " in line for line in launcher.out) == 2
     assert not any("Traceback" in line for line in launcher.err)
@@ -136,10 +142,10 @@ def test_ctrl_c_interrupts_every_rank_and_ends_the_run(start, way):
 def test_ranks_that_ignore_ctrl_c_are_killed_after_the_grace(start, way):
     launcher = start(*WAYS[way], "--grace-s", 1, "--", "rank.py", "ignore")
     launcher.wait_for("up ", 2)
-    launcher.process.send_signal(signal.SIGINT)
     begin_s = time.monotonic()
-    assert launcher.wait(ENOUGH_S) == 130
-    assert 1.0 <= time.monotonic() - begin_s < ENDED_S
+    launcher.process.send_signal(signal.SIGINT)
+    assert launcher.wait() == 130
+    assert time.monotonic() - begin_s >= 1.0
     assert launcher.nothing_is_left()
 
 
@@ -148,7 +154,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(start, way):
     launcher = start(*WAYS[way], "--", "rank.py", "sleep")
     launcher.wait_for("up ", 2)
     launcher.process.kill()
-    assert launcher.nothing_is_left(within_s=ENDED_S + 10.0)
+    assert launcher.nothing_is_left(within_s=ENOUGH_S)
 
 
 @needs_mpi
@@ -157,7 +163,7 @@ def test_nothing_outlives_an_mpirun_that_is_killed(start):
     launcher.wait_for("rank ", 2)
     [mpirun] = [pid for pid in launcher.left() if "prterun" in words_of(pid)[0] or "mpirun" in words_of(pid)[0]]
     os.kill(mpirun, signal.SIGKILL)
-    assert launcher.wait(ENDED_S) == 137
+    assert launcher.wait() == 137
     assert launcher.nothing_is_left()
 
 
@@ -165,7 +171,7 @@ def test_sigterm_ends_the_run(start):
     launcher = start("--nproc", 2, "--", "rank.py", "sleep")
     launcher.wait_for("up ", 2)
     launcher.process.terminate()
-    assert launcher.wait(ENDED_S) == 143
+    assert launcher.wait() == 143
     assert launcher.nothing_is_left()
 
 
@@ -175,7 +181,7 @@ def test_a_closed_output_ends_the_run(start):
     launcher.process.stdout.close()
     assert launcher.wait() == 1
     assert launcher.err == ["fastsample-launch: error: nobody reads the output any more; all ranks were ended."]
-    assert launcher.nothing_is_left(within_s=5.0)
+    assert launcher.nothing_is_left(within_s=ENOUGH_S)
 
 
 def test_nohup_is_respected(start):
@@ -187,17 +193,17 @@ def test_nohup_is_respected(start):
     time.sleep(1.0)
     assert launcher.process.poll() is None
     launcher.process.terminate()
-    assert launcher.wait(ENDED_S) == 143
+    assert launcher.wait() == 143
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_grace(start):
-    launcher = start("--hosts", "hosts", "--grace-s", 100, "--", "rank.py", "ignore")
+    launcher = start("--hosts", "hosts", *ENDLESS_GRACE, "--", "rank.py", "ignore")
     launcher.wait_for("up ", 2)
     launcher.process.send_signal(signal.SIGINT)
     launcher.wait_for("interrupted", 2)
     launcher.process.send_signal(signal.SIGINT)
-    assert launcher.wait(ENDED_S) == 130
-    assert launcher.nothing_is_left(within_s=5.0)
+    assert launcher.wait() == 130
+    assert launcher.nothing_is_left(within_s=ENOUGH_S)
 
 
 def test_a_run_that_takes_too_long_is_ended(start):
@@ -211,7 +217,7 @@ def test_a_host_that_ssh_does_not_reach_is_named_and_ends_the_others(start):
     launcher = start(
         "--hosts", "hosts", "--json", "report.json", "--", "rank.py", "sleep", env={"FAKE_DOWN": "127.0.0.2"}
     )
-    assert launcher.wait(ENOUGH_S) == 255
+    assert launcher.wait() == 255
     said = "ssh for 127.0.0.2 ended with status 255 (ssh: connect to host 127.0.0.2 port 22: Connection refused)"
     assert launcher.err[-1].startswith(f"fastsample-launch: error: {said}; the run ended after")
     assert launcher.nothing_is_left()
@@ -222,9 +228,9 @@ def test_a_connection_that_is_cut_ends_the_run_on_both_sides(start):
     launcher.wait_for("up ", 2)
     [ssh] = [pid for pid in launcher.left() if is_ssh_to(pid, "127.0.0.2")]
     os.kill(ssh, signal.SIGKILL)
-    assert launcher.wait(ENDED_S) == 137
+    assert launcher.wait() == 137
     assert launcher.err[-1].startswith("fastsample-launch: error: ssh for 127.0.0.2 ended with status 137")
-    assert launcher.nothing_is_left(within_s=ENDED_S)
+    assert launcher.nothing_is_left(within_s=ENOUGH_S)
 
 
 def words_of(pid):
@@ -254,7 +260,8 @@ def test_the_report_says_what_was_started_and_how_it_ended(start, tmp_path):
     assert [(host["host"], host["ranks"], host["killed"]) for host in report["hosts"]] == [
         ("127.0.0.1", [0], False), ("127.0.0.2", [1], False),
     ]  # fmt: skip
-    assert report["hosts"][1]["status"] == 1 and report["hosts"][0]["command"][0] == "ssh"
+    assert report["hosts"][1]["status"] in (1, 143)  # torchrun's own, or it was ended before it had seen its rank's end
+    assert report["hosts"][0]["command"][0] == "ssh"
 
 
 def test_each_host_gets_its_own_parts_before_the_start(start, tmp_path):
@@ -285,4 +292,4 @@ def test_a_module_of_the_working_directory_named_launch_does_no_harm(start, tmp_
     )
     launcher.wait_for("up ", 2)
     launcher.process.send_signal(signal.SIGINT)
-    assert launcher.wait(ENDED_S) == 130
+    assert launcher.wait() == 130

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from launch.screen import HOLD_S, Screen
+from fastsample_dist.launch.screen import HOLD_S, Screen
 
 TRACE = "Traceback (most recent call last):"
 
@@ -161,3 +161,16 @@ def test_what_is_no_rank_is_not_taken_for_one(rank):
     watched = Watched()
     watched.screen.take("a", f"{rank} text", False)
     assert watched.out.getvalue() == f"[a] {rank} text\n"
+
+
+def test_what_ranks_say_of_an_interrupt_is_left_out_once_the_launcher_has_said_it():
+    said = ("fastsample-train: rank 1 was interrupted.", "rank 0 was interrupted.", "mine was interrupted. Really.")
+    shown = {}
+    for ending, verbose in ((False, False), (True, False), (True, True)):
+        err = io.StringIO()
+        screen = Screen(io.StringIO(), err, ["here", "here"], verbose=verbose)
+        screen.ending = ending
+        for line in said:
+            screen.take("here", f"[1] {line}", True)
+        shown[ending, verbose] = [line.removeprefix("[1] ") for line in err.getvalue().splitlines()]
+    assert shown == {(False, False): list(said), (True, False): [said[2]], (True, True): list(said)}
