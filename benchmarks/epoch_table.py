@@ -82,7 +82,7 @@ def prepare(work: Path, ranks: int) -> tuple[Path, Path]:
         generate = [sys.executable, "-m", "fastsample_dist.graph.generators", "rmat", *GRAPH, "--seed", "1"]
         subprocess.run([*generate, "--output", str(graph)], check=True, cwd=REPOSITORY)
     if not parts.exists():
-        cut = [sys.executable, "-m", "partition.cli", "--input", str(graph), "--num-parts", str(ranks)]
+        cut = [sys.executable, "-m", "fastsample_dist.partition.cli", "--input", str(graph), "--num-parts", str(ranks)]
         subprocess.run([*cut, "--output", str(parts)], check=True, cwd=REPOSITORY)
     return graph, parts
 

@@ -80,7 +80,15 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         draw_graph(graph, args.nodes, args.edges, args.features)
     parts = work / "parts"
     shutil.rmtree(parts, ignore_errors=True)
-    command = [sys.executable, "-m", "partition.cli", "--input", str(graph), "--num-parts", str(args.num_parts)]
+    command = [
+        sys.executable,
+        "-m",
+        "fastsample_dist.partition.cli",
+        "--input",
+        str(graph),
+        "--num-parts",
+        str(args.num_parts),
+    ]
     command += ["--method", args.method, "--memory-limit", args.memory_limit, "--output", str(parts)]
     seconds, peak = run_measured(command)
     manifest = json.loads((parts / "manifest.json").read_text())

@@ -57,7 +57,7 @@ def draw(work: Path, spec: str) -> Path:
 def command(work: Path, *options: object) -> dict[str, Any]:
     """Run fastsample-partition and return its --json."""
     report = work / "report.json"
-    argv = [sys.executable, "-m", "partition.cli", *map(str, options), "--json", str(report)]
+    argv = [sys.executable, "-m", "fastsample_dist.partition.cli", *map(str, options), "--json", str(report)]
     run = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
     if run.returncode:
         raise SystemExit(f"{' '.join(argv)}: {run.stderr.strip()}")

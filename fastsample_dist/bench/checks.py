@@ -33,7 +33,6 @@ OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 4)
 OLDEST_CAPABILITY = (7, 5)  # of the GPUs that the CUDA library is compiled for (csrc/CMakeLists.txt)
 NEEDED = ("numpy", "psutil", "rich")
 OPTIONAL = {  # distribution: what it is for, and the extra that installs it
-    "pymetis": ("METIS partitions; without it only --method random and ldg", "partition"),
     "mpi4py": ("runs under mpirun", "mpi"),
     "dgl": ("interop.dgl", "dgl"),
     "torch_geometric": ("interop.pyg", "pyg"),
@@ -90,6 +89,17 @@ def check_optional() -> list[Finding]:
         found = _version(name)
         absent = f"not installed; for {use}: pip install 'fastsample_dist[{extra}]'"
         findings.append(Finding(name, OK if found else ABSENT, found or absent))
+    return findings
+
+
+def check_methods() -> list[Finding]:
+    """Which methods of fastsample-partition work here, and what the others need."""
+    from fastsample_dist.partition.methods import METHODS, working_methods
+
+    findings = [Finding("partition methods", OK, ", ".join(working_methods()))]
+    for name, method in METHODS.items():
+        if missing := method.missing():
+            findings.append(Finding(f"method {name}", ABSENT, f"not there; {missing}"))
     return findings
 
 

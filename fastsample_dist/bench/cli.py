@@ -31,11 +31,11 @@ from fastsample_dist.bench.epoch import EpochOptions
 from fastsample_dist.bench.epoch_rank import epoch_rank
 from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.bench.harness import find_mpirun
+from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
-from fastsample_dist.pipeline.data import agree
+from fastsample_dist.partition.network import Network
 from fastsample_dist.pipeline.executor import SCHEMES
 from fastsample_dist.train.trainer import PRECISIONS
-from partition.network import Network
 
 PROGRAM = "fastsample-bench"
 TIMEOUT_S = 600.0  # of one collective: ranks wait for the one that checks the topology's bytes
@@ -137,7 +137,7 @@ def launch_command(words: Sequence[str], args: argparse.Namespace) -> list[str]:
         while name in own:
             place = own.index(name)
             del own[place : place + 2]
-    launch = [sys.executable, "-m", "launch", "--hosts", args.hosts, "--ssh", args.ssh]
+    launch = [sys.executable, "-m", "fastsample_dist.launch", "--hosts", args.hosts, "--ssh", args.ssh]
     return [*launch, "--", "-m", "fastsample_dist.bench.cli", *own]
 
 

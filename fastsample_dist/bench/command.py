@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from fastsample_dist.train.outputs import check_writable, write_json
+from fastsample_dist.files import check_writable, write_json
 
 ERRORS = (ValueError, OSError, RuntimeError, ImportError, MemoryError)
 INTERRUPTED = 130

@@ -5,7 +5,7 @@
     hop <h> indices  int64 [num_edges]        sampled in-neighbours, destination after destination
     input nodes      int64 [num_inputs]
     features         stored values as the loader gave them, [num_inputs, feature_dim]
-    labels           int64 [num_seeds]
+    labels           int64 [num_seeds], or float32 [num_seeds, columns]
 Feature rows are kept as one 64-bit hash each: enough to find the first row that differs.
 """
 
@@ -105,7 +105,7 @@ def first_difference(found: dict[str, np.ndarray], expected: dict[str, np.ndarra
     for name in expected:
         if name not in found:
             return name, 0, f"{name} are missing"
-        if np.array_equal(found[name], expected[name]):
+        if _equal(found[name], expected[name]):
             continue
         if name.startswith("hop "):
             return _hop_difference(int(name.split()[1]), found, expected)
@@ -142,10 +142,14 @@ def _picks(arrays: dict[str, np.ndarray], hop: int) -> list[np.ndarray]:
     )
 
 
+def _equal(found: np.ndarray, expected: np.ndarray) -> bool:
+    """NaN, a label that is not known, equals NaN."""
+    return np.array_equal(found, expected, equal_nan=found.dtype.kind == "f" and expected.dtype.kind == "f")
+
+
 def _first_row(found: np.ndarray, expected: np.ndarray) -> int:
     common = min(len(found), len(expected))
-    differing = np.flatnonzero(found[:common] != expected[:common])
-    return int(differing[0]) if differing.size else common
+    return next((row for row in range(common) if not _equal(found[row], expected[row])), common)
 
 
 def _shown(ids: np.ndarray, limit: int = 8) -> str:

@@ -57,6 +57,7 @@ def examine(master_addr: str | None, deadline_s: float | None) -> Iterator[Findi
     todo: list[Callable[[], list[Finding]]] = [
         checks.check_versions,
         checks.check_optional,
+        checks.check_methods,
         checks.check_libraries,
         checks.check_gpus,
         partial(checks.check_cores, environ),

@@ -21,8 +21,8 @@ from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.bench.harness import Job, run_ranks
 from fastsample_dist.bench.namespaces import namespace_hosts
 from fastsample_dist.bench.network_model import MACHINES, Measured, epoch_s
+from fastsample_dist.partition.network import Network
 from fastsample_dist.train.metrics import payload_exchanges
-from partition.network import Network
 
 RANK_TASK = "fastsample_dist.bench.epoch_rank:epoch_rank"
 TIMES = ("sample_s", "fetch_s", "compute_s", "gradients_s")

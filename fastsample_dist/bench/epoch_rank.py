@@ -16,6 +16,7 @@ import psutil
 import torch
 
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.graph.labels import CLASSIFICATION
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.train.metrics import CommTally
@@ -39,6 +40,8 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
     data = DistData.load(settings["path"], ctx)
     if data.features is None or data.labels is None:
         raise ValueError(f"{settings['path']} lacks features or labels; partition an input with both.")
+    if data.task != CLASSIFICATION:
+        raise ValueError(f"{settings['path']} has labels for {data.task}; the benchmark trains on classes.")
     runs = [_Configuration(data, settings, scheme, prefetch) for scheme, prefetch in settings["configurations"]]
     first_step = _FirstStep()
     for _ in range(1 + settings["epochs"]):

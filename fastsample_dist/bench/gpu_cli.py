@@ -17,8 +17,8 @@ from fastsample_dist.bench import epoch_report, gpu_aggregate, gpu_epoch, gpu_ga
 from fastsample_dist.bench.gpu_device import Clock, GpuDevice
 from fastsample_dist.bench.gpu_limits import LEAST_ARRAY_BYTES
 from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.files import check_writable, write_text
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.train.outputs import check_writable
 
 PARTS = ("sampling", "gather", "aggregate", "epoch")
 MIN_TRIALS = 5  # fewer give no tenth and ninetieth percentile worth printing
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, make_device: Callable[[], GpuDevice] = GpuDevi
     report = "\n".join(lines) + "\n"
     print(report, end="")
     if args.markdown is not None:
-        args.markdown.write_text(report, encoding="utf-8")
+        write_text(args.markdown, report)
     return 0, results
 
 

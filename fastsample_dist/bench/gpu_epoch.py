@@ -31,6 +31,7 @@ from fastsample_dist.bench.sampling import spread
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.labels import CLASSIFICATION
 from fastsample_dist.interop import pyg
 from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
@@ -90,7 +91,7 @@ class Task:
         """The task of a partition's directory.
 
         Raises:
-          ValueError: it has several parts, or lacks features, labels or training nodes.
+          ValueError: it has several parts, or lacks features, classes or training nodes.
         """
         manifest = storage.read_manifest(parts)
         if manifest.num_parts != 1:
@@ -104,6 +105,8 @@ class Task:
         ]  # fmt: skip
         if missing:
             raise ValueError(f"{parts} has no {' and no '.join(missing)}; there is nothing to train on.")
+        if manifest.task != CLASSIFICATION:
+            raise ValueError(f"{parts} has labels for {manifest.task}; the benchmark trains on classes.")
         seeds = part.splits["train"]
         order = torch.randperm(seeds.numel(), generator=torch.Generator().manual_seed(rng_seed))
         return cls(storage.load_topology(parts, manifest), part.features.clone(), part.labels.clone(), seeds[order])

@@ -90,7 +90,7 @@ class GraphSource:
         if not parts.exists():
             say(f"cutting it into {num_ranks} part(s) with {self.method}")
             options = ("--num-parts", str(num_ranks), "--method", self.method, "--output", str(parts))
-            _run("partition.cli", "--input", str(graph), *options)
+            _run("fastsample_dist.partition.cli", "--input", str(graph), *options)
         return parts
 
     def topology(self, say: Callable[[str], object]) -> CSCGraph:

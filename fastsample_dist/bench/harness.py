@@ -179,7 +179,7 @@ def _watch(job: Job, folder: Path, processes: _Processes, names: list[str]) -> l
         time.sleep(POLL_S)
     ended = [(name, process.returncode, log) for name, (process, log) in zip(names, processes.running, strict=True)]
     for name, status, _ in ended:
-        told = (folder / f"failed-{name.split()[-1]}.json").exists()  # then a signal came later, at its end
+        told = (folder / f"failed-{name.split()[-1]}.json").exists()  # its own error says more than a later signal
         if status is not None and status < 0 and not told:  # the others fail only because of it
             raise RuntimeError(f"{name} of {job.world_size} ranks was killed by {_signal_name(-status)}.")
     _raise_first_failure(folder, job.world_size)

@@ -18,8 +18,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fastsample_dist.partition.network import COUNTS_BYTES, Network
 from fastsample_dist.train.metrics import PAYLOAD_PURPOSES
-from partition.network import COUNTS_BYTES, Network
 
 MACHINES = (2, 4, 8, 16, 32, 64)
 

@@ -28,6 +28,7 @@ import torch
 from fastsample_dist.bench.harness import LOCK_NAME
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
+from fastsample_dist.files import complete_file
 from fastsample_dist.train.memory import reuse_freed_memory
 
 LOCK_POLL_S = 0.5
@@ -72,9 +73,8 @@ def _failure(error: BaseException) -> dict:
 
 def _write(file: Path, content: dict) -> None:
     """Write a file that is complete as soon as it can be seen."""
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(json.dumps(content), encoding="utf-8")
-    partial.replace(file)
+    with complete_file(file) as partial:
+        partial.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _end_with_starter(folder: Path) -> None:

@@ -46,11 +46,20 @@ class VerifySettings:
     hidden: int = 32
 
 
-def make_model(settings: VerifySettings, in_dim: int, num_classes: int) -> nn.Module:
+def make_model(settings: VerifySettings, in_dim: int, num_outputs: int) -> nn.Module:
     """The model, the same in every process; dropout is on, because its masks are part of the contract."""
     torch.manual_seed(settings.rng_seed)
-    model = MODELS[settings.model](in_dim, settings.hidden, num_classes, len(settings.fanouts), 0.5)
+    model = MODELS[settings.model](in_dim, settings.hidden, num_outputs, len(settings.fanouts), 0.5)
     return model.double().train()
+
+
+def compared_loss(outputs: Tensor, labels: Tensor, num_global_seeds: int) -> Tensor:
+    """A rank's share of the loss whose gradients are compared: cross-entropy of classes, of other labels the sum of
+    squared differences to those that are known, over the seeds of all ranks."""
+    if not labels.is_floating_point():
+        return seed_loss(outputs, labels, num_global_seeds)
+    known = ~labels.isnan()
+    return ((outputs - labels.nan_to_num().to(outputs.dtype)) * known).square().sum() / num_global_seeds
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
@@ -108,8 +117,9 @@ class OneProcess:
     def gradient(self, seeds: list[Tensor], step: int) -> Tensor:
         """The gradient on the union of the ranks' seeds, float64 [parameters]."""
         batch = self.batch(torch.cat(seeds), step)
-        model = make_model(self.settings, int(self.manifest.feature_dim or 0), int(self.manifest.num_classes or 0))
-        seed_loss(model(batch.mfgs, batch.features), batch.labels, batch.seeds.numel()).backward()
+        num_outputs = self.manifest.num_targets or self.manifest.num_classes
+        model = make_model(self.settings, int(self.manifest.feature_dim or 0), num_outputs)
+        compared_loss(model(batch.mfgs, batch.features), batch.labels, batch.seeds.numel()).backward()
         return flat_gradient(model)
 
     def features_of(self, nodes: Tensor) -> Tensor:

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from fastsample_dist.bench.content import batch_content, tensor_hash
-from fastsample_dist.bench.reference import VerifySettings, flat_gradient, make_model
+from fastsample_dist.bench.reference import VerifySettings, compared_loss, flat_gradient, make_model
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.base import MiniBatch
 from fastsample_dist.train.gradients import wrap_model
-from fastsample_dist.train.metrics import seed_loss
 
 
 def content_file(folder: Path, scheme: str, rank: int, step: int) -> Path:
@@ -74,14 +73,14 @@ class _Gradients:
     """Summed gradients at the parameters as they were drawn."""
 
     def __init__(self, data: DistData, common: VerifySettings) -> None:
-        self._model = make_model(common, data.feature_dim, data.num_classes)
+        self._model = make_model(common, data.feature_dim, data.num_outputs)
         self._gradients = wrap_model(self._model, data.ctx)
 
     def of(self, batch: MiniBatch) -> np.ndarray:
         """float64 [parameters]. Collective: every rank must call this."""
         self._model.zero_grad(set_to_none=True)
         logits = self._gradients.module(batch.mfgs, batch.features)
-        self._gradients.backward(seed_loss(logits, batch.labels, batch.num_global_seeds))
+        self._gradients.backward(compared_loss(logits, batch.labels, batch.num_global_seeds))
         return flat_gradient(self._model).numpy().copy()
 
 

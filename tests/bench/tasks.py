@@ -3,12 +3,14 @@
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from fastsample_dist.bench import verify_rank as verify_rank_module
 from fastsample_dist.bench.verify_rank import verify_rank
+from fastsample_dist.graph import storage
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.sampling.hybrid import HybridSampler
 from fastsample_dist.sampling.neighbor import NeighborSampler
@@ -56,11 +58,38 @@ def verify_with_another_seed_on_rank_1(ctx, settings, folder):
     return verify_rank(ctx, settings, folder)
 
 
+def verify_with_an_altered_feature(ctx, settings, folder):
+    """Of part 1's first row one number is one bit off, as its owner reads it."""
+    return _verify_with_part(1, _alter_feature, ctx, settings, folder)
+
+
+def verify_with_altered_labels(ctx, settings, folder):
+    """All labels of part 3 are others, as its owner reads them."""
+    return _verify_with_part(3, lambda own: replace(own, labels=(own.labels + 1) % 4), ctx, settings, folder)
+
+
+def _alter_feature(own):
+    features = own.features.clone()
+    features[0, 2] = torch.nextafter(features[0, 2], torch.tensor(float("inf")))
+    return replace(own, features=features)
+
+
+def _verify_with_part(number, change, ctx, settings, folder):
+    true_load = storage.load_part
+
+    def load_part(path, manifest, part):
+        own = true_load(path, manifest, part)
+        return change(own) if part == number else own
+
+    storage.load_part = load_part
+    return verify_rank(ctx, settings, folder)
+
+
 def verify_with_a_loss_too_large(ctx, settings, folder):
     """Rank 0 counts its loss a hundred-thousandth too much."""
-    true_loss = verify_rank_module.seed_loss
+    true_loss = verify_rank_module.compared_loss
     if ctx.rank == 0:
-        verify_rank_module.seed_loss = lambda *args: true_loss(*args) * (1 + 1e-5)
+        verify_rank_module.compared_loss = lambda *args: true_loss(*args) * (1 + 1e-5)
     return verify_rank(ctx, settings, folder)
 
 

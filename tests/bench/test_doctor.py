@@ -9,6 +9,7 @@ import pytest
 
 from fastsample_dist.bench import checks, doctor
 from fastsample_dist.bench.checks import ABSENT, BROKEN, OK, WARNING
+from tests.waiting import ENOUGH_S
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -35,7 +36,7 @@ def run(tmp_path, capsys):
 
 
 def test_this_machine_is_sound_and_two_ranks_exchange_rows(run):
-    status, findings, printed = run("--deadline-s", "200")
+    status, findings, printed = run("--deadline-s", str(ENOUGH_S))
     assert status == 0, printed
     assert findings["2 ranks, torch"]["status"] == OK and "over lo" in findings["2 ranks, torch"]["found"]
     assert findings["2 ranks, MPI"]["status"] in (OK, ABSENT)
@@ -45,7 +46,7 @@ def test_this_machine_is_sound_and_two_ranks_exchange_rows(run):
 
 def test_an_unknown_interface_is_named_and_fails_the_real_exchange(run, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
-    status, findings, _ = run("--deadline-s", "100")
+    status, findings, _ = run("--deadline-s", str(ENOUGH_S))
     assert status == 1
     assert (
         findings["interface used"]["status"] == BROKEN
@@ -67,6 +68,7 @@ def test_a_missing_compiled_library_is_broken_and_says_how_to_build_it(run, monk
     assert "pip install" in findings["libfastsample.so"]["found"]
 
 
+@pytest.mark.grid
 def test_a_check_that_fails_itself_leaves_the_others(run, monkeypatch):
     def check_gpus():
         raise RuntimeError("driver\ngone")
@@ -139,6 +141,28 @@ def test_leftover_launcher_variables_are_found():
 def test_a_package_that_is_not_there_is_absent_with_its_extra(monkeypatch):
     monkeypatch.setattr(checks, "OPTIONAL", {"no-such-package": ("nothing", "none")})
     assert checks.check_optional()[0].status == ABSENT and "[none]" in checks.check_optional()[0].found
+
+
+def test_every_method_that_works_is_named(monkeypatch):
+    monkeypatch.setattr("fastsample_dist.partition.methods.libmetis.load", lambda: None)
+    for package in ("pymetis", "kaminpar"):
+        monkeypatch.setitem(sys.modules, package, None)
+    findings = checks.check_methods()
+    assert one(findings, "partition methods").found == "ldg, fennel, random, range, file"
+    assert one(findings, "method metis").status == ABSENT
+    assert one(findings, "method metis").found == "not there; pip install 'fastsample_dist[partition]'"
+    assert one(findings, "method kaminpar").found == "not there; pip install 'fastsample_dist[kaminpar]'"
+    monkeypatch.setitem(sys.modules, "pymetis", subprocess)  # any module with a spec
+    assert one(checks.check_methods(), "partition methods").found == "metis, ldg, fennel, random, range, file"
+
+
+def test_what_is_found_here_is_what_works_here():
+    from fastsample_dist.partition.methods import METHODS
+
+    named = one(checks.check_methods(), "partition methods").found.split(", ")
+    absent = [finding.subject for finding in checks.check_methods() if finding.status == ABSENT]
+    assert sorted(named + [subject.removeprefix("method ") for subject in absent]) == sorted(METHODS)
+    assert "metis" in named, "cmeel-metis is part of the test environment"
 
 
 @pytest.mark.parametrize("options", [("--deadline-s", "0"), ("--nonsense",), ("--json", "/nowhere/out.json")])

@@ -5,16 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from fastsample_dist.bench import cli, epoch, namespaces
 from fastsample_dist.bench.network_model import Measured, epoch_s, exchange_s, gradients_s
+from fastsample_dist.partition.network import Network
 from fastsample_dist.testing import mpi_missing_reason
-from partition.network import Network
 from tests.train.task import make_task
+from tests.waiting import ENOUGH_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--epochs", "2", "--batch-size", "20", "--fanouts", "4,3", "--hidden", "8", "--threads", "1")
@@ -50,7 +50,7 @@ def test_configurations_on_one_and_two_ranks(parts, tmp_path, capsys):
     assert two["hybrid", 0]["comm"]["feature_rows"] == two["vanilla", 2]["comm"]["feature_rows"]
     assert two["hybrid", 0]["comm"]["feature_rows"]["bytes_sent"] > 0
     assert two["vanilla", 0]["ratio_to_vanilla"] == 1
-    assert all(0 < run["first_step_s"] < 120 for run in results["runs"])
+    assert all(run["first_step_s"] > 0 for run in results["runs"])
     assert {entry["scheme"] for entry in results["model"]} == {"vanilla", "hybrid"}
     assert "alpha-beta model" in printed.out and "losses are equal over 4 configurations" in printed.out
 
@@ -59,7 +59,7 @@ def test_a_launcher_starts_the_ranks(parts, tmp_path):
     file = tmp_path / "out.json"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     command = [*launcher, "fastsample_dist.bench.cli", "epoch", str(parts), *SMALL, "--json", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=ENOUGH_S, check=False)
     assert done.returncode == 0, done.stderr
     measured = json.loads(file.read_text())["runs"]
     assert [entry["ranks"] for entry in measured] == [2]
@@ -67,6 +67,7 @@ def test_a_launcher_starts_the_ranks(parts, tmp_path):
     assert done.stdout.count("losses are equal") == 1
 
 
+@pytest.mark.grid
 def test_hosts_are_reached_through_the_launcher(parts, tmp_path):
     """Two names of this machine, and an ssh that runs the command here."""
     ssh, hosts, file = tmp_path / "ssh", tmp_path / "hosts.txt", tmp_path / "out.json"
@@ -77,13 +78,14 @@ def test_hosts_are_reached_through_the_launcher(parts, tmp_path):
     environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
         [*command, "--hosts", str(hosts), f"--ssh={ssh}"], cwd=ROOT, env=environ, capture_output=True, text=True,
-        timeout=240, check=False,
+        timeout=ENOUGH_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert [entry["ranks"] for entry in json.loads(file.read_text())["runs"]] == [2]
     assert done.stdout.count("losses are equal") == 1
 
 
+@pytest.mark.grid
 def test_ranks_under_mpirun(parts, tmp_path, capsys):
     if mpi_missing_reason() is not None:
         pytest.skip(f"no MPI here: {mpi_missing_reason()}")
@@ -93,6 +95,7 @@ def test_ranks_under_mpirun(parts, tmp_path, capsys):
     assert {entry["exchanges"] for entry in json.loads(file.read_text())["runs"][0]["configurations"]} == {2, 4}
 
 
+@pytest.mark.grid
 def test_a_generated_graph_is_kept_and_used_again(tmp_path, capsys):
     options = ("rmat:8:4", "--ranks", "1", *SMALL, "--work", tmp_path, "--method", "random", "--prefetch", "0")
     for attempt in range(2):
@@ -102,6 +105,7 @@ def test_a_generated_graph_is_kept_and_used_again(tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"rmat-8-4", "rmat-8-4-random-1"}
 
 
+@pytest.mark.grid
 def test_ranks_on_hosts_in_namespaces(parts, tmp_path, capsys):
     reason = namespaces.missing_reason("1gbit")
     if reason is not None:
@@ -129,11 +133,9 @@ def test_sigterm_ends_the_ranks_and_says_so(tmp_path, parts):
     process = subprocess.Popen(
         command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    end = time.monotonic() + 120
-    while not [*tmp_path.glob("fastsample-job-*/rank-1.log")] and time.monotonic() < end:
-        time.sleep(0.1)
+    wait_until(lambda: [*tmp_path.glob("fastsample-job-*/rank-1.log")], "the start of rank 1")
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=ENOUGH_S)
     assert process.returncode == 130 and "interrupted" in said
     assert [*tmp_path.glob("fastsample-*")] == []
 

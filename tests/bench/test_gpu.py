@@ -16,6 +16,8 @@ from fastsample_dist.bench.cli import main, make_parser
 from fastsample_dist.bench.gpu_device import Clock, kernel_times, own_name, smi_fields
 from tests.bench.emulated_gpu import EmulatedGpu
 from tests.cuda_devices import EmulatedDevice
+from tests.grids import grid
+from tests.waiting import ENOUGH_S
 
 TINY = [
     "--graph", "rmat:7:4", "--batch-sizes", "5", "--fanouts", "3", "--hops", "2", "--read-mib", "1", "--rows", "200",
@@ -45,7 +47,7 @@ def whole(emulated_library, tmp_path_factory, work):
     return status, results, file.read_text()
 
 
-@pytest.mark.parametrize("part", ["sampling", "gather"])
+@pytest.mark.parametrize("part", grid(["sampling", "gather"], gate=["gather"]))
 def test_a_part_alone_prints_its_table_and_its_goals(emulated_device, work, capsys, part):
     status, results = run_tiny(work, part)
     printed = capsys.readouterr().out
@@ -223,7 +225,7 @@ def made(*words):
         pytest.skip("make is not installed")
     command = ["make", "-n", "--no-print-directory", "-C", str(Path(__file__).resolve().parents[2]), *words]
     own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=own)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ENOUGH_S, env=own)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -12,7 +12,7 @@ from fastsample_dist.bench.gpu_aggregate import AggregateOptions
 from fastsample_dist.bench.gpu_device import Clock
 from fastsample_dist.bench.gpu_gather import GatherOptions, ids_of_hit_rate
 from fastsample_dist.graph.datasets import RawGraph
-from partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.build import PartitionOptions, partition_graph
 from tests.bench.emulated_gpu import EmulatedGpu
 from tests.ops.graphs import random_csc
 from tests.parts import draw_partition

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,9 @@ from fastsample_dist.bench import namespaces
 from fastsample_dist.bench.harness import Job, run_ranks
 from fastsample_dist.bench.namespaces import missing_reason, namespace_hosts, place_parts, remove_stale
 from fastsample_dist.graph.manifest import read_manifest
+from tests.grids import grid
 from tests.train.task import make_task
+from tests.waiting import ENOUGH_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,7 +57,7 @@ def test_hosts_have_their_own_parts_names_and_addresses_and_vanish(parts, tmp_pa
 @needs_hosts()
 def test_ranks_on_hosts_meet_and_load_what_is_theirs(parts, tmp_path):
     with namespace_hosts(parts, 2, work=tmp_path) as made:
-        job = Job(task="tests.bench.tasks:load_own", settings=[{"path": str(made.data)}] * 2, deadline_s=200.0)
+        job = Job(task="tests.bench.tasks:load_own", settings=[{"path": str(made.data)}] * 2, deadline_s=ENOUGH_S)
         found = run_ranks(job, made.hosts)
     manifest = read_manifest(parts)
     assert [entry["own_range"] for entry in found] == [
@@ -70,18 +71,19 @@ def test_ranks_on_hosts_meet_and_load_what_is_theirs(parts, tmp_path):
 def test_a_rate_limits_the_links(parts, tmp_path):
     """50 Mbit/s is 6.25 MB/s, once the bucket of 1 MiB is spent."""
     with namespace_hosts(parts, 2, rate="50mbit", work=tmp_path) as made:
-        job = Job(task="tests.bench.tasks:send_megabytes", settings=[{"megabytes": 6}] * 2, deadline_s=200.0)
+        job = Job(task="tests.bench.tasks:send_megabytes", settings=[{"megabytes": 6}] * 2, deadline_s=ENOUGH_S)
         seconds = max(entry["seconds"] for entry in run_ranks(job, made.hosts))
     assert seconds > 0.7  # 5 MB beyond the bucket
 
 
 @needs_hosts()
+@pytest.mark.grid
 def test_a_link_taken_down_ends_the_run_with_a_diagnosis(parts, tmp_path):
     started = tmp_path / "started-"
     with namespace_hosts(parts, 2, work=tmp_path) as made:
         job = Job(
-            task="tests.bench.tasks:reduce_until_it_fails", settings=[{"file": str(started)}] * 2, deadline_s=200.0,
-            timeout_s=8.0,
+            task="tests.bench.tasks:reduce_until_it_fails", settings=[{"file": str(started)}] * 2, deadline_s=ENOUGH_S,
+            timeout_s=20.0,
         )  # fmt: skip
         failure = []
 
@@ -92,16 +94,14 @@ def test_a_link_taken_down_ends_the_run_with_a_diagnosis(parts, tmp_path):
 
         ranks = threading.Thread(target=run)
         ranks.start()
-        wait_for(lambda: Path(f"{started}0").exists() and Path(f"{started}1").exists())
+        wait_until(lambda: Path(f"{started}0").exists() and Path(f"{started}1").exists())
         made.set_link(1, up=False)
-        cut_s = time.monotonic()
-        ranks.join(120)
+        ranks.join(ENOUGH_S)
     assert failure and "all_reduce of gradients" in failure[0], failure
-    assert time.monotonic() - cut_s < 60  # the deadline is 8 s
 
 
 @needs_hosts()
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", grid([signal.SIGTERM, signal.SIGKILL], gate=[signal.SIGKILL]))
 def test_a_killed_command_leaves_no_host_and_the_next_start_removes_its_directory(parts, tmp_path, how):
     code = (
         "import sys, time; from pathlib import Path; "
@@ -118,7 +118,7 @@ def test_a_killed_command_leaves_no_host_and_the_next_start_removes_its_director
     os.kill(command.pid, how)
     command.wait()
     command.stdout.close()
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in anchors))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in anchors))
     left = list(tmp_path.iterdir())
     assert len(left) == (1 if how == signal.SIGKILL else 0)
     with namespace_hosts(parts, 1, work=tmp_path):
@@ -165,10 +165,3 @@ def test_where_hosts_cannot_be_made_the_reason_is_told(monkeypatch, parts):
 def test_a_rate_that_is_none_is_refused(rate):
     with pytest.raises(ValueError, match="expected bits per second such as 1gbit"):
         namespaces.check_rate(rate)
-
-
-def wait_for(condition, timeout_s=120.0):
-    end = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert condition()

@@ -122,6 +122,7 @@ def test_seeds_are_distinct_connected_nodes_drawn_from_the_seed(graph_path):
     assert not torch.equal(first.timed[0], first.timed[1])
 
 
+@pytest.mark.grid
 def test_a_generated_graph_is_kept_and_used_again(tmp_path, capsys):
     for attempt in range(2):
         status, printed = run(capsys, "--graph", "rmat:8:4", *SMALL, "--fanouts", "3", "--work", tmp_path)

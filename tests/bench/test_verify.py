@@ -58,7 +58,10 @@ def run(capsys, *options):
 
 @pytest.mark.parametrize(
     ("ranks", "options"),
-    [((2, 4), ()), ((2,), ("--prefetch", "2", "--model", "gat", "--hidden", "8", "--split", "val"))],
+    [
+        pytest.param((2, 4), (), marks=pytest.mark.grid),
+        ((2,), ("--prefetch", "2", "--model", "gat", "--hidden", "8", "--split", "val")),
+    ],
 )
 def test_ranks_equal_one_process(parts, tmp_path, capsys, ranks, options):
     file = tmp_path / "out.json"
@@ -82,6 +85,7 @@ def test_a_training_command_line_shapes_the_batches(parts, tmp_path, capsys):
     assert results["runs"][0]["schemes"] == ["hybrid"]
 
 
+@pytest.mark.grid
 def test_ranks_under_mpirun(parts, capsys):
     if mpi_missing_reason() is not None:
         pytest.skip(f"no MPI here: {mpi_missing_reason()}")
@@ -89,30 +93,33 @@ def test_ranks_under_mpirun(parts, capsys):
     assert status == 0, printed
 
 
-def test_an_altered_feature_row_of_one_copy_is_found_with_its_values(parts, damaged_copy):
-    """Part 1's first row, read by rank 0 of 2 ranks; the value is one bit off."""
+def test_a_copy_that_is_another_partition_is_refused(parts, damaged_copy):
+    def change(rows):
+        rows[0, 2] += 1
+
+    copy = damaged_copy("part-1/features.npy", change)
+    with pytest.raises(Exception, match=r"ranks differ in sha256 of manifest\.json: .* on rank 0; .* on rank 1"):
+        verify.verify(Plan(path=parts, rank_paths=(copy, parts), schemes=("hybrid",)), SETTINGS, 2)
+
+
+def test_an_altered_feature_row_is_found_with_its_values(parts):
+    """Part 1's first row, owned by rank 0 of 2 ranks; the value is one bit off."""
     orig_ids, manifest = load_orig_ids(parts, read_manifest(parts)), read_manifest(parts)
     node, true = int(orig_ids[manifest.part_ranges[1]]), float(np.load(parts / "part-1/features.npy")[0, 2])
     altered = float(np.nextafter(np.float32(true), np.float32(np.inf)))
-
-    def change(rows):
-        rows[0, 2] = altered
-
-    copy = damaged_copy("part-1/features.npy", change)
+    plan = Plan(path=parts, task="tests.bench.tasks:verify_with_an_altered_feature", schemes=("hybrid",))
     with pytest.raises(Difference) as found:
-        verify.verify(Plan(path=parts, rank_paths=(copy, parts), schemes=("hybrid",)), SETTINGS, 2)
+        verify.verify(plan, SETTINGS, 2)
     text = str(found.value)
     assert text.startswith("2 ranks, hybrid, step 0, rank ") and f"features of node {node} (row " in text
     assert text.endswith(f"column 2 is {altered:.17g}, expected {true:.17g}")
 
 
-def test_an_altered_label_is_found(parts, damaged_copy):
-    def change(labels):
-        labels[:] = (labels + 1) % 4
-
+@pytest.mark.grid
+def test_an_altered_label_is_found(parts):
+    plan = Plan(path=parts, task="tests.bench.tasks:verify_with_altered_labels", schemes=("hybrid",))
     with pytest.raises(Difference, match=r"2 ranks, hybrid, step 0, rank 1: label of node \d+ is \d, expected \d"):
-        verify.verify(Plan(path=parts, rank_paths=(parts, damaged_copy("part-3/labels.npy", change)),
-                           schemes=("hybrid",)), replaced(batch_size=60), 2)  # fmt: skip
+        verify.verify(plan, replaced(batch_size=60), 2)
 
 
 def test_a_sampler_that_draws_otherwise_is_found_at_its_step_hop_and_node(parts):
@@ -141,7 +148,7 @@ def test_a_difference_ends_the_command_with_status_1(parts, tmp_path, capsys, mo
 
 def test_without_labels_only_batches_are_compared(tmp_path, capsys):
     from fastsample_dist.graph.datasets import RawGraph
-    from partition.build import PartitionOptions, partition_graph
+    from fastsample_dist.partition.build import PartitionOptions, partition_graph
 
     drawn = draw_partition(tmp_path, 2)
     dst = np.repeat(np.arange(drawn.graph.num_nodes), drawn.graph.in_degrees().numpy())
@@ -227,3 +234,11 @@ def test_another_number_of_rows_is_told(arrays):
 
 def replaced(**fields):
     return VerifySettings(**{**vars(SETTINGS), **fields})
+
+
+def test_labels_that_are_not_known_are_equal_and_others_are_named():
+    expected = {"seeds": np.array([7, 9]), "labels": np.array([[1, np.nan], [np.nan, 0.5]], dtype=np.float32)}
+    assert first_difference(expected, expected) is None
+    found = {**expected, "labels": np.array([[1, np.nan], [np.nan, 2]], dtype=np.float32)}
+    name, row, text = first_difference(found, expected)
+    assert (name, row) == ("labels", 1) and "label of node 9 is [nan  2.], expected [nan 0.5]" in text

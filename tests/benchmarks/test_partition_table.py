@@ -40,6 +40,7 @@ def test_figures_are_plausible_and_train_nodes_even(table):
         assert row["shares"]["nodes"][0] <= 1 <= row["shares"]["nodes"][1]
 
 
+@pytest.mark.grid
 def test_cut_is_counted_from_the_edges(tmp_path):
     graph = tmp_path / "ring"
     graph.mkdir()
@@ -50,6 +51,7 @@ def test_cut_is_counted_from_the_edges(tmp_path):
     assert row["cut"] == 6 / 24  # three borders, both directions
 
 
+@pytest.mark.grid
 def test_a_method_that_fails_says_why(tmp_path):
     shown, report = run_table(tmp_path, "--graph", "rmat:6:2", "--num-parts", "3", "--methods", "file,random")
     failed, done = report["graphs"][0]["rows"]
