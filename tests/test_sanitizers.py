@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cuda_devices import build_emulated
+from tests.grids import grid
 from tests.toolchain import CSRC, cmake, find_compiler
+from tests.waiting import BUILD_S
 
-TIMEOUT_S = 600
-KERNELS_TIMEOUT_S = 1500
 TESTS = Path(__file__).resolve().parent
 KERNEL_TESTS = [str(TESTS / "ops"), str(TESTS / "bench" / "test_gpu_kernels.py")]
 
@@ -38,7 +38,7 @@ def require_runtime(sanitizer: str, compiler: str, directory: Path) -> None:
     source.write_text(PROBE)
     build = [compiler, f"-fsanitize={sanitizer}", "-pthread", str(source), "-o", str(program)]
     for command in (build, [str(program)]):
-        run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S)
         if run.returncode != 0:
             lines = run.stderr.strip().splitlines() or [f"exit status {run.returncode}"]
             pytest.skip(f"-fsanitize={sanitizer} does not work here: {lines[-1]}")
@@ -46,25 +46,40 @@ def require_runtime(sanitizer: str, compiler: str, directory: Path) -> None:
 
 def succeed(*command: str) -> subprocess.CompletedProcess[str]:
     """Run a command that must succeed."""
-    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S)
     assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
     return run
 
 
-@pytest.mark.parametrize("sanitizer", LOADS)
-def test_stress_is_clean_and_independent_of_callers_and_threads(sanitizer, tmp_path):
-    compiler = find_compiler()
-    require_runtime(sanitizer, compiler, tmp_path)
-    build = tmp_path / "build"
-    options = ["-DFS_TESTS=ON", "-DFS_CUDA=OFF", f"-DFS_SANITIZE={sanitizer}"]
-    succeed(cmake(), "-S", str(CSRC), "-B", str(build), *options)
-    succeed(cmake(), "--build", str(build), "--parallel", str(os.cpu_count() or 1))
-    for program in PROGRAMS:
-        run = succeed(str(build / program), *load_for(sanitizer, compiler))
-        assert "every result as with one thread" in run.stdout
-        assert "runtime error" not in run.stderr, run.stderr[
-            -6000:
-        ]  # the undefined-behaviour sanitizer goes on after one
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """By sanitizer: the directory of a build with it; each is configured once."""
+
+    def configure(sanitizer: str) -> Path:
+        if sanitizer not in made:
+            folder = tmp_path_factory.mktemp("sanitized")
+            require_runtime(sanitizer, find_compiler(), folder)
+            options = ["-DFS_TESTS=ON", "-DFS_CUDA=OFF", f"-DFS_SANITIZE={sanitizer}"]
+            succeed(cmake(), "-S", str(CSRC), "-B", str(folder / "build"), *options)
+            made[sanitizer] = folder / "build"
+        return made[sanitizer]
+
+    made: dict[str, Path] = {}
+    return configure
+
+
+STRESS = [(sanitizer, program) for sanitizer in LOADS for program in PROGRAMS]
+
+
+@pytest.mark.parametrize("case", grid(STRESS, gate=[("thread", "fastsample_stress")]), ids=str)
+def test_stress_is_clean_and_independent_of_callers_and_threads(built, case):
+    sanitizer, program = case
+    build = built(sanitizer)
+    succeed(cmake(), "--build", str(build), "--target", program, "--parallel", str(os.cpu_count() or 1))
+    run = succeed(str(build / program), *load_for(sanitizer, find_compiler()))
+    assert "every result as with one thread" in run.stdout
+    # The undefined-behaviour sanitizer goes on after one.
+    assert "runtime error" not in run.stderr, run.stderr[-6000:]
 
 
 def runtime_library(compiler: str, name: str) -> str:
@@ -75,9 +90,14 @@ def runtime_library(compiler: str, name: str) -> str:
     return path.strip()
 
 
-def test_cuda_kernels_are_clean_on_the_emulator(tmp_path):
+FEW_TESTS = [str(TESTS / "ops" / f"test_{name}.py") for name in ("compact_cuda", "row_tables", "task_queue")]
+KERNEL_RUNS = [("address", "emulated and not grid", FEW_TESTS), ("address,undefined", "emulated", KERNEL_TESTS)]
+
+
+@pytest.mark.parametrize("case", grid(KERNEL_RUNS, gate=KERNEL_RUNS[:1]), ids=str)
+def test_cuda_kernels_are_clean_on_the_emulator(case, tmp_path):
     """The tests of the kernels again: reads and writes outside of tensors and of the pieces of scratch are found."""
-    sanitizer, compiler = "address,undefined", find_compiler()
+    (sanitizer, tests, files), compiler = case, find_compiler()
     require_runtime(sanitizer, compiler, tmp_path)
     library = build_emulated(tmp_path / "build", sanitizer)
     log = tmp_path / "found"
@@ -86,10 +106,10 @@ def test_cuda_kernels_are_clean_on_the_emulator(tmp_path):
         "ASAN_OPTIONS": f"detect_leaks=0:log_path={log}",  # Python keeps memory until the end
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:log_path={log}",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "emulated", "-p", "no:cacheprovider", *KERNEL_TESTS]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", tests, "-p", "no:cacheprovider", *files]
     run = subprocess.run(
         [*command, f"--emulated-library={library}"],
-        capture_output=True, text=True, timeout=KERNELS_TIMEOUT_S, env=environment, cwd=TESTS.parent,
+        capture_output=True, text=True, timeout=BUILD_S, env=environment, cwd=TESTS.parent,
     )  # fmt: skip
     found = "".join(path.read_text()[:6000] for path in tmp_path.glob("found.*"))
     is_clean = "ERROR" not in found and "runtime error" not in found
