@@ -25,7 +25,7 @@ GPU_TESTS  ?= tests
 WORKERS    ?= 3
 PYTEST     := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # A CUDA graph is not recorded without torch's caching allocator.
-SMALL_CASES ?= tests/ops tests/bench/test_gpu_kernels.py --ignore=tests/ops/test_captured.py
+SMALL_CASES ?= tests/ops tests/bench/gpu/test_kernels.py --ignore=tests/ops/test_captured.py
 SANITIZER  ?= compute-sanitizer
 OWN_KERNELS := --kernel-name kns=_ZN2fs
 
@@ -100,7 +100,7 @@ build/gpu/.built: $(SOURCES)
 gpu: gpu-tests gpu-sanitize
 
 gpu-tests: $(GPU_READY)
-	$(GPU_PYTHON) -c 'from fastsample_dist.bench.gpu_device import missing_reason; import sys; sys.exit(missing_reason())'
+	$(GPU_PYTHON) -c 'from fastsample_dist.bench.gpu.device import missing_reason; import sys; sys.exit(missing_reason())'
 	$(GPU_PYTHON) -m pytest -m gpu $(GPU_TESTS)
 
 # Blocks of torch's caching allocator would hide reads past an allocation. The kernels' names begin with their namespace,

@@ -65,10 +65,10 @@ def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None
     import torch
 
     from fastsample_dist.graph.csc import CSCGraph
-    from fastsample_dist.partition.balance import balance_parts
     from fastsample_dist.partition.external.memory import resident_bytes
     from fastsample_dist.partition.methods import METHODS as OURS
     from fastsample_dist.partition.methods import PartitionRequest
+    from fastsample_dist.partition.methods.balance import balance_parts
 
     meta = json.loads((folder / "meta.json").read_text())
     columns = [torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in ("indptr", "indices")]

@@ -11,8 +11,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "CSCGraph": "fastsample_dist.graph.csc",
     "PartitionBook": "fastsample_dist.graph.partition_book",
-    "MFG": "fastsample_dist.sampling.base",
-    "MiniBatch": "fastsample_dist.sampling.base",
+    "MFG": "fastsample_dist.sampling.mfg",
+    "MiniBatch": "fastsample_dist.sampling.mfg",
     "SampleSpec": "fastsample_dist.ops",
     "NeighborSampler": "fastsample_dist.sampling.neighbor",
     "LaborSampler": "fastsample_dist.sampling.neighbor",
@@ -23,8 +23,8 @@ _PUBLIC = {
     "partition_graph": "fastsample_dist.partition.api",
 }
 _SUBMODULES = (
-    "bench", "comm", "features", "graph", "interop", "launch", "ops", "partition", "pipeline", "sampling", "testing",
-    "train",
+    "bench", "comm", "device", "doctor", "features", "graph", "interop", "launch", "ops", "partition", "pipeline",
+    "sampling", "testing", "train", "verify",
 )  # fmt: skip
 
 __all__ = ["__version__", *_PUBLIC, *_SUBMODULES]

@@ -22,8 +22,8 @@ MODULES = {
     "fastsample-partition": "fastsample_dist.partition.cli",
     "fastsample-launch": "fastsample_dist.launch.cli",
     "fastsample-train": "fastsample_dist.train.cli",
-    "fastsample-doctor": "fastsample_dist.bench.doctor",
-    "fastsample-verify": "fastsample_dist.bench.verify",
+    "fastsample-doctor": "fastsample_dist.doctor.cli",
+    "fastsample-verify": "fastsample_dist.verify.cli",
     "fastsample-bench": "fastsample_dist.bench.cli",
 }
 

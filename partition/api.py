@@ -16,11 +16,11 @@ from fastsample_dist.graph.datasets import RawGraph, checked_graph
 from fastsample_dist.graph.inputs import ReadOptions, dgl_memory, pyg_saved
 from fastsample_dist.graph.inputs.heterogeneous import TypedGraph, flatten
 from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes
-from fastsample_dist.graph.memory_sizes import parse_bytes
 from fastsample_dist.graph.storage import BFLOAT16, SPLITS
-from fastsample_dist.partition import build
-from fastsample_dist.partition.build import PartitionOptions
-from fastsample_dist.partition.quality import PartitionQuality
+from fastsample_dist.memory_sizes import parse_bytes
+from fastsample_dist.partition.report.quality import PartitionQuality
+from fastsample_dist.partition.write import build
+from fastsample_dist.partition.write.build import PartitionOptions
 
 Column = Tensor | np.ndarray
 LIBRARIES = {"dgl": ("DGLGraph",), "torch_geometric": ("Data", "HeteroData")}  # and their classes of graphs

@@ -17,18 +17,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fastsample_dist.files import check_writable, write_json
 from fastsample_dist.graph.inputs import FORMATS, ReadOptions, least_sizes, read_graph
 from fastsample_dist.graph.labels import TASKS
-from fastsample_dist.graph.memory_sizes import parse_bytes
-from fastsample_dist.partition import check, plan_report, repartition
-from fastsample_dist.partition import report as reporting
-from fastsample_dist.partition.build import PartitionOptions, check_request, partition_graph
+from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli_edges import EDGE_LIST_OPTIONS, add_edge_list_options, edge_list_options
 from fastsample_dist.partition.external.journal import WorkInUseError, input_scratch, work_directory
 from fastsample_dist.partition.external.memory import resident_bytes
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import METHODS
-from fastsample_dist.partition.outputs import check_writable, write_json
+from fastsample_dist.partition.plan import report as plan_report
+from fastsample_dist.partition.report import check
+from fastsample_dist.partition.report import make as reporting
+from fastsample_dist.partition.write import repartition
+from fastsample_dist.partition.write.build import PartitionOptions, check_request, partition_graph
 
 PROGRAM = "fastsample-partition"
 _INPUT_OPTIONS = (
@@ -170,8 +172,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """(exit status, report) of the task that was asked for."""
-    from fastsample_dist.partition.cli_report import StepDisplay
     from fastsample_dist.partition.cli_tasks import TASKS
+    from fastsample_dist.partition.report.display import StepDisplay
 
     for task, run in TASKS.items():
         if getattr(args, task) is not None:
@@ -180,7 +182,7 @@ def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
 
 def _partition(args: argparse.Namespace) -> dict[str, Any]:
-    from fastsample_dist.partition.cli_report import StepDisplay, print_report
+    from fastsample_dist.partition.report.display import StepDisplay, print_report
 
     options = PartitionOptions(
         num_parts=args.num_parts,

@@ -6,16 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fastsample_dist.files import check_writable
 from fastsample_dist.graph.storage import read_manifest
-from fastsample_dist.partition.build import Progress
-from fastsample_dist.partition.check import check_partition
 from fastsample_dist.partition.external.memory import resident_bytes
-from fastsample_dist.partition.outputs import check_writable
-from fastsample_dist.partition.plan import make_plan
-from fastsample_dist.partition.plan_report import plan_input, plan_lines, plan_options
-from fastsample_dist.partition.repartition import repartition
-from fastsample_dist.partition.report import make_report, traffic_lines, traffic_options, write_html
-from fastsample_dist.partition.report_html import require_matplotlib
+from fastsample_dist.partition.plan.make import make_plan
+from fastsample_dist.partition.plan.report import plan_input, plan_lines, plan_options
+from fastsample_dist.partition.report.check import check_partition
+from fastsample_dist.partition.report.html import require_matplotlib
+from fastsample_dist.partition.report.make import make_report, traffic_lines, traffic_options, write_html
+from fastsample_dist.partition.write.build import Progress
+from fastsample_dist.partition.write.repartition import repartition
 
 
 def run_check(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
@@ -46,7 +46,7 @@ def run_inspect(args: argparse.Namespace, progress: Progress) -> tuple[int, dict
       ValueError: a damaged partition, an option out of place, a page that cannot be written.
       ImportError: --html without matplotlib.
     """
-    from fastsample_dist.partition.cli_report import print_report
+    from fastsample_dist.partition.report.display import print_report
 
     options = traffic_options(args)
     if args.html:
@@ -73,7 +73,7 @@ def run_repartition(args: argparse.Namespace, progress: Progress) -> tuple[int, 
       ValueError: --output is missing, NEW_P is no number, OLD_P is not the number of parts there, or what
         `repartition` refuses.
     """
-    from fastsample_dist.partition.cli_report import print_report
+    from fastsample_dist.partition.report.display import print_report
 
     path, count = args.repartition
     if args.output is None:

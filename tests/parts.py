@@ -8,7 +8,7 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
 
 FEATURE_DIM, NUM_CLASSES = 6, 5
 

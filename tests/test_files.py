@@ -3,11 +3,12 @@
 import errno
 import gzip
 import json
+import os
 
 import numpy as np
 import pytest
 
-from fastsample_dist.files import complete_file, naming_file, write_json, write_text
+from fastsample_dist.files import check_writable, complete_file, naming_file, write_json, write_text
 from tests.small_disk import small_files, small_tmpfs
 
 
@@ -79,3 +80,10 @@ def test_a_link_is_followed(tmp_path):
     write_json(tmp_path / "link.json", {"a": 1})
     assert (tmp_path / "link.json").is_symlink()
     assert json.loads((tmp_path / "out.json").read_text()) == {"a": 1}
+
+
+def test_a_pipe_is_refused_and_stays(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="--json .*pipe.* a device or a pipe.*pass"):
+        check_writable("--json", tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()

@@ -1,8 +1,9 @@
 """The order of the house: left never imports right.
 
-    csrc/core -> csrc/{cpu,cuda} -> ops -> graph, comm -> sampling, features -> pipeline -> train -> bench, examples
+    csrc/core -> csrc/{cpu,cuda} -> ops, device -> graph, comm -> sampling, features -> pipeline -> train
+      -> verify, doctor, bench, examples
 
-`files` is below all of them, `entry` above.
+`files`, `memory_sizes` and `command` are below all of them, `entry` above.
 
 Python imports are read from the syntax tree, those inside functions and `importlib.import_module("name")` included;
 C++ ones from the #include lines. `violations` is the checker; it is tested on a made-up tree first.
@@ -21,32 +22,36 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "fastsample_dist"
-LOWEST = "files"  # the standard library only; any room but launch, which knows nobody, may use it
+LOWEST = {"files", "memory_sizes", "command"}  # any room but launch, which knows nobody, may use them
 ENTRY = "entry"  # starts the commands: it loads their rooms when Ctrl-C is already answered in one line
 PUBLIC = (
     "the public names"  # `import fastsample_dist`, `from fastsample_dist import CSCGraph`: any room may be behind them
 )
 
-BELOW_SAMPLING = {"ops", "graph", "comm"}
+BELOW_GRAPH = {"ops", "device"}
+BELOW_SAMPLING = BELOW_GRAPH | {"graph", "comm"}
 BELOW_TRAIN = BELOW_SAMPLING | {"sampling", "features", "pipeline"}
 # What a room may import besides itself.
 ROOMS = {
     "ops": set(),
-    "graph": {"ops"},
-    "comm": {"ops"},
+    "device": {"ops"},
+    "graph": BELOW_GRAPH,
+    "comm": BELOW_GRAPH,
     "sampling": BELOW_SAMPLING,
     "features": BELOW_SAMPLING,
     "pipeline": BELOW_SAMPLING | {"sampling", "features"},
     "train": BELOW_TRAIN,
-    "bench": BELOW_TRAIN | {"train", "interop", "partition", PUBLIC},
+    "verify": BELOW_TRAIN | {"train", "testing"},
+    "doctor": BELOW_TRAIN | {"train", "testing", "partition"},
+    "bench": BELOW_TRAIN | {"train", "interop", "testing", PUBLIC},
     "interop": BELOW_SAMPLING | {"sampling"},
     "testing": BELOW_SAMPLING,
     "partition": {"ops", "graph"},
     "launch": set(),
     "examples": BELOW_TRAIN | {"train", "interop", ENTRY, PUBLIC},
     "__init__": set(),
-    LOWEST: set(),
-    ENTRY: {"partition", "launch", "train", "bench"},
+    **{room: LOWEST for room in LOWEST},
+    ENTRY: {"partition", "launch", "train", "verify", "doctor", "bench"},
 }
 TOP_LEVEL = ("partition", "launch", "examples")
 MOVED_IN = ("partition", "launch")  # directories of the checkout that are installed inside the package
@@ -61,7 +66,8 @@ HOMES = {
     "ogb": "fastsample_dist/graph/inputs/ogb.py",
     "pyarrow": "fastsample_dist/graph/inputs/parquet_edges.py",
 }
-ON_LOAD = {"torch", "numpy"}  # what the library's modules may import when they are loaded
+SHOWN = {"verify", "doctor", "bench"}  # rooms of commands that print tables
+ON_LOAD = {"torch", "numpy"}  # what the other modules may import when they are loaded
 OPTIONAL = [*HOMES, "psutil", "rich"]
 
 C_ROOMS = {
@@ -140,7 +146,7 @@ def python_violations(root: Path, path: Path) -> Iterator[str]:
     for found in find_imports(ast.parse(path.read_text()), ".".join(names), is_package):
         place, top, target = f"{relative}:{found.line}", found.target.split(".")[0], room_of(found.target)
         foreign = target is None and top != PACKAGE and top not in sys.stdlib_module_names
-        if target is not None and target not in {room, LOWEST} | ROOMS[room]:
+        if target is not None and target not in {room} | LOWEST | ROOMS[room]:
             yield f"{place}: {room} imports {target} ({found.target})"
         if top in MOVED_IN:
             yield f"{place}: imports {top}, which is not installed under that name; write {PACKAGE}.{top}"
@@ -148,7 +154,7 @@ def python_violations(root: Path, path: Path) -> Iterator[str]:
             yield f"{place}: launch imports {top}; expected the standard library only"
         if top in HOMES and HOMES[top] != relative.as_posix():
             yield f"{place}: {top} is imported; only {HOMES[top]} may"
-        if foreign and found.on_load and names[0] == PACKAGE and room != "bench" and top not in ON_LOAD:
+        if foreign and found.on_load and names[0] == PACKAGE and room not in SHOWN and top not in ON_LOAD:
             yield f"{place}: loading the module imports {top}; import it where it is used"
 
 
@@ -199,12 +205,12 @@ BAD_PYTHON = [
         "def f():\n    from fastsample_dist.features.dist import DistFeatures",
         "sampling imports features",
     ),
-    ("fastsample_dist/features/a.py", "from ..sampling.base import MFG", "features imports sampling"),
+    ("fastsample_dist/features/a.py", "from ..sampling.mfg import MFG", "features imports sampling"),
     ("fastsample_dist/sampling/__init__.py", "from ..pipeline import x", "sampling imports pipeline"),
     ("fastsample_dist/pipeline/a.py", "import fastsample_dist.train.models", "pipeline imports train"),
     ("fastsample_dist/train/a.py", "from fastsample_dist import DistLoader", "train imports the public names"),
     ("fastsample_dist/train/b.py", "import fastsample_dist as fsd", "train imports the public names"),
-    ("fastsample_dist/testing/a.py", "from fastsample_dist.sampling.base import MFG", "testing imports sampling"),
+    ("fastsample_dist/testing/a.py", "from fastsample_dist.sampling.mfg import MFG", "testing imports sampling"),
     ("fastsample_dist/interop/a.py", "import fastsample_dist.pipeline.data", "interop imports pipeline"),
     ("fastsample_dist/ops/b.py", "importlib.import_module('fastsample_dist.bench')", "ops imports bench"),
     ("fastsample_dist/graph/b.py", "import fastsample_dist.partition.methods", "graph imports partition"),
@@ -214,6 +220,8 @@ BAD_PYTHON = [
     ("launch/a.py", "import torch", "launch imports torch"),
     ("launch/c.py", "from fastsample_dist.files import write_text", "launch imports fastsample_dist"),
     ("fastsample_dist/files.py", "from fastsample_dist.graph import csc", "files imports graph"),
+    ("fastsample_dist/device/a.py", "from fastsample_dist.graph import csc", "device imports graph"),
+    ("fastsample_dist/bench/a.py", "import fastsample_dist.partition.cli", "bench imports partition"),
     ("launch/b.py", "from fastsample_dist import __version__", "launch imports fastsample_dist"),
     ("fastsample_dist/train/c.py", "def f():\n    import dgl.nn", "only fastsample_dist/interop/dgl.py may"),
     (
@@ -269,7 +277,7 @@ def test_the_house_keeps_the_order():
 
 def test_the_walk_reaches_every_room():
     walked = {path.relative_to(ROOT / PACKAGE).parts[0] for path in (ROOT / PACKAGE).rglob("*.py")}
-    rooms = {"ops", "graph", "comm", "sampling", "features", "pipeline", "train", "bench", "interop", "testing"}
+    rooms = set(ROOMS) - {"partition", "launch", "examples", "__init__"} - LOWEST - {ENTRY}
     assert rooms <= walked
 
 

@@ -25,16 +25,20 @@ import torch
 from rich.console import Console
 
 from fastsample_dist import DistContext
-from fastsample_dist.bench import command as cl
-from fastsample_dist.bench import epoch, epoch_report, gpu_cli, namespaces, sampling_cli
-from fastsample_dist.bench.epoch import EpochOptions
-from fastsample_dist.bench.epoch_rank import epoch_rank
+from fastsample_dist import command as cl
+from fastsample_dist.bench.epoch import measure as epoch
+from fastsample_dist.bench.epoch import namespaces
+from fastsample_dist.bench.epoch import report as epoch_report
+from fastsample_dist.bench.epoch.measure import EpochOptions
+from fastsample_dist.bench.epoch.rank import epoch_rank
+from fastsample_dist.bench.gpu import cli as gpu_cli
 from fastsample_dist.bench.graphs import GraphSource
-from fastsample_dist.bench.harness import find_mpirun
+from fastsample_dist.bench.sampling import cli as sampling_cli
 from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
-from fastsample_dist.partition.network import Network
+from fastsample_dist.graph.network import Network
 from fastsample_dist.pipeline.executor import SCHEMES
+from fastsample_dist.testing.jobs import find_mpirun
 from fastsample_dist.train.trainer import PRECISIONS
 
 PROGRAM = "fastsample-bench"

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastsample_dist.bench.harness import own_environment
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import META_NAME, read_npy_graph
 from fastsample_dist.graph.manifest import MANIFEST_NAME, read_manifest
 from fastsample_dist.graph.storage import load_topology
+from fastsample_dist.testing.jobs import own_environment
 
 RMAT = re.compile(r"rmat:(\d+):(\d+)")
 # Size of the task on a generated graph: that of ogbn-products (100 features, 47 classes, a tenth for training).

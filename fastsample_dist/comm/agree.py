@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from fastsample_dist.comm.base import Communicator
-from fastsample_dist.comm.device import DeviceError
+from fastsample_dist.device.choice import DeviceError
 
 if TYPE_CHECKING:
     from fastsample_dist.comm.context import DistContext

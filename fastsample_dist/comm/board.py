@@ -28,9 +28,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from fastsample_dist.comm.clock import Clock
 from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError
 from fastsample_dist.comm.trace import Trace
+from fastsample_dist.device.clock import Clock
 
 logger = logging.getLogger(__name__)
 

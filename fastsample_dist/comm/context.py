@@ -24,12 +24,20 @@ import torch.distributed as dist
 from fastsample_dist.comm.base import DEFAULT_TIMEOUT_S, Communicator
 from fastsample_dist.comm.board import FileBoard, StoreBoard
 from fastsample_dist.comm.deadline import check_timeout_s
-from fastsample_dist.comm.device import CPU, DeviceError, DeviceReport, agree_device, check_device, numbered, own_report
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
-from fastsample_dist.comm.interface import choose_interface
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.comm.network_interface import choose_interface
 from fastsample_dist.comm.rendezvous import board_store, meet, tell_all
 from fastsample_dist.comm.torch_dist import TorchCommunicator, group_timeout
+from fastsample_dist.device.choice import (
+    CPU,
+    DeviceError,
+    DeviceReport,
+    agree_device,
+    check_device,
+    numbered,
+    own_report,
+)
 
 logger = logging.getLogger(__name__)
 _INTERRUPTED = "rank {rank} was interrupted.\n"

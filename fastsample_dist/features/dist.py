@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.device.placement import Placement
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph.partition_book import PartitionBook
-from fastsample_dist.graph.placement import Placement
 
 NUM_PAYLOAD_EXCHANGES = 2
 

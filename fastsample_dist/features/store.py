@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
-from fastsample_dist.graph.placement import HOST, Placement
+from fastsample_dist.device.placement import HOST, Placement
 
 
 class LocalFeatures:
@@ -38,7 +38,7 @@ class LocalFeatures:
         return cls(parts[0] if len(parts) == 1 else torch.cat(list(parts)), lo)
 
     def placed(self, placement: Placement) -> LocalFeatures:
-        """The same rows where `placement` says (graph/placement.py): a copy, unless they are there already."""
+        """The same rows where `placement` says (device/placement.py): a copy, unless they are there already."""
         if placement.where == HOST:
             return self
         return LocalFeatures(placement.put(self.rows), self.lo, placement.device)

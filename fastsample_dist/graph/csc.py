@@ -36,7 +36,7 @@ class CSCGraph:
       weights: float32 | float64 [num_edges] or None; one weight per edge.
       orig_ids: int64 [num_nodes] or None; original id of each node, None when ids are original already.
       device: whose kernels read the graph; None: that of its tensors. It differs for a graph in pinned host memory
-        that a GPU samples (graph/placement.py).
+        that a GPU samples (device/placement.py).
       edge_map: int32 | int64 [num_edges] or None; place of each edge in the list that the graph was made from.
     Args:
       weights_checked: the weights are known to be finite and not negative (those of a partition, which was refused

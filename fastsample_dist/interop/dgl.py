@@ -20,7 +20,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import ReadOptions, dgl_memory
 from fastsample_dist.graph.inputs.heterogeneous import flatten
-from fastsample_dist.sampling.base import MFG, MiniBatch
+from fastsample_dist.sampling.mfg import MFG, MiniBatch
 
 if TYPE_CHECKING:
     from dgl import DGLGraph

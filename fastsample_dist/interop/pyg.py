@@ -17,7 +17,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.pyg_saved import from_mapping
-from fastsample_dist.sampling.base import MiniBatch
+from fastsample_dist.sampling.mfg import MiniBatch
 
 if TYPE_CHECKING:
     from torch.nn import Module

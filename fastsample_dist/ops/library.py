@@ -249,7 +249,7 @@ _PROTOTYPES = {
     "fs_sort_edges": (POINTER(EdgeBucket), c_void_p, POINTER(c_int64)),
     "fs_read_ranges": (c_int32, c_void_p, c_void_p, c_int64, c_void_p),
     "fs_set_isa": (c_char_p,),
-    "fs_random_reads": (c_void_p, POINTER(c_uint64)),  # FsRandomReads is bench/touch.py's
+    "fs_random_reads": (c_void_p, POINTER(c_uint64)),  # FsRandomReads is bench/sampling/touch.py's
 }  # fmt: skip
 
 

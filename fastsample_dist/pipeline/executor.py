@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.comm.base import Communicator
-from fastsample_dist.comm.clock import Lap, clock_of
-from fastsample_dist.comm.device import numbered
-from fastsample_dist.graph.placement import CHOICES, Placement
+from fastsample_dist.device.choice import numbered
+from fastsample_dist.device.clock import Lap, clock_of
+from fastsample_dist.device.placement import CHOICES, Placement
+from fastsample_dist.device.streams import to_device
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.placed import PlacedTables
-from fastsample_dist.pipeline.streams import to_device
 from fastsample_dist.sampling import arrays
-from fastsample_dist.sampling.base import MiniBatch, Sampler
 from fastsample_dist.sampling.hybrid import HybridSampler
+from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.sampling.sampler import Sampler
 from fastsample_dist.sampling.vanilla import VanillaSampler
 
 SCHEMES = ("hybrid", "vanilla")
@@ -52,7 +53,7 @@ class MakerOptions:
       feature_dtype: dtype of the features handed to the model; None: as stored.
       device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent".
-      placement: for a GPU, of topology and features: "auto", "device" or "pinned" (graph/placement.py).
+      placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
       edge_values: give the stored weights of the sampled edges; needs a spec with edge_ids.
       transform: called with every complete batch; what it returns takes the batch's place.
     Raises:

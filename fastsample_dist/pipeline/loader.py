@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.comm.agree import agree, agree_on
-from fastsample_dist.graph.placement import Placement
+from fastsample_dist.device.placement import Placement
+from fastsample_dist.device.streams import Lane, lane_of
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.data import DistData
@@ -25,8 +26,7 @@ from fastsample_dist.pipeline.executor import BatchMaker, MakerOptions
 from fastsample_dist.pipeline.position import PURPOSE, EpochPlan, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.prefetch import Prefetcher
 from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, num_steps
-from fastsample_dist.pipeline.streams import Lane, lane_of
-from fastsample_dist.sampling.base import MiniBatch
+from fastsample_dist.sampling.mfg import MiniBatch
 
 RANKS_OWN = ("device", "kernel", "placement")  # options that never change a batch: every rank may have its own
 
@@ -55,7 +55,7 @@ class LoaderOptions:
         added to it must be attributes of it.
       device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
-      placement: for a GPU, of topology and features: "auto", "device" or "pinned" (graph/placement.py).
+      placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
     Raises:
       ValueError: an unknown scheme, method, kernel or placement, a negative prefetch.
     """

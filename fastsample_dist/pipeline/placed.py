@@ -10,16 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fastsample_dist.device.placement import Placement, Table, choose_places, measured_room
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.graph.placement import (
-    Placement,
-    Table,
-    choose_places,
-    measured_room,
-    place_graph,
-    topology_bytes,
-)
+from fastsample_dist.graph.placed import place_graph, topology_bytes
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ class Wanted:
 
 
 def place_tables(tables: PlacedTables, wanted: Wanted) -> PlacedTables:
-    """Place a rank's tables for a device by the rule of graph/placement.py, the topology first.
+    """Place a rank's tables for a device by the rule of device/placement.py, the topology first.
 
     Args:
       tables: in host memory or mapped.

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from fastsample_dist.pipeline.streams import Lane
+from fastsample_dist.device.streams import Lane
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

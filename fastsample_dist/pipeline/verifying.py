@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.graph.manifest import Manifest
-from fastsample_dist.graph.memory_sizes import format_size
 from fastsample_dist.graph.verification import Verification
+from fastsample_dist.memory_sizes import format_size
 
 logger = logging.getLogger(__name__)
 

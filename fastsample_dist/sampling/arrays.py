@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
-from fastsample_dist.comm.device import numbered
+from fastsample_dist.device.choice import numbered
+from fastsample_dist.device.placement import Table, choose_places, measured_room
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.graph.placement import Table, choose_places, measured_room, place_graph, topology_bytes
+from fastsample_dist.graph.placed import place_graph, topology_bytes
 from fastsample_dist.ops import SampleSpec, SamplingGraph, persistent
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.kernel_choice import CHOICES, PERSISTENT, KernelReport
@@ -41,7 +42,7 @@ def check_kernel(kernel: str, device: torch.device | None = None, spec: SampleSp
 
 
 def placed(graph: CSCGraph, device: torch.device | str | None, *, weighted: bool = False) -> CSCGraph:
-    """The graph where a device can sample it: itself if it is there, else a copy (see graph/placement.py).
+    """The graph where a device can sample it: itself if it is there, else a copy (see device/placement.py).
 
     Args:
       graph: on any device.

@@ -14,7 +14,8 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops, SampleSpec
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.sampling import arrays
-from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
+from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble
+from fastsample_dist.sampling.sampler import as_node_ids
 
 
 class NeighborSampler:
@@ -28,7 +29,7 @@ class NeighborSampler:
       rng_seed: 0 .. 2**63 - 1.
       num_threads: None uses torch's intra-op setting; never changes a result.
       device: that samples and holds the batches; None: the graph's. For a GPU a graph in host memory is copied to the
-        device, or into pinned host memory where it does not fit (graph/placement.py).
+        device, or into pinned host memory where it does not fit (device/placement.py).
       kernel: of a GPU: "per_hop", "persistent", or "auto". Never changes a result.
     Raises:
       ValueError: no fanout, one below -1, an rng_seed out of range, weighted=True on a graph without weights, an

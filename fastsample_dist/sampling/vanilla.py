@@ -26,7 +26,8 @@ from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.ops import SampledHops, SampleSpec
 from fastsample_dist.ops.kernel_choice import PERSISTENT, KernelReport
 from fastsample_dist.sampling import arrays
-from fastsample_dist.sampling.base import DrawKey, MiniBatch, as_node_ids, assemble
+from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble
+from fastsample_dist.sampling.sampler import as_node_ids
 
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}  # of a weight, as it travels
 

@@ -30,7 +30,7 @@ from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition
-from fastsample_dist.sampling.base import MiniBatch
+from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
 from fastsample_dist.train.metrics import EpochTotals
 from fastsample_dist.train.stop import StopSignal

@@ -22,8 +22,8 @@ import torch
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
+from fastsample_dist.device.allocator import reuse_freed_memory
 from fastsample_dist.train.config import CHOICES, TrainConfig
-from fastsample_dist.train.memory import reuse_freed_memory
 from fastsample_dist.train.session import run
 
 PROGRAM = "fastsample-train"

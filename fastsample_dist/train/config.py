@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fastsample_dist.comm.device import DEVICES
-from fastsample_dist.graph.placement import CHOICES as PLACES
+from fastsample_dist.device.choice import DEVICES
+from fastsample_dist.device.placement import CHOICES as PLACES
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_spec import METHODS
 from fastsample_dist.pipeline.executor import SCHEMES

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fastsample_dist.comm.agree import rank_names
 from fastsample_dist.comm.context import DistContext
-from fastsample_dist.sampling.base import MiniBatch, orig_ids_of
+from fastsample_dist.sampling.mfg import MiniBatch, orig_ids_of
 
 logger = logging.getLogger(__name__)
 

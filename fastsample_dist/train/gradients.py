@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastsample_dist.comm.base import Communicator
-from fastsample_dist.comm.clock import Clock, Lap, clock_of
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.device.clock import Clock, Lap, clock_of
 
 
 class LocalGradients:

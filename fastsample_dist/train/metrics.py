@@ -29,7 +29,7 @@ class EpochStats:
       compute_s: forward, backward and optimizer, without gradients_s.
       gradients_s: waiting for the sum of gradients after this rank's backward pass.
 
-    On a GPU the parts are times of the device (comm/clock.py), and wait_s is the time in which its stream of training
+    On a GPU the parts are times of the device (device/clock.py), and wait_s is the time in which its stream of training
     steps had none to work on.
     """
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastsample_dist import ops
-from fastsample_dist.sampling.base import MFG
+from fastsample_dist.sampling.mfg import MFG
 from fastsample_dist.train.protocol import check_call, check_rows
 
 NEGATIVE_SLOPE = 0.2  # LeakyReLU of the attention scores (Graph Attention Networks, ICLR'18, section 3.3)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastsample_dist.comm.base import Communicator
-from fastsample_dist.sampling.base import MiniBatch
+from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.metrics import global_sum, num_correct, seed_loss
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from fastsample_dist.sampling.base import MFG
+from fastsample_dist.sampling.mfg import MFG
 
 
 class LayerwiseModel(Protocol):

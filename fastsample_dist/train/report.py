@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fastsample_dist.comm.context import DistContext
-from fastsample_dist.graph.placement import Placement
+from fastsample_dist.device.placement import Placement
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.train.metrics import CommStats, EpochStats
 from fastsample_dist.train.writers import FigureWriter, JsonLinesWriter, TensorBoardWriter

@@ -21,16 +21,15 @@ from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.trace import Trace
-from fastsample_dist.files import naming_file
+from fastsample_dist.files import check_writable, naming_file, write_json
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
-from fastsample_dist.sampling.base import MiniBatch
+from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
 from fastsample_dist.train.config import TrainConfig, option
 from fastsample_dist.train.inference import layerwise, measure
 from fastsample_dist.train.metrics import CommTally, payload_exchanges
 from fastsample_dist.train.objectives import METRICS
-from fastsample_dist.train.outputs import check_writable, write_json
 from fastsample_dist.train.report import (
     EpochFigures,
     comm_table,

@@ -22,10 +22,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from fastsample_dist import ops
 from fastsample_dist.comm.agree import agree, agree_on
-from fastsample_dist.comm.clock import Lap, clock_of
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.device.clock import Lap, clock_of
 from fastsample_dist.pipeline.loader import DistLoader
-from fastsample_dist.sampling.base import MiniBatch
+from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.agreement import task_facts, trainer_facts
 from fastsample_dist.train.finite import FiniteGuard
 from fastsample_dist.train.gradients import wrap_model

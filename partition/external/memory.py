@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastsample_dist.graph.memory_sizes import format_size
+from fastsample_dist.memory_sizes import format_size
 
 DEFAULT_SHARE = 0.8  # of what is available
 NODE_BYTES = 64  # per node at the widest place: shuffling the nodes for `random`, old and new offsets while writing

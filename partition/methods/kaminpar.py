@@ -20,7 +20,7 @@ from types import ModuleType
 import numpy as np
 
 from fastsample_dist.files import naming_file
-from fastsample_dist.partition.adjacency import CHUNK_EDGES, Adjacency
+from fastsample_dist.partition.methods.adjacency import CHUNK_EDGES, Adjacency
 from fastsample_dist.partition.methods.request import PartitionRequest, fill_empty_parts, importable
 from fastsample_dist.partition.methods.simple import assign_random
 

@@ -28,8 +28,8 @@ from types import ModuleType
 
 import numpy as np
 
-from fastsample_dist.partition.adjacency import Adjacency
 from fastsample_dist.partition.methods import libmetis
+from fastsample_dist.partition.methods.adjacency import Adjacency
 from fastsample_dist.partition.methods.request import MAX_SEED, PartitionRequest, fill_empty_parts, importable
 from fastsample_dist.partition.methods.simple import assign_random
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.partition.adjacency import Adjacency, rows_of, symmetrise
+from fastsample_dist.partition.methods.adjacency import Adjacency, rows_of, symmetrise
 
 SPLITS = ("train", "val", "test")
 MAX_SEED = 2**31 - 1  # METIS may be built with 32-bit integers

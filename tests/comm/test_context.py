@@ -14,7 +14,7 @@ import torch.distributed as dist
 import fastsample_dist
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import LAUNCHER_VARIABLES
-from fastsample_dist.comm.interface import VARIABLE, choose_interface, interface_of, source_address
+from fastsample_dist.comm.network_interface import VARIABLE, choose_interface, interface_of, source_address
 from fastsample_dist.testing import run_distributed
 from tests.waiting import ENOUGH_S
 
@@ -147,7 +147,7 @@ def test_loopback_cannot_join_several_machines(monkeypatch):
 def test_without_psutil_only_several_machines_are_refused(monkeypatch, several_machines):
     monkeypatch.setenv(VARIABLE, "")
     monkeypatch.setitem(sys.modules, "psutil", None)
-    monkeypatch.setattr("fastsample_dist.comm.interface.source_address", lambda host: "10.0.0.1")
+    monkeypatch.setattr("fastsample_dist.comm.network_interface.source_address", lambda host: "10.0.0.1")
     if several_machines:
         with pytest.raises(RuntimeError, match="psutil is needed"):
             choose_interface("10.0.0.2", several_machines)

@@ -10,10 +10,10 @@ import torch
 
 from fastsample_dist import ops
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.device.placement import Placement
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph.partition_book import PartitionBook
-from fastsample_dist.graph.placement import Placement
 from fastsample_dist.ops import cuda
 from fastsample_dist.testing import run_distributed
 

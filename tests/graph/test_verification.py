@@ -13,9 +13,9 @@ import pytest
 from fastsample_dist.graph import verification
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.graph.verification import RECORDS, Verification
-from fastsample_dist.partition.check import check_partition
-from fastsample_dist.partition.repartition import repartition
-from fastsample_dist.partition.report import make_report
+from fastsample_dist.partition.report.check import check_partition
+from fastsample_dist.partition.report.make import make_report
+from fastsample_dist.partition.write.repartition import repartition
 from tests.parts import draw_partition
 from tests.small_disk import small_tmpfs
 

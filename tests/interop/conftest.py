@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastsample_dist import ops
-from fastsample_dist.sampling.base import DrawKey, MiniBatch, assemble
+from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble
 from tests.ops.graphs import random_csc
 
 

@@ -5,7 +5,7 @@ import torch
 
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.graph.placement import Room
+from fastsample_dist.device.placement import Room
 from fastsample_dist.pipeline import placed
 from fastsample_dist.pipeline.placed import PlacedTables, Wanted, place_tables
 from tests.train.task import make_task
@@ -36,7 +36,7 @@ def seen(monkeypatch):
     monkeypatch.setattr(placed, "measured_room", lambda device, ranks_on_host: Room(GPU, 1 << 20, 0, 1 << 20))
     monkeypatch.setattr(placed, "place_graph", place_graph)
     monkeypatch.setattr("fastsample_dist.features.dist.DistFeatures.placed", lambda features, place: features)
-    monkeypatch.setattr("fastsample_dist.graph.placement.Placement.put", lambda place, tensor: tensor)
+    monkeypatch.setattr("fastsample_dist.device.placement.Placement.put", lambda place, tensor: tensor)
     return places
 
 

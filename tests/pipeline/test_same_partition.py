@@ -7,7 +7,7 @@ import pytest
 
 from fastsample_dist import DistData
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
 from tests.parts import draw_partition
 

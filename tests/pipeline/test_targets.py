@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fastsample_dist import DistContext, DistData, DistLoader
-from fastsample_dist.bench import verify
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
 from fastsample_dist.testing import run_distributed
+from fastsample_dist.verify import cli as verify
 from tests.parts import draw_partition
 from tests.test_partition.test_targets import draw
 

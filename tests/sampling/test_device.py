@@ -6,7 +6,7 @@ import torch
 from fastsample_dist import CSCGraph, LaborSampler, NeighborSampler, SampleSpec
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph.partition_book import PartitionBook
-from fastsample_dist.sampling.base import MFG, orig_ids_of
+from fastsample_dist.sampling.mfg import MFG, orig_ids_of
 from fastsample_dist.sampling.vanilla import VanillaSampler
 from tests.cuda_devices import kernels_on_the_cpu
 from tests.ops.graphs import random_csc

@@ -9,8 +9,8 @@ import torch
 
 import fastsample_dist as fsd
 from fastsample_dist.graph.storage import load_part, load_topology, read_manifest
-from fastsample_dist.partition.build import PartitionOptions
-from fastsample_dist.partition.build import partition_graph as partition_raw
+from fastsample_dist.partition.write.build import PartitionOptions
+from fastsample_dist.partition.write.build import partition_graph as partition_raw
 from tests.test_partition.inputs import draw_raw
 
 DRAWN = draw_raw(undirected=True)

@@ -18,10 +18,10 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from fastsample_dist.graph.inputs import ReadOptions, read_graph
-from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
 from fastsample_dist.partition.external.journal import input_scratch
 from fastsample_dist.partition.external.memory import resident_bytes
-import fastsample_dist.graph.inputs.ogb, fastsample_dist.partition.quality
+import fastsample_dist.graph.inputs.ogb, fastsample_dist.partition.report.quality
 
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
 base = resident_bytes(peak=True)

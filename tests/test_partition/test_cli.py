@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fastsample_dist.partition.writer
+import fastsample_dist.partition.write.writer
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.partition.cli import main
-from fastsample_dist.partition.cli_report import format_bytes
+from fastsample_dist.partition.report.display import format_bytes
 from tests.test_partition.inputs import draw_raw, write_input
 
-REPOSITORY = Path(fastsample_dist.partition.writer.__file__).parents[2]
+REPOSITORY = Path(fastsample_dist.partition.write.writer.__file__).parents[2]
 
 
 @pytest.fixture
@@ -284,7 +284,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(graph, tmp_path, capsys, monke
 
 def test_overwrite_that_fails_keeps_the_old_partition(graph, parts, capsys, monkeypatch):
     monkeypatch.setattr(
-        fastsample_dist.partition.writer, "_write_part", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error"))
+        fastsample_dist.partition.write.writer, "_write_part", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error"))
     )
     run_refused(capsys, "--input", graph, "--num-parts", 3, "--output", parts, "--overwrite")
     monkeypatch.undo()
@@ -296,7 +296,8 @@ def test_overwrite_that_fails_keeps_the_old_partition(graph, parts, capsys, monk
 def test_interrupted_writing_leaves_nothing(graph, tmp_path, signal_name):
     # The signal arrives, as it would from outside, when the topology is on disk and the parts are not.
     script = (
-        "import os, signal, sys, fastsample_dist.partition.writer as writer, fastsample_dist.partition.cli as cli\n"
+        "import os, signal, sys\nfrom fastsample_dist.partition import cli\n"
+        "from fastsample_dist.partition.write import writer\n"
         f"writer._write_part = lambda *rest: os.kill(os.getpid(), signal.{signal_name})\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
@@ -382,14 +383,14 @@ def test_output_name_too_long_is_refused_in_one_line(graph, tmp_path, capsys):
 
 
 def test_output_that_appears_meanwhile_stays_and_is_named(graph, tmp_path, capsys, monkeypatch):
-    write_part = fastsample_dist.partition.writer._write_part
+    write_part = fastsample_dist.partition.write.writer._write_part
 
     def write_after_another_run(*given: object) -> None:
         (tmp_path / "parts").mkdir(exist_ok=True)
         (tmp_path / "parts/theirs").touch()
         write_part(*given)
 
-    monkeypatch.setattr(fastsample_dist.partition.writer, "_write_part", write_after_another_run)
+    monkeypatch.setattr(fastsample_dist.partition.write.writer, "_write_part", write_after_another_run)
     line = run_refused(capsys, "--input", graph, "--num-parts", 2, "--method", "random", "--output", tmp_path / "parts")
     assert "parts has appeared meanwhile, made by another run" in line
     assert [item.name for item in (tmp_path / "parts").iterdir()] == ["theirs"]

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fastsample_dist.partition.repartition
+import fastsample_dist.partition.write.repartition
 from fastsample_dist.graph.storage import read_manifest
-from fastsample_dist.partition.build import PartitionOptions, partition_graph
 from fastsample_dist.partition.cli import main
+from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
 from tests.test_partition.damage import entry, rewrite
 from tests.test_partition.inputs import draw_raw
 
-REPOSITORY = Path(fastsample_dist.partition.repartition.__file__).parents[2]
+REPOSITORY = Path(fastsample_dist.partition.write.repartition.__file__).parents[2]
 
 
 @pytest.fixture

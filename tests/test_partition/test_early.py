@@ -14,8 +14,9 @@ import pytest
 import fastsample_dist as fsd
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.partition import api, build, cli, disk
-from fastsample_dist.partition.build import PartitionOptions
+from fastsample_dist.partition import api, cli
+from fastsample_dist.partition.write import build, disk
+from fastsample_dist.partition.write.build import PartitionOptions
 from tests.graph.inputs.layouts import draw_graph, write_chunked, write_graphbolt, write_ogb, write_pyg
 from tests.test_partition.inputs import draw_raw, write_input
 

@@ -23,13 +23,13 @@ from fastsample_dist.graph.inputs import read_graph, sizes
 from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.graph.storage import load_topology, read_manifest
 from fastsample_dist.ops import SampleSpec
-from fastsample_dist.partition.build import PartitionOptions, memory_plan, partition_graph
-from fastsample_dist.partition.check import check_partition
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external import memory
 from fastsample_dist.partition.external.csc import sort_edge_bytes
-from fastsample_dist.partition.plan_disk import output_bytes, work_bytes
-from fastsample_dist.partition.repartition import repartition
+from fastsample_dist.partition.plan.disk import output_bytes, work_bytes
+from fastsample_dist.partition.report.check import check_partition
+from fastsample_dist.partition.write.build import PartitionOptions, memory_plan, partition_graph
+from fastsample_dist.partition.write.repartition import repartition
 from tests.graph.inputs import layouts
 from tests.test_partition.damage import entry, rewrite
 from tests.test_partition.inputs import draw_raw, write_input

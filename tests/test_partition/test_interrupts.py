@@ -20,16 +20,16 @@ from tests.test_partition.test_on_disk import contents
 IN_MEMORY = {
     "read": "fastsample_dist.partition.cli:read_graph",
     "topology": "fastsample_dist.graph.datasets:_both_directions",
-    "balance": "fastsample_dist.partition.build:balance_parts",
-    "write": "fastsample_dist.partition.writer:_write_part",
+    "balance": "fastsample_dist.partition.write.build:balance_parts",
+    "write": "fastsample_dist.partition.write.writer:_write_part",
 }
 ON_DISK = {
     "read": "fastsample_dist.partition.cli:read_graph",
     "counting": "fastsample_dist.partition.external.csc:add_degrees",
     "grouping": "fastsample_dist.partition.external.csc:group_edges",
     "sorting": "fastsample_dist.partition.external.csc:sort_edges",
-    "balance": "fastsample_dist.partition.build:balance_parts",
-    "write": "fastsample_dist.partition.writer:_write_part",
+    "balance": "fastsample_dist.partition.write.build:balance_parts",
+    "write": "fastsample_dist.partition.write.writer:_write_part",
 }
 INTERRUPTED = "fastsample-partition: interrupted; "
 
@@ -82,7 +82,7 @@ def test_cut_on_disk_leaves_what_it_goes_on_from(graph, tmp_path, capsys, monkey
 @pytest.mark.parametrize("more", [(), ("--on-disk",)])
 def test_partition_that_is_complete_stays(graph, tmp_path, capsys, monkeypatch, more):
     with monkeypatch.context() as patch:
-        interrupt_in(patch, "fastsample_dist.partition.build:measure_partition")
+        interrupt_in(patch, "fastsample_dist.partition.write.build:measure_partition")
         assert main(arguments(graph, tmp_path / "parts", *more)) == 130
     assert capsys.readouterr().err == f"{INTERRUPTED}no partial output is left.\n"
     assert sorted(tmp_path.iterdir()) == [graph, tmp_path / "parts"]
@@ -91,7 +91,10 @@ def test_partition_that_is_complete_stays(graph, tmp_path, capsys, monkeypatch, 
 
 @pytest.mark.parametrize(
     "place",
-    ["fastsample_dist.partition.repartition:_rewrite_column", "fastsample_dist.partition.repartition:topology_files"],
+    [
+        "fastsample_dist.partition.write.repartition:_rewrite_column",
+        "fastsample_dist.partition.write.repartition:topology_files",
+    ],
 )
 def test_repartition_leaves_nothing(graph, tmp_path, capsys, monkeypatch, place):
     assert main(arguments(graph, tmp_path / "parts")) == 0

@@ -12,27 +12,29 @@ import numpy as np
 import pytest
 import torch
 
-import fastsample_dist.partition.writer
+import fastsample_dist.partition.write.writer
 from fastsample_dist.graph.datasets import RawGraph, read_npy_graph
 from fastsample_dist.graph.inputs.sizes import sizes_of
-from fastsample_dist.graph.memory_sizes import parse_bytes
 from fastsample_dist.graph.storage import load_part, read_manifest
-from fastsample_dist.partition import cli_report, disk
-from fastsample_dist.partition.build import PartitionOptions, memory_plan, method_needs, partition_graph
+from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external import memory
 from fastsample_dist.partition.external.journal import Journal, work_directory
+from fastsample_dist.partition.report import display as cli_report
+from fastsample_dist.partition.write import disk
+from fastsample_dist.partition.write.build import PartitionOptions, memory_plan, method_needs, partition_graph
 from tests.grids import grid
 from tests.small_disk import enlarge, small_tmpfs
 from tests.test_partition.inputs import draw_raw, write_input
 from tests.test_partition.resident import resident_kb
 
-REPOSITORY = Path(fastsample_dist.partition.writer.__file__).parents[2]
+REPOSITORY = Path(fastsample_dist.partition.write.writer.__file__).parents[2]
 # A run with tiny pieces that is killed at the KILL_AT-th durable entry of the journal or finished chunk of a file.
 KILLED_RUN = """
 import os, signal, sys
 from fastsample_dist.graph.npy_files import NpyWriter
-from fastsample_dist.partition import adjacency, cli
+from fastsample_dist.partition import cli
+from fastsample_dist.partition.methods import adjacency
 from fastsample_dist.partition.external import csc, journal, memory
 
 memory.MIN_PIECE, memory.MAX_PIECE, memory.MAX_BUCKET, csc.SAVE_EDGES = 1, 50, 90, 100
@@ -59,7 +61,7 @@ elif where == "rows":
 sys.exit(cli.main(sys.argv[3:]))
 """
 PEAK_OF_IMPORTS = """
-import fastsample_dist.partition.cli, fastsample_dist.partition.cli_report
+import fastsample_dist.partition.cli, fastsample_dist.partition.report.display
 from fastsample_dist.ops import library
 from fastsample_dist.partition.external.memory import resident_bytes
 library.core()
@@ -182,7 +184,7 @@ def test_failure_names_the_place_of_the_unfinished_work(graph, tmp_path, capsys,
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(fastsample_dist.partition.writer, "_write_part", refuse)
+    monkeypatch.setattr(fastsample_dist.partition.write.writer, "_write_part", refuse)
     assert main(arguments(graph, tmp_path / "parts", "--on-disk", "--method", "random")) == 1
     line = capsys.readouterr().err
     assert line.count("\n") == 1
@@ -317,7 +319,7 @@ def test_method_that_holds_the_graph_is_refused_where_it_does_not_fit(tmp_path):
 @pytest.mark.parametrize("listed_twice", [True, False])
 def test_what_a_method_holds_depends_on_edges_listed_both_ways(tmp_path, listed_twice, monkeypatch):
     """The limit lies between what edges with their reverses take and what as many without any take."""
-    monkeypatch.setattr("fastsample_dist.partition.build.resident_bytes", lambda: 0)
+    monkeypatch.setattr("fastsample_dist.partition.write.build.resident_bytes", lambda: 0)
     nodes = np.arange(20_000)
     edges = np.stack([nodes, (nodes + 1) % len(nodes)])
     second = edges[::-1] if listed_twice else np.stack([nodes, (nodes + 7) % len(nodes)])
@@ -326,7 +328,7 @@ def test_what_a_method_holds_depends_on_edges_listed_both_ways(tmp_path, listed_
     sizes = sizes_of(raw)
     plan = memory_plan(1, 0, sizes, "metis")
     limits = [method_needs(sizes, "metis", plan, sizes.num_edges, count) for count in (40_000, 80_000)]
-    monkeypatch.setattr("fastsample_dist.partition.build.sorted_on_disk", lambda *_: False)
+    monkeypatch.setattr("fastsample_dist.partition.write.build.sorted_on_disk", lambda *_: False)
     options = PartitionOptions(num_parts=2, method="metis", memory_limit=sum(limits) // 2)
     if listed_twice:
         partition_graph(raw, options, tmp_path / "parts")

@@ -13,11 +13,11 @@ from fastsample_dist.graph import npy_files
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.graph.storage import load_orig_ids, load_part, read_manifest
-from fastsample_dist.partition.build import PartitionOptions, partition_graph
-from fastsample_dist.partition.check import check_partition
 from fastsample_dist.partition.cli import main
-from fastsample_dist.partition.plan_disk import output_bytes
-from fastsample_dist.partition.repartition import repartition
+from fastsample_dist.partition.plan.disk import output_bytes
+from fastsample_dist.partition.report.check import check_partition
+from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.repartition import repartition
 from tests.test_partition.damage import entry, rewrite, rewrite_manifest
 from tests.test_partition.inputs import draw_raw, write_input
 

@@ -15,11 +15,11 @@ import fastsample_dist as fsd
 from fastsample_dist.graph import npy_files
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.storage import SPLITS, load_orig_ids, load_part, read_manifest
-from fastsample_dist.partition.build import PartitionOptions, partition_graph
-from fastsample_dist.partition.check import check_partition
 from fastsample_dist.partition.cli import main
-from fastsample_dist.partition.repartition import repartition
-from fastsample_dist.partition.writer import Relabelling
+from fastsample_dist.partition.report.check import check_partition
+from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.repartition import repartition
+from fastsample_dist.partition.write.writer import Relabelling
 from tests.graph.inputs.layouts import TYPED
 from tests.graph.inputs.test_layouts import SEVERAL_TYPES
 from tests.test_partition.damage import entry, rewrite, rewrite_manifest

@@ -9,7 +9,7 @@ import torch
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.generators import NodeTask, planted_communities
-from fastsample_dist.partition.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
 from fastsample_dist.train.models import GAT, GCN, GraphSAGE
 
 KINDS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}

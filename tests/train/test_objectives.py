@@ -9,7 +9,7 @@ from torch import nn
 
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.sampling.base import DrawKey, MiniBatch
+from fastsample_dist.sampling.mfg import DrawKey, MiniBatch
 from fastsample_dist.testing import RankError, run_distributed
 from fastsample_dist.train.models import GraphSAGE
 from fastsample_dist.train.objectives import (

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fastsample_dist import DistData
-from fastsample_dist.partition.repartition import repartition
+from fastsample_dist.partition.write.repartition import repartition
 from fastsample_dist.testing import run_distributed
 from tests.train.task import make_task
 from tests.train.test_equality import assert_equal_to_one_process, train_rank

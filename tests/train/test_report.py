@@ -9,8 +9,8 @@ from rich.console import Console
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.files import check_writable, write_json
 from fastsample_dist.train.metrics import EpochTotals
-from fastsample_dist.train.outputs import check_writable, write_json
 from fastsample_dist.train.report import EpochFigures, epoch_table
 from tests.small_disk import small_files
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fastsample_dist.graph.memory_sizes import parse_bytes
+from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.external import memory
 from fastsample_dist.partition.external.memory import MemoryPlan
 

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from fastsample_dist.partition.balance import balance_parts
 from fastsample_dist.partition.methods import METHODS, PartitionRequest
+from fastsample_dist.partition.methods.balance import balance_parts
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import (
     GRAPH_METHODS,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.partition.adjacency import Adjacency
 from fastsample_dist.partition.methods import libmetis, metis
+from fastsample_dist.partition.methods.adjacency import Adjacency
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import assigned, drawn, graph_of, request_of
 

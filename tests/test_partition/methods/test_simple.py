@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fastsample_dist.partition.balance import balance_parts
 from fastsample_dist.partition.methods import METHODS, random_parts
+from fastsample_dist.partition.methods.balance import balance_parts
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import assigned, graph_of, request_of
 

@@ -1,0 +1,1 @@
+"""Epochs on one machine, over slow networks and beside DistDGL."""

@@ -1,0 +1,206 @@
+"""The measurement of `fastsample-bench epoch`: runs, checks, and the figures of each configuration.
+
+For every number of ranks: start them (here, or on hosts in namespaces), let them train epochs of {vanilla, hybrid} x
+{prefetch depths} in turn (bench/epoch/rank.py), demand that the losses are equal, and take medians over the timed
+epochs. A step's time is split into
+    sample, fetch   making the batch; with prefetching in a second thread, beside the rest
+    compute         forward, backward, optimizer
+    gradients       waiting for the other ranks' gradients after the own backward pass
+    idle            the rest: with prefetching waiting for the next batch, otherwise the loop around the parts
+sample and fetch contain the waiting for the other ranks in their exchanges.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastsample_dist.bench.epoch.namespaces import namespace_hosts
+from fastsample_dist.bench.epoch.network_model import MACHINES, Measured, epoch_s
+from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.graph.network import Network
+from fastsample_dist.testing.jobs import Job, run_ranks
+from fastsample_dist.train.metrics import payload_exchanges
+
+RANK_TASK = "fastsample_dist.bench.epoch.rank:epoch_rank"
+TIMES = ("sample_s", "fetch_s", "compute_s", "gradients_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochOptions:
+    """What is run.
+
+    Attributes:
+      source: the graph.
+      ranks: numbers of ranks.
+      configurations: (scheme, prefetch) pairs.
+      training: epochs, batch_size, fanouts, hidden, dropout, lr, precision, rng_seed.
+      threads: intra-op threads per rank.
+      mpirun: program that starts the ranks; None: torch.distributed.
+      namespaces: every rank on a host of its own.
+      rate: of the hosts' links.
+      deadline_s: for the ranks of one run to end.
+      timeout_s: of one collective.
+    """
+
+    source: GraphSource
+    ranks: tuple[int, ...]
+    configurations: tuple[tuple[str, int], ...]
+    training: dict
+    threads: int = 1
+    mpirun: str | None = None
+    namespaces: bool = False
+    rate: str | None = None
+    deadline_s: float = 3600.0
+    timeout_s: float = 600.0
+
+
+def measure(options: EpochOptions, say: Callable[[str], object]) -> list[dict]:
+    """Run every number of ranks; returns what `summarize` says of each.
+
+    Args:
+      options: what to run.
+      say: told what is being done.
+    Raises:
+      ValueError, RuntimeError: a run failed, or configurations disagree in their losses.
+    """
+    runs = []
+    for num_ranks in options.ranks:
+        parts = options.source.parts(num_ranks, say)
+        say(f"training with {num_ranks} rank(s)")
+        runs.append(summarize(_run(options, num_ranks, parts), num_ranks))
+    return runs
+
+
+def rank_settings(options: EpochOptions, path: Path) -> dict:
+    """The settings of a rank, see epoch_rank."""
+    return {"path": str(path), "configurations": options.configurations, **options.training}
+
+
+def _run(options: EpochOptions, num_ranks: int, parts: Path) -> list[dict]:
+    def job(path: Path) -> Job:
+        return Job(
+            task=RANK_TASK, settings=[rank_settings(options, path)] * num_ranks, deadline_s=options.deadline_s,
+            timeout_s=options.timeout_s, threads=options.threads,
+        )  # fmt: skip
+
+    if not options.namespaces:
+        return run_ranks(job(parts), mpirun=options.mpirun)
+    with namespace_hosts(parts, num_ranks, rate=options.rate, work=options.source.work) as made:
+        return run_ranks(job(made.data), made.hosts)
+
+
+def summarize(results: Sequence[dict], num_ranks: int) -> dict:
+    """The figures of one number of ranks.
+
+    Args:
+      results: what epoch_rank returned, by rank.
+      num_ranks: how many.
+    Returns:
+      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "configurations": [{"scheme", "prefetch",
+      "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s" (medians over timed
+      epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and rank, "exchanges":
+      payload exchanges per step, "ratio_to_vanilla"}]}.
+    Raises:
+      RuntimeError: the losses of two configurations differ.
+    """
+    steps = results[0]["steps"]
+    configurations = [
+        _figures([result["configurations"][number] for result in results], steps)
+        for number in range(len(results[0]["configurations"]))
+    ]
+    check_losses(configurations, num_ranks)
+    vanilla = {entry["prefetch"]: entry["epoch_s"] for entry in configurations if entry["scheme"] == "vanilla"}
+    base = vanilla.get(0, next(iter(vanilla.values()), None))
+    for entry in configurations:
+        entry["ratio_to_vanilla"] = None if base is None else base / entry["epoch_s"]
+    return {
+        "ranks": num_ranks, "steps": steps, "num_seeds": sum(result["num_seeds"] for result in results),
+        "first_step_s": max(result["first_step_s"] for result in results), "graph": results[0]["graph"],
+        "configurations": configurations,
+    }  # fmt: skip
+
+
+def check_losses(configurations: Sequence[dict], num_ranks: int) -> None:
+    """All configurations trained on the same batches, so every epoch's loss must be the same number.
+
+    Raises:
+      RuntimeError: with the first epoch that differs.
+    """
+    first = configurations[0]
+    for other in configurations[1:]:
+        for epoch, (expected, found) in enumerate(zip(first["loss"], other["loss"], strict=True)):
+            if found != expected:
+                raise RuntimeError(
+                    f"{num_ranks} ranks, epoch {epoch}: the loss is {found!r} with {label(other)} but {expected!r} "
+                    f"with {label(first)}; the batches or the arithmetic differ, run fastsample-verify."
+                )
+
+
+def label(configuration: dict) -> str:
+    """How a configuration is called in tables."""
+    return f"{configuration['scheme']}, prefetch {configuration['prefetch']}"
+
+
+def _figures(of_ranks: Sequence[dict], steps: int) -> dict:
+    """One configuration; seconds are the same on all ranks (means), calls and bytes are averaged over ranks."""
+    timed = of_ranks[0]["epochs"][1:]
+    medians = {name: statistics.median(epoch[name] for epoch in timed) for name in ("seconds", *TIMES)}
+    beside = ("sample_s", "fetch_s") if of_ranks[0]["prefetch"] else ()
+    idle_s = statistics.median(
+        epoch["seconds"] - sum(epoch[name] for name in TIMES if name not in beside) for epoch in timed
+    )
+    comm: dict[str, dict[str, float]] = {}
+    counted = [epoch["comm"] for rank in of_ranks for epoch in rank["epochs"][1:]]
+    for purpose in sorted({purpose for stats in counted for purpose in stats}):
+        comm[purpose] = {
+            name: sum(stats.get(purpose, {}).get(name, 0) for stats in counted) / len(counted) / steps
+            for name in ("calls", "bytes_sent")
+        }
+    return {
+        "scheme": of_ranks[0]["scheme"], "prefetch": of_ranks[0]["prefetch"],
+        "loss": [epoch["loss"] for epoch in of_ranks[0]["epochs"]], "epoch_s": medians.pop("seconds"), **medians,
+        "idle_s": max(0.0, idle_s), "epochs_s": [epoch["seconds"] for epoch in timed], "comm": comm,
+        "exchanges": sum(payload_exchanges(stats) for stats in counted) / len(counted) / steps,
+    }  # fmt: skip
+
+
+def check_model(ranks: Sequence[int], configurations: Sequence[tuple[str, int]]) -> None:
+    """Refuse runs from which no network can be modelled.
+
+    Raises:
+      ValueError: not both one rank and several, or no hybrid scheme without prefetching.
+    """
+    if min(ranks) > 1 or max(ranks) < 2 or ("hybrid", 0) not in configurations:
+        found = ", ".join(f"{scheme} {depth}" for scheme, depth in configurations)
+        raise ValueError(
+            "--model-network takes a step's work from 1 rank and its bytes from several, hybrid with prefetch 0; got "
+            f"ranks {', '.join(map(str, ranks))} and {found}."
+        )
+
+
+def model_network(runs: Sequence[dict], network: Network, batch_size: int) -> list[dict]:
+    """Predicted seconds per epoch on 2 to 64 machines, see network_model.
+
+    Args:
+      runs: what `measure` returned, with runs that `check_model` accepts.
+      network: the network.
+      batch_size: seeds per rank and step.
+    Returns:
+      [{"scheme", "prefetch", "epoch_s": {machines: seconds}}].
+    """
+    few, most = min(runs, key=lambda run: run["ranks"]), max(runs, key=lambda run: run["ranks"])
+    local = [entry for entry in few["configurations"] if (entry["scheme"], entry["prefetch"]) == ("hybrid", 0)]
+    assert few["ranks"] == 1 and most["ranks"] >= 2 and local, "see check_model"
+    predictions = []
+    for entry in most["configurations"]:
+        measured = Measured(
+            sample_s=local[0]["sample_s"] / few["steps"], fetch_s=local[0]["fetch_s"] / few["steps"],
+            compute_s=local[0]["compute_s"] / few["steps"], comm=entry["comm"], num_ranks=most["ranks"],
+            num_seeds=most["num_seeds"], batch_size=batch_size,
+        )  # fmt: skip
+        seconds = {machines: epoch_s(measured, network, machines, entry["prefetch"]) for machines in MACHINES}
+        predictions.append({"scheme": entry["scheme"], "prefetch": entry["prefetch"], "epoch_s": seconds})
+    return predictions

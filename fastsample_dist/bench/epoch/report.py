@@ -1,0 +1,110 @@
+"""Tables of `fastsample-bench epoch`, and the conditions under which its figures were taken."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from fastsample_dist import __version__
+from fastsample_dist.bench.epoch.measure import label
+from fastsample_dist.command import usable_cores
+from fastsample_dist.ops import isa
+
+BUSY_LOAD = 0.5
+PARTS = ("sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s")
+
+
+def times_table(runs: Sequence[dict], where: str) -> Table:
+    """Seconds per epoch and their parts, one row per number of ranks and configuration."""
+    table = Table(title=f"seconds per epoch, {where} (medians; with prefetching sample and fetch run beside the rest)")
+    table.add_column("ranks", justify="right")
+    table.add_column("scheme")
+    for column in ("epoch", "sample", "fetch", "compute", "gradients", "idle", "vanilla / this", "exchanges/step"):
+        table.add_column(column, justify="right")
+    for run in runs:
+        for entry in run["configurations"]:
+            ratio = entry["ratio_to_vanilla"]
+            table.add_row(
+                str(run["ranks"]), label(entry), _shown(entry["epoch_s"]), *(_shown(entry[name]) for name in PARTS),
+                "-" if ratio is None else f"{ratio:.2f}x", f"{entry['exchanges']:g}",
+            )  # fmt: skip
+        table.add_section()
+    return table
+
+
+def comm_table(runs: Sequence[dict]) -> Table | None:
+    """Calls and kB sent per step and rank, by purpose; None when no run had two ranks."""
+    several = [run for run in runs if run["ranks"] > 1]
+    if not several:
+        return None
+    table = Table(title="per step and rank: calls / kB sent, by purpose (1 kB = 1000 bytes)")
+    table.add_column("ranks", justify="right")
+    table.add_column("scheme")
+    purposes = sorted({name for run in several for entry in run["configurations"] for name in entry["comm"]})
+    for purpose in purposes:
+        table.add_column(purpose, justify="right")
+    for run in several:
+        for entry in run["configurations"]:
+            cells = [entry["comm"].get(purpose) for purpose in purposes]
+            shown = [
+                "-" if cell is None else f"{cell['calls']:.3g} / {cell['bytes_sent'] / 1e3:,.1f}" for cell in cells
+            ]
+            table.add_row(str(run["ranks"]), label(entry), *shown)
+        table.add_section()
+    return table
+
+
+def model_table(predictions: Sequence[dict], network: str) -> Table:
+    """Predicted seconds per epoch by number of machines."""
+    table = Table(title=f"alpha-beta model for {network}: seconds per epoch, one rank per machine")
+    table.add_column("scheme")
+    machines = list(predictions[0]["epoch_s"])
+    for number in machines:
+        table.add_column(f"{number} machines", justify="right")
+    for entry in predictions:
+        table.add_row(label(entry), *(_shown(entry["epoch_s"][number]) for number in machines))
+    return table
+
+
+def conditions(threads: int) -> dict:
+    """What the figures depend on besides the options."""
+    commit = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return {
+        "fastsample_dist": __version__, "commit": commit.stdout.strip() or None, "torch": torch.__version__,
+        "numpy": np.__version__, "python": platform.python_version(), "processor": _processor(), "isa": isa(),
+        "cores": usable_cores(), "threads_per_rank": threads, "kernel": platform.release(),
+        "load_before": os.getloadavg()[0], "unix_time": time.time(),
+    }  # fmt: skip
+
+
+def conditions_line(found: dict, graph: dict) -> str:
+    """The conditions in one line."""
+    return (
+        f"{graph['name']} ({graph['num_nodes']:,} nodes, {graph['num_edges']:,} edges); commit {found['commit']}, "
+        f"torch {found['torch']}, Python {found['python']}, {found['cores']} cores ({found['processor']}, "
+        f"{found['isa']}), {found['threads_per_rank']} thread(s) per rank, load before {found['load_before']:.1f}"
+    )
+
+
+def _shown(seconds: float) -> str:
+    """Seconds with two decimals, three below one second."""
+    return f"{seconds:.3f}" if seconds < 1 else f"{seconds:.2f}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,209 @@
+"""The subcommand `fastsample-bench gpu`: every figure that a GPU is needed for, by one command, as Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from fastsample_dist import command as cl
+from fastsample_dist.bench.epoch import report as epoch_report
+from fastsample_dist.bench.gpu import aggregate as gpu_aggregate
+from fastsample_dist.bench.gpu import epoch as gpu_epoch
+from fastsample_dist.bench.gpu import gather as gpu_gather
+from fastsample_dist.bench.gpu import report as gpu_report
+from fastsample_dist.bench.gpu import sampling as gpu_sampling
+from fastsample_dist.bench.gpu.device import Clock, GpuDevice
+from fastsample_dist.bench.gpu.limits import LEAST_ARRAY_BYTES
+from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.files import check_writable, write_text
+from fastsample_dist.graph.csc import CSCGraph
+
+PARTS = ("sampling", "gather", "aggregate", "epoch")
+MIN_TRIALS = 5  # fewer give no tenth and ninetieth percentile worth printing
+MIB = 1 << 20
+EXAMPLES = """examples:
+  fastsample-bench gpu --verify --markdown benchmarks/gpu-h200.md --json gpu.json --work DIR
+  fastsample-bench gpu sampling --batch-sizes 2048 --fanouts 10 --hops 3
+  fastsample-bench gpu gather --verify
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all parts of a run share.
+
+    Attributes:
+      args: parsed.
+      device, clock: that measure.
+      source: of the graph.
+      graph: its topology.
+      say: told what is being done.
+    """
+
+    args: argparse.Namespace
+    device: GpuDevice
+    clock: Clock
+    source: GraphSource
+    graph: CSCGraph
+    say: Callable[[str], object]
+
+
+def add_command(commands: argparse._SubParsersAction) -> None:
+    """Add the subcommand."""
+    sub = commands.add_parser(
+        "gpu", help="sampling, gather_rows, aggregate and a training epoch on one GPU, beside baselines and limits",
+        epilog=EXAMPLES, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Measure the GPU kernels, their baselines and the device's own limits in one run, and say which\n"
+        "goals the figures meet. Exit status: 0 when everything ran and --verify found nothing, goals met or not.",
+    )  # fmt: skip
+    add = sub.add_argument
+    add("part", nargs="?", choices=("all", *PARTS), default="all", help="what to run (default: %(default)s)")
+    add("--graph", default="rmat:21:32", help="a partition of one part, or rmat:SCALE:EDGE_FACTOR (default: "
+        "%(default)s)")  # fmt: skip
+    add(
+        "--batch-sizes",
+        type=cl.counts,
+        default=gpu_sampling.BATCH_SIZES,
+        help="of sampling (default: 2048,4096,8192,10240)",
+    )
+    add("--fanouts", type=cl.counts, default=gpu_sampling.FANOUTS, help="of sampling, each for all hops "
+        "(default: 10,15,20)")  # fmt: skip
+    add("--hops", type=cl.counts, default=gpu_sampling.HOPS, help="of sampling (default: 2,3)")
+    add("--read-mib", type=cl.count, default=LEAST_ARRAY_BYTES // MIB, metavar="MIB",
+        help="array whose sectors are read at random; far more than the caches (default: %(default)s)")  # fmt: skip
+    add("--rows", type=cl.count, default=1 << 22, help="of the tables of gather (default: %(default)s)")
+    add("--ids", type=cl.count, default=1 << 22, help="rows that a call gathers (default: %(default)s)")
+    add("--batch-size", type=cl.count, default=1000, help="of aggregate and epoch (default: %(default)s)")
+    add("--widths", type=cl.counts, default=(128, 256), help="columns of aggregate's rows (default: 128,256)")
+    add("--epochs", type=cl.count, default=3, help="timed ones of each way, after one warm-up (default: %(default)s)")
+    add("--workers", type=workers, default=None, metavar="N",
+        help="processes of torch_geometric's loader, 0: none but this one (default: the cores)")  # fmt: skip
+    add("--trials", type=cl.count, default=20, help=f"timed calls, at least {MIN_TRIALS} (default: %(default)s)")
+    add("--warmup", type=cl.count, default=5, metavar="N", help="calls before them (default: %(default)s)")
+    add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
+    add("--verify", action="store_true", help="compare with the CPU before a case is timed; exit 1 where it differs")
+    add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
+    add("--markdown", metavar="FILE", type=Path, help="write the report here too")
+    cl.add_json(sub)
+
+
+def run(args: argparse.Namespace, make_device: Callable[[], GpuDevice] = GpuDevice) -> tuple[int, dict]:
+    """Measure, print; returns (exit status, results for --json).
+
+    Args:
+      args: of `add_command`.
+      make_device: makes the device, or refuses.
+    """
+    if args.trials < MIN_TRIALS:
+        raise ValueError(f"--trials is {args.trials}; expected at least {MIN_TRIALS}.")
+    if args.markdown is not None:
+        check_writable("--markdown", args.markdown)
+    device = make_device()
+    console = Console(width=cl.console_width(), highlight=False, stderr=True)
+    if args.work is not None:
+        args.work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fastsample-bench-") if args.work is None else nullcontext(args.work) as at:
+        results, lines = _measure(args, device, Path(at), lambda text: console.print(f"{text} ...", style="dim"))
+    report = "\n".join(lines) + "\n"
+    print(report, end="")
+    if args.markdown is not None:
+        write_text(args.markdown, report)
+    return 0, results
+
+
+def _measure(
+    args: argparse.Namespace, device: GpuDevice, work: Path, say: Callable[[str], object]
+) -> tuple[dict, list[str]]:
+    """(results, lines of the report)."""
+    source = GraphSource(args.graph, work, method="random")
+    if args.part in ("all", "epoch"):
+        source.check((1,))
+    else:
+        source.check_topology()
+    conditions = _conditions(args, device)
+    graph = source.topology(say)
+    run = Run(args, device, Clock(device, args.warmup, args.trials), source, graph, say)
+    conditions["graph"] = {
+        "name": args.graph, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges,
+        "id_type": str(graph.indices.dtype).removeprefix("torch."),
+    }  # fmt: skip
+    results: dict = {"command": "gpu", "conditions": conditions, "goals": []}
+    body: list[str] = []
+    for part in PARTS if args.part == "all" else (args.part,):
+        measure, lines, goals = STEPS[part]
+        results[part] = measure(run)
+        results["goals"] += goals(results[part])
+        body += [*lines(results[part]), ""]
+        device.release()
+    conditions["device_after"] = device.conditions()
+    head = ["# fastsample-bench gpu", "", *gpu_report.conditions_lines(conditions), ""]
+    return results, [*head, *gpu_report.goal_lines(results["goals"]), "", *body]
+
+
+def _conditions(args: argparse.Namespace, device: GpuDevice) -> dict:
+    return {
+        "device": device.conditions(), "host": epoch_report.conditions(torch.get_num_threads()),
+        "rng_seed": args.seed, "warmup": args.warmup, "trials": args.trials,
+        "verified": args.verify,
+    }  # fmt: skip
+
+
+def _sampling(run: Run) -> dict:
+    args = run.args
+    options = gpu_sampling.GpuSamplingOptions(
+        batch_sizes=args.batch_sizes, fanouts=args.fanouts, hops=args.hops, rng_seed=args.seed, verify=args.verify,
+        limit_bytes=args.read_mib * MIB,
+    )  # fmt: skip
+    return gpu_sampling.measure(run.graph, run.device, run.clock, options, run.say)
+
+
+def _gather(run: Run) -> dict:
+    args = run.args
+    options = gpu_gather.GatherOptions(
+        device_rows=args.rows, host_rows=args.rows, num_ids=args.ids, rng_seed=args.seed, verify=args.verify
+    )
+    return gpu_gather.measure(run.device, run.clock, options, run.say)
+
+
+def _aggregate(run: Run) -> dict:
+    args = run.args
+    options = gpu_aggregate.AggregateOptions(
+        batch_size=args.batch_size, widths=args.widths, rng_seed=args.seed, verify=args.verify
+    )
+    return gpu_aggregate.measure(run.graph, run.device, run.clock, options, run.say)
+
+
+def _epoch(run: Run) -> dict:
+    args = run.args
+    options = gpu_epoch.GpuEpochOptions(
+        batch_size=args.batch_size, epochs=args.epochs, rng_seed=args.seed,
+        workers=cl.usable_cores() if args.workers is None else args.workers,
+    )  # fmt: skip
+    return gpu_epoch.measure(run.source.parts(1, run.say), run.device, options, run.say)
+
+
+def workers(text: str) -> int:
+    """Argument type: an integer of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 0")
+    return int(text)
+
+
+def _no_goals(_: dict) -> list[dict]:
+    return []
+
+
+# By part: what measures it, the lines of the report, the goals.
+STEPS: dict[str, tuple[Callable[[Run], dict], Callable[[dict], list[str]], Callable[[dict], list[dict]]]] = {
+    "sampling": (_sampling, gpu_report.sampling_lines, gpu_report.sampling_goals),
+    "gather": (_gather, gpu_report.gather_lines, gpu_report.gather_goals),
+    "aggregate": (_aggregate, gpu_report.aggregate_lines, _no_goals),
+    "epoch": (_epoch, gpu_report.epoch_lines, _no_goals),
+}

@@ -1,0 +1,113 @@
+"""The subcommand `fastsample-bench sampling`: its options, and what it prints in which order."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+
+from rich.console import Console
+
+from fastsample_dist import command as cl
+from fastsample_dist.bench.epoch import report as epoch_report
+from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.sampling import measure as sampling
+from fastsample_dist.bench.sampling import report as sampling_report
+from fastsample_dist.bench.sampling.measure import BASELINES, METHODS, MIN_BATCHES, SamplingOptions
+from fastsample_dist.bench.sampling.verify import verify
+
+EXAMPLES = """examples:
+  fastsample-bench sampling --graph rmat:21:32 --threads 1,2 --baseline dgl --baseline dgl-unfused --limit --verify
+  fastsample-bench sampling --graph parts/products-4 --fanouts 15,10,5 --fanouts 25,10 --json sampling.json
+  fastsample-bench sampling --graph rmat:21:32 --method weighted --baseline dgl
+"""
+
+
+def add_command(commands: argparse._SubParsersAction) -> None:
+    """Add the subcommand."""
+    sub = commands.add_parser(
+        "sampling", help="million sampled edges per second, beside DGL and beside the memory's own limit",
+        epilog=EXAMPLES, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Sample mini-batches with this library and its peers, in turns, on the same seeds, and report\n"
+        "million sampled edges per second, the ratio to each peer, and the share of the touch limit.\n"
+        "Exit status: 0 only when everything ran and --verify found nothing.",
+    )  # fmt: skip
+    add = sub.add_argument
+    add("--graph", required=True, help="a partition's directory, an npy input directory, or rmat:SCALE:EDGE_FACTOR")
+    add("--batch-size", type=cl.count, default=1000, help="seeds per batch (default: %(default)s)")
+    add(
+        "--fanouts", type=cl.fanout_list, action="append",
+        help="one per hop, from the seeds outwards; -1 takes all, written --fanouts=-1,5; repeat for several lists "
+        "(default: 15,10,5)",
+    )  # fmt: skip
+    add("--threads", type=cl.counts, default=(1,), help="numbers of threads, for every sampler (default: 1)")
+    add("--baseline", choices=BASELINES, action="append", default=[], help="a peer to run beside; may be repeated")
+    add("--limit", action="store_true", help="measure the touch limit too")
+    add("--small", action="store_true", help="time batches of 0, 1, 10 and 100 seeds too: what a call itself costs")
+    add("--verify", action="store_true", help="compare with the oracle first; exit 1 where anything differs")
+    add("--batches", type=cl.count, default=MIN_BATCHES, help=f"timed ones, at least {MIN_BATCHES} (the default)")
+    add("--warmup", type=cl.count, default=5, metavar="N", help="batches before them (default: %(default)s)")
+    add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
+    add("--method", choices=METHODS, default="uniform", help="(default: %(default)s)")
+    add("--replace", action="store_true", help="draw with replacement")
+    add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
+    cl.add_json(sub)
+
+
+def run(args: argparse.Namespace) -> tuple[int, dict]:
+    """Verify, measure, print; returns (exit status, results for --json)."""
+    console = Console(width=cl.console_width(), highlight=False)
+
+    def say(text: str) -> None:
+        console.print(f"{text} ...", style="dim")
+
+    if args.work is not None:
+        args.work.mkdir(parents=True, exist_ok=True)
+    load_before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="fastsample-bench-") if args.work is None else nullcontext(args.work) as at:
+        options = _options(args, Path(at))
+        options.source.check_topology()
+        peers = sampling.check_baselines(options)
+        graph = sampling.load_graph(options, say)
+    batches = sampling.draw_batches(graph, options)
+    found = epoch_report.conditions(max(options.threads)) | {"load_before": load_before, "peers": peers}
+    del found["threads_per_rank"]  # each run states its own
+    if load_before > epoch_report.BUSY_LOAD:
+        console.print(f"warning: load average {load_before:.1f} before the run: others make figures slower")
+    _print(console, sampling_report.conditions_lines(found, graph, options))
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    results = {
+        "command": "sampling", "conditions": found, "options": given,
+        "graph": {"name": options.source.name, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges},
+    }  # fmt: skip
+    if args.verify:
+        results["verify"] = verify(graph, batches, options, say)
+        _print(console, sampling_report.verify_lines(results["verify"]))
+        if not results["verify"]["passed"]:
+            return 1, results
+    runs = sampling.measure(graph, batches, options, say)
+    ratios = sampling.ratio_summary(runs)
+    console.print(sampling_report.rates_table(runs, options))
+    if options.limit:
+        console.print(sampling_report.limits_table(runs))
+    if options.small:
+        results["small"] = sampling.measure_few_seeds(graph, batches, options)
+        console.print(sampling_report.small_table(results["small"], options))
+    _print(console, sampling_report.summary_lines(runs, ratios))
+    return 0, {**results, "runs": runs, "ratios": ratios}
+
+
+def _options(args: argparse.Namespace, work: Path) -> SamplingOptions:
+    return SamplingOptions(
+        source=GraphSource(args.graph, work), fanouts=tuple(dict.fromkeys(args.fanouts or [(15, 10, 5)])),
+        threads=tuple(dict.fromkeys(args.threads)), batch_size=args.batch_size, batches=args.batches,
+        warmup=args.warmup, rng_seed=args.seed, method=args.method, replace=args.replace,
+        baselines=tuple(dict.fromkeys(args.baseline)), limit=args.limit, small=args.small,
+    )  # fmt: skip
+
+
+def _print(console: Console, lines: list[str]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Where work runs and where its tables are: devices, clocks, streams, pinned memory, placement."""

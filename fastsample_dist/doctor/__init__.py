@@ -1,0 +1,1 @@
+"""fastsample-doctor: what this machine has, one line per check."""

@@ -1,0 +1,118 @@
+"""The command `fastsample-doctor`: what this machine has for distributed training, and what to do about the rest.
+
+One line per check (doctor/checks.py); at the end two ranks really exchange rows on this machine. Exit status: 0 when
+nothing needed is broken, 1 otherwise, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fastsample_dist.command import ERRORS, Parser, add_json, console_width, one_line, run_command, seconds
+from fastsample_dist.doctor import checks
+from fastsample_dist.doctor.checks import BROKEN, WARNING, Finding
+
+PROGRAM = "fastsample-doctor"
+COLOURS = {checks.OK: "green", checks.ABSENT: "dim", WARNING: "yellow", BROKEN: "bold red"}
+EXCHANGE_S = 60.0  # loading torch twice on a busy machine takes some of it
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = Parser(
+        prog=PROGRAM,
+        description="Check what this machine has for distributed training; each line is ok, or says what to do.",
+        epilog="exit status: 0 when nothing needed is broken",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--master-addr", metavar="HOST", help="rank 0's machine: show the interface that leads there")
+    parser.add_argument("--no-exchange", action="store_true", help="do not start ranks")
+    parser.add_argument(
+        "--deadline-s",
+        type=seconds,
+        default=EXCHANGE_S,
+        help="longest time for each of the two test runs (default: %(default)g)",
+    )
+    add_json(parser)
+    return parser
+
+
+def examine(master_addr: str | None, deadline_s: float | None) -> Iterator[Finding]:
+    """All findings, as they are made.
+
+    Args:
+      master_addr: rank 0's machine, None when it is not known.
+      deadline_s: of each test run; None starts none.
+    """
+    environ = dict(os.environ)
+    todo: list[Callable[[], list[Finding]]] = [
+        checks.check_versions,
+        checks.check_optional,
+        checks.check_methods,
+        checks.check_libraries,
+        checks.check_gpus,
+        partial(checks.check_cores, environ),
+        partial(checks.check_network, environ, master_addr),
+        checks.check_shared_memory,
+        checks.check_own_limits,
+        partial(checks.check_launchers, environ),
+    ]
+    if deadline_s is not None:
+        todo.append(partial(checks.check_exchange, deadline_s))
+    for check in todo:
+        yield from _guarded(check)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    return run_command(make_parser(), _run, argv)
+
+
+def _run(args: argparse.Namespace) -> tuple[int, dict]:
+    findings = list(examine(args.master_addr, None if args.no_exchange else args.deadline_s))
+    console = Console(width=console_width(), highlight=False)
+    console.print(report(findings))
+    broken = [finding.subject for finding in findings if finding.status == BROKEN]
+    warnings = [finding.subject for finding in findings if finding.status == WARNING]
+    console.print(f"{_named(broken, 'broken')}; {_named(warnings, 'to look at')}.")
+    return (1 if broken else 0), {"ok": not broken, "findings": [asdict(finding) for finding in findings]}
+
+
+def report(findings: Sequence[Finding]) -> Table:
+    """One row per finding, its advice below it."""
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        text = Text(finding.found)
+        if finding.advice:
+            text.append(f"\n-> {finding.advice}", style="bold")
+        table.add_row(Text(finding.status, style=COLOURS[finding.status]), finding.subject, text)
+    return table
+
+
+def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
+    """A check that fails itself is a finding too: the others must still be reported."""
+    try:
+        return check()
+    except ERRORS as error:
+        name = getattr(check, "func", check).__name__
+        return [Finding(name, BROKEN, one_line(error), "install what is missing; the check itself could not run")]
+
+
+def _named(subjects: list[str], what: str) -> str:
+    return f"{len(subjects)} {what} ({', '.join(subjects)})" if subjects else f"nothing {what}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

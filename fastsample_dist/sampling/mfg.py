@@ -1,0 +1,307 @@
+"""What samplers return: message flow graphs (MFGs) and the mini-batch that holds them.
+
+An MFG is the bipartite graph of one layer (FastSample, section 3.1): edges from its source nodes to its
+destination nodes, as CSC over local ids. The source nodes are the destinations first, then the new ones in order
+of first appearance in the edge list, so the rows of a layer's output line up with the next layer's sources.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fastsample_dist import ops
+from fastsample_dist.device.choice import numbered
+from fastsample_dist.device.clock import Lap
+from fastsample_dist.ops import DropoutKey, SampledHops
+
+
+@dataclass(frozen=True, eq=False)
+class DrawKey:
+    """What every random choice of one step depends on besides the node: rng_seed and the global step."""
+
+    rng_seed: int = 0
+    step: int = 0
+
+    def dropout(self, layer: int) -> DropoutKey:
+        """Key of the dropout masks behind layer `layer`."""
+        return DropoutKey(rng_seed=self.rng_seed, step=self.step, layer=layer)
+
+
+@dataclass(frozen=True, eq=False)
+class MFG:
+    """One layer's message flow graph.
+
+    Attributes:
+      indptr: int64 [num_dst + 1]; CSC offsets.
+      indices: int32 | int64 [num_edges]; local source ids, 0 .. num_src - 1.
+      src_nodes: same dtype, [num_src]; node ids of the graph. src_nodes[:num_dst] are the destinations.
+      num_dst: number of destination nodes.
+      orig_ids: int64 [num_nodes of the graph]; original id of every node, None when ids are original.
+      draw: rng_seed and step of the batch.
+      edge_ids: int64 [num_edges]; position of every edge in the graph's `indices` (so graph.weights[edge_ids] are the
+        edges' weights), or None when the sampler was not asked for them.
+      known_orig_ids: int64 [num_dst or more]; original ids of the first source nodes, the destinations among them,
+        where they were looked up with the batch (on a GPU), else None.
+      checked: a sampler made the edges, so that they are right and operators need not look at them again, for which a
+        GPU would be waited for.
+      edge_values: [num_edges], dtype of the graph's weights: what the graph stores for every edge; None when it was not
+        asked for. The models of fastsample_dist.train do not read it.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    src_nodes: Tensor
+    num_dst: int
+    orig_ids: Tensor | None = None
+    draw: DrawKey = field(default_factory=DrawKey)
+    edge_ids: Tensor | None = None
+    known_orig_ids: Tensor | None = None
+    checked: bool = False
+    edge_values: Tensor | None = None
+
+    @property
+    def edge_weights(self) -> None:
+        """None: the place of coefficients that a sampler computes for models to apply; no sampler here does."""
+        return None
+
+    @property
+    def num_src(self) -> int:
+        """Number of source nodes, the destinations among them."""
+        return self.src_nodes.numel()
+
+    @property
+    def num_edges(self) -> int:
+        """Number of sampled edges."""
+        return self.indices.numel()
+
+    @property
+    def dst_nodes(self) -> Tensor:
+        """Node ids of the destinations, [num_dst]."""
+        return self.src_nodes[: self.num_dst]
+
+    @property
+    def dst_orig_ids(self) -> Tensor:
+        """Original ids of the destinations, int64 [num_dst]: the key of their dropout masks. Looked up on each use,
+        unless they came with the batch.
+        """
+        if self.known_orig_ids is not None:
+            return self.known_orig_ids[: self.num_dst]
+        return orig_ids_of(self.dst_nodes, self.orig_ids)
+
+    def edge_index(self) -> Tensor:
+        """Every edge's ends as local ids, int64 [2, num_edges]: sources 0 .. num_src - 1 in the first row, destinations
+        0 .. num_dst - 1 in the second, in the order of `indices`.
+        """
+        dst = torch.arange(self.num_dst, device=self.indptr.device)
+        return torch.stack([self.indices.long(), dst.repeat_interleave(self.indptr.diff(), output_size=self.num_edges)])
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> MFG:
+        """The same MFG with its tensors on a device, the ids that it needs of `orig_ids` among them."""
+        device = numbered(device)
+        if self.indptr.device == device:
+            return self
+        return self._put(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> MFG:
+        """The same MFG in pinned host memory, the ids that it needs of `orig_ids` too."""
+        return self._put(Tensor.pin_memory)
+
+    def _put(self, put: Callable[[Tensor], Tensor]) -> MFG:
+        """A copy with every tensor of its own put elsewhere; `orig_ids` is the whole graph's and stays behind."""
+        own = {name: getattr(self, name) for name in ("indptr", "indices", "src_nodes", "edge_ids", "edge_values")}
+        moved = {name: put(tensor) for name, tensor in own.items() if tensor is not None}
+        return replace(self, **moved, orig_ids=None, known_orig_ids=put(self.dst_orig_ids))
+
+
+@dataclass(eq=False)
+class MiniBatch:
+    """Everything one step of one rank computes on.
+
+    Attributes:
+      seeds: [num_seeds] node ids whose output is wanted, dtype of the graph's ids.
+      mfgs: one per layer; mfgs[0] is the input side, mfgs[-1] the seed side.
+      input_nodes: [num_inputs] node ids whose features the first layer reads (mfgs[0].src_nodes; the seeds
+        when there is no hop).
+      draw: rng_seed and global step.
+      features: [num_inputs, feature_dim] or None before they are fetched.
+      labels: int64 [num_seeds], -1 for a seed without a label; float32 [num_seeds, columns], NaN: not known, when they
+        are no classes; or None.
+      epoch: epoch of the loader.
+      num_global_seeds: seeds of this step summed over all ranks, the loss is divided by it; 0 in a sampler's own batch,
+        whose seeds are all that there are.
+      sampling, fetching: when the batch was sampled and its features were fetched; None before.
+    """
+
+    seeds: Tensor
+    mfgs: list[MFG]
+    input_nodes: Tensor
+    draw: DrawKey
+    features: Tensor | None = None
+    labels: Tensor | None = None
+    epoch: int = 0
+    num_global_seeds: int = 0
+    sampling: Lap | None = None
+    fetching: Lap | None = None
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds that sampling took. On a GPU reading them waits until it is done."""
+        return 0.0 if self.sampling is None else self.sampling.seconds
+
+    @property
+    def fetch_s(self) -> float:
+        """Seconds that the feature fetch took; as `sample_s`."""
+        return 0.0 if self.fetching is None else self.fetching.seconds
+
+    @property
+    def step(self) -> int:
+        """Global step, part of every draw's key."""
+        return self.draw.step
+
+    @property
+    def num_edges(self) -> int:
+        """Sampled edges over all hops."""
+        return sum(mfg.num_edges for mfg in self.mfgs)
+
+    @property
+    def loss_weight(self) -> float:
+        """Own seeds / seeds of this step over all ranks; 0 for an empty batch.
+
+        A mean over this rank's seeds times this weight, summed over ranks, is the mean over the seeds of all ranks; so
+        gradients are summed over ranks (where DDP averages them, multiply by the number of ranks too). The mean over
+        the seeds of an empty batch is NaN, which no weight repairs: `mean_loss` gives 0 there.
+        """
+        own = self.seeds.numel()
+        return own / self._num_seeds_of_step if own else 0.0
+
+    def mean_loss(self, losses: Tensor) -> Tensor:
+        """This rank's share of the mean loss over the step's seeds of all ranks.
+
+        Summed over ranks, shares and their gradients are those of one process with all seeds. An empty batch gives 0
+        with gradients of 0, never NaN.
+
+        Args:
+          losses: float [num_seeds], or [num_seeds, ...] for the mean over further dimensions too: one loss per seed,
+            as loss functions give them with reduction="none". 16-bit floats are widened to float32.
+        Returns:
+          Scalar.
+        Raises:
+          ValueError: the loss is a scalar already, or not one row per seed.
+        """
+        own = self.seeds.numel()
+        if losses.dim() == 0 or losses.shape[0] != own or (own > 0 and losses.numel() == 0):
+            raise ValueError(
+                f"losses has shape {tuple(losses.shape)}; expected one row for each of the {own} seeds; compute the "
+                'loss with reduction="none".'
+            )
+        wide = losses.float() if losses.dtype in (torch.bfloat16, torch.float16) else losses
+        return wide.sum() / (max(1, self._num_seeds_of_step) * max(1, losses[:1].numel()))
+
+    @property
+    def _num_seeds_of_step(self) -> int:
+        own = self.seeds.numel()
+        if 0 < self.num_global_seeds < own:
+            raise ValueError(
+                f"num_global_seeds is {self.num_global_seeds} but this rank alone has {own} seeds; set it to the seeds "
+                "of all ranks in this step, as DistLoader does."
+            )
+        return self.num_global_seeds or own
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors of this batch alone, its further attributes among them: what the graph's batches share is left
+        out.
+        """
+        own = [value for value in vars(self).values() if isinstance(value, Tensor)]
+        for mfg in self.mfgs:
+            own += [mfg.indptr, mfg.indices, mfg.src_nodes, mfg.edge_ids, mfg.edge_values, mfg.known_orig_ids]
+        return [tensor for tensor in own if tensor is not None]
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> MiniBatch:
+        """A copy of the batch whose tensors are on a device; tensors that are there already are shared.
+
+        Args:
+          device: where to.
+          non_blocking: copies from pinned memory (`pin_memory`) to a GPU do not wait.
+        Raises:
+          RuntimeError: a GPU that this process cannot use.
+        """
+        device = numbered(device)
+        return self._put(
+            lambda tensor: tensor.to(device, non_blocking=non_blocking),
+            lambda mfg: mfg.to(device, non_blocking=non_blocking),
+        )
+
+    def pin_memory(self) -> MiniBatch:
+        """A copy of the batch in pinned host memory, for copies to a GPU that do not wait.
+
+        Raises:
+          RuntimeError: there is no GPU, or the batch is not in host memory.
+        """
+        if not torch.cuda.is_available():
+            raise RuntimeError("pin_memory() needs a GPU, and torch finds none; leave the call out on this machine.")
+        return self._put(Tensor.pin_memory, MFG.pin_memory)
+
+    def _put(self, put: Callable[[Tensor], Tensor], put_mfg: Callable[[MFG], MFG]) -> MiniBatch:
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, put(value))
+        moved.mfgs = [put_mfg(mfg) for mfg in self.mfgs]
+        return moved
+
+
+def orig_ids_of(nodes: Tensor, orig_ids: Tensor | None) -> Tensor:
+    """Original ids of nodes, int64 [n], on their device.
+
+    Args:
+      nodes: ids of the graph, [n].
+      orig_ids: int64, original id of every node, None when ids are original; for nodes on a GPU it may be in pinned
+        host memory, which is read over the bus.
+    """
+    if orig_ids is None:
+        return nodes.long()
+    if orig_ids.device == nodes.device:
+        return orig_ids.index_select(0, nodes)
+    return ops.gather_rows(orig_ids, nodes, checked=False)  # they were sampled, so they are in range
+
+
+def assemble(
+    hops: SampledHops,
+    orig_ids: Tensor | None,
+    draw: DrawKey,
+    *,
+    look_up: bool = False,
+    edge_values: Sequence[Tensor] | None = None,
+) -> MiniBatch:
+    """The mini-batch of sampled hops.
+
+    Args:
+      hops: hop 0 at the seeds.
+      orig_ids: int64, original id of every node of the graph, None when ids are original.
+      draw: rng_seed and step.
+      look_up: look up the destinations' original ids now, once for all layers: for a GPU, where that is work of the
+        stream that samples, and the model's stream waits for nothing.
+      edge_values: per hop, the stored weights of its edges; None without.
+    Returns:
+      MiniBatch with mfgs from the input side to the seed side, without features and labels.
+    """
+    nodes = hops.nodes
+    num_dst = [indptr.numel() - 1 for indptr in hops.indptrs]
+    edge_ids, values = (column or [None] * len(num_dst) for column in (hops.edge_ids, edge_values))
+    known = orig_ids_of(nodes[: num_dst[-1]], orig_ids) if look_up and num_dst else None
+    mfgs, src_nodes = [], nodes
+    for hop in reversed(range(len(num_dst))):
+        indptr, indices = hops.indptrs[hop], hops.indices[hop]
+        mfgs.append(
+            MFG(
+                indptr, indices, src_nodes, num_dst[hop], orig_ids, draw, edge_ids[hop], known, checked=True,
+                edge_values=values[hop],
+            )
+        )  # fmt: skip
+        src_nodes = nodes[: num_dst[hop]]
+    return MiniBatch(seeds=src_nodes, mfgs=mfgs, input_nodes=nodes, draw=draw)

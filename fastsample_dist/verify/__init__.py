@@ -1,0 +1,1 @@
+"""fastsample-verify: a partition trained by ranks, compared with one process."""

@@ -1,0 +1,185 @@
+"""After a method: every part gets floor(T / P) or ceil(T / P) of the T train nodes, and its share of the rest.
+
+A step of training is as slow as the rank with the most seeds, so a part must not exceed ceil, and none may fall below
+floor. With `over` and `under` the train nodes above ceil and below floor, max(over, under) moves are needed and made:
+while over > under a node may leave a part above ceil for any part with room below ceil, while under > over it may
+come from any part above floor; else it goes from above ceil to below floor.
+
+Greedy: the moves that raise the cut least come first. Moving v from a to b raises the cut by w(v, a) - w(v, b),
+where w(v, p) is the weight of v's edges into part p; only v's neighbours see their w change. Moves are made
+in batches of an eighth of what remains, with w brought up to date in between; the last ones are made singly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks, row_positions
+from fastsample_dist.partition.methods.levelling import Loads, level_parts, unmet
+from fastsample_dist.partition.methods.request import Method, PartitionRequest
+
+BATCH_SHARE = 8
+TOLERANCE = 0.05  # of nodes and in-edges per part
+AIM = 0.045  # what levelling aims at, so that train nodes that move later do no harm
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """What was moved after a method had assigned the nodes.
+
+    Attributes:
+      train_moved: train nodes, so that every part has floor or ceil of its share.
+      levelled: moves for the sake of nodes, in-edges and splits.
+      notes: one line for each constraint outside TOLERANCE, and for an assignment of the user's that was changed.
+    """
+
+    train_moved: int
+    levelled: int
+    notes: tuple[str, ...]
+
+
+def balance_parts(request: PartitionRequest, method: Method, parts: np.ndarray) -> Balanced:
+    """Balance train nodes to within one node; nodes and in-edges within TOLERANCE where the method is to balance them.
+
+    Args:
+      request: what `parts` was made for.
+      method: that made it.
+      parts: int32 [num_nodes]; changed in place.
+    """
+    if request.num_parts == 1:
+        return Balanced(0, 0, ())
+    links = request.adjacency if method.in_memory else request.rows
+    if not method.balances:
+        moved = balance_train_nodes(parts, request.train, links, request.num_parts)
+        told = method.name == "file" and moved > 0
+        note = f"{moved} of {len(request.train)} train nodes were moved, so that parts differ by one at most."
+        return Balanced(moved, 0, (note,) if told else ())
+    constraints = request.constraints()
+    how = {"tolerance": AIM, "seed": request.seed}
+    levelled = level_parts(parts, links, Loads.count(parts, constraints, request.num_parts), **how)
+    moved = balance_train_nodes(parts, request.train, links, request.num_parts)
+    constraints.pop("train", None)
+    loads = Loads.count(parts, constraints, request.num_parts)
+    free = np.ones(len(parts), dtype=bool)
+    free[request.train] = False
+    levelled += level_parts(parts, links, loads, movable=free, **how)
+    return Balanced(moved, levelled, tuple(unmet(loads, TOLERANCE)))
+
+
+def balance_train_nodes(parts: np.ndarray, train: np.ndarray, adjacency: Adjacency, num_parts: int) -> int:
+    """Move train nodes between parts until their counts differ by one at most. Changes `parts` in place.
+
+    Args:
+      parts: int32 [num_nodes]; part of each node.
+      train: int64 [T]; train node ids, ascending.
+      adjacency: the cut is counted in its weights; with the rows of a directed graph, in their in-edges alone.
+      num_parts: P.
+    Returns:
+      Number of nodes moved: the smallest number that balances. Deterministic: yes (ties: lowest node id, then
+      lowest part).
+    """
+    moves_made = 0
+    counts = np.bincount(parts[train], minlength=num_parts)
+    quota = _Quota(counts, len(train))
+    candidates = train[quota.source_limit[parts[train]] > 0]
+    links = _links(candidates, parts, adjacency, num_parts)
+    slot = np.full(len(parts), -1, dtype=np.int64)  # position among the candidates; -1: not one (any more)
+    slot[candidates] = np.arange(len(candidates))
+    while quota.remaining:
+        moved, targets = _cheapest_moves(candidates, links, parts, slot, quota)
+        sources = parts[moved]
+        slot[moved] = -1
+        parts[moved] = targets
+        if adjacency.symmetric:  # else the moved nodes' rows do not say whose neighbours they are
+            _update_links(links, slot, moved, (sources, targets), adjacency)
+        counts += np.bincount(targets, minlength=num_parts) - np.bincount(sources, minlength=num_parts)
+        moves_made += len(moved)
+        quota = _Quota(counts, len(train))
+    return moves_made
+
+
+class _Quota:
+    """How many train nodes each part may give and take now.
+
+    Attributes:
+      remaining: moves still needed.
+      source_limit, target_limit: int64 [P]; a part may give / take at most so many.
+      source_need, target_need: int64 [P]; so many of these bring the part within floor .. ceil.
+      free: how many moves may lack the need on one of their sides: |over - under|.
+    """
+
+    def __init__(self, counts: np.ndarray, num_train: int) -> None:
+        floor = num_train // len(counts)
+        ceil = -(-num_train // len(counts))
+        self.source_need = np.maximum(counts - ceil, 0)
+        self.target_need = np.maximum(floor - counts, 0)
+        over, under = int(self.source_need.sum()), int(self.target_need.sum())
+        self.remaining = max(over, under)
+        self.free = abs(over - under)
+        self.source_limit = np.maximum(counts - floor, 0) if under > over else self.source_need
+        self.target_limit = np.maximum(ceil - counts, 0) if over > under else self.target_need
+
+
+def _cheapest_moves(
+    candidates: np.ndarray, links: np.ndarray, parts: np.ndarray, slot: np.ndarray, quota: _Quota
+) -> tuple[np.ndarray, np.ndarray]:
+    """The next batch of moves (nodes, targets), cheapest first, within the quota; at least one."""
+    rows = np.flatnonzero(slot[candidates] >= 0)
+    rows = rows[quota.source_limit[parts[candidates[rows]]] > 0]
+    sources = parts[candidates[rows]]
+    open_targets = np.flatnonzero(quota.target_limit > 0)
+    choices = links[np.ix_(rows, open_targets)]
+    best = choices.argmax(axis=1)
+    cost = links[rows, sources] - choices[np.arange(len(rows)), best]
+    order = np.argsort(cost, kind="stable")
+    sources, targets = sources[order], open_targets[best[order]].astype(parts.dtype)
+    # A move counts against its parts even when it is turned down below: that only makes the batch smaller. The
+    # first one is never turned down.
+    source_rank, target_rank = _rank_within(sources), _rank_within(targets)
+    allowed = (source_rank < quota.source_limit[sources]) & (target_rank < quota.target_limit[targets])
+    free = (source_rank >= quota.source_need[sources]) | (target_rank >= quota.target_need[targets])
+    allowed &= ~free | (np.cumsum(free) <= quota.free)
+    batch = np.flatnonzero(allowed)[: max(1, quota.remaining // BATCH_SHARE)]
+    return candidates[rows[order[batch]]], targets[batch]
+
+
+def _links(nodes: np.ndarray, parts: np.ndarray, adjacency: Adjacency, num_parts: int) -> np.ndarray:
+    """int64 [len(nodes), P]: weight of each node's edges into each part."""
+    links = np.zeros((len(nodes), num_parts), dtype=np.int64)
+    degrees = adjacency.indptr[nodes + 1] - adjacency.indptr[nodes]
+    for lo, hi in edge_chunks(degrees):
+        positions, owner = row_positions(adjacency.indptr, nodes[lo:hi])
+        keys = owner * num_parts + parts[adjacency.indices[positions]]
+        weights = None if adjacency.weights is None else adjacency.weights[positions]
+        links[lo:hi] = np.bincount(keys, weights, minlength=(hi - lo) * num_parts).reshape(-1, num_parts)
+    return links
+
+
+def _update_links(
+    links: np.ndarray,
+    slot: np.ndarray,
+    moved: np.ndarray,
+    ends: tuple[np.ndarray, np.ndarray],
+    adjacency: Adjacency,
+) -> None:
+    """Take the moved nodes' edges from their old part to their new one in the rows of their neighbours."""
+    positions, owner = row_positions(adjacency.indptr, moved)
+    rows = slot[adjacency.indices[positions]]
+    seen = rows >= 0
+    rows, owner, positions = rows[seen], owner[seen], positions[seen]
+    weights = 1 if adjacency.weights is None else adjacency.weights[positions]
+    np.subtract.at(links, (rows, ends[0][owner]), weights)
+    np.add.at(links, (rows, ends[1][owner]), weights)
+
+
+def _rank_within(groups: np.ndarray) -> np.ndarray:
+    """Position of each entry among the entries of its own group: [7, 5, 7, 7] -> [0, 0, 1, 2]."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    sizes = np.diff(starts, append=len(groups))
+    ranks = np.empty(len(groups), dtype=np.int64)
+    ranks[order] = np.arange(len(groups)) - np.repeat(starts, sizes)
+    return ranks

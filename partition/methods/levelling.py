@@ -1,0 +1,202 @@
+"""Bringing what parts hold within a tolerance of the mean, for several constraints at once.
+
+A part's load of a constraint is the sum of its nodes' weights over the mean part. What counts is how far loads lie
+outside 1 - tolerance .. 1 + tolerance, squared; and, much less, how far they lie from 1, so that moves for the sake of
+one constraint spend the slack of the others where there is most. A round takes the pair of parts whose loads pull
+apart most, orders the nodes of one by the cut that moving them to the other costs per unit of improvement, and moves
+the leading run of nodes after which the two are best. Rounds end when all loads are within the tolerance, or when no
+pair improves any more: with a node that outweighs a part, for example.
+
+Cost: a round reads the neighbours of at most CANDIDATES nodes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks, row_positions
+
+CANDIDATES = 1 << 16
+NEARNESS = 0.05  # what a unit of distance from 1 weighs beside a unit outside the tolerance
+
+
+class _Ranking(NamedTuple):
+    """In which order nodes are moved."""
+
+    key: Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (costs, gains): lowest first
+    least_gain: float  # the share by which a round must better its pair
+
+
+# The cut decides until no pair improves much, as the small gains of nodes that would rather be elsewhere spoil other
+# loads; then gains count for more, and in the end alone.
+RANKINGS = (
+    _Ranking(lambda costs, gains: costs / gains, 0.05),
+    _Ranking(lambda costs, gains: np.where(costs > 0, costs / gains, costs * gains), 0.02),
+    _Ranking(lambda costs, gains: -gains, 1e-4),
+)
+
+
+class _Rule(NamedTuple):
+    """Of one call: share of the mean, who may move (None: all), and what draws candidates."""
+
+    tolerance: float
+    movable: np.ndarray | None
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """What each node weighs, in units of the mean part, and what the parts hold.
+
+    Attributes:
+      names: of the constraints.
+      weights: int64 [num_nodes] per constraint.
+      means: float64 [num_constraints]; of the parts.
+      held: float64 [num_constraints, num_parts]; 1: the mean.
+    """
+
+    names: tuple[str, ...]
+    weights: tuple[np.ndarray, ...]
+    means: np.ndarray
+    held: np.ndarray
+
+    @classmethod
+    def count(cls, parts: np.ndarray, constraints: Mapping[str, np.ndarray], num_parts: int) -> Loads:
+        """Add up what the parts hold."""
+        weights = tuple(constraints.values())
+        sums = np.array([np.bincount(parts, weight, minlength=num_parts) for weight in weights])
+        means = sums.sum(axis=1) / num_parts
+        return cls(tuple(constraints), weights, means, sums / means[:, None])
+
+    def of(self, nodes: np.ndarray) -> np.ndarray:
+        """float64 [num_constraints, len(nodes)]; what these nodes add to a load."""
+        return np.array([weight[nodes] for weight in self.weights]) / self.means[:, None]
+
+
+def level_parts(
+    parts: np.ndarray,
+    adjacency: Adjacency,
+    loads: Loads,
+    *,
+    tolerance: float,
+    movable: np.ndarray | None = None,
+    seed: int = 0,
+) -> int:
+    """Move nodes until every part holds its share of every constraint, within a tolerance, or nothing helps.
+
+    Args:
+      parts: int32 [num_nodes]; changed in place.
+      adjacency: what a cut is counted in.
+      loads: of `parts`; kept up to date.
+      tolerance: share of the mean.
+      movable: bool [num_nodes]; others stay. None: all may move.
+      seed: of the choice of candidates in parts of more than CANDIDATES nodes.
+    Returns:
+      Number of moves. Deterministic: yes. A part is never emptied.
+    """
+    rule = _Rule(tolerance, movable, np.random.default_rng(seed))
+    moves = 0
+    while _excess(loads.held, tolerance).any():
+        for ranking, (source, target) in itertools.product(RANKINGS, _pairs(loads.held, tolerance)):
+            nodes = _best_run(parts, adjacency, loads, (source, target), rule, ranking)
+            if len(nodes):
+                break
+        else:
+            break
+        parts[nodes] = target
+        delta = loads.of(nodes).sum(axis=1)
+        loads.held[:, source] -= delta
+        loads.held[:, target] += delta
+        moves += len(nodes)
+    return moves
+
+
+def unmet(loads: Loads, tolerance: float) -> list[str]:
+    """One line for each constraint that is outside the tolerance, with the reason where one node is the reason."""
+    lines = []
+    for name, weight, mean, held in zip(loads.names, loads.weights, loads.means, loads.held, strict=True):
+        if abs(held - 1).max() <= tolerance + 1e-9:
+            continue
+        heaviest = int(weight.argmax())
+        reason = (
+            f"node {heaviest} alone has {weight[heaviest] / mean:.2f} of a part's share"
+            if weight[heaviest] > tolerance * mean
+            else "no moves were found that help"
+        )
+        lines.append(
+            f"{name.replace('_', '-')} per part run from {held.min():.3f} to {held.max():.3f} of the mean, outside "
+            f"{tolerance:.0%}: {reason}."
+        )
+    return lines
+
+
+def _excess(held: np.ndarray, tolerance: float) -> np.ndarray:
+    return np.maximum(np.abs(held - 1) - tolerance, 0)
+
+
+def _badness(held: np.ndarray, tolerance: float) -> np.ndarray:
+    """What a round lessens: [num_constraints, ...] -> [...]."""
+    return (_excess(held, tolerance) ** 2 + NEARNESS * (held - 1) ** 2).sum(axis=0)
+
+
+def _slope(held: np.ndarray, tolerance: float) -> np.ndarray:
+    """Derivative of `_badness` by each load, halved."""
+    return np.sign(held - 1) * _excess(held, tolerance) + NEARNESS * (held - 1)
+
+
+def _pairs(held: np.ndarray, tolerance: float) -> list[tuple[int, int]]:
+    """(source, target) parts, those whose loads pull apart most first; one of the two is outside the tolerance."""
+    slope = _slope(held, tolerance)
+    outside = _excess(held, tolerance).any(axis=0)
+    pull = np.abs(slope[:, :, None] - slope[:, None, :]).max(axis=0)
+    pull[~(outside[:, None] | outside[None, :])] = 0
+    np.fill_diagonal(pull, 0)
+    order = np.argsort(-pull, axis=None, kind="stable")[: 4 * held.shape[1]]
+    return [divmod(int(pair), held.shape[1]) for pair in order if pull.flat[pair] > 0]
+
+
+def _best_run(
+    parts: np.ndarray, adjacency: Adjacency, loads: Loads, pair: tuple[int, int], rule: _Rule, ranking: _Ranking
+) -> np.ndarray:
+    """The nodes to move between two parts; none if that improves too little."""
+    source, target = pair
+    own = parts == source
+    nodes = np.flatnonzero(own if rule.movable is None else own & rule.movable)
+    if len(nodes) > CANDIDATES:
+        nodes = np.sort(rule.rng.choice(nodes, CANDIDATES, replace=False))
+    share = loads.of(nodes)
+
+    def left(moved: np.ndarray) -> np.ndarray:
+        after = _badness(loads.held[:, [source]] - moved, rule.tolerance)
+        return after + _badness(loads.held[:, [target]] + moved, rule.tolerance)
+
+    before = float(left(np.zeros((len(share), 1)))[0])
+    gain = before - left(share)  # of each node alone: one that is too heavy gains nothing
+    helps = np.flatnonzero(gain > 0)
+    nodes, share, gain = nodes[helps], share[:, helps], gain[helps]
+    most = min(len(nodes), int(own.sum()) - 1)  # a node stays
+    if not most:
+        return nodes[:0]
+    costs = _cut_costs(nodes, parts, adjacency, pair)
+    order = np.argsort(ranking.key(costs, gain), kind="stable")[:most]
+    after = left(np.cumsum(share[:, order], axis=1))
+    best = int(after.argmin())
+    return nodes[order[: best + 1]] if after[best] < before * (1 - ranking.least_gain) else nodes[:0]
+
+
+def _cut_costs(nodes: np.ndarray, parts: np.ndarray, adjacency: Adjacency, pair: tuple[int, int]) -> np.ndarray:
+    """float64 [len(nodes)]; what moving each node from the one part to the other adds to the cut."""
+    costs = np.empty(len(nodes))
+    for lo, hi in edge_chunks(adjacency.indptr[nodes + 1] - adjacency.indptr[nodes]):
+        positions, owner = row_positions(adjacency.indptr, nodes[lo:hi])
+        ends = parts[adjacency.indices[positions]]
+        change = (ends == pair[0]).astype(np.float64) - (ends == pair[1])
+        if adjacency.weights is not None:
+            change *= adjacency.weights[positions]
+        costs[lo:hi] = np.bincount(owner, change, minlength=hi - lo)
+    return costs

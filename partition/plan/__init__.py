@@ -1,0 +1,1 @@
+"""What a partitioning will cost, before any work: memory, disk, training."""

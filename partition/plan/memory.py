@@ -1,0 +1,194 @@
+"""Peak memory of cutting a graph, from its sizes alone: by method and step, edges sorted in memory or on disk.
+
+Each figure is what is alive at a step's widest place, counted from the code and compared with runs
+(benchmarks/partition-plan.md): bytes above what the process holds before, mapped pages of the input included. What a
+refusal is decided by is the same figure with MARGIN (`needed_bytes`).
+
+In memory (`_cut_in_memory`): E stored edges, w bytes per id as computed with
+    topology   the mapped list; 8 bytes per edge each for sort keys and order, half as much for the sort's workspace; in
+               both directions 2 w more
+    after it   the list's pages stay, 4 bytes per edge and 8 per node of the topology
+    write      28 bytes per edge of a chunk: positions, owners, their sum, the values of two chunks
+On disk (`_cut_on_disk`): a piece or a bucket at a time, as large as MemoryPlan says; 12 bytes per edge of a bucket, and
+of a chunk that is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastsample_dist.graph.inputs.sizes import GraphSizes
+from fastsample_dist.graph.npy_files import CHUNK_BYTES
+from fastsample_dist.partition.external.memory import SLACK_BYTES, MemoryPlan
+from fastsample_dist.partition.methods import METHODS
+from fastsample_dist.partition.methods.adjacency import CHUNK_EDGES
+from fastsample_dist.partition.methods.levelling import CANDIDATES
+
+MARGIN = 1.2  # of a refusal, above what is expected
+FIXED_BYTES = 8 << 20  # code that is loaded on first use, the allocator
+SORTED_EDGE_BYTES = 20  # key, order, workspace
+BUCKET_EDGE_BYTES = 12  # key, place in the row
+MOVE_EDGE_BYTES = 64  # levelling: positions, owners, ends and costs of a candidate's edges
+SYMMETRISE_EDGE_BYTES = 62  # per edge of a chunk: keys of both directions, sorted, and where rows begin
+WRITE_EDGE_BYTES, WRITE_NODE_BYTES = 28, 52  # rows of a topology in memory
+READ_EDGE_BYTES, READ_NODE_BYTES = 12, 96  # of one on disk: values as read, renamed, and of the chunk before
+MAPPED_WINDOW_BYTES = 128 << 20  # of the sorted edges, between two sweeps that let pages go
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """Predicted peak of one way to cut a graph.
+
+    Attributes:
+      steps: {step of build.STEPS: bytes above the process's own}.
+    """
+
+    steps: dict[str, int]
+
+    @property
+    def widest(self) -> str:
+        """The step with the most."""
+        return max(self.steps, key=lambda step: self.steps[step])
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes above what the process holds before."""
+        return self.steps[self.widest]
+
+
+def in_memory_peak(sizes: GraphSizes, method: str, num_parts: int) -> PeakMemory:
+    """Peak where the topology is built in memory."""
+    held = _held_topology(sizes)
+    assign = METHODS[method].memory.total(sizes.num_nodes, num_neighbours(sizes))
+    if METHODS[method].in_memory:
+        assign = max(assign, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes)
+    return PeakMemory(
+        {
+            "topology": topology_bytes(sizes),
+            "assign": held + assign,
+            "balance": held + _balance_bytes(sizes, method, num_parts),
+            "write": held + _write_bytes(sizes, CHUNK_EDGES, WRITE_EDGE_BYTES, WRITE_NODE_BYTES),
+            "measure": held + _measure_bytes(sizes),
+        }
+    )
+
+
+def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, plan: MemoryPlan) -> PeakMemory:
+    """Peak where the edges are sorted on disk, with the pieces and buckets of a memory plan."""
+    num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
+    window = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges  # the edge map is not looked at
+    assign = METHODS[method].memory.total(num_nodes, num_neighbours(sizes)) + 16 * num_nodes
+    if METHODS[method].in_memory:
+        rows = 0 if METHODS[method].memory.copies else window
+        assign = max(assign, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes) + rows
+    elif METHODS[method].balances:
+        assign += min(window, MAPPED_WINDOW_BYTES)
+    balance = _balance_bytes(sizes, method, num_parts) + min(window, MAPPED_WINDOW_BYTES) + 16 * num_nodes
+    return PeakMemory(
+        {
+            "topology": _sorting_bytes(sizes, plan),
+            "assign": assign + FIXED_BYTES,
+            "balance": balance + FIXED_BYTES,
+            "write": _write_bytes(sizes, plan.write_edges, READ_EDGE_BYTES, READ_NODE_BYTES) + FIXED_BYTES,
+            "measure": _measure_bytes(sizes) + FIXED_BYTES,
+        }
+    )
+
+
+def topology_bytes(sizes: GraphSizes) -> int:
+    """At the widest place of `RawGraph.to_csc`, the listed edges included."""
+    kind = np.dtype(sizes.id_dtype)
+    width = 4 if kind == np.int32 else 8
+    copied = 2 * width * sizes.num_listed if kind not in (np.dtype(np.int32), np.dtype(np.int64)) else 0
+    both = 2 * width * sizes.num_edges if sizes.undirected else copied
+    carried = sizes.weight_bytes + sizes.edge_map_bytes
+    weights = (2 * carried + 8) * sizes.num_edges if carried else 0
+    edges = _listed_bytes(sizes) + both + weights + SORTED_EDGE_BYTES * sizes.num_edges
+    return edges + 16 * sizes.num_nodes + FIXED_BYTES
+
+
+def num_neighbours(sizes: GraphSizes) -> int:
+    """Entries of the adjacency, at most: every directed edge in both rows, unless its reverse is listed too."""
+    return sizes.num_edges if sizes.undirected else 2 * sizes.num_edges
+
+
+def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours: int) -> int:
+    """What a method that holds the whole graph needs above the process's own, sorted on disk: the least there is.
+
+    Args:
+      sizes: of the graph.
+      method: its name.
+      num_edges: stored edges.
+      neighbours: entries of the adjacency.
+    """
+    held = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges + 8 * sizes.num_nodes
+    copied = 0 if sizes.undirected else (sizes.node_id_bytes + 4) * neighbours
+    return held + copied + METHODS[method].memory.total(sizes.num_nodes, neighbours)
+
+
+def needed_bytes(base: int, extra_bytes: int) -> int:
+    """What must be there before work is begun that is expected to take so many bytes above `base`."""
+    return base + int(MARGIN * extra_bytes) + SLACK_BYTES
+
+
+def _listed_bytes(sizes: GraphSizes) -> int:
+    """The edges as read, in memory or as pages of their file."""
+    width = 2 * np.dtype(sizes.id_dtype).itemsize
+    if sizes.weight_dtype is not None:
+        width += np.dtype(sizes.weight_dtype).itemsize
+    return width * sizes.num_listed
+
+
+def _held_topology(sizes: GraphSizes) -> int:
+    """What stays when the topology is built."""
+    topology = sizes.edge_bytes * sizes.num_edges + 8 * sizes.num_nodes
+    return _listed_bytes(sizes) + topology + FIXED_BYTES
+
+
+def _adjacency_bytes(sizes: GraphSizes) -> int:
+    """Of `adjacency.symmetrise`'s result; an undirected topology is its own."""
+    return 0 if sizes.undirected else 4 * num_neighbours(sizes)
+
+
+def _symmetrise_bytes(sizes: GraphSizes) -> int:
+    return 0 if sizes.undirected else SYMMETRISE_EDGE_BYTES * min(sizes.num_edges, CHUNK_EDGES)
+
+
+def _balance_bytes(sizes: GraphSizes, method: str, num_parts: int) -> int:
+    """Levelling looks at the edges of some nodes of one part; methods that are not levelled move train nodes alone."""
+    nodes = 60 * sizes.num_nodes
+    if not METHODS[method].balances or num_parts == 1:
+        return 4 * sizes.num_nodes
+    candidates = min(sizes.num_nodes // num_parts, CANDIDATES)
+    edges = min(sizes.num_edges * candidates // sizes.num_nodes, CHUNK_EDGES)
+    return nodes + MOVE_EDGE_BYTES * edges
+
+
+def _measure_bytes(sizes: GraphSizes) -> int:
+    """Offsets, two marks per node, and a chunk of the sources that is read and picked from."""
+    return 10 * sizes.num_nodes + 2 * min(CHUNK_BYTES, sizes.node_id_bytes * sizes.num_edges)
+
+
+def _write_bytes(sizes: GraphSizes, chunk_edges: int, edge_bytes: int, node_bytes: int) -> int:
+    features = 2 * CHUNK_BYTES if sizes.feature_dim else 0
+    return max(edge_bytes * min(sizes.num_edges, chunk_edges), features) + node_bytes * sizes.num_nodes
+
+
+def _sorting_bytes(sizes: GraphSizes, plan: MemoryPlan) -> int:
+    """The widest of counting, grouping and sorting; see external/csc.py."""
+    kind = np.dtype(sizes.id_dtype)
+    width = 4 if kind == np.int32 else 8
+    piece = min(plan.piece_edges, sizes.num_listed)
+    directions = 2 if sizes.undirected else 1
+    keys = (8 + sizes.weight_bytes + sizes.edge_map_bytes) * directions * piece
+    ids = 2 * width * piece
+    reading = _listed_bytes(sizes) * piece // max(1, sizes.num_listed) + ids
+    grouping = ids + keys + 2 * directions * piece
+    if piece < sizes.num_listed:
+        reading += keys  # of the piece before
+    bucket = min(plan.bucket_edges, sizes.num_edges)
+    plain = not sizes.weight_bytes and not sizes.edge_map_bytes
+    entry = BUCKET_EDGE_BYTES if plain else plan.sort_edge_bytes
+    return max(reading, grouping, entry * bucket) + 16 * sizes.num_nodes + FIXED_BYTES

@@ -1,0 +1,1 @@
+"""What a finished partition is: checks, quality, traffic, pages."""

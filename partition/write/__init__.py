@@ -1,0 +1,1 @@
+"""From a graph and an assignment to the files of a partition."""

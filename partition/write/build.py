@@ -1,0 +1,385 @@
+"""From a graph to a finished partition: topology, assignment, balance, relabelling, writing, measuring.
+
+A small graph is cut in memory. A large one, or one that would not fit into the memory limit, is cut on disk
+(external/): its edges are sorted in files beside the output, and what is finished survives a kill.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fastsample_dist.files import naming_file
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
+from fastsample_dist.graph.manifest import Manifest
+from fastsample_dist.graph.storage import PartitionWriter, check_output
+from fastsample_dist.memory_sizes import available_bytes, format_size
+from fastsample_dist.partition.external.csc import StoredTopology, build_stored, sort_bytes, sort_edge_bytes
+from fastsample_dist.partition.external.journal import Journal, fingerprint, work_directory
+from fastsample_dist.partition.external.memory import (
+    BASE_SPREAD_BYTES,
+    DEFAULT_SHARE,
+    LEVELLED_NODE_BYTES,
+    NODE_BYTES,
+    MemoryPlan,
+    resident_bytes,
+)
+from fastsample_dist.partition.external.output import ResumableWriter
+from fastsample_dist.partition.external.rows import FEATURE_CHOICES
+from fastsample_dist.partition.methods import MAX_SEED, METHODS, PartitionRequest
+from fastsample_dist.partition.methods.adjacency import estimate_neighbours
+from fastsample_dist.partition.methods.balance import balance_parts
+from fastsample_dist.partition.plan.memory import needed_bytes, topology_bytes, whole_graph_bytes
+from fastsample_dist.partition.report.quality import PartitionQuality, measure_partition
+from fastsample_dist.partition.write.disk import check_space, least_bytes, used_bytes
+from fastsample_dist.partition.write.gaps import check_gaps
+from fastsample_dist.partition.write.writer import Origin, Relabelling, WriteOptions, bytes_to_write, write_partition
+
+logger = logging.getLogger(__name__)
+
+STEPS = ("topology", "assign", "balance", "write", "measure")
+SMALL_EDGES = 1 << 24  # listed edges that are sorted in memory where they fit; more are sorted on disk sooner
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionOptions:
+    """How to cut a graph.
+
+    Attributes:
+      num_parts: number of parts, 1 .. num_nodes.
+      method: one of `fastsample_dist.partition.methods.METHODS`.
+      seed: 0 .. 2**31 - 1; the same seed on the same graph gives the same files.
+      assignment: for method "file": the file with the part of each node.
+      memory_limit: bytes that the process may hold; None: four fifths of what is available at the start.
+      on_disk: sort the edges on disk even where memory would do, so that a killed run can go on.
+      feature_dtype: "keep", "float16", "bfloat16" or "float32": how features are stored.
+      edge_map: store for every edge of the topology its place in the input's list of edges: the column of edge_index,
+        or the edge's number in a list as text, from 0. Both directions of an undirected edge have the place of that
+        edge, and of edges that are merged the first one's counts.
+    Raises:
+      ValueError: a value outside these.
+    """
+
+    num_parts: int
+    method: str = "metis"
+    seed: int = 0
+    assignment: str | Path | None = None
+    memory_limit: int | None = None
+    on_disk: bool = False
+    feature_dtype: str = "keep"
+    edge_map: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_parts < 1:
+            raise ValueError(f"num_parts is {self.num_parts}; expected at least 1.")
+        if self.method not in METHODS:
+            raise ValueError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}.")
+        if (self.method == "file") != (self.assignment is not None):
+            raise ValueError("method file and an assignment go together; pass both or neither.")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ValueError(f"seed is {self.seed}; expected 0 to {MAX_SEED}.")
+        if self.memory_limit is not None and self.memory_limit < 1:
+            raise ValueError(f"memory_limit is {self.memory_limit}; expected bytes, at least 1.")
+        if self.feature_dtype not in FEATURE_CHOICES:
+            raise ValueError(f"feature_dtype is {self.feature_dtype!r}; expected one of {', '.join(FEATURE_CHOICES)}.")
+
+
+class Progress:
+    """What `partition_graph` tells while it works; this one keeps silent, the command line's shows it."""
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Surrounds each of STEPS in turn."""
+        yield
+
+    def bytes_total(self, count: int) -> None:
+        """How many bytes the running step is going to report, at most."""
+
+    def bytes_done(self, count: int) -> None:
+        """That so many more of them are written."""
+
+
+def partition_graph(
+    raw: RawGraph,
+    options: PartitionOptions,
+    output: str | Path,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> PartitionQuality:
+    """Cut a graph into parts and write them.
+
+    Args:
+      raw: the graph.
+      options: number of parts, method, seed, memory.
+      output: the partition's directory; it appears when complete.
+      overwrite: replace a partition that is there.
+      progress: is told the steps.
+    Returns:
+      The finished partition's figures, counted from its files.
+    Raises:
+      ValueError: what `check_request` refuses, or ids with huge gaps; both before the data are read.
+      ImportError: method metis without pymetis.
+      OSError: the disk refuses; it names the file. Sorted in memory, nothing is left behind; on disk, the work
+        directory (`external.journal.work_directory`), from which the same call goes on.
+    """
+    progress = progress or Progress()
+    check_gaps(raw)
+    sizes = sizes_of(raw, edge_map=options.edge_map)
+    plan = check_request(sizes, options, output, overwrite=overwrite)
+    cut = _cut_on_disk if _sorts_on_disk(sizes, options, plan) else _cut_in_memory
+    manifest = cut(raw, options, plan, output, overwrite, progress)
+    with progress.step("measure"):
+        quality = measure_partition(output, manifest)
+    if quality.edge_counts.parallel_edges:
+        logger.warning("%s: %s", raw.name, quality.edge_counts.lines()[0])
+    return quality
+
+
+def check_request(
+    sizes: GraphSizes, options: PartitionOptions, output: str | Path, *, overwrite: bool = False
+) -> MemoryPlan:
+    """Refuse what sizes and names alone show to be impossible, before any data are read.
+
+    Args:
+      sizes: of the graph; where they are not known yet, what is certain (`inputs.least_sizes`).
+      options, output, overwrite: as of `partition_graph`.
+    Returns:
+      How the memory is divided.
+    Raises:
+      ValueError: an output that exists or cannot be written, no assignment file, more parts than nodes or than train
+        nodes, a memory limit or a disk that cannot do.
+      ImportError: the method's package is not there.
+    """
+    check_output(output, overwrite)
+    sizes = replace(sizes, edge_map=options.edge_map)
+    METHODS[options.method].require()
+    if options.assignment is not None and not Path(options.assignment).is_file():
+        raise ValueError(f"{options.assignment} is missing; expected the file with the part of each node.")
+    if sizes.least_nodes is None and options.num_parts > sizes.num_nodes:
+        raise ValueError(
+            f"num_parts is {options.num_parts} but the graph has {sizes.num_nodes} nodes; take at most one part per "
+            "node."
+        )
+    num_train = sizes.splits.get("train", 0)
+    if 0 < num_train < options.num_parts:
+        raise ValueError(
+            f"num_parts is {options.num_parts} but {sizes.name} has {num_train} train nodes; training needs at least "
+            "one per part, so take fewer parts."
+        )
+    plan = memory_plan(options.memory_limit, resident_bytes(), sizes, options.method)
+    _check_listed(sizes, options.method, plan)
+    on_disk = _sorts_on_disk(sizes, options, plan)
+    if on_disk:
+        plan.check()
+    if not work_directory(output).exists():  # what a killed run has left counts: see _check_disk
+        check_space(output, least_bytes(sizes, options.num_parts, options.feature_dtype, on_disk=on_disk))
+    return plan
+
+
+def _sorts_on_disk(sizes: GraphSizes, options: PartitionOptions, plan: MemoryPlan) -> bool:
+    return options.on_disk or sorted_on_disk(sizes, plan)
+
+
+def memory_plan(limit: int | None, base: int, sizes: GraphSizes, method: str) -> MemoryPlan:
+    """How the memory is divided for a graph.
+
+    Args:
+      limit: bytes the process may hold; None: DEFAULT_SHARE of what is available.
+      base: bytes it holds before the work.
+      sizes: of the graph.
+      method: name of the method that will assign.
+    """
+    return MemoryPlan(
+        limit=int(available_bytes() * DEFAULT_SHARE) if limit is None else limit,
+        base=base,
+        num_nodes=sizes.num_nodes,
+        sort_edge_bytes=sort_edge_bytes(sizes.weight_bytes, sizes.edge_map_bytes),
+        node_bytes=LEVELLED_NODE_BYTES if METHODS[method].balances else NODE_BYTES,
+        edge_map_bytes=sizes.edge_map_bytes,
+    )
+
+
+def sorted_on_disk(sizes: GraphSizes, plan: MemoryPlan) -> bool:
+    """Whether the edges of a graph are sorted on disk unasked: there are many, or memory would not do."""
+    in_memory = needed_bytes(plan.base, topology_bytes(sizes))
+    return sizes.num_listed > SMALL_EDGES or in_memory > plan.limit
+
+
+def method_needs(sizes: GraphSizes, method: str, plan: MemoryPlan, num_edges: int, neighbours: int) -> int:
+    """Bytes that a method needs which holds so many edges and neighbours in memory; 0 for the others."""
+    if not METHODS[method].in_memory:
+        return 0
+    return needed_bytes(plan.base, whole_graph_bytes(sizes, method, num_edges, neighbours))
+
+
+def _file_state(path: str | Path | None) -> list[str | int] | None:
+    """Plain values that change with a file."""
+    if path is None:
+        return None
+    status = Path(path).stat()
+    return [str(Path(path).absolute()), status.st_size, status.st_mtime_ns]
+
+
+def _check_listed(sizes: GraphSizes, method: str, plan: MemoryPlan) -> None:
+    """Refuse a method that holds the whole graph where it would not fit even if every listed edge were there twice."""
+    _refuse_above(plan, method, sizes, sizes.num_listed, sizes.num_listed)
+
+
+def _check_stored(raw: RawGraph, method: str, plan: MemoryPlan, topology: CSCGraph | StoredTopology) -> None:
+    """The same once the edges are sorted, when it is known which of them are listed in both directions."""
+    if not METHODS[method].in_memory:
+        return
+    with _as_graph(topology) as graph:
+        neighbours = estimate_neighbours(graph, undirected=raw.undirected)
+    _refuse_above(plan, method, sizes_of(raw), topology.num_edges, neighbours)
+
+
+def _refuse_above(plan: MemoryPlan, method: str, sizes: GraphSizes, num_edges: int, neighbours: int) -> None:
+    needed = method_needs(sizes, method, plan, num_edges, neighbours)
+    if needed > plan.limit:
+        others = ", ".join(name for name, other in METHODS.items() if not other.in_memory)
+        told = format_size(needed + BASE_SPREAD_BYTES)
+        raise ValueError(
+            f"method {method} holds the whole graph in memory, about {told} for {sizes.num_nodes} nodes and "
+            f"{num_edges} edges, and the memory limit is {format_size(plan.limit)}; pass --memory-limit {told} if the "
+            f"machine has it, or another --method ({others})."
+        )
+
+
+def _check_disk(
+    raw: RawGraph,
+    options: PartitionOptions,
+    output: str | Path,
+    topology: CSCGraph | StoredTopology | None = None,
+    *,
+    on_disk: bool = False,
+) -> None:
+    """Refuse a graph for which the disk has no room: all of it, or what is to come when the topology is there."""
+    stored_edges = None if topology is None else topology.num_edges
+    planned = options.num_parts, options.feature_dtype
+    sizes = sizes_of(raw, edge_map=options.edge_map)
+    needed = least_bytes(sizes, *planned, on_disk=on_disk, stored_edges=stored_edges)
+    check_space(output, needed, used=used_bytes(output) if on_disk else 0)
+
+
+def _as_graph(topology: CSCGraph | StoredTopology) -> AbstractContextManager[CSCGraph]:
+    return topology.mapped() if isinstance(topology, StoredTopology) else nullcontext(topology)
+
+
+def _cut_in_memory(
+    raw: RawGraph,
+    options: PartitionOptions,
+    plan: MemoryPlan,
+    output: str | Path,
+    overwrite: bool,
+    progress: Progress,
+) -> Manifest:
+    _check_disk(raw, options, output)
+    with progress.step("topology"):
+        topology = raw.to_csc(edge_map=options.edge_map)
+        _check_stored(raw, options.method, plan, topology)
+        _check_disk(raw, options, output, topology)
+    parts, moved = _assign(raw, topology, options, progress)
+    with progress.step("write"), PartitionWriter(output, overwrite=overwrite) as writer:
+        return _write(writer, raw, topology, (parts, moved), options, progress)
+
+
+def _cut_on_disk(
+    raw: RawGraph,
+    options: PartitionOptions,
+    plan: MemoryPlan,
+    output: str | Path,
+    overwrite: bool,
+    progress: Progress,
+) -> Manifest:
+    made_from = {
+        "edges": [fingerprint(raw.edge_index), raw.num_nodes, raw.undirected],
+        "splits": {split: fingerprint(ids) for split, ids in raw.splits.items()},
+        "options": [options.num_parts, options.method, options.seed, _file_state(options.assignment)],
+    }
+    with Journal(output) as journal:
+        if not journal.finished("sort"):
+            _check_disk(raw, options, output, on_disk=True)
+        with progress.step("topology"):
+            progress.bytes_total(sort_bytes(raw))
+            topology = build_stored(raw, journal, plan, progress.bytes_done, edge_map=options.edge_map)
+            _check_stored(raw, options.method, plan, topology)
+            _check_disk(raw, options, output, topology, on_disk=True)
+        state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
+        if not state:
+            parts, moved = _assign(raw, topology, options, progress)
+            with naming_file(file):  # not by tofile, which loses the disk's refusal of the last bytes
+                file.write_bytes(parts.astype(np.int32, copy=False).data)
+            state = {"moved": moved, "done": True}
+            journal.save("assign", **state)
+        assigned = np.fromfile(file, dtype=np.int32), state["moved"]
+        columns = [raw.edge_weight, raw.features, raw.labels, raw.node_type, raw.input_ids]
+        columns += [] if raw.targets is None else [raw.targets]
+        made_from |= {
+            "columns": [fingerprint(column) for column in columns],
+            "manifest": [raw.name, raw.num_classes, options.feature_dtype, state["moved"], *raw.node_types],
+            "task": raw.task,
+            "edge_map": options.edge_map,
+        }
+        writer = ResumableWriter(output, journal, made_from, overwrite=overwrite)
+        with progress.step("write"), writer:
+            manifest = _write(writer, raw, topology, assigned, options, progress, plan.write_edges)
+        journal.remove()
+    return manifest
+
+
+def _write(
+    writer: PartitionWriter,
+    raw: RawGraph,
+    topology: CSCGraph | StoredTopology,
+    assigned: tuple[np.ndarray, int],
+    options: PartitionOptions,
+    progress: Progress,
+    chunk_edges: int | None = None,
+) -> Manifest:
+    """Write and publish; `assigned` is the part of each node and the number of train nodes moved."""
+    progress.bytes_total(bytes_to_write(raw, topology, options.feature_dtype))
+    stats = {
+        "edges_listed": raw.edge_index.shape[1],
+        "nonfinite_features": raw.nonfinite_features,
+        "train_nodes_moved": assigned[1],
+    }
+    return write_partition(
+        writer,
+        raw,
+        topology,
+        Relabelling.from_parts(assigned[0], options.num_parts, raw.node_type, max(1, len(raw.node_types))),
+        Origin(method=options.method, seed=options.seed, stats=stats),
+        WriteOptions(feature_dtype=options.feature_dtype, chunk_edges=chunk_edges, on_bytes=progress.bytes_done),
+    )
+
+
+def _assign(
+    raw: RawGraph, topology: CSCGraph | StoredTopology, options: PartitionOptions, progress: Progress
+) -> tuple[np.ndarray, int]:
+    """Part of each node, and how many train nodes were moved to balance them."""
+    method = METHODS[options.method]
+    with _as_graph(topology) as graph:
+        request = PartitionRequest(
+            graph=graph,
+            undirected=raw.undirected,
+            num_parts=options.num_parts,
+            seed=options.seed,
+            splits=raw.splits,
+            assignment=options.assignment,
+        )
+        with progress.step("assign"):
+            parts = method.assign(request)
+        with progress.step("balance"):
+            balanced = balance_parts(request, method, parts)
+    for note in balanced.notes:
+        logger.info("%s", note)
+    return parts, balanced.train_moved

@@ -1,0 +1,78 @@
+"""The refusal of a disk with too little room for a partition; how much it takes is told by plan_disk.py.
+
+An older partition that is overwritten stays until the new one is complete, so it gives no room. What a killed run has
+left in the work directory is used again or deleted, so it does.
+
+Only what is certainly needed is asked for: how many edges of an undirected graph are left when duplicates are merged
+shows when the topology is built, and then the question is asked again. A disk can still fill up by the last kilobytes,
+as files take whole blocks, or by what others write meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from fastsample_dist.graph.inputs.sizes import GraphSizes
+from fastsample_dist.partition.external.journal import INPUT_FOLDER, work_directory
+from fastsample_dist.partition.plan.disk import output_bytes, work_bytes
+
+
+def least_bytes(
+    sizes: GraphSizes, num_parts: int, feature_dtype: str, *, on_disk: bool, stored_edges: int | None = None
+) -> int:
+    """Bytes that will be on disk at the widest place, the input aside, at least.
+
+    Args:
+      sizes: of the graph.
+      num_parts: number of parts.
+      feature_dtype: as `external.rows.FEATURE_CHOICES`.
+      on_disk: the edges are sorted on disk, not in memory.
+      stored_edges: of the topology, where that is there; what came before no longer counts then.
+    """
+    listed = replace(sizes, undirected=False)  # duplicates and self-loops may halve the edges, and merge them further
+    fewest = min(1, sizes.num_listed) if sizes.undirected else sizes.num_listed
+    final = replace(listed, num_listed=fewest if stored_edges is None else stored_edges)
+    if not on_disk:
+        return output_bytes(final, num_parts, feature_dtype)
+    sorting, writing = (work_bytes(each, num_parts, feature_dtype) for each in (listed, final))
+    if stored_edges is not None:
+        return writing["write"]
+    return max(sorting["group" if sizes.undirected else "sort"], writing["write"])
+
+
+def check_space(output: str | Path, needed: int, *, used: int = 0) -> None:
+    """Refuse an output for which the disk has no room.
+
+    Args:
+      output: the partition's directory; its parent is there.
+      needed: bytes that will be on disk.
+      used: bytes of them that are there already.
+    Raises:
+      ValueError: fewer are free.
+    """
+    parent = Path(output).absolute().parent
+    free = free_bytes(parent)
+    if free is not None and needed - used > free:
+        raise ValueError(
+            f"{output} takes {needed - used:,} bytes of disk while it is made but {free:,} are free in {parent}; "
+            "make room or choose another output."
+        )
+
+
+def free_bytes(directory: Path) -> int | None:
+    """Bytes that this user may write to a directory's file system; None where the system does not tell."""
+    status = os.statvfs(directory)
+    blocks = status.f_bfree if os.geteuid() == 0 else status.f_bavail  # some are kept for root
+    return blocks * status.f_frsize if status.f_blocks else None
+
+
+def used_bytes(output: str | Path) -> int:
+    """Bytes on disk of the unfinished work on an output; files made from the input are not counted."""
+    work = work_directory(output)
+    return sum(
+        file.stat().st_blocks * 512
+        for file in work.rglob("*")
+        if file.is_file() and work / INPUT_FOLDER not in file.parents
+    )

@@ -1,0 +1,228 @@
+"""Relabelling a graph part by part and writing it in format version 1.
+
+New ids: sort the nodes by (part, type, original id). Part p then owns one range of ids, its nodes of type t are a
+range of it, and inside that the order of original ids survives (a graph without types has one type). Row v of the
+topology is the old row of orig_ids[v], its sources renamed but not re-sorted: the old rows ascend by original id, and
+that is the canonical order. Rows are renamed and written in chunks, so memory for the new topology is never needed;
+feature rows go from the input to their part in chunks too. Files that the writer has already (a run that goes on after
+a kill) are left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastsample_dist import ops
+from fastsample_dist.graph.csc import CSCGraph, id_dtype
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.labels import target_rows
+from fastsample_dist.graph.manifest import Manifest
+from fastsample_dist.graph.npy_files import drop_pages, row_chunks
+from fastsample_dist.graph.storage import INPUT_IDS, PartitionWriter
+from fastsample_dist.partition.external.csc import StoredTopology
+from fastsample_dist.partition.external.rows import FeatureRows, TopologyRows
+from fastsample_dist.partition.methods.adjacency import edge_chunks
+
+
+@dataclass(frozen=True, eq=False)
+class Relabelling:
+    """New ids of a partitioned graph.
+
+    Attributes:
+      orig_ids: int64 [num_nodes]; original id of each new id.
+      new_ids: int32 | int64 [num_nodes]; new id of each original id.
+      type_ranges: int64 [num_parts, num_types + 1]; part p's nodes of type t are the new ids type_ranges[p, t] ..
+        type_ranges[p, t + 1] - 1.
+    """
+
+    orig_ids: np.ndarray
+    new_ids: np.ndarray
+    type_ranges: np.ndarray
+
+    @classmethod
+    def from_parts(
+        cls, parts: np.ndarray, num_parts: int, node_type: np.ndarray | None = None, num_types: int = 1
+    ) -> Relabelling:
+        """Number the nodes by (part, type, original id).
+
+        Args:
+          parts: integer [num_nodes]; part of each node, 0 .. num_parts - 1.
+          num_parts: number of parts.
+          node_type: integer [num_nodes]; type of each node, 0 .. num_types - 1. None: all are of type 0.
+          num_types: number of types.
+        """
+        num_nodes, groups = len(parts), num_parts * num_types
+        # NumPy's stable sort of 16-bit keys is a radix sort.
+        keys = parts.astype(np.uint16 if groups <= 2**16 else np.int64)
+        if node_type is not None:
+            keys *= num_types
+            for lo, hi in row_chunks(num_nodes, keys.itemsize):
+                keys[lo:hi] += node_type[lo:hi].astype(keys.dtype)
+                drop_pages(node_type)
+        orig_ids = np.argsort(keys, kind="stable")
+        new_ids = np.empty(num_nodes, dtype=np.int32 if id_dtype(num_nodes) == torch.int32 else np.int64)
+        new_ids[orig_ids] = np.arange(num_nodes, dtype=new_ids.dtype)
+        ends = np.cumsum(np.bincount(keys, minlength=groups)).reshape(num_parts, num_types)
+        begins = np.concatenate([[0], ends[:-1, -1]])
+        return cls(orig_ids, new_ids, np.column_stack([begins, ends]))
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return len(self.type_ranges)
+
+    @property
+    def part_ranges(self) -> np.ndarray:
+        """int64 [num_parts + 1]; part p owns the new ids part_ranges[p] .. part_ranges[p + 1] - 1."""
+        return np.append(self.type_ranges[:, 0], len(self.orig_ids))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """How a partition was made, for its manifest: method, seed, and further facts for reports."""
+
+    method: str
+    seed: int
+    stats: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """How to write.
+
+    Attributes:
+      feature_dtype: "keep", or the type that features are converted to (see external/rows.py).
+      chunk_edges: edges to rename at a time; None: adjacency.CHUNK_EDGES.
+      on_bytes: called with the number of bytes of features and topology written since its last call.
+    """
+
+    feature_dtype: str = "keep"
+    chunk_edges: int | None = None
+    on_bytes: Callable[[int], None] = lambda count: None
+
+
+def write_partition(
+    writer: PartitionWriter,
+    raw: RawGraph,
+    topology: CSCGraph | StoredTopology,
+    labelling: Relabelling,
+    origin: Origin,
+    options: WriteOptions | None = None,
+) -> Manifest:
+    """Write a whole partition and publish it.
+
+    Args:
+      writer: an entered PartitionWriter.
+      raw: features, labels (or targets) and splits by original ids.
+      topology: of the whole graph, original ids.
+      labelling: new ids.
+      origin: for the manifest.
+      options: how to write.
+    Returns:
+      The manifest.
+    Raises:
+      ValueError: a feature that the type asked for cannot hold.
+      OSError: the disk refuses.
+    """
+    options = options or WriteOptions()
+    features = None if raw.features is None else FeatureRows(raw.features, options.feature_dtype)
+    _write_topology(writer, topology, labelling, options)
+    if raw.input_ids is not None and INPUT_IDS not in writer.files:
+        _write_input_ids(writer, raw.input_ids)
+    for part in range(labelling.num_parts):
+        _write_part(writer, raw, labelling, part, options)
+    return writer.finish(
+        name=raw.name,
+        num_nodes=raw.num_nodes,
+        num_edges=topology.num_edges,
+        num_parts=labelling.num_parts,
+        part_ranges=tuple(labelling.part_ranges.tolist()),
+        feature_dim=None if features is None else features.dim,
+        feature_dtype=None if features is None else features.stored_as,
+        num_classes=raw.num_classes,
+        method=origin.method,
+        seed=origin.seed,
+        undirected=raw.undirected,
+        stats=origin.stats,
+        node_types=raw.node_types,
+        type_ranges=tuple(map(tuple, labelling.type_ranges.tolist())) if raw.node_types else (),
+        task=raw.task,
+        num_targets=0 if raw.targets is None else raw.targets.shape[1],
+    )
+
+
+def bytes_to_write(raw: RawGraph, topology: CSCGraph | StoredTopology, feature_dtype: str = "keep") -> int:
+    """What `on_bytes` of `write_partition` adds up to."""
+    rows = TopologyRows(topology)
+    edge_bytes = sum(rows.dtype(name).itemsize for name in rows.names)
+    feature_bytes = 0
+    if raw.features is not None:
+        feature_bytes = raw.features.size * FeatureRows(raw.features, feature_dtype).dtype.itemsize
+    return topology.num_edges * edge_bytes + feature_bytes
+
+
+def _write_topology(
+    writer: PartitionWriter, topology: CSCGraph | StoredTopology, labelling: Relabelling, options: WriteOptions
+) -> None:
+    num_edges, new_ids = topology.num_edges, torch.from_numpy(labelling.new_ids)
+    with TopologyRows(topology) as rows:
+        degrees = np.diff(rows.indptr)[labelling.orig_ids]
+        if "topology/indptr.npy" not in writer.files:
+            writer.write("topology/indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degrees)]))
+        if "topology/orig_ids.npy" not in writer.files:
+            writer.write("topology/orig_ids.npy", labelling.orig_ids)
+        for name in rows.names:
+            dtype = labelling.new_ids.dtype if name == "indices" else rows.dtype(name)
+            if f"topology/{name}.npy" in writer.files:
+                options.on_bytes(num_edges * dtype.itemsize)
+                continue
+            with writer.open(f"topology/{name}.npy", dtype, (num_edges,)) as file:
+                for lo, hi in edge_chunks(degrees, options.chunk_edges):
+                    values = rows.read(name, labelling.orig_ids[lo:hi])
+                    if name == "indices":
+                        values = ops.gather_rows(new_ids, torch.from_numpy(values)).numpy()
+                    file.append(values)
+                    options.on_bytes(values.nbytes)
+
+
+def _write_input_ids(writer: PartitionWriter, input_ids: np.ndarray) -> None:
+    """What the nodes were called in an input that was relabelled, by original id."""
+    with writer.open(INPUT_IDS, input_ids.dtype, input_ids.shape) as file:
+        for lo, hi in row_chunks(len(input_ids), input_ids.itemsize):
+            file.append(np.asarray(input_ids[lo:hi]))
+            drop_pages(input_ids)
+
+
+def _write_part(
+    writer: PartitionWriter, raw: RawGraph, labelling: Relabelling, part: int, options: WriteOptions
+) -> None:
+    lo, hi = labelling.part_ranges[part : part + 2].tolist()
+    owned = labelling.orig_ids[lo:hi]
+    folder = f"part-{part}"
+    if raw.features is not None:
+        with FeatureRows(raw.features, options.feature_dtype) as features:
+            row_bytes = features.dim * features.dtype.itemsize
+            if f"{folder}/features.npy" in writer.files:
+                options.on_bytes((hi - lo) * row_bytes)
+            else:
+                with writer.open(f"{folder}/features.npy", features.dtype, (hi - lo, features.dim)) as file:
+                    for start, stop in row_chunks(hi - lo, row_bytes):
+                        file.append(features.read(owned[start:stop]))
+                        options.on_bytes((stop - start) * row_bytes)
+    if raw.labels is not None and f"{folder}/labels.npy" not in writer.files:
+        writer.write(f"{folder}/labels.npy", raw.labels[owned].astype(np.int64))
+    if raw.targets is not None and f"{folder}/targets.npy" not in writer.files:
+        num_targets = raw.targets.shape[1]
+        with writer.open(f"{folder}/targets.npy", np.dtype(np.float32), (hi - lo, num_targets)) as file:
+            for start, stop in row_chunks(hi - lo, num_targets * max(4, raw.targets.itemsize)):
+                file.append(target_rows(raw.targets, owned[start:stop], raw.task))
+                drop_pages(raw.targets)
+    for split, ids in raw.splits.items():
+        if f"{folder}/{split}.npy" not in writer.files:
+            new_ids = labelling.new_ids[ids].astype(np.int64)
+            writer.write(f"{folder}/{split}.npy", np.sort(new_ids[(new_ids >= lo) & (new_ids < hi)]))

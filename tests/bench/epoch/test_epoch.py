@@ -1,0 +1,282 @@
+"""fastsample-bench epoch: its arithmetic, its checks, and the command as a user and as a launcher start it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastsample_dist.bench import cli
+from fastsample_dist.bench.epoch import measure as epoch
+from fastsample_dist.bench.epoch import namespaces
+from fastsample_dist.bench.epoch.network_model import Measured, epoch_s, exchange_s, gradients_s
+from fastsample_dist.graph.network import Network
+from fastsample_dist.testing import mpi_missing_reason
+from tests.train.task import make_task
+from tests.waiting import ENOUGH_S, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ("--epochs", "2", "--batch-size", "20", "--fanouts", "4,3", "--hidden", "8", "--threads", "1")
+CONFIGURATIONS = {("vanilla", 0), ("vanilla", 2), ("hybrid", 0), ("hybrid", 2)}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    return make_task(tmp_path_factory.mktemp("epoch"), 2, dtype="float32").path
+
+
+def run(capsys, *options):
+    status = cli.main(["epoch", *(str(option) for option in options)])
+    return status, capsys.readouterr()
+
+
+# ---- the command ----
+
+
+def test_configurations_on_one_and_two_ranks(parts, tmp_path, capsys):
+    file = tmp_path / "out.json"
+    status, printed = run(capsys, parts, "--ranks", "1,2", *SMALL, "--json", file, "--model-network", "25Gb/s,20us")
+    assert status == 0, printed
+    results = json.loads(file.read_text())
+    assert [run["ranks"] for run in results["runs"]] == [1, 2]
+    for measured in results["runs"]:
+        found = {(entry["scheme"], entry["prefetch"]): entry for entry in measured["configurations"]}
+        assert found.keys() == CONFIGURATIONS
+        assert len({tuple(entry["loss"]) for entry in found.values()}) == 1
+        assert all(len(entry["epochs_s"]) == 2 and entry["epoch_s"] > 0 for entry in found.values())
+    two = {(entry["scheme"], entry["prefetch"]): entry for entry in results["runs"][1]["configurations"]}
+    assert {key: entry["exchanges"] for key, entry in two.items()} == {key: 2 if "hybrid" in key else 4 for key in two}
+    assert two["hybrid", 0]["comm"]["feature_rows"] == two["vanilla", 2]["comm"]["feature_rows"]
+    assert two["hybrid", 0]["comm"]["feature_rows"]["bytes_sent"] > 0
+    assert two["vanilla", 0]["ratio_to_vanilla"] == 1
+    assert all(run["first_step_s"] > 0 for run in results["runs"])
+    assert {entry["scheme"] for entry in results["model"]} == {"vanilla", "hybrid"}
+    assert "alpha-beta model" in printed.out and "losses are equal over 4 configurations" in printed.out
+
+
+def test_a_launcher_starts_the_ranks(parts, tmp_path):
+    file = tmp_path / "out.json"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    command = [*launcher, "fastsample_dist.bench.cli", "epoch", str(parts), *SMALL, "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=ENOUGH_S, check=False)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(file.read_text())["runs"]
+    assert [entry["ranks"] for entry in measured] == [2]
+    assert {(entry["scheme"], entry["prefetch"]) for entry in measured[0]["configurations"]} == CONFIGURATIONS
+    assert done.stdout.count("losses are equal") == 1
+
+
+@pytest.mark.grid
+def test_hosts_are_reached_through_the_launcher(parts, tmp_path):
+    """Two names of this machine, and an ssh that runs the command here."""
+    ssh, hosts, file = tmp_path / "ssh", tmp_path / "hosts.txt", tmp_path / "out.json"
+    ssh.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    ssh.chmod(0o755)
+    hosts.write_text("127.0.0.1\n127.0.0.2\n")
+    command = [sys.executable, "-m", "fastsample_dist.bench.cli", "epoch", str(parts), *SMALL, "--json", str(file)]
+    environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [*command, "--hosts", str(hosts), f"--ssh={ssh}"], cwd=ROOT, env=environ, capture_output=True, text=True,
+        timeout=ENOUGH_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [entry["ranks"] for entry in json.loads(file.read_text())["runs"]] == [2]
+    assert done.stdout.count("losses are equal") == 1
+
+
+@pytest.mark.grid
+def test_ranks_under_mpirun(parts, tmp_path, capsys):
+    if mpi_missing_reason() is not None:
+        pytest.skip(f"no MPI here: {mpi_missing_reason()}")
+    file = tmp_path / "out.json"
+    status, printed = run(capsys, parts, "--ranks", "2", *SMALL, "--mpi", "--json", file)
+    assert status == 0, printed
+    assert {entry["exchanges"] for entry in json.loads(file.read_text())["runs"][0]["configurations"]} == {2, 4}
+
+
+@pytest.mark.grid
+def test_a_generated_graph_is_kept_and_used_again(tmp_path, capsys):
+    options = ("rmat:8:4", "--ranks", "1", *SMALL, "--work", tmp_path, "--method", "random", "--prefetch", "0")
+    for attempt in range(2):
+        status, printed = run(capsys, *options)
+        assert status == 0, printed
+        assert ("drawing rmat:8:4" in printed.out) == (attempt == 0)
+    assert {path.name for path in tmp_path.iterdir()} == {"rmat-8-4", "rmat-8-4-random-1"}
+
+
+@pytest.mark.grid
+def test_ranks_on_hosts_in_namespaces(parts, tmp_path, capsys):
+    reason = namespaces.missing_reason("1gbit")
+    if reason is not None:
+        pytest.skip(f"no hosts in namespaces: {reason}")
+    hosts = ("--namespaces", "--rate", "1gbit", "--work", tmp_path, "--json", tmp_path / "out.json")
+    status, printed = run(capsys, parts, "--ranks", "1,2", *SMALL, *hosts)
+    assert status == 0, printed
+    assert "links 1gbit" in " ".join(printed.out.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_sigterm_ends_the_ranks_and_says_so(tmp_path, parts):
+    command = [
+        sys.executable,
+        "-m",
+        "fastsample_dist.bench.cli",
+        "epoch",
+        str(parts),
+        "--ranks",
+        "2",
+        "--epochs",
+        "100000",
+    ]
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: [*tmp_path.glob("fastsample-job-*/rank-1.log")], "the start of rank 1")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=ENOUGH_S)
+    assert process.returncode == 130 and "interrupted" in said
+    assert [*tmp_path.glob("fastsample-*")] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("nosuch",), "nosuch"),
+        (("rmat:8",), "expected rmat:SCALE:EDGE_FACTOR"),
+        (("PARTS", "--ranks", "3"), "has 2 parts, which 3 ranks cannot share equally"),
+        (("PARTS", "--rate", "1gbit"), "--rate limits the links of --namespaces; pass both"),
+        (("PARTS", "--prefetch", "-1"), "--prefetch"),
+        (("PARTS", "--schemes", "magic"), "'magic' names another scheme than hybrid and vanilla"),
+        (("PARTS", "--model-network", "1Gb/s,1us", "--ranks", "1"), "--model-network takes a step's work from 1 rank"),
+        (("PARTS", "--model-network", "fast"), "expected speed and latency such as 25Gb/s,20us"),
+        (("PARTS", "--fanouts", "4,x"), "'4,x' is no list of fanouts"),
+        (("PARTS", "--dropout", "2", "--ranks", "1"), "'2' is no number of at least 0 and below 1"),
+        (("PARTS", "--json", "/nowhere/out.json"), "--json /nowhere/out.json cannot be written"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(parts, capsys, options, message):
+    status, printed = run(capsys, *(parts if option == "PARTS" else option for option in options))
+    assert status == 1 and message in printed.err and printed.err.count("\n") == 1
+    assert printed.err.startswith("fastsample-bench")
+
+
+def test_where_namespaces_cannot_run_the_reason_is_told(parts, capsys, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    status, printed = run(capsys, parts, "--namespaces")
+    assert status == 1 and "--namespaces cannot run here: network namespaces need root" in printed.err
+
+
+# ---- figures ----
+
+
+def epoch_of(seconds, loss, comm=None, **times):
+    parts_s = {"sample_s": 0.0, "fetch_s": 0.0, "compute_s": 0.0, "gradients_s": 0.0, **times}
+    return {"seconds": seconds, "loss": loss, **parts_s, "comm": comm or {}}
+
+
+def result_of(configurations):
+    entries = [
+        {"scheme": scheme, "prefetch": prefetch, "epochs": epochs} for scheme, prefetch, epochs in configurations
+    ]
+    return {"steps": 2, "num_seeds": 30, "first_step_s": 1.0, "graph": {}, "configurations": entries}
+
+
+def test_medians_leave_the_warm_up_out_and_idle_is_the_rest():
+    epochs = [
+        epoch_of(99.0, 3.0),
+        *(epoch_of(s, 2.0, sample_s=1.0, fetch_s=2.0, compute_s=3.0) for s in (8.0, 7.0, 9.0)),
+    ]
+    run_of_one = epoch.summarize([result_of([("vanilla", 0, epochs), ("hybrid", 2, epochs)])], 1)
+    vanilla, hybrid = run_of_one["configurations"]
+    assert (vanilla["epoch_s"], vanilla["idle_s"], hybrid["idle_s"]) == (8.0, 2.0, 5.0)
+
+
+def test_calls_and_bytes_are_per_step_and_rank():
+    ranks = []
+    for sent in (100, 300):
+        comm = {"feature_rows": {"calls": 2, "bytes_sent": sent, "bytes_received": 0}}
+        ranks.append(result_of([("hybrid", 0, [epoch_of(1.0, 1.0, comm)] * 3)]))
+    found = epoch.summarize(ranks, 2)
+    assert found["configurations"][0]["comm"] == {"feature_rows": {"calls": 1.0, "bytes_sent": 100.0}}
+    assert (found["num_seeds"], found["configurations"][0]["exchanges"]) == (60, 1.0)
+
+
+def test_the_ratio_is_vanilla_without_prefetching_over_this():
+    slow, fast = [epoch_of(6.0, 1.0)] * 2, [epoch_of(2.0, 1.0)] * 2
+    found = epoch.summarize([result_of([("vanilla", 0, slow), ("hybrid", 2, fast)])], 1)
+    assert [entry["ratio_to_vanilla"] for entry in found["configurations"]] == [1.0, 3.0]
+
+
+def test_a_loss_that_differs_in_the_last_bit_is_refused():
+    other = 1.0 + 2**-52
+    with pytest.raises(
+        RuntimeError, match=r"2 ranks, epoch 1: the loss is 1\.0000000000000002 with hybrid, prefetch 0"
+    ):
+        epoch.summarize(
+            [
+                result_of(
+                    [
+                        ("vanilla", 0, [epoch_of(1.0, 1.0)] * 2),
+                        ("hybrid", 0, [epoch_of(1.0, 1.0), epoch_of(1.0, other)]),
+                    ]
+                )
+            ],
+            2,
+        )
+
+
+# ---- the network model ----
+
+
+def measured(**changed):
+    comm = {
+        "counts": {"calls": 1, "bytes_sent": 16},
+        "feature_ids": {"calls": 1, "bytes_sent": 1e4},
+        "feature_rows": {"calls": 1, "bytes_sent": 1e6},
+        "gradients": {"calls": 1, "bytes_sent": 4e5},
+        "metrics": {"calls": 5, "bytes_sent": 1e9},  # not part of a step
+    }
+    given = {"sample_s": 0.01, "fetch_s": 0.02, "compute_s": 0.1, "comm": comm, "num_ranks": 2, "num_seeds": 10_000}
+    return Measured(**{**given, "batch_size": 100, **changed})
+
+
+def test_a_network_is_read_from_speed_and_latency():
+    assert Network.parse("25Gb/s,20us") == Network(20e-6, 25e9 / 8)
+    assert Network.parse("100 Mbit/s, 0.5ms") == Network(0.5e-3, 100e6 / 8)
+    for text in ("0Gb/s,1us", "25Gb/s", "1.2.3Gb/s,1us", "25GB/s,20us"):
+        with pytest.raises(ValueError, match="expected speed and latency"):
+            Network.parse(text)
+
+
+def test_exchanges_on_the_measured_number_of_machines_send_the_measured_bytes():
+    network = Network(1e-3, 1e6)
+    assert exchange_s(measured(), network, 2) == pytest.approx(3e-3 + (16 + 1e4 + 1e6) / 1e6)
+
+
+def test_exchanges_on_more_machines_send_to_more_and_more_of_the_rows():
+    network = Network(1e-3, 1e6)
+    assert exchange_s(measured(), network, 4) == pytest.approx(9e-3 + (3 * 16 + 1.5 * (1e4 + 1e6)) / 1e6)
+
+
+def test_gradients_travel_round_a_ring():
+    assert gradients_s(measured(), Network(1e-3, 1e6), 4) == pytest.approx(2 * 3 * (1e-3 + 1e5 / 1e6))
+
+
+def test_an_epoch_with_prefetching_takes_the_longer_half():
+    network, given = Network(1e-3, 1e6), measured()
+    make, use = 0.03 + exchange_s(given, network, 4), 0.1 + gradients_s(given, network, 4)
+    assert epoch_s(given, network, 4, prefetch=0) == pytest.approx(25 * (make + use))
+    assert epoch_s(given, network, 4, prefetch=2) == pytest.approx(25 * max(make, use))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "configurations"),
+    [((1,), [("hybrid", 0)]), ((2, 4), [("hybrid", 0)]), ((1, 2), [("vanilla", 0), ("hybrid", 2)])],
+)
+def test_the_model_needs_a_run_with_communication_and_one_without_prefetching(ranks, configurations):
+    with pytest.raises(ValueError, match="--model-network takes a step's work from 1 rank and its bytes from several"):
+        epoch.check_model(ranks, configurations)

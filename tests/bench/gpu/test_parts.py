@@ -1,0 +1,145 @@
+"""fastsample-bench gpu gather, aggregate and epoch: what they draw, verify, leave out and refuse."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fastsample_dist import NeighborSampler, ops
+from fastsample_dist.bench.gpu import aggregate as gpu_aggregate
+from fastsample_dist.bench.gpu import epoch as gpu_epoch
+from fastsample_dist.bench.gpu import gather as gpu_gather
+from fastsample_dist.bench.gpu.aggregate import AggregateOptions
+from fastsample_dist.bench.gpu.device import Clock
+from fastsample_dist.bench.gpu.gather import GatherOptions, ids_of_hit_rate
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from tests.bench.gpu.emulated_gpu import EmulatedGpu
+from tests.ops.graphs import random_csc
+from tests.parts import draw_partition
+
+GATHER = GatherOptions(width=8, device_rows=40, host_rows=40, num_ids=60, verify=True)
+
+
+@pytest.fixture
+def gpu(emulated_device):
+    return EmulatedGpu()
+
+
+@pytest.mark.parametrize("hit_rate", [0.0, 0.25, 1.0])
+def test_ids_hit_the_cache_as_often_as_asked(hit_rate):
+    ids = ids_of_hit_rate(hit_rate, 200, (10, 40), torch.Generator().manual_seed(0))
+    assert int((ids < 10).sum()) == hit_rate * 200
+    assert ids.numel() == 200 and int(ids.min()) >= 0 and int(ids.max()) < 40
+
+
+def test_hits_and_misses_are_mixed():
+    hits = ids_of_hit_rate(0.5, 1000, (10, 40), torch.Generator().manual_seed(0)) < 10
+    assert 400 < int((hits[1:] != hits[:-1]).sum()) < 600
+
+
+def test_bytes_are_those_that_the_limit_counts(gpu):
+    cases = {(case.place, case.dtype, case.hit_rate): case for case in gpu_gather.cases(gpu, GATHER)}
+    row = 8 * 4
+    whole = cases["device", torch.float32, None], cases["pinned", torch.float32, None]
+    assert [(case.num_bytes, case.limit) for case in whole] == [(2 * 60 * row, "copy"), (60 * row, "bus")]
+    split = [cases["split", torch.float32, rate] for rate in (0.0, 0.75, 1.0)]
+    assert [(case.num_bytes, case.limit) for case in split] == [
+        (60 * row, "bus"),
+        (15 * row, "bus"),
+        (120 * row, "copy"),
+    ]
+
+
+def test_gathered_rows_are_verified(gpu, monkeypatch):
+    monkeypatch.setattr(ops, "gather_rows", lambda rows, ids, *_, **__: rows[ids] + 1)
+    with pytest.raises(RuntimeError, match=r"verify: gathering 60 torch.float32 rows, device, .*not the CPU's"):
+        gpu_gather.measure(gpu, Clock(gpu, 0, 5), GATHER, lambda _: None)
+
+
+def measured_aggregate(gpu, **options):
+    options = AggregateOptions(**{"batch_size": 5, "fanouts": (3, 2), "widths": (4,), **options})
+    return gpu_aggregate.measure(random_csc(), gpu, Clock(gpu, 0, 5), options, lambda _: None)
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_its_reason(gpu, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
+    found = measured_aggregate(gpu)
+    assert "pip install fastsample_dist[pyg]" in found["missing"]["torch_geometric"]
+    assert {way["way"] for case in found["cases"] for way in case["ways"]} == {"fastsample_dist", "torch.sparse"}
+
+
+def test_torch_sparse_has_no_maximum(gpu):
+    found = measured_aggregate(gpu)
+    assert "max" in found["missing"]["torch.sparse"]
+    has_sparse = {case["reduce"] for case in found["cases"] for way in case["ways"] if way["way"] == "torch.sparse"}
+    assert has_sparse <= {"sum", "mean"} and has_sparse
+
+
+def some_mfg():
+    return NeighborSampler(random_csc(), [4]).sample([7, 0, 59, 12]).mfgs[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "reduce"),
+    [("torch.sparse", "sum"), ("torch.sparse", "mean"), ("torch_geometric", "sum"), ("torch_geometric", "mean"),
+     ("torch_geometric", "max")],
+)  # fmt: skip
+def test_peers_combine_what_we_do(gpu, name, reduce):
+    if name == "torch_geometric":
+        pytest.importorskip("torch_geometric", reason="compares with torch_geometric's SimpleConv")
+    mfg = some_mfg()
+    rows = torch.randn(mfg.num_src, 6)
+    combine = gpu_aggregate.contestants(gpu, mfg, torch.float32, reduce)[name]()
+    torch.testing.assert_close(combine(rows), ops.aggregate(mfg.indptr, mfg.indices, rows, reduce=reduce))
+
+
+def test_aggregates_are_verified(gpu, monkeypatch):
+    real, calls = ops.aggregate, []
+
+    def wrong_the_second_time(*args, **kwargs):
+        calls.append(1)
+        return real(*args, **kwargs) * len(calls)
+
+    monkeypatch.setattr(ops, "aggregate", wrong_the_second_time)
+    with pytest.raises(RuntimeError, match=r"verify: sum of torch.float32 rows of 6: the output is not the CPU's"):
+        mfg = some_mfg()
+        gpu_aggregate.verify(gpu, mfg, torch.randn(mfg.num_src, 6), "sum")
+
+
+def test_an_epoch_wants_one_part(tmp_path):
+    with pytest.raises(ValueError, match="has 2 parts; expected 1"):
+        gpu_epoch.Task.load(draw_partition(tmp_path, 2).path, 0)
+
+
+def test_an_epoch_wants_something_to_train_on(tmp_path):
+    graph = RawGraph(name="bare", num_nodes=3, undirected=False, edge_index=np.array([[0, 1], [1, 2]]))
+    partition_graph(graph, PartitionOptions(num_parts=1, method="random"), tmp_path / "parts")
+    with pytest.raises(ValueError, match="has no features and no labels and no training nodes"):
+        gpu_epoch.Task.load(tmp_path / "parts", 0)
+
+
+def test_parts_of_an_epoch_are_those_of_its_steps():
+    class Way:
+        def __init__(self):
+            self.weight = torch.nn.Parameter(torch.ones(1))
+
+        def batches(self):
+            yield from (1.0, 3.0)
+
+        def gather(self, batch):
+            return batch, torch.tensor(batch), torch.zeros(1)
+
+        def loss(self, batch, features, labels):
+            return (self.weight * features).sum()
+
+        def model(self):
+            return torch.nn.ParameterList([self.weight])
+
+    way, waits = Way(), []
+    optimizer = torch.optim.SGD(way.model().parameters(), lr=0.5)
+    found = gpu_epoch.run_epoch(way, optimizer, lambda: waits.append(1))
+    assert found["loss"] == (1.0 + 0.5 * 3.0) / 2  # the first step takes 0.5 * 1.0 off the weight
+    assert len(waits) == 2 * 3 and all(found[name] >= 0 for name in gpu_epoch.PARTS)

@@ -1,0 +1,111 @@
+"""Ids with huge gaps are refused with the counts; duplicates, self-loops and isolated nodes are counted and said."""
+
+import dataclasses
+import json
+import logging
+
+import numpy as np
+import pytest
+
+import fastsample_dist as fsd
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.partition.cli import main
+from fastsample_dist.partition.report import multiplicity
+from fastsample_dist.partition.write import gaps
+from fastsample_dist.partition.write.gaps import check_gaps
+from tests.test_partition.inputs import draw_raw
+
+SPARSE = np.random.default_rng(0).choice(49_000_000, (2, 400), replace=False)
+SPARSE[0, 7] = 48_999_999
+
+
+def arguments(graph, output, *more: object) -> list[str]:
+    return [str(item) for item in ("--input", graph, "--num-parts", 2, "--method", "random", "--output", output, *more)]
+
+
+def write_list(file, edges) -> None:
+    file.write_text("".join(f"{src} {dst}\n" for src, dst in edges.T.tolist()))
+
+
+COUNTS = "400 edges name 800 distinct ids, but the largest is 48999999, which means 49000000 nodes"
+
+
+def test_few_edges_with_far_ids_are_refused_with_the_counts(tmp_path, capsys):
+    write_list(tmp_path / "edges.txt", SPARSE)
+    assert main(arguments(tmp_path / "edges.txt", tmp_path / "parts")) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert COUNTS in line and "--relabel" in line and "num_nodes" in line
+    assert [file.name for file in tmp_path.iterdir()] == ["edges.txt"]
+
+
+def test_arrays_with_far_ids_are_refused_too(tmp_path):
+    with pytest.raises(ValueError, match=f"{COUNTS}.*numpy.unique"):
+        fsd.partition_graph(SPARSE, num_parts=2, method="random", output=tmp_path / "parts")
+
+
+def test_who_states_the_nodes_gets_them(monkeypatch):
+    raw = RawGraph(name="few", num_nodes=49_000_000, undirected=False, edge_index=SPARSE)
+    check_gaps(raw)
+    with pytest.raises(ValueError, match=COUNTS):
+        check_gaps(dataclasses.replace(raw, counted_by_ids=True))
+    monkeypatch.setattr(gaps, "COUNTED_EDGES", 10)
+    with pytest.raises(ValueError, match="400 edges name at most 800 distinct ids"):
+        check_gaps(dataclasses.replace(raw, counted_by_ids=True))
+
+
+@pytest.mark.parametrize("num_nodes, num_edges", [(1 << 20, 1), (2_000_000, 100_000), (49_000_000, 2_450_000)])
+def test_graphs_with_some_gaps_are_taken(num_nodes, num_edges):
+    edges = np.zeros((2, num_edges), dtype=np.int64)
+    check_gaps(RawGraph(name="some", num_nodes=num_nodes, undirected=False, edge_index=edges, counted_by_ids=True))
+
+
+def expected_counts(raw: RawGraph) -> dict[str, int | None]:
+    """Counted from the list, one by one."""
+    edges = list(zip(*raw.edge_index.tolist(), strict=True))
+    pairs = {(min(edge), max(edge)) for edge in edges}
+    loops = [edge for edge in (pairs if raw.undirected else edges) if edge[0] == edge[1]]
+    return {
+        "parallel_edges": 0 if raw.undirected else len(edges) - len(set(edges)),
+        "self_loops": len(loops),
+        "isolated_nodes": raw.num_nodes - len({node for edge in edges for node in edge}),
+        "merged_duplicates": len(edges) - len(pairs) if raw.undirected else None,
+    }
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("step", [1, 3, 1 << 19])
+def test_counts_are_those_of_the_list(tmp_path, caplog, monkeypatch, undirected, on_disk, step):
+    monkeypatch.setattr(multiplicity, "STEP_EDGES", step)
+    raw = draw_raw(undirected=undirected)
+    given = {"num_parts": 3, "method": "random", "on_disk": on_disk, "output": tmp_path / "parts"}
+    counts = fsd.partition_graph(raw, **given).edge_counts.to_json()
+    assert counts == expected_counts(raw)
+    assert counts["self_loops"] > 0 and counts["isolated_nodes"] >= 3
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    text = f"drawn: {counts['parallel_edges']} edges are duplicates of another; kept as parallel edges"
+    assert warned == ([] if undirected else [text])  # reaches whoever calls it from Python
+
+
+def test_the_command_prints_and_reports_them(tmp_path, capsys):
+    write_list(tmp_path / "edges.txt", np.array([[0, 0, 1, 3, 3, 5], [1, 1, 0, 3, 3, 0]]))
+    for more, said in (
+        ([], ["2 edges are duplicates of another; kept as parallel", "2 edges are self-loops", "2 nodes have no edge"]),
+        (["--undirected"], ["3 listed edges were duplicates (in either direction); merged", "1 edges are self-loops"]),
+    ):
+        argv = arguments(tmp_path / "edges.txt", tmp_path / f"parts{len(more)}", "--json", tmp_path / "r.json", *more)
+        assert main(argv) == 0
+        output = capsys.readouterr()
+        for sentence in said:
+            assert sentence in output.out
+        assert ("warning: edges: 2 edges are duplicates" in output.err) == (not more)
+        report = json.loads((tmp_path / "r.json").read_text())
+        assert report["edge_counts"]["isolated_nodes"] == 2
+        assert main(["--inspect", str(tmp_path / f"parts{len(more)}")]) == 0
+        assert all(sentence in capsys.readouterr().out for sentence in said[:1])
+
+
+def test_a_graph_without_oddities_says_nothing():
+    counts = multiplicity.EdgeCounts(parallel_edges=0, self_loops=0, isolated_nodes=0, merged_duplicates=0)
+    assert counts.lines() == []

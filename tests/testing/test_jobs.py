@@ -1,0 +1,95 @@
+"""The harness: results of ranks, the failing rank's name, deadlines, and nothing left behind, whoever is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastsample_dist.testing import mpi_missing_reason
+from fastsample_dist.testing.jobs import Job, find_mpirun, ranks_ended, run_ranks
+from tests.waiting import ENOUGH_S, NEVER_S, wait_until
+
+TASKS = "tests.testing.job_tasks:"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def job(task, settings, **options):
+    return Job(task=TASKS + task, settings=settings, **{"deadline_s": ENOUGH_S, **options})
+
+
+def wait_until_gone(pids):
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of the processes")
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_rank_gets_its_settings_and_the_folder_lives_as_long_as_the_block(world_size):
+    settings = [{"word": f"word-{rank}"} for rank in range(world_size)]
+    with ranks_ended(job("greet", settings)) as (results, folder):
+        assert [(folder / f"left-{rank}").read_text() for rank in range(world_size)] == [s["word"] for s in settings]
+    assert results == [{"rank": r, "world_size": world_size, **settings[r]} for r in range(world_size)]
+    assert not folder.exists()
+
+
+def test_mpirun_gives_the_same():
+    if mpi_missing_reason() is not None:
+        pytest.skip(f"no MPI here: {mpi_missing_reason()}")
+    results = run_ranks(job("greet", [{"word": "a"}, {"word": "b"}]), mpirun=find_mpirun())
+    assert [(result["rank"], result["word"]) for result in results] == [(0, "a"), (1, "b")]
+
+
+@pytest.mark.parametrize(("refusal", "kind"), [(True, ValueError), (False, RuntimeError)])
+def test_the_rank_that_failed_first_is_named(refusal, kind):
+    with pytest.raises(kind, match="rank 1 does not want"):
+        run_ranks(job("raise_on", [{"rank": 1, "refusal": refusal}] * 2))
+
+
+def test_a_rank_that_ends_without_a_word_is_named():
+    with pytest.raises(RuntimeError, match="rank 0 ended with exit code 7 and no result"):
+        run_ranks(job("exit_silently", [{}]))
+
+
+def test_a_rank_that_is_late_is_named_and_killed(tmp_path):
+    file = str(tmp_path / "pid-")
+    with pytest.raises(RuntimeError, match="rank 1 had not ended after 40 s and was killed"):
+        run_ranks(job("sleep_on", [{"rank": 1, "file": file}] * 2, deadline_s=40.0, timeout_s=NEVER_S))
+    wait_until_gone([int(path.read_text().split()[0]) for path in tmp_path.glob("pid-*")])
+
+
+def test_a_rank_that_is_killed_is_named_not_those_that_fail_because_of_it():
+    with pytest.raises(RuntimeError, match="rank 1 of 3 ranks was killed by SIGKILL"):
+        run_ranks(job("kill_on", [{"rank": 1}] * 3))
+
+
+@pytest.mark.parametrize(
+    ("how", "launcher"),
+    [
+        (signal.SIGKILL, "torch"),
+        (signal.SIGTERM, "mpirun"),
+        pytest.param(signal.SIGKILL, "mpirun", marks=pytest.mark.grid),
+        pytest.param(signal.SIGTERM, "torch", marks=pytest.mark.grid),
+    ],
+)
+def test_nothing_is_left_when_the_command_is_killed(tmp_path, how, launcher):
+    if launcher == "mpirun" and mpi_missing_reason() is not None:
+        pytest.skip(f"no MPI here: {mpi_missing_reason()}")
+    mpirun = find_mpirun() if launcher == "mpirun" else None
+    file = str(tmp_path / "pid-")
+    code = (
+        "from fastsample_dist.command import sigterm_interrupts; "
+        "from fastsample_dist.testing.jobs import Job, run_ranks\n"
+        f"with sigterm_interrupts(): run_ranks(Job(task={TASKS + 'sleep_on'!r}, "
+        f"settings=[{{'rank': rank, 'file': {file!r}}} for rank in (0, 1)]), mpirun={mpirun!r})"
+    )
+    command = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: len([*tmp_path.glob("pid-*")]) == 2, "the start of both ranks")
+        told = [path.read_text().split() for path in tmp_path.glob("pid-*")]
+        assert len(told) == 2
+    finally:
+        os.kill(command.pid, how)
+        command.wait()
+    wait_until_gone([int(pid) for pid, _ in told])
+    assert not Path(told[0][1]).exists()
