@@ -1,7 +1,7 @@
 """What happens to memory that a batch has given back.
 
 Every step allocates and frees the same few hundred megabytes. glibc hands large blocks back to the kernel at once
-and takes new ones page by page, each zeroed by the kernel first (tests/device/test_allocator.py counts the page faults).
+and takes new ones page by page, each zeroed by the kernel first (tests/device/test_allocator.py counts the faults).
 """
 
 from __future__ import annotations

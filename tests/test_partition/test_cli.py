@@ -18,7 +18,7 @@ from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.report.display import format_bytes
 from tests.test_partition.inputs import draw_raw, write_input
 
-REPOSITORY = Path(fastsample_dist.partition.write.writer.__file__).parents[2]
+REPOSITORY = Path(fastsample_dist.partition.write.writer.__file__).parents[3]
 
 
 @pytest.fixture

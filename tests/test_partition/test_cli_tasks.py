@@ -15,7 +15,7 @@ from fastsample_dist.partition.write.build import PartitionOptions, partition_gr
 from tests.test_partition.damage import entry, rewrite
 from tests.test_partition.inputs import draw_raw
 
-REPOSITORY = Path(fastsample_dist.partition.write.repartition.__file__).parents[2]
+REPOSITORY = Path(fastsample_dist.partition.write.repartition.__file__).parents[3]
 
 
 @pytest.fixture

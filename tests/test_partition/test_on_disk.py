@@ -28,7 +28,7 @@ from tests.small_disk import enlarge, small_tmpfs
 from tests.test_partition.inputs import draw_raw, write_input
 from tests.test_partition.resident import resident_kb
 
-REPOSITORY = Path(fastsample_dist.partition.write.writer.__file__).parents[2]
+REPOSITORY = Path(fastsample_dist.partition.write.writer.__file__).parents[3]
 # A run with tiny pieces that is killed at the KILL_AT-th durable entry of the journal or finished chunk of a file.
 KILLED_RUN = """
 import os, signal, sys

@@ -18,7 +18,7 @@ from fastsample_dist.testing import mpi_missing_reason
 from tests.train.task import make_task
 from tests.waiting import ENOUGH_S, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SMALL = ("--epochs", "2", "--batch-size", "20", "--fanouts", "4,3", "--hidden", "8", "--threads", "1")
 CONFIGURATIONS = {("vanilla", 0), ("vanilla", 2), ("hybrid", 0), ("hybrid", 2)}
 

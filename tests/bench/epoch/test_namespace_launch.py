@@ -20,7 +20,7 @@ from tests.grids import grid
 from tests.train.task import make_task
 from tests.waiting import ENOUGH_S
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 REASON = missing_reason()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no hosts in namespaces: {REASON}")
 SMALL = (

@@ -18,7 +18,7 @@ from tests.grids import grid
 from tests.train.task import make_task
 from tests.waiting import ENOUGH_S, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def needs_hosts(rate=None):

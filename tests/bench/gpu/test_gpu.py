@@ -224,7 +224,7 @@ def made(*words):
     """Lines of the commands that make would run."""
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    command = ["make", "-n", "--no-print-directory", "-C", str(Path(__file__).resolve().parents[2]), *words]
+    command = ["make", "-n", "--no-print-directory", "-C", str(Path(__file__).resolve().parents[3]), *words]
     own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=ENOUGH_S, env=own)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ from fastsample_dist.partition.plan.memory import (
 from fastsample_dist.partition.write.build import memory_plan, method_needs, sorted_on_disk
 from tests.grids import grid
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ROOM = 105_000_000  # above the program itself, whose size depends on how the system maps its libraries
 RUNS = [("random", "in_memory"), ("ldg", "in_memory"), ("ldg", "on_disk"), ("metis", "in_memory")]
 

@@ -27,7 +27,7 @@ from fastsample_dist.partition.write.repartition import add_options, cut_points,
 from tests.test_partition.damage import rewrite
 from tests.test_partition.inputs import draw_raw
 
-REPOSITORY = Path(fastsample_dist.partition.write.repartition.__file__).parents[2]
+REPOSITORY = Path(fastsample_dist.partition.write.repartition.__file__).parents[3]
 SPEC = SampleSpec(fanouts=(4, 3), rng_seed=11)
 
 
