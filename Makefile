@@ -20,9 +20,9 @@ GPU_PYTHON ?=
 GPU_REPORT ?= benchmarks/gpu-$(shell nvidia-smi --query-gpu=name --format=csv,noheader --id=0 2>/dev/null | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
 GPU_BENCH  ?= --verify
 GPU_TESTS  ?= tests
-# Processes that share the tests, a file to each at a time for the sake of its fixtures. Many tests wait for others: one
-# process more than a small machine has cores.
-WORKERS    ?= 3
+# Processes that share the tests, a file to each at a time for the sake of its fixtures. Many tests wait for others: two
+# processes more than a small machine has cores.
+WORKERS    ?= 4
 PYTEST     := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # A CUDA graph is not recorded without torch's caching allocator.
 SMALL_CASES ?= tests/ops tests/bench/gpu/test_kernels.py --ignore=tests/ops/test_captured.py
@@ -56,9 +56,11 @@ $(VENV)/.built: $(VENV)/.torch $(SOURCES)
 	touch $@
 
 # The package is there by now, so pip installs what its extras ask for and compiles nothing again.
+# Tests start hundreds of Pythons: the package is compiled once, where PYTHONDONTWRITEBYTECODE is set too.
 $(VENV)/.tools: pyproject.toml | $(VENV)/.built
 	$(PIP) "fastsample_dist[partition,mpi,test]" $(TEST_TOOLS)
 	if $(BIN)/python -c '$(HAS_DGL_WHEEL)'; then $(PIP) $(DGL_NEEDS) && $(PIP) --no-deps dgl==1.1.3; fi
+	$(BIN)/python -m compileall -q fastsample_dist partition launch
 	touch $@
 
 demo: $(VENV)/.built

@@ -3,14 +3,27 @@
 import contextlib
 import fcntl
 import signal
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from fastsample_dist.bench import harness
 from tests.cuda_devices import CudaDevice, EmulatedDevice, build_emulated
+from tests.forked import fork_python
 
-BUILDING = {"test_build.py", "test_sanitizers.py"}
+# Files that take longest, those that build first: whoever takes one at the end would leave the others without work.
+LONGEST = (
+    "test_sanitizers.py", "test_build.py", "examples/test_resume.py", "test_launch/test_runs.py",
+    "examples/test_train_sage.py", "testing/test_jobs.py", "bench/gpu/test_gpu.py", "bench/epoch/test_namespace_launch.py",
+    "train/test_checkpoint.py", "comm/test_failures.py", "comm/test_board.py", "comm/test_testing.py",
+    "train/test_interrupts.py", "train/test_steady_state.py", "train/test_parts_on_ranks.py", "comm/test_handshake.py",
+    "comm/test_exit.py", "testing/test_check_sampler.py", "test_partition/test_on_disk.py", "verify/test_verify.py",
+    "test_partition/test_edge_map.py", "test_partition/test_metis_interrupts.py", "bench/epoch/test_epoch.py",
+)  # fmt: skip
+TESTS = Path(__file__).resolve().parent
 EMULATING = {"cuda_device", "emulated_device", "emulated_library"}  # fixtures
 
 
@@ -31,9 +44,10 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that run kernels on the emulator; skip tests marked `gpu` where torch sees no CUDA device.
 
-    Files that build come first, so that no process of several (pytest-xdist) is left with one of them at the end.
+    The longest files come first, so that no process of several (pytest-xdist) is left with one of them at the end.
     """
-    items.sort(key=lambda item: item.path.name not in BUILDING)
+    places = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
     for item in items:
         needs_kernels = not EMULATING.isdisjoint(getattr(item, "fixturenames", ()))
         if needs_kernels and item.get_closest_marker("gpu") is None:
@@ -81,3 +95,9 @@ def emulated_device(emulated_library: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def cuda_device(request: pytest.FixtureRequest) -> CudaDevice:
     """Where CUDA kernels run: the emulator everywhere, and a GPU where there is one."""
     return request.getfixturevalue("emulated_device") if request.param == "emulated" else CudaDevice()
+
+
+@pytest.fixture
+def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of bench's commands are forked: for tests of what they do, not of how they start."""
+    monkeypatch.setattr(harness, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": fork_python}))

@@ -37,7 +37,7 @@ from fastsample_dist.comm.deadline import Deadline
 from fastsample_dist.comm.environment import LAUNCHER_VARIABLES
 from fastsample_dist.comm.mpi import load_mpi
 
-PRELOAD = ["torch", "torch.distributed", "psutil", "cloudpickle", "fastsample_dist.testing.ranks"]
+PRELOAD = ["torch", "torch._dynamo", "torch.distributed", "psutil", "cloudpickle", "fastsample_dist.testing.ranks"]
 PEERS_GRACE_S = 30.0  # after the first failure, for the other ranks to end by themselves on a busy machine
 EXIT_S = 1.0  # between a rank's report and the end of its process
 STACK_DUMP_S = 0.3  # until a rank has printed where it is

@@ -15,6 +15,7 @@ import torch
 
 from fastsample_dist.testing import mpi_missing_reason
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
+from tests.forked import run_forked
 from tests.grids import grid
 from tests.train.task import make_task
 from tests.waiting import ENOUGH_S
@@ -95,7 +96,11 @@ def undisturbed(task, tmp_path_factory):
         if launcher not in made:
             folder = tmp_path_factory.mktemp(f"undisturbed-{launcher}")
             line = command(launcher, task, folder / "saved", "--json", str(folder / "out.json"))
-            done = run(line, folder / "watch")
+            if launcher == "torchrun":  # the ranks alone do the same
+                own, options = environ(folder / "watch"), line[line.index(str(WATCHED)) + 1 :]
+                done = run_forked(2, WATCHED, options, PYTHONPATH=own["PYTHONPATH"], WATCH_DIR=own["WATCH_DIR"])
+            else:
+                done = run(line, folder / "watch")
             assert done.returncode == 0, done.stderr
             made[launcher] = newest(folder / "saved"), json.loads((folder / "out.json").read_text())
         return made[launcher]
@@ -226,8 +231,7 @@ def test_a_full_disk_is_a_warning_and_the_earlier_checkpoint_stays(task, tmp_pat
 
 
 def refusal(task, *options):
-    line = [sys.executable, str(SCRIPT), "--data", str(task[1].path), "--batch-size", "100", *OPTIONS, *options]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=ENOUGH_S, check=False, cwd=ROOT)
+    done = run_forked(1, SCRIPT, ["--data", task[1].path, "--batch-size", "100", *OPTIONS, *options])
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
     return done.stderr
 
@@ -235,7 +239,8 @@ def refusal(task, *options):
 def test_refusals_are_one_line_each(task, tmp_path):
     saved = str(tmp_path / "saved")
     assert "--resume needs the --checkpoint-dir to resume from" in refusal(task, "--resume")
-    done = run(command("alone", task, saved, "--epochs", "1", "--resume"), tmp_path / "watch")
+    more = ("--checkpoint-dir", saved, "--epochs", "1", "--resume")
+    done = run_forked(1, SCRIPT, ["--data", task[1].path, "--batch-size", "100", *OPTIONS, *more])
     assert f"no checkpoint in {saved}: starting from the beginning" in done.stdout
     assert "holds checkpoints already" in refusal(task, "--checkpoint-dir", saved)
     message = refusal(task, "--checkpoint-dir", saved, "--resume", "--hidden", "8")

@@ -19,6 +19,7 @@ from fastsample_dist.train.cli import parse_arguments
 from fastsample_dist.train.inference import layerwise, measure
 from fastsample_dist.train.objectives import METRICS
 from fastsample_dist.train.session import check_outputs
+from tests.forked import run_forked
 from tests.grids import grid
 from tests.train.task import make_targets, make_task
 from tests.waiting import ENOUGH_S
@@ -75,13 +76,18 @@ def results_of(finished, file):
 
 @pytest.fixture(scope="module")
 def torchrun_results(parts, tmp_path_factory):
-    """{scheme: (what was printed, the JSON file)} of two ranks under torchrun."""
-    made = {}
-    for scheme in ("hybrid", "vanilla"):
-        file = tmp_path_factory.mktemp(scheme) / "out.json"
-        finished = launch("torchrun", 2, "--data", parts(2), "--scheme", scheme, *SMALL, "--json", str(file))
-        made[scheme] = finished.stdout, results_of(finished, file)
-    return made
+    """(what was printed, the JSON file) of two ranks under torchrun, hybrid scheme."""
+    file = tmp_path_factory.mktemp("hybrid") / "out.json"
+    finished = launch("torchrun", 2, "--data", parts(2), "--scheme", "hybrid", *SMALL, "--json", str(file))
+    return finished.stdout, results_of(finished, file)
+
+
+@pytest.fixture(scope="module")
+def vanilla_results(parts, tmp_path_factory):
+    """The JSON file of two ranks, vanilla scheme."""
+    file = tmp_path_factory.mktemp("vanilla") / "out.json"
+    options = ["--data", parts(2), "--scheme", "vanilla", *SMALL, "--json", file]
+    return results_of(run_forked(2, SCRIPT, options), file)
 
 
 def load_script():
@@ -95,7 +101,7 @@ def load_script():
 def test_evaluation_with_all_neighbours_timeline_and_figures(parts, tmp_path):
     out, trace, lines = tmp_path / "out.json", tmp_path / "trace.json", tmp_path / "epochs.jsonl"
     more = ("--eval", "full", "--trace", str(trace), "--jsonl", str(lines), "--tensorboard", str(tmp_path / "board"))
-    finished = launch("torchrun", 2, "--data", parts(2), *SMALL, *more, "--json", str(out))
+    finished = run_forked(2, SCRIPT, ["--data", parts(2), *SMALL, *more, "--json", out])
     results = results_of(finished, out)
     assert "(over all ranks; all neighbours)" in finished.stdout
     assert 0.5 < results["test_acc"] <= 1
@@ -117,13 +123,6 @@ def test_tensorboard_is_refused_in_one_line_where_it_is_missing(monkeypatch):
         check_outputs(config)
 
 
-@pytest.mark.parametrize("option", ["--json", "--jsonl", "--trace"])
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(option, parts, tmp_path):
-    finished = run([sys.executable, str(SCRIPT), "--data", parts(1), *SMALL, option, str(tmp_path / "no" / "file")])
-    assert finished.returncode == 1 and finished.stdout == ""
-    assert f"error: {option} {tmp_path}/no/file cannot be written (No such file or directory)" in finished.stderr
-
-
 def exchanges_per_step(results):
     payload = ("sample_ids", "sample_reply", "feature_ids", "feature_rows")
     return sum(results["comm"].get(purpose, {"calls": 0})["calls"] for purpose in payload) / results["steps"]
@@ -143,20 +142,20 @@ def test_alone(parts, tmp_path):
     assert "device" not in finished.stdout
 
 
-def test_both_schemes_report_the_same_losses_and_accuracies(torchrun_results):
-    hybrid, vanilla = (torchrun_results[scheme][1] for scheme in ("hybrid", "vanilla"))
+def test_both_schemes_report_the_same_losses_and_accuracies(torchrun_results, vanilla_results):
+    hybrid, vanilla = torchrun_results[1], vanilla_results
     assert (hybrid["scheme"], vanilla["scheme"]) == ("hybrid", "vanilla")
     assert [epoch["loss"] for epoch in hybrid["epochs"]] == [epoch["loss"] for epoch in vanilla["epochs"]]
     assert (hybrid["val_acc"], hybrid["test_acc"]) == (vanilla["val_acc"], vanilla["test_acc"])
 
 
-def test_payload_exchanges_are_2_and_2l_a_step(torchrun_results):
-    assert exchanges_per_step(torchrun_results["hybrid"][1]) == 2
-    assert exchanges_per_step(torchrun_results["vanilla"][1]) == 6
+def test_payload_exchanges_are_2_and_2l_a_step(torchrun_results, vanilla_results):
+    assert exchanges_per_step(torchrun_results[1]) == 2
+    assert exchanges_per_step(vanilla_results) == 6
 
 
 def test_rank_0_alone_prints_epochs_accuracy_and_the_communication_table(torchrun_results):
-    printed, results = torchrun_results["hybrid"]
+    printed, results = torchrun_results
     assert printed.count("epoch 1/2  loss") == printed.count("epoch 2/2  loss") == 1
     assert f"test accuracy {results['test_acc']:.4f}" in printed
     assert all(purpose in printed for purpose in ("feature_rows", "gradients", "payload exchanges per step: 2"))
@@ -165,7 +164,7 @@ def test_rank_0_alone_prints_epochs_accuracy_and_the_communication_table(torchru
 def test_mpirun_gives_the_results_of_torchrun(parts, tmp_path, torchrun_results):
     file = tmp_path / "out.json"
     finished = launch("mpirun", 2, "--data", parts(2), *SMALL, "--json", str(file))
-    results, expected = results_of(finished, file), torchrun_results["hybrid"][1]
+    results, expected = results_of(finished, file), torchrun_results[1]
     losses = [[epoch["loss"] for epoch in found["epochs"]] for found in (results, expected)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert results["comm"]["feature_rows"] == expected["comm"]["feature_rows"]
@@ -189,9 +188,10 @@ def test_fanouts_that_disagree_with_the_layers_are_refused_under_mpirun(parts):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-@pytest.mark.parametrize("launcher", grid(["torchrun", "mpirun"], gate=["torchrun"]))
+@pytest.mark.parametrize("launcher", grid(["forked", "torchrun", "mpirun"], gate=["forked"]))
 def test_cuda_without_gpus_is_refused_in_one_line(parts, launcher):
-    finished = launch(launcher, 2, "--data", parts(2), *SMALL, "--device", "cuda")
+    options = ("--data", parts(2), *SMALL, "--device", "cuda")
+    finished = run_forked(2, SCRIPT, options) if launcher == "forked" else launch(launcher, 2, *options)
     lines = {line for line in finished.stderr.splitlines() if line.startswith("error:")}
     assert len(lines) == 1 and 'error: device is "cuda" but rank 0 on ' in lines.pop(), finished.stderr
     assert finished.returncode != 0 and 'train_sage.py", line' not in finished.stderr
@@ -214,6 +214,14 @@ def main(monkeypatch):
 
     yield call
     torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("option", ["--json", "--jsonl", "--trace"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(main, option, parts, tmp_path, capsys):
+    assert main("--data", parts(1), *SMALL, option, tmp_path / "no" / "file") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"error: {option} {tmp_path}/no/file cannot be written (No such file or directory)" in printed.err
 
 
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat"])

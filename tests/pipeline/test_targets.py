@@ -54,7 +54,7 @@ def test_classes_and_no_labels_are_for_classification(tmp_path):
         assert data.num_outputs == data.num_classes > 0
 
 
-def test_verification_passes_and_compares_gradients(drawn, tmp_path, capsys):
+def test_verification_passes_and_compares_gradients(forked_ranks, drawn, tmp_path, capsys):
     file = tmp_path / "out.json"
     small = ("--steps", "2", "--batch-size", "5", "--fanouts", "3,2", "--hidden", "4")
     status = verify.main([str(drawn[1]), "--ranks", "2", *small, "--json", str(file)])

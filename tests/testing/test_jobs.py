@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastsample_dist.testing import mpi_missing_reason
+from fastsample_dist.comm.deadline import Deadline
+from fastsample_dist.testing import jobs, mpi_missing_reason
 from fastsample_dist.testing.jobs import Job, find_mpirun, ranks_ended, run_ranks
 from tests.waiting import ENOUGH_S, NEVER_S, wait_until
 
@@ -51,7 +52,17 @@ def test_a_rank_that_ends_without_a_word_is_named():
         run_ranks(job("exit_silently", [{}]))
 
 
-def test_a_rank_that_is_late_is_named_and_killed(tmp_path):
+def test_a_rank_that_is_late_is_named_and_killed(tmp_path, monkeypatch):
+    class Passed(Deadline):
+        """Passes when rank 0 has a result and rank 1 sleeps."""
+
+        @property
+        def remaining_s(self) -> float:
+            folders = {Path(path.read_text().split()[1]) for path in tmp_path.glob("pid-?")}
+            started = len([*tmp_path.glob("pid-?")]) == 2
+            return 0.0 if started and all((folder / "rank-0.json").exists() for folder in folders) else 1.0
+
+    monkeypatch.setattr(jobs, "Deadline", Passed)
     file = str(tmp_path / "pid-")
     with pytest.raises(RuntimeError, match="rank 1 had not ended after 40 s and was killed"):
         run_ranks(job("sleep_on", [{"rank": 1, "file": file}] * 2, deadline_s=40.0, timeout_s=NEVER_S))

@@ -1,8 +1,7 @@
 """Trainer and layerwise: a model, an optimizer or a precision that differs on one rank is refused on all, by name."""
 
 import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from fastsample_dist.train.inference import layerwise
 from fastsample_dist.train.models import GCN, GraphSAGE
 from fastsample_dist.train.trainer import Trainer
 from tests.comm.test_context import environment
+from tests.forked import ForkedPython
 from tests.parts import FEATURE_DIM, NUM_CLASSES, draw_partition
 from tests.test_launch.test_example_scripts import ROOT
 
@@ -146,28 +146,26 @@ PROCESSES = {
 
 
 @pytest.mark.parametrize("option", PROCESSES)
-def test_processes_started_with_different_options_end_with_one_line_each(path, option, free_port):
+def test_processes_started_with_different_options_end_with_one_line_each(path, option, free_port, tmp_path):
     *values, words = PROCESSES[option]
-    ranks = [start(path, rank, free_port, option, value) for rank, value in enumerate(values)]
+    outputs = [tmp_path / f"rank-{rank}" for rank in range(2)]
+    ranks = [start(path, rank, free_port, (option, value), outputs[rank]) for rank, value in enumerate(values)]
     try:
-        for process in ranks:
-            _, printed = process.communicate(timeout=ENOUGH_S)
-            (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
-            assert process.returncode == 1
+        for process, output in zip(ranks, outputs, strict=True):
+            assert process.wait(ENOUGH_S) == 1
+            (line,) = [line for line in output.read_text().splitlines() if line.startswith("error: ")]
             assert words in line
     finally:
         for process in ranks:
             process.kill()
 
 
-def start(path, rank, port, option, value):
+def start(path, rank, port, more, output):
     """A rank of two of the example, started by hand."""
     place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     options = ["--data", str(path), "--epochs", "1", "--hidden", "8", "--fanouts", "3,2,2", "--threads", "1"]
-    command = [sys.executable, str(ROOT / "examples" / "train_sage.py"), *options, option, value]
-    return subprocess.Popen(
-        command, env=environment(**place), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=os.sep
-    )
+    script = ROOT / "examples" / "train_sage.py"
+    return ForkedPython([script, *options, *more], environment(**place), (Path(os.devnull), output))
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_ranks_equal_one_process(parts, tmp_path, capsys, ranks, options):
     assert printed.out.count("pass  ") == len(ranks)
 
 
-def test_a_training_command_line_shapes_the_batches(parts, tmp_path, capsys):
+def test_a_training_command_line_shapes_the_batches(forked_ranks, parts, tmp_path, capsys):
     file = tmp_path / "out.json"
     script = "examples/train_sage.py --model gcn --fanouts 4,3 --batch-size 9 --scheme hybrid --epochs 7 --lr 0.1"
     status, printed = run(capsys, parts, "--script", script, "--steps", 1, "--json", file)
@@ -93,7 +93,7 @@ def test_ranks_under_mpirun(parts, capsys):
     assert status == 0, printed
 
 
-def test_a_copy_that_is_another_partition_is_refused(parts, damaged_copy):
+def test_a_copy_that_is_another_partition_is_refused(forked_ranks, parts, damaged_copy):
     def change(rows):
         rows[0, 2] += 1
 
@@ -102,7 +102,7 @@ def test_a_copy_that_is_another_partition_is_refused(parts, damaged_copy):
         verify.verify(Plan(path=parts, rank_paths=(copy, parts), schemes=("hybrid",)), SETTINGS, 2)
 
 
-def test_an_altered_feature_row_is_found_with_its_values(parts):
+def test_an_altered_feature_row_is_found_with_its_values(forked_ranks, parts):
     """Part 1's first row, owned by rank 0 of 2 ranks; the value is one bit off."""
     orig_ids, manifest = load_orig_ids(parts, read_manifest(parts)), read_manifest(parts)
     node, true = int(orig_ids[manifest.part_ranges[1]]), float(np.load(parts / "part-1/features.npy")[0, 2])
@@ -116,13 +116,13 @@ def test_an_altered_feature_row_is_found_with_its_values(parts):
 
 
 @pytest.mark.grid
-def test_an_altered_label_is_found(parts):
+def test_an_altered_label_is_found(forked_ranks, parts):
     plan = Plan(path=parts, task="tests.testing.job_tasks:verify_with_altered_labels", schemes=("hybrid",))
     with pytest.raises(Difference, match=r"2 ranks, hybrid, step 0, rank 1: label of node \d+ is \d, expected \d"):
         verify.verify(plan, replaced(batch_size=60), 2)
 
 
-def test_a_sampler_that_draws_otherwise_is_found_at_its_step_hop_and_node(parts):
+def test_a_sampler_that_draws_otherwise_is_found_at_its_step_hop_and_node(forked_ranks, parts):
     plan = Plan(path=parts, task="tests.testing.job_tasks:verify_with_another_seed_on_rank_1")
     with pytest.raises(
         Difference, match=r"2 ranks, hybrid, step 2, rank 1: hop 0, node \d+: sampled in-neigh.*expected"
@@ -130,7 +130,7 @@ def test_a_sampler_that_draws_otherwise_is_found_at_its_step_hop_and_node(parts)
         verify.verify(plan, SETTINGS, 2)
 
 
-def test_a_wrong_gradient_is_found(parts):
+def test_a_wrong_gradient_is_found(forked_ranks, parts):
     plan = Plan(path=parts, task="tests.testing.job_tasks:verify_with_a_loss_too_large", schemes=("vanilla",))
     with pytest.raises(Difference, match="2 ranks, vanilla, step 0: summed gradient, entry .* tolerance 1e-10"):
         verify.verify(plan, SETTINGS, 2)
@@ -146,7 +146,7 @@ def test_a_difference_ends_the_command_with_status_1(parts, tmp_path, capsys, mo
     assert json.loads((tmp_path / "out.json").read_text())["difference"] == "here"
 
 
-def test_without_labels_only_batches_are_compared(tmp_path, capsys):
+def test_without_labels_only_batches_are_compared(forked_ranks, tmp_path, capsys):
     from fastsample_dist.graph.datasets import RawGraph
     from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
 
@@ -173,7 +173,7 @@ def test_without_labels_only_batches_are_compared(tmp_path, capsys):
         (("--script", "train_sage.py --model foo"), "argument --model: invalid choice: 'foo'"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(parts, capsys, options, message):
+def test_bad_input_is_refused_in_one_line(forked_ranks, parts, capsys, options, message):
     status, printed = run(capsys, parts, *SMALL, *options)
     assert status == 1 and message in printed.err and printed.err.count("\n") == 1
 

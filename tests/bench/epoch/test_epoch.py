@@ -36,7 +36,7 @@ def run(capsys, *options):
 # ---- the command ----
 
 
-def test_configurations_on_one_and_two_ranks(parts, tmp_path, capsys):
+def test_configurations_on_one_and_two_ranks(forked_ranks, parts, tmp_path, capsys):
     file = tmp_path / "out.json"
     status, printed = run(capsys, parts, "--ranks", "1,2", *SMALL, "--json", file, "--model-network", "25Gb/s,20us")
     assert status == 0, printed

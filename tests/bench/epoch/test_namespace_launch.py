@@ -144,7 +144,7 @@ def test_a_host_that_is_cut_off_ends_the_run_with_a_diagnosis(parts, tmp_path):
     endless = ("--epochs", "100000", "--batch-size", "20", "--hidden", "16", "--threads", "1", "--eval-every", "0")
     with namespace_hosts(parts, 2, work=tmp_path) as made:
         run = subprocess.Popen(
-            [*command(made, tmp_path), *endless, "--timeout-s", "20"],
+            [*command(made, tmp_path), *endless, "--timeout-s", "12"],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:
@@ -160,4 +160,4 @@ def test_a_host_that_is_cut_off_ends_the_run_with_a_diagnosis(parts, tmp_path):
             run.kill()
             run.wait()
     assert run.returncode != 0
-    assert "did not finish within 20 s" in said and "rank 1" in said
+    assert "did not finish within 12 s" in said and "rank 1" in said

@@ -1,0 +1,119 @@
+"""Ranks without a launcher: forked from the server of `run_distributed`, which has torch loaded.
+
+What starts in a tenth of a second here takes seconds of processor time as a process of its own. A test whose subject is
+the launcher, or such a process, starts that.
+"""
+
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch.distributed as dist
+
+from fastsample_dist.testing import ranks
+from tests.waiting import ENOUGH_S
+
+OUTPUTS = ("stdout", "stderr")
+
+
+class ForkedPython:
+    """A Python program in the place of `subprocess.Popen([sys.executable, ...])`, in a session of its own.
+
+    Args:
+      line: a script's path or "-m" and a module, then its arguments.
+      environ: its whole environment.
+      outputs: files that take its standard output and error.
+    """
+
+    def __init__(self, line: Sequence[object], environ: dict[str, str], outputs: tuple[Path, Path]) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(ranks.PRELOAD)
+        self._process = context.Process(target=_run, args=([*map(str, line)], environ, outputs), daemon=True)
+        with ranks._hidden_main():
+            self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """As of `subprocess.Popen`, but always up to date."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self.returncode
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """The exit status.
+
+        Raises:
+          subprocess.TimeoutExpired: it still runs.
+        """
+        self._process.join(timeout_s)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("a forked rank", timeout_s)
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._process.kill()
+
+
+def _run(line: list[str], environ: dict[str, str], outputs: tuple[Path, Path]) -> None:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a fork server ignores it
+    for number, path in enumerate(outputs, start=1):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.path[:0] = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", *sys.path)]
+    if line[0] == "-m":
+        sys.argv = line[1:]
+        runpy.run_module(line[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = line
+        runpy.run_path(line[0], run_name="__main__")
+
+
+def run_forked(
+    num_ranks: int, script: Path, options: Sequence[object], **extra: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `script` on ranks that meet as under torchrun, with `extra` in their environment.
+
+    Returns:
+      What was printed, rank by rank, and the first exit status that is not 0.
+    """
+    store = dist.TCPStore(ranks.LOOPBACK, 0, is_master=True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [tuple(Path(folder) / f"{kind}-{rank}" for kind in OUTPUTS) for rank in range(num_ranks)]
+        running: list[ForkedPython] = []
+        try:
+            for rank in range(num_ranks):
+                environ = ranks._torch_environment(rank, num_ranks, store.port) | extra
+                running.append(ForkedPython([script, *options], environ, outputs[rank]))
+            statuses = [process.wait(ENOUGH_S) for process in running]
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+        printed = ["".join(path.read_text() for path in paths) for paths in zip(*outputs, strict=True)]
+    return subprocess.CompletedProcess([script, *options], next((status for status in statuses if status), 0), *printed)
+
+
+def fork_python(command: Sequence[str], **options: object) -> ForkedPython | subprocess.Popen:
+    """`subprocess.Popen`, which forks where the command is a Python whose outputs are one file."""
+    if command[0] != sys.executable:
+        return subprocess.Popen(command, **options)
+    log = Path(options["stdout"].name)
+    return ForkedPython(command[1:], options["env"], (log, log))
