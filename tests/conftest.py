@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastsample_dist.bench import harness
+from fastsample_dist.testing import jobs
 from tests.cuda_devices import CudaDevice, EmulatedDevice, build_emulated
 from tests.forked import fork_python
 
 # Files that take longest, those that build first: whoever takes one at the end would leave the others without work.
 LONGEST = (
     "test_sanitizers.py", "test_build.py", "examples/test_resume.py", "test_launch/test_runs.py",
-    "examples/test_train_sage.py", "testing/test_jobs.py", "bench/gpu/test_gpu.py", "bench/epoch/test_namespace_launch.py",
-    "train/test_checkpoint.py", "comm/test_failures.py", "comm/test_board.py", "comm/test_testing.py",
+    "examples/test_train_sage.py", "testing/test_jobs.py", "bench/gpu/test_gpu.py",
+    "bench/epoch/test_namespace_launch.py", "train/test_checkpoint.py", "comm/test_failures.py", "comm/test_board.py", "comm/test_testing.py",
     "train/test_interrupts.py", "train/test_steady_state.py", "train/test_parts_on_ranks.py", "comm/test_handshake.py",
     "comm/test_exit.py", "testing/test_check_sampler.py", "test_partition/test_on_disk.py", "verify/test_verify.py",
     "test_partition/test_edge_map.py", "test_partition/test_metis_interrupts.py", "bench/epoch/test_epoch.py",
@@ -100,4 +100,4 @@ def cuda_device(request: pytest.FixtureRequest) -> CudaDevice:
 @pytest.fixture
 def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks of bench's commands are forked: for tests of what they do, not of how they start."""
-    monkeypatch.setattr(harness, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": fork_python}))
+    monkeypatch.setattr(jobs, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": fork_python}))

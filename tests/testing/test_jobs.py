@@ -1,4 +1,4 @@
-"""The harness: results of ranks, the failing rank's name, deadlines, and nothing left behind, whoever is killed."""
+"""Jobs: results of ranks, the failing rank's name, deadlines, and nothing left behind, whoever is killed."""
 
 import os
 import signal
