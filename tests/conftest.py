@@ -18,10 +18,11 @@ from tests.forked import fork_python
 LONGEST = (
     "test_sanitizers.py", "test_build.py", "examples/test_resume.py", "test_launch/test_runs.py",
     "examples/test_train_sage.py", "testing/test_jobs.py", "bench/gpu/test_gpu.py",
-    "bench/epoch/test_namespace_launch.py", "train/test_checkpoint.py", "comm/test_failures.py", "comm/test_board.py", "comm/test_testing.py",
-    "train/test_interrupts.py", "train/test_steady_state.py", "train/test_parts_on_ranks.py", "comm/test_handshake.py",
-    "comm/test_exit.py", "testing/test_check_sampler.py", "test_partition/test_on_disk.py", "verify/test_verify.py",
-    "test_partition/test_edge_map.py", "test_partition/test_metis_interrupts.py", "bench/epoch/test_epoch.py",
+    "bench/epoch/test_namespace_launch.py", "train/test_checkpoint.py", "comm/test_failures.py", "comm/test_board.py",
+    "comm/test_testing.py", "train/test_interrupts.py", "train/test_steady_state.py", "train/test_parts_on_ranks.py",
+    "comm/test_handshake.py", "comm/test_exit.py", "testing/test_check_sampler.py", "test_partition/test_on_disk.py",
+    "verify/test_verify.py", "test_partition/test_edge_map.py", "test_partition/test_metis_interrupts.py",
+    "bench/epoch/test_epoch.py",
 )  # fmt: skip
 TESTS = Path(__file__).resolve().parent
 EMULATING = {"cuda_device", "emulated_device", "emulated_library"}  # fixtures
