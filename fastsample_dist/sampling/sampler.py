@@ -1,4 +1,8 @@
-"""The protocol of samplers."""
+"""The protocol of samplers: `sample` alone. What else a sampler can do is asked for by the functions below.
+
+A capability is a method or an attribute of the sampler; one that lacks it gets the answer of a sampler that reads
+everything locally, one batch at a time.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +17,42 @@ from fastsample_dist.sampling.mfg import MiniBatch
 
 
 class Sampler(Protocol):
-    """Seeds in, mini-batch out; the schemes differ in where the neighbour lists come from."""
+    """Seeds in, mini-batch out."""
 
     def sample(self, seeds: Tensor, step: int = 0) -> MiniBatch:
-        """Sample all hops for `seeds`."""
+        """Sample all hops for `seeds`.
+
+        Args:
+          seeds: int64 [num_seeds], unique node ids; may be empty.
+          step: global training step; with the sampler's own seed it keys every random choice.
+        Returns:
+          MiniBatch without features and labels; mfgs[0] is the input side.
+        """
         ...
 
-    def sample_many(self, seeds: Sequence[Tensor], first_step: int = 0) -> list[MiniBatch]:
-        """The batches of seeds[i] at step first_step + i."""
-        ...
 
-    def num_payload_exchanges(self) -> int:
-        """Collectives with payload that one call of `sample` makes."""
-        ...
+def can_sample_many(sampler: Sampler) -> bool:
+    """Whether it has `sample_many(seeds, first_step)`: the batches of seeds[i] at step first_step + i, as a list."""
+    return callable(getattr(sampler, "sample_many", None))
 
-    def kernel_report(self) -> list[KernelReport]:
-        """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
-        ...
+
+def payload_exchanges(sampler: Sampler) -> int:
+    """Collectives with payload that one call of `sample` makes, by its `num_payload_exchanges()`; 0 without."""
+    count = getattr(sampler, "num_payload_exchanges", None)
+    return 0 if count is None else count()
+
+
+def kernel_report(sampler: Sampler) -> list[KernelReport]:
+    """What kernel "auto" has measured and chosen so far, by its `kernel_report()`; empty without."""
+    report = getattr(sampler, "kernel_report", None)
+    return [] if report is None else report()
+
+
+def includes_destination(sampler: Sampler) -> bool:
+    """Whether every sampled row already holds an edge from the destination to itself, by its attribute
+    `includes_destination`; False without. A model then adds no edge of its own.
+    """
+    return bool(getattr(sampler, "includes_destination", False))
 
 
 def as_node_ids(seeds: Tensor | Sequence[int], dtype: torch.dtype, num_nodes: int) -> Tensor:
