@@ -19,9 +19,9 @@ from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.placed import PlacedTables
 from fastsample_dist.sampling import arrays
-from fastsample_dist.sampling.hybrid import HybridSampler
 from fastsample_dist.sampling.mfg import MiniBatch
-from fastsample_dist.sampling.sampler import Sampler
+from fastsample_dist.sampling.neighbor import NeighborSampler
+from fastsample_dist.sampling.sampler import Sampler, kernel_report, payload_exchanges
 from fastsample_dist.sampling.vanilla import VanillaSampler
 
 SCHEMES = ("hybrid", "vanilla")
@@ -99,7 +99,7 @@ def make_sampler(
     if tables is None:
         tables = data.placed_tables(torch.device("cpu"), scheme)
     if scheme == "hybrid":
-        return HybridSampler(tables.graph, spec, kernel=kernel, edge_values=edge_values)
+        return NeighborSampler.from_spec(tables.graph, spec, kernel=kernel, edge_values=edge_values)
     assert tables.orig_ids is not None  # a partition has them
     return VanillaSampler(
         tables.graph, data.rank_book, comm, spec, tables.orig_ids, kernel=kernel, first_edge=data.first_own_edge,
@@ -135,7 +135,7 @@ class BatchMaker:
         self._sampler = make_sampler(
             data, options.scheme, spec, comm, tables=tables, kernel=options.kernel, edge_values=options.edge_values
         )
-        self._samples_alone = self._sampler.num_payload_exchanges() == 0 and not arrays.runs_kernels(self.device)
+        self._samples_alone = payload_exchanges(self._sampler) == 0 and not arrays.runs_kernels(self.device)
         self._sampled: dict[int, MiniBatch] = {}  # by step: sampled together with an earlier one
         self._features = None if tables.features is None else tables.features.using(comm)
         self._clock = clock_of(self.device)
@@ -184,7 +184,7 @@ class BatchMaker:
 
     def kernel_report(self) -> list[KernelReport]:
         """See Sampler."""
-        return self._sampler.kernel_report()
+        return kernel_report(self._sampler)
 
     def forget(self) -> None:
         """Drop what was sampled ahead (the epoch was left)."""

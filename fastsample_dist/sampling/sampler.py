@@ -55,6 +55,20 @@ def includes_destination(sampler: Sampler) -> bool:
     return bool(getattr(sampler, "includes_destination", False))
 
 
+def integer_ids(seeds: Tensor | Sequence[int]) -> Tensor:
+    """Seeds as a one-dimensional integer tensor.
+
+    Raises:
+      ValueError: they are not integers.
+    """
+    ids = torch.as_tensor(seeds).reshape(-1)
+    if ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        if ids.numel():
+            raise ValueError(f"seeds is {ids.dtype}; expected integer node ids.")
+        return ids.to(torch.int64)  # an empty list
+    return ids
+
+
 def as_node_ids(seeds: Tensor | Sequence[int], dtype: torch.dtype, num_nodes: int) -> Tensor:
     """Seeds as a one-dimensional tensor of the graph's id dtype.
 
@@ -63,14 +77,9 @@ def as_node_ids(seeds: Tensor | Sequence[int], dtype: torch.dtype, num_nodes: in
     """
     if isinstance(seeds, Tensor) and seeds.dtype == dtype and seeds.dim() == 1:
         return seeds
-    ids = torch.as_tensor(seeds).reshape(-1)
-    if ids.dtype == dtype:
-        return ids
-    if ids.numel() == 0:
-        return torch.empty(0, dtype=dtype)
-    if ids.dtype.is_floating_point or ids.dtype == torch.bool:
-        raise ValueError(f"seeds is {ids.dtype}; expected integer node ids.")
-    low, high = (int(bound) for bound in torch.aminmax(ids))
-    if low < 0 or high >= num_nodes:
-        raise ValueError(f"seeds holds node ids from {low} to {high}; expected 0 to {num_nodes - 1}.")
+    ids = integer_ids(seeds)
+    if ids.dtype != dtype and ids.numel():
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        if low < 0 or high >= num_nodes:
+            raise ValueError(f"seeds holds node ids from {low} to {high}; expected 0 to {num_nodes - 1}.")
     return ids.to(dtype)
