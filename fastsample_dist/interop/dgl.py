@@ -116,7 +116,7 @@ def block_sampler(
       replace: draw with replacement.
       method: "uniform", "weighted" by the edge data "weight", or "labor" (DGL's LaborSampler, which is not fused).
     Returns:
-      A function of int64 seeds, unique, that gives one block per hop, input side first. The table of all
+      A function of int64 seeds, unique, that returns one block per hop, input side first. The table of all
       nodes that the fused kernel keeps between calls lives as long as the function.
     Raises:
       ValueError: a combination that DGL does not have.
@@ -128,6 +128,10 @@ def block_sampler(
             raise ValueError("DGL's LABOR sampler is neither fused nor with replacement; pass fused=replace=False.")
         sampler = dgl.dataloading.LaborSampler(inwards)
     else:
+        if method not in ("uniform", "weighted"):
+            raise ValueError(
+                f"method is {method!r}, which DGL has no sampler for; pass 'uniform', 'weighted' or 'labor'."
+            )
         weights = {"prob": WEIGHTS} if method == "weighted" else {}
         sampler = dgl.dataloading.NeighborSampler(inwards, replace=replace, fused=fused, **weights)
     return lambda seeds: sampler.sample_blocks(graph, seeds)[2]

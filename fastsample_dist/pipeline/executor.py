@@ -127,7 +127,7 @@ class BatchMaker:
         self._transform = options.transform
         self.device = numbered(data.ctx.device if options.device is None else options.device)
         arrays.check_kernel(options.kernel, self.device, spec)
-        weighted = spec.method == "weighted"
+        weighted = spec.traits.weighted
         tables = data.placed_tables(
             self.device, options.scheme, options.placement, weighted=weighted, valued=options.edge_values
         )

@@ -74,7 +74,7 @@ def sampling_arrays(
       ValueError: what `check_kernel` refuses; weights that are missing.
     """
     check_kernel(kernel, graph.device, spec)
-    weights = graph.edge_weights if spec.method == "weighted" else None
+    weights = graph.edge_weights if spec.traits.weighted else None
     arrays = (graph.indptr, graph.indices, graph.orig_ids, src_orig_ids, weights)
     if not runs_kernels(graph.device):
         return SamplingGraph(*arrays)

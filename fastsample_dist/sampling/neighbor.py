@@ -91,7 +91,7 @@ class NeighborSampler:
     ) -> None:
         if len(spec.fanouts) == 0:
             raise ValueError("fanouts is empty; pass one fanout per model layer, such as [15, 10, 5].")
-        self.graph, self.spec = arrays.placed(graph, device, weighted=spec.method == "weighted"), spec
+        self.graph, self.spec = arrays.placed(graph, device, weighted=spec.traits.weighted), spec
         self._hops = LocalHops(self.graph, spec, kernel=kernel, edge_values=edge_values)
         self._arrays, self._looks_up = self._hops.arrays, arrays.runs_kernels(self.device)
 

@@ -11,7 +11,6 @@ import torch
 from fastsample_dist.graph import storage
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.sampling.neighbor import NeighborSampler
-from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.verify import rank as verify_rank_module
 from fastsample_dist.verify.rank import verify_rank
 
