@@ -129,9 +129,7 @@ def block_sampler(
         sampler = dgl.dataloading.LaborSampler(inwards)
     else:
         if method not in ("uniform", "weighted"):
-            raise ValueError(
-                f"method is {method!r}, which DGL has no sampler for; pass 'uniform', 'weighted' or 'labor'."
-            )
+            raise ValueError(f"DGL has no sampler of method {method!r}; pass 'uniform', 'weighted' or 'labor'.")
         weights = {"prob": WEIGHTS} if method == "weighted" else {}
         sampler = dgl.dataloading.NeighborSampler(inwards, replace=replace, fused=fused, **weights)
     return lambda seeds: sampler.sample_blocks(graph, seeds)[2]

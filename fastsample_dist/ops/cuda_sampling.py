@@ -35,8 +35,7 @@ class CudaSamplingGraph(SamplingGraph):
       indptr: int64 [num_rows + 1]; CSC offsets.
       indices: int32 | int64 [num_edges]; source ids.
       orig_ids: int64 [num_rows] original ids of the rows, None when row r is original node r.
-      src_orig_ids: int64 [num_sources] original ids by source id, for a method that shares variates on a slice; None takes
-        orig_ids.
+      src_orig_ids: int64 [num_sources] original ids by source id, for method "labor" on a slice; None takes orig_ids.
       weights: for a method that draws by weight.
       device: that samples; None takes that of `indices`. The arrays are on it or in pinned host memory.
       kernel: "per_hop"; "persistent": one launch draws for all hops (persistent.py); "auto": the one that was faster

@@ -64,7 +64,7 @@ def sample_neighbors(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Sample `spec.fanouts[hop]` in-neighbours of each row, without relabelling.
 
-    For edge weights, or a method that shares variates ("labor") on a slice of a graph, make a `SamplingGraph` and call its `neighbors`.
+    For edge weights, or method "labor" on a slice of a graph, make a `SamplingGraph` and call its `neighbors`.
 
     Args:
       indptr: int64 [num_rows + 1]; CSC offsets.

@@ -25,15 +25,16 @@ class SampleSpec:
         neighbours.
       rng_seed: 0 .. 2**63 - 1; key of the counter-based generator.
       num_threads: threads per call, None for torch's intra-op setting. Never changes a result.
-      method: one of `METHODS`. "uniform"; "weighted": in proportion to the edges' weights, without replacement one after another among
-        those that are left (successive sampling), edges of weight 0 never; "labor": layer-neighbour sampling, LABOR-0,
-        where all destinations of a hop see one variate per source, and a fanout is the mean number of picks.
+      method: one of sample_methods.METHODS. "uniform"; "weighted": in proportion to the edges' weights, without
+        replacement one after another among those that are left (successive sampling), edges of weight 0 never; "labor":
+        layer-neighbour sampling, LABOR-0, where all destinations of a hop see one variate per source, and a fanout is
+        the mean number of picks.
       layer_dependency: with "labor": one variate per source for all hops of a step, not one per hop. Fewer nodes, but
         the layers are no longer independent.
       edge_ids: return which edge every pick is.
     Raises:
-      ValueError: a fanout that is not an integer (10.9, True), below -1 or too large, an rng_seed out of range, num_threads
-        below 1, an unknown method, options that exclude each other.
+      ValueError: a fanout that is not an integer (10.9, True), below -1 or too large, an rng_seed out of range,
+        num_threads below 1, an unknown method, options that exclude each other.
     """
 
     fanouts: tuple[int, ...]

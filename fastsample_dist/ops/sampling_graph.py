@@ -65,8 +65,7 @@ class SamplingGraph:
       indptr: int64 [num_rows + 1]; CSC offsets.
       indices: int32 | int64 [num_edges]; source ids, may exceed num_rows (a slice of a larger graph).
       orig_ids: int64 [num_rows] original ids of the rows, None when row r is original node r.
-      src_orig_ids: int64 [num_sources] original ids by source id, for a method that shares variates on a slice; None takes
-        orig_ids.
+      src_orig_ids: int64 [num_sources] original ids by source id, for method "labor" on a slice; None takes orig_ids.
       weights: for a method that draws by weight.
     Raises:
       ValueError: a wrong dtype or shape, a tensor that is not contiguous.

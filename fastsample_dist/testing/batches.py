@@ -86,6 +86,11 @@ class _Limits:
     most: np.ndarray
     room: np.ndarray
 
+    @classmethod
+    def none_met(cls, num_nodes: int, num_classes: int) -> _Limits:
+        """Before the first row."""
+        return cls(np.full(num_nodes, -1), np.full(num_nodes, -1), np.zeros(num_classes, dtype=np.int64))
+
 
 class EdgeClasses:
     """The edges of a graph in classes, and how many picks of one destination fit into each.

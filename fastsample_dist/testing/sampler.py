@@ -131,10 +131,10 @@ def _law_of_method(graph: CSCGraph, spec: SampleSpec) -> LawOfRow:
 
 def _own_law(law: LawOfRow, spec: SampleSpec) -> LawOfRow:
     """The law of a sampler that draws otherwise."""
-    if spec.replace or spec.method != SampleSpec(fanouts=()).method:
+    if spec.replace or spec.method != SampleSpec.method:
         raise ValueError(
-            f"law is given beside method={spec.method!r} and replace={spec.replace}, which have a law of their own; pass "
-            "one of them."
+            f"law is given beside method={spec.method!r} and replace={spec.replace}, which have a law of their own; "
+            "pass one of them."
         )
     return law
 
