@@ -37,7 +37,7 @@ from fastsample_dist.bench.sampling import cli as sampling_cli
 from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.graph.network import Network
-from fastsample_dist.pipeline.executor import SCHEMES
+from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.testing.jobs import find_mpirun
 from fastsample_dist.train.trainer import PRECISIONS
 

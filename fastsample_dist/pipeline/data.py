@@ -22,7 +22,7 @@ from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest
 from fastsample_dist.graph.partition_book import PartitionBook
-from fastsample_dist.pipeline.placed import PlacedTables, Wanted, place_tables
+from fastsample_dist.pipeline.placed import WHOLE, PlacedTables, PlacementRequest, place_tables
 from fastsample_dist.pipeline.verifying import FULL, NEVER, check_verify, verify_together
 
 
@@ -180,13 +180,19 @@ class DistData:
         return storage.load_topology(self.path, self.manifest, self.own_range)
 
     def placed_tables(
-        self, device: torch.device, scheme: str, choice: str = "auto", *, weighted: bool = False, valued: bool = False
+        self,
+        device: torch.device,
+        topology: str | None,
+        choice: str = "auto",
+        *,
+        weighted: bool = False,
+        valued: bool = False,
     ) -> PlacedTables:
-        """What a scheme's sampling and fetching read, where a device's kernels read it; placed once and kept.
+        """What sampling and fetching read, where a device's kernels read it; placed once and kept.
 
         Args:
           device: whose kernels will read.
-          scheme: "hybrid" samples from the whole topology, "vanilla" from own in-edges.
+          topology: placed.WHOLE, or OWN for the in-edges of own nodes; None: features alone.
           choice: "auto", "device" or "pinned".
           weighted: edges are drawn by their weights.
           valued: the weights of the edges are read.
@@ -194,12 +200,14 @@ class DistData:
           ValueError: as `place_tables`.
         """
         moves = device.type != "cpu"
-        key = (device, scheme, choice, weighted and moves, valued and moves)
+        key = (device, topology, choice, weighted and moves, valued and moves)
         if key not in self._placed:
-            graph = self.graph if scheme == "hybrid" else self.own_graph()
+            graph = None if topology is None else self.graph if topology == WHOLE else self.own_graph()
             unplaced = PlacedTables(graph, self.graph.orig_ids, self.features)
-            wanted = Wanted(device, choice, weighted=weighted, valued=valued, ranks_on_host=self.ctx.local_world_size)
-            self._placed[key] = place_tables(unplaced, wanted)
+            request = PlacementRequest(
+                device, choice, weighted=weighted, valued=valued, ranks_on_host=self.ctx.local_world_size
+            )
+            self._placed[key] = place_tables(unplaced, request)
         return self._placed[key]
 
     def labels_of(self, nodes: Tensor) -> Tensor:

@@ -15,26 +15,28 @@ from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.placed import place_graph, topology_bytes
 
+WHOLE, OWN = "whole", "own"  # topologies that a rank samples from: the graph's, or the in-edges of its own nodes
+
 
 @dataclass(frozen=True)
 class PlacedTables:
     """What sampling and fetching read.
 
     Attributes:
-      graph: rows to sample from, all of them (hybrid) or the rank's own (vanilla).
+      graph: rows to sample from, all of them or the rank's own; None where the user's sampler has its own.
       orig_ids: int64 [num_nodes], original id of every node, or None; those of the graph, or of a slice's whole graph.
       features: of the whole graph, split between ranks; None without.
       places: where the tables are, and why.
     """
 
-    graph: CSCGraph
+    graph: CSCGraph | None
     orig_ids: Tensor | None
     features: DistFeatures | None
     places: tuple[Placement, ...] = ()
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PlacementRequest:
     """How tables are to be placed.
 
     Attributes:
@@ -52,38 +54,39 @@ class Wanted:
     ranks_on_host: int = 1
 
 
-def place_tables(tables: PlacedTables, wanted: Wanted) -> PlacedTables:
+def place_tables(tables: PlacedTables, request: PlacementRequest) -> PlacedTables:
     """Place a rank's tables for a device by the rule of device/placement.py, the topology first.
 
     Args:
       tables: in host memory or mapped.
-      wanted: device and choice.
+      request: device and choice.
     Returns:
       The tables for that device; on the CPU the same.
     Raises:
-      ValueError: a table fits nowhere, or not where it was wanted; a choice without a GPU; missing weights; the memory
-        cannot be had.
+      ValueError: a table fits nowhere, or not where it was asked for; a choice without a GPU; missing weights; the
+        memory cannot be had.
     """
     graph, orig_ids, features = tables.graph, tables.orig_ids, tables.features
-    has_node_map = orig_ids is not None and orig_ids is not graph.orig_ids
-    topology = topology_bytes(graph, weighted=wanted.weighted, valued=wanted.valued) + (
-        orig_ids.nbytes if has_node_map else 0
-    )
-    sized = [Table("topology", topology, wanted.choice)]
+    has_node_map = graph is not None and orig_ids is not None and orig_ids is not graph.orig_ids
+    sized = []
+    if graph is not None:
+        topology = topology_bytes(graph, weighted=request.weighted, valued=request.valued)
+        sized.append(Table("topology", topology + (orig_ids.nbytes if has_node_map else 0), request.choice))
     if features is not None:
-        sized.append(Table("features", features.local.rows.nbytes, wanted.choice))
-    room = measured_room(wanted.device, ranks_on_host=wanted.ranks_on_host)
+        sized.append(Table("features", features.local.rows.nbytes, request.choice))
+    room = measured_room(request.device, ranks_on_host=request.ranks_on_host)
     places = choose_places(sized, room)
-    if wanted.device.type != "cuda":
+    if request.device.type != "cuda":
         return PlacedTables(graph, orig_ids, features, tuple(places))
     try:
-        placed = place_graph(graph, places[0], weighted=wanted.weighted, valued=wanted.valued)
-        node_map = places[0].put(orig_ids) if has_node_map else placed.orig_ids
-        moved = None if features is None else features.placed(places[1])
+        if graph is not None:
+            graph = place_graph(graph, places[0], weighted=request.weighted, valued=request.valued)
+            orig_ids = places[0].put(orig_ids) if has_node_map else graph.orig_ids
+        moved = None if features is None else features.placed(places[-1])
     except (MemoryError, RuntimeError) as error:  # somebody else took it since it was measured
         reason = str(error).split(". ", 1)[0].rstrip(".")
         raise ValueError(
-            f"the tables could not be placed for {wanted.device} ({reason}); choose placement 'pinned', or end what "
+            f"the tables could not be placed for {request.device} ({reason}); choose placement 'pinned', or end what "
             "else uses the memory."
         ) from error
-    return PlacedTables(placed, node_map, moved, tuple(places))
+    return PlacedTables(graph, orig_ids, moved, tuple(places))

@@ -31,21 +31,28 @@ def given_seeds(data: DistData, seeds: Seeds) -> Tensor:
             "mask.nonzero().flatten()."
         )
     ids, (lo, hi) = ids.long(), data.own_range
-    wrong = ids[(ids < 0) | (ids >= data.num_nodes)]
-    if wrong.numel():
-        raise ValueError(f"seeds holds {int(wrong[0])}; expected node ids of the partition, 0 to {data.num_nodes - 1}.")
     wrong = ids[(ids < lo) | (ids >= hi)]
     if wrong.numel():
-        owner = int(data.rank_book.nid2part(wrong[:1]))
-        raise ValueError(
-            f"seeds of rank {data.ctx.rank} holds node {int(wrong[0])}, which is rank {owner}'s; expected its own "
-            f"nodes {lo} to {hi - 1} (data.own_range)."
-        )
+        _refuse_foreign(data, wrong)
     distinct, counts = ids.unique(return_counts=True)
     if distinct.numel() < ids.numel():
         twice = int(distinct[counts.argmax()])
         raise ValueError(f"seeds holds node {twice} {int(counts.max())} times; expected each node once.")
     return ids
+
+
+def _refuse_foreign(data: DistData, ids: Tensor) -> None:
+    """Refuse nodes that are not this rank's own, those outside the graph first."""
+    outside = ids[(ids < 0) | (ids >= data.num_nodes)]
+    if outside.numel():
+        raise ValueError(
+            f"seeds holds {int(outside[0])}; expected node ids of the partition, 0 to {data.num_nodes - 1}."
+        )
+    owner, (lo, hi) = int(data.rank_book.nid2part(ids[:1])), data.own_range
+    raise ValueError(
+        f"seeds of rank {data.ctx.rank} holds node {int(ids[0])}, which is rank {owner}'s; expected its own nodes {lo} "
+        f"to {hi - 1} (data.own_range)."
+    )
 
 
 def check_counts(source: str, seeds_per_rank: Sequence[int], *, all_needed: bool) -> None:
@@ -67,13 +74,6 @@ def check_counts(source: str, seeds_per_rank: Sequence[int], *, all_needed: bool
         f"the {source} split is empty on rank {empty[0]} (seeds per rank: {list(seeds_per_rank)}); expected at least "
         f"one seed on every rank, partition into fewer parts or add {source} nodes."
     )
-
-
-def num_steps(seeds_per_rank: Sequence[int], batch_size: int, drop_last: bool) -> int:
-    """Steps of an epoch, the same on all ranks: those of the rank with the most seeds; with drop_last those in which
-    every rank has a full batch.
-    """
-    return min(seeds_per_rank) // batch_size if drop_last else -(-max(seeds_per_rank) // batch_size)
 
 
 def check_full_batches(seeds_per_rank: Sequence[int], batch_size: int) -> None:

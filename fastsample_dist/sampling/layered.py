@@ -20,7 +20,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops, SampleSpec
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble
-from fastsample_dist.sampling.sampler import integer_ids
+from fastsample_dist.sampling.sampler import includes_destination, integer_ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +32,18 @@ class Picks:
       neighbors: [num_picks]; node ids, any integer dtype that holds them.
       edge_ids: int64 [num_picks]; position of every picked edge in the graph's `indices`, or None.
       edge_values: [num_picks]; what the graph stores for every picked edge, or None.
+      edge_weights: float [num_picks]; coefficients by which models multiply the edges' messages, or None.
     """
 
     indptr: Tensor
     neighbors: Tensor
     edge_ids: Tensor | None = None
     edge_values: Tensor | None = None
+    edge_weights: Tensor | None = None
 
 
 class HopSource(Protocol):
-    """Where the neighbours come from."""
+    """Where the neighbours come from. Rows that already hold their destination: see sampler.includes_destination."""
 
     def neighbors(self, nodes: Tensor, hop: int, step: int) -> Picks:
         """Pick neighbours of every node.
@@ -51,7 +53,7 @@ class HopSource(Protocol):
           hop: 0 at the seeds.
           step: global training step; with the source's own seed, the hop and the node it keys every random choice.
         Returns:
-          Picks, with or without edge ids and values in every hop alike.
+          Picks, with or without edge ids, values and weights in every hop alike.
         """
         ...
 
@@ -72,6 +74,7 @@ class LayeredSampler:
         if num_hops < 1:
             raise ValueError(f"num_hops is {num_hops}; expected an integer >= 1, one hop per model layer.")
         self.source, self.num_hops, self.rng_seed, self.orig_ids = source, num_hops, rng_seed, orig_ids
+        self.includes_destination = includes_destination(source)
 
     def sample(self, seeds: Tensor | Sequence[int], step: int = 0) -> MiniBatch:
         """Sample all hops for `seeds`.
@@ -85,16 +88,23 @@ class LayeredSampler:
           ValueError: duplicate seeds, what the source refuses.
         """
         nodes = self._node_ids(seeds)
-        hops, values = SampledHops(nodes, [], [], []), []
+        hops, values, weights = SampledHops(nodes, [], [], []), [], []
         for hop in range(self.num_hops):
             picks = self.source.neighbors(nodes, hop, step)
             nodes, local = ops.compact(nodes, picks.neighbors.to(nodes.dtype))
             hops.indptrs.append(picks.indptr)
             hops.indices.append(local)
-            for column, of_hop in ((hops.edge_ids, picks.edge_ids), (values, picks.edge_values)):
-                column.extend([] if of_hop is None else [of_hop])
+            hops.edge_ids.extend([] if picks.edge_ids is None else [picks.edge_ids])
+            values.extend([] if picks.edge_values is None else [picks.edge_values])
+            weights.append(picks.edge_weights)
         draw, looks_up = DrawKey(self.rng_seed, step), arrays.runs_kernels(nodes.device)
-        return assemble(replace(hops, nodes=nodes), self.orig_ids, draw, look_up=looks_up, edge_values=values or None)
+        batch = assemble(replace(hops, nodes=nodes), self.orig_ids, draw, look_up=looks_up, edge_values=values or None)
+        if self.includes_destination or weights[0] is not None:
+            batch.mfgs = [
+                replace(mfg, edge_weights=of_hop, includes_dst=self.includes_destination)
+                for mfg, of_hop in zip(batch.mfgs, reversed(weights), strict=True)
+            ]
+        return batch
 
     def _node_ids(self, seeds: Tensor | Sequence[int]) -> Tensor:
         """Seeds as the source takes them."""

@@ -107,7 +107,7 @@ class VanillaSampler(LayeredSampler):
             src_orig_ids=orig_ids,
         )  # fmt: skip
         super().__init__(OwnerHops(own, book, comm), len(spec.fanouts), rng_seed=spec.rng_seed, orig_ids=orig_ids)
-        self._own, self._rank = own, comm.rank
+        self.comm, self._own = comm, own
 
     def kernel_report(self) -> list[KernelReport]:
         """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
@@ -125,7 +125,7 @@ class VanillaSampler(LayeredSampler):
             low, high = (int(bound) for bound in torch.aminmax(ids))
             if low < self._lo or high >= self._hi:
                 raise ValueError(
-                    f"seeds holds node ids from {low} to {high}; in the vanilla scheme rank {self._rank} can only "
+                    f"seeds holds node ids from {low} to {high}; in the vanilla scheme rank {self.comm.rank} can only "
                     f"start from its own nodes {self._lo} to {self._hi - 1}."
                 )
         return ids.to(graph.device, graph.indices.dtype)

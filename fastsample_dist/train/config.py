@@ -14,7 +14,7 @@ from fastsample_dist.device.choice import DEVICES
 from fastsample_dist.device.placement import CHOICES as PLACES
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
-from fastsample_dist.pipeline.executor import SCHEMES
+from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.train.models import check_fanouts
 from fastsample_dist.train.saved import MODELS
 from fastsample_dist.train.schedules import SCHEDULES

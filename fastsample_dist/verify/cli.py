@@ -22,7 +22,7 @@ from rich.console import Console
 
 from fastsample_dist import command as cl
 from fastsample_dist.graph.storage import read_manifest
-from fastsample_dist.pipeline.executor import SCHEMES
+from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.testing.jobs import Job, find_mpirun, ranks_ended
 from fastsample_dist.verify.content import FEATURES, Content, batch_content, first_difference
 from fastsample_dist.verify.rank import content_file, gradient_file

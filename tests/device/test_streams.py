@@ -10,7 +10,7 @@ import torch
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.device.streams import Lane, StreamLane, lane_of, to_device
-from fastsample_dist.pipeline.prefetch import Prefetcher
+from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.sampling.mfg import MFG
 from tests.train.task import make_task
 

@@ -6,7 +6,7 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampleSpec
-from fastsample_dist.pipeline.loader import LoaderOptions
+from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.sampling.neighbor import NeighborSampler
 
 RING = CSCGraph(torch.arange(6), torch.tensor([1, 2, 3, 4, 0]))
@@ -17,7 +17,7 @@ def test_a_fanout_that_is_no_integer_is_refused(fanout):
     for make in (
         lambda: SampleSpec(fanouts=(4, fanout)),
         lambda: NeighborSampler(RING, [4, fanout]),
-        lambda: LoaderOptions().spec([4, fanout]),
+        lambda: LoaderOptions(fanouts=[4, fanout], batch_size=1),
     ):
         with pytest.raises(ValueError, match=r"^fanouts holds .*; expected integers: -1 \(all neighbours\), 0 or more"):
             make()

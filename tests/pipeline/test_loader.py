@@ -10,7 +10,7 @@ import torch
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.pipeline.loader import epoch_permutation
-from fastsample_dist.pipeline.prefetch import Prefetcher
+from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.testing import RankError, run_distributed
 from tests.parts import draw_partition
 from tests.waiting import ENOUGH_S, NEVER_S

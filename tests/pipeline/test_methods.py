@@ -9,7 +9,7 @@ import torch
 
 from fastsample_dist import DistContext, DistData, DistLoader, LaborSampler, NeighborSampler, SampleSpec
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.pipeline.executor import make_sampler
+from fastsample_dist.pipeline.schemes import make_sampler
 from fastsample_dist.testing import run_distributed
 from tests.grids import grid
 from tests.parts import draw_partition
@@ -106,7 +106,7 @@ def test_the_methods_make_different_batches(runs):
 
 
 @pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
-def test_both_schemes_tell_the_edges_of_the_stored_topology(runs, ctx, scheme):
+def test_both_schemes_name_the_edges_of_the_stored_topology(runs, ctx, scheme):
     data = DistData.load(runs(1)[0].path, ctx)
     spec = SampleSpec(fanouts=FANOUTS, edge_ids=True, method="weighted")
     batch = make_sampler(data, scheme, spec, ctx.comm).sample(data.split("train")[:BATCH])

@@ -7,7 +7,7 @@ from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.device.placement import Room
 from fastsample_dist.pipeline import placed
-from fastsample_dist.pipeline.placed import PlacedTables, Wanted, place_tables
+from fastsample_dist.pipeline.placed import OWN, WHOLE, PlacedTables, PlacementRequest, place_tables
 from tests.train.task import make_task
 
 GPU = torch.device("cuda", 0)
@@ -42,9 +42,14 @@ def seen(monkeypatch):
 
 def test_loaders_share_the_tables_of_a_scheme(data):
     cpu = torch.device("cpu")
-    assert data.placed_tables(cpu, "vanilla") is data.placed_tables(cpu, "vanilla")
-    assert data.placed_tables(cpu, "hybrid") is not data.placed_tables(cpu, "vanilla")
-    assert data.placed_tables(cpu, "hybrid").graph is data.graph
+    assert data.placed_tables(cpu, OWN) is data.placed_tables(cpu, OWN)
+    assert data.placed_tables(cpu, WHOLE) is not data.placed_tables(cpu, OWN)
+    assert data.placed_tables(cpu, WHOLE).graph is data.graph
+
+
+def test_beside_a_sampler_of_its_own_features_alone_are_placed(data, seen):
+    tables = data.placed_tables(GPU, None)
+    assert tables.graph is None and [place.name for place in tables.places] == ["features"] and "graph" not in seen
 
 
 def test_on_the_cpu_the_tables_stay_where_they_are(data):
@@ -54,9 +59,9 @@ def test_on_the_cpu_the_tables_stay_where_they_are(data):
 
 
 def test_a_slices_node_map_counts_as_topology(data, seen):
-    hybrid = place_tables(PlacedTables(data.graph, data.graph.orig_ids, data.features), Wanted(GPU))
+    hybrid = place_tables(PlacedTables(data.graph, data.graph.orig_ids, data.features), PlacementRequest(GPU))
     own = data.own_graph()
-    vanilla = place_tables(PlacedTables(own, data.graph.orig_ids, data.features), Wanted(GPU))
+    vanilla = place_tables(PlacedTables(own, data.graph.orig_ids, data.features), PlacementRequest(GPU))
     ids = data.graph.orig_ids.nbytes
     arrays = data.graph.indptr.nbytes + data.graph.indices.nbytes
     assert hybrid.places[0].num_bytes == arrays + ids
@@ -67,7 +72,7 @@ def test_a_slices_node_map_counts_as_topology(data, seen):
 
 def test_a_choice_holds_for_all_tables(data, seen):
     tables = PlacedTables(data.graph, data.graph.orig_ids, data.features)
-    assert [place.where for place in place_tables(tables, Wanted(GPU, "pinned")).places] == ["pinned"] * 2
+    assert [place.where for place in place_tables(tables, PlacementRequest(GPU, "pinned")).places] == ["pinned"] * 2
 
 
 @pytest.mark.parametrize("error", [MemoryError, torch.cuda.OutOfMemoryError])
@@ -78,7 +83,7 @@ def test_memory_that_was_taken_meanwhile_is_one_line(data, seen, monkeypatch, er
     monkeypatch.setattr(placed, "place_graph", place_graph)
     line = r"the tables could not be placed for cuda:0 \(CUDA out of memory\); choose placement 'pinned', or end what"
     with pytest.raises(ValueError, match=f"^{line}"):
-        place_tables(PlacedTables(data.graph, data.graph.orig_ids, data.features), Wanted(GPU))
+        place_tables(PlacedTables(data.graph, data.graph.orig_ids, data.features), PlacementRequest(GPU))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")

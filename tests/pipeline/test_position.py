@@ -1,11 +1,12 @@
-"""A loader's position: told in original ids, taken up by as many ranks or another number, each seed once an epoch."""
+"""A loader's position: saved in original ids, resumed by as many ranks or another number, each seed once an epoch."""
 
 import pytest
 import torch
 
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.pipeline.position import EpochPlan, LoaderPosition, pick_own
+from fastsample_dist.pipeline.epoch_plan import EpochPlan
+from fastsample_dist.pipeline.position import LoaderPosition, pick_own
 from fastsample_dist.testing import run_distributed
 from tests.grids import grid
 from tests.parts import draw_partition
@@ -29,7 +30,7 @@ def ctx():
         yield context
 
 
-def told(data, batch):
+def facts_of(data, batch):
     """What a batch is, in original ids."""
     inputs = data.orig_ids(batch.input_nodes).tolist()
     return batch.epoch, batch.step, batch.num_global_seeds, data.orig_ids(batch.seeds).tolist(), inputs
@@ -46,7 +47,7 @@ def first_steps(ctx, path, steps, batch_size, prefetch):
     batches = []
     while len(batches) < steps:
         for batch in loader:
-            batches.append(told(data, batch))
+            batches.append(facts_of(data, batch))
             if len(batches) == steps:
                 break
     return batches, loader.position(batches[-1][0], steps)
@@ -56,20 +57,20 @@ def further_epochs(ctx, path, position, batch_size, prefetch, epochs):
     """Batches from the position on."""
     data, loader = make_loader(ctx, path, batch_size, prefetch=prefetch)
     loader.resume(position)
-    return [told(data, batch) for _ in range(epochs) for batch in loader]
+    return [facts_of(data, batch) for _ in range(epochs) for batch in loader]
 
 
 @pytest.mark.parametrize("steps", [1, 5, 11, 14, 22])  # 11 steps an epoch
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_resumed_loader_makes_the_batches_that_were_still_to_come(alone, ctx, steps, prefetch):
     data, whole = make_loader(ctx, alone.path)
-    expected = [told(data, batch) for _ in range(3) for batch in whole]
+    expected = [facts_of(data, batch) for _ in range(3) for batch in whole]
     before, position = first_steps(ctx, alone.path, steps, BATCH, prefetch)
     after = further_epochs(ctx, alone.path, position, BATCH, prefetch, epochs=3 - position.epoch)
     assert before + after == expected
 
 
-def test_on_the_same_number_of_ranks_every_rank_goes_on_with_its_own_batches(drawn):
+def test_on_the_same_number_of_ranks_every_rank_resumes_with_its_own_batches(drawn):
     whole = run_distributed(2, first_steps, args=(drawn.path, 12, BATCH, 0))
     first = run_distributed(2, first_steps, args=(drawn.path, 4, BATCH, 0))
     after = run_distributed(2, further_epochs, args=(drawn.path, first[0][1], BATCH, 0, 2))
@@ -96,7 +97,7 @@ def test_two_changes_within_one_epoch_still_see_each_seed_once(drawn):
         data, loader = make_loader(ctx, path, 4)
         loader.resume(position)
         batch = next(iter(loader))
-        return told(data, batch)[3], loader.position(0, batch.step + 1)
+        return facts_of(data, batch)[3], loader.position(0, batch.step + 1)
 
     first = run_distributed(4, first_steps, args=(drawn.path, 2, 5, 0))
     second = run_distributed(2, middle, args=(drawn.path, first[0][1]))
@@ -163,11 +164,11 @@ def test_seeds_of_another_graph_are_refused(alone, ctx):
 
 
 def test_a_step_outside_the_epoch_is_refused():
-    plan = EpochPlan(epoch=2, first_step=8, seeds=torch.arange(7), seeds_per_rank=[7], batch_size=2)
-    assert (plan.seeds_from(9).tolist(), plan.seeds_from(12).tolist()) == ([2, 3, 4, 5, 6], [])
+    plan, seeds = EpochPlan(epoch=2, first_step=8, seeds_per_rank=[7], batch_size=2), torch.arange(7)
+    assert (plan.seeds_from(9, seeds).tolist(), plan.seeds_from(12, seeds).tolist()) == ([2, 3, 4, 5, 6], [])
     for step in (7, 13):
         with pytest.raises(ValueError, match=f"step is {step}; expected 8 to 12"):
-            plan.seeds_from(step)
+            plan.seeds_from(step, seeds)
 
 
 def test_own_ids_are_picked_in_the_order_of_the_remaining_ones():

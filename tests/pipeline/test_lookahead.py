@@ -1,4 +1,4 @@
-"""A prefetching loader samples several steps together, one per thread: its batches are those that are made one by one.
+"""A prefetching loader samples several steps at once, one per thread: its batches are those that are made one by one.
 
 The oracle is the plain loader of the same seeds.
 """
@@ -8,8 +8,9 @@ import torch
 
 from fastsample_dist import DistContext, DistData, DistLoader, SampleSpec
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.pipeline.executor import BatchMaker, MakerOptions
+from fastsample_dist.pipeline.lookahead import group_size
 from fastsample_dist.pipeline.position import LoaderPosition
+from fastsample_dist.pipeline.schemes import make_sampler
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.testing import run_distributed
 from tests.parts import draw_partition
@@ -53,7 +54,7 @@ def make_loader(ctx, path, **options):
     return DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, rng_seed=7, **options)
 
 
-def told(batch):
+def facts_of(batch):
     """All that a batch is."""
     edges = [(mfg.indptr.tolist(), mfg.indices.tolist()) for mfg in batch.mfgs]
     own = (batch.epoch, batch.step, batch.num_global_seeds, batch.seeds.tolist(), batch.input_nodes.tolist())
@@ -61,7 +62,7 @@ def told(batch):
 
 
 def epochs_of(loader, count):
-    return [[told(batch) for batch in loader] for _ in range(count)]
+    return [[facts_of(batch) for batch in loader] for _ in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def epochs_of(loader, count):
         (1, 4, []),
     ],
 )
-def test_steps_are_sampled_together_and_the_batches_stay(ctx, path, threads, groups, num_threads, prefetch, sizes):
+def test_steps_are_sampled_at_once_and_the_batches_stay(ctx, path, threads, groups, num_threads, prefetch, sizes):
     threads(num_threads)
     expected = epochs_of(make_loader(ctx, path), 2)
     assert groups == []
@@ -102,7 +103,7 @@ def test_an_epoch_left_early_leaves_nothing_to_the_next(ctx, path, threads, grou
     loader = make_loader(ctx, path, prefetch=prefetch)
     found = []
     for batch in loader:
-        found.append(told(batch))
+        found.append(facts_of(batch))
         if len(found) == taken:
             break
     assert found == first[:taken]
@@ -145,9 +146,17 @@ def test_a_resumed_loader_makes_the_batches_that_were_still_to_come(ctx, path, t
     ],
 )
 def test_group_sizes(ctx, path, scheme, num_threads, prefetch, size):
-    spec = SampleSpec(fanouts=FANOUTS, num_threads=num_threads)
-    maker = BatchMaker(DistData.load(path, ctx), spec, ctx.comm, MakerOptions(scheme=scheme))
-    assert maker.group_size(prefetch) == size
+    sampler = make_sampler(DistData.load(path, ctx), scheme, SampleSpec(fanouts=FANOUTS), ctx.comm)
+    assert group_size(sampler, torch.device("cpu"), prefetch, num_threads) == size
+    assert group_size(sampler, torch.device("cuda"), prefetch, num_threads) == 1
+
+
+def test_a_sampler_that_has_sample_alone_is_called_step_by_step():
+    class OnlySample:
+        def sample(self, seeds, step):
+            raise AssertionError("not called")
+
+    assert group_size(OnlySample(), torch.device("cpu"), 4, 4) == 1
 
 
 def rank_with_own_threads(ctx, path, scheme, prefetch):
@@ -156,10 +165,10 @@ def rank_with_own_threads(ctx, path, scheme, prefetch):
     loader = make_loader(ctx, path, scheme=scheme, prefetch=prefetch)
     found = []
     for batch in loader:
-        found.append(told(batch))
+        found.append(facts_of(batch))
         if len(found) == 3:
             break
-    return found + [told(batch) for batch in loader]
+    return found + [facts_of(batch) for batch in loader]
 
 
 @pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])

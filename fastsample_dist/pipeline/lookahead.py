@@ -1,0 +1,177 @@
+"""Making batches before they are asked for: `look_ahead` wraps a loader's stages, which know nothing of it.
+
+Two ways, used together. A thread makes the next batches in the background (Prefetcher). And where sampling needs no
+communication, the thread samples several of them at once, each in a thread of the CPU (GroupedSample).
+
+Permission, not a queue length, decides how far ahead the thread goes: it may make batch t only after batch
+t - depth was taken. When all ranks stop at the same batch, their threads have therefore been allowed, and finish,
+the same collectives, and a loader left early hangs nobody. When the consumer leaves by an exception nothing is
+waited for: the other ranks' collectives fail or pass their deadline. The thread is a daemon: it never keeps a
+process alive. For a GPU it works on a stream of its own (streams.py).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from fastsample_dist.comm.base import Communicator
+from fastsample_dist.device.streams import Lane
+from fastsample_dist.pipeline.epoch_plan import StepInput
+from fastsample_dist.pipeline.stages import Sample, Stage, run_stages
+from fastsample_dist.sampling import arrays
+from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.sampling.sampler import Sampler, can_sample_many, payload_exchanges
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+class GroupedSample:
+    """Samples several steps of an epoch at once, ahead of their turn; then hands out one after another.
+
+    Args:
+      sample: the stage in whose place it stands; its sampler has `sample_many`.
+      steps: of the epoch, which are run in this order.
+      size: steps sampled at once; fewer at the epoch's end.
+    """
+
+    def __init__(self, sample: Sample, steps: Sequence[StepInput], size: int) -> None:
+        self._sample, self._steps, self._size = sample, steps, size
+        self._sampled: deque[MiniBatch] = deque()
+        self._num_sampled = 0
+
+    def run(self, given: StepInput, batch: None) -> MiniBatch:
+        """See Stage."""
+        if not self._sampled:
+            steps = self._steps[self._num_sampled : self._num_sampled + self._size]
+            self._sampled.extend(self._sample.run_many(steps) if len(steps) > 1 else [self._sample.run(given, None)])
+            self._num_sampled += len(steps)
+        return self._sampled.popleft()
+
+
+class CheckHandOver:
+    """Refuses what a prefetch thread cannot hand to another stream: only the tensors of a MiniBatch are known."""
+
+    def run(self, given: StepInput, batch: Any) -> MiniBatch:
+        """See Stage."""
+        if not isinstance(batch, MiniBatch):
+            raise ValueError(
+                f"step {given.step}: transform returned a {type(batch).__name__}; with prefetch on a GPU it must "
+                "return a MiniBatch; convert in the loop, or pass prefetch=0."
+            )
+        return batch
+
+
+def group_size(sampler: Sampler, device: torch.device, depth: int, num_threads: int) -> int:
+    """Steps that are worth sampling at once: one per thread of the CPU, as many as are made ahead; 1 on a GPU, and for
+    a sampler that exchanges with other ranks or makes one batch at a time.
+    """
+    if arrays.runs_kernels(device) or payload_exchanges(sampler) > 0 or not can_sample_many(sampler):
+        return 1
+    return max(1, min(depth, num_threads))
+
+
+def look_ahead(
+    stages: Sequence[Stage],
+    comm: Communicator,
+    steps: Sequence[StepInput],
+    *,
+    depth: int,
+    group: int,
+    lane: Lane,
+    device: torch.device,
+) -> Prefetcher[StepInput, Any]:
+    """The batches of an epoch, made ahead.
+
+    Args:
+      stages: of the loader, a Sample first.
+      comm: that the stages use, and nobody else at the same time.
+      steps: of the epoch.
+      depth: batches made ahead of the one being used, at least 1.
+      group: steps sampled at once, see `group_size`.
+      lane: where the thread's work goes.
+      device: where the batches are.
+    """
+    stages = list(stages)
+    if group > 1:
+        stages[0] = GroupedSample(stages[0], steps, group)
+    if arrays.runs_kernels(device):
+        stages.append(CheckHandOver())
+    return Prefetcher(partial(run_stages, stages, comm), steps, depth, comm.timeout_s, lane)
+
+
+class _Raised:
+    """An exception on its way from the thread to the consumer."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Prefetcher(Generic[Given, Made]):
+    """Iterator over make(given) for every given, made up to `depth` ahead in order.
+
+    Args:
+      make: called in the background thread, one at a time, in the order of `given`.
+      given: inputs.
+      depth: batches made ahead of the one being used, at least 1.
+      timeout_s: how long `close` waits for the batches already permitted.
+      lane: where the thread's work goes, and how the consumer receives it; None: to the CPU.
+    """
+
+    def __init__(
+        self, make: Callable[[Given], Made], given: Iterable[Given], depth: int, timeout_s: float,
+        lane: Lane | None = None,
+    ) -> None:  # fmt: skip
+        self._make, self._given, self._timeout_s = make, list(given), timeout_s
+        self._lane = lane or Lane()
+        self._permitted, self._stopping = depth, False
+        self._changed = threading.Condition()  # guards the two above
+        self._made: queue.SimpleQueue[tuple[Made, Any] | _Raised] = queue.SimpleQueue()
+        self._num_threads = torch.get_num_threads()  # a new thread would start from OpenMP's default
+        self._lane.start()
+        self._thread = threading.Thread(target=self._work, name="fastsample-prefetch", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Made]:
+        for _ in self._given:
+            made = self._made.get()
+            if isinstance(made, _Raised):
+                raise made.error
+            self._lane.receive(*made)
+            with self._changed:
+                self._permitted += 1
+                self._changed.notify()
+            yield made[0]
+
+    def close(self) -> None:
+        """Let the thread finish what it was permitted, then end it.
+
+        Raises:
+          RuntimeError: it did not end within timeout_s.
+        """
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join(self._timeout_s)
+        if self._thread.is_alive():
+            raise RuntimeError(f"the prefetch thread did not finish its batches within {self._timeout_s:g} s.")
+
+    def _work(self) -> None:
+        torch.set_num_threads(self._num_threads)
+        try:
+            with self._lane.working():
+                for number, given in enumerate(self._given):
+                    with self._changed:
+                        self._changed.wait_for(lambda number=number: number < self._permitted or self._stopping)
+                        if number >= self._permitted:
+                            return
+                    self._made.put((self._make(given), self._lane.made()))
+        except BaseException as error:  # the consumer raises it: this thread has nobody to report to
+            self._made.put(_Raised(error))

@@ -1,0 +1,160 @@
+"""LoaderOptions: all that a DistLoader can be asked for beside its data and seeds, checked once."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from fastsample_dist.device.placement import CHOICES
+from fastsample_dist.ops import SampleSpec
+from fastsample_dist.pipeline.schemes import SCHEMES
+from fastsample_dist.sampling import arrays
+from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.sampling.sampler import Sampler
+
+RANKS_OWN = ("device", "kernel", "placement")  # options that never change a batch: every rank may have its own
+OF_SCHEMES = ("scheme", "method", "replace", "layer_dependency", "edge_ids", "edge_values", "kernel")
+"""Options that only the samplers of the schemes read: beside `sampler` they would be ignored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions:
+    """What a DistLoader can be asked for beside its data and own seeds.
+
+    Attributes:
+      fanouts: neighbours per node and hop, hop order from the seeds outwards; one per model layer. None: `sampler`.
+      batch_size: seeds per rank and step, an integer >= 1.
+      sampler: any object with `sample(seeds, step) -> MiniBatch` (sampling/sampler.py), in place of fanouts. It gets
+        int64 seeds in host memory, none of them on a rank that has run out, and leaves features and labels to the
+        loader. All ranks pass one of the same class.
+      split: "train", "val" or "test".
+      scheme: one of schemes.SCHEMES; all give the same batches.
+      rng_seed: key of sampling and shuffling, 0 .. 2**63 - 1; beside `sampler` of shuffling alone.
+      prefetch: batches made ahead in a background thread; 0 makes each batch when it is asked for.
+      shuffle: permute the seeds anew every epoch.
+      drop_last: make only the steps in which every rank has a full batch; the other seeds of the epoch are left out.
+      feature_dtype: convert features to this dtype on arrival (float32, float64, bfloat16); None: float32 for
+        features stored as 16-bit floats or integers, else as stored.
+      method, replace, layer_dependency: how neighbours are drawn, see `SampleSpec`. "weighted" builds alias tables in
+        every rank: 8 bytes per edge of the graph (hybrid) or of the rank's own rows (vanilla).
+      edge_ids: every MFG has `edge_ids`, the positions of its edges in the partition's edges (`data.graph.indices`).
+        Under vanilla the replies to other ranks are then int64.
+      edge_values: every MFG has `edge_values`, the stored weights of its edges; `edge_ids` come with them. None: where
+        edge_ids is True and the partition has weights.
+      transform: called with every batch after features and labels, in the prefetch thread where there is one; what it
+        returns is what the iteration yields. With prefetching for a GPU that must be a MiniBatch, and tensors that are
+        added to it must be attributes of it.
+      device: where batches are made and handed over; None: the context's.
+      kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
+      placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
+    Raises:
+      ValueError: neither or both of fanouts and sampler; a value out of range, an unknown name; an option that
+        `sampler` would ignore.
+    """
+
+    fanouts: Sequence[int] | None = None
+    batch_size: int | None = None
+    sampler: Sampler | None = None
+    split: str = "train"
+    scheme: str = "hybrid"
+    rng_seed: int = 0
+    prefetch: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
+    feature_dtype: torch.dtype | None = None
+    method: str = "uniform"
+    replace: bool = False
+    layer_dependency: bool = False
+    edge_ids: bool = False
+    edge_values: bool | None = None
+    transform: Callable[[MiniBatch], Any] | None = None
+    device: torch.device | str | None = None
+    kernel: str = "auto"
+    placement: str = "auto"
+
+    def __post_init__(self) -> None:
+        _check_batch_size(self.batch_size)
+        if self.prefetch < 0:
+            raise ValueError(f"prefetch is {self.prefetch}; expected 0 (off) or the number of batches to make ahead.")
+        if self.scheme not in SCHEMES:
+            raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, SCHEMES))}.")
+        if self.placement not in CHOICES:
+            raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
+        if self.sampler is None:
+            _check_fanouts(self.fanouts)
+        else:
+            self._check_sampler()
+        arrays.check_kernel(self.kernel, spec=self.spec)
+
+    @cached_property
+    def spec(self) -> SampleSpec:
+        """How the samplers of the schemes draw."""
+        return SampleSpec(
+            fanouts=() if self.fanouts is None else tuple(self.fanouts), method=self.method, replace=self.replace,
+            rng_seed=self.rng_seed, layer_dependency=self.layer_dependency,
+            edge_ids=self.edge_ids or bool(self.edge_values),
+        )  # fmt: skip
+
+    def facts(self) -> dict[str, object]:
+        """What all ranks must have alike: everything but RANKS_OWN. An object stands for its class or name."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in RANKS_OWN}
+        named["fanouts"] = None if self.fanouts is None else self.spec.fanouts
+        return {name: _fact(value) for name, value in named.items()}
+
+    def wants_edge_values(self, has_weights: bool) -> bool:
+        """Whether batches have the stored weights of their edges, on a graph with or without any."""
+        return self.edge_ids and has_weights if self.edge_values is None else self.edge_values
+
+    def _check_sampler(self) -> None:
+        sampler = self.sampler
+        if isinstance(sampler, type):
+            raise ValueError(f"sampler is the class {sampler.__qualname__}; pass an object of it.")
+        if not callable(getattr(sampler, "sample", None)):
+            raise ValueError(
+                f"sampler is a {type(sampler).__qualname__}; expected an object with sample(seeds, step) -> MiniBatch."
+            )
+        if self.fanouts is not None:
+            raise ValueError("fanouts and sampler are both given; pass one of them: a sampler brings its own fanouts.")
+        defaults = {field.name: field.default for field in fields(self)}
+        for name in OF_SCHEMES:
+            value = getattr(self, name)
+            if value != defaults[name]:
+                raise ValueError(
+                    f"{name} is {value!r} beside sampler, which would ignore it; give it to the sampler, or leave "
+                    f"{name} out."
+                )
+
+
+def _check_batch_size(batch_size: int | None) -> None:
+    if batch_size is None:
+        raise ValueError("batch_size is not given; pass the seeds per rank and step, such as batch_size=1000.")
+    try:
+        operator.index(batch_size)
+    except TypeError:
+        raise ValueError(f"batch_size is {batch_size!r}; it must be an integer >= 1.") from None
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; expected at least 1 seed per rank and step.")
+
+
+def _check_fanouts(fanouts: Sequence[int] | None) -> None:
+    expected = "one fanout per model layer, such as [15, 10, 5]"
+    if fanouts is None:
+        raise ValueError(f"neither fanouts nor sampler is given; pass {expected}, or sampler=.")
+    if not hasattr(fanouts, "__len__"):
+        raise ValueError(f"fanouts is {fanouts!r}; expected {expected}.")
+    if len(fanouts) == 0:
+        raise ValueError(f"fanouts is empty; pass {expected}.")
+
+
+def _fact(value: object) -> object:
+    """An option as ranks compare it."""
+    if value is None or isinstance(value, (str, int, float, tuple, list)):
+        return value
+    if isinstance(value, torch.dtype):
+        return str(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)

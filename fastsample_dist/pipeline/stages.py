@@ -1,0 +1,234 @@
+"""The stages that make a batch, one after another: Sample, Fetch, Label, Transform.
+
+    step input -> sampled batch -> + features -> + labels -> what the user's transform makes of it
+
+A stage gets the step and what the stage before made of it, and knows nothing of other steps. `make_stages` puts a
+loader's stages together; lookahead.py wraps them where batches are made ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from fastsample_dist.comm.base import Communicator
+from fastsample_dist.device.clock import Clock, Lap, clock_of
+from fastsample_dist.device.streams import to_device
+from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.source import FeatureSource
+from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.epoch_plan import StepInput
+from fastsample_dist.pipeline.options import LoaderOptions
+from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.sampling.sampler import Sampler
+
+
+class Stage(Protocol):
+    """One part of the work on a batch."""
+
+    def run(self, given: StepInput, batch: Any) -> Any:
+        """What becomes of the batch of a step; the first stage gets None. Collective where its work is."""
+        ...
+
+
+def run_stages(stages: Sequence[Stage], comm: Communicator, given: StepInput) -> Any:
+    """The batch of one step. Collective: every rank must call this, for the same step.
+
+    Args:
+      stages: in their order.
+      comm: that the stages use; its errors name the step.
+      given: the step.
+    """
+    comm.step = given.step
+    batch = None
+    for stage in stages:
+        batch = stage.run(given, batch)
+    return batch
+
+
+class Sample:
+    """Samples the step's seeds.
+
+    Args:
+      sampler: what samples.
+      comm: of the stages.
+      clock: of the device that samples.
+      id_dtype: in which the sampler gets its seeds; they are in range, so the graph's own saves it a check.
+    Attributes:
+      sampler: the same.
+    Raises:
+      ValueError (run): the sampler returned no MiniBatch.
+    """
+
+    def __init__(self, sampler: Sampler, comm: Communicator, clock: Clock, id_dtype: torch.dtype = torch.int64) -> None:
+        self.sampler, self._comm, self._clock, self._id_dtype = sampler, comm, clock, id_dtype
+
+    def run(self, given: StepInput, batch: None) -> MiniBatch:
+        """See Stage."""
+        begin = self._clock.mark()
+        with self._comm.watch.span("sample", given.step, self._clock):
+            sampled = self.sampler.sample(given.seeds.to(self._id_dtype), given.step)
+        return self._begun(given, sampled, Lap(self._clock, begin, self._clock.mark()))
+
+    def run_many(self, steps: Sequence[StepInput]) -> list[MiniBatch]:
+        """The batches of consecutive steps in one call of a sampler that has `sample_many`."""
+        begin, first = self._clock.mark(), steps[0].step
+        with self._comm.watch.span("sample", first, self._clock):
+            sampled = self.sampler.sample_many([given.seeds.to(self._id_dtype) for given in steps], first)
+        lap = Lap(self._clock, begin, self._clock.mark(), len(steps))
+        if len(sampled) != len(steps):
+            raise ValueError(
+                f"{_place(self._comm, steps[0])}: sample_many of the sampler returned {len(sampled)} batches for "
+                f"{len(steps)} steps; expected one for each."
+            )
+        return [self._begun(given, batch, lap) for given, batch in zip(steps, sampled, strict=True)]
+
+    def _begun(self, given: StepInput, batch: object, lap: Lap) -> MiniBatch:
+        if not isinstance(batch, MiniBatch):
+            raise ValueError(
+                f"{_place(self._comm, given)}: the sampler returned a {type(batch).__qualname__}; expected a MiniBatch."
+            )
+        batch.sampling, batch.epoch, batch.num_global_seeds = lap, given.epoch, given.num_global_seeds
+        return batch
+
+
+class CheckSampled:
+    """Refuses a batch that cannot be that of its step, after a sampler that the user gave; puts it on the device.
+
+    Args:
+      comm: of the stages.
+      device: where batches are made.
+    Raises:
+      ValueError (run): another step or other seeds than were asked for; input nodes that are not the first MFG's.
+    """
+
+    def __init__(self, comm: Communicator, device: torch.device) -> None:
+        self._comm, self._device = comm, device
+
+    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
+        """See Stage."""
+        steps = {draw.step for draw in (batch.draw, *(mfg.draw for mfg in batch.mfgs))} - {given.step}
+        num_inputs = batch.mfgs[0].num_src if batch.mfgs else batch.seeds.numel()
+        if steps:
+            found = f"a batch or an MFG of step {steps.pop()}; give DrawKey(rng_seed, step) to both, it keys dropout"
+        elif batch.seeds.shape != given.seeds.shape or not torch.equal(batch.seeds.cpu().long(), given.seeds):
+            found = f"{batch.seeds.numel()} seeds that are not the {given.seeds.numel()} it was asked for, in order"
+        elif batch.input_nodes.numel() != num_inputs:
+            found = f"{batch.input_nodes.numel()} input nodes; expected {num_inputs}, the sources of mfgs[0]"
+        else:
+            return batch if batch.input_nodes.device == self._device else batch.to(self._device)
+        raise ValueError(f"{_place(self._comm, given)}: the sampler returned {found}.")
+
+
+class Fetch:
+    """Fetches the features of the input nodes.
+
+    Args:
+      features: over the stages' communicator.
+      dtype: of the features handed to the model; None: as stored.
+      comm: of the stages.
+      clock: of the device that fetches.
+      checked: refuse an id outside the graph; False where the sampler is known to give none.
+    """
+
+    def __init__(
+        self, features: FeatureSource, dtype: torch.dtype | None, comm: Communicator, clock: Clock, *, checked: bool
+    ) -> None:
+        self._features, self._dtype, self._comm, self._clock, self._checked = features, dtype, comm, clock, checked
+
+    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
+        """See Stage."""
+        begin = self._clock.mark()
+        with self._comm.watch.span("fetch", given.step, self._clock):
+            batch.features = self._features.fetch(batch.input_nodes, self._dtype, checked=self._checked)
+        batch.fetching = Lap(self._clock, begin, self._clock.mark())
+        return batch
+
+
+class Label:
+    """Looks up the seeds' labels.
+
+    Args:
+      data: a partition that has labels.
+      device: where batches are made.
+    """
+
+    def __init__(self, data: DistData, device: torch.device) -> None:
+        self._data, self._device = data, device
+
+    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
+        """See Stage."""
+        batch.labels = to_device(self._data.labels_of(given.seeds), self._device)
+        return batch
+
+
+class Transform:
+    """Calls the user's function with the batch; what it returns takes the batch's place.
+
+    Args:
+      function: the user's.
+      comm: of the stages.
+      clock: of the device where batches are made.
+    Raises:
+      RuntimeError (run): the function raised, or returned None; names rank and step.
+    """
+
+    def __init__(self, function: Callable[[MiniBatch], Any], comm: Communicator, clock: Clock) -> None:
+        self._function, self._comm, self._clock = function, comm, clock
+
+    def run(self, given: StepInput, batch: MiniBatch) -> Any:
+        """See Stage."""
+        place = f"{_place(self._comm, given)}: transform"
+        try:
+            with self._comm.watch.span("transform", given.step, self._clock):
+                made = self._function(batch)
+        except Exception as error:
+            raise RuntimeError(f"{place} raised {type(error).__name__}: {error}") from error
+        if made is None:
+            raise RuntimeError(f"{place} returned None; let it return the batch.")
+        return made
+
+
+def make_stages(
+    data: DistData,
+    options: LoaderOptions,
+    comm: Communicator,
+    sampler: Sampler,
+    features: DistFeatures | None,
+    device: torch.device,
+) -> tuple[Stage, ...]:
+    """The stages of a loader.
+
+    Args:
+      data: the opened partition.
+      options: of the loader.
+      comm: carries what sampling and features need; used by one thread at a time.
+      sampler: of options.scheme, or the user's.
+      features: placed for the device; None without.
+      device: where batches are made.
+    """
+    clock, is_foreign = clock_of(device), options.sampler is not None
+    id_dtype = torch.int64 if is_foreign else data.graph.indices.dtype
+    stages: list[Stage] = [Sample(sampler, comm, clock, id_dtype)]
+    if is_foreign:
+        stages.append(CheckSampled(comm, device))
+    if features is not None:
+        dtype = options.feature_dtype or _compute_dtype(features)
+        stages.append(Fetch(features.using(comm), dtype, comm, clock, checked=is_foreign))
+    if data.labels is not None:
+        stages.append(Label(data, device))
+    if options.transform is not None:
+        stages.append(Transform(options.transform, comm, clock))
+    return tuple(stages)
+
+
+def _compute_dtype(features: DistFeatures) -> torch.dtype | None:
+    """float32 for features stored narrower than that; None (as stored) for float32 and float64."""
+    return None if features.dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def _place(comm: Communicator, given: StepInput) -> str:
+    """Opens a message."""
+    return f"rank {comm.rank}, step {given.step}"
