@@ -171,8 +171,8 @@ def read_saved(path: Path, options: ReadOptions) -> RawGraph:
         raise ValueError(f"{path} is not readable by dgl.load_graphs ({reason}); save it again.") from error
     if len(graphs) != 1:
         raise ValueError(f"{path} holds {len(graphs)} graphs; expected one; save that one alone.")
-    how = {"undirected": bool(options.undirected), "task": options.task}
-    return from_graph(graphs[0], name=path.stem, where=str(path), **how)
+    asked = {"undirected": bool(options.undirected), "task": options.task}
+    return from_graph(graphs[0], name=path.stem, where=str(path), **asked)
 
 
 def from_graph(

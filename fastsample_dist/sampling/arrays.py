@@ -94,7 +94,7 @@ def stored_weights(graph: CSCGraph, edge_ids: Tensor) -> Tensor:
 
 
 def check_edge_values(graph: CSCGraph, spec: SampleSpec) -> None:
-    """Refuse to give the stored weights of the picks where that cannot be.
+    """Refuse to return the stored weights of the picks where there are none.
 
     Raises:
       ValueError: a graph without weights, or a spec without edge ids.

@@ -80,7 +80,7 @@ class LayeredSampler:
         """Sample all hops for `seeds`.
 
         Args:
-          seeds: unique node ids, any integer type, [num_seeds]; empty gives an empty batch.
+          seeds: unique node ids, any integer type, [num_seeds]; empty returns an empty batch.
           step: global training step, 0 or more; part of every draw's key.
         Returns:
           MiniBatch without features and labels; mfgs[0] is the input side.

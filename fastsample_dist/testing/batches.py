@@ -113,12 +113,7 @@ class EdgeClasses:
         self.keys, self.class_of_edge = keys, np.arange(keys.size)
         if not spec.edge_ids:
             self.keys, self.class_of_edge = np.unique(keys, return_inverse=True)
-        self._limits = {
-            fanout: _Limits(
-                *(np.full(size, -1) for size in (degrees.size, degrees.size)), np.zeros(self.keys.size, int)
-            )
-            for fanout in spec.fanouts
-        }
+        self._limits = {fanout: _Limits.none_met(degrees.size, self.keys.size) for fanout in spec.fanouts}
 
     @property
     def num_classes(self) -> int:
