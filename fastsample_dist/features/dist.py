@@ -1,24 +1,25 @@
-"""DistFeatures: features of any nodes, own rows read locally and the others fetched by all_to_all.
+"""DistFeatures: features of any nodes, own rows read locally and the others fetched from their owners.
 
-One fetch: group the nodes by owner; send every owner the ids (`feature_ids`); owners read the rows and send them
-(`feature_rows`); own and fetched rows are merged in one pass that also converts the dtype. Two payload exchanges
-(FastSample, section 3.3). Rows travel in the stored dtype, or in the result's where that is narrower: the owner then
-rounds what the receiver would have rounded. Own rows never travel; input nodes are unique, so a remote row travels once
-per step and rank.
+One fetch: ask the owners (comm/owners.py: `feature_ids` out, `feature_rows` back); own and received rows are merged in
+one pass that also converts the dtype. Two payload exchanges (FastSample, section 3.3). Rows travel in the stored dtype,
+or in the result's where that is narrower: the owner then rounds what the receiver would have rounded. Own rows never
+travel; input nodes are unique, so a remote row travels once per step and rank. Tables of other ranks' rows that this
+rank can read by itself are looked in first (source.py): what they hold does not travel either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from fastsample_dist import ops
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.comm.owners import ask_owners
 from fastsample_dist.device.placement import Placement
+from fastsample_dist.features.source import RowPlaces, RowTable
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph.partition_book import PartitionBook
-
-NUM_PAYLOAD_EXCHANGES = 2
 
 
 class DistFeatures:
@@ -28,18 +29,21 @@ class DistFeatures:
       local: this rank's rows.
       book: node ranges of the ranks.
       comm: carries ids and rows.
+      near: tables of other ranks' rows that this rank reads by itself, in the order in which they are looked in.
     Raises:
       ValueError: local does not hold one row per own node.
     """
 
-    def __init__(self, local: LocalFeatures, book: PartitionBook, comm: Communicator) -> None:
+    def __init__(
+        self, local: LocalFeatures, book: PartitionBook, comm: Communicator, near: Sequence[RowTable] = ()
+    ) -> None:
         lo, hi = book.part2range(comm.rank)
         if local.lo != lo or local.rows.shape[0] != hi - lo:
             raise ValueError(
                 f"features have {local.rows.shape[0]} rows from node {local.lo} but rank {comm.rank} owns the nodes "
                 f"{lo} to {hi - 1}; pass one row per own node."
             )
-        self.local, self.book, self.comm = local, book, comm
+        self.local, self.book, self.comm, self.near = local, book, comm, tuple(near)
 
     @property
     def dim(self) -> int:
@@ -57,16 +61,16 @@ class DistFeatures:
         return self.local.device
 
     def placed(self, placement: Placement) -> DistFeatures:
-        """The same features with the own rows where `placement` says (see `graph.placement.choose_places`)."""
-        return DistFeatures(self.local.placed(placement), self.book, self.comm)
+        """The same features with the own rows where `placement` says (see `device.placement.choose_places`)."""
+        return DistFeatures(self.local.placed(placement), self.book, self.comm, self.near)
 
     def with_cache(self, nodes: Tensor) -> DistFeatures:
         """The same features with copies of the rows of `nodes` (own, unique) in the memory of `device`."""
-        return DistFeatures(self.local.with_cache(nodes), self.book, self.comm)
+        return DistFeatures(self.local.with_cache(nodes), self.book, self.comm, self.near)
 
     def using(self, comm: Communicator) -> DistFeatures:
         """The same features over another communicator (a background thread has its own)."""
-        return DistFeatures(self.local, self.book, comm)
+        return DistFeatures(self.local, self.book, comm, self.near)
 
     def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
         """Feature rows of any nodes. Collective: every rank must call this, with its own nodes.
@@ -83,31 +87,13 @@ class DistFeatures:
           RuntimeError: a collective failed or passed its deadline.
         """
         if self.comm.world_size == 1:
-            return self.local.gather_as(nodes, dtype, checked=checked)
-        grouped, counts, places = ops.bucket_by_part(nodes, self.book.part_ranges)
-        groups = list(grouped.split(counts.tolist()))
-        first_own = sum(group.numel() for group in groups[: self.comm.rank])
-        own = groups[self.comm.rank]
-        groups[self.comm.rank] = own[:0]
-        plan = self.comm.plan_rows([group.numel() for group in groups])
-        asked = self.comm.exchange_rows(torch.cat(groups), plan, purpose="feature_ids")
-        narrow = dtype is not None and dtype.itemsize < self.dtype.itemsize
-        # The asking rank's bucket_by_part has checked the ids, and the places below are in range by construction.
-        answer = (
-            self.local.gather_as(asked, dtype, checked=False) if narrow else self.local.gather(asked, checked=False)
-        )
-        fetched = self.comm.exchange_rows(answer, plan.reversed(), purpose="feature_rows")
-        row_places = _row_places(own - self.local.lo, first_own, places)
-        return self.local.merge(row_places, fetched, dtype, checked=False)
-
-
-def _row_places(own_numbers: Tensor, first_own: int, places: Tensor) -> Tensor:
-    """Where each node's row is: >= 0 in the own rows, -1 - i at fetched row i (see ops.merge_rows).
-
-    The groups stand in rank order; fetched rows leave this rank's own group out, which begins at first_own.
-    """
-    last_own = first_own + own_numbers.numel()
-    of_group_place = torch.arange(-1, -1 - places.numel(), -1, device=places.device)
-    of_group_place[first_own:last_own] = own_numbers
-    of_group_place[last_own:] += own_numbers.numel()
-    return of_group_place[places]
+            return self.local.fetch(nodes, dtype, checked=checked)
+        wire = dtype if dtype is not None and dtype.itemsize < self.dtype.itemsize else None  # None: the stored one
+        found, lo = RowPlaces(nodes), self.local.lo
+        for table in self.near:
+            found.look_in(table, wire)
+        request = ask_owners(found.missing, self.book.part_ranges, self.comm, purpose="feature_ids")
+        # The asking rank's bucket_by_part has checked the ids, and all places are in range by construction.
+        received = request.reply_rows(self.local.read(request.asked - lo, wire), purpose="feature_rows")
+        places = request.in_order((request.own - lo).long(), found.add_block(received))
+        return self.local.merge(*found.complete(places), dtype, checked=False)

@@ -63,19 +63,30 @@ class LocalFeatures:
         """
         return ops.gather_rows(self.rows, self._numbers(nodes), self.cache, checked=checked)
 
-    def gather_as(self, nodes: Tensor, dtype: torch.dtype | None, *, checked: bool = True) -> Tensor:
+    def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
         """Rows of own nodes converted to float32, float64 or bfloat16 on the way (None: not at all), [n, dim].
 
-        Args, Raises: as `gather`.
+        Args, Raises: as `gather`. See FeatureSource.
         """
-        return self.merge(self._numbers(nodes).long(), self.no_rows(), dtype, checked=checked)
+        return self.merge(self._numbers(nodes).long(), self._no_rows(), dtype, checked=checked)
+
+    def find(self, nodes: Tensor) -> Tensor:
+        """See RowTable."""
+        rows = self._numbers(nodes).long()
+        return torch.where((rows >= 0) & (rows < self.rows.shape[0]), rows, -1)
+
+    def read(self, rows: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """See RowTable; the row numbers are in range by construction."""
+        if dtype is None:
+            return ops.gather_rows(self.rows, rows, self.cache, checked=False)
+        return self.merge(rows.long(), self._no_rows(), dtype, checked=False)
 
     def merge(self, places: Tensor, fetched: Tensor, dtype: torch.dtype | None, *, checked: bool = True) -> Tensor:
-        """Own and fetched rows by place (`ops.merge_rows`): >= 0 counts own rows, < 0 fetched ones."""
+        """Own and other rows by place (`ops.merge_rows`): >= 0 counts own rows, < 0 the others (source.py)."""
         return ops.merge_rows(self.rows, fetched, places, dtype, self.cache, checked=checked)
 
-    def no_rows(self) -> Tensor:
-        """[0, dim] on `device`: what is fetched where all rows are own."""
+    def _no_rows(self) -> Tensor:
+        """[0, dim] on `device`: what is received where all rows are own."""
         return self.rows[:0].to(self.device)
 
     def _numbers(self, nodes: Tensor) -> Tensor:

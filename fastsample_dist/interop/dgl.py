@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 INT32_MAX = 2**31 - 1
 WEIGHTS = "weight"  # name of the edge weights on DGL's graph
+COEFFICIENTS = "coefficient"  # name of what a sampler computed for every edge
 
 
 def require_dgl(user: str) -> ModuleType:
@@ -60,6 +61,8 @@ def _block(dgl: ModuleType, mfg: MFG) -> DGLGraph:
         block.edata[dgl.EID] = mfg.edge_ids
     if mfg.edge_values is not None:
         block.edata[WEIGHTS] = mfg.edge_values
+    if mfg.edge_weights is not None:
+        block.edata[COEFFICIENTS] = mfg.edge_weights
     return block
 
 
@@ -72,8 +75,9 @@ def to_blocks(batch: MiniBatch) -> list[DGLGraph]:
       One block per MFG. Edge e of a block is edge e of the MFG; `srcdata[dgl.NID]` and `dstdata[dgl.NID]` are node
       ids of the graph. When the batch has edge ids, they are `edata[dgl.EID]`, int64: positions in the graph's
       `indices`, the edge ids of `to_graph` too. Stored weights of the edges are `edata["weight"]`, when the batch has
-      them (`edge_values`). The first block has `srcdata["feat"]` [num_inputs, feature_dim] when
-      the batch has features, the last one `dstdata["label"]` int64 [num_seeds] when it has labels.
+      them (`edge_values`); the sampler's coefficients (`edge_weights`) are `edata["coefficient"]`. The first
+      block has `srcdata["feat"]` [num_inputs, feature_dim] when the batch has features, the last one `dstdata["label"]`
+      int64 [num_seeds] when it has labels.
     Raises:
       ImportError: dgl is missing or does not fit the installed torch; the message names the extra to install.
     Cost: O(edges of the batch) for the offsets; features are not copied.
@@ -116,7 +120,7 @@ def block_sampler(
       replace: draw with replacement.
       method: "uniform", "weighted" by the edge data "weight", or "labor" (DGL's LaborSampler, which is not fused).
     Returns:
-      A function of int64 seeds, unique, that gives one block per hop, input side first. The table of all
+      A function of int64 seeds, unique, that returns one block per hop, input side first. The table of all
       nodes that the fused kernel keeps between calls lives as long as the function.
     Raises:
       ValueError: a combination that DGL does not have.
@@ -128,6 +132,8 @@ def block_sampler(
             raise ValueError("DGL's LABOR sampler is neither fused nor with replacement; pass fused=replace=False.")
         sampler = dgl.dataloading.LaborSampler(inwards)
     else:
+        if method not in ("uniform", "weighted"):
+            raise ValueError(f"DGL has no sampler of method {method!r}; pass 'uniform', 'weighted' or 'labor'.")
         weights = {"prob": WEIGHTS} if method == "weighted" else {}
         sampler = dgl.dataloading.NeighborSampler(inwards, replace=replace, fused=fused, **weights)
     return lambda seeds: sampler.sample_blocks(graph, seeds)[2]
@@ -165,8 +171,8 @@ def read_saved(path: Path, options: ReadOptions) -> RawGraph:
         raise ValueError(f"{path} is not readable by dgl.load_graphs ({reason}); save it again.") from error
     if len(graphs) != 1:
         raise ValueError(f"{path} holds {len(graphs)} graphs; expected one; save that one alone.")
-    how = {"undirected": bool(options.undirected), "task": options.task}
-    return from_graph(graphs[0], name=path.stem, where=str(path), **how)
+    asked = {"undirected": bool(options.undirected), "task": options.task}
+    return from_graph(graphs[0], name=path.stem, where=str(path), **asked)
 
 
 def from_graph(

@@ -114,6 +114,7 @@ def to_data(batch: MiniBatch) -> Data:
         n_id: int64 [num_nodes]; node ids of the graph: the seeds, then the others in order of first appearance.
         e_id: int64 [E], when the batch has edge ids: position of every edge in the graph's `indices`.
         edge_weight: [E], when the batch has the edges' stored weights (`edge_values`).
+        edge_coefficient: float [E], when the sampler set coefficients (`edge_weights`); 1 in a hop without any.
         x: [num_nodes, feature_dim], when the batch has features.
         y: int64 [num_seeds], when the batch has labels: the seeds' labels, `y[:batch_size]` as ever.
         batch_size: number of seeds; input_id: int64 [num_seeds], their node ids (their places among all nodes).
@@ -127,7 +128,8 @@ def to_data(batch: MiniBatch) -> Data:
     device = batch.input_nodes.device
     number = torch.full((batch.input_nodes.numel(),), -1, dtype=torch.int64, device=device)
     local = [_take_new(number, torch.arange(batch.seeds.numel(), device=device), 0)]
-    ends, ids, values = [torch.empty((2, 0), dtype=torch.int64, device=device)], [], []
+    ends, ids, values, factors = [torch.empty((2, 0), dtype=torch.int64, device=device)], [], [], []
+    has_factors = any(mfg.edge_weights is not None for mfg in batch.mfgs)
     for mfg in reversed(batch.mfgs):  # from the seeds outwards
         edge_index, num_before = mfg.edge_index(), sum(map(len, local[:-1]))
         kept = torch.nonzero(number[edge_index[1]] >= num_before).flatten()  # into the nodes that the last hop added
@@ -136,6 +138,10 @@ def to_data(batch: MiniBatch) -> Data:
         ends.append(number[edge_index])
         ids += [] if mfg.edge_ids is None else [mfg.edge_ids[kept]]
         values += [] if mfg.edge_values is None else [mfg.edge_values[kept]]
+        if has_factors:
+            factors.append(
+                kept.new_ones(kept.shape, dtype=torch.float32) if mfg.edge_weights is None else mfg.edge_weights[kept]
+            )
     nodes = torch.cat(local)
     data = data_class(
         edge_index=torch.cat(ends, dim=1),
@@ -150,6 +156,8 @@ def to_data(batch: MiniBatch) -> Data:
         data.e_id = torch.cat(ids)
     if values:
         data.edge_weight = torch.cat(values)
+    if factors:
+        data.edge_coefficient = torch.cat(factors)
     if batch.features is not None:
         data.x = batch.features[nodes]
     if batch.labels is not None:

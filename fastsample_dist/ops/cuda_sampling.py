@@ -36,7 +36,7 @@ class CudaSamplingGraph(SamplingGraph):
       indices: int32 | int64 [num_edges]; source ids.
       orig_ids: int64 [num_rows] original ids of the rows, None when row r is original node r.
       src_orig_ids: int64 [num_sources] original ids by source id, for method "labor" on a slice; None takes orig_ids.
-      weights: for method "weighted".
+      weights: for a method that draws by weight.
       device: that samples; None takes that of `indices`. The arrays are on it or in pinned host memory.
       kernel: "per_hop"; "persistent": one launch draws for all hops (persistent.py); "auto": the one that was faster
         in the first batches of a kind (kernel_choice.py), per hop where the persistent kernel does not serve.

@@ -22,13 +22,13 @@ def sample_mfg(
     weights: list[Tensor],
     seeds: Tensor,
     fanouts: Sequence[int],
-    how: Sequence[int],
+    flags: Sequence[int],
     *_: object,
 ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
     """The first hop has one offset more than seeds; every other size is known only after sampling."""
     indptrs = [indptr.new_empty((seeds.shape[0] + 1 if hop == 0 else _dynamic_size(),)) for hop in range(len(fanouts))]
     edges = [indices.new_empty((_dynamic_size(),)) for _ in fanouts]
-    edge_ids = [indptr.new_empty(picks.shape) for picks in edges] if how[3] else []
+    edge_ids = [indptr.new_empty(picks.shape) for picks in edges] if flags[3] else []
     return indices.new_empty((_dynamic_size(),)), indptrs, edges, edge_ids
 
 
@@ -38,12 +38,12 @@ def sample_neighbors(
     orig_ids: Tensor | None,
     rows: Tensor,
     fanout: int,
-    how: Sequence[int],
+    flags: Sequence[int],
     *_: object,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One offset more than rows; as many neighbours, and edge ids where asked for, as were picked."""
     neighbors = indices.new_empty((_dynamic_size(),))
-    return indptr.new_empty((rows.shape[0] + 1,)), neighbors, indptr.new_empty(neighbors.shape if how[3] else (0,))
+    return indptr.new_empty((rows.shape[0] + 1,)), neighbors, indptr.new_empty(neighbors.shape if flags[3] else (0,))
 
 
 def alias_tables(indptr: Tensor, weights: Tensor, *_: object) -> tuple[Tensor, Tensor]:

@@ -49,14 +49,14 @@ class QueueOptions:
 
 def serves(spec: SampleSpec) -> bool:
     """Whether the persistent kernel samples such batches."""
-    return spec.method == "uniform"
+    return spec.traits.persistent
 
 
 def check_served(spec: SampleSpec) -> None:
     """Refuse what `serves` denies.
 
     Raises:
-      ValueError: another method than "uniform".
+      ValueError: a method that the kernel does not draw.
     """
     checks.require(
         serves(spec),

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fastsample_dist.ops.alias_tables import AliasTables
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
-from fastsample_dist.ops.sample_spec import METHODS, SampleSpec
+from fastsample_dist.ops.sample_methods import METHODS
+from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 
 
@@ -36,7 +37,7 @@ def sample_mfg(
       spec: method, fanouts, generator key, threads.
       step: 0 .. 2**63 - 1; global training step, part of the generator's key.
       orig_ids: int64 [num_nodes] original ids, None when row r is original node r.
-      weights: for method "weighted".
+      weights: for a method that draws by weight.
     Returns:
       SampledHops: the nodes of the batch, and per hop offsets, local ids and, if asked for, edge ids.
     Raises:
@@ -45,7 +46,7 @@ def sample_mfg(
     Deterministic: yes.
     """
     nodes, indptrs, edges, edge_ids = torch.ops.fastsample.sample_mfg(
-        indptr, indices, orig_ids, _tensors(weights), seeds, list(spec.fanouts), spec.how, [spec.rng_seed, step],
+        indptr, indices, orig_ids, _tensors(weights), seeds, list(spec.fanouts), spec.flags, [spec.rng_seed, step],
         spec.threads,
     )  # fmt: skip
     return SampledHops(nodes, indptrs, edges, edge_ids)
@@ -80,7 +81,7 @@ def sample_neighbors(
     Source: FastSample, section 3.3. Cost: O(n + picks). Deterministic: yes.
     """
     picks, neighbors, edge_ids = torch.ops.fastsample.sample_neighbors(
-        indptr, indices, orig_ids, rows, spec.fanouts[hop], spec.how, [spec.rng_seed, step, hop], spec.threads
+        indptr, indices, orig_ids, rows, spec.fanouts[hop], spec.flags, [spec.rng_seed, step, hop], spec.threads
     )
     return picks, neighbors, edge_ids if spec.edge_ids else None
 
@@ -99,11 +100,12 @@ def _edge_weights(tensors: list[Tensor]) -> EdgeWeights | None:
     return EdgeWeights(tensors[0], AliasTables(tensors[1], tensors[2] if len(tensors) > 2 else None))
 
 
-def _spec(fanouts: list[int], how: list[int], rng_seed: int, num_threads: int) -> SampleSpec:
-    method, replace, layer_dependency, edge_ids = how
+def _spec(fanouts: list[int], flags: list[int], rng_seed: int, num_threads: int) -> SampleSpec:
+    code, replace, layer_dependency, edge_ids = flags
+    method = next(method.name for method in METHODS.values() if method.code == code)
     return SampleSpec(
         fanouts=tuple(fanouts), replace=bool(replace), rng_seed=rng_seed, num_threads=num_threads,
-        method=METHODS[method], layer_dependency=bool(layer_dependency), edge_ids=bool(edge_ids),
+        method=method, layer_dependency=bool(layer_dependency), edge_ids=bool(edge_ids),
     )  # fmt: skip
 
 
@@ -115,12 +117,12 @@ def _sample_mfg(
     weights: list[Tensor],
     seeds: Tensor,
     fanouts: list[int],
-    how: list[int],
+    flags: list[int],
     key: list[int],
     num_threads: int,
 ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
     graph = graph_type(indptr, indices, orig_ids, weights=_edge_weights(weights))
-    hops = graph.sample(seeds, _spec(fanouts, how, key[0], num_threads), key[1])
+    hops = graph.sample(seeds, _spec(fanouts, flags, key[0], num_threads), key[1])
     return hops.nodes, hops.indptrs, hops.indices, hops.edge_ids
 
 
@@ -131,24 +133,24 @@ def _sample_neighbors(
     orig_ids: Tensor | None,
     rows: Tensor,
     fanout: int,
-    how: list[int],
+    flags: list[int],
     key: list[int],
     num_threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rng_seed, step, hop = key
-    spec = _spec([fanout] * (hop + 1), how, rng_seed, num_threads)
+    spec = _spec([fanout] * (hop + 1), flags, rng_seed, num_threads)
     picks, neighbors, edge_ids = graph_type(indptr, indices, orig_ids).neighbors(rows, spec, hop, step)
     return picks, neighbors, picks.new_empty(0) if edge_ids is None else edge_ids
 
 
 SCHEMAS = {
     "sample_mfg": (
-        "(Tensor indptr, Tensor indices, Tensor? orig_ids, Tensor[] weights, Tensor seeds, int[] fanouts, int[] how, "
+        "(Tensor indptr, Tensor indices, Tensor? orig_ids, Tensor[] weights, Tensor seeds, int[] fanouts, int[] flags, "
         "int[] key, int num_threads) -> (Tensor, Tensor[], Tensor[], Tensor[])",
         partial(_sample_mfg, SamplingGraph),
     ),
     "sample_neighbors": (
-        "(Tensor indptr, Tensor indices, Tensor? orig_ids, Tensor rows, int fanout, int[] how, int[] key, "
+        "(Tensor indptr, Tensor indices, Tensor? orig_ids, Tensor rows, int fanout, int[] flags, int[] key, "
         "int num_threads) -> (Tensor, Tensor, Tensor)",
         partial(_sample_neighbors, SamplingGraph),
     ),

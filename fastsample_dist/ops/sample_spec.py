@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fastsample_dist.ops import checks, library
+from fastsample_dist.ops.sample_methods import METHODS, SampleMethod, quoted
 
 TAKE_ALL = -1
 MOST_FANOUT, MOST_REPLACED = 2**63 - 1, 2**31  # with replacement a row has as many picks, so their sum must fit
-METHODS = ("uniform", "weighted", "labor")  # their places are the codes of FsSampleMethod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +25,16 @@ class SampleSpec:
         neighbours.
       rng_seed: 0 .. 2**63 - 1; key of the counter-based generator.
       num_threads: threads per call, None for torch's intra-op setting. Never changes a result.
-      method: "uniform"; "weighted": in proportion to the edges' weights, without replacement one after another among
-        those that are left (successive sampling), edges of weight 0 never; "labor": layer-neighbour sampling, LABOR-0,
-        where all destinations of a hop see one variate per source, and a fanout is the mean number of picks.
+      method: one of sample_methods.METHODS. "uniform"; "weighted": in proportion to the edges' weights, without
+        replacement one after another among those that are left (successive sampling), edges of weight 0 never; "labor":
+        layer-neighbour sampling, LABOR-0, where all destinations of a hop see one variate per source, and a fanout is
+        the mean number of picks.
       layer_dependency: with "labor": one variate per source for all hops of a step, not one per hop. Fewer nodes, but
         the layers are no longer independent.
-      edge_ids: tell which edge every pick is.
+      edge_ids: return which edge every pick is.
     Raises:
-      ValueError: a fanout that is no integer (10.9, True), below -1 or too large, an rng_seed out of range, num_threads
-        below 1, an unknown method, options that exclude each other.
+      ValueError: a fanout that is not an integer (10.9, True), below -1 or too large, an rng_seed out of range,
+        num_threads below 1, an unknown method, options that exclude each other.
     """
 
     fanouts: tuple[int, ...]
@@ -59,14 +60,16 @@ class SampleSpec:
             self.num_threads is None or self.num_threads >= 1,
             f"num_threads is {self.num_threads}; expected at least 1, or None for torch's setting.",
         )
-        checks.require(self.method in METHODS, f"method is {self.method!r}; expected 'uniform', 'weighted' or 'labor'.")
+        checks.require(self.method in METHODS, f"method is {self.method!r}; expected {quoted([*METHODS])}.")
         checks.require(
-            not (self.method == "labor" and self.replace),
-            "method 'labor' takes every edge at most once, but replace is True; pass replace=False.",
+            self.traits.replaceable or not self.replace,
+            f"method {self.method!r} takes every edge at most once, but replace is True; pass replace=False.",
         )
+        sharing = [method.name for method in METHODS.values() if method.shares_variates]
         checks.require(
-            self.method == "labor" or not self.layer_dependency,
-            f"layer_dependency is True, but method {self.method!r} has no variates to share; pass method='labor'.",
+            self.traits.shares_variates or not self.layer_dependency,
+            f"layer_dependency is True, but method {self.method!r} has no variates to share; pass method="
+            f"{quoted(sharing)}.",
         )
 
     @property
@@ -74,10 +77,15 @@ class SampleSpec:
         """Threads that a call uses."""
         return library.num_threads() if self.num_threads is None else self.num_threads
 
+    @cached_property
+    def traits(self) -> SampleMethod:
+        """What is to be known of the method."""
+        return METHODS[self.method]
+
     @property
-    def how(self) -> list[int]:
+    def flags(self) -> list[int]:
         """Method code, replace, layer_dependency and edge_ids, as the operators take them."""
-        return [METHODS.index(self.method), int(self.replace), int(self.layer_dependency), int(self.edge_ids)]
+        return [self.traits.code, int(self.replace), int(self.layer_dependency), int(self.edge_ids)]
 
     def arguments(self, step: int, hop: int | None = None) -> library.SampleArguments:
         """The spec as the compiled core takes it: all hops from the seeds on, or only one of them.
@@ -88,19 +96,21 @@ class SampleSpec:
         if step < 0:
             raise ValueError(f"step is {step}; expected 0 or more.")
         fanouts = self._c_fanouts if hop is None else (ctypes.c_int64 * 1)(self.fanouts[hop])
-        return library.SampleArguments(fanouts, len(fanouts), hop or 0, *self._c_how, self.threads, self.rng_seed, step)
+        return library.SampleArguments(
+            fanouts, len(fanouts), hop or 0, *self._c_flags, self.threads, self.rng_seed, step
+        )
 
     @cached_property
     def _c_fanouts(self) -> ctypes.Array:
         return (ctypes.c_int64 * len(self.fanouts))(*self.fanouts)
 
     @cached_property
-    def _c_how(self) -> tuple[int, ...]:
-        return tuple(self.how)
+    def _c_flags(self) -> tuple[int, ...]:
+        return tuple(self.flags)
 
 
 def _whole(fanout: object) -> int:
-    """A fanout as a Python integer; what is none is refused rather than rounded."""
+    """A fanout as a Python integer; anything else is refused rather than rounded."""
     if not isinstance(fanout, bool):
         try:
             return operator.index(fanout)  # NumPy's integers too

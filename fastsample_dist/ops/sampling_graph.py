@@ -66,7 +66,7 @@ class SamplingGraph:
       indices: int32 | int64 [num_edges]; source ids, may exceed num_rows (a slice of a larger graph).
       orig_ids: int64 [num_rows] original ids of the rows, None when row r is original node r.
       src_orig_ids: int64 [num_sources] original ids by source id, for method "labor" on a slice; None takes orig_ids.
-      weights: for method "weighted".
+      weights: for a method that draws by weight.
     Raises:
       ValueError: a wrong dtype or shape, a tensor that is not contiguous.
     """
@@ -177,8 +177,8 @@ class SamplingGraph:
 
     def _check(self, spec: SampleSpec) -> None:
         checks.require(
-            spec.method != "weighted" or self._has_weights,
-            "method is 'weighted' but the graph has no weights; build it with weights, one per edge.",
+            self._has_weights or not spec.traits.weighted,
+            f"method is {spec.method!r} but the graph has no weights; build it with weights, one per edge.",
         )
 
     def _hops(self, batch: ctypes._Pointer, spec: SampleSpec) -> SampledHops:

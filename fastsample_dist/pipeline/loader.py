@@ -217,7 +217,7 @@ class DistLoader:
         edge_values = options.wants_edge_values(data.graph.weights is not None)
         topology = REGISTRY[options.scheme].topology if options.sampler is None else None
         tables = data.placed_tables(
-            self.device, topology, options.placement, weighted=options.method == "weighted", valued=edge_values
+            self.device, topology, options.placement, weighted=options.spec.traits.weighted, valued=edge_values
         )
         self.places: tuple[Placement, ...] = tables.places
         sampler = options.sampler

@@ -11,7 +11,7 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.placed import OWN, WHOLE, PlacedTables
-from fastsample_dist.sampling.hybrid import HybridSampler
+from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import Sampler
 from fastsample_dist.sampling.vanilla import VanillaSampler
 
@@ -51,7 +51,7 @@ class Scheme:
 
 
 def _hybrid(given: SamplerRequest) -> Sampler:
-    return HybridSampler(given.tables.graph, given.spec, kernel=given.kernel, edge_values=given.edge_values)
+    return NeighborSampler.from_spec(given.tables.graph, given.spec, kernel=given.kernel, edge_values=given.edge_values)
 
 
 def _vanilla(given: SamplerRequest) -> Sampler:

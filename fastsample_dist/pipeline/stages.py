@@ -17,6 +17,7 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.clock import Clock, Lap, clock_of
 from fastsample_dist.device.streams import to_device
 from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.source import FeatureSource
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.options import LoaderOptions
@@ -121,7 +122,7 @@ class Fetch:
     """
 
     def __init__(
-        self, features: DistFeatures, dtype: torch.dtype | None, comm: Communicator, clock: Clock, *, checked: bool
+        self, features: FeatureSource, dtype: torch.dtype | None, comm: Communicator, clock: Clock, *, checked: bool
     ) -> None:
         self._features, self._dtype, self._comm, self._clock, self._checked = features, dtype, comm, clock, checked
 

@@ -74,7 +74,7 @@ def sampling_arrays(
       ValueError: what `check_kernel` refuses; weights that are missing.
     """
     check_kernel(kernel, graph.device, spec)
-    weights = graph.edge_weights if spec.method == "weighted" else None
+    weights = graph.edge_weights if spec.traits.weighted else None
     arrays = (graph.indptr, graph.indices, graph.orig_ids, src_orig_ids, weights)
     if not runs_kernels(graph.device):
         return SamplingGraph(*arrays)
@@ -94,7 +94,7 @@ def stored_weights(graph: CSCGraph, edge_ids: Tensor) -> Tensor:
 
 
 def check_edge_values(graph: CSCGraph, spec: SampleSpec) -> None:
-    """Refuse to give the stored weights of the picks where that cannot be.
+    """Refuse to return the stored weights of the picks where there are none.
 
     Raises:
       ValueError: a graph without weights, or a spec without edge ids.

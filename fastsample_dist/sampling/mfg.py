@@ -2,7 +2,8 @@
 
 An MFG is the bipartite graph of one layer (FastSample, section 3.1): edges from its source nodes to its
 destination nodes, as CSC over local ids. The source nodes are the destinations first, then the new ones in order
-of first appearance in the edge list, so the rows of a layer's output line up with the next layer's sources.
+of first appearance in the edge list, so the rows of a layer's output line up with the next layer's sources. In
+subgraph training the destinations are all of the sources, and one MFG serves every layer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from fastsample_dist import ops
 from fastsample_dist.device.choice import numbered
 from fastsample_dist.device.clock import Lap
 from fastsample_dist.ops import DropoutKey, SampledHops
+
+OWN_TENSORS = ("indptr", "indices", "src_nodes", "edge_ids", "edge_values", "edge_weights")  # of one MFG alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,12 @@ class MFG:
         GPU would be waited for.
       edge_values: [num_edges], dtype of the graph's weights: what the graph stores for every edge; None when it was not
         asked for. The models of fastsample_dist.train do not read it.
+      edge_weights: float [num_edges]; coefficients that the sampler computed (LADIES, subgraph ratios, PinSAGE), by
+        which models multiply the edges' messages; None: the sampler sets none.
+      includes_dst: every row holds an edge from the destination to itself already, its coefficient included, so that a
+        model adds no term of its own for it.
+    Raises:
+      ValueError: edge_weights is not one floating-point number per edge.
     """
 
     indptr: Tensor
@@ -63,11 +72,12 @@ class MFG:
     known_orig_ids: Tensor | None = None
     checked: bool = False
     edge_values: Tensor | None = None
+    edge_weights: Tensor | None = None
+    includes_dst: bool = False
 
-    @property
-    def edge_weights(self) -> None:
-        """None: the place of coefficients that a sampler computes for models to apply; no sampler here does."""
-        return None
+    def __post_init__(self) -> None:
+        if self.edge_weights is not None:
+            _check_edge_weights(self.edge_weights, self.num_edges)
 
     @property
     def num_src(self) -> int:
@@ -113,7 +123,7 @@ class MFG:
 
     def _put(self, put: Callable[[Tensor], Tensor]) -> MFG:
         """A copy with every tensor of its own put elsewhere; `orig_ids` is the whole graph's and stays behind."""
-        own = {name: getattr(self, name) for name in ("indptr", "indices", "src_nodes", "edge_ids", "edge_values")}
+        own = {name: getattr(self, name) for name in OWN_TENSORS}
         moved = {name: put(tensor) for name, tensor in own.items() if tensor is not None}
         return replace(self, **moved, orig_ids=None, known_orig_ids=put(self.dst_orig_ids))
 
@@ -124,7 +134,8 @@ class MiniBatch:
 
     Attributes:
       seeds: [num_seeds] node ids whose output is wanted, dtype of the graph's ids.
-      mfgs: one per layer; mfgs[0] is the input side, mfgs[-1] the seed side.
+      mfgs: one per layer; mfgs[0] is the input side, mfgs[-1] the seed side. A subgraph's batch may hold one MFG that
+        all layers share.
       input_nodes: [num_inputs] node ids whose features the first layer reads (mfgs[0].src_nodes; the seeds
         when there is no hop).
       draw: rng_seed and global step.
@@ -218,7 +229,7 @@ class MiniBatch:
         """
         own = [value for value in vars(self).values() if isinstance(value, Tensor)]
         for mfg in self.mfgs:
-            own += [mfg.indptr, mfg.indices, mfg.src_nodes, mfg.edge_ids, mfg.edge_values, mfg.known_orig_ids]
+            own += [getattr(mfg, name) for name in (*OWN_TENSORS, "known_orig_ids")]
         return [tensor for tensor in own if tensor is not None]
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> MiniBatch:
@@ -253,6 +264,14 @@ class MiniBatch:
                 setattr(moved, name, put(value))
         moved.mfgs = [put_mfg(mfg) for mfg in self.mfgs]
         return moved
+
+
+def _check_edge_weights(weights: Tensor, num_edges: int) -> None:
+    if not weights.is_floating_point() or weights.shape != (num_edges,):
+        raise ValueError(
+            f"edge_weights is {weights.dtype} of shape {tuple(weights.shape)}; expected a floating dtype of shape "
+            f"({num_edges},), one coefficient per edge."
+        )
 
 
 def orig_ids_of(nodes: Tensor, orig_ids: Tensor | None) -> Tensor:

@@ -1,6 +1,11 @@
 """NeighborSampler: neighbour sampling on a graph that this process holds (in memory or mapped).
 
-LaborSampler is its layer-neighbour sibling. Both are a graph and a SampleSpec; `from_spec` takes the spec itself.
+All hops are drawn in one call of the compiled core: the fast path of layered.py's loop over `LocalHops`. LaborSampler
+is its layer-neighbour sibling. Both are a graph and a SampleSpec; `from_spec` takes the spec itself.
+
+It is also the sampler of the hybrid scheme, where every machine maps the whole topology: sampling needs no
+communication at all, and only the features of the sampled nodes travel afterwards, in 2 payload exchanges a step,
+whatever the number of hops (FastSample, section 3.3).
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops, SampleSpec
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.sampling import arrays
+from fastsample_dist.sampling.layered import LocalHops
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble
 from fastsample_dist.sampling.sampler import as_node_ids
 
@@ -57,15 +63,21 @@ class NeighborSampler:
 
     @classmethod
     def from_spec(
-        cls, graph: CSCGraph, spec: SampleSpec, *, device: torch.device | str | None = None, kernel: str = "auto"
-    ) -> NeighborSampler:
+        cls, graph: CSCGraph, spec: SampleSpec, *, device: torch.device | str | None = None, kernel: str = "auto",
+        edge_values: bool = False,
+    ) -> NeighborSampler:  # fmt: skip
         """A sampler that draws as the spec says: every method, edge ids.
 
+        Args:
+          graph, device, kernel: as for the class.
+          spec: method, fanouts, generator key, threads.
+          edge_values: return the stored weights of the sampled edges too; needs spec.edge_ids.
         Raises:
-          ValueError: no fanout, method "weighted" on a graph without weights, an unknown kernel or one for the CPU.
+          ValueError: no fanout, a method that draws by weight on a graph without weights, an unknown kernel or one for
+            the CPU, edge_values without weights or edge ids.
         """
         sampler = cls.__new__(cls)
-        sampler._take(graph, spec, device, kernel)
+        sampler._take(graph, spec, device, kernel, edge_values=edge_values)
         return sampler
 
     def _take(
@@ -79,12 +91,9 @@ class NeighborSampler:
     ) -> None:
         if len(spec.fanouts) == 0:
             raise ValueError("fanouts is empty; pass one fanout per model layer, such as [15, 10, 5].")
-        self.graph, self.spec = arrays.placed(graph, device, weighted=spec.method == "weighted"), spec
-        self._arrays = arrays.sampling_arrays(self.graph, spec, kernel)
-        self._looks_up = arrays.runs_kernels(self.device)
-        self._edge_values = edge_values
-        if edge_values:
-            arrays.check_edge_values(self.graph, spec)
+        self.graph, self.spec = arrays.placed(graph, device, weighted=spec.traits.weighted), spec
+        self._hops = LocalHops(self.graph, spec, kernel=kernel, edge_values=edge_values)
+        self._arrays, self._looks_up = self._hops.arrays, arrays.runs_kernels(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -100,7 +109,7 @@ class NeighborSampler:
         """Sample all hops for `seeds`.
 
         Args:
-          seeds: unique node ids, any integer type, [num_seeds]; empty gives an empty batch.
+          seeds: unique node ids, any integer type, [num_seeds]; empty returns an empty batch.
           step: global training step, 0 or more; part of every draw's key.
         Returns:
           MiniBatch without features and labels; mfgs[0] is the input side.
@@ -134,12 +143,8 @@ class NeighborSampler:
         """What kernel "auto" has measured and chosen so far, by kind of batch; empty on the CPU."""
         return arrays.kernel_report(self._arrays)
 
-    def num_payload_exchanges(self) -> int:
-        """None: everything is read locally."""
-        return 0
-
     def _assemble(self, hops: SampledHops, step: int) -> MiniBatch:
-        values = [arrays.stored_weights(self.graph, ids) for ids in hops.edge_ids] if self._edge_values else None
+        values = [self._hops.values(ids) for ids in hops.edge_ids] if self._hops.edge_values else None
         draw = DrawKey(self.spec.rng_seed, step)
         return assemble(hops, self.graph.orig_ids, draw, look_up=self._looks_up, edge_values=values)
 

@@ -48,11 +48,26 @@ def kernel_report(sampler: Sampler) -> list[KernelReport]:
     return [] if report is None else report()
 
 
-def includes_destination(sampler: Sampler) -> bool:
-    """Whether every sampled row already holds an edge from the destination to itself, by its attribute
-    `includes_destination`; False without. A model then adds no edge of its own.
+def includes_destination(source: object) -> bool:
+    """Whether every sampled row already holds an edge from the destination to itself, by the attribute
+    `includes_destination` of a sampler or HopSource; False without. MFGs pass it on (`includes_dst`), and models add no
+    edge of their own.
     """
-    return bool(getattr(sampler, "includes_destination", False))
+    return bool(getattr(source, "includes_destination", False))
+
+
+def integer_ids(seeds: Tensor | Sequence[int]) -> Tensor:
+    """Seeds as a one-dimensional integer tensor.
+
+    Raises:
+      ValueError: they are not integers.
+    """
+    ids = torch.as_tensor(seeds).reshape(-1)
+    if ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        if ids.numel():
+            raise ValueError(f"seeds is {ids.dtype}; expected integer node ids.")
+        return ids.to(torch.int64)  # an empty list
+    return ids
 
 
 def as_node_ids(seeds: Tensor | Sequence[int], dtype: torch.dtype, num_nodes: int) -> Tensor:
@@ -63,14 +78,9 @@ def as_node_ids(seeds: Tensor | Sequence[int], dtype: torch.dtype, num_nodes: in
     """
     if isinstance(seeds, Tensor) and seeds.dtype == dtype and seeds.dim() == 1:
         return seeds
-    ids = torch.as_tensor(seeds).reshape(-1)
-    if ids.dtype == dtype:
-        return ids
-    if ids.numel() == 0:
-        return torch.empty(0, dtype=dtype)
-    if ids.dtype.is_floating_point or ids.dtype == torch.bool:
-        raise ValueError(f"seeds is {ids.dtype}; expected integer node ids.")
-    low, high = (int(bound) for bound in torch.aminmax(ids))
-    if low < 0 or high >= num_nodes:
-        raise ValueError(f"seeds holds node ids from {low} to {high}; expected 0 to {num_nodes - 1}.")
+    ids = integer_ids(seeds)
+    if ids.dtype != dtype and ids.numel():
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        if low < 0 or high >= num_nodes:
+            raise ValueError(f"seeds holds node ids from {low} to {high}; expected 0 to {num_nodes - 1}.")
     return ids.to(dtype)

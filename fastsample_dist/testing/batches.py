@@ -1,7 +1,7 @@
 """Reads sampled mini-batches: checks what must hold in every one, and counts how often each edge was taken.
 
 Edges are told apart by their ids when the batches carry them; otherwise parallel edges are one class, which can be
-taken as often as there are edges in it. An edge of weight 0 has no room in its class when drawing is weighted.
+taken as often as there are edges in it. An edge that the law never picks (of weight 0, say) has no room in its class.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops import TAKE_ALL, SampleSpec
+from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops.reference import RowLaw
 
 SampleFunction = Callable[[Tensor, int], Any]
 
@@ -68,31 +69,51 @@ def read_layers(batch: Any, seeds: Tensor, step: int, num_hops: int) -> list[Lay
     return layers
 
 
+LawOfRow = Callable[[slice, int], RowLaw]  # (positions of the row's edges in graph.indices, fanout) -> law
+_ANY_NUMBER = 2**40  # picks of one edge, where it can be picked more than once
+
+
+@dataclass(frozen=True, eq=False)
+class _Limits:
+    """What batches may hold with one fanout; filled in row by row, as rows are met.
+
+    Attributes:
+      fewest, most: int64 [num_nodes]; picks of a row; `most` is -1 for a row that was not met.
+      room: int64 [num_classes]; picks of a class.
+    """
+
+    fewest: np.ndarray
+    most: np.ndarray
+    room: np.ndarray
+
+    @classmethod
+    def none_met(cls, num_nodes: int, num_classes: int) -> _Limits:
+        """Before the first row."""
+        return cls(np.full(num_nodes, -1), np.full(num_nodes, -1), np.zeros(num_classes, dtype=np.int64))
+
+
 class EdgeClasses:
     """The edges of a graph in classes, and how many picks of one destination fit into each.
 
     Args:
       graph: read as a whole. Cost: O(num_edges * log(num_edges)) time, about 60 bytes per edge.
-      spec: `edge_ids`: every edge is a class of its own; `method` and `replace` say what fits.
+      spec: `edge_ids`: every edge is a class of its own; `fanouts`.
+      law_of: says what fits; asked once per row and fanout.
     """
 
-    def __init__(self, graph: CSCGraph, spec: SampleSpec) -> None:
-        self.spec = spec
+    def __init__(self, graph: CSCGraph, spec: SampleSpec, law_of: LawOfRow) -> None:
+        self.spec, self.law_of = spec, law_of
         self.indptr = _array(graph.indptr)
         self.indices = _array(graph.indices)
         degrees = np.diff(self.indptr)
         self.num_nodes = degrees.size
         dst = np.repeat(np.arange(self.num_nodes), degrees)
-        positive = np.ones(self.indices.size, dtype=bool)
-        if spec.method == "weighted":
-            positive = _array(graph.weights) > 0.0
         self.degrees = degrees
-        self.num_positive = np.bincount(dst[positive], minlength=self.num_nodes)
         keys = dst * self.num_nodes + self.indices
         self.keys, self.class_of_edge = keys, np.arange(keys.size)
         if not spec.edge_ids:
             self.keys, self.class_of_edge = np.unique(keys, return_inverse=True)
-        self.room = np.bincount(self.class_of_edge[positive], minlength=self.keys.size)
+        self._limits = {fanout: _Limits.none_met(degrees.size, self.keys.size) for fanout in spec.fanouts}
 
     @property
     def num_classes(self) -> int:
@@ -101,7 +122,7 @@ class EdgeClasses:
 
     def of_row(self, node: int) -> tuple[slice, int, np.ndarray, np.ndarray]:
         """The row's edges, its first class, every position's class counted from there, every class's source."""
-        edges = slice(int(self.indptr[node]), int(self.indptr[node + 1]))
+        edges = self._edges(node)
         classes = self.class_of_edge[edges]
         first, end = (int(classes.min()), int(classes.max()) + 1) if classes.size else (0, 0)
         return edges, first, classes - first, self.keys[first:end] % self.num_nodes
@@ -124,8 +145,8 @@ class EdgeClasses:
                 edge = int(np.argmin(found))
                 fail(layer.step, layer.hop, f"an edge from node {src[edge]} to node {dst[edge]} is not in the graph.")
         taken, counts = np.unique(classes, return_counts=True)
-        limits = self.room[taken]
-        over = limits == 0 if self.spec.replace else counts > limits
+        limits = self._limits[self.spec.fanouts[layer.hop]].room[taken]
+        over = counts > limits
         if over.any():
             worst = int(np.argmax(over))
             edge = int(np.argmax(classes == taken[worst]))
@@ -139,24 +160,34 @@ class EdgeClasses:
 
     def _check_counts(self, layer: Layer) -> None:
         fanout, nodes = self.spec.fanouts[layer.hop], layer.src_nodes[: layer.num_dst]
-        got, drawable = np.diff(layer.indptr), self.num_positive[nodes]
-        if fanout == TAKE_ALL:
-            wanted = drawable
-        elif self.spec.replace:
-            wanted = np.where(drawable > 0, fanout, 0)
-        else:
-            wanted = np.minimum(drawable, fanout)
-        wrong = got != wanted
-        if self.spec.method == "labor":  # a row larger than the fanout has a random number of picks
-            wrong &= (drawable <= fanout) | (fanout == TAKE_ALL)
+        limits = self._limits_of(nodes, fanout)
+        got, fewest, most = np.diff(layer.indptr), limits.fewest[nodes], limits.most[nodes]
+        wrong = (got < fewest) | (got > most)
         if wrong.any():
             row = int(np.argmax(wrong))
+            wanted = f"{fewest[row]}" if fewest[row] == most[row] else f"{fewest[row]} to {most[row]}"
+            drawable = sum(self.law_of(self._edges(nodes[row]), fanout).possible)
             fail(
                 layer.step,
                 layer.hop,
-                f"node {nodes[row]} got {got[row]} neighbours; expected {wanted[row]} (degree "
-                f"{self.degrees[nodes[row]]}, {drawable[row]} edges to draw from, fanout {fanout}).",
+                f"node {nodes[row]} got {got[row]} neighbours; expected {wanted} (degree "
+                f"{self.degrees[nodes[row]]}, {drawable} edges to draw from, fanout {fanout}).",
             )
+
+    def _limits_of(self, nodes: np.ndarray, fanout: int) -> _Limits:
+        """With the rows of these nodes filled in."""
+        limits = self._limits[fanout]
+        for node in nodes[limits.most[nodes] < 0].tolist():
+            edges = self._edges(node)
+            law = self.law_of(edges, fanout)
+            limits.fewest[node], limits.most[node] = law.num_picks
+            room = np.array(law.possible, dtype=np.int64) * (_ANY_NUMBER if law.repeats else 1)
+            np.add.at(limits.room, self.class_of_edge[edges], room)
+        return limits
+
+    def _edges(self, node: int) -> slice:
+        """Positions of a row's edges."""
+        return slice(int(self.indptr[node]), int(self.indptr[node + 1]))
 
     def _by_edge_id(self, layer: Layer, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
         if layer.edge_ids is None:

@@ -1,27 +1,18 @@
-"""One row's picks over many trials, held against the exact law of its draw (ops/reference/probabilities.py)."""
+"""One row's picks over many trials, held against the exact law of its draw (ops/reference/laws.py)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from math import comb
 
 import numpy as np
 
-from fastsample_dist.ops import SampleSpec, reference
+from fastsample_dist.ops.reference import RowLaw
 from fastsample_dist.testing.statistics import Evidence, correlation_p, pearson_p, quadratic_p, tail_bound
 
-MAX_DEGREE = 1024
-MAX_RACE_DEGREE = 32  # weighted without replacement: the law costs O(degree^3 * fanout)
 MAX_PAIRED = 64  # classes whose pairs are looked at
 TRIALS_PER_OUTCOME = 10  # where there are more outcomes, most are too rare to be told apart
-
-
-def has_law(degree: int, spec: SampleSpec) -> bool:
-    """Whether a row's exact law is affordable."""
-    race = spec.method == "weighted" and not spec.replace
-    return 0 < degree <= (MAX_RACE_DEGREE if race else MAX_DEGREE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,15 +21,15 @@ class Row:
 
     Attributes:
       node: the destination.
-      weights: per position; ones when the draw is uniform.
       class_of_position: int [degree].
       sources: source node of each class.
+      laws: per hop, the law of its picks by position.
     """
 
     node: int
-    weights: tuple[float, ...]
     class_of_position: np.ndarray
     sources: np.ndarray
+    laws: tuple[RowLaw, ...]
 
     @property
     def degree(self) -> int:
@@ -50,6 +41,11 @@ class Row:
         """Columns that the row's counts take."""
         return self.sources.size
 
+    @property
+    def is_tractable(self) -> bool:
+        """Whether its exact laws are affordable."""
+        return 0 < self.degree <= min(law.max_degree for law in self.laws)
+
 
 class RowPicks:
     """How often one row took each class of its edges in one hop.
@@ -57,17 +53,14 @@ class RowPicks:
     Args:
       row: of the graph.
       hop: 0 at the seeds.
-      spec: what is to be drawn.
+      fanout: of the hop.
       counts: int [trials, num_classes].
     """
 
-    def __init__(self, row: Row, hop: int, spec: SampleSpec, counts: np.ndarray) -> None:
-        self.row, self.hop, self.spec, self.counts = row, hop, spec, counts
-        self.fanout = spec.fanouts[hop]
-        self.sources_of_position = row.sources[row.class_of_position].tolist()
-        mean, covariance = reference.inclusion_moments(
-            row.weights, self.fanout, self.sources_of_position, replace=spec.replace, method=spec.method
-        )
+    def __init__(self, row: Row, hop: int, fanout: int, counts: np.ndarray) -> None:
+        self.row, self.hop, self.fanout, self.counts = row, hop, fanout, counts
+        self.law = row.laws[hop]
+        mean, covariance = self.law.moments()
         combine = np.zeros((row.num_classes, row.degree))
         combine[row.class_of_position, np.arange(row.degree)] = 1.0
         self.mean = combine @ mean.numpy()
@@ -117,17 +110,18 @@ class RowPicks:
         evidence.add(p_value, lambda: text)
 
     def _weigh_edges(self, evidence: Evidence) -> None:
-        draws = self.trials * self.fanout if self.spec.replace else self.trials
-        room = np.full(self.room.size, self.fanout) if self.spec.replace else self.room
+        repeats, most = self.law.repeats, self.law.num_picks[1]
+        draws = self.trials * most if repeats else self.trials
+        room = np.full(self.room.size, most) if repeats else self.room
         for column, total in enumerate(self.counts.sum(axis=0).tolist()):
             mean = float(self.mean[column])
-            share = total if self.spec.replace else total / room[column]
+            share = total if repeats else total / room[column]
             p_value = tail_bound(share, draws, mean / room[column])
             evidence.add(p_value, lambda c=column, t=total, m=mean: f"{self}: the edge from node {self.row.sources[c]} "
                          f"was taken {t} times in {self.trials} steps, expected {self.trials * m:.1f}")  # fmt: skip
 
     def _weigh_pairs(self, evidence: Evidence) -> None:
-        if self.spec.replace or self.row.num_classes > MAX_PAIRED:
+        if self.law.repeats or self.row.num_classes > MAX_PAIRED:
             return
         single = np.nonzero(self.room == 1)[0]
         taken = self.counts[:, single].astype(np.float64)
@@ -142,13 +136,10 @@ class RowPicks:
                     f"{t:.0f} times in {self.trials} steps, expected {self.trials * m:.1f}"))  # fmt: skip
 
     def _weigh_outcomes(self, evidence: Evidence) -> None:
-        if self._num_outcomes() > self.trials // TRIALS_PER_OUTCOME:
+        if self.law.num_outcomes > self.trials // TRIALS_PER_OUTCOME:
             return
         law: dict[tuple[int, ...], float] = defaultdict(float)
-        outcomes = reference.pick_distribution(
-            self.row.weights, self.fanout, self.sources_of_position, replace=self.spec.replace, method=self.spec.method
-        )
-        for positions, probability in outcomes.items():
+        for positions, probability in self.law.outcomes().items():
             picked = np.bincount(self.row.class_of_position[list(positions)], minlength=self.row.num_classes)
             law[tuple(picked.tolist())] += probability
         seen, times = np.unique(self.counts, axis=0, return_counts=True)
@@ -163,12 +154,6 @@ class RowPicks:
         p_value = pearson_p(list(observed.values()), expected)
         evidence.add(p_value, lambda: f"{self}: its {len(law)} possible sets of picks came "
                      f"{_short(observed.values())} times, expected {_short(expected)}")  # fmt: skip
-
-    def _num_outcomes(self) -> int:
-        if self.spec.method == "labor":
-            return 2**self.row.num_classes
-        drawable = sum(weight > 0.0 for weight in self.row.weights)
-        return comb(drawable + self.fanout - 1, self.fanout) if self.spec.replace else comb(drawable, self.fanout)
 
 
 def _short(values) -> str:

@@ -9,7 +9,9 @@ counts are held against the exact laws (row_picks.py, statistics.py):
 - every pair of edges of a row: how often both were taken;
 - every possible set of picks, where there are few: chi-square;
 - the same row in consecutive steps, the same row in consecutive hops, two rows of as many edges: independent;
-- LABOR: one variate per source, so whoever takes a source with a smaller probability makes the others take it, too.
+- a method that shares variates (LABOR): one per source, so whoever takes a source with a smaller probability makes the
+  others take it, too.
+The laws are those of the methods of `SampleSpec`, or a sampler's own (`law`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -26,10 +27,11 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops import TAKE_ALL, SampleSpec
-from fastsample_dist.testing.batches import EdgeClasses, Layer, SampleFunction, read_layers
+from fastsample_dist.ops import SampleSpec, reference
+from fastsample_dist.ops.reference import RowLaw
+from fastsample_dist.testing.batches import EdgeClasses, LawOfRow, Layer, SampleFunction, read_layers
 from fastsample_dist.testing.graphs import conformance_graph
-from fastsample_dist.testing.row_picks import Row, RowPicks, has_law
+from fastsample_dist.testing.row_picks import Row, RowPicks
 from fastsample_dist.testing.statistics import MIN_EXPECTED, Evidence
 
 MAX_SEEDS = 40  # chosen when none are given
@@ -65,6 +67,7 @@ def check_sampler(
     false_alarm: float = 1e-6,
     seeds: Tensor | Sequence[int] | None = None,
     keyed: bool = True,
+    law: LawOfRow | None = None,
     **draws: Any,
 ) -> SamplerReport:
     """Put a sampler through the conformance suite; return a report when nothing was found.
@@ -79,13 +82,17 @@ def check_sampler(
       seeds: nodes whose rows are looked at, distinct; None chooses up to 40 of degrees as different as possible.
       keyed: False for a sampler outside the contract, whose batches are no function of (seeds, step); leaves out that
         batches repeat and that a node's picks do not depend on the other seeds.
+      law: of a sampler that draws otherwise than the methods of SampleSpec: called as law(edges, fanout) with the
+        positions of one row's edges in graph.indices, a slice; returns the RowLaw of the row's picks, such as
+        testing.Independent(probabilities) or testing.Replaced(shares, draws). Rows are drawn independently.
       draws: what the sampler is to draw: fields of ops.SampleSpec, such as fanouts=[15, 10], replace=True,
-        method="weighted" or edge_ids=True.
+        method="weighted" or edge_ids=True; beside `law`, fanouts and edge_ids.
     Returns:
       SamplerReport.
     Raises:
       AssertionError: one line: what was found, what was expected, and the p-value if it is a statistic.
-      ValueError: draws that SampleSpec refuses, method="weighted" on a graph without weights, trials below 2.
+      ValueError: draws that SampleSpec refuses, method="weighted" on a graph without weights, trials below 2, a law
+        beside a method.
     Cost: trials batches, and O(num_edges * log(num_edges)) for the graph.
     """
     spec = SampleSpec(**draws)
@@ -93,15 +100,13 @@ def check_sampler(
         raise ValueError(f"trials is {trials}; expected 2 or more.")
     if graph is None:
         graph = conformance_graph(max(1, *spec.fanouts[:1]))
-    if spec.method == "weighted" and graph.weights is None:
-        raise ValueError('method is "weighted" but graph.weights is None; pass a graph with weights.')
-    classes = EdgeClasses(graph, spec)
+    classes = EdgeClasses(graph, spec, _law_of_method(graph, spec) if law is None else _own_law(law, spec))
     chosen = _choose_seeds(classes.degrees) if seeds is None else torch.as_tensor(seeds, dtype=torch.int64).reshape(-1)
     if keyed:
         _check_contract(sample_fn, chosen, len(spec.fanouts))
-    columns = _Columns(graph, classes, chosen.tolist())
+    columns = _Columns(classes, chosen.tolist())
     counts, num_edges = _count_picks(sample_fn, chosen, columns, trials)
-    if spec.method == "labor":
+    if spec.traits.shares_variates:
         _check_shared_variates(columns, counts)
     evidence = Evidence(false_alarm)
     _weigh(columns, counts, evidence)
@@ -109,20 +114,44 @@ def check_sampler(
     return SamplerReport(trials, chosen.numel(), num_edges, evidence.count, evidence.smallest_p_value, evidence.text)
 
 
+def _law_of_method(graph: CSCGraph, spec: SampleSpec) -> LawOfRow:
+    """The laws of a method's rows."""
+    if spec.traits.weighted and graph.weights is None:
+        raise ValueError(f'method is "{spec.method}" but graph.weights is None; pass a graph with weights.')
+    weights = graph.weights.double().cpu() if spec.traits.weighted else None
+    indices = graph.indices.cpu()
+
+    def law_of(edges: slice, fanout: int) -> RowLaw:
+        drawn = [1.0] * (edges.stop - edges.start) if weights is None else weights[edges].tolist()
+        sources = indices[edges].tolist()
+        return reference.row_law(drawn, fanout, sources, replace=spec.replace, method=spec.method)
+
+    return law_of
+
+
+def _own_law(law: LawOfRow, spec: SampleSpec) -> LawOfRow:
+    """The law of a sampler that draws otherwise."""
+    if spec.replace or spec.method != SampleSpec.method:
+        raise ValueError(
+            f"law is given beside method={spec.method!r} and replace={spec.replace}, which have a law of their own; "
+            "pass one of them."
+        )
+    return law
+
+
 class _Columns:
     """Where the counts of the seeds' edges stand: one column per class of edges, row after row."""
 
-    def __init__(self, graph: CSCGraph, classes: EdgeClasses, seeds: list[int]) -> None:
+    def __init__(self, classes: EdgeClasses, seeds: list[int]) -> None:
         self.classes, self.spec = classes, classes.spec
         self.column_of_class = np.full(classes.num_classes, -1)
         self.rows: list[Row] = []
         self.spans: list[slice] = []
         self.width = 0
-        weights = graph.weights.double().cpu() if self.spec.method == "weighted" else None
         for node in seeds:
             edges, first, class_of_position, sources = classes.of_row(node)
-            drawn = (1.0,) * class_of_position.size if weights is None else tuple(weights[edges].tolist())
-            self.rows.append(Row(node, drawn, class_of_position, sources))
+            laws = tuple(classes.law_of(edges, fanout) for fanout in self.spec.fanouts)
+            self.rows.append(Row(node, class_of_position, sources, laws))
             self.spans.append(slice(self.width, self.width + sources.size))
             self.column_of_class[first : first + sources.size] = np.arange(self.width, self.width + sources.size)
             self.width += sources.size
@@ -182,25 +211,24 @@ def _count_picks(sample_fn: SampleFunction, seeds: Tensor, columns: _Columns, tr
 class _Claim:
     """An edge out of a source that is taken when the source's variate is below `share`."""
 
-    share: Fraction
+    share: float
     hop: int
     node: int
     column: int
 
     def __str__(self) -> str:
-        return f"node {self.node} in hop {self.hop} (probability {float(self.share):.4g})"
+        return f"node {self.node} in hop {self.hop} (probability {self.share:.4g})"
 
 
 def _check_shared_variates(columns: _Columns, counts: np.ndarray) -> None:
-    """LABOR: of the edges out of one source, those of larger inclusion probability are taken with the others."""
+    """Of the edges out of one source, those of larger inclusion probability are taken with the others."""
     claims: dict[tuple[int, int], list[_Claim]] = defaultdict(list)
-    for hop, fanout in enumerate(columns.spec.fanouts):
+    for hop in range(len(columns.spec.fanouts)):
         variates = 0 if columns.spec.layer_dependency else hop
         for row, span in zip(columns.rows, columns.spans, strict=True):
-            takes_all = fanout == TAKE_ALL or row.degree <= fanout
-            share = Fraction(1) if takes_all else Fraction(fanout, row.degree)
-            for column, source in enumerate(row.sources.tolist(), span.start):
-                claims[variates, source].append(_Claim(share, hop, row.node, column))
+            share_of_class = dict(zip(row.class_of_position.tolist(), row.laws[hop].moments()[0].tolist(), strict=True))
+            for number, source in enumerate(row.sources.tolist()):
+                claims[variates, source].append(_Claim(share_of_class[number], hop, row.node, span.start + number))
     for (_, source), sharing in claims.items():
         for small, large in pairwise(sorted(sharing)):
             taken, expected = counts[small.hop, :, small.column] > 0, counts[large.hop, :, large.column] > 0
@@ -219,18 +247,18 @@ def _weigh(columns: _Columns, counts: np.ndarray, evidence: Evidence) -> None:
     spec = columns.spec
     hops = [
         [
-            RowPicks(row, hop, spec, counts[hop, :, span])
+            RowPicks(row, hop, fanout, counts[hop, :, span])
             for row, span in zip(columns.rows, columns.spans, strict=True)
-            if has_law(row.degree, spec)
+            if row.is_tractable
         ]
-        for hop in range(len(spec.fanouts))
+        for hop, fanout in enumerate(spec.fanouts)
     ]
     _check_steps_differ([picks for rows in hops for picks in rows])
     for rows in hops:
         for picks in rows:
             if picks.is_random:
                 picks.weigh(evidence)
-        if spec.method != "labor":  # whose rows share variates
+        if not spec.traits.shares_variates:
             rows = sorted(rows, key=lambda picks: picks.row.num_classes)
             for one, two in pairwise(rows):
                 if one.row.num_classes == two.row.num_classes:

@@ -13,7 +13,7 @@ from typing import Any
 from fastsample_dist.device.choice import DEVICES
 from fastsample_dist.device.placement import CHOICES as PLACES
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
-from fastsample_dist.ops.sample_spec import METHODS
+from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.train.models import check_fanouts
 from fastsample_dist.train.saved import MODELS
@@ -53,7 +53,7 @@ class TrainConfig:
       batch_size: seeds per rank and step.
       fanouts: neighbours per node, from the seeds outwards; -1 takes all.
       eval_fanouts: the same for evaluation; None: `fanouts`.
-      sampler: "uniform", "weighted" or "labor".
+      sampler: one of ops.sample_methods.METHODS, such as "uniform".
       replace: draw neighbours with replacement.
       layers: of the model, one per fanout; None: as many as fanouts.
       hidden: columns of a hidden row.
@@ -139,8 +139,10 @@ class TrainConfig:
                 raise ValueError(f"{option(name)} is {value}; expected an integer >= 1.")
         if self.resume and self.checkpoint_dir is None:
             raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
-        if self.replace and self.sampler == "labor":
-            raise ValueError("--sampler labor takes every edge at most once; leave out --replace; see --help.")
+        if self.replace and not METHODS[self.sampler].replaceable:
+            raise ValueError(
+                f"--sampler {self.sampler} takes every edge at most once; leave out --replace; see --help."
+            )
         if not 0 < self.lr_gamma <= 1:
             raise ValueError(f"--lr-gamma is {self.lr_gamma}; expected a factor above 0 and at most 1.")
         for fanouts in (self.fanouts, self.eval_fanouts):

@@ -6,6 +6,13 @@ mfgs[i] and returns the rows of its destinations, which are the sources of mfgs[
 column). A row is computed from its own sampled in-edges alone: no statistics over the batch, no degrees of other
 nodes. Therefore k ranks compute what one process computes on the union of their seeds, dropout included.
 
+Coefficients that a sampler sets (`mfg.edge_weights`) multiply the messages of their edges, and the weighted messages
+are summed without a further division: LADIES (NeurIPS'19, algorithm 1: the reweighted, row-normalised Laplacian) and
+GraphSAINT (ICLR'20, equation 2: every message divided by its edge's probability) compute them so that the sum is the
+estimate. GAT multiplies after its softmax, as DGL's GATConv does with its edge_weight. The layers' docstrings state
+the sums, also for rows that hold their destination already (`mfg.includes_dst`). The graph's stored weights
+(`mfg.edge_values`) are never applied.
+
 Cost on a CPU: every pass over memory shows beside the matrix products, so aggregation comes before the product
 where the model allows it (fewer rows), and halves of a concatenation are written in place.
 """
@@ -14,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +39,7 @@ class LayeredModel(nn.Module):
 
     Args:
       layers: called as layer(mfg, rows [num_src, width]) -> rows [num_dst, next width]; mfgs[0] goes to the first.
-        One that has `hidden` (see Layer) does activation and dropout itself; other layers get ReLU and dropout.
+        They get ReLU and dropout, but for one that has hidden(mfg, rows, key, p), which does both itself.
       in_dim: columns of the features.
       dropout: probability that an element of a hidden row drops, 0 <= dropout < 1.
     Raises:
@@ -59,14 +67,16 @@ class LayeredModel(nn.Module):
         """Scores of the seeds' classes.
 
         Args:
-          mfgs: one per layer; mfgs[0] is the input side, mfgs[-1] the seed side.
+          mfgs: one per layer; mfgs[0] is the input side, mfgs[-1] the seed side. Or a single one that every layer uses,
+            as in subgraph training: its destinations are all of its sources.
           features: [num_inputs, in_dim], a floating dtype; row i is that of mfgs[0].src_nodes[i]. Converted
             to the parameters' dtype, or to autocast's where autocast is on.
         Returns:
           [num_seeds, num_classes]; zero rows for an empty batch.
         Raises:
-          ValueError: the number of fanouts or the shape of `features` does not fit the model.
+          ValueError: the number of MFGs or the shape of `features` does not fit the model.
         """
+        mfgs = mfg_per_layer(mfgs, self.num_layers)
         self._check(mfgs, features)
         rows = features.to(self._compute_dtype(features.device.type))
         drop = self.dropout if self.training else 0.0
@@ -96,7 +106,6 @@ class LayeredModel(nn.Module):
         return ops.act_dropout(result, mfg.dst_orig_ids, mfg.draw.dropout(number), p=p)
 
     def _check(self, mfgs: Sequence[MFG], features: Tensor) -> None:
-        check_fanouts(len(mfgs), self.num_layers)
         if features.dim() != 2 or features.shape[1] != self.in_dim:
             raise ValueError(
                 f"features has shape {tuple(features.shape)} but the model has in_dim {self.in_dim}; "
@@ -113,6 +122,27 @@ class LayeredModel(nn.Module):
         own = next(self.parameters()).dtype
         follows_autocast = own == torch.float32 and torch.is_autocast_enabled(device_type)
         return torch.get_autocast_dtype(device_type) if follows_autocast else own
+
+
+def mfg_per_layer(mfgs: Sequence[MFG], num_layers: int) -> Sequence[MFG]:
+    """The MFG of every layer: those given, or a single one for all of them.
+
+    Args:
+      mfgs: of a batch.
+      num_layers: of the model.
+    Raises:
+      ValueError: another number than num_layers, or a single one whose destinations are not all of its sources.
+    """
+    if len(mfgs) != 1 or num_layers == 1:
+        check_fanouts(len(mfgs), num_layers)
+        return mfgs
+    (shared,) = mfgs
+    if shared.num_dst != shared.num_src:
+        raise ValueError(
+            f"the batch has one MFG, of {shared.num_src} source and {shared.num_dst} destination nodes, but the model "
+            f"has {num_layers} layers; pass one fanout per layer, or one MFG whose destinations are all of its sources."
+        )
+    return [shared] * num_layers
 
 
 def check_fanouts(num_fanouts: int, num_layers: int) -> None:
@@ -212,16 +242,12 @@ def layer_widths(in_dim: int, hidden_dim: int, num_classes: int, num_layers: int
     return list(pairwise(widths))
 
 
-class Layer(nn.Module):
-    """One layer: forward(mfg, rows [num_src, in_width]) -> rows [num_dst, out_width]."""
+class SAGELayer(nn.Module):
+    """W [own row | neighbours] + b; the linear map has 2 * in_width columns, own rows first.
 
-    def hidden(self, mfg: MFG, rows: Tensor, key: ops.DropoutKey, p: float) -> Tensor:
-        """The layer, then ReLU and dropout of probability p."""
-        return ops.act_dropout(self(mfg, rows), mfg.dst_orig_ids, key, p=p)
-
-
-class SAGELayer(Layer):
-    """W [own row | mean of neighbours] + b; the linear map has 2 * in_width columns, own rows first."""
+    Neighbours: the mean of their rows; with edge_weights the sum of w_e x_u over the edges e = (u, v), not divided
+    further. With includes_dst the edges from v itself are left out of both: the own row stands for them.
+    """
 
     def __init__(self, in_width: int, out_width: int) -> None:
         super().__init__()
@@ -233,16 +259,25 @@ class SAGELayer(Layer):
         return self._sage(mfg, rows)
 
     def hidden(self, mfg: MFG, rows: Tensor, key: ops.DropoutKey, p: float) -> Tensor:
-        """See Layer; in one operator."""
+        """The layer, then ReLU and dropout of probability p; see LayeredModel. In one operator without edge_weights."""
         return self._sage(mfg, rows, node_ids=mfg.dst_orig_ids, key=key, p=p)
 
-    def _sage(self, mfg: MFG, rows: Tensor, **hidden: object) -> Tensor:
+    def _sage(self, mfg: MFG, rows: Tensor, **hidden: Any) -> Tensor:
         weight, bias = self.linear.weight.to(rows.dtype), self.linear.bias.to(rows.dtype)
-        return ops.sage_layer(mfg.indptr, mfg.indices, rows, weight, bias, checked=mfg.checked, **hidden)
+        if mfg.edge_weights is None and not mfg.includes_dst:
+            return ops.sage_layer(mfg.indptr, mfg.indices, rows, weight, bias, checked=mfg.checked, **hidden)
+        coefficients = _neighbour_coefficients(mfg, rows.dtype)
+        halves = ops.aggregate_concat(mfg.indptr, mfg.indices, rows, coefficients, reduce="sum", checked=mfg.checked)
+        result = F.linear(halves, weight, bias)
+        return ops.act_dropout(result, **hidden) if hidden else result
 
 
-class GCNLayer(Layer):
-    """W mean(own row and neighbours) + b."""
+class GCNLayer(nn.Module):
+    """W combined + b, combined being the mean of the own row and the neighbours'.
+
+    With edge_weights: the own row plus the sum of w_e x_u over the edges e = (u, v), not divided further. With
+    includes_dst the row's edges alone: their mean, or with edge_weights their weighted sum.
+    """
 
     def __init__(self, in_width: int, out_width: int) -> None:
         super().__init__()
@@ -251,13 +286,24 @@ class GCNLayer(Layer):
 
     def forward(self, mfg: MFG, rows: Tensor) -> Tensor:
         """[num_src, in_width] -> [num_dst, out_width]."""
-        own, total = _own_and_sum(mfg, rows)
+        weights = None if mfg.edge_weights is None else mfg.edge_weights.to(rows.dtype)
+        if mfg.includes_dst:
+            reduce = "mean" if weights is None else "sum"
+            return self.linear(
+                ops.aggregate(mfg.indptr, mfg.indices, rows, weights, reduce=reduce, checked=mfg.checked)
+            )
+        own, total = _own_and_sum(mfg, rows, weights)
+        if weights is not None:
+            return self.linear(own + total)
         return self.linear((own + total) / (mfg.indptr.diff() + 1).to(rows.dtype).unsqueeze(1))
 
 
-class GATLayer(Layer):
+class GATLayer(nn.Module):
     """Per head: sum of alpha_uv W h_u over the in-neighbours u and v itself, with alpha the softmax of
     LeakyReLU(a_src . W h_u + a_dst . W h_v).
+
+    With edge_weights the message of an edge is w_e alpha_e W h_u: attention is computed as without them, and the own
+    term has weight 1. With includes_dst the softmax and the sum are over the row's edges alone.
 
     The self-edge is a term of its own, so the edge lists stay as sampled. The scores are products with W folded
     into the attention vectors: reading a narrow input again is cheaper than reading the wide output. They and the
@@ -276,12 +322,21 @@ class GATLayer(Layer):
     def forward(self, mfg: MFG, rows: Tensor) -> Tensor:
         """[num_src, in_width] -> [num_dst, num_heads * head_width], or [num_dst, head_width] averaged."""
         values = self.linear(rows)
-        edge_weights, self_weights = self._attention_weights(mfg, self._scores(rows))
-        own, others = (
-            half.unflatten(1, (self.num_heads, -1)) for half in _own_and_sum(mfg, values, edge_weights.to(values.dtype))
-        )
-        heads = own * self_weights.to(values.dtype).unsqueeze(2) + others
+        attention, own_attention = self._attention(mfg, self._scores(rows))
+        if mfg.edge_weights is not None:
+            attention = attention * mfg.edge_weights.to(attention.dtype).unsqueeze(1)
+        heads = self._sum_heads(mfg, values, attention.to(values.dtype), own_attention)
         return (heads.mean(1) if self.average else heads.flatten(1)) + self.bias.to(heads.dtype)
+
+    def _sum_heads(self, mfg: MFG, values: Tensor, attention: Tensor, own_attention: Tensor | None) -> Tensor:
+        """[num_dst, heads, head_width]: the messages of every destination's edges, and of itself where it has a term
+        of its own.
+        """
+        if own_attention is None:
+            total = ops.aggregate(mfg.indptr, mfg.indices, values, attention, reduce="sum", checked=mfg.checked)
+            return total.unflatten(1, (self.num_heads, -1))
+        own, others = (half.unflatten(1, (self.num_heads, -1)) for half in _own_and_sum(mfg, values, attention))
+        return own * own_attention.to(values.dtype).unsqueeze(2) + others
 
     def _scores(self, rows: Tensor) -> Tensor:
         """a_src . W h and a_dst . W h of every source row, [num_src, 2, num_heads]."""
@@ -290,20 +345,45 @@ class GATLayer(Layer):
         scores = F.linear(rows, folded.flatten(0, 1)).unflatten(1, (2, self.num_heads))
         return scores.float() if scores.dtype == torch.bfloat16 else scores
 
-    def _attention_weights(self, mfg: MFG, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Softmax over each destination's in-edges and its self-edge: ([num_edges, heads], [num_dst, heads])."""
+    def _attention(self, mfg: MFG, scores: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Softmax over each destination's in-edges and its self-edge: ([num_edges, heads], [num_dst, heads]); None in
+        place of the second where the rows have their self-edges already.
+        """
         degrees = mfg.indptr.diff()
         edge_dst = torch.repeat_interleave(degrees, output_size=mfg.num_edges)
         to_source, to_own = scores[:, 0], scores[: mfg.num_dst, 1]
         edge_scores = F.leaky_relu(_take(mfg, to_source, mfg.indices) + _take(mfg, to_own, edge_dst), NEGATIVE_SLOPE)
-        self_scores = F.leaky_relu(to_source[: mfg.num_dst] + to_own, NEGATIVE_SLOPE)
+        self_scores = None
+        if not mfg.includes_dst:
+            self_scores = F.leaky_relu(to_source[: mfg.num_dst] + to_own, NEGATIVE_SLOPE)
         edges = torch.arange(mfg.num_edges, device=scores.device)
         with torch.no_grad():  # any shift gives the same softmax; the largest score keeps exp in range
-            largest = ops.aggregate(mfg.indptr, edges, edge_scores, reduce="max", checked=mfg.checked)
-            shift = torch.where(degrees.unsqueeze(1) > 0, torch.maximum(largest, self_scores), self_scores)
-        edge_terms, self_terms = (edge_scores - shift[edge_dst]).exp(), (self_scores - shift).exp()
-        total = ops.aggregate(mfg.indptr, edges, edge_terms, reduce="sum", checked=mfg.checked) + self_terms
+            shift = ops.aggregate(mfg.indptr, edges, edge_scores, reduce="max", checked=mfg.checked)
+            if self_scores is not None:
+                shift = torch.where(degrees.unsqueeze(1) > 0, torch.maximum(shift, self_scores), self_scores)
+        edge_terms = (edge_scores - shift[edge_dst]).exp()
+        total = ops.aggregate(mfg.indptr, edges, edge_terms, reduce="sum", checked=mfg.checked)
+        if self_scores is None:
+            return edge_terms / _take(mfg, total, edge_dst), None
+        self_terms = (self_scores - shift).exp()
+        total = total + self_terms
         return edge_terms / _take(mfg, total, edge_dst), self_terms / total
+
+
+def _neighbour_coefficients(mfg: MFG, dtype: torch.dtype) -> Tensor:
+    """What GraphSAGE multiplies every edge's message by before it sums, [num_edges]: edge_weights, or 1 / number of
+    neighbours; 0 for a destination's edge from itself where includes_dst says that these stand for its own row.
+    """
+    if not mfg.includes_dst:
+        return mfg.edge_weights.to(dtype)
+    degrees = mfg.indptr.diff()
+    edge_dst = torch.repeat_interleave(degrees, output_size=mfg.num_edges)
+    is_neighbour = mfg.indices != edge_dst
+    if mfg.edge_weights is not None:
+        return mfg.edge_weights.to(dtype) * is_neighbour
+    counted = F.pad(is_neighbour.cumsum(0), (1, 0))  # neighbours before every edge; integers, so exact
+    counts = counted[mfg.indptr[1:]] - counted[mfg.indptr[:-1]]
+    return is_neighbour / counts.clamp(min=1)[edge_dst].to(dtype)
 
 
 def _own_and_sum(mfg: MFG, rows: Tensor, edge_weights: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.trace import Trace
 from fastsample_dist.files import check_writable, naming_file, write_json
+from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -176,9 +177,9 @@ def open_data(config: TrainConfig, ctx: DistContext) -> DistData:
         raise ValueError(
             f"{config.data} lacks features or labels; partition an input with features.npy and labels.npy."
         )
-    if config.sampler == "weighted" and data.graph.weights is None:
+    if METHODS[config.sampler].weighted and data.graph.weights is None:
         raise ValueError(
-            f"{config.data} lacks edge weights for --sampler weighted; partition one with edge_weight.npy."
+            f"{config.data} lacks edge weights for --sampler {config.sampler}; partition one with edge_weight.npy."
         )
     return data
 

@@ -7,6 +7,7 @@ from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph.partition_book import PartitionBook
+from fastsample_dist.testing import run_distributed
 
 ROWS = torch.arange(12.0).reshape(6, 2)
 
@@ -35,3 +36,95 @@ def test_rows_that_do_not_match_the_own_nodes_are_refused():
 def test_a_node_outside_the_graph_is_refused():
     with pytest.raises(ValueError, match="place 6 at position 0"):
         features().fetch(torch.tensor([6]))
+
+
+RANGES = torch.tensor([0, 7, 7, 12, 20])
+TABLE = torch.arange(80).reshape(20, 4).half()
+
+
+def part(number, dtype_rows=TABLE):
+    lo, hi = PartitionBook(RANGES).part2range(number)
+    return LocalFeatures(dtype_rows[lo:hi], lo)
+
+
+class HotRows:
+    """A cache of some nodes' rows, wherever they are owned."""
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+
+    def find(self, nodes):
+        same = nodes.long()[:, None] == self.nodes
+        return torch.where(same.any(1), same.int().argmax(1), -1)
+
+    def read(self, rows, dtype):
+        return TABLE[self.nodes[rows]].to(dtype or TABLE.dtype)
+
+
+def fetch_on_ranks(ctx, make_near, dtype):
+    """(nodes, rows, counters)"""
+    book = PartitionBook(RANGES)
+    features = DistFeatures(part(ctx.rank), book, ctx.comm, make_near(ctx.rank))
+    nodes = torch.randperm(20, generator=torch.Generator().manual_seed(ctx.rank))[:15].int()
+    ctx.comm.reset_stats()
+    return nodes, features.fetch(nodes, dtype), ctx.comm.stats()
+
+
+def no_table(rank):
+    return []
+
+
+def the_next_part(rank):
+    return [part((rank + 1) % 4)]
+
+
+def the_next_part_and_hot_rows(rank):
+    return [part((rank + 1) % 4), HotRows(torch.tensor([1, 8, 9, 15]))]
+
+
+def every_other_part(rank):
+    return [part(number) for number in range(4) if number != rank]
+
+
+NEAR = [no_table, the_next_part, the_next_part_and_hot_rows, every_other_part]
+
+
+def held_near(make_near, rank, nodes):
+    """Nodes that the rank's own rows or near tables hold."""
+    tables = [part(rank), *make_near(rank)]
+    return torch.stack([table.find(nodes) >= 0 for table in tables]).any(0)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
+@pytest.mark.parametrize("make_near", NEAR, ids=lambda make: make.__name__)
+def test_further_tables_serve_a_fetch_and_their_rows_do_not_travel(make_near, dtype):
+    found = run_distributed(4, fetch_on_ranks, args=(make_near, dtype))
+    for rank, (nodes, rows, stats) in enumerate(found):
+        assert torch.equal(rows, TABLE[nodes.long()].to(dtype or TABLE.dtype))
+        asked = int((~held_near(make_near, rank, nodes)).sum())
+        assert stats["feature_ids"]["bytes_sent"] == 4 * asked and stats["feature_ids"]["calls"] == 1
+        assert stats["feature_rows"]["bytes_received"] == 8 * asked and stats["feature_rows"]["calls"] == 1
+    if make_near is every_other_part:
+        assert all(stats["feature_rows"]["bytes_sent"] == 0 for _, _, stats in found)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rows_of_all_tables_are_converted_alike(dtype):
+    """float64 rows travel, and are read from further tables, in the narrower dtype of the result."""
+    table = torch.randn(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = run_distributed(2, fetch_narrow, args=(table, dtype))
+    for rows in found:
+        assert torch.equal(rows, table.to(dtype))
+
+
+def fetch_narrow(ctx, table, dtype):
+    ranges = torch.tensor([0, 7, 20])
+    lo, hi = PartitionBook(ranges).part2range(ctx.rank)
+    near = [LocalFeatures(table[12:15], 12), LocalFeatures(table[3:5], 3)]
+    features = DistFeatures(LocalFeatures(table[lo:hi], lo), PartitionBook(ranges), ctx.comm, near)
+    return features.fetch(torch.arange(20), dtype)
+
+
+def test_own_rows_are_a_feature_source_too():
+    nodes = torch.tensor([11, 7], dtype=torch.int32)
+    assert torch.equal(part(2).fetch(nodes, torch.float32), TABLE[nodes.long()].float())

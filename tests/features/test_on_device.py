@@ -69,7 +69,7 @@ def test_own_rows_are_counted_from_the_first_node(emulated_library):
         local = LocalFeatures(ROWS[30:], 30).with_cache(torch.tensor([59, 31]))
         nodes = torch.tensor([30, 59, 31, 44], dtype=torch.int32)
         assert torch.equal(local.gather(nodes), ROWS[nodes.long()])
-        assert torch.equal(local.gather_as(nodes, torch.float32), ROWS[nodes.long()].float())
+        assert torch.equal(local.fetch(nodes, torch.float32), ROWS[nodes.long()].float())
 
 
 def test_a_bad_node_is_refused_at_once_or_by_the_next_fetch(emulated_library):

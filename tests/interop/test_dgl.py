@@ -73,6 +73,14 @@ def test_stored_weights_of_the_edges_are_edge_data(dgl, draw_batch):
         assert torch.equal(block.edata["weight"], mfg.edge_values)
 
 
+def test_coefficients_of_the_sampler_are_edge_data(dgl, draw_batch):
+    batch = draw_batch(SEEDS, [4, 3])
+    assert all("coefficient" not in block.edata for block in interop.dgl.to_blocks(batch))
+    batch.mfgs = [dataclasses.replace(mfg, edge_weights=torch.rand(mfg.num_edges)) for mfg in batch.mfgs]
+    for block, mfg in zip(interop.dgl.to_blocks(batch), batch.mfgs, strict=True):
+        assert torch.equal(block.edata["coefficient"], mfg.edge_weights)
+
+
 def test_features_are_on_the_first_block_and_labels_on_the_last(dgl, draw_batch):
     batch = draw_batch(SEEDS, [4, 3])
     batch.features = torch.randn(batch.input_nodes.numel(), 8)

@@ -209,6 +209,17 @@ def test_stored_weights_go_with_their_edges(pyg, draw_batch):
     assert torch.equal(data.edge_weight, data.e_id / 8)
 
 
+def test_coefficients_of_the_sampler_go_with_their_edges(pyg, draw_batch):
+    batch = draw_batch(SEEDS, [4, 3], edge_ids=True)
+    assert "edge_coefficient" not in interop.pyg.to_data(batch)
+    seed_side = batch.mfgs[-1]
+    batch.mfgs[-1] = dataclasses.replace(seed_side, edge_weights=seed_side.edge_ids / 8)
+    data = interop.pyg.to_data(batch)
+    of_seeds = data.num_sampled_edges[0]
+    assert torch.equal(data.edge_coefficient[:of_seeds], data.e_id[:of_seeds] / 8)
+    assert data.edge_coefficient[of_seeds:].eq(1).all() and data.edge_coefficient.shape == data.e_id.shape
+
+
 def test_an_empty_batch_gives_an_empty_graph(pyg, draw_batch):
     data = interop.pyg.to_data(draw_batch([], [4, 3]))
     assert data.edge_index.shape == (2, 0)

@@ -11,7 +11,7 @@ from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.pipeline.lookahead import group_size
 from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.pipeline.schemes import make_sampler
-from fastsample_dist.sampling.hybrid import HybridSampler
+from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.testing import run_distributed
 from tests.parts import draw_partition
 
@@ -40,13 +40,13 @@ def threads():
 @pytest.fixture
 def groups(monkeypatch):
     """How many steps each call of sample_many had."""
-    sizes, sample_many = [], HybridSampler.sample_many
+    sizes, sample_many = [], NeighborSampler.sample_many
 
     def spy(self, seeds, first_step=0):
         sizes.append(len(seeds))
         return sample_many(self, seeds, first_step)
 
-    monkeypatch.setattr(HybridSampler, "sample_many", spy)
+    monkeypatch.setattr(NeighborSampler, "sample_many", spy)
     return sizes
 
 

@@ -20,7 +20,12 @@ def complete(batch):
     """A batch with everything that a loader puts into it, and an attribute of the user's own."""
     batch.features = torch.arange(batch.input_nodes.numel() * 2.0).reshape(-1, 2)
     batch.labels = torch.arange(batch.seeds.numel())
-    batch.mfgs = [dataclasses.replace(mfg, edge_values=torch.rand(mfg.num_edges)) for mfg in batch.mfgs]
+    batch.mfgs = [
+        dataclasses.replace(
+            mfg, edge_values=torch.rand(mfg.num_edges), edge_weights=torch.rand(mfg.num_edges), includes_dst=True
+        )
+        for mfg in batch.mfgs
+    ]
     batch.targets = torch.rand(batch.seeds.numel())
     return batch
 
@@ -41,18 +46,31 @@ def test_edge_index_of_an_empty_batch():
     assert [tuple(mfg.edge_index().shape) for mfg in draw([]).mfgs] == [(2, 0), (2, 0)]
 
 
-def test_edge_weights_are_none_and_cannot_be_given_where_nobody_would_read_them():
+def test_samplers_of_neighbours_set_no_coefficients_and_add_no_self_edges():
+    assert all(mfg.edge_weights is None and not mfg.includes_dst for mfg in draw().mfgs)
+
+
+@pytest.mark.parametrize(
+    ("weights", "found"),
+    [
+        (lambda count: torch.ones(count + 1), r"torch.float32 of shape \(\d+,\)"),
+        (lambda count: torch.ones(count, 2), r"torch.float32 of shape \(\d+, 2\)"),
+        (lambda count: torch.ones(count, dtype=torch.int64), r"torch.int64 of shape \(\d+,\)"),
+    ],
+    ids=["one too many", "two columns", "integers"],
+)
+def test_coefficients_that_are_not_one_number_per_edge_are_refused(weights, found):
     mfg = draw().mfgs[0]
-    assert mfg.edge_weights is None
-    with pytest.raises(TypeError):
-        dataclasses.replace(mfg, edge_weights=torch.ones(mfg.num_edges))
+    with pytest.raises(ValueError, match=rf"^edge_weights is {found}; expected a floating dtype of shape \(\d+,\)"):
+        dataclasses.replace(mfg, edge_weights=weights(mfg.num_edges))
 
 
 def test_to_moves_every_tensor_and_leaves_the_batch_as_it_was():
     batch = complete(draw(edge_ids=True))
     moved = batch.to("meta", non_blocking=True)
-    # per MFG: indptr, indices, src_nodes, edge ids, edge values, original ids
-    assert len(moved.tensors()) == 5 + 6 * len(batch.mfgs)
+    # per MFG: indptr, indices, src_nodes, edge ids, edge values, edge weights, original ids
+    assert len(moved.tensors()) == 5 + 7 * len(batch.mfgs)
+    assert all(mfg.includes_dst for mfg in moved.mfgs)
     assert {tensor.device.type for tensor in moved.tensors()} == {"meta"}
     assert moved.targets.device.type == "meta" and moved.mfgs[0].dst_orig_ids.device.type == "meta"
     assert {tensor.device.type for tensor in batch.tensors()} == {"cpu"}
@@ -92,6 +110,7 @@ def test_a_pinned_batch_goes_to_a_gpu_and_computes_there():
     back = there.to("cpu")
     for one, other in zip(batch.mfgs, back.mfgs, strict=True):
         assert torch.equal(one.edge_index(), other.edge_index()) and torch.equal(one.edge_values, other.edge_values)
+        assert torch.equal(one.edge_weights, other.edge_weights)
         assert torch.equal(one.dst_orig_ids, other.dst_orig_ids)
     assert torch.equal(batch.features, back.features) and torch.equal(batch.targets, back.targets)
 

@@ -10,7 +10,6 @@ import torch
 
 from fastsample_dist.graph import storage
 from fastsample_dist.pipeline.data import DistData
-from fastsample_dist.sampling.hybrid import HybridSampler
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.verify import rank as verify_rank_module
 from fastsample_dist.verify.rank import verify_rank
@@ -54,7 +53,7 @@ def verify_with_another_seed_on_rank_1(ctx, settings, folder):
         return true_sample(self, seeds, 1000 if step == 2 else step)
 
     if ctx.rank == 1:
-        HybridSampler.sample = sample
+        NeighborSampler.sample = sample
     return verify_rank(ctx, settings, folder)
 
 

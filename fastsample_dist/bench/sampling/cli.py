@@ -15,8 +15,9 @@ from fastsample_dist.bench.epoch import report as epoch_report
 from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.bench.sampling import measure as sampling
 from fastsample_dist.bench.sampling import report as sampling_report
-from fastsample_dist.bench.sampling.measure import BASELINES, METHODS, MIN_BATCHES, SamplingOptions
+from fastsample_dist.bench.sampling.measure import BASELINES, MIN_BATCHES, SamplingOptions
 from fastsample_dist.bench.sampling.verify import verify
+from fastsample_dist.ops.sample_methods import METHODS
 
 EXAMPLES = """examples:
   fastsample-bench sampling --graph rmat:21:32 --threads 1,2 --baseline dgl --baseline dgl-unfused --limit --verify

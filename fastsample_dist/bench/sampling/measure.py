@@ -30,11 +30,11 @@ from fastsample_dist.bench.sampling.touch import Prefetch, TouchLimit, huge_page
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.interop import dgl as dgl_peer
 from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops.sample_methods import METHODS
 
 OURS, OURS_MANY = "fastsample_dist", "sample_many"
 OURS_UNIFORM = "ours uniform"  # beside another method
 BASELINES = ("dgl", "dgl-unfused")
-METHODS = ("uniform", "weighted", "labor")
 MIN_BATCHES = 20  # fewer give no tenth and ninetieth percentile worth printing
 TURN_BATCHES = 4  # warm caches for three of four batches, as in a loop of one's own
 MANY_THREADS = 8  # a small batch must not pay for threads that it does not need
@@ -53,7 +53,7 @@ class SamplingOptions:
       batches: timed ones, at least MIN_BATCHES.
       warmup: batches before them, for each contestant.
       rng_seed: of the seeds, of edge weights that a graph lacks, and of every draw.
-      method: one of METHODS.
+      method: one of ops.sample_methods.METHODS.
       replace: draw with replacement.
       baselines: peers, of BASELINES.
       limit: measure the touch limit.
@@ -185,7 +185,7 @@ def load_graph(options: SamplingOptions, say: Callable[[str], object]) -> CSCGra
     graph = options.source.topology(say)
     if graph.num_edges == 0:
         raise ValueError(f"{options.source.name} has no edges; there is nothing to sample.")
-    if options.method != "weighted":
+    if not METHODS[options.method].weighted:
         return dataclasses.replace(graph, weights=None)
     if graph.weights is None:
         say("drawing edge weights")

@@ -20,6 +20,7 @@ from fastsample_dist.bench.sampling import measure as sampling
 from fastsample_dist.bench.sampling.measure import Batches, SamplingOptions
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import TAKE_ALL, SampleSpec, reference
+from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.sampling.mfg import MFG, MiniBatch
 
 WHOLE_BATCHES = 3
@@ -94,7 +95,7 @@ def _hop_failures(graph: CSCGraph, spec: SampleSpec, fanout: int, mfg: MFG, num_
         fits = counts == usable
     elif spec.replace:
         fits = counts == torch.where(usable > 0, fanout, 0)
-    elif spec.method == "labor":  # the number of picks is random where the row is larger than the fanout
+    elif spec.traits.shares_variates:  # the number of picks is random where the row is larger than the fanout
         fits = torch.where(usable <= fanout, counts == usable, counts <= usable)
     else:
         fits = counts == usable.clamp(max=fanout)
@@ -105,7 +106,7 @@ def _hop_failures(graph: CSCGraph, spec: SampleSpec, fanout: int, mfg: MFG, num_
 
 def _usable_edges(graph: CSCGraph, options: SamplingOptions) -> Tensor:
     """int64 [num_nodes]: edges of each row that may be drawn: all, or those of positive weight."""
-    if options.method != "weighted" or bool((graph.weights > 0).all()):
+    if not METHODS[options.method].weighted or bool((graph.weights > 0).all()):
         return graph.in_degrees()
     sums = np.concatenate([[0], np.cumsum(graph.weights.numpy() > 0, dtype=np.int64)])
     return torch.from_numpy(sums[graph.indptr.numpy()]).diff()
@@ -158,7 +159,7 @@ def _small_batch(graph: CSCGraph, spec: SampleSpec, seeds: Tensor) -> tuple[Samp
         for count in ORACLE_SEEDS:
             batch = sampler.sample(seeds[:count], 0)
             work = batch.num_edges
-            if spec.method != "uniform":  # the oracle goes through whole rows
+            if spec.traits.weighted or spec.traits.shares_variates:  # the oracle goes through whole rows
                 work += sum(int(degrees[mfg.dst_nodes.long()].sum()) for mfg in batch.mfgs)
             if work <= ORACLE_WORK:
                 return shorter, seeds[:count], batch

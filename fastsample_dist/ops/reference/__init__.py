@@ -1,10 +1,12 @@
 """Oracles: every operator once more, slow and obvious, in plain Python and torch.
 
 Written from the definitions (Philox's paper, Floyd's selection, Lemire's bounded draw, Vose's alias tables), not from
-the kernels, and free of the compiled core. Tests compare kernels with these by exact equality. probabilities.py has
-the exact laws of the draws, which statistical tests compare samplers with.
+the kernels, and free of the compiled core. Tests compare kernels with these by exact equality. A sampling method has a
+module of its own with its draw and its exact law, which statistical tests compare samplers with.
 """
 
+from fastsample_dist.ops.reference.labor import layer_pick
+from fastsample_dist.ops.reference.laws import Certain, Independent, Outcomes, Replaced, RowLaw
 from fastsample_dist.ops.reference.layers import (
     act_dropout,
     aggregate,
@@ -16,26 +18,25 @@ from fastsample_dist.ops.reference.partitioning import stream_partition
 from fastsample_dist.ops.reference.probabilities import (
     inclusion_moments,
     inclusion_probabilities,
+    oracle,
     pick_distribution,
+    row_law,
 )
 from fastsample_dist.ops.reference.rows import bucket_by_part, gather_rows, merge_rows
-from fastsample_dist.ops.reference.sampling import (
-    AliasRow,
-    Hops,
-    alias_row,
-    alias_tables,
-    compact,
-    layer_pick,
-    pick,
-    sample_mfg,
-    sample_neighbors,
-    weighted_pick,
-)
+from fastsample_dist.ops.reference.sampling import Hops, Row, compact, sample_mfg, sample_neighbors
 from fastsample_dist.ops.reference.streams import below, node_words, philox, stage_key
+from fastsample_dist.ops.reference.uniform import pick
+from fastsample_dist.ops.reference.weighted import AliasRow, alias_row, alias_tables, weighted_pick
 
 __all__ = [
     "AliasRow",
+    "Certain",
     "Hops",
+    "Independent",
+    "Outcomes",
+    "Replaced",
+    "Row",
+    "RowLaw",
     "act_dropout",
     "aggregate",
     "aggregate_concat",
@@ -51,9 +52,11 @@ __all__ = [
     "layer_pick",
     "merge_rows",
     "node_words",
+    "oracle",
     "philox",
     "pick",
     "pick_distribution",
+    "row_law",
     "sage_layer",
     "sample_mfg",
     "sample_neighbors",
