@@ -2,7 +2,8 @@
 
 A public collective is a template written once: check the arguments, name the call, set its deadline, cut
 long messages into rounds, run the backend's primitive, count. A backend adds only `_exchange`, `_reduce`,
-`_broadcast`, `_barrier`, `_duplicate` and the ways to end: `_close` and `_leave`.
+`_broadcast`, `_barrier`, the ways to derive another communicator (`_duplicate`, `_split`) and the ways to end
+(`_close`, `_leave`). What is no collective is in membership.py.
 
 Rows are exchanged in two steps. `plan_rows` sends every peer one pair (rows from me to you, my longest
 message in rows): a rank then knows what it receives and the longest message of the whole group, so all ranks
@@ -14,8 +15,7 @@ from __future__ import annotations
 
 import math
 import pickle
-import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
@@ -23,21 +23,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fastsample_dist.comm.board import StatusBoard, Watch, describe
-from fastsample_dist.comm.checks import check_counts, check_reduce, check_rows
+from fastsample_dist.comm.agree import agree_on
+from fastsample_dist.comm.checks import check_counts, check_members, check_reduce, check_rows
 from fastsample_dist.comm.counters import Counters
-from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline, check_timeout_s
+from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline
+from fastsample_dist.comm.membership import DEFAULT_MAX_MESSAGE_BYTES, Membership, group_note
 from fastsample_dist.comm.rows import RowPlan, Segments, byte_view, exchange_staged, num_rounds, parts
 
 __all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "DEFAULT_TIMEOUT_S", "Communicator", "Counters", "RowPlan"]
 
-DEFAULT_MAX_MESSAGE_BYTES = 2**30
-"""Longest message between two ranks in one round: half of what a signed 32-bit length can hold."""
-ABORT_GRACE_S = 2.0
-"""How long a leaving rank waits for a collective in another thread to notice; backends look more often."""
 
-
-class Communicator(ABC):
+class Communicator(Membership):
     """Collectives of one group of ranks, with a deadline on every call and exact counts.
 
     What is counted, by purpose: `calls` grows by 1 per public collective, however many rounds it takes.
@@ -47,12 +43,15 @@ class Communicator(ABC):
       - `all_reduce`: the tensor's bytes, once in each direction, when world_size > 1;
       - `broadcast`: the source sends the tensor's bytes once, every other rank receives them;
       - `all_gather_object`: the rank's own pickled bytes sent (once), the other ranks' received;
-      - `barrier`: no bytes. `duplicate` is not counted.
+      - `barrier`: no bytes. `duplicate` is not counted, `split` as the comparison of its lists (`agree_on`).
     A call that fails is not counted.
 
     Use one communicator from one thread at a time; another thread gets its own by `duplicate()`. All ranks
     make the same calls in the same order. After a failed collective the ranks no longer agree where they are,
     so every later call on the same communicator is refused with the first failure.
+
+    Ranks of a sub-group (`split`) are numbered 0 to world_size - 1 in calls and results; messages, the status board
+    and the trace number all ranks as in the run.
 
     Args:
       rank: this process's rank, 0 .. world_size - 1.
@@ -61,6 +60,7 @@ class Communicator(ABC):
       max_message_bytes: longest message between two ranks in one round; the same on all ranks.
       counters: shared counters, a new set when None.
     Attributes:
+      run_ranks: rank in the run of every member, [world_size]; 0 .. world_size - 1 unless this is a sub-group.
       step: global training step named in errors; -1 outside a step.
       verify_exchanges: when True (on all ranks alike) every `exchange_rows` first compares row counts and
         row bytes with each peer (16 bytes each, not counted), so that ranks which disagree get an error
@@ -72,36 +72,9 @@ class Communicator(ABC):
     """
 
     uses_torch_distributed = False
-    abort_ends_process = False
     _moves_cuda_tensors = False  # True: primitives take CUDA tensors as they are
     _max_total_bytes: int | None = None  # most bytes one primitive call may address; None: no bound
     _reduce_as: ClassVar[dict[torch.dtype, torch.dtype]] = {}  # dtypes the backend reduces in a wider dtype
-
-    def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-        counters: Counters | None = None,
-    ) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank is {rank}; expected 0 to world_size - 1 = {world_size - 1}.")
-        self.rank = rank
-        self.world_size = world_size
-        self.timeout_s = check_timeout_s(timeout_s)
-        self.max_message_bytes = max_message_bytes
-        self.step = -1
-        self.verify_exchanges = False
-        self._counters = Counters() if counters is None else counters
-        self._failure: str | None = None
-        self._closed = False
-        self._aborted = threading.Event()
-        self._idle = threading.Event()  # no collective is under way
-        self._idle.set()
-        self._duplicates: list[Communicator] = []
-        self._watch = Watch(rank)
 
     # ---- public collectives ----
 
@@ -257,8 +230,7 @@ class Communicator(ABC):
         payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
         own_sizes = [payload.numel()] * self.world_size
         with self._collective("all_gather", purpose) as deadline:
-            told = self._exchange_pairs([(size, 0) for size in own_sizes], deadline)
-            sizes = [size for size, _ in told]
+            sizes = [size for size, _ in self._exchange_pairs([(size, 0) for size in own_sizes], deadline)]
             into = Segments(torch.empty(sum(sizes), dtype=torch.uint8), sizes)
             out = Segments(payload.repeat(self.world_size), own_sizes)
             self._exchange_rounds(into, out, max(sizes), deadline)
@@ -289,85 +261,41 @@ class Communicator(ABC):
           RuntimeError: the backend cannot serve two threads, the collective failed or passed its deadline.
         """
         with self._collective("duplicate", "communicator") as deadline:
-            copy = self._duplicate(deadline)
-        copy._watch = self._watch.of_duplicate()
-        copy.step = self.step
-        copy.verify_exchanges = self.verify_exchanges
-        self._duplicates = [old for old in self._duplicates if old._failure or not old._closed] + [copy]
+            lane = self._next_lane()
+            copy = self._duplicate(lane, deadline)
+        self._adopt(copy, lane, self.run_ranks, self._group_note)
         return copy
 
-    # ---- limits, counts, end ----
+    def split(self, ranks: Sequence[int]) -> Communicator | None:
+        """A communicator over some of the ranks: a sub-group with its own counters, deadline, step and failure.
 
-    @property
-    def watch(self) -> Watch:
-        """What publishes, traces and diagnoses the collectives; shared in part with duplicates."""
-        return self._watch
+        Collective: every rank must call this, with the same list, in the same order as other splits and duplicates;
+        ranks outside the list included. Several calls make several groups, which may overlap. A rank works in
+        different groups at the same time if it uses each from one thread.
 
-    def watch_with(self, board: StatusBoard) -> None:
-        """Publish every collective on `board`, which is closed with this communicator. Call it before `duplicate`."""
-        self._watch = Watch(self.rank, board)
+        The sub-group starts with this communicator's limits and step, and counts from zero; `stats` of this one does
+        not include it. It is closed by its members, or with this communicator. A failure in it leaves this
+        communicator and other sub-groups usable, but `failure` reports it and DistContext then leaves by `abort`.
 
-    @property
-    def max_message_bytes(self) -> int:
-        """Longest message between two ranks in one round; set it to the same value on all ranks."""
-        return self._max_message_bytes
-
-    @max_message_bytes.setter
-    def max_message_bytes(self, limit_bytes: int) -> None:
-        if not isinstance(limit_bytes, int) or limit_bytes < 1:
-            raise ValueError(f"max_message_bytes is {limit_bytes!r}; expected an integer of at least 1.")
-        self._max_message_bytes = limit_bytes
-
-    @property
-    def failure(self) -> str | None:
-        """What the first failed collective of this communicator or an open duplicate said; else None."""
-        return next((c._failure for c in (self, *self._duplicates) if c._failure is not None), None)
-
-    @property
-    def closed(self) -> bool:
-        """True once `close` or `abort` was called."""
-        return self._closed
-
-    def stats(self) -> dict[str, dict[str, int]]:
-        """{purpose: {"calls", "bytes_sent", "bytes_received"}}, duplicates included."""
-        return self._counters.snapshot()
-
-    def reset_stats(self) -> None:
-        """Set all counts to zero, those of duplicates too."""
-        self._counters.reset()
-
-    def close(self) -> None:
-        """Release the group and its open duplicates. A second call does nothing.
-
-        Collective: every rank must call this, while none of its collectives runs. After a failed collective
-        it waits for nobody.
+        Args:
+          ranks: ranks of this communicator, different ones; member i of the list is rank i of the sub-group.
+        Returns:
+          The sub-group on its members, None on the other ranks.
+        Raises:
+          ValueError: on all ranks alike: the lists differ; empty, a rank twice or out of range.
+          RuntimeError: the backend cannot serve it, the collective failed or passed its deadline.
         """
-        if self._closed:
-            return
-        self._closed = True
-        for duplicate in self._duplicates:
-            duplicate.close()
-        if self._failure is None:
-            self._close()
-        else:
-            self._leave()
-        self._watch.close()
-
-    def abort(self) -> None:
-        """Leave without waiting for any rank: break this rank's connections, so that its peers fail too.
-
-        Duplicates are left as well. Under MPI with more than one rank (`abort_ends_process`) this ends the
-        whole run with status 1. Collectives of other threads end with an error. On a closed communicator it
-        does nothing.
-        """
-        leaving = [comm for comm in (*self._duplicates, self) if not comm._closed]
-        for comm in leaving:
-            comm._closed = True
-            comm._aborted.set()
-            comm._leave()
-        for comm in leaving:
-            comm._idle.wait(ABORT_GRACE_S)
-        self._watch.close()
+        members, refusal = check_members(ranks, self.world_size)
+        agree_on(self, "split", {"the list": members or refusal}, remedy="pass the same list on every rank")
+        if refusal:
+            raise ValueError(f"split: {refusal}")
+        with self._collective("split", "communicator") as deadline:
+            lane = self._next_lane()
+            group = self._split(members, lane, deadline) if self.rank in members else None
+        if group is not None:
+            run_ranks = tuple(self.run_ranks[member] for member in members)
+            self._adopt(group, lane, run_ranks, group_note(run_ranks))
+        return group
 
     # ---- what a backend adds ----
 
@@ -388,16 +316,20 @@ class Communicator(ABC):
         """Wait for every rank."""
 
     @abstractmethod
-    def _duplicate(self, deadline: Deadline) -> Communicator:
-        """A communicator with a group of its own that shares `self._counters`."""
+    def _duplicate(self, lane: str, deadline: Deadline) -> Communicator:
+        """A communicator over the same ranks with a transport group of its own that shares `self._counters`.
+
+        Args:
+          lane: names it, see `_next_lane`.
+          deadline: until when all members must have come.
+        """
 
     @abstractmethod
-    def _close(self) -> None:
-        """Release the group after success."""
+    def _split(self, members: tuple[int, ...], lane: str, deadline: Deadline) -> Communicator:
+        """A communicator over ranks of this one, in the order of `members`, with its own counters.
 
-    @abstractmethod
-    def _leave(self) -> None:
-        """Release what can be released without waiting for anybody."""
+        Called on the members only.
+        """
 
     def _reduce_future(self, tensor: Tensor, where: str, deadline: Deadline) -> torch.futures.Future[Tensor]:
         """Sum now; a backend that can sum in the background overrides this and names errors by `where`."""
@@ -407,35 +339,6 @@ class Communicator(ABC):
         return future
 
     # ---- written once ----
-
-    def _where(self, collective: str, purpose: str) -> str:
-        when = f"step {self.step}" if self.step >= 0 else "outside a step"
-        return f"rank {self.rank}, {when}: {describe(collective, purpose)}"
-
-    @contextmanager
-    def _collective(self, collective: str, purpose: str) -> Iterator[Deadline]:
-        """One named call: refused on an unusable communicator, given a deadline, its failure named."""
-        where = self._where(collective, purpose)
-        if self._failure is not None:
-            raise RuntimeError(
-                f"{where} refused: this communicator failed before ({self._failure}); end the run and start it again."
-            )
-        if self._closed:
-            raise RuntimeError(f"{where} refused: this communicator is closed.")
-        self._idle.clear()
-        self._watch.enter(self.step, describe(collective, purpose))
-        deadline = Deadline(self.timeout_s, self._aborted)
-        try:
-            yield deadline
-        except CollectiveError as error:
-            self._failure = f"{where} {error}{self._watch.diagnosis(error, deadline)}"
-            raise RuntimeError(f"{self._failure}.") from None  # the transport's words are in it
-        except KeyboardInterrupt:
-            self._failure = f"{where} was interrupted"
-            raise
-        finally:
-            self._watch.leave()
-            self._idle.set()
 
     def _exchange_pairs(self, pairs: list[tuple[int, int]], deadline: Deadline) -> list[tuple[int, int]]:
         """Send pair r to rank r; return the pairs that came, by rank. int64, so 16 bytes each."""
@@ -471,8 +374,8 @@ class Communicator(ABC):
 
     def _compare_with_peers(self, plan: RowPlan, row_bytes: int, deadline: Deadline) -> None:
         """Raise when a peer is about to send other rows than this rank expects."""
-        told = self._exchange_pairs([(count, row_bytes) for count in plan.send_counts], deadline)
-        for peer, ((count, peer_bytes), expected) in enumerate(zip(told, plan.recv_counts, strict=True)):
+        announced = self._exchange_pairs([(count, row_bytes) for count in plan.send_counts], deadline)
+        for peer, (count, peer_bytes), expected in zip(self.run_ranks, announced, plan.recv_counts, strict=True):
             if count != expected:
                 raise CollectiveError(f"got {count} rows from rank {peer}, expected {expected}")
             if peer_bytes != row_bytes:

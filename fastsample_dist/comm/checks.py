@@ -1,7 +1,8 @@
-"""Refusals of arguments that no rank could communicate; each is raised before anything is sent."""
+"""Arguments that cannot be communicated, refused before anything is sent."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -25,9 +26,7 @@ def check_counts(send_counts: Sequence[int] | Tensor, world_size: int) -> list[i
     given = send_counts.tolist() if isinstance(send_counts, Tensor) else send_counts
     counts = [int(count) for count in given]
     if len(counts) != world_size or min(counts) < 0:
-        raise ValueError(
-            f"send_counts is {counts}; expected world_size = {world_size} counts of at least 0, one per rank."
-        )
+        raise ValueError(f"send_counts is {counts}; expected world_size = {world_size} counts >= 0, one per rank.")
     return counts
 
 
@@ -56,3 +55,29 @@ def check_reduce(tensor: Tensor, op: str) -> None:
         raise ValueError(f"op is {op!r}; expected one of {', '.join(REDUCE_OPS)}.")
     if tensor.dtype not in REDUCE_DTYPES:
         raise ValueError(f"all_reduce got a {tensor.dtype} tensor; convert it to a float or integer dtype.")
+
+
+def check_members(ranks: Sequence[int], world_size: int) -> tuple[tuple[int, ...], str]:
+    """The members of a sub-group, and why there can be no such group.
+
+    Args:
+      ranks: what the caller of `split` passed.
+      world_size: of the group that is split.
+    Returns:
+      (members, ""), or (what could be read of them, the refusal): `split` compares the lists of all ranks first, so
+      that all raise the same error.
+    """
+    expected = f"expected different ranks from 0 to {world_size - 1}"
+    try:
+        members = tuple(operator.index(rank) for rank in ranks)
+    except TypeError:
+        return (), f"ranks is {ranks!r}; {expected}."
+    outside = [rank for rank in members if not 0 <= rank < world_size]
+    twice = sorted({rank for rank in members if members.count(rank) > 1})
+    if not members:
+        return members, f"ranks is empty; {expected}, at least one."
+    if outside:
+        return members, f"ranks has {outside[0]}; {expected}."
+    if twice:
+        return members, f"ranks has {twice[0]} more than once; {expected}."
+    return members, ""

@@ -1,7 +1,7 @@
 """`DistContext`: how a process joins its run, and how it leaves it.
 
 Joining: the environment says who started the process (environment.py); torch.distributed meets at a store
-(rendezvous.py) over the interface that routes there (interface.py), MPI needs neither. Leaving after success:
+(rendezvous.py) over the interface that routes there (network_interface.py), MPI needs neither. Leaving after success:
 all ranks wait for each other once, then release their groups. Leaving by an exception: nobody waits. Under
 torch.distributed this rank's connections are closed, which makes the others fail within moments; under MPI the
 traceback is printed and the run aborted. Ctrl-C is one line, not a traceback.
@@ -27,7 +27,7 @@ from fastsample_dist.comm.deadline import check_timeout_s
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.comm.network_interface import choose_interface
-from fastsample_dist.comm.rendezvous import board_store, meet, tell_all
+from fastsample_dist.comm.rendezvous import all_gather_once, board_store, meet
 from fastsample_dist.comm.torch_dist import TorchCommunicator, group_timeout
 from fastsample_dist.device.choice import (
     CPU,
@@ -230,7 +230,7 @@ def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, want
     several_machines = info.local_world_size is not None and info.local_world_size < info.world_size
     choose_interface(info.master_addr, several_machines)
     store = meet(info, timeout_s)
-    device, reason = _device(wanted, info.rank, lambda own: tell_all(store, info, own, timeout_s))
+    device, reason = _device(wanted, info.rank, lambda own: all_gather_once(store, info, own, timeout_s))
     uses_nccl = device.type != CPU and dist.is_nccl_available()  # else tensors travel through host memory
     name = "cpu:gloo,cuda:nccl" if uses_nccl else "gloo"
     try:
@@ -249,11 +249,11 @@ def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, want
         ) from error
     group = dist.group.WORLD
     assert group is not None  # it was made a moment ago
-    comm = TorchCommunicator(group, name, timeout_s=timeout_s)
+    comm = TorchCommunicator(group, name, store, timeout_s=timeout_s)
     try:
         if info.world_size > 1:
             board, server = board_store(info, timeout_s)
-            comm.watch_with(StoreBoard(board, info.rank, info.world_size, server))
+            comm.watch_with(StoreBoard(board, info.rank, server))
         return cls(comm, *_local_place(comm, info), device, info.launcher, reason)
     except BaseException:
         comm.abort()

@@ -13,6 +13,10 @@ class CollectiveError(Exception):
     """Raised by a backend's primitive: its text is the reason; `Communicator` adds rank, step and purpose."""
 
 
+class PeerLostError(CollectiveError):
+    """The connection to another rank broke, usually because its process ended."""
+
+
 class DeadlineError(CollectiveError):
     """The deadline passed before the collective finished."""
 

@@ -42,10 +42,13 @@ class LocalCommunicator(Communicator):
     def _barrier(self, deadline: Deadline) -> None:
         """Nobody to wait for."""
 
-    def _duplicate(self, deadline: Deadline) -> LocalCommunicator:
+    def _duplicate(self, lane: str, deadline: Deadline) -> LocalCommunicator:
         return LocalCommunicator(
             timeout_s=self.timeout_s, max_message_bytes=self.max_message_bytes, counters=self._counters
         )
+
+    def _split(self, members: tuple[int, ...], lane: str, deadline: Deadline) -> LocalCommunicator:
+        return LocalCommunicator(timeout_s=self.timeout_s, max_message_bytes=self.max_message_bytes)
 
     def _close(self) -> None:
         """Nothing to release."""

@@ -1,19 +1,23 @@
 """Collectives over MPI, without any torch process group.
 
-Every collective is a nonblocking one whose request is asked with `Test` until it is done or the deadline
-passes. Between questions the rank first only yields its core, then sleeps longer and longer: short exchanges
-stay short, and ranks that share a core (or a thread that computes) are not starved. Tensors travel from host
-memory, rows as MPI_BYTE; 16-bit floats are reduced in float32.
+Every collective is a nonblocking one whose request is tested until it is done or the deadline passes. Between
+two tests the rank first only yields its core, then sleeps longer and longer: short exchanges stay short, and
+ranks that share a core (or a thread that computes) are not starved. Tensors travel from host memory, rows as
+MPI_BYTE; 16-bit floats are reduced in float32.
+
+MPI 3 has no nonblocking way to make a sub-group, so that one blocking call (MPI_Comm_create_group) runs in a
+thread that is left behind when the deadline passes.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from itertools import accumulate
 from types import ModuleType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,9 +30,12 @@ from fastsample_dist.comm.rows import Segments
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+T = TypeVar("T")
+
 INT32_MAX = 2**31 - 1
 YIELD_FOR_S = 2e-3  # a collective of a few megabytes on one machine; until then only yield
 MAX_SLEEP_S = 1e-3
+JOIN_SLICE_S = 0.05  # how late the deadline, or an abort by another thread, is seen while a sub-group is made
 
 
 class MPICommunicator(Communicator):
@@ -66,7 +73,7 @@ class MPICommunicator(Communicator):
         self.abort_ends_process = self.world_size > 1
 
     def abort(self) -> None:
-        """End the whole run with status 1 when it has more than one rank.
+        """End the whole run with status 1 when the group has more than one rank.
 
         MPI has no other way for one rank to leave: MPI_Finalize waits for everybody.
         """
@@ -77,7 +84,7 @@ class MPICommunicator(Communicator):
 
     @classmethod
     def over_world(cls, timeout_s: float = DEFAULT_TIMEOUT_S) -> MPICommunicator:
-        """A communicator over a copy of MPI_COMM_WORLD, so that its messages never meet the user's own.
+        """A communicator over a copy of MPI_COMM_WORLD, so that its messages never mix with the user's own.
 
         Collective: every rank must call this.
 
@@ -112,15 +119,29 @@ class MPICommunicator(Communicator):
     def _barrier(self, deadline: Deadline) -> None:
         self._complete(self._comm.Ibarrier, None, deadline)
 
-    def _duplicate(self, deadline: Deadline) -> MPICommunicator:
-        level = self._mpi.Query_thread()
-        if level < self._mpi.THREAD_MULTIPLE:
-            raise RuntimeError(
-                f"rank {self.rank}: a second MPI communicator for another thread needs MPI_THREAD_MULTIPLE, "
-                f"but MPI was initialised with level {level}; import mpi4py with "
-                'mpi4py.rc.thread_level = "multiple", or use no prefetching.'
-            )
+    def _duplicate(self, lane: str, deadline: Deadline) -> MPICommunicator:
+        self._require_thread_level("MULTIPLE", "a second MPI communicator for another thread", "use no prefetching")
         return self._copy(deadline)
+
+    def _split(self, members: tuple[int, ...], lane: str, deadline: Deadline) -> MPICommunicator:
+        self._require_thread_level("SERIALIZED", "making an MPI sub-group", "do not split the ranks")
+        everybody = self._comm.Get_group()
+        chosen = everybody.Incl(members)
+        try:
+            made = _call_in_thread(lambda: self._comm.Create_group(chosen), deadline)
+        except self._mpi.Exception as error:
+            raise CollectiveError(f"failed in MPI ({error.Get_error_string()})") from error
+        chosen.Free()
+        everybody.Free()
+        return MPICommunicator(made, timeout_s=self.timeout_s, max_message_bytes=self.max_message_bytes)
+
+    def _require_thread_level(self, level: str, what: str, otherwise: str) -> None:
+        found, needed = self._mpi.Query_thread(), getattr(self._mpi, f"THREAD_{level}")
+        if found < needed:
+            raise RuntimeError(
+                f"rank {self.run_rank}: {what} needs MPI_THREAD_{level}, but MPI was initialised with level {found}; "
+                f'import mpi4py with mpi4py.rc.thread_level = "{level.lower()}", or {otherwise}.'
+            )
 
     def _copy(self, deadline: Deadline) -> MPICommunicator:
         copies: list[MPI.Intracomm] = []
@@ -145,7 +166,7 @@ class MPICommunicator(Communicator):
         """Nothing can be released: MPI may still write to the buffers of an unfinished collective."""
 
     def _complete(self, start: Callable[[], MPI.Request], buffers: object, deadline: Deadline) -> None:
-        """Start a nonblocking collective and ask until it is done."""
+        """Start a nonblocking collective and test it until it is done."""
         try:
             request = start()
             self._unfinished.append((request, buffers))
@@ -157,8 +178,29 @@ class MPICommunicator(Communicator):
             raise CollectiveError(f"failed in MPI ({error.Get_error_string()})") from error
 
 
+def _call_in_thread(call: Callable[[], T], deadline: Deadline) -> T:
+    """What a blocking call returns or raises; its thread is left behind when the deadline passes first."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="fastsample-mpi-split", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        deadline.check()
+        thread.join(JOIN_SLICE_S)
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
 def _pause(elapsed_s: float) -> None:
-    """Give the core away: at once back while the collective is young, then for longer and longer."""
+    """Yield the core, at first only for a moment, then for longer and longer."""
     time.sleep(0.0 if elapsed_s < YIELD_FOR_S else min(elapsed_s / 20, MAX_SLEEP_S))
 
 

@@ -26,7 +26,7 @@ MAX_POLL_S = 0.25
 VERDICT_GRACE_S = 2.0  # rank 0 started a little later than the others, so its verdict comes after their deadline
 COMPLETE = "complete"
 
-Told = TypeVar("Told")
+T = TypeVar("T")
 
 
 def meet(info: LaunchInfo, timeout_s: float) -> dist.Store:
@@ -56,34 +56,37 @@ def meet(info: LaunchInfo, timeout_s: float) -> dist.Store:
     return store
 
 
-def tell_all(store: dist.Store, info: LaunchInfo, own: Told, timeout_s: float) -> list[Told]:
-    """What every rank says, by rank. Pickled, so only among processes that trust each other.
+def all_gather_once(store: dist.Store, info: LaunchInfo, own: T, timeout_s: float) -> list[T]:
+    """Every rank's object, by rank, before there is a communicator. Pickled, so only among processes that trust each
+    other.
 
     Collective: every rank must call this, once. Rank 0 returns last, since the store may end with its process.
 
     Args:
       store: where the ranks have met.
       info: this process's launch.
-      own: what this rank says.
-      timeout_s: seconds for all ranks to say theirs.
+      own: this rank's object.
+      timeout_s: seconds for all ranks to give theirs.
     Raises:
       RuntimeError: a rank did not.
     """
     if info.world_size == 1:
         return [own]
-    store.set(f"told/{info.rank}", pickle.dumps(own))
-    deadline, told = Deadline(timeout_s), []
+    store.set(f"gathered/{info.rank}", pickle.dumps(own))
+    deadline, gathered = Deadline(timeout_s), []
     try:
         for rank in range(info.world_size):
-            if not _await_key(store, f"told/{rank}", deadline.remaining_s):
-                raise RuntimeError(f"rank {info.rank}: rank {rank} came but did not say what it has; see its error.")
-            told.append(pickle.loads(store.get(f"told/{rank}")))
-        store.set(f"heard/{info.rank}", "1")
+            if not _await_key(store, f"gathered/{rank}", deadline.remaining_s):
+                raise RuntimeError(
+                    f"rank {info.rank}: rank {rank} joined but did not report what it has; see its error."
+                )
+            gathered.append(pickle.loads(store.get(f"gathered/{rank}")))
+        store.set(f"read/{info.rank}", "1")
         if info.rank == 0:
-            _await_informed(store, "heard", range(1, info.world_size))
+            _await_informed(store, "read", range(1, info.world_size))
     except dist.DistError as error:
         raise _lost(info, error) from error
-    return told
+    return gathered
 
 
 def board_store(info: LaunchInfo, timeout_s: float) -> tuple[dist.Store, str]:

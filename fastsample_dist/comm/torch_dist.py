@@ -1,16 +1,21 @@
 """Collectives over torch.distributed: gloo for CPU tensors, nccl for CUDA tensors.
 
 Every collective is started with async_op and waited for in slices, so that Ctrl-C gets through and the
-deadline is the communicator's own. A CPU wait blocks in gloo; a CUDA wait asks until the work is done, because
+deadline is the communicator's own. A CPU wait blocks in gloo; a CUDA wait polls until the work is done, because
 nccl's own wait only orders streams and its watchdog ends the process without naming the call. What gloo
 reports (a peer's closed connection, its own time limit) is passed on in one line.
 
-The end of a process is the delicate part. A gloo worker thread lets go of a finished collective's tensors after
-it has reported the collective as done, and letting go takes the interpreter's lock; a thread that asks for the
-lock while the interpreter ends is ended by Python in the middle of C++ code, and the process aborts ("terminate
-called without an active exception"). So no thread is ever the last to let go: the works of the last collectives are
-held here, and never released once the communicator is closed or left. They hold views of the caller's tensors,
-emptied when the collective is done, so that this costs no memory.
+The end of a process needs care. A gloo worker thread releases a finished collective's tensors after it has reported
+the collective as done, and releasing takes the interpreter's lock; a thread that asks for the lock while the
+interpreter ends is ended by Python in the middle of C++ code, and the process aborts ("terminate called without an
+active exception"). So no thread is ever the last to release them: the works of the last collectives are held here,
+and never released once the communicator is closed or left. They hold views of the caller's tensors, emptied when the
+collective is done, so that this costs no memory.
+
+Process groups of duplicates and sub-groups are made by torch's own helper and not by `dist.new_group`, which all
+ranks of the run must call, or else (use_local_synchronization) names groups by how many the process has: ranks in
+different sub-groups would name the same group differently and wait for each other. It also sorts the ranks. Here the
+name is the lane, which all members know alike.
 """
 
 from __future__ import annotations
@@ -25,15 +30,16 @@ from typing import ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from fastsample_dist.comm.base import DEFAULT_MAX_MESSAGE_BYTES, Communicator
 from fastsample_dist.comm.counters import Counters
-from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline, DeadlineError
+from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline, DeadlineError, PeerLostError
 from fastsample_dist.comm.rows import Segments
 
 WAIT_SLICE_S = 0.2  # how late a signal, or an abort by another thread, is seen while a wait blocks
 CUDA_WATCHDOG_GRACE_S = 30.0  # nccl's watchdog ends the process; the communicator's deadline comes first
-CUDA_POLL_S = 2e-5  # between two questions to a CUDA work; a kernel launch takes about as long
+CUDA_POLL_S = 2e-5  # between two polls of a CUDA work; a kernel launch takes about as long
 KEPT_WORKS = 8  # last collectives, and gradient buckets, whose works a worker thread may still hold at the end
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -43,7 +49,8 @@ class TorchCommunicator(Communicator):
 
     Args:
       process_group: the group; its own time limit should be `timeout_s`.
-      backend: what the group was made with, "gloo" or "cpu:gloo,cuda:nccl"; duplicates use it too.
+      backend: what the group was made with, "gloo" or "cpu:gloo,cuda:nccl"; duplicates and sub-groups use it too.
+      store: where the members of duplicates and sub-groups meet.
       timeout_s: seconds that any one collective may take.
       max_message_bytes: longest message between two ranks in one round.
       counters: shared counters, a new set when None.
@@ -57,7 +64,8 @@ class TorchCommunicator(Communicator):
     def __init__(
         self,
         process_group: dist.ProcessGroup,
-        backend: str = "gloo",
+        backend: str,
+        store: dist.Store,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
@@ -73,7 +81,7 @@ class TorchCommunicator(Communicator):
         self.process_group: dist.ProcessGroup | None = process_group
         self._last_works: deque[dist.Work] = deque(maxlen=KEPT_WORKS)
         self._last_futures: deque[dist.Work] = deque(maxlen=KEPT_WORKS)
-        self._backend = backend
+        self._backend, self._store = backend, store
         self._moves_cuda_tensors = "nccl" in backend  # else they travel through host memory
 
     def _exchange(self, into: Segments, out: Segments, deadline: Deadline) -> None:
@@ -92,7 +100,7 @@ class TorchCommunicator(Communicator):
 
     def _broadcast(self, flat: Tensor, src: int, deadline: Deadline) -> None:
         def start(view: Tensor) -> dist.Work:
-            return dist.broadcast(view, src, group=self.process_group, async_op=True)
+            return dist.broadcast(view, self.run_ranks[src], group=self.process_group, async_op=True)
 
         self._run(start, (flat,), deadline)
 
@@ -105,7 +113,7 @@ class TorchCommunicator(Communicator):
         views = [torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.detach()) for tensor in tensors]
         self._last_works.append(_run(lambda: start(*views), tensors[0].is_cuda, deadline))
         for view in views:
-            view.set_()  # lets go of the caller's memory, on this thread
+            view.set_()  # releases the caller's memory, on this thread
 
     def _reduce_future(self, tensor: Tensor, where: str, deadline: Deadline) -> torch.futures.Future[Tensor]:
         stays = self._moves_cuda_tensors or not tensor.is_cuda
@@ -130,17 +138,29 @@ class TorchCommunicator(Communicator):
 
         return work.get_future().then(finish)
 
-    def _duplicate(self, deadline: Deadline) -> TorchCommunicator:
+    def _duplicate(self, lane: str, deadline: Deadline) -> TorchCommunicator:
+        return self._over(self.run_ranks, self.rank, lane, deadline, self._counters)
+
+    def _split(self, members: tuple[int, ...], lane: str, deadline: Deadline) -> TorchCommunicator:
+        run_ranks = tuple(self.run_ranks[member] for member in members)
+        return self._over(run_ranks, members.index(self.rank), lane, deadline, Counters())
+
+    def _over(
+        self, run_ranks: tuple[int, ...], rank: int, lane: str, deadline: Deadline, counters: Counters
+    ) -> TorchCommunicator:
+        """A communicator over these ranks of the run, as whose number `rank` this process takes part."""
+        timeout = group_timeout(self._backend, self.timeout_s)
         try:
-            group = dist.new_group(timeout=group_timeout(self._backend, self.timeout_s), backend=self._backend)
+            group = _new_group(run_ranks, rank, self._backend, self._store, lane, timeout)
         except RuntimeError as error:
             raise _named(error, deadline.timeout_s) from error
         return TorchCommunicator(
             group,
             self._backend,
+            self._store,
             timeout_s=self.timeout_s,
             max_message_bytes=self.max_message_bytes,
-            counters=self._counters,
+            counters=counters,
         )
 
     def _close(self) -> None:
@@ -157,7 +177,7 @@ class TorchCommunicator(Communicator):
         the time limit, and would hold up the end of the process.
         """
         self._keep_works()
-        _keep_for_ever(self.process_group)
+        _leak_reference(self.process_group)
         abort = getattr(self.process_group, "abort", None)
         if abort is not None:
             abort()
@@ -166,7 +186,7 @@ class TorchCommunicator(Communicator):
 
     def _keep_works(self) -> None:
         for work in (*self._last_works, *self._last_futures):
-            _keep_for_ever(work)
+            _leak_reference(work)
 
 
 def group_timeout(backend: str, timeout_s: float) -> timedelta:
@@ -174,13 +194,25 @@ def group_timeout(backend: str, timeout_s: float) -> timedelta:
     return timedelta(seconds=timeout_s + (CUDA_WATCHDOG_GRACE_S if "nccl" in backend else 0.0))
 
 
-def _keep_for_ever(thing: object) -> None:
+def _new_group(
+    run_ranks: tuple[int, ...], rank: int, backend: str, store: dist.Store, lane: str, timeout: timedelta
+) -> dist.ProcessGroup:
+    """A process group that only its members make, in the order of `run_ranks`; see the module's text."""
+    name = f"fastsample_dist/{lane}"
+    group, _ = distributed_c10d._new_process_group_helper(
+        len(run_ranks), rank, list(run_ranks), dist.Backend(backend), store, name, timeout=timeout
+    )
+    distributed_c10d._world.pg_group_ranks[group] = {member: number for number, member in enumerate(run_ranks)}
+    return group
+
+
+def _leak_reference(thing: object) -> None:
     """Make Python never release its reference, not even when the interpreter ends."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def _run(start: Callable[[], dist.Work], is_cuda: bool, deadline: Deadline) -> dist.Work:
-    """Start a collective and wait until it is done; the work of one that is broken off is kept for ever.
+    """Start a collective and wait until it is done; the work of one that is broken off is never released.
 
     Raises:
       DeadlineError: the deadline passed first.
@@ -194,7 +226,7 @@ def _run(start: Callable[[], dist.Work], is_cuda: bool, deadline: Deadline) -> d
         while not _finished(work, is_cuda, deadline):
             deadline.check()
     except BaseException:
-        _keep_for_ever(work)
+        _leak_reference(work)
         raise
     return work
 
@@ -211,15 +243,15 @@ def _finished(work: dist.Work, is_cuda: bool, deadline: Deadline) -> bool:
             work.wait(timedelta(seconds=min(WAIT_SLICE_S, max(deadline.remaining_s, 1e-3))))
     except RuntimeError as error:
         if not work.is_completed():
-            return False  # only the slice is over; the work goes on
+            return False  # only the slice is over; the work continues
         if "Operation timed out" in str(error):
-            return False  # it completed between the two questions: the next wait returns or raises at once
+            return False  # it completed between the two calls: the next wait returns or raises at once
         raise _named(error, deadline.timeout_s) from error
     return True
 
 
 def _named(error: RuntimeError, timeout_s: float) -> CollectiveError:
-    """The transport's error as one line: the deadline, or what it said about the peer."""
+    """The transport's error as one line: the deadline, or what it reported about the peer."""
     said = str(error).split("\n", 1)[0]
     if "imed out" in said or "imeout" in said:
         return DeadlineError(timeout_s)
@@ -227,5 +259,5 @@ def _named(error: RuntimeError, timeout_s: float) -> CollectiveError:
         said = said.split("] ", 1)[-1]
     said = said.split(". This is typically", 1)[0]
     if any(word in said.lower() for word in ("connection", "socket", "broken pipe", "abort")):
-        return CollectiveError(f"failed because a peer ended or its connection broke ({said}); see its error")
+        return PeerLostError(f"failed because a peer ended or its connection broke ({said}); see its error")
     return CollectiveError(f"failed: {said}")

@@ -1,8 +1,8 @@
 """A timeline of what every rank did, in Chrome's trace format (load it at ui.perfetto.dev or chrome://tracing).
 
 A rank notes spans (name, begin, length, thread) in memory. To put the ranks on one clock, all take their zero right
-after one barrier, so the error is by how much they left it apart (tens of microseconds on one machine). `write` gathers
-the spans at rank 0.
+after one barrier, so the error is the time between their leaving it (tens of microseconds on one machine). `write`
+gathers the spans at rank 0.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fastsample_dist.comm.protocol import Gathers
 from fastsample_dist.files import write_text
-
-if TYPE_CHECKING:
-    from fastsample_dist.comm.base import Communicator
 
 MAX_EVENTS = 1_000_000  # per rank, about 200 MB; later spans are counted, not kept
 
@@ -39,7 +36,7 @@ class Trace:
         self._events: list[tuple[str, str, int, int, int, int]] = []
 
     @classmethod
-    def start(cls, comm: Communicator) -> Trace:
+    def start(cls, comm: Gathers) -> Trace:
         """A trace whose zero is now, on all ranks alike. Collective: every rank must call this."""
         comm.barrier(purpose="trace")
         return cls(time.perf_counter_ns())
@@ -65,7 +62,7 @@ class Trace:
         finally:
             self.add(name, category, begin_ns, step)
 
-    def write(self, path: str | Path, comm: Communicator) -> None:
+    def write(self, path: str | Path, comm: Gathers) -> None:
         """Write all ranks' spans to one file; it appears complete. Collective: every rank must call this.
 
         Args:

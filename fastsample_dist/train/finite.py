@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fastsample_dist.comm.agree import rank_names
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.names import rank_names
 from fastsample_dist.sampling.mfg import MiniBatch, orig_ids_of
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import torch
 
 from fastsample_dist.comm.base import Communicator
 from fastsample_dist.comm.rows import RowPlan
-from tests.comm.oracle import count_between, counted, fact, others, sent_by
+from tests.comm.oracle import count_between, counted, fact, named, others, sent_by
 
 # ---- counts ----
 
@@ -143,7 +143,7 @@ def a_closed_communicator_is_refused_by_name(comm):
     copy.close()
     copy.close()
     message = refusal(RuntimeError, copy.barrier, purpose="epoch")
-    assert message == f"rank {comm.rank}, step 812: barrier of epoch refused: this communicator is closed."
+    assert message == f"{named(comm)}, step 812: barrier of epoch refused: this communicator is closed."
 
 
 # ---- errors between ranks ----
@@ -164,9 +164,9 @@ def ranks_that_disagree_on_rows_get_an_error_that_names_all(comm):
     copy.step = 812
     plan = doctored(copy, 2)
     message = refusal(RuntimeError, copy.exchange_rows, torch.zeros(comm.world_size, 4), plan, purpose="feature_rows")
-    neighbour = (comm.rank + 1) % comm.world_size
+    neighbour = comm.run_ranks[(comm.rank + 1) % comm.world_size]
     assert message == (
-        f"rank {comm.rank}, step 812: all_to_all of feature_rows got 1 rows from rank {neighbour}, expected 3."
+        f"{named(comm)}, step 812: all_to_all of feature_rows got 1 rows from rank {neighbour}, expected 3."
     )
     again = refusal(RuntimeError, copy.barrier)
     assert "refused: this communicator failed before" in again
@@ -183,4 +183,4 @@ def ranks_that_disagree_on_the_row_size_get_an_error(comm):
     rows = torch.zeros(comm.world_size, 1 + comm.rank, dtype=torch.float32)
     message = refusal(RuntimeError, copy.exchange_rows, rows, plan, purpose="feature_rows")
     peer = 0 if comm.rank else 1
-    assert f"got rows of {4 + 4 * peer} bytes from rank {peer}, expected {4 + 4 * comm.rank}" in message
+    assert f"got rows of {4 + 4 * peer} bytes from rank {comm.run_ranks[peer]}, expected {4 + 4 * comm.rank}" in message

@@ -55,5 +55,12 @@ def others(comm: Communicator) -> list[int]:
     return [peer for peer in range(comm.world_size) if peer != comm.rank]
 
 
+def named(comm: Communicator) -> str:
+    """How messages name this rank: by its number in the run, with its group when that is a part of the run."""
+    whole = comm.run_ranks == tuple(range(comm.world_size))
+    group = "" if whole else f" (group of ranks {', '.join(map(str, sorted(comm.run_ranks)))})"
+    return f"rank {comm.run_ranks[comm.rank]}{group}"
+
+
 def counted(calls: int, sent: int, received: int) -> dict[str, int]:
     return {"calls": calls, "bytes_sent": sent, "bytes_received": received}

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fastsample_dist.comm.agree import agree, agree_on, rank_names
+from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.comm.names import rank_names
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
 
 SAME = "start all ranks with the same options."

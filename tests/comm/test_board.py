@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fastsample_dist.comm.board import NUM_LANES, FileBoard, Status, StoreBoard, Watch
-from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError
+from fastsample_dist.comm.board import NUM_LANES, FileBoard, Status, StoreBoard
+from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError, PeerLostError
+from fastsample_dist.comm.watch import Watch
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_mpi
 from tests.comm.test_failures import free_port
 from tests.waiting import ENOUGH_S
@@ -25,7 +26,7 @@ def boards(request, tmp_path):
     """One board per rank of three ranks."""
     if request.param == "store":
         store = dist.HashStore()
-        return [StoreBoard(store, rank, 3, "rank 0") for rank in range(3)]
+        return [StoreBoard(store, rank, "rank 0") for rank in range(3)]
     path = FileBoard.create_file(3)
     made = [FileBoard(path, rank, ["a", "a", "a"]) for rank in range(3)]
     Path(path).unlink()
@@ -33,39 +34,60 @@ def boards(request, tmp_path):
 
 
 def test_every_rank_sees_what_each_published_last(boards):
-    boards[0].publish(0, Status(7, "all_reduce of gradients", 3, 100.5))
-    boards[0].publish(0, Status(8, "barrier", 4, 101.5))
-    boards[2].publish(1, Status(-1, "barrier", 1, 99.0))
-    assert boards[1].read(0) == [Status(8, "barrier", 4, 101.5), "made none so far", "made none so far"]
-    assert boards[1].read(1) == ["made none so far", "made none so far", Status(-1, "barrier", 1, 99.0)]
+    none = "made none so far"
+    boards[0].publish("0", Status(7, "all_reduce of gradients", 3, 100.5))
+    boards[0].publish("0", Status(8, "barrier", 4, 101.5))
+    boards[2].publish("0.1", Status(-1, "barrier", 1, 99.0))
+    assert boards[1].read("0", range(3)) == {0: Status(8, "barrier", 4, 101.5), 1: none, 2: none}
+    assert boards[1].read("0.1", range(3)) == {0: none, 1: none, 2: Status(-1, "barrier", 1, 99.0)}
+    assert boards[1].read("0.1", [2]) == {2: Status(-1, "barrier", 1, 99.0)}
+
+
+def test_ranks_with_different_lanes_find_each_other(boards):
+    """A rank of two groups and one of the second only: on a FileBoard their records stand in different places."""
+    boards[0].publish("0.1", Status(1, "a", 1, 1.0))
+    boards[0].publish("0.2", Status(2, "b", 1, 2.0))
+    boards[1].publish("0.2", Status(3, "c", 1, 3.0))
+    assert boards[1].read("0.2", [0, 1]) == {0: Status(2, "b", 1, 2.0), 1: Status(3, "c", 1, 3.0)}
+    assert boards[0].read("0.1", [1]) == {1: "made none so far"}
 
 
 def test_a_closed_board_is_silent(boards):
     boards[1].close()
     boards[1].close()
-    boards[1].publish(0, Status(1, "barrier", 1, 1.0))
-    assert all(isinstance(status, str) for status in boards[1].read(0))
-    assert boards[0].read(0) == ["made none so far"] * 3
+    boards[1].publish("0", Status(1, "barrier", 1, 1.0))
+    assert all(isinstance(status, str) for status in boards[1].read("0", range(3)).values())
+    assert boards[0].read("0", range(3)) == dict.fromkeys(range(3), "made none so far")
 
 
 def test_a_rank_of_another_machine_is_named_as_out_of_sight():
     path = FileBoard.create_file(2)
     board = FileBoard(path, 0, ["alpha", "beta"])
     Path(path).unlink()
-    assert board.read(0)[1] == "on beta, not visible from alpha"
+    assert board.read("0", [0, 1])[1] == "on beta, not visible from alpha"
 
 
 def test_lanes_beyond_the_file_are_not_published():
     path = FileBoard.create_file(1)
     board = FileBoard(path, 0, ["alpha"])
     Path(path).unlink()
-    board.publish(NUM_LANES, Status(1, "barrier", 1, 1.0))
-    assert board.read(NUM_LANES) == ["not published"]
+    for number in range(NUM_LANES + 1):
+        board.publish(f"0.{number}", Status(number, "barrier", 1, 1.0))
+    assert board.read(f"0.{NUM_LANES - 1}", [0]) == {0: Status(NUM_LANES - 1, "barrier", 1, 1.0)}
+    assert board.read(f"0.{NUM_LANES}", [0]) == {0: "not published"}
+
+
+def test_a_lane_whose_name_is_too_long_is_not_published():
+    path = FileBoard.create_file(1)
+    board = FileBoard(path, 0, ["alpha"])
+    Path(path).unlink()
+    board.publish("0" + ".1" * 20, Status(1, "barrier", 1, 1.0))
+    assert board.read("0" + ".1" * 15, [0]) == {0: "made none so far"}
 
 
 def published(boards, calls_by_rank: dict[int, list[str]]) -> list[Watch]:
     """Watches of all ranks after each has entered its collectives."""
-    watches = [Watch(rank, board) for rank, board in enumerate(boards)]
+    watches = [Watch(rank, range(3), board) for rank, board in enumerate(boards)]
     for rank, calls in calls_by_rank.items():
         for what in calls:
             watches[rank].enter(5, what)
@@ -88,21 +110,39 @@ def test_the_blame_falls_on_who_is_behind(boards, calls, said, caplog):
     assert "rank 0 has waited 0.0 s; what each rank entered last:\n  rank      step" in caplog.text
 
 
-def test_only_a_deadline_is_diagnosed(boards):
-    watch = published(boards, {0: ["a"]})[0]
-    assert watch.diagnosis(CollectiveError("failed because a peer ended"), Deadline(3.0)) == ""
-    assert Watch(0).diagnosis(DeadlineError(3.0), Deadline(3.0)) == ""
+def test_after_a_lost_connection_the_ranks_that_are_behind_are_named(boards):
+    lost, deadline = PeerLostError("failed because a peer ended"), Deadline(3.0)
+    watch = published(boards, {0: ["a", "b"], 1: ["a"], 2: ["a", "b"]})[0]
+    assert watch.diagnosis(lost, deadline).startswith(" (rank 1 did not come: last seen ")
+    boards[1].publish("0", Status(5, "b", 2, 1.0))
+    assert watch.diagnosis(lost, deadline) == ""
 
 
-def test_a_duplicate_has_a_lane_of_its_own(boards):
-    first = Watch(0, boards[0])
-    second, third = first.of_duplicate(), first.of_duplicate()
+def test_other_errors_are_not_diagnosed(boards):
+    watch = published(boards, {0: ["a", "b"], 1: ["a"]})[0]
+    assert watch.diagnosis(CollectiveError("got 1 rows from rank 1, expected 3"), Deadline(3.0)) == ""
+    assert Watch(0, [0]).diagnosis(DeadlineError(3.0), Deadline(3.0)) == ""
+
+
+def test_what_is_derived_has_a_lane_of_its_own(boards):
+    first = Watch(0, range(3), boards[0])
+    second, third = first.derived("0.1", range(3)), first.derived("0.2", [0, 2])
     first.enter(1, "a")
     third.enter(2, "b")
-    lanes = [boards[1].read(lane)[0] for lane in range(3)]
+    lanes = [boards[1].read(lane, [0])[0] for lane in ("0", "0.1", "0.2")]
     assert [lanes[0].what, lanes[1], lanes[2].what] == ["a", "made none so far", "b"]
     second.close()
-    assert boards[0].read(2)[0].what == "b"
+    assert boards[0].read("0.2", [0])[0].what == "b"
+
+
+def test_a_sub_group_is_diagnosed_by_its_members_numbers_in_the_run(boards, caplog):
+    watches = [Watch(rank, range(3), board).derived("0.1", [2, 1]) for rank, board in enumerate(boards)]
+    watches[2].enter(5, "a")
+    watches[1].enter(5, "a")
+    watches[2].enter(5, "b")
+    assert "(rank 1 did not come: last seen " in watches[2].diagnosis(DeadlineError(3.0), Deadline(3.0))
+    table = [line.split()[0] for line in caplog.text.splitlines()[2:]]
+    assert table == ["1", "2"]
 
 
 SCRIPT = """

@@ -1,11 +1,13 @@
-"""One suite of facts (facts_*.py), run over every backend and every small world size.
+"""One suite of facts (facts_*.py), run over every backend and every small world size, and in sub-groups.
 
 All facts of one (backend, world size) share one start of processes; each is then reported as a test of its own.
 Over MPI even the world sizes share a start of four ranks, the first n of which form the group of n: loading torch
-in each process costs more than all facts together.
+in each process costs more than all facts together. The "halves" are two sub-groups of four ranks which check the facts
+at the same time, one of them in the opposite order: every collective runs while the other group is in another one.
 """
 
 import traceback
+from collections.abc import Iterable
 
 import pytest
 
@@ -19,20 +21,21 @@ from tests.grids import grid
 FACT_TIMEOUT_S = 200.0
 START_TIMEOUT_S = 300.0
 WORLD_SIZES = (1, 2, 3, 4)
-STARTS = [("local", 1), *[(backend, size) for backend in ("torch", "mpi") for size in WORLD_SIZES]]
-GATE = [("local", 1), ("torch", 2), ("torch", 3), ("mpi", 3)]
+STARTS = [("local", 1), *[(backend, size) for backend in ("torch", "mpi") for size in (*WORLD_SIZES, "halves")]]
+GATE = [("local", 1), ("torch", 2), ("torch", 3), ("torch", "halves"), ("mpi", 3), ("mpi", "halves")]
+HALVES = ([2, 0], [1, 3])
 
 
-def check_facts(whole: Communicator) -> dict[str, str | None]:
+def check_facts(whole: Communicator, names: Iterable[str] = FACTS) -> dict[str, str | None]:
     """Every fact on a fresh communicator; per fact None, or the traceback of a rank where it does not hold."""
     outcomes = {}
-    for name, check in FACTS.items():
-        comm = whole.duplicate()
+    for name in names:
+        comm, check = whole.duplicate(), FACTS[name]
         failed = None
         try:
             check(comm)
         except BaseException:
-            failed = f"rank {whole.rank}:\n{traceback.format_exc()}"
+            failed = f"rank {whole.run_rank}:\n{traceback.format_exc()}"
         failures = [text for text in whole.all_gather_object(failed, purpose="outcome") if text is not None]
         outcomes[name] = failures[0] if failures else None
         comm.close()
@@ -43,8 +46,17 @@ def check_context(ctx: DistContext) -> dict[str, str | None]:
     return check_facts(ctx.comm)
 
 
-def check_mpi_groups(ctx: DistContext) -> dict[int, dict[str, str | None]]:
-    """The facts on the first 1, 2, 3 and 4 ranks, by group size."""
+def check_halves(ctx: DistContext) -> dict[str, str | None]:
+    """Every fact in both of two sub-groups, which are in different facts at any time."""
+    first, second = [ctx.comm.split(ranks) for ranks in HALVES]
+    own = check_facts(second, reversed(FACTS)) if first is None else check_facts(first)
+    by_rank = ctx.comm.all_gather_object(own, purpose="outcome")
+    (first or second).close()
+    return {name: next(filter(None, [outcomes[name] for outcomes in by_rank]), None) for name in FACTS}
+
+
+def check_mpi_groups(ctx: DistContext) -> dict[int | str, dict[str, str | None]]:
+    """The facts on the first 1, 2, 3 and 4 ranks, by group size, and in halves."""
     from mpi4py import MPI
 
     from fastsample_dist.comm.mpi import MPICommunicator
@@ -57,18 +69,20 @@ def check_mpi_groups(ctx: DistContext) -> dict[int, dict[str, str | None]]:
             outcomes[size] = check_facts(comm)
             comm.close()
         ctx.comm.barrier()
+    outcomes["halves"] = check_halves(ctx)
     return outcomes
 
 
-def start(backend: str, world_size: int) -> dict[tuple[str, int], dict[str, str | None]]:
+def start(backend: str, world_size: int | str) -> dict[tuple[str, int | str], dict[str, str | None]]:
     """Outcomes by (backend, world size) of the start that serves this pair."""
     if backend == "local":
         with DistContext.from_env(environ={}) as ctx:
             return {("local", 1): check_context(ctx)}
     if backend == "mpi":
         by_size = run_mpi(max(WORLD_SIZES), check_mpi_groups, START_TIMEOUT_S)[0]
-        return {("mpi", size): by_size[size] for size in WORLD_SIZES}
-    results = run_distributed(world_size, check_context, START_TIMEOUT_S, comm_timeout_s=FACT_TIMEOUT_S)
+        return {("mpi", size): outcomes for size, outcomes in by_size.items()}
+    number, check = (4, check_halves) if world_size == "halves" else (world_size, check_context)
+    results = run_distributed(number, check, START_TIMEOUT_S, comm_timeout_s=FACT_TIMEOUT_S)
     return {("torch", world_size): results[0]}
 
 
@@ -77,12 +91,12 @@ def outcomes():
     """Looks up the facts' outcomes of a (backend, world size); starts processes when it is first asked for one."""
     known = {}
 
-    def of(backend: str, world_size: int) -> dict[str, str | None]:
+    def of(backend: str, world_size: int | str) -> dict[str, str | None]:
         if (backend, world_size) not in known:
             try:
                 known.update(start(backend, world_size))
             except Exception as error:
-                sizes = WORLD_SIZES if backend == "mpi" else (world_size,)
+                sizes = (*WORLD_SIZES, "halves") if backend == "mpi" else (world_size,)
                 failed = dict.fromkeys(FACTS, f"the start failed: {error}")
                 known.update({(backend, size): failed for size in sizes})
         return known[backend, world_size]
