@@ -31,6 +31,7 @@ from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition
 from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.train.callbacks import Callback, EpochReport, Run
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
 from fastsample_dist.train.metrics import EpochTotals
 from fastsample_dist.train.stop import StopSignal
@@ -81,8 +82,8 @@ class Resumed:
     world_size: int
 
 
-class Checkpointer:
-    """Saves and restores one trainer with one loader.
+class Checkpointer(Callback):
+    """Saves and restores one trainer with one loader; a callback of `Trainer.fit`, called last.
 
     Args:
       trainer: whose model and optimizer are saved.
@@ -91,7 +92,7 @@ class Checkpointer:
       stop: asked after every step whether to stop.
     Attributes:
       kept: the caller's own values (JSON), saved with every checkpoint and given back by `begin`.
-      carried: totals of the part of the epoch that was done before; for Trainer.run_epoch.
+      carried: totals of the part of the epoch that was done before the run was resumed.
       resumed: what `begin` took the run up from; None after a fresh start.
       stopped: all ranks have agreed to stop; the checkpoint is written, or a warning said why not.
       last_path: on rank 0, the newest checkpoint that is known to be good; None before the first.
@@ -111,6 +112,7 @@ class Checkpointer:
         self._files = CheckpointFiles(settings.directory, settings.keep)
         self._epoch = self._step = 0
         self._saved_step = -1
+        self._begun = False
         self._in_epoch = False  # after a step of an epoch that has not been ended
 
     def begin(self, *, resume: bool, attempt: int = 0) -> Resumed | None:
@@ -130,6 +132,7 @@ class Checkpointer:
         """
         found = agree(self._ctx, lambda: self._choose(resume, attempt) if self._ctx.rank == 0 else None)
         path, content = _share(self._ctx.comm, found)
+        self._begun = True
         if content is None:
             return None
         agree(self._ctx, lambda: self._check(path, content))
@@ -137,8 +140,18 @@ class Checkpointer:
         self.resumed = Resumed(path, content["epoch"], content["step"], content["world_size"])
         return self.resumed
 
-    def after_step(self, batch: MiniBatch) -> bool:
-        """Save when it is time to; for Trainer.run_epoch's `on_step`.
+    def on_begin(self, run: Run) -> None:
+        """Hand over how far the resumed run had come.
+
+        Raises:
+          ValueError: `begin` was not called.
+        """
+        if not self._begun:
+            raise ValueError("a Checkpointer was passed to fit before it was begun; call begin(resume=...) first.")
+        run.carried, run.step = self.carried, self._step
+
+    def on_step(self, batch: MiniBatch) -> bool:
+        """Save when it is time to.
 
         Collective: every rank must call this, after every step.
 
@@ -151,20 +164,24 @@ class Checkpointer:
             self.save()
         return self.stopped
 
-    def end_epoch(self) -> bool:
-        """Say that an epoch is done, with all that the caller keeps of it.
+    def on_epoch(self, report: EpochReport) -> bool:
+        """Note that an epoch is done, with all that the caller keeps of it.
 
         Collective: every rank must call this.
 
         Returns:
-          Whether all ranks stop here, as `after_step`.
+          Whether all ranks stop here, as `on_step`.
         """
         self.carried = EpochTotals()
-        self._epoch, self._in_epoch, self._saved_step = self._epoch + 1, False, -1
+        self._epoch, self._in_epoch, self._saved_step = report.stats.epoch + 1, False, -1
         self.stopped = self._stop.agreed(self._ctx.comm)
         if self.stopped:
             self.save()
         return self.stopped
+
+    def on_end(self) -> None:
+        """Save the last step. Collective: as `save`."""
+        self.save()
 
     def save(self) -> None:
         """Write a checkpoint of the step done last, unless there is one already.

@@ -120,19 +120,26 @@ def check_directory(option: str, directory: Path) -> None:
         ) from error
 
 
-def write_predictions(model: LayeredModel, data: DistData, directory: str | Path, batch_size: int = 1000) -> None:
+def write_predictions(
+    model: nn.Module,
+    data: DistData,
+    directory: str | Path,
+    batch_size: int = 1000,
+    *,
+    num_layers: int | None = None,
+) -> None:
     """Write scores of all nodes, computed with all their neighbours, and whose they are.
 
     Every rank writes, for each of its parts p, part-<p>.npy [nodes of p, outputs] and part-<p>-orig_ids.npy, int64:
     row i is the scores of the node with that original id. Scores are what the model returns, before softmax or sigmoid;
     the argmax of a row is the class.
 
-    Collective: every rank must call this, with the same arguments.
+    Collective: every rank must call this, with the same arguments, which are those of `layerwise`.
 
     Raises:
       ValueError: as `layerwise`; a file that cannot be written.
     """
-    layerwise(model, data, batch_size, output=directory)
+    layerwise(model, data, batch_size, num_layers=num_layers, output=directory)
     agree(data.ctx, lambda: _write_orig_ids(data, Path(directory)))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from fastsample_dist.device.clock import Lap, clock_of
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.agreement import task_facts, trainer_facts
+from fastsample_dist.train.callbacks import Callback, Callbacks, EpochReport, Run
 from fastsample_dist.train.finite import FiniteGuard
 from fastsample_dist.train.gradients import wrap_model
 from fastsample_dist.train.metrics import EpochMeter, EpochStats, EpochTotals
@@ -166,6 +167,36 @@ class Trainer:
         if self._scheduler is not None and not stop:
             _end_epoch(self._scheduler, stats.loss)
         return stats
+
+    def fit(self, loader: DistLoader, epochs: int, callbacks: Sequence[Callback] = ()) -> None:
+        """Train until `epochs` epochs are done, or a callback ends training.
+
+        Collective: every rank must call this, with the same arguments.
+
+        Args:
+          loader: of the training batches; begins with `loader.epoch`, which a resumed run has moved on.
+          epochs: in all, those before `loader.epoch` included.
+          callbacks: called in this order (train/callbacks.py); a Checkpointer comes last, to save what the others did.
+        Raises:
+          ValueError, RuntimeError: as `run_epoch`; whatever a callback raises.
+        """
+        run = Run(trainer=self, loader=loader, epochs=epochs)
+        calls = Callbacks(callbacks, run)
+        with calls.closing():
+            calls.begin()
+            for epoch in range(loader.epoch, epochs):
+                if loader.epoch != epoch:  # a callback has iterated over it
+                    loader.set_epoch(epoch)
+                figures = {} if self._scheduler is None else {"lr": self.learning_rate}
+                calls.begin_epoch(epoch)
+                stats = self.run_epoch(loader, calls.after_step, carried=run.carried)
+                run.carried = EpochTotals()
+                if not calls.stopped:
+                    is_last = epoch + 1 == epochs
+                    calls.after_epoch(EpochReport(stats=stats, step=run.step, is_last=is_last, figures=figures))
+                if calls.stopped:
+                    break
+            calls.end()
 
     def totals(self) -> EpochTotals:
         """The epoch so far, what was carried into it included. Waits until its steps are done.

@@ -145,7 +145,7 @@ def test_no_checkpoint_is_written_after_a_bad_step(task, ctx, tmp_path, lag):
     if lag:
         checkpoints.save()
     with pytest.raises(NonFiniteError, match=f"^step {BAD_STEP}: "):
-        trainer.run_epoch(loader, checkpoints.after_step)
+        trainer.run_epoch(loader, checkpoints.on_step)
     step = 0 if lag else BAD_STEP
     content = CheckpointFiles(tmp_path, 1).newest()[1]
     assert (content["step"], len(list(tmp_path.iterdir()))) == (step, 1)

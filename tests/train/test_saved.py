@@ -76,7 +76,7 @@ def test_a_checkpoint_is_read_into_a_model(tmp_path):
         settings = CheckpointSettings(directory=directory, every=1, options={"lr": 0.01})
         checkpoints = Checkpointer(trainer, loader, settings)
         checkpoints.begin(resume=False)
-        trainer.run_epoch(loader, checkpoints.after_step)
+        trainer.run_epoch(loader, checkpoints.on_step)
     for path in (directory, directory / "step-000000002.ckpt"):
         other = make_model("sage", seed=4).float()
         found = load_checkpoint(path, other)
