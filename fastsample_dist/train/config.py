@@ -35,7 +35,7 @@ SHAPING = (
 )  # fmt: skip
 """Fields that a checkpoint and the run that resumes from it must have in common."""
 OWN = ("data", "kernel", "placement", "threads", "timeout_s", "json", "jsonl", "tensorboard", "keep", "verify")
-"""Fields in which ranks may differ: paths and what one rank's machine does, none of which changes a result."""
+"""Fields in which ranks may differ: paths, and choices of one machine that change no result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,8 @@ class TrainConfig:
       data: directory written by fastsample-partition.
       scheme: "hybrid" or "vanilla".
       model: "sage", "gcn" or "gat".
-      device: "cpu", "cuda" or "auto"; for who makes the context.
-      kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent".
+      device: "cpu", "cuda" or "auto"; for the caller, who makes the context.
+      kernel: for sampling on a GPU: "auto", "per_hop" or "persistent".
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
       epochs: to train, those of a run that is resumed included.
       batch_size: seeds per rank and step.
@@ -66,14 +66,14 @@ class TrainConfig:
       prefetch: batches made ahead in the background.
       seed: of parameters, shuffling, sampling and dropout.
       threads: per rank; None: the machine's cores divided among its ranks.
-      timeout_s: longest wait for other ranks; for who makes the context.
+      timeout_s: longest wait for other ranks; for the caller, who makes the context.
       json: file for the results, or None.
       jsonl: file that gets one JSON line per epoch, or None.
       tensorboard: directory for TensorBoard's event files, or None.
       trace: file for a timeline in Chrome's trace format, or None.
-      checkpoint_dir: where the run saves itself; None: it does not.
+      checkpoint_dir: directory for checkpoints; None saves none.
       checkpoint_every: steps between two checkpoints.
-      keep: checkpoints that stay.
+      keep: how many of the newest checkpoints are kept.
       resume: resume from the newest valid checkpoint in `checkpoint_dir`, if any.
       lr_schedule: "constant"; "cosine" and "linear" fall from `lr` towards 0 over all epochs; "step" multiplies by
         `lr_gamma` every `lr_step` epochs.
@@ -147,7 +147,7 @@ class TrainConfig:
             check_fanouts(len(fanouts or ()), self.layers)
 
     def _normalise(self) -> None:
-        """Tuples and paths in place of what stands for them, and what follows from other fields where none is given."""
+        """Convert lists to tuples and strings to paths, and fill in what follows from other fields."""
         values: dict[str, Any] = {"data": Path(self.data), "fanouts": tuple(self.fanouts)}
         values["layers"] = len(values["fanouts"]) if self.layers is None else self.layers
         values["eval_fanouts"] = tuple(self.eval_fanouts or self.fanouts)
@@ -162,7 +162,7 @@ class TrainConfig:
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
 
     def shared(self) -> dict[str, Any]:
-        """What all ranks must have alike, by the command's options; of a file only whether there is one."""
+        """What must be the same on all ranks, by the command's options; of a file only whether there is one."""
         names = [field.name for field in fields(self) if field.name not in OWN]
         return {option(name): self._fact(name) for name in names}
 

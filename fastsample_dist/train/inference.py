@@ -191,7 +191,7 @@ def _batch_bounds(data: DistData, batch_size: int) -> list[int]:
 def _infer_batch(
     model: nn.Module | LayerwiseModel, one: _Pass, sampler: NeighborSampler, below: DistFeatures, nodes: Tensor
 ) -> Tensor:
-    """A pass's rows of `nodes`, on the host, from the rows below; all ranks come here together, some with no nodes."""
+    """A pass's rows of `nodes`, on the host, from the rows below; all ranks call this together, some without nodes."""
     batch = sampler.sample(nodes.to(sampler.graph.indices.dtype))
     parameter = next(model.parameters())
     rows = below.fetch(batch.input_nodes, parameter.dtype).to(parameter.device)

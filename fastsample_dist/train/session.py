@@ -207,7 +207,7 @@ def open_data(config: TrainConfig, ctx: DistContext) -> DistData:
 
 
 def make_loaders(config: TrainConfig, data: DistData) -> dict[str, DistLoader]:
-    """Loaders by split, those for evaluation only where it is wanted."""
+    """Loaders by split; those for evaluation only if there is one that samples."""
     make = partial(
         DistLoader, data, batch_size=config.batch_size, scheme=config.scheme, rng_seed=config.seed,
         prefetch=config.prefetch, feature_dtype=torch.bfloat16 if config.precision == "bf16" else None,
@@ -245,8 +245,8 @@ def built_from(config: TrainConfig, data: DistData) -> dict[str, Any]:
 def result_writes(
     config: TrainConfig, trainer: Trainer, data: DistData, report: dict[str, Any]
 ) -> list[Callable[[], object]]:
-    """What writes the trained model, its predictions, the report and the timeline where they are wanted; for all ranks
-    to call.
+    """Functions that write the trained model, its predictions, the report and the timeline, as requested; all ranks
+    call them.
     """
     writes: list[Callable[[], object]] = []
     comm, is_first = data.ctx.comm, data.ctx.rank == 0

@@ -48,7 +48,7 @@ PRECISIONS = ("fp32", "bf16")
 
 @dataclass(frozen=True)
 class _Enqueued:
-    """A step whose work is under way, on a GPU perhaps not done: what the epoch's meter is still to get from it.
+    """A step that was started, on a GPU perhaps not finished, with what the epoch's meter still needs of it.
 
     Attributes:
       facts: this rank's share of the loss and the others of FiniteGuard.facts, on their way to the host; there when
@@ -90,7 +90,7 @@ class Trainer:
       model: the user's model, with the trained parameters.
     Raises:
       ValueError: an unknown precision; a model on another device than the context's; ranks that differ in the model,
-        the optimizer, their settings (train/agreement.py) or the precision. On all ranks alike.
+        the optimizer, their settings (train/agreement.py) or the precision. All ranks raise the same error.
     """
 
     def __init__(
@@ -366,12 +366,12 @@ def _end_epoch(scheduler: LRScheduler, loss: float) -> None:
 
 
 def _task_of(loader: Iterable[MiniBatch]) -> str:
-    """What the labels of its batches are for; classes where it does not say, as a loader of the user's own."""
+    """The task of its batches' labels; classification for a loader that does not say, such as a user's."""
     return getattr(getattr(loader, "data", None), "task", "classification")
 
 
 def _classes_of(loader: Iterable[MiniBatch]) -> int | None:
-    """How many classes its labels are of; None: they are no classes, or it does not say."""
+    """Number of classes of its labels; None where they are not classes, or the loader does not say."""
     return getattr(getattr(loader, "data", None), "num_classes", None) or None  # 0 for other tasks
 
 
