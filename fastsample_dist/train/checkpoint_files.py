@@ -136,7 +136,7 @@ class CheckpointFiles:
         return None
 
     def _delete_before(self, newest: Path) -> None:
-        """Keep `newest` and the keep - 1 before it. Later ones were found damaged: they are left for the user to inspect."""
+        """Keep `newest` and the keep - 1 before it. Later ones are damaged, and left for the user to inspect."""
         old = [path for path in self.paths() if _step_of(path) < _step_of(newest)]
         for path in old[: max(0, len(old) - (self._keep - 1))]:
             try:
