@@ -6,6 +6,7 @@ the command does.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from fastsample_dist.device.choice import DEVICES
 from fastsample_dist.device.placement import CHOICES as PLACES
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
-from fastsample_dist.ops.sample_spec import METHODS
+from fastsample_dist.ops.sample_spec import METHODS, SampleSpec
 from fastsample_dist.pipeline.executor import SCHEMES
 from fastsample_dist.train.models import check_fanouts
 from fastsample_dist.train.saved import MODELS
@@ -133,18 +134,25 @@ class TrainConfig:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{option(name)} is {getattr(self, name)!r}; expected one of {', '.join(choices)}.")
-        for name in AT_LEAST_ONE:
+        for name, least in (*((name, 1) for name in AT_LEAST_ONE), ("eval_every", 0), ("prefetch", 0)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{option(name)} is {value}; expected an integer >= 1.")
+            if value is not None and (type(value) is not int or value < least):
+                raise ValueError(f"{option(name)} is {value!r}; expected an integer >= {least}.")
         if self.resume and self.checkpoint_dir is None:
             raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
         if self.replace and self.sampler == "labor":
             raise ValueError("--sampler labor takes every edge at most once; leave out --replace; see --help.")
-        if not 0 < self.lr_gamma <= 1:
-            raise ValueError(f"--lr-gamma is {self.lr_gamma}; expected a factor above 0 and at most 1.")
+        for name, is_right, expected in (
+            ("lr", 0 <= self.lr < math.inf, "a number >= 0"),
+            ("dropout", 0 <= self.dropout < 1, "a probability of at least 0 and below 1"),
+            ("lr_gamma", 0 < self.lr_gamma <= 1, "a factor above 0 and at most 1"),
+            ("timeout_s", self.timeout_s > 0, "a number of seconds > 0"),
+        ):
+            if not is_right:
+                raise ValueError(f"{option(name)} is {getattr(self, name)}; expected {expected}.")
         for fanouts in (self.fanouts, self.eval_fanouts):
             check_fanouts(len(fanouts or ()), self.layers)
+            SampleSpec(fanouts=fanouts, method=self.sampler, replace=self.replace, rng_seed=self.seed)  # refuses
 
     def _normalise(self) -> None:
         """Convert lists to tuples and strings to paths, and fill in what follows from other fields."""
