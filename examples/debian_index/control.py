@@ -77,7 +77,7 @@ class Release:
 
 
 def open_index(path: Path) -> IO[str]:
-    """Open an index as UTF-8 text, plain or compressed with gzip, xz or bzip2 (told by its first bytes).
+    """Open an index as UTF-8 text, plain or compressed with gzip, xz or bzip2 (recognised by its first bytes).
 
     Raises:
       ValueError: the file is compressed with lz4 or zstd, which the standard library does not read.

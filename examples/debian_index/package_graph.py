@@ -6,7 +6,7 @@ node too. Edges run from the one that needs to the one needed:
   build-depends (all three fields)                   source -> binary
   built-from                                         binary -> source
 Every alternative of `a | b` is an edge. A name that no package bears is virtual: it stands for the packages that
-provide it, unless there are more than MAX_PROVIDERS (a dictionary, any of 200, tells nothing); a name that nobody
+provide it, unless there are more than MAX_PROVIDERS (a dictionary, any of 200, says nothing); a name that nobody
 provides is left out, as are self-loops and repetitions of one (source, destination, type).
 
 Label: the Section of a binary package. A split needs many source packages per class, so a section with few

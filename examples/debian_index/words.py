@@ -2,7 +2,7 @@
 
 Per binary package: the words of the short and long description, less its own name, its source's name, the parts of
 both, and every word that names a section of the archive, whichever package it stands in. So neither a name
-(lib*, *-dev, python3-*) nor the word of the label reaches the features, and leaving a word out tells nothing about
+(lib*, *-dev, python3-*) nor the word of the label reaches the features, and leaving a word out reveals nothing about
 the label. A word counts if MIN_SOURCES source packages use it:
 
     value = (1 + ln tf) * ln(num_sources / source_df);   bucket, sign = 7 bits and 1 bit of blake2b(word)

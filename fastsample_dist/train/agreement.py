@@ -1,7 +1,7 @@
 """What the ranks' models and optimizers must have in common, as facts for `agree_on`.
 
-Values of parameters and buffers are left out: every rank gets those of rank 0. Settings that ranks hold differently
-would make their replicas part ways (a learning rate), or their losses mean different things (dropout).
+Values of parameters and buffers are left out: every rank gets those of rank 0. Settings that differ
+between ranks would let their replicas diverge (a learning rate), or make their losses incomparable (dropout).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ WHOLE_SETTINGS = ("torch", "fastsample_dist")  # packages whose modules hold not
 
 
 def trainer_facts(model: nn.Module, optimizer: torch.optim.Optimizer, precision: str) -> dict[str, Fact]:
-    """Everything that the replicas of a run must have alike."""
+    """Everything in which the replicas of a run must agree."""
     return {"precision": precision, **model_facts(model), **optimizer_facts(model, optimizer)}
 
 
 def model_facts(model: nn.Module) -> dict[str, Fact]:
     """Classes, settings, and the names, shapes and types of parameters and buffers of a model.
 
-    Of modules of torch and of this library every plain attribute is a setting; of other classes only floats are
-    taken for one, since an integer or a string may rightly be a rank's own.
+    Every plain attribute of a module of torch or of this library is a setting. Of other classes only floats are taken
+    for settings, because an integer or a string may legitimately differ between ranks.
     """
     facts: dict[str, Fact] = {}
     for name, module in model.named_modules():
@@ -51,7 +51,7 @@ def _settings(module: nn.Module) -> Iterator[tuple[str, Fact]]:
 
 
 def optimizer_facts(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Fact]:
-    """Class, hyperparameters and parameters of every group, and a hash of what the optimizer has gathered so far."""
+    """Class, hyperparameters and parameters of every group, and a hash of the optimizer's state."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     facts: dict[str, Fact] = {"optimizer": type(optimizer).__qualname__}
     groups = optimizer.param_groups
@@ -68,7 +68,7 @@ def optimizer_facts(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
 def task_facts(
     loss_fn: object | None, metrics: Mapping[str, object] | None, scheduler: LRScheduler | None
 ) -> dict[str, Fact]:
-    """The names of functions of the user's own, and class and numbers of a learning-rate scheduler."""
+    """The names of the user's functions, and class and numbers of a learning-rate scheduler."""
     facts: dict[str, Fact] = {
         "loss_fn": None if loss_fn is None else getattr(loss_fn, "__qualname__", type(loss_fn).__qualname__),
         "metrics": None if metrics is None else tuple(metrics),

@@ -1,8 +1,8 @@
-"""Checkpointer: saves a run every so many steps and when it is stopped, and takes it up again.
+"""Checkpointer: saves a run every so many steps and when it is stopped, and resumes it.
 
 A checkpoint holds the model, the optimizer, where the loader stands (position.py: the seeds of the epoch still to come,
-by original id), the epoch's totals so far, every rank's torch generators, what the caller wants kept, and what the
-run is: partition, world size, options. Sampling, dropout and shuffling draw from counter-based generators keyed by
+by original id), the epoch's totals so far, every rank's torch generators, values of the caller, and what identifies the
+run: partition, world size, options. Sampling, dropout and shuffling draw from counter-based generators keyed by
 (rng_seed, step) and (rng_seed, epoch, rank), so their state is the position itself.
 
 Rank 0 alone reads and writes files; what it read goes to the others by broadcast, so the directory may be on its
@@ -31,6 +31,7 @@ from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition
 from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.train.callbacks import Callback, EpochReport, Run
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
 from fastsample_dist.train.metrics import EpochTotals
 from fastsample_dist.train.stop import StopSignal
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
-    """Where and when to save, and what must be the same when the run is taken up again.
+    """Where and when to save, and what must be the same when the run is resumed.
 
     Attributes:
       directory: of this run's checkpoints and no other's.
@@ -49,7 +50,7 @@ class CheckpointSettings:
       keep: how many of the newest stay, at least 1.
       options: what shapes the run (learning rate, fanouts, seed, ...), as JSON values; a checkpoint made with others
         is refused. The world size and the batch size need not be among them.
-      may_change: names of options that may differ all the same.
+      may_change: names of options that may differ nevertheless.
     Raises:
       ValueError: every is below 1.
     """
@@ -67,7 +68,7 @@ class CheckpointSettings:
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a run was taken up from.
+    """What a run was resumed from.
 
     Attributes:
       path: the checkpoint, as rank 0 names it.
@@ -81,8 +82,8 @@ class Resumed:
     world_size: int
 
 
-class Checkpointer:
-    """Saves and restores one trainer with one loader.
+class Checkpointer(Callback):
+    """Saves and restores one trainer with one loader; a callback of `Trainer.fit`, called last.
 
     Args:
       trainer: whose model and optimizer are saved.
@@ -90,9 +91,9 @@ class Checkpointer:
       settings: where, when, what.
       stop: asked after every step whether to stop.
     Attributes:
-      kept: the caller's own values (JSON), saved with every checkpoint and given back by `begin`.
-      carried: totals of the part of the epoch that was done before; for Trainer.run_epoch.
-      resumed: what `begin` took the run up from; None after a fresh start.
+      kept: the caller's values (JSON), saved with every checkpoint and restored by `begin`.
+      carried: totals of the part of the epoch that was done before the run was resumed.
+      resumed: what `begin` resumed the run from; None after a fresh start.
       stopped: all ranks have agreed to stop; the checkpoint is written, or a warning said why not.
       last_path: on rank 0, the newest checkpoint that is known to be good; None before the first.
     """
@@ -111,25 +112,27 @@ class Checkpointer:
         self._files = CheckpointFiles(settings.directory, settings.keep)
         self._epoch = self._step = 0
         self._saved_step = -1
+        self._begun = False
         self._in_epoch = False  # after a step of an epoch that has not been ended
 
     def begin(self, *, resume: bool, attempt: int = 0) -> Resumed | None:
-        """Go on from the newest valid checkpoint, or start afresh.
+        """Resume from the newest valid checkpoint, or start afresh.
 
         Collective: every rank must call this, with the same arguments, before the first step.
 
         Args:
-          resume: go on from whatever checkpoint is there. Without it the directory must hold none.
-          attempt: which restart of this launch this is (LaunchInfo.attempt). From the first on, the run goes on from
-            the checkpoints of its earlier attempts without being told to.
+          resume: resume from the checkpoint that is there, if any. Without it the directory must hold none.
+          attempt: which restart of this launch this is (LaunchInfo.attempt). From 1 on, the run resumes from the
+            checkpoints of its earlier attempts by itself.
         Returns:
-          What it goes on from; None: it starts afresh.
+          What it resumes from; None: it starts afresh.
         Raises:
           ValueError: on all ranks: the directory cannot be written or holds another run's checkpoints, none of them is
-            valid, or the one to go on from is of another partition, model, optimizer or options.
+            valid, or the one to resume from is of another partition, model, optimizer or options.
         """
         found = agree(self._ctx, lambda: self._choose(resume, attempt) if self._ctx.rank == 0 else None)
         path, content = _share(self._ctx.comm, found)
+        self._begun = True
         if content is None:
             return None
         agree(self._ctx, lambda: self._check(path, content))
@@ -137,8 +140,18 @@ class Checkpointer:
         self.resumed = Resumed(path, content["epoch"], content["step"], content["world_size"])
         return self.resumed
 
-    def after_step(self, batch: MiniBatch) -> bool:
-        """Save when it is time to; for Trainer.run_epoch's `on_step`.
+    def on_begin(self, run: Run) -> None:
+        """Hand over how far the resumed run had come.
+
+        Raises:
+          ValueError: `begin` was not called.
+        """
+        if not self._begun:
+            raise ValueError("a Checkpointer was passed to fit before it was begun; call begin(resume=...) first.")
+        run.carried, run.step = self.carried, self._step
+
+    def on_step(self, batch: MiniBatch) -> bool:
+        """Save when it is time to.
 
         Collective: every rank must call this, after every step.
 
@@ -151,26 +164,30 @@ class Checkpointer:
             self.save()
         return self.stopped
 
-    def end_epoch(self) -> bool:
-        """Say that an epoch is done, with all that the caller keeps of it.
+    def on_epoch(self, report: EpochReport) -> bool:
+        """Note that an epoch is done, with all that the caller keeps of it.
 
         Collective: every rank must call this.
 
         Returns:
-          Whether all ranks stop here, as `after_step`.
+          Whether all ranks stop here, as `on_step`.
         """
         self.carried = EpochTotals()
-        self._epoch, self._in_epoch, self._saved_step = self._epoch + 1, False, -1
+        self._epoch, self._in_epoch, self._saved_step = report.stats.epoch + 1, False, -1
         self.stopped = self._stop.agreed(self._ctx.comm)
         if self.stopped:
             self.save()
         return self.stopped
 
+    def on_end(self) -> None:
+        """Save the last step. Collective: as `save`."""
+        self.save()
+
     def save(self) -> None:
         """Write a checkpoint of the step done last, unless there is one already.
 
-        When it cannot be written, that is a warning on rank 0: training goes on, the earlier checkpoints are as they
-        were.
+        When it cannot be written, that is a warning on rank 0: training continues and the earlier checkpoints are
+        untouched.
 
         Collective: every rank must call this, after the same step.
         """
@@ -201,7 +218,7 @@ class Checkpointer:
             logger.warning("%s", error)
 
     def _identity(self) -> dict[str, Any]:
-        """What a checkpoint and the run that goes on from it must have in common."""
+        """What a checkpoint and the run that resumes from it must have in common."""
         manifest = self._loader.data.manifest
         return {
             "graph": manifest.name,
@@ -211,7 +228,7 @@ class Checkpointer:
         }
 
     def _choose(self, resume: bool, attempt: int) -> tuple[Path, dict[str, Any]] | None:
-        """On rank 0: the checkpoint to go on from."""
+        """On rank 0: the checkpoint to resume from."""
         self._files.prepare()
         found = self._files.newest() if resume or attempt > 0 else None
         of_this_launch = found is not None and found[1]["launch"] == launch_id(os.environ)
@@ -272,8 +289,8 @@ def _share(comm: Communicator, found: tuple[Path, dict[str, Any]] | None) -> tup
     buffer = io.BytesIO()
     if found is not None:
         torch.save(found[1], buffer)
-    told = comm.all_gather_object((str(found[0]) if found else "", buffer.tell()), purpose=PURPOSE)
-    path, num_bytes = told[0]
+    announced = comm.all_gather_object((str(found[0]) if found else "", buffer.tell()), purpose=PURPOSE)
+    path, num_bytes = announced[0]
     if num_bytes == 0:
         return path, None
     payload = torch.empty(num_bytes, dtype=torch.uint8)
@@ -284,7 +301,7 @@ def _share(comm: Communicator, found: tuple[Path, dict[str, Any]] | None) -> tup
 
 
 def _generator_states(device: torch.device) -> dict[str, torch.Tensor]:
-    """torch's own generators: nothing here draws from them, but a model may."""
+    """torch's own generators: this library does not draw from them, but a model may."""
     states = {"cpu": torch.get_rng_state()}
     return states | {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else states
 

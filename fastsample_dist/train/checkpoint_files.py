@@ -42,7 +42,7 @@ class CheckpointFiles:
 
     Args:
       directory: made by `prepare` if it is missing.
-      keep: how many of the newest stay, at least 1. While one is written there is room for one more to be found.
+      keep: how many of the newest stay, at least 1. While one is being written, one more file needs room.
     Raises:
       ValueError: keep is below 1.
     """
@@ -118,7 +118,7 @@ class CheckpointFiles:
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint that is valid, and its content; None when there are no checkpoints.
 
-        Damaged ones are skipped with a warning.
+        Damaged files are skipped with a warning.
 
         Raises:
           ValueError: there are checkpoints but none is valid, or a newer release wrote the one in question.
@@ -136,7 +136,7 @@ class CheckpointFiles:
         return None
 
     def _delete_before(self, newest: Path) -> None:
-        """Keep `newest` and the keep - 1 before it. Later ones were found damaged by this run: a person decides."""
+        """Keep `newest` and the keep - 1 before it. Later ones are damaged, and left for the user to inspect."""
         old = [path for path in self.paths() if _step_of(path) < _step_of(newest)]
         for path in old[: max(0, len(old) - (self._keep - 1))]:
             try:
@@ -183,7 +183,7 @@ def decode(path: Path) -> dict[str, Any]:
         return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
-            f"{path} holds more than tensors and plain values, so it is none of ours; move it away."
+            f"{path} holds more than tensors and plain values, so this library did not write it; move it away."
         ) from error
 
 

@@ -31,7 +31,7 @@ USER_ERRORS = (ValueError, OSError, ImportError)
 # Seconds that rank 0 is ahead in refusing: a launcher ends the run when one rank leaves, so that an error which all
 # ranks see is printed once.
 HEAD_START_S = 3.0
-FORWARD_S = 0.5  # for mpirun to pass on what was printed: an abort drops what is still under way
+FORWARD_S = 0.5  # for mpirun to forward what was printed: an abort drops output that is still in its pipes
 STOPPED = 130  # exit status after Ctrl-C, as a shell reports it
 
 
@@ -47,13 +47,13 @@ def fanout_list(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(item) for item in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of fanouts such as 15,10,5") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of fanouts such as 15,10,5") from None
 
 
 def count(text: str) -> int:
-    """Argument type: an integer of at least 1."""
+    """Argument type: an integer >= 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 1")
     return int(text)
 
 
@@ -106,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(argv: list[str] | None = None) -> TrainConfig:
-    """What the command line asks for.
+    """The configuration that the command line states.
 
     Raises:
       ValueError: an unknown option or a value that does not fit.
@@ -151,8 +151,8 @@ def _run(argv: list[str] | None) -> int:
         except (*USER_ERRORS, RuntimeError) as error:
             failed = ctx.comm.failure is not None
             if not failed and not isinstance(error, (*USER_ERRORS, torch.cuda.OutOfMemoryError)):
-                raise  # of the program, not of the run: its place matters
-            status = refuse(error, 0 if failed else rank)  # what failed differs from rank to rank
+                raise  # a bug, not a failed run: its traceback matters
+            status = refuse(error, 0 if failed else rank)  # failures differ between ranks, refusals do not
             if ctx.comm.abort_ends_process:  # under MPI nothing else ends the other ranks
                 time.sleep(FORWARD_S)
                 ctx.comm.abort()

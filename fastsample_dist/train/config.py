@@ -6,6 +6,7 @@ the command does.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fastsample_dist.device.choice import DEVICES
 from fastsample_dist.device.placement import CHOICES as PLACES
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
+from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.train.models import check_fanouts
 from fastsample_dist.train.saved import MODELS
@@ -35,7 +37,7 @@ SHAPING = (
 )  # fmt: skip
 """Fields that a checkpoint and the run that resumes from it must have in common."""
 OWN = ("data", "kernel", "placement", "threads", "timeout_s", "json", "jsonl", "tensorboard", "keep", "verify")
-"""Fields in which ranks may differ: paths and what one rank's machine does, none of which changes a result."""
+"""Fields in which ranks may differ: paths, and choices of one machine that change no result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +48,8 @@ class TrainConfig:
       data: directory written by fastsample-partition.
       scheme: "hybrid" or "vanilla".
       model: "sage", "gcn" or "gat".
-      device: "cpu", "cuda" or "auto"; for who makes the context.
-      kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent".
+      device: "cpu", "cuda" or "auto"; for the caller, who makes the context.
+      kernel: for sampling on a GPU: "auto", "per_hop" or "persistent".
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
       epochs: to train, those of a run that is resumed included.
       batch_size: seeds per rank and step.
@@ -66,14 +68,14 @@ class TrainConfig:
       prefetch: batches made ahead in the background.
       seed: of parameters, shuffling, sampling and dropout.
       threads: per rank; None: the machine's cores divided among its ranks.
-      timeout_s: longest wait for other ranks; for who makes the context.
+      timeout_s: longest wait for other ranks; for the caller, who makes the context.
       json: file for the results, or None.
       jsonl: file that gets one JSON line per epoch, or None.
       tensorboard: directory for TensorBoard's event files, or None.
       trace: file for a timeline in Chrome's trace format, or None.
-      checkpoint_dir: where the run saves itself; None: it does not.
+      checkpoint_dir: directory for checkpoints; None saves none.
       checkpoint_every: steps between two checkpoints.
-      keep: checkpoints that stay.
+      keep: how many of the newest checkpoints are kept.
       resume: resume from the newest valid checkpoint in `checkpoint_dir`, if any.
       lr_schedule: "constant"; "cosine" and "linear" fall from `lr` towards 0 over all epochs; "step" multiplies by
         `lr_gamma` every `lr_step` epochs.
@@ -133,23 +135,30 @@ class TrainConfig:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{option(name)} is {getattr(self, name)!r}; expected one of {', '.join(choices)}.")
-        for name in AT_LEAST_ONE:
+        for name, least in (*((name, 1) for name in AT_LEAST_ONE), ("eval_every", 0), ("prefetch", 0)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{option(name)} is {value}; expected an integer >= 1.")
+            if value is not None and (type(value) is not int or value < least):
+                raise ValueError(f"{option(name)} is {value!r}; expected an integer >= {least}.")
         if self.resume and self.checkpoint_dir is None:
             raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
         if self.replace and not METHODS[self.sampler].replaceable:
             raise ValueError(
                 f"--sampler {self.sampler} takes every edge at most once; leave out --replace; see --help."
             )
-        if not 0 < self.lr_gamma <= 1:
-            raise ValueError(f"--lr-gamma is {self.lr_gamma}; expected a factor above 0 and at most 1.")
+        for name, is_right, expected in (
+            ("lr", 0 <= self.lr < math.inf, "a number >= 0"),
+            ("dropout", 0 <= self.dropout < 1, "a probability of at least 0 and below 1"),
+            ("lr_gamma", 0 < self.lr_gamma <= 1, "a factor above 0 and at most 1"),
+            ("timeout_s", self.timeout_s > 0, "a number of seconds > 0"),
+        ):
+            if not is_right:
+                raise ValueError(f"{option(name)} is {getattr(self, name)}; expected {expected}.")
         for fanouts in (self.fanouts, self.eval_fanouts):
             check_fanouts(len(fanouts or ()), self.layers)
+            SampleSpec(fanouts=fanouts, method=self.sampler, replace=self.replace, rng_seed=self.seed)  # refuses
 
     def _normalise(self) -> None:
-        """Tuples and paths in place of what stands for them, and what follows from other fields where none is given."""
+        """Convert lists to tuples and strings to paths, and fill in what follows from other fields."""
         values: dict[str, Any] = {"data": Path(self.data), "fanouts": tuple(self.fanouts)}
         values["layers"] = len(values["fanouts"]) if self.layers is None else self.layers
         values["eval_fanouts"] = tuple(self.eval_fanouts or self.fanouts)
@@ -164,7 +173,7 @@ class TrainConfig:
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
 
     def shared(self) -> dict[str, Any]:
-        """What all ranks must have alike, by the command's options; of a file only whether there is one."""
+        """What must be the same on all ranks, by the command's options; of a file only whether there is one."""
         names = [field.name for field in fields(self) if field.name not in OWN]
         return {option(name): self._fact(name) for name in names}
 

@@ -1,9 +1,9 @@
 """FiniteGuard: training stops, on all ranks at the same step, at the first loss that is NaN or infinite.
 
 A rank sees its own share of the loss alone. Where that is not finite, its gradients are made NaN (`mark`), so the sum
-of all ranks' gradients, which every rank has anyway, is not finite on any of them: all find the same answer in it, at
-the price of one pass over the gradients and of no collective. Only then do they exchange what each knows. On a GPU the
-answer is read with the loss, some steps later, before anything is saved.
+of all ranks' gradients, which every rank has anyway, is not finite on any of them: all reach the same verdict, for
+one pass over the gradients and no further collective. Only after a bad step do they exchange what each knows. On a GPU
+the verdict is read with the loss, some steps later, before anything is saved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_NODE = -1
 
 
 class NonFiniteError(ValueError):
-    """A loss or the gradients of a step are NaN or infinite; names step, ranks and what to look at."""
+    """A loss or the gradients of a step are NaN or infinite; names step, ranks and the likely cause."""
 
 
 class FiniteGuard:
@@ -71,13 +71,13 @@ class FiniteGuard:
     def check(self, step: int, facts: list[float]) -> None:
         """Stop where the gradients of all ranks together were not finite.
 
-        Collective where they were not, which all ranks find alike: every rank must call this for every step.
+        Collective where they were not, which all ranks find out together: every rank must call this for every step.
 
         Args:
           step: global step.
           facts: its `facts`, on the host.
         Raises:
-          NonFiniteError: on all ranks alike.
+          NonFiniteError: the same on all ranks.
         """
         loss, finite, node = facts
         if finite:
@@ -88,7 +88,7 @@ class FiniteGuard:
             raise NonFiniteError(f"{message}; allow_nonfinite=True (--allow-nonfinite) continues all the same.")
         self._done = True
         if self._ctx.rank == 0:
-            logger.warning("%s; training continues, as it was asked to.", message)
+            logger.warning("%s; training continues, as requested.", message)
 
     def _message(self, step: int, losses: list[float], nodes: list[int]) -> str:
         bad = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
@@ -99,12 +99,12 @@ class FiniteGuard:
         if culprit is not None:
             return (
                 f"step {step}: {what}; the features of node {nodes[culprit]} (original id) in the batch of rank "
-                f"{culprit} are NaN or infinite: correct the input's features and partition again"
+                f"{culprit} are NaN or infinite: correct the features of the input and partition again"
             )
         rate = self._optimizer.param_groups[0]["lr"]
         return (
             f"step {step}: {what}; the features of the batch are finite: lower the learning rate (it is "
-            f"{float(rate):g}), or look at labels and a loss function of your own"
+            f"{float(rate):g}), or check the labels and your loss function"
         )
 
 

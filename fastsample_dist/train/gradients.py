@@ -65,7 +65,7 @@ class LocalGradients:
 class DDPGradients(LocalGradients):
     """torch.distributed: DistributedDataParallel, its buckets summed by the communicator.
 
-    One message does not pass the communicator: at the second step DistributedDataParallel lets rank 0 tell the others
+    One message does not pass the communicator: at the second step DistributedDataParallel broadcasts from rank 0
     the order in which gradients became ready (the numbers of the parameters in their buckets).
 
     Collective: every rank must construct this, with the same model.

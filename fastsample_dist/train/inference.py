@@ -15,12 +15,13 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.features.dist import DistFeatures
@@ -28,6 +29,7 @@ from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.files import complete_file, naming_file
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy
 from fastsample_dist.pipeline.data import DistData, own_parts
+from fastsample_dist.sampling.mfg import MFG
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.train.agreement import model_facts
 from fastsample_dist.train.objectives import METRICS, MetricSums, SumMetric
@@ -36,11 +38,27 @@ from fastsample_dist.train.protocol import LayerwiseModel, check_layerwise, chec
 EDGES_PER_NODE = 64  # a batch ends early when its nodes have more in-edges than this on average
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """What is computed for all nodes before the next pass begins.
+
+    Attributes:
+      num_hops: MFGs that one node's row needs, with all neighbours.
+      compute: called as compute(mfgs, rows of mfgs[0]'s sources) -> rows of mfgs[-1]'s destinations.
+      name: for messages.
+    """
+
+    num_hops: int
+    compute: Callable[[list[MFG], Tensor], Tensor]
+    name: str
+
+
 def layerwise(
-    model: LayerwiseModel,
+    model: nn.Module | LayerwiseModel,
     data: DistData,
     batch_size: int = 1000,
     *,
+    num_layers: int | None = None,
     output: str | Path | None = None,
     on_batch: Callable[[int, int], object] | None = None,
 ) -> Tensor:
@@ -49,10 +67,12 @@ def layerwise(
     Collective: every rank must call this, with the same model and batch_size.
 
     Args:
-      model: GraphSAGE, GCN, GAT, another LayeredModel, or one's own with what train/protocol.py states; dropout is
-        off. Computes in its parameters' dtype.
+      model: GraphSAGE, GCN, GAT, another LayeredModel, or one's own (train/protocol.py); dropout is off. Computes in
+        its parameters' dtype. A module without `apply_layer` is called with the MFGs of all hops instead, so that a
+        node is computed again for every batch that reaches it: right, but much slower on a deep model.
       data: with features.
       batch_size: most own nodes per batch, at least 1.
+      num_layers: MFGs that the model takes, if it has no attribute of that name.
       output: directory for the result as part-<p>.npy [nodes of part p, num_classes], row i being the part's node
         i; made when it is missing, files appear when complete. None writes nothing that stays.
       on_batch: called after every batch with (batches done, batches in all), to show progress.
@@ -60,30 +80,36 @@ def layerwise(
       [own nodes, num_classes], row i is node data.own_range[0] + i; a mapped file when `output` is given.
     Raises:
       ValueError: batch_size below 1, a partition without features, or of another width than the model's, a model
-        that is no LayerwiseModel, a disk that refuses a layer's rows or the output, by file (on all ranks).
+        that does not fit train/protocol.py, a disk that refuses a layer's rows or the output, by file (on all ranks).
       RuntimeError: a collective failed or passed its deadline.
     Source: GraphSAGE, NeurIPS'17, algorithm 1. Memory per rank: the rows of one batch and its in-neighbours, at most
     (1 + EDGES_PER_NODE) * batch_size rows of the widest layer, or one node's in-neighbours where those are more.
     Deterministic: yes, up to the rounding of torch.mm.
     """
-    agree(data.ctx, lambda: _check(model, data, batch_size))
-    facts = {"batch_size": batch_size, "output": None if output is None else "given", **model_facts(model)}
+    agree(data.ctx, lambda: _check(model, num_layers, data, batch_size))
+    passes = _passes(model, num_layers)
+    facts = {
+        "batch_size": batch_size,
+        "num_layers": sum(one.num_hops for one in passes),
+        "output": None if output is None else "given",
+        **model_facts(model),
+    }
     agree_on(data.ctx.comm, "layerwise", facts)
     bounds = _batch_bounds(data, batch_size)
     steps = int(data.ctx.comm.all_reduce(torch.tensor([len(bounds) - 1]), op="max", purpose="setup"))
     lo, hi = data.own_range
-    features, done, total = data.features, 0, steps * model.num_layers
+    features, done, total = data.features, 0, steps * len(passes)
     assert features is not None  # checked above
-    sampler = NeighborSampler(data.graph, [-1])
+    sampler = NeighborSampler(data.graph, [-1] * passes[0].num_hops)
     folder = None if output is None else Path(output)
     agree(data.ctx, lambda: _make_directory(folder))
     with _evaluating(model), _working_directory(folder) as work, torch.inference_mode():
         rows = None
-        for number in range(model.num_layers):
+        for number, one in enumerate(passes):
             rows = None
             for step in range(steps):
                 first, last = bounds[min(step, len(bounds) - 1)], bounds[min(step + 1, len(bounds) - 1)]
-                batch = _infer_batch(model, number, sampler, features, torch.arange(lo + first, lo + last))
+                batch = _infer_batch(model, one, sampler, features, torch.arange(lo + first, lo + last))
                 if rows is None:
                     file = work / f"layer-{number}.npy"
                     rows = agree(data.ctx, partial(_table, file, hi - lo, batch))
@@ -121,17 +147,32 @@ def measure(scores: Tensor, data: DistData, split: str, metrics: Mapping[str, Su
     return sums.values(data.ctx.comm)
 
 
-def _check(model: LayerwiseModel, data: DistData, batch_size: int) -> None:
+def _check(model: nn.Module | LayerwiseModel, num_layers: int | None, data: DistData, batch_size: int) -> None:
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; expected at least 1.")
     if data.features is None:
         raise ValueError(f"{data.path} has no features; partition an input with features.npy.")
-    check_layerwise(model)
-    if data.feature_dim != model.in_dim:
+    check_layerwise(model, num_layers)
+    in_dim = getattr(model, "in_dim", data.feature_dim)
+    if in_dim != data.feature_dim:
         raise ValueError(
-            f"{data.path} has features of {data.feature_dim} columns but the model has in_dim {model.in_dim}; "
+            f"{data.path} has features of {data.feature_dim} columns but the model has in_dim {in_dim}; "
             "build the model for this partition."
         )
+
+
+def _passes(model: nn.Module | LayerwiseModel, num_layers: int | None) -> list[_Pass]:
+    """One per layer, or a single one for a model that computes all of its layers at once."""
+    count, name = getattr(model, "num_layers", num_layers), type(model).__name__
+    if not hasattr(model, "apply_layer"):
+        return [_Pass(count, model, name)]
+
+    def layer(number: int) -> _Pass:
+        return _Pass(
+            1, lambda mfgs, rows: model.apply_layer(number, mfgs[0], rows), f"{name}.apply_layer({number}, ...)"
+        )
+
+    return [layer(number) for number in range(count)]
 
 
 def _batch_bounds(data: DistData, batch_size: int) -> list[int]:
@@ -148,16 +189,14 @@ def _batch_bounds(data: DistData, batch_size: int) -> list[int]:
 
 
 def _infer_batch(
-    model: LayerwiseModel, number: int, sampler: NeighborSampler, below: DistFeatures, nodes: Tensor
+    model: nn.Module | LayerwiseModel, one: _Pass, sampler: NeighborSampler, below: DistFeatures, nodes: Tensor
 ) -> Tensor:
-    """Layer `number`'s rows of `nodes`, on the host, from the rows below; all ranks come here together, some with no
-    nodes.
-    """
+    """A pass's rows of `nodes`, on the host, from the rows below; all ranks call this together, some without nodes."""
     batch = sampler.sample(nodes.to(sampler.graph.indices.dtype))
     parameter = next(model.parameters())
     rows = below.fetch(batch.input_nodes, parameter.dtype).to(parameter.device)
-    result = model.apply_layer(number, batch.mfgs[0].to(parameter.device), rows)
-    check_rows(f"{type(model).__name__}.apply_layer({number}, ...)", result, len(nodes), "destination")
+    result = one.compute([mfg.to(parameter.device) for mfg in batch.mfgs], rows)
+    check_rows(one.name, result, len(nodes), "destination")
     return result.cpu()
 
 
@@ -177,7 +216,7 @@ def _table(path: Path, num_rows: int, like: Tensor) -> np.ndarray:
 
 
 @contextmanager
-def _evaluating(model: LayerwiseModel) -> Iterator[None]:
+def _evaluating(model: nn.Module | LayerwiseModel) -> Iterator[None]:
     """Dropout is off in the block; the model's mode is as before afterwards, also when the block fails."""
     was_training = model.training
     model.eval()

@@ -88,7 +88,7 @@ class EpochMeter:
         Collective: every rank must call this, after the same step.
         """
         seconds = time.perf_counter() - self._started_s
-        wait_s = max(0.0, seconds - self.compute_s - self.hook_s)  # a GPU goes on computing during a hook
+        wait_s = max(0.0, seconds - self.compute_s - self.hook_s)  # a GPU continues to compute during a hook
         compute_s = self.compute_s - self.gradients_s
         times = [seconds, self.sample_s, self.fetch_s, wait_s, compute_s, self.gradients_s]
         loss_sum, num_seeds, *times = global_sum(comm, [self.loss_sum, self.num_seeds, *times])

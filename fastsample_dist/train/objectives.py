@@ -192,7 +192,7 @@ def loss_share(loss_fn: LossFunction | None, outputs: Tensor, batch: MiniBatch) 
 
 
 def check_reduction(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> None:
-    """Refuse a loss function whose single number is no mean over the seeds: ranks' shares would not add up.
+    """Refuse a loss function whose single number is not the mean over the seeds: ranks' shares would not add up.
 
     Raises:
       ValueError: the mean over all rows is not that of the means over two halves.
@@ -210,5 +210,5 @@ def check_reduction(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> N
     if not torch.isclose(whole, mean, rtol=RELATIVE_TOLERANCE, atol=1e-6) and whole.isfinite() and mean.isfinite():
         raise ValueError(
             f"loss_fn gives {float(whole):g} for {count} seeds but {float(mean):g} as the mean of two halves, so it is "
-            'no mean over the seeds and ranks could not share it; return one loss per seed (reduction="none").'
+            'not the mean over the seeds and ranks could not share it; return one loss per seed (reduction="none").'
         )

@@ -1,12 +1,13 @@
-"""What models of one's own must offer, and the checks of it: one clear line where they do not.
+"""What models and layers of one's own must offer, and the checks of it: one clear line where they do not.
 
-    Trainer        any nn.Module called as model(mfgs, features) -> [num_seeds, outputs]
-    LayeredModel   its layers, called as layer(mfg, rows [num_src, width]) -> [num_dst, next width]; a layer may offer
-                   hidden(mfg, rows, key, p) besides, which does activation and dropout too
-    layerwise      LayerwiseModel, which LayeredModel is
+    Trainer, checkpoints   any nn.Module called as model(mfgs, features) -> [num_seeds, outputs]
+    layerwise              the same, which it gives all neighbours; `num_layers` is the number of its MFGs. With
+                           apply_layer too (LayerwiseModel), every node passes every layer once, which is much less work
+    LayeredModel           makes a LayerwiseModel of layers (Layer), with activation and dropout between them
 
 An MFG `mfg` has indptr, indices, num_src and num_dst; the first num_dst of its num_src source nodes are its
-destinations. mfgs[0] is the input side, mfgs[-1] the seed side.
+destinations. mfgs[0] is the input side, mfgs[-1] the seed side; of a subgraph there may be one MFG for all layers.
+`mfg.edge_weights` and `mfg.includes_dst` are there for models to apply; see MFG.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ from torch import Tensor, nn
 from fastsample_dist.sampling.mfg import MFG
 
 
+class Layer(Protocol):
+    """One layer, an nn.Module: the rows of an MFG's sources in, the rows of its destinations out."""
+
+    def __call__(self, mfg: MFG, rows: Tensor) -> Tensor:
+        """[mfg.num_src, columns in] -> [mfg.num_dst, columns out]; rows[: mfg.num_dst] are the destinations'."""
+
+
 class LayerwiseModel(Protocol):
-    """A model that can compute one layer for itself.
+    """A model, an nn.Module, that can compute one layer for itself.
 
     Attributes:
-      in_dim: columns of the features.
       num_layers: layers, and MFGs of a batch.
       training: as every nn.Module has it, like `parameters`, `train` and `eval`.
     """
 
-    in_dim: int
     num_layers: int
     training: bool
 
@@ -122,31 +128,42 @@ def check_outputs(model: nn.Module, outputs: object, num_seeds: int, num_columns
         )
 
 
-def check_layerwise(model: object) -> None:
-    """Refuse a model that is no LayerwiseModel.
+def check_layerwise(model: nn.Module | LayerwiseModel, num_layers: int | None) -> None:
+    """Refuse what layer-wise inference cannot compute: neither a LayerwiseModel nor a module of (mfgs, features).
 
+    Args:
+      model: the model.
+      num_layers: what the caller says of a model that does not say it itself.
     Raises:
-      ValueError: names what it lacks.
+      ValueError: names what is lacking.
     """
-    needed = ("in_dim", "num_layers", "apply_layer", "parameters", "train", "eval")
-    lacking = [name for name in needed if not hasattr(model, name)]
     name = type(model).__name__
-    if lacking:
-        raise ValueError(
-            f"layerwise computes layer by layer but {name} lacks {', '.join(lacking)}; derive it from LayeredModel, "
-            "give it what train/protocol.py states for LayerwiseModel, or evaluate it with Trainer.evaluate."
-        )
-    for attribute in ("in_dim", "num_layers"):
-        value = getattr(model, attribute)
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}.{attribute} is {value!r}; expected an integer >= 1.")
-    try:
-        inspect.signature(model.apply_layer).bind(0, None, None)
-    except TypeError:
-        signature = inspect.signature(model.apply_layer)
-        raise ValueError(
-            f"layerwise calls model.apply_layer(number, mfg, rows) but {name} has apply_layer{signature}; give it that "
-            "signature."
-        ) from None
+    for lacking in ("parameters", "train", "eval"):
+        if not hasattr(model, lacking):
+            raise ValueError(f"{name} has no {lacking}; layerwise expects a torch.nn.Module.")
+    own = getattr(model, "num_layers", None)
+    if own is None and num_layers is None:
+        raise ValueError(f"{name} has no num_layers, the number of its MFGs; add it, or pass num_layers to layerwise.")
+    if own is not None and num_layers is not None and own != num_layers:
+        raise ValueError(f"num_layers is {num_layers} but {name}.num_layers is {own!r}; leave the argument out.")
+    count = num_layers if own is None else own
+    if not isinstance(count, int) or count < 1:
+        what = "num_layers" if own is None else f"{name}.num_layers"
+        raise ValueError(f"{what} is {count!r}; expected an integer >= 1.")
+    if not hasattr(model, "apply_layer"):
+        check_call("model", model, "mfgs", "features")
+    else:
+        _check_apply_layer(model)
     if next(iter(model.parameters()), None) is None:
         raise ValueError(f"{name} has no parameters; layerwise computes in the dtype and on the device of the first.")
+
+
+def _check_apply_layer(model: LayerwiseModel) -> None:
+    signature = inspect.signature(model.apply_layer)
+    try:
+        signature.bind(0, None, None)
+    except TypeError:
+        raise ValueError(
+            f"layerwise calls model.apply_layer(number, mfg, rows) but {type(model).__name__} has "
+            f"apply_layer{signature}; give it that signature."
+        ) from None

@@ -1,20 +1,23 @@
-"""What a training run tells people: rank 0's console, an epoch's line, the communication table, files of figures."""
+"""What a training run reports: rank 0's console, an epoch's line, the communication table, files of figures."""
 
 from __future__ import annotations
 
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.placement import Placement
 from fastsample_dist.pipeline.loader import DistLoader
-from fastsample_dist.train.metrics import CommStats, EpochStats
+from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.train.callbacks import Callback, EpochReport, Run
+from fastsample_dist.train.metrics import CommStats, CommTally, EpochStats
 from fastsample_dist.train.writers import FigureWriter, JsonLinesWriter, TensorBoardWriter
 
 if TYPE_CHECKING:
@@ -134,11 +137,91 @@ def epoch_table(epochs: Sequence[Mapping[str, float | None]]) -> Table:
     return table
 
 
-class EpochFigures:
+def logged(report: EpochReport) -> dict[str, float]:
+    """An epoch's figures for its line and for the log files: all but those of the test split, which end a run."""
+    return {name: value for name, value in report.figures.items() if not name.startswith("test_")}
+
+
+class ConsoleReport(Callback):
+    """A progress bar over the steps, and a line per epoch.
+
+    Args:
+      console: of rank 0; the others' is quiet.
+      progress: on that console; the callback starts and stops it.
+      name: of what is trained, beside the bar.
+    """
+
+    def __init__(self, console: Console, progress: Progress, name: str) -> None:
+        self._console, self._progress, self._name = console, progress, name
+
+    def on_begin(self, run: Run) -> None:
+        """Show the bar."""
+        self._epochs = run.epochs
+        self._progress.start()
+        steps = sum(map(run.loader.num_steps, range(run.loader.epoch, run.epochs)))
+        self._bar = self._progress.add_task(self._name, total=steps)
+
+    def on_step(self, batch: MiniBatch) -> None:
+        """Advance it."""
+        self._progress.advance(self._bar)
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """Print the epoch's line."""
+        measured = {name: value for name, value in logged(report).items() if name != "lr"}
+        number = report.stats.epoch + 1
+        self._console.print(f"epoch {number}/{self._epochs}  {epoch_line(report.stats, measured)}")
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+
+class History(Callback):
+    """Gathers the figures of every epoch.
+
+    Args:
+      epochs: the list to add to, such as one that a checkpoint keeps; None begins a new one.
+    Attributes:
+      epochs: per epoch the fields of EpochStats and the report's figures, as JSON values.
+    """
+
+    def __init__(self, epochs: list[dict[str, Any]] | None = None) -> None:
+        self.epochs = [] if epochs is None else epochs
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """Add the epoch."""
+        self.epochs.append(asdict(report.stats) | report.figures)
+
+
+class TrainingTally(Callback):
+    """Counts the communication of training, that of other callbacks after an epoch left out; first in the list.
+
+    Args:
+      tally: what it adds to.
+    """
+
+    def __init__(self, tally: CommTally) -> None:
+        self._tally = tally
+        self._open = ExitStack()
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Count from here."""
+        self._open.enter_context(self._tally)
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """Count to here."""
+        self._open.close()
+
+    def close(self) -> None:
+        """Count what an epoch that was ended early has done."""
+        self._open.close()
+
+
+class EpochFigures(Callback):
     """The figures of every epoch, in the files that are wanted; writes on rank 0 only.
 
     A file that cannot be written does not end the run: one warning names it, its figures are kept in memory and tried
-    again after every epoch, and what is missing at the end is said once more.
+    again after every epoch, and a second warning at the end says what is missing.
 
     Args:
       ctx: the rank's context.
@@ -156,11 +239,11 @@ class EpochFigures:
         if ctx.rank == 0 and tensorboard is not None:
             self._writers.append(TensorBoardWriter(tensorboard))
 
-    def add(self, stats: EpochStats, step: int, **more: float | None) -> None:
-        """One epoch's figures; `step` is the global training step after it."""
+    def on_epoch(self, report: EpochReport) -> None:
+        """Write the epoch's figures."""
         for writer in self._writers:
             try:
-                writer.write({**asdict(stats), **more}, step)
+                writer.write({**asdict(report.stats), **logged(report)}, report.step)
             except OSError as error:
                 self._warn(writer, error)
 
@@ -179,6 +262,6 @@ class EpochFigures:
             return
         self._warned.add(writer)
         logger.warning(
-            "%s %s cannot be written (%s); training goes on and tries again after every epoch.",
+            "%s %s cannot be written (%s); training continues and tries again after every epoch.",
             writer.option, writer.file.path, error.strerror,
         )  # fmt: skip

@@ -67,13 +67,14 @@ def load_model(file: str | Path) -> LayeredModel:
     """The model that `--save-model FILE` wrote, on the CPU, with dropout off (`.train()` turns it on).
 
     Raises:
-      ValueError: FILE or FILE.json is missing, damaged, or none of ours, or they do not belong together.
+      ValueError: FILE or FILE.json is missing, damaged or was not written by this library, or the two do not belong
+        together.
     """
     built = _read_description(description_of(file))
     model = build_model(**{name: built[name] for name in BUILT_FROM})
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load has no error of its own
+    except Exception as error:  # torch.load raises errors of many classes
         raise ValueError(f"{file} cannot be read as a model ({type(error).__name__}); save it again.") from error
     check_same_model(model.state_dict(), state)
     model.load_state_dict(state)
@@ -120,19 +121,26 @@ def check_directory(option: str, directory: Path) -> None:
         ) from error
 
 
-def write_predictions(model: LayeredModel, data: DistData, directory: str | Path, batch_size: int = 1000) -> None:
-    """Write scores of all nodes, computed with all their neighbours, and whose they are.
+def write_predictions(
+    model: nn.Module,
+    data: DistData,
+    directory: str | Path,
+    batch_size: int = 1000,
+    *,
+    num_layers: int | None = None,
+) -> None:
+    """Write scores of all nodes, computed with all their neighbours, and the ids of these nodes.
 
     Every rank writes, for each of its parts p, part-<p>.npy [nodes of p, outputs] and part-<p>-orig_ids.npy, int64:
     row i is the scores of the node with that original id. Scores are what the model returns, before softmax or sigmoid;
     the argmax of a row is the class.
 
-    Collective: every rank must call this, with the same arguments.
+    Collective: every rank must call this, with the same arguments, which are those of `layerwise`.
 
     Raises:
       ValueError: as `layerwise`; a file that cannot be written.
     """
-    layerwise(model, data, batch_size, output=directory)
+    layerwise(model, data, batch_size, num_layers=num_layers, output=directory)
     agree(data.ctx, lambda: _write_orig_ids(data, Path(directory)))
 
 
@@ -155,10 +163,10 @@ def _read_description(file: Path) -> dict[str, Any]:
             f"{file} cannot be read ({error.strerror}); it is written beside the model by --save-model, copy both."
         ) from error
     except ValueError as error:
-        raise ValueError(f"{file} is no JSON; save the model again.") from error
+        raise ValueError(f"{file} is not JSON; save the model again.") from error
     missing = [name for name in BUILT_FROM if not isinstance(built, dict) or name not in built]
     if missing:
-        raise ValueError(f"{file} lacks {', '.join(missing)}; it is no description that --save-model wrote.")
+        raise ValueError(f"{file} lacks {', '.join(missing)}; it is not a description that --save-model wrote.")
     return built
 
 
@@ -167,7 +175,7 @@ def _read_checkpoint(path: Path) -> tuple[Path, dict[str, Any]]:
         try:
             return path, decode(path)
         except DamagedCheckpointError as error:
-            raise ValueError(f"{path} is no valid checkpoint: {error}.") from error
+            raise ValueError(f"{path} is not a valid checkpoint: {error}.") from error
     found = CheckpointFiles(path, 1).newest()
     if found is None:
         raise ValueError(f"{path} holds no checkpoint; pass the directory that --checkpoint-dir named.")

@@ -16,7 +16,7 @@ def make_schedule(
     Args:
       name: one of SCHEDULES.
       optimizer: at the learning rate where the schedule begins.
-      epochs: over which "cosine" and "linear" fall to 0, which they reach behind the last one.
+      epochs: over which "cosine" and "linear" fall to 0, which they reach after the last one.
       step_epochs, gamma: "step" multiplies by gamma every so many epochs.
     Raises:
       ValueError: an unknown name.

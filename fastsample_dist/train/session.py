@@ -1,13 +1,14 @@
 """run: one training run from the opened partition to its last report, as the command `fastsample-train` does it.
 
-open the data -> loaders, model, trainer -> (resume) -> epochs with evaluation and checkpoints -> results
+open the data -> loaders, model, trainer -> (resume) -> Trainer.fit with callbacks (evaluation, reports, checkpoints)
+-> results
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -25,18 +26,20 @@ from fastsample_dist.files import check_writable, naming_file, write_json
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
-from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.train.callbacks import Callback
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
 from fastsample_dist.train.config import TrainConfig, option
-from fastsample_dist.train.inference import layerwise, measure
+from fastsample_dist.train.evaluation import Evaluation, neighbours_seen, score_names, scores_line
 from fastsample_dist.train.metrics import CommTally, payload_exchanges
 from fastsample_dist.train.objectives import METRICS
 from fastsample_dist.train.report import (
+    ConsoleReport,
     EpochFigures,
+    History,
+    TrainingTally,
     comm_table,
     device_figures,
     device_lines,
-    epoch_line,
     epoch_table,
     make_console,
     make_progress,
@@ -48,7 +51,6 @@ from fastsample_dist.train.trainer import Trainer
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class RunResult:
     report: dict[str, Any] = field(default_factory=dict)
 
 
-def run(config: TrainConfig, ctx: DistContext) -> RunResult:
+def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = ()) -> RunResult:
     """Train, evaluate and report; rank 0 prints.
 
     Collective: every rank must call this, with the same configuration.
@@ -74,6 +76,8 @@ def run(config: TrainConfig, ctx: DistContext) -> RunResult:
     Args:
       config: what to do. `device` and `timeout_s` are those of the context, which is made already.
       ctx: the rank's context.
+      callbacks: called after evaluation and before the run's own reports and checkpoint, so that figures that they add
+        to an epoch's report are printed and logged.
     Raises:
       ValueError: an input, an option or a file is refused (on all ranks); results that cannot be written are refused
         when everything else is done.
@@ -93,39 +97,58 @@ def run(config: TrainConfig, ctx: DistContext) -> RunResult:
         checkpoints = begin_checkpoints(config, trainer, loaders["train"], stop, console)
         steps = sum(map(loaders["train"].num_steps, range(loaders["train"].epoch, config.epochs)))
         console.print(f"{config.scheme}, {ctx.world_size} rank(s), {threads} thread(s) each, {steps} steps")
-        epochs = [] if checkpoints is None else checkpoints.kept.setdefault("epochs", [])
-        tallies = {"training": CommTally(ctx.comm), "evaluation": CommTally(ctx.comm)}
-        run_epochs(config, trainer, loaders, checkpoints, epochs=epochs, tallies=tallies, console=console)
+        progress = make_progress(console)
+        training, evaluation = CommTally(ctx.comm), Evaluation(config, trainer, loaders, progress)
+        history = History(None if checkpoints is None else checkpoints.kept.setdefault("epochs", []))
+        trainer.fit(
+            loaders["train"], config.epochs,
+            [
+                TrainingTally(training), evaluation, *callbacks, history,
+                EpochFigures(ctx, jsonl=config.jsonl, tensorboard=config.tensorboard),
+                ConsoleReport(console, progress, config.model), *([] if checkpoints is None else [checkpoints]),
+            ],
+        )  # fmt: skip
         if checkpoints is not None and checkpoints.stopped:
             where = checkpoints.last_path or "the beginning"
-            console.print(f"stopped; --resume goes on from {where}", soft_wrap=True)
+            console.print(f"stopped; --resume resumes from {where}", soft_wrap=True)
             return RunResult(trainer.model, stopped=True)
     if console.is_terminal:
-        console.print(epoch_table(epochs))
-    training, evaluation = tallies["training"].stats, tallies["evaluation"]
-    measured = {name: last_known(epochs, name) for name in score_names(data)}
-    if config.eval_every > 0:
-        if None in [value for name, value in measured.items() if name.startswith("test_")]:  # nothing was left to train
-            with evaluation, make_progress(console) as progress:
-                measured |= evaluate(config, trainer, loaders, ["test"], progress)
-        console.print(f"{scores_line(measured)} (over all ranks; {neighbours_seen(config)})")
+        console.print(epoch_table(history.epochs))
+    measured = final_scores(config, evaluation, history.epochs, score_names(data), console)
     if ctx.world_size > 1 and steps > 0:
-        console.print(comm_table(training, steps))
-        console.print(f"payload exchanges per step: {payload_exchanges(training) / steps:g}")
+        console.print(comm_table(training.stats, steps))
+        console.print(f"payload exchanges per step: {payload_exchanges(training.stats) / steps:g}")
     report = {
-        "epochs": epochs, "val_acc": None, "test_acc": None, **measured, "world_size": ctx.world_size,
-        "scheme": config.scheme, "steps": steps, "comm": training, "comm_evaluation": evaluation.stats,
+        "epochs": history.epochs, "val_acc": None, "test_acc": None, **measured, "world_size": ctx.world_size,
+        "scheme": config.scheme, "steps": steps, "comm": training.stats, "comm_evaluation": evaluation.tally.stats,
         "threads": threads, "options": config.as_json(), "kernel": config.kernel,
         **device_figures(ctx, loaders["train"]),
         "resumed": None if checkpoints is None or checkpoints.resumed is None else asdict(checkpoints.resumed),
     }  # fmt: skip
-    writes = model_writes(config, trainer, data)
-    if config.json is not None:
-        writes.append(lambda: write_json(config.json, report) if ctx.rank == 0 else None)
-    if ctx.comm.watch.trace is not None:
-        writes.append(lambda: ctx.comm.watch.trace.write(config.trace, ctx.comm))
-    write_results(ctx, writes)
+    write_results(ctx, result_writes(config, trainer, data, report))
     return RunResult(trainer.model, stopped=False, report=report)
+
+
+def final_scores(
+    config: TrainConfig, evaluation: Evaluation, epochs: list[dict], names: list[str], console: Console
+) -> dict[str, float | None]:
+    """The last epoch's scores, measured now where it has none. Collective: every rank must call this.
+
+    Args:
+      config: whether anything is measured.
+      evaluation: measures.
+      epochs: what is known already.
+      names: of the scores.
+      console: gets the line of the test split.
+    """
+    measured = {name: last_known(epochs, name) for name in names}
+    if config.eval_every > 0:
+        last = epochs[-1] if epochs else {}
+        if not all(name in last for name in names):  # nothing was left to train, or a callback ended it early
+            with evaluation.progress:
+                measured |= evaluation.measure(["val", "test"])
+        console.print(f"{scores_line(measured)} (over all ranks; {neighbours_seen(config)})")
+    return measured
 
 
 def write_results(ctx: DistContext, writes: Sequence[Callable[[], object]]) -> None:
@@ -185,7 +208,7 @@ def open_data(config: TrainConfig, ctx: DistContext) -> DistData:
 
 
 def make_loaders(config: TrainConfig, data: DistData) -> dict[str, DistLoader]:
-    """Loaders by split, those for evaluation only where it is wanted."""
+    """Loaders by split; those for evaluation only if there is one that samples."""
     make = partial(
         DistLoader, data, batch_size=config.batch_size, scheme=config.scheme, rng_seed=config.seed,
         prefetch=config.prefetch, feature_dtype=torch.bfloat16 if config.precision == "bf16" else None,
@@ -220,9 +243,14 @@ def built_from(config: TrainConfig, data: DistData) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def model_writes(config: TrainConfig, trainer: Trainer, data: DistData) -> list[Callable[[], object]]:
-    """What writes the trained model and its predictions, where they are wanted; for all ranks to call."""
+def result_writes(
+    config: TrainConfig, trainer: Trainer, data: DistData, report: dict[str, Any]
+) -> list[Callable[[], object]]:
+    """Functions that write the trained model, its predictions, the report and the timeline, as requested; all ranks
+    call them.
+    """
     writes: list[Callable[[], object]] = []
+    comm, is_first = data.ctx.comm, data.ctx.rank == 0
     if config.save_model is not None:
         manifest = data.manifest
         built = built_from(config, data) | {
@@ -230,10 +258,13 @@ def model_writes(config: TrainConfig, trainer: Trainer, data: DistData) -> list[
             "partition": manifest.name, "partition_sha256": fingerprint(manifest),
             "versions": {"fastsample_dist": __version__, "torch": torch.__version__},
         }  # fmt: skip
-        is_first = data.ctx.rank == 0
         writes.append(lambda: save_model(config.save_model, trainer.model, built) if is_first else None)
     if config.predictions is not None:
         writes.append(lambda: write_predictions(trainer.model, data, config.predictions, config.batch_size))
+    if config.json is not None:
+        writes.append(lambda: write_json(config.json, report) if is_first else None)
+    if comm.watch.trace is not None:
+        writes.append(lambda: comm.watch.trace.write(config.trace, comm))
     return writes
 
 
@@ -262,90 +293,6 @@ def begin_checkpoints(
     return checkpoints
 
 
-def evaluate(
-    config: TrainConfig, trainer: Trainer, loaders: dict[str, DistLoader], splits: list[str], progress: Progress
-) -> dict[str, float]:
-    """What is measured, as "<split>_<metric>". Collective: every rank must call this."""
-    if config.eval == "sampled":
-        return by_name({split: trainer.evaluate(loaders[split]) for split in splits})
-    data = loaders["train"].data
-    bar = progress.add_task("evaluation", total=None)
-    scores = layerwise(
-        trainer.model, data, config.batch_size,
-        on_batch=lambda done, total: progress.update(bar, completed=done, total=total),
-    )  # fmt: skip
-    progress.remove_task(bar)
-    return by_name({split: measure(scores, data, split, METRICS[data.task]) for split in splits})
-
-
-def by_name(found: dict[str, dict[str, float]]) -> dict[str, float]:
-    """{"val": {"acc": 0.7}} -> {"val_acc": 0.7}."""
-    return {f"{split}_{name}": value for split, values in found.items() for name, value in values.items()}
-
-
-def score_names(data: DistData) -> list[str]:
-    """Names of all that a run on these labels measures."""
-    return [f"{split}_{name}" for split in ("val", "test") for name in METRICS[data.task]]
-
-
-def scores_line(measured: dict[str, float | None]) -> str:
-    """ "test accuracy 0.7312", or what else was measured of the test split."""
-    found = {name.removeprefix("test_"): value for name, value in measured.items() if name.startswith("test_")}
-    return "test " + ", ".join(f"{'accuracy' if name == 'acc' else name} {value:.4f}" for name, value in found.items())
-
-
-def neighbours_seen(config: TrainConfig) -> str:
-    """What evaluation sees, in words."""
-    if config.eval == "full":
-        return "all neighbours"
-    return f"neighbours sampled with {','.join(map(str, config.eval_fanouts))}"
-
-
 def last_known(epochs: list[dict], name: str) -> float | None:
     """The latest epoch's figure of that name."""
     return next((epoch[name] for epoch in reversed(epochs) if name in epoch), None)
-
-
-def run_epochs(
-    config: TrainConfig,
-    trainer: Trainer,
-    loaders: dict[str, DistLoader],
-    checkpoints: Checkpointer | None,
-    *,
-    epochs: list[dict],
-    tallies: dict[str, CommTally],
-    console: Console,
-) -> None:
-    """The epochs still to come, each reported and added to `epochs`. Collective: every rank must call this."""
-    loader, ctx = loaders["train"], loaders["train"].data.ctx
-    figures = EpochFigures(ctx, jsonl=config.jsonl, tensorboard=config.tensorboard)
-    with closing(figures), make_progress(console) as progress:
-        bar = progress.add_task(config.model, total=sum(map(loader.num_steps, range(loader.epoch, config.epochs))))
-
-        done = 0
-
-        def on_step(batch: MiniBatch) -> bool:
-            nonlocal done
-            done = batch.step + 1
-            progress.advance(bar)
-            return checkpoints is not None and checkpoints.after_step(batch)
-
-        for number in range(loader.epoch + 1, config.epochs + 1):
-            rate = {"lr": trainer.learning_rate} if config.lr_schedule != "constant" else {}
-            with tallies["training"]:
-                stats = trainer.run_epoch(loader, on_step, carried=checkpoints and checkpoints.carried)
-            if checkpoints is not None and checkpoints.stopped:
-                return
-            epochs.append(asdict(stats) | rate)
-            is_last = number == config.epochs
-            if config.eval_every > 0 and (number % config.eval_every == 0 or is_last):
-                with tallies["evaluation"], ctx.comm.watch.span("evaluate"):
-                    found = evaluate(config, trainer, loaders, ["val", "test"] if is_last else ["val"], progress)
-                epochs[-1] |= found
-            shown = {name: value for name, value in epochs[-1].items() if name.startswith("val_")}
-            figures.add(stats, done, **shown, **rate)
-            console.print(f"epoch {number}/{config.epochs}  {epoch_line(stats, shown)}")
-            if checkpoints is not None and checkpoints.end_epoch():
-                return
-    if checkpoints is not None:
-        checkpoints.save()

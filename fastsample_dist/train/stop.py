@@ -1,7 +1,7 @@
 """StopSignal: Ctrl-C and SIGTERM end training between two steps, at the same step on every rank.
 
-A signal reaches the ranks at different moments, or one rank alone. The handler only takes note; after a step the ranks
-compare notes with one small collective and stop when any of them was signalled.
+A signal reaches the ranks at different moments, or only one of them. The handler only records it; after a step the
+ranks run one small collective and stop when any of them was signalled.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from fastsample_dist.comm.base import Communicator
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 REPEAT_S = 2.0
-"""Launchers pass a signal on that the terminal has sent already; one that comes later means "at once"."""
+"""Launchers forward a signal that the terminal has sent already; one that comes later means "at once"."""
 
 
 class StopSignal:
-    """Within a `with` block, takes note of SIGINT and SIGTERM. A second one, REPEAT_S later, has its usual effect.
+    """Within a `with` block, records SIGINT and SIGTERM. A second one, REPEAT_S later, has its usual effect.
 
-    Outside the main thread, where Python allows no handlers, signals keep their effect and only `request` is noted.
+    Outside the main thread, where Python allows no handlers, signals keep their effect and only `request` counts.
     """
 
     def __init__(self) -> None:

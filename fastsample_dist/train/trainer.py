@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from fastsample_dist.device.clock import Lap, clock_of
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.agreement import task_facts, trainer_facts
+from fastsample_dist.train.callbacks import Callback, Callbacks, EpochReport, Run
 from fastsample_dist.train.finite import FiniteGuard
 from fastsample_dist.train.gradients import wrap_model
 from fastsample_dist.train.metrics import EpochMeter, EpochStats, EpochTotals
@@ -47,7 +48,7 @@ PRECISIONS = ("fp32", "bf16")
 
 @dataclass(frozen=True)
 class _Enqueued:
-    """A step whose work is under way, on a GPU perhaps not done: what the epoch's meter is still to get from it.
+    """A step that was started, on a GPU perhaps not finished, with what the epoch's meter still needs of it.
 
     Attributes:
       facts: this rank's share of the loss and the others of FiniteGuard.facts, on their way to the host; there when
@@ -89,7 +90,7 @@ class Trainer:
       model: the user's model, with the trained parameters.
     Raises:
       ValueError: an unknown precision; a model on another device than the context's; ranks that differ in the model,
-        the optimizer, their settings (train/agreement.py) or the precision. On all ranks alike.
+        the optimizer, their settings (train/agreement.py) or the precision. All ranks raise the same error.
     """
 
     def __init__(
@@ -166,6 +167,36 @@ class Trainer:
         if self._scheduler is not None and not stop:
             _end_epoch(self._scheduler, stats.loss)
         return stats
+
+    def fit(self, loader: DistLoader, epochs: int, callbacks: Sequence[Callback] = ()) -> None:
+        """Train until `epochs` epochs are done, or a callback ends training.
+
+        Collective: every rank must call this, with the same arguments.
+
+        Args:
+          loader: of the training batches; begins with `loader.epoch`, which a resumed run has moved on.
+          epochs: in all, those before `loader.epoch` included.
+          callbacks: called in this order (train/callbacks.py); a Checkpointer comes last, to save what the others did.
+        Raises:
+          ValueError, RuntimeError: as `run_epoch`; whatever a callback raises.
+        """
+        run = Run(trainer=self, loader=loader, epochs=epochs)
+        calls = Callbacks(callbacks, run)
+        with calls.closing():
+            calls.begin()
+            for epoch in range(loader.epoch, epochs):
+                if loader.epoch != epoch:  # a callback has iterated over it
+                    loader.set_epoch(epoch)
+                figures = {} if self._scheduler is None else {"lr": self.learning_rate}
+                calls.begin_epoch(epoch)
+                stats = self.run_epoch(loader, calls.after_step, carried=run.carried)
+                run.carried = EpochTotals()
+                if not calls.stopped:
+                    is_last = epoch + 1 == epochs
+                    calls.after_epoch(EpochReport(stats=stats, step=run.step, is_last=is_last, figures=figures))
+                if calls.stopped:
+                    break
+            calls.end()
 
     def totals(self) -> EpochTotals:
         """The epoch so far, what was carried into it included. Waits until its steps are done.
@@ -335,12 +366,12 @@ def _end_epoch(scheduler: LRScheduler, loss: float) -> None:
 
 
 def _task_of(loader: Iterable[MiniBatch]) -> str:
-    """What the labels of its batches are for; classes where it does not say, as a loader of the user's own."""
+    """The task of its batches' labels; classification for a loader that does not say, such as a user's."""
     return getattr(getattr(loader, "data", None), "task", "classification")
 
 
 def _classes_of(loader: Iterable[MiniBatch]) -> int | None:
-    """How many classes its labels are of; None: they are no classes, or it does not say."""
+    """Number of classes of its labels; None where they are not classes, or the loader does not say."""
     return getattr(getattr(loader, "data", None), "num_classes", None) or None  # 0 for other tasks
 
 

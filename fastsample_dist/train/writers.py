@@ -1,7 +1,7 @@
 """Where the figures of every epoch go besides the screen: a file of JSON lines, TensorBoard.
 
 Only rank 0 writes: make the writers there. Figures are flat, such as {"epoch": 3, "loss": 0.71, "seconds": 4.2}.
-A log must not end the run that it is about: what cannot be written (a full disk, a directory that was deleted) is kept
+A log must not end the run that it describes: what cannot be written (a full disk, a deleted directory) is kept
 in memory and tried again with the next epoch's figures, see `GrowingFile`.
 """
 
@@ -24,7 +24,7 @@ Figures = Mapping[str, float | int | None]
 
 
 class GrowingFile:
-    """A file to which whole pieces are added; opened anew for each, so that one that was deleted is made again.
+    """A file to which whole pieces are added; opened again for each, so that a deleted file is recreated.
 
     Args:
       path: the file, continued where it is there; its directory must exist.
@@ -45,7 +45,7 @@ class GrowingFile:
         """Add a piece, after those that wait.
 
         Raises:
-          OSError: the disk refuses; it names the file, which is as it was, and all these pieces wait.
+          OSError: the disk refuses; names the file, which is unchanged, and all these pieces wait.
         """
         self.waiting.append(piece)
         self.settle()
@@ -63,7 +63,7 @@ class GrowingFile:
                     while data:
                         data = data[file.write(data) :]
                 except OSError:
-                    with suppress(OSError):  # no half a line; the error that matters is the first
+                    with suppress(OSError):  # no half line; the first error is the one that matters
                         file.truncate(begin)
                     raise
         self.waiting.clear()
@@ -93,7 +93,7 @@ class FigureWriter(ABC):
 
     @abstractmethod
     def _encode(self, figures: Mapping[str, float | int], step: int) -> bytes:
-        """The figures as this kind of file has them."""
+        """The figures in the format of this kind of file."""
 
     def close(self) -> None:
         """Write what could not be written before. A second call does nothing.
@@ -124,7 +124,7 @@ class TensorBoardWriter(FigureWriter):
     """TensorBoard event files: one curve per figure over global steps.
 
     TensorBoard's own SummaryWriter writes in a thread that ends, with a traceback, at the first error of the disk; so
-    the events are its, and their way to the file is GrowingFile's.
+    its events are used, but GrowingFile writes them.
 
     Args:
       directory: made when it is missing.

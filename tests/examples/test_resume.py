@@ -157,7 +157,7 @@ def test_ctrl_c_saves_the_run_and_resume_ends_as_if_it_had_not_come(task, undist
     output, status = stop_after_some_steps(command(launcher, task, saved), watch, number)
     assert status == 130 if launcher == "alone" else status != 0, output
     path = max(saved.iterdir())
-    assert launcher == "mpirun" or f"stopped; --resume goes on from {path}" in output  # mpirun drops late output
+    assert launcher == "mpirun" or f"stopped; --resume resumes from {path}" in output  # mpirun drops late output
     assert "Traceback" not in output.split("stopped;")[0]
     lasts = [rank[-1][0] for rank in witnessed(watch, RANKS[launcher])[0]]
     assert lasts == [newest(saved)["step"] - 1] * RANKS[launcher]  # all ranks stopped after the step that was saved
@@ -170,7 +170,7 @@ def test_ctrl_c_saves_the_run_and_resume_ends_as_if_it_had_not_come(task, undist
 
 @pytest.mark.grid
 def test_another_number_of_ranks_sees_each_remaining_seed_once(task, tmp_path):
-    """Two ranks under torchrun are stopped in their second epoch; one process goes on with both parts."""
+    """Two ranks under torchrun are stopped in their second epoch; one process continues with both parts."""
     saved, watch, after = tmp_path / "saved", tmp_path / "watch", tmp_path / "after"
     stop_after_some_steps(command("torchrun", task, saved, "--epochs", "3"), watch, signal.SIGINT)
     results = tmp_path / "out.json"

@@ -274,7 +274,7 @@ def test_auto_takes_the_cpu_and_says_why(main, parts, capsys):
     assert "device cpu: torch sees no CUDA device" in capsys.readouterr().out
 
 
-def test_memory_that_a_gpu_lacks_is_told_in_one_line(main, parts, monkeypatch, capsys):
+def test_memory_that_a_gpu_lacks_is_reported_in_one_line(main, parts, monkeypatch, capsys):
     def run_out(*_):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has ...")
 
@@ -344,15 +344,15 @@ def test_a_schedule_is_reported_and_resumed_with_another_rate_only_by_flag(main,
             "fanouts has 2 entries but the model has 3 layers; pass one fanout per layer.",
         ),
         (["--eval-fanouts", "-1"], "fanouts has 1 entries but the model has 3 layers"),
-        (["--fanouts", "5,x,5"], "'5,x,5' is no list of fanouts such as 15,10,5"),
-        (["--batch-size", "0"], "'0' is no integer of at least 1"),
+        (["--fanouts", "5,x,5"], "'5,x,5' is not a list of fanouts such as 15,10,5"),
+        (["--batch-size", "0"], "'0' must be an integer >= 1"),
         (["--scheme", "magic"], "invalid choice: 'magic'"),
         (["--sampler", "weighted"], "lacks edge weights for --sampler weighted; partition one with edge_weight.npy."),
         (["--sampler", "labor", "--replace"], "--sampler labor takes every edge at most once; leave out --replace"),
         (["--fanouts", "5,5,-1", "--replace"], "-1 (all neighbours), which cannot be drawn with replacement"),
-        (["--dropout", "1.5"], "dropout is 1.5; expected a probability"),
-        (["--lr", "-1"], "Invalid learning rate: -1.0"),
-        (["--prefetch", "-1"], "prefetch is -1; expected 0 (off)"),
+        (["--dropout", "1.5"], "--dropout is 1.5; expected a probability"),
+        (["--lr", "-1"], "--lr is -1.0; expected a number >= 0"),
+        (["--prefetch", "-1"], "--prefetch is -1; expected an integer >= 0"),
         (["--seed", "-1"], "rng_seed is -1; expected 0"),
         (["--model", "gat", "--heads", "5"], "num_heads is 5 and hidden_dim 16"),
         (["--json", "/nowhere/out.json"], "--json /nowhere/out.json cannot be written"),

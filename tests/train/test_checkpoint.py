@@ -8,7 +8,7 @@ import torch
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
-from fastsample_dist.train import checkpoint
+from fastsample_dist.train import Callback, checkpoint
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
 from fastsample_dist.train.checkpoint_files import decode
 from fastsample_dist.train.stop import StopSignal
@@ -36,8 +36,23 @@ def ctx():
         yield context
 
 
+class Watcher(Callback):
+    """Notes the seeds and losses of a Run, and stops it after so many steps."""
+
+    def __init__(self, run, losses, stop_after):
+        self.run, self.losses, self.stop_after = run, losses, stop_after
+
+    def on_step(self, batch):
+        self.run.seeds.setdefault(batch.epoch, []).extend(self.run.data.orig_ids(batch.seeds).tolist())
+        if batch.step + 1 == self.stop_after:
+            self.run.stop.request()
+
+    def on_epoch(self, report):
+        self.losses.append((report.stats.epoch, report.stats.steps, report.stats.loss))
+
+
 class Run:
-    """A small training run with checkpoints; `seeds` tells what it has trained on: {epoch: original ids}."""
+    """A small training run with checkpoints; `seeds` holds what it has trained on: {epoch: original ids}."""
 
     def __init__(self, ctx, path, directory, *, kind="sage", batch_size=BATCH, model_seed=0, **settings):
         self.data = DistData.load(path, ctx)
@@ -52,18 +67,8 @@ class Run:
     def train(self, epochs=EPOCHS, *, stop_after=None):
         """Train to the end of the epochs, or until `stop_after` steps are done; the losses of whole epochs."""
 
-        def on_step(batch):
-            self.seeds.setdefault(batch.epoch, []).extend(self.data.orig_ids(batch.seeds).tolist())
-            if batch.step + 1 == stop_after:
-                self.stop.request()
-            return self.checkpoints.after_step(batch)
-
         losses = self.checkpoints.kept.setdefault("losses", [])
-        while self.loader.epoch < epochs and not self.checkpoints.stopped:
-            stats = self.trainer.run_epoch(self.loader, on_step, carried=self.checkpoints.carried)
-            if not self.checkpoints.stopped:
-                losses.append((stats.epoch, stats.steps, stats.loss))
-                self.checkpoints.end_epoch()
+        self.trainer.fit(self.loader, epochs, [Watcher(self, losses, stop_after), self.checkpoints])
         return losses
 
     def parameters(self):
@@ -95,7 +100,7 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("stop_after", [1, 5, 6, 7, 13])  # 6 steps an epoch
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_one_process_goes_on_bit_for_bit(task, ctx, tmp_path, stop_after, prefetch):
+def test_one_process_resumes_bit_for_bit(task, ctx, tmp_path, stop_after, prefetch):
     expected = whole(ctx, task.path, tmp_path / "whole")
     found = interrupted(ctx, task.path, tmp_path / "stopped", stop_after, prefetch=prefetch)
     assert_same(found, expected)
@@ -104,7 +109,7 @@ def test_one_process_goes_on_bit_for_bit(task, ctx, tmp_path, stop_after, prefet
     assert (resumed.step, resumed.epoch, resumed.world_size) == (stop_after, (stop_after - 1) // 6, 1)
 
 
-def test_what_a_gpu_has_saved_goes_on_without_it(task, ctx, tmp_path, monkeypatch):
+def test_what_a_gpu_has_saved_is_resumed_without_it(task, ctx, tmp_path, monkeypatch):
     """A checkpoint made on a GPU holds the state of its generator too."""
     expected, states = whole(ctx, task.path, tmp_path / "whole"), checkpoint._generator_states
     monkeypatch.setattr(checkpoint, "_generator_states", lambda device: {**states(device), "cuda": torch.zeros(16)})
@@ -112,7 +117,7 @@ def test_what_a_gpu_has_saved_goes_on_without_it(task, ctx, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("world_size", grid([2, 4], gate=[4]))
-def test_ranks_go_on_bit_for_bit(task4, tmp_path, world_size):
+def test_ranks_resume_bit_for_bit(task4, tmp_path, world_size):
     """Four ranks: gloo's sum of more than two depends on where a gradient stands in its bucket."""
     expected = run_distributed(world_size, whole, args=(task4.path, tmp_path / "whole"))
     found = run_distributed(world_size, interrupted, args=(task4.path, tmp_path / "stopped", 3))
@@ -122,7 +127,7 @@ def test_ranks_go_on_bit_for_bit(task4, tmp_path, world_size):
 
 @pytest.mark.grid
 @needs_mpi
-def test_ranks_go_on_bit_for_bit_under_mpi(task4, tmp_path):
+def test_ranks_resume_bit_for_bit_under_mpi(task4, tmp_path):
     expected = run_mpi(2, whole, args=(task4.path, tmp_path / "whole"))
     found = run_mpi(2, interrupted, args=(task4.path, tmp_path / "stopped", 3))
     for rank in range(2):
@@ -136,7 +141,7 @@ def start(ctx, path, directory, stop_after):
     return run.seeds
 
 
-def go_on(ctx, path, directory, batch_size=8):
+def resume(ctx, path, directory, batch_size=8):
     run = Run(ctx, path, directory, batch_size=batch_size)
     resumed = run.checkpoints.begin(resume=True)
     losses = run.train(2)
@@ -147,7 +152,7 @@ def go_on(ctx, path, directory, batch_size=8):
 def test_other_ranks_see_each_remaining_seed_of_the_epoch_once(task4, tmp_path, ranks):
     before, after = ranks
     first = run_distributed(before, start, args=(task4.path, tmp_path / "here", 2))
-    then = run_distributed(after, go_on, args=(task4.path, tmp_path / "here"))
+    then = run_distributed(after, resume, args=(task4.path, tmp_path / "here"))
     seen = {epoch: sorted(seed for rank in (*first, *(found[0] for found in then)) for seed in rank.get(epoch, []))
             for epoch in (0, 1)}  # fmt: skip
     assert seen[0] == seen[1] == task4.node_task.splits["train"].tolist()
@@ -159,8 +164,8 @@ def test_half_the_ranks_with_twice_the_batch_size_learn_the_same(task4, tmp_path
     """Same batches, summed in another order: the mean losses over both parts of the epoch agree closely."""
     run_distributed(2, start, args=(task4.path, tmp_path / "a", 2))
     run_distributed(2, start, args=(task4.path, tmp_path / "b", 2))
-    two = run_distributed(2, go_on, args=(task4.path, tmp_path / "a"))
-    one = run_distributed(1, go_on, args=(task4.path, tmp_path / "b", 16))
+    two = run_distributed(2, resume, args=(task4.path, tmp_path / "a"))
+    one = run_distributed(1, resume, args=(task4.path, tmp_path / "b", 16))
     assert one[0][2][0][2] == pytest.approx(two[0][2][0][2], rel=1e-4)
 
 
@@ -170,12 +175,12 @@ def test_every_n_steps_the_last_k_are_kept(task, ctx, tmp_path):
     run.train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000012.ckpt", "step-000000016.ckpt"]
     content = decode(tmp_path / "step-000000016.ckpt")
-    told = ("epoch", "step", "step_in_epoch", "world_size", "num_parts", "partition")
-    assert [content[key] for key in told] == [2, 16, 4, 1, 1, fingerprint(run.data.manifest)]
+    stated = ("epoch", "step", "step_in_epoch", "world_size", "num_parts", "partition")
+    assert [content[key] for key in stated] == [2, 16, 4, 1, 1, fingerprint(run.data.manifest)]
     assert content["remaining"].tolist() == run.seeds[2][4 * BATCH :]
 
 
-def test_a_finished_run_goes_on_when_it_is_given_more_epochs(task, ctx, tmp_path):
+def test_a_finished_run_is_continued_when_it_is_given_more_epochs(task, ctx, tmp_path):
     expected = whole(ctx, task.path, tmp_path / "whole")
     first = Run(ctx, task.path, tmp_path / "more")
     first.checkpoints.begin(resume=False)
@@ -186,7 +191,7 @@ def test_a_finished_run_goes_on_when_it_is_given_more_epochs(task, ctx, tmp_path
     assert_same((second.train(), second.parameters()), expected)
 
 
-def test_torchs_own_generator_goes_on_too(task, ctx, tmp_path):
+def test_torchs_own_generator_is_resumed_too(task, ctx, tmp_path):
     run = Run(ctx, task.path, tmp_path)
     run.checkpoints.begin(resume=False)
     torch.manual_seed(123)
@@ -201,7 +206,7 @@ def test_torchs_own_generator_goes_on_too(task, ctx, tmp_path):
 
 
 def unwritable(ctx, path, directory):
-    """All but rank 0 go on without noticing; rank 0 warns."""
+    """All but rank 0 continue without noticing; rank 0 warns."""
     run = Run(ctx, path, directory, every=2)
     run.checkpoints.begin(resume=False)
     if ctx.rank == 0:
@@ -261,7 +266,7 @@ def test_a_fresh_start_among_checkpoints_is_refused(task, ctx, tmp_path):
     assert refusal(ctx, task.path, tmp_path, resume=False).startswith(message)
 
 
-def test_a_restart_goes_on_from_its_own_launch_only(task, ctx, tmp_path, monkeypatch):
+def test_a_restart_resumes_from_its_own_launch_only(task, ctx, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "mine")
     whole(ctx, task.path, tmp_path, every=5)
     assert refusal(ctx, task.path, tmp_path, resume=False, attempt=1) is None

@@ -37,7 +37,7 @@ def train_rank(ctx, path, kind, scheme):
         data._splits["train"] = data.split("train")[:5]
     batch_size = math.ceil(120 / ctx.world_size / STEPS)
     loader = Recorder(DistLoader(data, FANOUTS, batch_size, scheme=scheme, rng_seed=RNG_SEED))
-    model = make_model(kind, seed=ctx.rank)  # all go on with rank 0's parameters
+    model = make_model(kind, seed=ctx.rank)  # all continue with rank 0's parameters
     ctx.comm.reset_stats()
     trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=LR), ctx)
     stats = trainer.run_epoch(loader)

@@ -66,7 +66,7 @@ def assert_all_ranks_name_the_features(found):
     node = found[1][1]
     assert messages == {
         f"step {BAD_STEP}: the loss is nan on rank 1; the features of node {node} (original id) in the batch of rank 1 "
-        "are NaN or infinite: correct the input's features and partition again; allow_nonfinite=True "
+        "are NaN or infinite: correct the features of the input and partition again; allow_nonfinite=True "
         "(--allow-nonfinite) continues all the same."
     }
     assert [steps for _, _, steps in found] == [[0], [0]]  # the bad step is the last, on both
@@ -131,7 +131,7 @@ def test_allowed_it_is_one_warning_on_all_ranks_together(task2):
     assert [result[:2] for result in found] == [(True, True)] * 2
     (line,) = found[0][2] + found[1][2]
     assert line.startswith(f"step {BAD_STEP}: the loss is nan on rank 1; the features of node ")
-    assert line.endswith("training continues, as it was asked to.")
+    assert line.endswith("training continues, as requested.")
 
 
 @pytest.mark.parametrize("lag", [0, 2])
@@ -145,7 +145,7 @@ def test_no_checkpoint_is_written_after_a_bad_step(task, ctx, tmp_path, lag):
     if lag:
         checkpoints.save()
     with pytest.raises(NonFiniteError, match=f"^step {BAD_STEP}: "):
-        trainer.run_epoch(loader, checkpoints.after_step)
+        trainer.run_epoch(loader, checkpoints.on_step)
     step = 0 if lag else BAD_STEP
     content = CheckpointFiles(tmp_path, 1).newest()[1]
     assert (content["step"], len(list(tmp_path.iterdir()))) == (step, 1)

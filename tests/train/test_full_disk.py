@@ -29,7 +29,7 @@ def test_a_log_on_a_full_disk_does_not_end_the_run(parts, tmp_path, capsys, capl
     said = [text for text in (record.getMessage() for record in caplog.records) if text.startswith("--jsonl")]
     assert said == [
         f"--jsonl {tmp_path}/epochs.jsonl cannot be written (File too large); "
-        "training goes on and tries again after every epoch.",
+        "training continues and tries again after every epoch.",
         f"--jsonl {tmp_path}/epochs.jsonl lacks the last 3 epoch(s).",
     ]
     assert "test accuracy" in capsys.readouterr().out
@@ -54,15 +54,15 @@ def test_results_that_do_not_fit_are_refused_when_everything_else_is_done(parts,
 
 def test_directories_that_are_deleted_in_the_middle_are_made_again(parts, tmp_path, monkeypatch, caplog):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    end_epoch = Checkpointer.end_epoch
+    on_epoch = Checkpointer.on_epoch
 
-    def clean_up(self):
+    def clean_up(self, report):
         if self._epoch == 0:
             shutil.rmtree(tmp_path / "run")
             shutil.rmtree(tmp_path / "board")
-        return end_epoch(self)
+        return on_epoch(self, report)
 
-    monkeypatch.setattr(Checkpointer, "end_epoch", clean_up)
+    monkeypatch.setattr(Checkpointer, "on_epoch", clean_up)
     more = ("--checkpoint-dir", tmp_path / "run", "--checkpoint-every", 1, "--tensorboard", tmp_path / "board")
     assert train(parts, *more) == 0
     assert len(list((tmp_path / "run").iterdir())) == 3

@@ -103,7 +103,7 @@ def test_a_model_of_another_width_is_refused(loss):
     ids=["sum", "weighted mean"],
 )
 def test_a_single_number_that_is_no_mean_over_the_seeds_is_refused(loss_fn):
-    with pytest.raises(ValueError, match=r"so it is no mean over the seeds .*; return one loss per seed"):
+    with pytest.raises(ValueError, match=r"so it is not the mean over the seeds .*; return one loss per seed"):
         check_reduction(loss_fn, OUTPUTS, CLASSES)
 
 
@@ -196,4 +196,4 @@ def refused(ctx, path):
 def test_all_ranks_refuse_a_sum(tmp_path):
     with pytest.raises(RankError) as error:
         run_distributed(2, refused, args=(make_task(tmp_path, 2).path,))
-    assert str(error.value).count("so it is no mean over the seeds and ranks could not share it") >= 2
+    assert str(error.value).count("so it is not the mean over the seeds and ranks could not share it") >= 2

@@ -187,7 +187,7 @@ class ManyRows(Layerwise):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Plain(), r"layerwise computes layer by layer but Plain lacks in_dim, num_layers, apply_layer; derive it from"),
+        (Plain(), r"^Plain has no num_layers, the number of its MFGs; add it, or pass num_layers to layerwise"),
         (type("Two", (Layerwise,), {"num_layers": 0})(), r"Two.num_layers is 0; expected an integer >= 1"),
         (
             type("Swapped", (Layerwise,), {"apply_layer": lambda self, rows: rows})(),

@@ -10,6 +10,7 @@ from rich.console import Console
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.files import check_writable, write_json
+from fastsample_dist.train.callbacks import EpochReport
 from fastsample_dist.train.metrics import EpochTotals
 from fastsample_dist.train.report import EpochFigures, epoch_table
 from tests.small_disk import small_files
@@ -54,14 +55,18 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
+def report_of(epoch):
+    return EpochReport(stats=EpochTotals(num_seeds=1).stats(epoch), step=epoch + 1, is_last=False)
+
+
 def test_a_log_that_cannot_be_written_is_one_warning_and_is_made_up_for(tmp_path, caplog):
     path = tmp_path / "epochs.jsonl"
     figures = EpochFigures(DistContext(LocalCommunicator()), jsonl=path)
     with small_files(5):
         for epoch in range(3):
-            figures.add(EpochTotals(num_seeds=1).stats(epoch), epoch + 1)
+            figures.on_epoch(report_of(epoch))
     assert warnings_of(caplog) == [
-        f"--jsonl {path} cannot be written (File too large); training goes on and tries again after every epoch."
+        f"--jsonl {path} cannot be written (File too large); training continues and tries again after every epoch."
     ]
     figures.close()
     figures.close()
@@ -72,10 +77,10 @@ def test_a_log_that_cannot_be_written_is_one_warning_and_is_made_up_for(tmp_path
 def test_what_a_log_lacks_at_the_end_is_said(tmp_path, caplog):
     path = tmp_path / "epochs.jsonl"
     figures = EpochFigures(DistContext(LocalCommunicator()), jsonl=path)
-    figures.add(EpochTotals(num_seeds=1).stats(0), 1)
+    figures.on_epoch(report_of(0))
     with small_files(path.stat().st_size):
         for epoch in (1, 2):
-            figures.add(EpochTotals(num_seeds=1).stats(epoch), epoch + 1)
+            figures.on_epoch(report_of(epoch))
         figures.close()
     assert warnings_of(caplog)[1:] == [f"--jsonl {path} lacks the last 2 epoch(s)."]
     assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [0]

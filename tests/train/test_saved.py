@@ -51,10 +51,10 @@ def test_files_that_do_not_belong_together_are_refused(saved):
     with pytest.raises(ValueError, match=r"another model: layers\.0\.\w+ was .* and is "):
         load_model(file)
     description.write_text(json.dumps({"model": "gat"}))
-    with pytest.raises(ValueError, match=r"model\.pt\.json lacks feature_dim, hidden, .*; it is no description"):
+    with pytest.raises(ValueError, match=r"model\.pt\.json lacks feature_dim, hidden, .*; it is not a description"):
         load_model(file)
     description.write_text("{")
-    with pytest.raises(ValueError, match=r"model\.pt\.json is no JSON; save the model again"):
+    with pytest.raises(ValueError, match=r"model\.pt\.json is not JSON; save the model again"):
         load_model(file)
     description.unlink()
     with pytest.raises(ValueError, match=r"model\.pt\.json cannot be read \(No such file or directory\)"):
@@ -76,7 +76,7 @@ def test_a_checkpoint_is_read_into_a_model(tmp_path):
         settings = CheckpointSettings(directory=directory, every=1, options={"lr": 0.01})
         checkpoints = Checkpointer(trainer, loader, settings)
         checkpoints.begin(resume=False)
-        trainer.run_epoch(loader, checkpoints.after_step)
+        trainer.run_epoch(loader, checkpoints.on_step)
     for path in (directory, directory / "step-000000002.ckpt"):
         other = make_model("sage", seed=4).float()
         found = load_checkpoint(path, other)
@@ -88,7 +88,7 @@ def test_a_checkpoint_is_read_into_a_model(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no checkpoint; pass the directory that --checkpoint-dir named"):
         load_checkpoint(tmp_path / "empty", other)
-    with pytest.raises(ValueError, match="is no valid checkpoint: it does not begin like a checkpoint"):
+    with pytest.raises(ValueError, match="is not a valid checkpoint: it does not begin like a checkpoint"):
         load_checkpoint(task.path / "manifest.json", other)
 
 

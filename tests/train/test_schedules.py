@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import LambdaLR, MultiStepLR, OneCycleLR, ReduceLR
 
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.train.callbacks import Callback
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings
 from fastsample_dist.train.schedules import make_schedule
 from fastsample_dist.train.stop import StopSignal
@@ -33,6 +34,18 @@ def cosine(optimizer):
     return make_schedule("cosine", optimizer, epochs=EPOCHS)
 
 
+class Rates(Callback):
+    """Notes the learning rate of every step, and stops a Run after so many."""
+
+    def __init__(self, run, stop_after):
+        self.run, self.stop_after, self.rates = run, stop_after, []
+
+    def on_step(self, batch):
+        self.rates.append(self.run.trainer.learning_rate)
+        if batch.step + 1 == self.stop_after:
+            self.run.stop.request()
+
+
 class Run:
     """A run of EPOCHS epochs of 6 steps with checkpoints; `rates` is the learning rate of every step."""
 
@@ -41,21 +54,14 @@ class Run:
         self.model = make_model("sage", seed=seed).float()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=lr)
         self.trainer = Trainer(self.model, self.optimizer, ctx, scheduler=make(self.optimizer))
-        self.stop, self.rates = StopSignal(), []
+        self.stop = StopSignal()
         settings = CheckpointSettings(directory=directory, every=10**9, options={"lr": lr}, may_change=may_change)
         self.checkpoints = Checkpointer(self.trainer, self.loader, settings, self.stop)
 
     def train(self, stop_after=None):
-        def on_step(batch):
-            self.rates.append(self.trainer.learning_rate)
-            if batch.step + 1 == stop_after:
-                self.stop.request()
-            return self.checkpoints.after_step(batch)
-
-        while self.loader.epoch < EPOCHS and not self.checkpoints.stopped:
-            self.trainer.run_epoch(self.loader, on_step, carried=self.checkpoints.carried)
-            if not self.checkpoints.stopped:
-                self.checkpoints.end_epoch()
+        watcher = Rates(self, stop_after)
+        self.trainer.fit(self.loader, EPOCHS, [watcher, self.checkpoints])
+        self.rates = watcher.rates
         return self.rates
 
 

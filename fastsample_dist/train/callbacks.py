@@ -1,0 +1,145 @@
+"""Callbacks: what a training run calls besides the trainer, for reports, checkpoints and whatever a user adds.
+
+    on_begin(run); for every epoch: on_epoch_begin(epoch), on_step(batch) after every step, on_epoch(report); on_end()
+
+and close() in any case, after an error too. The progress bar, the log files, evaluation and checkpoints of
+`fastsample-train` are callbacks as well (report.py, evaluation.py, checkpoint.py), so that one of the user's gets
+what they get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.train.metrics import EpochStats, EpochTotals
+
+if TYPE_CHECKING:
+    from fastsample_dist.train.trainer import Trainer
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What is being trained, the same object during a whole `Trainer.fit`.
+
+    Attributes:
+      trainer: with the model.
+      loader: of the training batches.
+      epochs: after which training ends.
+      step: global steps done.
+      carried: totals of the part of the epoch that an earlier run did; a checkpoint sets it in `on_begin`.
+    """
+
+    trainer: Trainer
+    loader: DistLoader
+    epochs: int
+    step: int = 0
+    carried: EpochTotals = field(default_factory=EpochTotals)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochReport:
+    """One epoch, finished.
+
+    Attributes:
+      stats: its loss and times, over all ranks.
+      step: global steps done.
+      is_last: no epoch comes after it.
+      figures: what else is known of it, by name, such as {"lr": 0.01, "val_acc": 0.7}. Callbacks may add to it; those
+        after them in the list see it, the log files among them.
+    """
+
+    stats: EpochStats
+    step: int
+    is_last: bool
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class Callback:
+    """Derive from it and override what is of interest.
+
+    Every rank has callbacks of its own, and all ranks call them at the same points: a callback may run a collective
+    where all ranks do, and prints on `run.loader.data.ctx.rank == 0`. What `on_step` and `on_epoch` return must be the
+    same on every rank.
+    """
+
+    def on_begin(self, run: Run) -> None:
+        """Before the first epoch of this process."""
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Before the first batch of an epoch, which is counted from 0."""
+
+    def on_step(self, batch: MiniBatch) -> bool | None:
+        """After an optimizer step; the batch has lost its features. True ends training here, on all ranks."""
+
+    def on_epoch(self, report: EpochReport) -> bool | None:
+        """After a whole epoch. True ends training here, on all ranks."""
+
+    def on_end(self) -> None:
+        """When training has ended, after its last epoch or because a callback ended it. May run collectives."""
+
+    def close(self) -> None:
+        """Always the last call, after an error too: release what is held. Runs no collective."""
+
+
+class Callbacks:
+    """The callbacks of one run, called in the order of the list.
+
+    Args:
+      callbacks: each a Callback.
+      run: what they are part of.
+    Attributes:
+      stopped: one of them has ended training.
+    Raises:
+      ValueError: something that is no Callback.
+    """
+
+    def __init__(self, callbacks: Iterable[Callback], run: Run) -> None:
+        self._all: Sequence[Callback] = tuple(callbacks)
+        for number, callback in enumerate(self._all):
+            if not isinstance(callback, Callback):
+                raise ValueError(
+                    f"callbacks[{number}] is {type(callback).__name__}; expected an object of a class that derives "
+                    "from fastsample_dist.train.Callback."
+                )
+        self._after_steps = [one for one in self._all if type(one).on_step is not Callback.on_step]
+        self._run = run
+        self.stopped = False
+
+    def begin(self) -> None:
+        """Call every `on_begin`."""
+        for callback in self._all:
+            callback.on_begin(self._run)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Call every `on_epoch_begin`."""
+        for callback in self._all:
+            callback.on_epoch_begin(epoch)
+
+    def after_step(self, batch: MiniBatch) -> bool:
+        """Call every `on_step`; whether one of them ends training."""
+        self._run.step = batch.step + 1
+        for callback in self._after_steps:
+            self.stopped |= callback.on_step(batch) is True
+        return self.stopped
+
+    def after_epoch(self, report: EpochReport) -> None:
+        """Call every `on_epoch`."""
+        for callback in self._all:
+            self.stopped |= callback.on_epoch(report) is True
+
+    def end(self) -> None:
+        """Call every `on_end`."""
+        for callback in self._all:
+            callback.on_end()
+
+    def closing(self) -> ExitStack:
+        """A context at whose end every `close` is called, also where one of them fails."""
+        stack = ExitStack()
+        for callback in reversed(self._all):
+            stack.callback(callback.close)
+        return stack

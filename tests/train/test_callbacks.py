@@ -1,0 +1,216 @@
+"""Trainer.fit and its callbacks: what is called when, what ends training, and that a user's callback gets the rest."""
+
+import json
+
+import pytest
+import torch
+
+import fastsample_dist as fsd
+from fastsample_dist import DistContext, DistData, DistLoader
+from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.testing import run_distributed
+from fastsample_dist.train import Callback, Checkpointer, CheckpointSettings
+from fastsample_dist.train.trainer import Trainer
+from tests.train.task import make_model, make_task
+
+STEPS = 3  # of an epoch: 120 seeds
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return make_task(tmp_path_factory.mktemp("task"), 1, dtype="float32")
+
+
+@pytest.fixture
+def ctx():
+    threads = torch.get_num_threads()
+    with DistContext(LocalCommunicator()) as context:
+        yield context
+    torch.set_num_threads(threads)
+
+
+def make_run(ctx, path, batch_size=40, scheduler=None):
+    """(trainer, loader)"""
+    loader, model = DistLoader(DistData.load(path, ctx), (3, 3), batch_size), make_model("sage").float()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    return Trainer(model, optimizer, ctx, scheduler=scheduler and scheduler(optimizer)), loader
+
+
+class Recorder(Callback):
+    """Notes every call; ends training where it is told to."""
+
+    def __init__(self, end_after_step=None, end_after_epoch=None, fail_in_epoch=None):
+        self.calls, self.reports = [], []
+        self.end_after_step, self.end_after_epoch, self.fail_in_epoch = end_after_step, end_after_epoch, fail_in_epoch
+
+    def on_begin(self, run):
+        self.calls.append(("begin", run.step, run.epochs))
+        self.run = run
+
+    def on_epoch_begin(self, epoch):
+        self.calls.append(("epoch_begin", epoch))
+        if epoch == self.fail_in_epoch:
+            raise KeyError("of a callback")
+
+    def on_step(self, batch):
+        self.calls.append(("step", batch.step))
+        return batch.step == self.end_after_step
+
+    def on_epoch(self, report):
+        self.calls.append(("epoch", report.stats.epoch, report.step, report.is_last))
+        self.reports.append(report)
+        return report.stats.epoch == self.end_after_epoch
+
+    def on_end(self):
+        self.calls.append(("end",))
+
+    def close(self):
+        self.calls.append(("close",))
+
+
+def test_calls_come_in_order(task, ctx):
+    trainer, loader = make_run(ctx, task.path)
+    recorder = Recorder()
+    trainer.fit(loader, 2, [recorder])
+    steps = [("step", step) for step in range(2 * STEPS)]
+    assert recorder.calls == [
+        ("begin", 0, 2), ("epoch_begin", 0), *steps[:STEPS], ("epoch", 0, STEPS, False),
+        ("epoch_begin", 1), *steps[STEPS:], ("epoch", 1, 2 * STEPS, True), ("end",), ("close",),
+    ]  # fmt: skip
+
+
+def test_fit_is_the_epochs_one_by_one(task, ctx):
+    trainer, loader = make_run(ctx, task.path)
+    recorder = Recorder()
+    trainer.fit(loader, 2, [recorder])
+    other, again = make_run(ctx, task.path)
+    assert [report.stats.loss for report in recorder.reports] == [other.run_epoch(again).loss for _ in range(2)]
+    assert all(map(torch.equal, trainer.model.parameters(), other.model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("ends", "last_calls"),
+    [
+        ({"end_after_step": 1}, [("step", 1), ("end",), ("close",)]),
+        ({"end_after_epoch": 0}, [("epoch", 0, STEPS, False), ("end",), ("close",)]),
+    ],
+    ids=["after a step", "after an epoch"],
+)
+def test_a_callback_ends_training_and_all_of_them_hear_of_it(task, ctx, ends, last_calls):
+    trainer, loader = make_run(ctx, task.path)
+    first, second = Recorder(**ends), Recorder()
+    trainer.fit(loader, 5, [first, second])
+    assert first.calls == second.calls and first.calls[-3:] == last_calls
+
+
+def test_all_are_closed_when_one_fails(task, ctx):
+    trainer, loader = make_run(ctx, task.path)
+    first, second = Recorder(), Recorder(fail_in_epoch=1)
+    with pytest.raises(KeyError, match="of a callback"):
+        trainer.fit(loader, 5, [first, second])
+    assert first.calls[-2:] == [("epoch_begin", 1), ("close",)] and ("end",) not in first.calls
+    assert second.calls[-1] == ("close",)
+
+
+def test_the_learning_rate_of_a_schedule_is_a_figure(task, ctx):
+    trainer, loader = make_run(ctx, task.path, scheduler=lambda it: torch.optim.lr_scheduler.ExponentialLR(it, 0.5))
+    recorder = Recorder()
+    trainer.fit(loader, 2, [recorder])
+    assert [report.figures for report in recorder.reports] == [{"lr": 0.02}, {"lr": 0.01}]
+
+
+class Rereader(Callback):
+    """Iterates over the loader that is trained on."""
+
+    def on_begin(self, run):
+        self.run = run
+
+    def on_epoch(self, report):
+        report.figures["train_acc"] = self.run.trainer.evaluate(self.run.loader)
+
+
+def test_a_callback_may_evaluate_on_the_training_loader(task, ctx):
+    trainer, loader = make_run(ctx, task.path)
+    recorder = Recorder()
+    trainer.fit(loader, 3, [Rereader(), recorder])
+    assert [report.stats.epoch for report in recorder.reports] == [0, 1, 2]
+    assert all(0 < report.figures["train_acc"] <= 1 for report in recorder.reports)
+
+
+def test_what_is_no_callback_is_refused(task, ctx):
+    trainer, loader = make_run(ctx, task.path)
+    with pytest.raises(
+        ValueError, match=r"^callbacks\[1\] is builtin_function_or_method; expected an object of a class"
+    ):
+        trainer.fit(loader, 1, [Recorder(), print])
+
+
+def test_a_checkpointer_that_was_not_begun_is_refused(task, ctx, tmp_path):
+    trainer, loader = make_run(ctx, task.path)
+    checkpoints = Checkpointer(trainer, loader, CheckpointSettings(directory=tmp_path))
+    with pytest.raises(ValueError, match=r"before it was begun; call begin\(resume=...\) first"):
+        trainer.fit(loader, 1, [checkpoints])
+
+
+def test_a_resumed_run_continues_the_step_count_where_nothing_of_its_epoch_is_left(task, ctx, tmp_path):
+    """The run was killed between the last step of an epoch and its report."""
+    trainer, loader = make_run(ctx, task.path)
+    settings = CheckpointSettings(directory=tmp_path, every=STEPS)
+    checkpoints = Checkpointer(trainer, loader, settings)
+    checkpoints.begin(resume=False)
+    trainer.run_epoch(loader, checkpoints.on_step)
+    trainer, loader = make_run(ctx, task.path)
+    checkpoints, recorder = Checkpointer(trainer, loader, settings), Recorder()
+    checkpoints.begin(resume=True)
+    trainer.fit(loader, 2, [checkpoints, recorder])
+    assert [report.step for report in recorder.reports] == [STEPS, 2 * STEPS]
+    assert recorder.reports[0].stats.steps == STEPS
+
+
+def ended_rank(ctx, path):
+    trainer, loader = make_run(ctx, path, batch_size=20)
+    recorder = Recorder(end_after_step=1)
+    trainer.fit(loader, 5, [recorder])
+    return recorder.calls
+
+
+def test_ranks_end_together(tmp_path):
+    first, second = run_distributed(2, ended_rank, args=(make_task(tmp_path, 2, dtype="float32").path,))
+    assert first == second and first[-3:] == [("step", 1), ("end",), ("close",)]
+
+
+# ---- in a run of the command
+
+
+class Norm(Callback):
+    """A figure of the user's own."""
+
+    def on_begin(self, run):
+        self.model = run.trainer.model
+
+    def on_epoch(self, report):
+        report.figures["norm"] = float(sum(parameter.detach().norm() for parameter in self.model.parameters()))
+        self.measured = dict(report.figures)
+
+
+def test_figures_of_a_users_callback_reach_every_report(task, ctx, tmp_path, capsys):
+    files = {"json": tmp_path / "out.json", "jsonl": tmp_path / "epochs.jsonl"}
+    config = fsd.train.TrainConfig(
+        data=task.path, epochs=2, batch_size=40, fanouts=(3, 3), hidden=16, threads=1,
+        checkpoint_dir=tmp_path / "saved", **files,
+    )  # fmt: skip
+    norm = Norm()
+    result = fsd.train.run(config, ctx, [norm])
+    assert norm.measured.keys() == {"val_acc", "test_acc", "norm"}, "evaluation comes before it"
+    assert [epoch["norm"] for epoch in result.report["epochs"]][-1] == norm.measured["norm"]
+    assert json.loads(files["jsonl"].read_text().splitlines()[-1])["norm"] == norm.measured["norm"]
+    assert f"  norm {norm.measured['norm']:.4f}" in capsys.readouterr().out
+
+
+def test_a_callback_that_ends_a_run_early_leaves_a_whole_report(task, ctx):
+    config = fsd.train.TrainConfig(
+        data=task.path, epochs=9, batch_size=40, fanouts=(3, 3), hidden=16, threads=1, eval_every=3
+    )
+    result = fsd.train.run(config, ctx, [Recorder(end_after_epoch=1)])
+    assert not result.stopped and len(result.report["epochs"]) == 2
+    assert 0 < result.report["test_acc"] <= 1 and 0 < result.report["val_acc"] <= 1
