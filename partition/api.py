@@ -16,6 +16,7 @@ from fastsample_dist.graph.datasets import RawGraph, checked_graph
 from fastsample_dist.graph.inputs import ReadOptions, dgl_memory, pyg_saved
 from fastsample_dist.graph.inputs.heterogeneous import TypedGraph, flatten
 from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes
+from fastsample_dist.graph.listed_rows import ListedRows
 from fastsample_dist.graph.storage import BFLOAT16, SPLITS
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.report.quality import PartitionQuality
@@ -116,7 +117,7 @@ def partition_graph(
         given = GraphFacts(**facts)
         build.check_request(_least_sizes(graph, columns, given), chosen, output, overwrite=overwrite)
         raw = _raw_graph(graph, columns, given)
-    return build.partition_graph(raw, chosen, output, overwrite=overwrite)
+    return build.build_partition(raw, chosen, output, overwrite=overwrite)
 
 
 def _least_sizes(graph: CSCGraph | Column, columns: Mapping[str, Any], facts: GraphFacts) -> GraphSizes:
@@ -136,6 +137,7 @@ def _least_sizes(graph: CSCGraph | Column, columns: Mapping[str, Any], facts: Gr
         name=facts.name,
         num_nodes=num_nodes,
         num_listed=num_listed,
+        given_rows=isinstance(graph, CSCGraph),
         feature_dim=features.shape[1] if matrix else 0,
         feature_dtype=str(features.dtype).removeprefix("torch.") if matrix else "",
         has_labels=columns["labels"] is not None,
@@ -229,17 +231,17 @@ def _array(column: Column) -> np.ndarray:
     return np.asarray(column.detach().cpu() if isinstance(column, Tensor) else column)
 
 
-def _edges_of(graph: CSCGraph | Column, edge_weight: Column | None) -> tuple[np.ndarray, Column | None, int | None]:
-    """Edges [2, E], their weights, and the number of nodes where the graph tells it."""
+def _edges_of(
+    graph: CSCGraph | Column, edge_weight: Column | None
+) -> tuple[np.ndarray | ListedRows, Column | None, int | None]:
+    """Edges [2, E], their weights, and the number of nodes where the graph states it."""
     if not isinstance(graph, CSCGraph):
         return _array(graph), edge_weight, None
     if edge_weight is not None:
         raise ValueError("edge_weight was passed beside a CSCGraph; expected the weights inside it (weights=...).")
     if graph.orig_ids is not None:
         raise ValueError("the graph has orig_ids, so its ids are a partition's; pass the graph with original ids.")
-    sources = graph.indices.numpy()
-    destinations = np.repeat(np.arange(graph.num_nodes, dtype=sources.dtype), graph.in_degrees().numpy())
-    return np.stack([sources, destinations]), graph.weights, graph.num_nodes
+    return ListedRows(graph), graph.weights, graph.num_nodes
 
 
 def _count_nodes(edges: np.ndarray, columns: Mapping[str, np.ndarray]) -> int:

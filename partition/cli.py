@@ -22,15 +22,15 @@ from fastsample_dist.graph.inputs import FORMATS, ReadOptions, least_sizes, read
 from fastsample_dist.graph.labels import TASKS
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli_edges import EDGE_LIST_OPTIONS, add_edge_list_options, edge_list_options
+from fastsample_dist.partition.external.budget import resident_bytes
 from fastsample_dist.partition.external.journal import WorkInUseError, input_scratch, work_directory
-from fastsample_dist.partition.external.memory import resident_bytes
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import METHODS
-from fastsample_dist.partition.plan import report as plan_report
+from fastsample_dist.partition.plan import command as plan_report
 from fastsample_dist.partition.report import check
-from fastsample_dist.partition.report import make as reporting
+from fastsample_dist.partition.report import inspection as reporting
 from fastsample_dist.partition.write import repartition
-from fastsample_dist.partition.write.build import PartitionOptions, check_request, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition, check_request
 
 PROGRAM = "fastsample-partition"
 _INPUT_OPTIONS = (
@@ -213,7 +213,7 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
                 room_bytes=plan.limit - resident_bytes(),
             )
             raw = read_graph(args.input, args.format, reading)
-        quality = partition_graph(raw, options, args.output, overwrite=bool(args.overwrite), progress=display)
+        quality = build_partition(raw, options, args.output, overwrite=bool(args.overwrite), progress=display)
     seconds = {**display.seconds, "total": time.perf_counter() - begin}
     memory = {"peak_resident_bytes": resident_bytes(peak=True)}
     report = {"path": args.output, **quality.to_json(), "seconds": seconds, **memory}

@@ -8,13 +8,13 @@ from typing import Any
 
 from fastsample_dist.files import check_writable
 from fastsample_dist.graph.storage import read_manifest
-from fastsample_dist.partition.external.memory import resident_bytes
-from fastsample_dist.partition.plan.make import make_plan
-from fastsample_dist.partition.plan.report import plan_input, plan_lines, plan_options
+from fastsample_dist.partition.external.budget import resident_bytes
+from fastsample_dist.partition.plan.command import plan_input, plan_lines, plan_options
+from fastsample_dist.partition.plan.prediction import make_plan
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.check import check_partition
 from fastsample_dist.partition.report.html import require_matplotlib
-from fastsample_dist.partition.report.make import make_report, traffic_lines, traffic_options, write_html
-from fastsample_dist.partition.write.build import Progress
+from fastsample_dist.partition.report.inspection import make_report, traffic_lines, traffic_options, write_html
 from fastsample_dist.partition.write.repartition import repartition
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from fastsample_dist.files import naming_file
 from fastsample_dist.graph.inputs.scratch import Scratch
+from fastsample_dist.graph.listed_rows import ListedRows
 from fastsample_dist.graph.npy_files import CHUNK_BYTES, drop_pages
 from fastsample_dist.graph.row_segments import RowSegments
 
@@ -140,7 +141,7 @@ class Journal:
         return document["steps"] if isinstance(document, dict) and document.get("format") == FORMAT else {}
 
 
-def fingerprint(array: np.ndarray | RowSegments | None) -> Any:
+def fingerprint(array: np.ndarray | RowSegments | ListedRows | None) -> Any:
     """Plain values that change when an array's contents do.
 
     Of a mapped file: its size, time of last change and a SHA-256 of blocks spread over it; of memory: a SHA-256 of all.
@@ -149,6 +150,8 @@ def fingerprint(array: np.ndarray | RowSegments | None) -> Any:
         return None
     if isinstance(array, RowSegments):
         return [item if isinstance(item, int) else fingerprint(item) for item in array.segments]
+    if isinstance(array, ListedRows):
+        return [fingerprint(array.indptr), fingerprint(array.sources)]
     shape = [array.dtype.str, list(array.shape)]
     digest = hashlib.sha256()
     if isinstance(array, np.memmap) and array.filename is not None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks, row_positions
+from fastsample_dist.graph.csc import row_positions
+from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks
 from fastsample_dist.partition.methods.levelling import Loads, level_parts, unmet
 from fastsample_dist.partition.methods.request import Method, PartitionRequest
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.multiplicity import EdgeCounts
-from fastsample_dist.partition.write.build import Progress
 
 try:
     from rich.console import Console

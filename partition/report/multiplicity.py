@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fastsample_dist.partition.methods.adjacency import destinations
+from fastsample_dist.graph.csc import destinations
 
 STEP_EDGES = 1 << 19  # looked at together: 4 MB of destinations
 

@@ -35,6 +35,7 @@ import numpy as np
 
 from fastsample_dist.files import naming_file
 from fastsample_dist.graph.npy_files import open_npy
+from fastsample_dist.graph.npy_stream import NpyStream
 from fastsample_dist.graph.storage import (
     SPLITS,
     Manifest,
@@ -48,10 +49,9 @@ from fastsample_dist.graph.storage import (
     verify_files,
 )
 from fastsample_dist.partition.plan.disk import HEADER_BYTES
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.quality import PartitionQuality, measure_partition
-from fastsample_dist.partition.write.build import Progress
-from fastsample_dist.partition.write.disk import check_space
-from fastsample_dist.partition.write.npy_stream import NpyStream
+from fastsample_dist.partition.write.disk_space import check_space
 
 logger = logging.getLogger(__name__)
 

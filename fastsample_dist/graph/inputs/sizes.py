@@ -18,6 +18,7 @@ from fastsample_dist.graph.datasets import INT32_MAX_EDGES, META_NAME, RawGraph,
 from fastsample_dist.graph.inputs.edge_options import EdgeListOptions
 from fastsample_dist.graph.inputs.packed import packing_of
 from fastsample_dist.graph.labels import MULTILABEL, REGRESSION
+from fastsample_dist.graph.listed_rows import ListedRows
 from fastsample_dist.graph.npy_files import NpyHeader, npy_header
 from fastsample_dist.graph.storage import SPLITS
 
@@ -43,6 +44,7 @@ class GraphSizes:
       splits: nodes in "train", "val" and "test", as far as known.
       num_classes: None: unknown.
       edge_map: the place of every stored edge in the list is to be stored too.
+      given_rows: the edges are the rows of a graph, which are not sorted.
       estimated: what is estimated rather than read, in words; "" if nothing is.
       least_nodes: where num_nodes is estimated: how many there are for certain; None: num_nodes is known.
     Raises:
@@ -64,6 +66,7 @@ class GraphSizes:
     estimated: str = ""
     least_nodes: int | None = None
     edge_map: bool = False
+    given_rows: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("num_nodes", 1), ("num_listed", 0), ("feature_dim", 0)):
@@ -125,6 +128,7 @@ def sizes_of(raw: RawGraph, *, edge_map: bool = False) -> GraphSizes:
         splits={split: len(ids) for split, ids in raw.splits.items() if len(ids)},
         num_classes=raw.num_classes,
         edge_map=edge_map,
+        given_rows=isinstance(raw.edge_index, ListedRows),
     )
 
 

@@ -10,7 +10,7 @@ from fastsample_dist.graph.inputs import read_graph
 from fastsample_dist.partition import cli_tasks
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.methods import METHODS
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.test_partition.inputs import NUM_NODES, draw_raw, write_input
 
 SIZES = ("--num-nodes", 1_000_000, "--num-edges", 20_000_000, "--num-parts", 8)
@@ -103,7 +103,7 @@ def test_an_input_that_would_be_cut_on_disk_is_not_read(plan, tmp_path):
 
 
 def test_a_finished_partition_is_planned_with_its_own_parts(plan, tmp_path):
-    partition_graph(read_graph(write_input(tmp_path / "g")), PartitionOptions(num_parts=3), tmp_path / "parts")
+    build_partition(read_graph(write_input(tmp_path / "g")), PartitionOptions(num_parts=3), tmp_path / "parts")
     printed, report = plan("--input", tmp_path / "parts", "--fanouts", "3,2", "--batch-size", 5)
     assert report["num_parts"] == 3 and "as it is cut (metis)" in printed
     assert report["graph"]["splits"]["train"] == 23

@@ -14,10 +14,10 @@ from typing import Any
 
 from fastsample_dist.files import write_text
 from fastsample_dist.graph.storage import read_manifest, verify_files
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.html import render_html
 from fastsample_dist.partition.report.quality import measure_partition
 from fastsample_dist.partition.report.traffic import TrafficOptions, measure_traffic
-from fastsample_dist.partition.write.build import Progress
 
 DEFAULT_BATCH_SIZE = 1000
 _SHOWN_SHARES = (0, 0.01, 0.05, 0.1, 0.2, 0.5)

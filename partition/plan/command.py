@@ -10,9 +10,9 @@ from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.network import Network, parse_bandwidth, parse_latency
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli_edges import edge_list_options
-from fastsample_dist.partition.plan.make import DEFAULT_NETWORK, PlanInput, PlanOptions, open_input
+from fastsample_dist.partition.plan.prediction import DEFAULT_NETWORK, PlanInput, PlanOptions, open_input
 from fastsample_dist.partition.plan.training import DEFAULT_HIDDEN
-from fastsample_dist.partition.report.make import traffic_options
+from fastsample_dist.partition.report.inspection import traffic_options
 
 SIZE_OPTIONS = ("num_nodes", "num_edges", "feature_dim", "num_train_nodes")
 PLAN_OPTIONS = (*SIZE_OPTIONS, "hosts_memory", "bandwidth", "latency", "hidden")

@@ -35,7 +35,7 @@ def resident_bytes(*, peak: bool = False) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryPlan:
+class MemoryBudget:
     """Sizes of the pieces of work.
 
     Attributes:
