@@ -24,20 +24,15 @@ class ListedRows:
     Iterating gives the two rows; that of the destinations is computed where it is read.
 
     Args:
-      graph: whose ids are original ones; its arrays are used as they are.
+      graph: whose ids are original ones and whose offsets do not decrease; its arrays are used as they are.
     Attributes:
       graph: as given.
       shape, dtype, ndim, itemsize: as of the array [2, num_edges].
-    Raises:
-      ValueError: the graph's offsets decrease.
     """
 
     ndim = 2
 
     def __init__(self, graph: CSCGraph) -> None:
-        degrees = graph.in_degrees()
-        if bool((degrees < 0).any()):
-            raise ValueError(f"indptr decreases at node {int(degrees.lt(0).nonzero()[0])}; expected ascending offsets.")
         self.graph, self.shape = graph, (2, graph.num_edges)
         self.sources, self.indptr = graph.indices.cpu().numpy(), graph.indptr.cpu().numpy()
         self.dtype = self.sources.dtype

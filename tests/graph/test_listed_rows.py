@@ -109,8 +109,3 @@ def test_pieces_are_those_of_the_list():
         assert len(row) == len(listed) and np.array_equal(np.asarray(row), listed)
         for lo, hi in ((0, 1), (7, 7), (11, 200), (299, 300), (250, 999)):
             assert np.array_equal(row[lo:hi], listed[lo:hi]) and row[lo:hi].dtype == listed.dtype
-
-
-def test_offsets_that_decrease_are_refused():
-    with pytest.raises(ValueError, match="indptr decreases at node 1"):
-        ListedRows(CSCGraph(np.array([0, 2, 1, 3]), np.zeros(3, np.int32)))

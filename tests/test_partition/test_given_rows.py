@@ -91,8 +91,12 @@ def test_many_edges_without_reverses_are_sorted_on_disk(tmp_path, monkeypatch):
     assert rows == listed and len(sorted_on_disk) == 2
 
 
-def test_ids_that_are_no_node_are_refused(tmp_path):
-    graph = fsd.CSCGraph(np.array([0, 1, 2]), np.array([1, 2]))
-    with pytest.raises(ValueError, match="indices holds node ids from 1 to 2; expected 0 to 1"):
+@pytest.mark.parametrize(
+    "indptr, message",
+    [([0, 1, 2], "indices holds node ids from 1 to 2; expected 0 to 1"), ([0, 3, 2], "indptr decreases at node 1")],
+)
+def test_arrays_that_are_no_rows_are_refused(indptr, message, tmp_path):
+    graph = fsd.CSCGraph(np.array(indptr), np.array([1, 2]))
+    with pytest.raises(ValueError, match=message):
         fsd.partition_graph(graph, num_parts=1, method="range", output=tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
