@@ -29,7 +29,7 @@ LIBRARIES = {"dgl": ("DGLGraph",), "torch_geometric": ("Data", "HeteroData")}  #
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphFacts:
-    """What a graph given as arrays does not say itself.
+    """What a graph given as arrays does not state itself.
 
     Attributes:
       name: of the graph, for reports.
@@ -90,7 +90,7 @@ def partition_graph(
     Returns:
       The finished partition's figures, counted from its files.
     Raises:
-      ValueError: anything that does not fit, in one line. TypeError: an option that there is not.
+      ValueError: anything that does not fit, in one line. TypeError: an unknown option.
       ImportError: the method's package is not there. OSError: the disk refuses.
     """
     unknown = [name for name in options if name not in (*_FACTS, *_OPTIONS)]
@@ -121,7 +121,7 @@ def partition_graph(
 
 
 def _least_sizes(graph: CSCGraph | Column, columns: Mapping[str, Any], facts: GraphFacts) -> GraphSizes:
-    """What shapes alone tell of a graph, before an array is read; a shape that is wrong is refused later."""
+    """What shapes alone show of a graph, before an array is read; a shape that is wrong is refused later."""
     by_node = [columns["features"], columns["labels"], facts.node_type]
     lengths = [len(column) for column in by_node if getattr(column, "ndim", 0)]
     counts = [facts.num_nodes, getattr(graph, "num_nodes", None), *lengths]
@@ -165,7 +165,7 @@ def _library_of(graph: Any) -> str | None:
     """ "dgl" or "torch_geometric" where the graph is an object of that library, else None; nothing is imported.
 
     Raises:
-      ValueError: an object of the library that is no graph, such as a data set.
+      ValueError: an object of the library that is not a graph, such as a data set.
     """
     if isinstance(graph, Tensor):  # PyG's EdgeIndex is one
         return None
@@ -182,11 +182,11 @@ def _library_of(graph: Any) -> str | None:
 
 
 def _library_graph(graph: Any, given: dict[str, Any], facts: GraphFacts) -> RawGraph:
-    """The checked graph of another library's object; what is given wins."""
+    """The checked graph of another library's object; arguments take precedence."""
     columns = _given_columns({**given, "edge_weight": facts.edge_weight}, facts)
     skip = {*columns} | ({"splits"} if given["splits"] is not None else set())
-    how = ReadOptions(undirected=facts.undirected, task=given["task"])
-    typed = _typed(graph, facts, how, columns, skip)
+    reading = ReadOptions(undirected=facts.undirected, task=given["task"])
+    typed = _typed(graph, facts, reading, columns, skip)
     num_nodes = sum(nodes.num_nodes for nodes in typed.nodes)
     if facts.num_nodes not in (None, num_nodes):
         raise ValueError(f"num_nodes is {facts.num_nodes} but the graph has {num_nodes} nodes; leave num_nodes out.")
@@ -198,16 +198,16 @@ def _library_graph(graph: Any, given: dict[str, Any], facts: GraphFacts) -> RawG
 
 
 def _typed(
-    graph: Any, facts: GraphFacts, how: ReadOptions, given: Mapping[str, np.ndarray], skip: set[str]
+    graph: Any, facts: GraphFacts, reading: ReadOptions, given: Mapping[str, np.ndarray], skip: set[str]
 ) -> TypedGraph:
-    """The graph by types, without the columns to skip; what is given counts the nodes of a Data that does not say."""
+    """The graph by types, without the columns to skip; given columns count the nodes of a Data that does not."""
     if _library_of(graph) == "dgl":
-        return dgl_memory.typed_graph(graph, name=facts.name, undirected=facts.undirected, task=how.task, skip=skip)
+        return dgl_memory.typed_graph(graph, name=facts.name, undirected=facts.undirected, task=reading.task, skip=skip)
     mapping = dict(graph.to_dict())
     if "edge_index" in mapping and not pyg_saved.says_num_nodes(mapping):
         lengths = [len(given[key]) for key in ("features", "labels", "node_type") if key in given]
         mapping["num_nodes"] = next(iter(lengths), None) if facts.num_nodes is None else facts.num_nodes
-    return pyg_saved.typed_graph(mapping, how, name=facts.name, skip=skip)
+    return pyg_saved.typed_graph(mapping, reading, name=facts.name, skip=skip)
 
 
 def _given_columns(given: Mapping[str, Any], facts: GraphFacts) -> dict[str, np.ndarray]:

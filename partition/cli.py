@@ -114,7 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--memory-limit",
         metavar="SIZE",
         help="memory to stay within, such as 2GB (default: four fifths of what is available); what does not fit is "
-        "sorted on disk beside the output, and a run that was killed goes on when it is started again",
+        "sorted on disk beside the output, and a run that was killed resumes when it is started again",
     )
     parser.add_argument(
         "--on-disk",
@@ -171,7 +171,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
-    """(exit status, report) of the task that was asked for."""
+    """(exit status, report) of the requested task."""
     from fastsample_dist.partition.cli_tasks import TASKS
     from fastsample_dist.partition.report.display import StepDisplay
 
@@ -254,7 +254,7 @@ def _unfinished(args: argparse.Namespace | None) -> str:
         kept = work.is_dir()
     except OSError:  # a name that cannot be: nothing was made
         kept = False
-    return f"unfinished work is kept in {work}: the same command goes on from it, or delete it." if kept else ""
+    return f"unfinished work is kept in {work}: the same command resumes from it, or delete it." if kept else ""
 
 
 @contextmanager

@@ -28,10 +28,8 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 PYTHON_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 SHELL_LINE = re.compile(r"^ {4}(.*(?:\\\n.*)*)$", re.MULTILINE)
 # Options of other programs that the pages mention.
-FOREIGN = set(
-    "--no-build-isolation --nnodes --nproc-per-node --node-rank --master-addr --hostfile --nodes --ntasks-per-node "
-    "--allow-run-as-root".split()
-)
+FOREIGN = {"--no-build-isolation", "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr"}
+FOREIGN |= {"--hostfile", "--nodes", "--ntasks-per-node", "--allow-run-as-root"}
 BENCHMARKS = ("epoch",)  # of fastsample-bench, whose options the pages mention
 
 

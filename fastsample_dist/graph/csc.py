@@ -156,7 +156,7 @@ class CSCGraph:
           weights_checked: they are known to be finite and not negative.
         Returns:
           CSCGraph whose row v lists the sources of the edges into v, ascending, parallel edges by weight, so that the
-          order of the edge list is of no account; int32 ids when they fit. Held in huge pages where possible.
+          order of the edge list does not matter; int32 ids when they fit. Held in huge pages where possible.
         Raises:
           ValueError: lengths differ, an id is negative or >= num_nodes, or a weight is negative, infinite or NaN (by
             its position in the list).

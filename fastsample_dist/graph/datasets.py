@@ -54,7 +54,7 @@ class RawGraph:
     Attributes:
       name: name of the graph.
       num_nodes: N; node ids are 0 .. N - 1.
-      undirected: every edge counts in both directions, whatever is listed.
+      undirected: every edge counts in both directions, whichever is listed.
       edge_index: integer [2, E]; row 0: sources, row 1: destinations; or the rows of a graph in its place.
       edge_weight: number [E] or None.
       features: [N, D] of a type in FEATURE_DTYPES, or None.
@@ -158,7 +158,7 @@ def read_object(file: Path, keys: Sequence[str]) -> dict[str, Any]:
 
     Args:
       file: the file.
-      keys: that it should have, for messages; they are not looked for.
+      keys: that it should have, for messages; they are not checked.
     Raises:
       ValueError: the file is missing or holds something else.
     """
@@ -234,7 +234,7 @@ def checked_graph(
         called "0", "1", ...; "counted_by_ids" as in RawGraph.
       edge_index: [2, E], or a graph's rows.
       columns: as from `read_columns`, and "input_ids"; what the graph does not have is left out.
-      locate: tells where a column comes from, for messages ("graph/labels.npy").
+      locate: returns where a column comes from, for messages ("graph/labels.npy").
     Returns:
       RawGraph.
     Raises:
@@ -323,7 +323,7 @@ def _check_features(where: str, features: np.ndarray | RowSegments, num_nodes: i
 
 
 def _count_nonfinite(where: str, features: np.ndarray | RowSegments) -> int:
-    """Count NaN and infinite values; warn about them and go on, as real data has some."""
+    """Count NaN and infinite values; warn about them, as real data has some."""
     if features.dtype.kind != "f":
         return 0
     nans = infs = rows = 0
@@ -337,7 +337,7 @@ def _count_nonfinite(where: str, features: np.ndarray | RowSegments) -> int:
         drop_pages(features)
     if rows:
         logger.warning(
-            "%s holds %d NaN and %d infinite values in %d rows, expected finite ones; going on, "
+            "%s holds %d NaN and %d infinite values in %d rows, expected finite ones; continuing, "
             "but what is computed from them will not be finite either",
             *(where, nans, infs, rows),
         )

@@ -67,7 +67,7 @@ def canonical_rows(
     """The topology of a graph that is given as rows: what `CSCGraph.from_edge_index` makes of its unrolled edges.
 
     Args:
-      graph: ids inside are in range; its weights are not looked at.
+      graph: ids inside are in range; its weights are not read.
       weights: float32 | float64 [num_edges] or None, finite and not negative.
       places: integer [num_edges], ascending, or None: the edges' places in the list; this array may be changed.
       undirected: every edge counts in both directions, and of its weights and places the first listed.

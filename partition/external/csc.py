@@ -3,9 +3,9 @@
     count   edges into each node                                    one pass over the list; memory 8 bytes per node
     group   every edge as a 64-bit key into the region of its bucket, a range of nodes whose edges fit into memory
     sort    bucket after bucket by (destination, source); appended to rows.indices, rows.weights, rows.degrees
-Where an edge map is asked for, an edge's position in the list travels beside its key, into rows.edge_map.
+Where an edge map is requested, an edge's position in the list travels beside its key, into rows.edge_map.
 
-Result: that of `RawGraph.to_csc`, bit for bit. A killed run goes on after the last piece or bucket in the journal.
+Result: that of `RawGraph.to_csc`, bit for bit. A killed run resumes after the last piece or bucket in the journal.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class StoredTopology:
         return int(self.degrees.sum())
 
     def indptr(self) -> np.ndarray:
-        """Row offsets, int64 [num_nodes + 1]; computed anew."""
+        """Row offsets, int64 [num_nodes + 1]; computed at every call."""
         indptr = np.zeros(self.num_nodes + 1, dtype=np.int64)
         np.cumsum(self.degrees, out=indptr[1:])
         return indptr
 
     @contextmanager
     def mapped(self) -> Iterator[CSCGraph]:
-        """The topology as a graph whose edges stay in the files; pages that were read are let go time and again.
+        """The topology as a graph whose edges stay in the files; pages that were read are dropped repeatedly.
 
         The graph must not be used after the block.
         """
@@ -94,12 +94,12 @@ class StoredTopology:
         graph = CSCGraph(torch.from_numpy(self.indptr()), indices, weights, weights_checked=True)
         ended = threading.Event()
 
-        def let_go() -> None:
+        def drop_repeatedly() -> None:
             while not ended.wait(DROP_INTERVAL_S):
                 for mapped in maps:
                     drop_pages(mapped)
 
-        thread = threading.Thread(target=let_go, name="fastsample-drop-pages", daemon=True)
+        thread = threading.Thread(target=drop_repeatedly, name="fastsample-drop-pages", daemon=True)
         thread.start()
         try:
             yield graph

@@ -82,7 +82,7 @@ class TopologyRows:
 
 
 class FeatureRows:
-    """Feature rows of chosen nodes in the type asked for; a context manager.
+    """Feature rows of chosen nodes in the chosen type; a context manager.
 
     A mapped file is read as a file; so is every mapped segment of RowSegments.
 

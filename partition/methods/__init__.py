@@ -5,7 +5,7 @@
     parts = method.assign(request)                        # int32 [num_nodes]
     balanced = balance_parts(request, method, parts)      # balance.py: train nodes, and what may be levelled
 
-Packages that a method needs are imported when it runs, and asked for (`Method.require`) before the graph is read.
+Packages that a method needs are imported when it runs, and checked (`Method.require`) before the graph is read.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a partitioning method is asked for, and what it has to say about itself.
+"""What a partitioning method is given, and what it states about itself.
 
 A part of a partition costs features (nodes), sampling work (in-edges) and steps of training and evaluation (train,
 validation and test nodes). These five are the constraints that a method is to balance, as far as it can.

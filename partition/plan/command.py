@@ -48,7 +48,7 @@ def plan_input(args: argparse.Namespace) -> PlanInput:
     given = [f"--{name.replace('_', '-')}" for name in SIZE_OPTIONS if getattr(args, name) is not None]
     if args.input is not None:
         if given:
-            raise ValueError(f"{given[0]} does not go with --input, which tells its sizes itself; leave one out.")
+            raise ValueError(f"{given[0]} does not go with --input, whose sizes are read from it; leave one out.")
         return open_input(args.input, args.format, args.undirected, args.task, edge_list_options(args))
     if args.num_nodes is None or args.num_edges is None:
         raise ValueError("--plan needs --input, or --num-nodes and --num-edges; pass the one or the others.")
@@ -73,7 +73,7 @@ def plan_options(args: argparse.Namespace) -> PlanOptions:
     """What is planned for, from the options.
 
     Raises:
-      ValueError: text that is no size, bandwidth or latency; a value out of range.
+      ValueError: text that is not a size, bandwidth or latency; a value out of range.
     """
     network = Network(
         DEFAULT_NETWORK.alpha_s if args.latency is None else _read("latency", parse_latency, args.latency),

@@ -166,7 +166,7 @@ def memory_budget(limit: int | None, base: int, sizes: GraphSizes, method: str) 
 
 
 def sorted_on_disk(sizes: GraphSizes, budget: MemoryBudget) -> bool:
-    """Whether the edges of a graph are sorted on disk unasked: there are many, or memory would not do."""
+    """Whether a graph's edges are sorted on disk by default: there are many, or memory does not suffice."""
     in_memory = needed_bytes(budget.base, topology_bytes(sizes))
     return (sizes.num_listed > SMALL_EDGES and not sizes.given_rows) or in_memory > budget.limit
 

@@ -2,7 +2,7 @@
 
 From sizes (`fastsample_dist.graph.inputs.input_sizes`, a finished partition's manifest, or numbers given) it predicts
 peak memory of every method (memory.py) and disk (disk.py); and what a machine holds and sends in training
-under both schemes (training.py). Only where a topology is at hand, batches are sampled on it.
+under both schemes (training.py). Batches are sampled only where there is a topology.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
 
 
 def _obstacle(sizes: GraphSizes, method: str, budget: MemoryBudget) -> str | None:
-    """Why the command would refuse a method, as far as sizes tell; None: it would not."""
+    """Why the command would refuse a method, as far as sizes show; None: it would not."""
     least = method_needs(sizes, method, budget, sizes.num_listed, sizes.num_listed)
     most = method_needs(sizes, method, budget, sizes.num_edges, num_neighbours(sizes))
     limit = format_size(budget.limit)
@@ -221,7 +221,7 @@ def _training(given: PlanInput, num_parts: int, options: PlanOptions, base: int)
     row_bytes = feature_row_bytes(sizes, options.feature_dtype)
     traffic = None
     if options.traffic is not None:
-        sample = given.sample or (lambda parts, how: estimate_traffic(sizes, parts, how))
+        sample = given.sample or (lambda parts, traffic: estimate_traffic(sizes, parts, traffic))
         traffic = sample(num_parts, options.traffic)
     training: dict[str, Any] = {"hosts_memory": options.hosts_memory, "row_bytes": row_bytes, "schemes": {}}
     for scheme in SCHEMES:
@@ -264,7 +264,7 @@ def _num_outputs(sizes: GraphSizes) -> int:
 
 
 def _sizes_of_partition(path: Path, manifest: Manifest) -> GraphSizes:
-    """Sizes of the graph that was cut. An undirected list held every edge once, as far as the topology tells."""
+    """Sizes of the graph that was cut. An undirected list held every edge once, as far as the topology shows."""
     counts = {split: 0 for split in SPLITS}
     for part in range(manifest.num_parts):
         for split, ids in load_part(path, manifest, part).splits.items():

@@ -76,7 +76,7 @@ def check_partition(path: str | Path, *, progress: Progress | None = None) -> li
 
     Args:
       path: the partition's directory, with all parts in it.
-      progress: is told the step "check" and the bytes read.
+      progress: gets the step "check" and the bytes read.
     Returns:
       What is wrong, in the order of the files; [] for a sound partition. Cost: reads every byte once.
     Raises:

@@ -31,9 +31,9 @@ def make_report(
     Args:
       path: the partition's directory, with all parts in it.
       traffic: measure the traffic of training too.
-      progress: is told the steps "verify", "measure" and, with traffic, "traffic".
+      progress: gets the steps "verify", "measure" and, with traffic, "traffic".
     Returns:
-      The figures as plain values for JSON; "traffic" only when it was asked for.
+      The figures as plain values for JSON; "traffic" only when it was requested.
     Raises:
       ValueError: a file is missing, damaged or foreign (by name); traffic without train nodes.
     """
@@ -102,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
 
 
 def add_sampling_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add what tells the training whose traffic is measured: --fanouts and --batch-size."""
+    """Add the options of the training whose traffic is measured: --fanouts and --batch-size."""
     parser.add_argument(
         "--fanouts", metavar="F,F,...", help="neighbours per node and hop from the seeds outwards, such as 15,10,5"
     )

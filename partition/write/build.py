@@ -52,7 +52,7 @@ class PartitionOptions:
       seed: 0 .. 2**31 - 1; the same seed on the same graph gives the same files.
       assignment: for method "file": the file with the part of each node.
       memory_limit: bytes that the process may hold; None: four fifths of what is available at the start.
-      on_disk: sort the edges on disk even where memory would do, so that a killed run can go on.
+      on_disk: sort the edges on disk even where memory would do, so that a killed run can be resumed.
       feature_dtype: "keep", "float16", "bfloat16" or "float32": how features are stored.
       edge_map: store for every edge of the topology its place in the input's list of edges: the column of edge_index,
         or the edge's number in a list as text, from 0. Both directions of an undirected edge have the place of that
@@ -100,14 +100,14 @@ def build_partition(
       options: number of parts, method, seed, memory.
       output: the partition's directory; it appears when complete.
       overwrite: replace a partition that is there.
-      progress: is told the steps.
+      progress: gets the steps.
     Returns:
       The finished partition's figures, counted from its files.
     Raises:
       ValueError: what `check_request` refuses, or ids with huge gaps; both before the data are read.
       ImportError: method metis without pymetis.
       OSError: the disk refuses; it names the file. Sorted in memory, nothing is left behind; on disk, the work
-        directory (`external.journal.work_directory`), from which the same call goes on.
+        directory (`external.journal.work_directory`), from which the same call resumes.
     """
     progress = progress or Progress()
     check_gaps(raw)
@@ -201,10 +201,10 @@ def _refuse_above(budget: MemoryBudget, method: str, sizes: GraphSizes, num_edge
     needed = method_needs(sizes, method, budget, num_edges, neighbours)
     if needed > budget.limit:
         others = ", ".join(name for name, other in METHODS.items() if not other.in_memory)
-        told = format_size(needed + BASE_SPREAD_BYTES)
+        enough = format_size(needed + BASE_SPREAD_BYTES)
         raise ValueError(
-            f"method {method} holds the whole graph in memory, about {told} for {sizes.num_nodes} nodes and "
-            f"{num_edges} edges, and the memory limit is {format_size(budget.limit)}; pass --memory-limit {told} if "
+            f"method {method} holds the whole graph in memory, about {enough} for {sizes.num_nodes} nodes and "
+            f"{num_edges} edges, and the memory limit is {format_size(budget.limit)}; pass --memory-limit {enough} if "
             f"the machine has it, or another --method ({others})."
         )
 

@@ -3,7 +3,7 @@
 Part p owns one contiguous range of ids, so parts can be joined with their neighbours and ranges can be cut, and no id
 changes. Then the topology does not change either: its files are hard links to the old ones (copies where the file
 system has no links), and the samples drawn from both partitions are the same. Only features, labels and splits
-are written anew, streamed, and the manifest. Their SHA-256 is compared while they are read, so that damage is refused
+are written again, streamed, and the manifest. Their SHA-256 is compared while they are read, so that damage is refused
 and not given a new checksum; linked files keep theirs.
 
     4 -> 2   part q joins the parts q * 2 and q * 2 + 1
@@ -74,7 +74,7 @@ def repartition(
       output: directory of the new one; appears when complete. On the same file system it shares the topology's bytes
         with the old one; either may be deleted, neither may be edited in place.
       overwrite: replace a partition that is there.
-      progress: is told the steps "repartition" and "measure", and the bytes written.
+      progress: gets the steps "repartition" and "measure", and the bytes written.
     Returns:
       The new partition's figures, counted from its files.
     Raises:

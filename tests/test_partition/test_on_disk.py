@@ -191,7 +191,7 @@ def test_failure_names_the_place_of_the_unfinished_work(graph, tmp_path, capsys,
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert "No space left on device; unfinished work is kept in " in line
-    assert f"{work_directory(tmp_path / 'parts')}: the same command goes on from it" in line
+    assert f"{work_directory(tmp_path / 'parts')}: the same command resumes from it" in line
     assert not (tmp_path / "parts").exists()
 
 
@@ -201,7 +201,7 @@ def test_full_disk_in_the_middle(tmp_path, capsys, monkeypatch):
         raw = draw_raw(undirected=False, num_nodes=50_000)  # 200,000 edges: 1.6 MB of keys, 0.8 MB of rows, ...
         graph = write_input(tmp_path / "graph", raw)
         with monkeypatch.context() as patch:
-            patch.setattr(disk, "free_bytes", lambda directory: None)  # others fill the disk while the run goes on
+            patch.setattr(disk, "free_bytes", lambda directory: None)  # others fill the disk while the run works
             assert main(arguments(graph, small / "parts", "--on-disk", "--method", "random")) == 1
         line = capsys.readouterr().err
         assert line.count("\n") == 1
