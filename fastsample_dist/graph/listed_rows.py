@@ -1,10 +1,9 @@
-"""A CSCGraph in the place of a list of edges: read as one in pieces, and a topology without unrolling and sorting it.
+"""A CSCGraph in place of an edge list: read as one in pieces, and taken as a topology without unrolling and sorting it.
 
-The rows of a graph that is given are the topology's rows already where they ascend, parallel edges by weight; only rows
-that do not are sorted. With every edge to count in both directions this holds where each edge's reverse is there and no
-edge is listed twice: then the edges with source < destination, in the order of the rows, and those with source >
-destination, sorted by (source, destination), are the same pairs. Other graphs are unrolled like any list (`to_csc` of
-datasets.py).
+Rows that ascend, parallel edges by weight, are the topology's rows already; only rows that do not are sorted. Where
+every edge counts in both directions, the rows are the topology's if each edge's reverse is there and no edge is there
+twice. To see that, the edges with source < destination, in the order of the rows, are compared with the reverses of the
+others, sorted. A graph that lacks reverses is unrolled like any list (`RawGraph.to_csc`).
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def canonical_rows(
     """The topology of a graph that is given as rows: what `CSCGraph.from_edge_index` makes of its unrolled edges.
 
     Args:
-      graph: ids inside are in range; its weights are not read.
+      graph: whose ids are in range; its weights are not read.
       weights: float32 | float64 [num_edges] or None, finite and not negative.
       places: integer [num_edges], ascending, or None: the edges' places in the list; this array may be changed.
       undirected: every edge counts in both directions, and of its weights and places the first listed.

@@ -187,4 +187,4 @@ def test_a_format_that_tells_no_sizes_is_refused_with_the_way_out(tmp_path, monk
     graph = write_input(tmp_path / "graph")
     monkeypatch.setitem(inputs.FORMATS, "npy", replace(inputs.FORMATS["npy"], sizes=None))
     assert main(["--plan", "--input", str(graph), "--num-parts", "2"]) == 1
-    assert "does not tell its sizes unread; pass --num-nodes and --num-edges" in capsys.readouterr().err
+    assert "whose sizes are unknown before it is read; pass --num-nodes and --num-edges" in capsys.readouterr().err
