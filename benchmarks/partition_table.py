@@ -65,7 +65,7 @@ def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None
     import torch
 
     from fastsample_dist.graph.csc import CSCGraph
-    from fastsample_dist.partition.external.memory import resident_bytes
+    from fastsample_dist.partition.external.budget import resident_bytes
     from fastsample_dist.partition.methods import METHODS as OURS
     from fastsample_dist.partition.methods import PartitionRequest
     from fastsample_dist.partition.methods.balance import balance_parts

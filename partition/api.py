@@ -16,6 +16,7 @@ from fastsample_dist.graph.datasets import RawGraph, checked_graph
 from fastsample_dist.graph.inputs import ReadOptions, dgl_memory, pyg_saved
 from fastsample_dist.graph.inputs.heterogeneous import TypedGraph, flatten
 from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes
+from fastsample_dist.graph.listed_rows import ListedRows
 from fastsample_dist.graph.storage import BFLOAT16, SPLITS
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.report.quality import PartitionQuality
@@ -28,7 +29,7 @@ LIBRARIES = {"dgl": ("DGLGraph",), "torch_geometric": ("Data", "HeteroData")}  #
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphFacts:
-    """What a graph given as arrays does not say itself.
+    """What a graph given as arrays does not state itself.
 
     Attributes:
       name: of the graph, for reports.
@@ -89,7 +90,7 @@ def partition_graph(
     Returns:
       The finished partition's figures, counted from its files.
     Raises:
-      ValueError: anything that does not fit, in one line. TypeError: an option that there is not.
+      ValueError: anything that does not fit, in one line. TypeError: an unknown option.
       ImportError: the method's package is not there. OSError: the disk refuses.
     """
     unknown = [name for name in options if name not in (*_FACTS, *_OPTIONS)]
@@ -116,11 +117,11 @@ def partition_graph(
         given = GraphFacts(**facts)
         build.check_request(_least_sizes(graph, columns, given), chosen, output, overwrite=overwrite)
         raw = _raw_graph(graph, columns, given)
-    return build.partition_graph(raw, chosen, output, overwrite=overwrite)
+    return build.build_partition(raw, chosen, output, overwrite=overwrite)
 
 
 def _least_sizes(graph: CSCGraph | Column, columns: Mapping[str, Any], facts: GraphFacts) -> GraphSizes:
-    """What shapes alone tell of a graph, before an array is read; a shape that is wrong is refused later."""
+    """What shapes alone show of a graph, before an array is read; a shape that is wrong is refused later."""
     by_node = [columns["features"], columns["labels"], facts.node_type]
     lengths = [len(column) for column in by_node if getattr(column, "ndim", 0)]
     counts = [facts.num_nodes, getattr(graph, "num_nodes", None), *lengths]
@@ -136,6 +137,7 @@ def _least_sizes(graph: CSCGraph | Column, columns: Mapping[str, Any], facts: Gr
         name=facts.name,
         num_nodes=num_nodes,
         num_listed=num_listed,
+        given_rows=isinstance(graph, CSCGraph),
         feature_dim=features.shape[1] if matrix else 0,
         feature_dtype=str(features.dtype).removeprefix("torch.") if matrix else "",
         has_labels=columns["labels"] is not None,
@@ -163,7 +165,7 @@ def _library_of(graph: Any) -> str | None:
     """ "dgl" or "torch_geometric" where the graph is an object of that library, else None; nothing is imported.
 
     Raises:
-      ValueError: an object of the library that is no graph, such as a data set.
+      ValueError: an object of the library that is not a graph, such as a data set.
     """
     if isinstance(graph, Tensor):  # PyG's EdgeIndex is one
         return None
@@ -180,11 +182,11 @@ def _library_of(graph: Any) -> str | None:
 
 
 def _library_graph(graph: Any, given: dict[str, Any], facts: GraphFacts) -> RawGraph:
-    """The checked graph of another library's object; what is given wins."""
+    """The checked graph of another library's object; arguments take precedence."""
     columns = _given_columns({**given, "edge_weight": facts.edge_weight}, facts)
     skip = {*columns} | ({"splits"} if given["splits"] is not None else set())
-    how = ReadOptions(undirected=facts.undirected, task=given["task"])
-    typed = _typed(graph, facts, how, columns, skip)
+    reading = ReadOptions(undirected=facts.undirected, task=given["task"])
+    typed = _typed(graph, facts, reading, columns, skip)
     num_nodes = sum(nodes.num_nodes for nodes in typed.nodes)
     if facts.num_nodes not in (None, num_nodes):
         raise ValueError(f"num_nodes is {facts.num_nodes} but the graph has {num_nodes} nodes; leave num_nodes out.")
@@ -196,16 +198,16 @@ def _library_graph(graph: Any, given: dict[str, Any], facts: GraphFacts) -> RawG
 
 
 def _typed(
-    graph: Any, facts: GraphFacts, how: ReadOptions, given: Mapping[str, np.ndarray], skip: set[str]
+    graph: Any, facts: GraphFacts, reading: ReadOptions, given: Mapping[str, np.ndarray], skip: set[str]
 ) -> TypedGraph:
-    """The graph by types, without the columns to skip; what is given counts the nodes of a Data that does not say."""
+    """The graph by types, without the columns to skip; given columns count the nodes of a Data that does not."""
     if _library_of(graph) == "dgl":
-        return dgl_memory.typed_graph(graph, name=facts.name, undirected=facts.undirected, task=how.task, skip=skip)
+        return dgl_memory.typed_graph(graph, name=facts.name, undirected=facts.undirected, task=reading.task, skip=skip)
     mapping = dict(graph.to_dict())
     if "edge_index" in mapping and not pyg_saved.says_num_nodes(mapping):
         lengths = [len(given[key]) for key in ("features", "labels", "node_type") if key in given]
         mapping["num_nodes"] = next(iter(lengths), None) if facts.num_nodes is None else facts.num_nodes
-    return pyg_saved.typed_graph(mapping, how, name=facts.name, skip=skip)
+    return pyg_saved.typed_graph(mapping, reading, name=facts.name, skip=skip)
 
 
 def _given_columns(given: Mapping[str, Any], facts: GraphFacts) -> dict[str, np.ndarray]:
@@ -229,17 +231,17 @@ def _array(column: Column) -> np.ndarray:
     return np.asarray(column.detach().cpu() if isinstance(column, Tensor) else column)
 
 
-def _edges_of(graph: CSCGraph | Column, edge_weight: Column | None) -> tuple[np.ndarray, Column | None, int | None]:
-    """Edges [2, E], their weights, and the number of nodes where the graph tells it."""
+def _edges_of(
+    graph: CSCGraph | Column, edge_weight: Column | None
+) -> tuple[np.ndarray | ListedRows, Column | None, int | None]:
+    """Edges [2, E], their weights, and the number of nodes where the graph states it."""
     if not isinstance(graph, CSCGraph):
         return _array(graph), edge_weight, None
     if edge_weight is not None:
         raise ValueError("edge_weight was passed beside a CSCGraph; expected the weights inside it (weights=...).")
     if graph.orig_ids is not None:
         raise ValueError("the graph has orig_ids, so its ids are a partition's; pass the graph with original ids.")
-    sources = graph.indices.numpy()
-    destinations = np.repeat(np.arange(graph.num_nodes, dtype=sources.dtype), graph.in_degrees().numpy())
-    return np.stack([sources, destinations]), graph.weights, graph.num_nodes
+    return ListedRows(graph), graph.weights, graph.num_nodes
 
 
 def _count_nodes(edges: np.ndarray, columns: Mapping[str, np.ndarray]) -> int:

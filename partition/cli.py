@@ -22,15 +22,15 @@ from fastsample_dist.graph.inputs import FORMATS, ReadOptions, least_sizes, read
 from fastsample_dist.graph.labels import TASKS
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli_edges import EDGE_LIST_OPTIONS, add_edge_list_options, edge_list_options
+from fastsample_dist.partition.external.budget import resident_bytes
 from fastsample_dist.partition.external.journal import WorkInUseError, input_scratch, work_directory
-from fastsample_dist.partition.external.memory import resident_bytes
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import METHODS
-from fastsample_dist.partition.plan import report as plan_report
+from fastsample_dist.partition.plan import command as plan_report
 from fastsample_dist.partition.report import check
-from fastsample_dist.partition.report import make as reporting
+from fastsample_dist.partition.report import inspection as reporting
 from fastsample_dist.partition.write import repartition
-from fastsample_dist.partition.write.build import PartitionOptions, check_request, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition, check_request
 
 PROGRAM = "fastsample-partition"
 _INPUT_OPTIONS = (
@@ -114,7 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--memory-limit",
         metavar="SIZE",
         help="memory to stay within, such as 2GB (default: four fifths of what is available); what does not fit is "
-        "sorted on disk beside the output, and a run that was killed goes on when it is started again",
+        "sorted on disk beside the output, and a run that was killed resumes when it is started again",
     )
     parser.add_argument(
         "--on-disk",
@@ -171,7 +171,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
-    """(exit status, report) of the task that was asked for."""
+    """(exit status, report) of the requested task."""
     from fastsample_dist.partition.cli_tasks import TASKS
     from fastsample_dist.partition.report.display import StepDisplay
 
@@ -199,7 +199,7 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
     plan = check_request(known, options, args.output, overwrite=bool(args.overwrite))
     # Where no Python handler would run, Ctrl-C ends the process at once; the input's scratch files stay behind then.
     at_once = {"assign": lambda: _signal_handled(signal.SIGINT, signal.SIG_DFL)}
-    display = StepDisplay(around=at_once if METHODS[options.method].deaf() else None)
+    display = StepDisplay(around=at_once if METHODS[options.method].blocks_signals() else None)
     begin = time.perf_counter()
     with input_scratch(args.output) as scratch:
         with display.step("read"):
@@ -213,7 +213,7 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
                 room_bytes=plan.limit - resident_bytes(),
             )
             raw = read_graph(args.input, args.format, reading)
-        quality = partition_graph(raw, options, args.output, overwrite=bool(args.overwrite), progress=display)
+        quality = build_partition(raw, options, args.output, overwrite=bool(args.overwrite), progress=display)
     seconds = {**display.seconds, "total": time.perf_counter() - begin}
     memory = {"peak_resident_bytes": resident_bytes(peak=True)}
     report = {"path": args.output, **quality.to_json(), "seconds": seconds, **memory}
@@ -254,7 +254,7 @@ def _unfinished(args: argparse.Namespace | None) -> str:
         kept = work.is_dir()
     except OSError:  # a name that cannot be: nothing was made
         kept = False
-    return f"unfinished work is kept in {work}: the same command goes on from it, or delete it." if kept else ""
+    return f"unfinished work is kept in {work}: the same command resumes from it, or delete it." if kept else ""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The options of `fastsample-partition` that say how the rows of an edge list are to be read."""
+"""The options of `fastsample-partition` that define how the rows of an edge list are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ def add_edge_list_options(parser: argparse.ArgumentParser) -> None:
     """Add them as a group of their own."""
     group = parser.add_argument_group("edge lists", "how the rows of an input of format edgelist are to be read")
     group.add_argument(
-        "--header", action="store_true", default=None, help="the first line of a text names the columns; it is no edge"
+        "--header",
+        action="store_true",
+        default=None,
+        help="the first line of a text names the columns; it is not an edge",
     )
     group.add_argument(
         "--delimiter",
@@ -35,7 +38,7 @@ def add_edge_list_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         default=None,
         help="ids are names (text, or integers with gaps): they become 0, 1, 2, ... in sorted order, and "
-        "PARTS/topology/input_ids.npy says what each was called",
+        "PARTS/topology/input_ids.npy has the names",
     )
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from fastsample_dist.files import check_writable
 from fastsample_dist.graph.storage import read_manifest
-from fastsample_dist.partition.external.memory import resident_bytes
-from fastsample_dist.partition.plan.make import make_plan
-from fastsample_dist.partition.plan.report import plan_input, plan_lines, plan_options
+from fastsample_dist.partition.external.budget import resident_bytes
+from fastsample_dist.partition.plan.command import plan_input, plan_lines, plan_options
+from fastsample_dist.partition.plan.prediction import make_plan
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.check import check_partition
 from fastsample_dist.partition.report.html import require_matplotlib
-from fastsample_dist.partition.report.make import make_report, traffic_lines, traffic_options, write_html
-from fastsample_dist.partition.write.build import Progress
+from fastsample_dist.partition.report.inspection import make_report, traffic_lines, traffic_options, write_html
 from fastsample_dist.partition.write.repartition import repartition
 
 
@@ -70,7 +70,7 @@ def run_repartition(args: argparse.Namespace, progress: Progress) -> tuple[int, 
     Returns:
       (exit status, report for --json).
     Raises:
-      ValueError: --output is missing, NEW_P is no number, OLD_P is not the number of parts there, or what
+      ValueError: --output is missing, NEW_P is not a number, OLD_P is not the number of parts there, or what
         `repartition` refuses.
     """
     from fastsample_dist.partition.report.display import print_report
@@ -94,7 +94,7 @@ def _number_of_parts(which: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"--repartition's {which} is {text!r}; expected a number of parts such as 8.") from None
+        raise ValueError(f"--repartition's {which} is {text!r}; expected a number of parts, such as 8.") from None
 
 
 def run_plan(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[str, Any]]:
@@ -103,7 +103,7 @@ def run_plan(args: argparse.Namespace, progress: Progress) -> tuple[int, dict[st
     Returns:
       (exit status, plan for --json).
     Raises:
-      ValueError: options that do not go together, or an input whose sizes cannot be told.
+      ValueError: options that do not go together, or an input whose sizes are unknown before it is read.
     """
     base = resident_bytes()  # of this program, before anything is looked at
     options = plan_options(args)

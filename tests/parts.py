@@ -8,7 +8,7 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 
 FEATURE_DIM, NUM_CLASSES = 6, 5
 
@@ -65,7 +65,7 @@ def draw_partition(
         node_type=np.arange(num_nodes) % 7 % num_types if num_types else None,
     )
     path = directory / "parts"
-    partition_graph(raw, PartitionOptions(num_parts=num_parts, method="random", seed=seed), path)
+    build_partition(raw, PartitionOptions(num_parts=num_parts, method="random", seed=seed), path)
     src, dst = torch.from_numpy(edge_index)
     listed = None if weights is None else torch.from_numpy(weights)
     graph = CSCGraph.from_edge_index(src, dst, num_nodes, listed, weights_checked=True)  # some tests want bad ones

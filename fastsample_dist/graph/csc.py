@@ -156,7 +156,7 @@ class CSCGraph:
           weights_checked: they are known to be finite and not negative.
         Returns:
           CSCGraph whose row v lists the sources of the edges into v, ascending, parallel edges by weight, so that the
-          order of the edge list is of no account; int32 ids when they fit. Held in huge pages where possible.
+          order of the edge list does not matter; int32 ids when they fit. Held in huge pages where possible.
         Raises:
           ValueError: lengths differ, an id is negative or >= num_nodes, or a weight is negative, infinite or NaN (by
             its position in the list).
@@ -185,6 +185,39 @@ class CSCGraph:
         graph = cls(torch.from_numpy(indptr), indices, weights, edge_map=edge_map, weights_checked=True)
         graph.advise_huge_pages(now=True)
         return graph
+
+
+def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the entries of some rows stand, row after row.
+
+    Args:
+      indptr: int64 [num_rows + 1].
+      rows: integer [n]; row ids, in any order.
+    Returns:
+      (positions int64 [m], owner int64 [m]): entry i of the result belongs to rows[owner[i]].
+    """
+    starts = indptr[rows]
+    degrees = indptr[rows + 1] - starts
+    owner = np.repeat(np.arange(len(rows)), degrees)
+    ends = np.cumsum(degrees)
+    positions = np.arange(len(owner), dtype=np.int64) + (starts - (ends - degrees))[owner]
+    return positions, owner
+
+
+def destinations(indptr: np.ndarray, first_edge: int, count: int) -> np.ndarray:
+    """Destination of each of the edges first_edge .. first_edge + count - 1.
+
+    Args:
+      indptr: int64 [num_nodes + 1]; row offsets.
+    Returns:
+      int64 [count].
+    """
+    if not count:
+        return np.empty(0, dtype=np.int64)
+    lo = int(np.searchsorted(indptr, first_edge, side="right")) - 1
+    hi = int(np.searchsorted(indptr, first_edge + count - 1, side="right"))
+    inside = np.clip(indptr[lo : hi + 1], first_edge, first_edge + count)
+    return np.repeat(np.arange(lo, hi), np.diff(inside))
 
 
 def _row_major_order(src: np.ndarray, dst: np.ndarray, num_nodes: int, weights: np.ndarray | None) -> np.ndarray:

@@ -31,6 +31,7 @@ from fastsample_dist.graph.labels import (
     checked_targets,
     class_labels,
 )
+from fastsample_dist.graph.listed_rows import ListedRows, canonical_rows
 from fastsample_dist.graph.npy_files import drop_pages, open_npy, row_chunks
 from fastsample_dist.graph.row_segments import RowSegments
 from fastsample_dist.graph.splits import check_integer, check_labelled, check_overlaps, checked_split, first_outside
@@ -53,8 +54,8 @@ class RawGraph:
     Attributes:
       name: name of the graph.
       num_nodes: N; node ids are 0 .. N - 1.
-      undirected: every edge counts in both directions, whatever is listed.
-      edge_index: integer [2, E]; row 0: sources, row 1: destinations.
+      undirected: every edge counts in both directions, whichever is listed.
+      edge_index: integer [2, E]; row 0: sources, row 1: destinations; or the rows of a graph in its place.
       edge_weight: number [E] or None.
       features: [N, D] of a type in FEATURE_DTYPES, or None.
       labels: integer [N], -1: unlabelled; or None.
@@ -73,7 +74,7 @@ class RawGraph:
     name: str
     num_nodes: int
     undirected: bool
-    edge_index: np.ndarray
+    edge_index: np.ndarray | ListedRows
     edge_weight: np.ndarray | None = None
     features: np.ndarray | RowSegments | None = None
     labels: np.ndarray | None = None
@@ -91,11 +92,18 @@ class RawGraph:
         """Type of an edge's position in the list: int32 while every one fits, else int64."""
         return np.dtype(np.int32 if self.edge_index.shape[1] <= INT32_MAX_EDGES else np.int64)
 
+    def rows_as_given(self, *, edge_map: bool = False) -> CSCGraph | None:
+        """What `to_csc` returns, where edge_index is a graph's rows that need not be unrolled for it; else None."""
+        if not isinstance(self.edge_index, ListedRows):
+            return None
+        weights, positions = self._carried(edge_map)
+        return canonical_rows(self.edge_index.graph, weights, positions, undirected=self.undirected)
+
     def to_csc(self, *, edge_map: bool = False) -> CSCGraph:
         """Build the topology: what every part of a partition is cut from.
 
         Args:
-          edge_map: tell the column of edge_index that each edge comes from; of merged ones the first.
+          edge_map: keep the column of edge_index that each edge comes from; of merged ones the first.
         Returns:
           CSCGraph over original ids. Directed: the edges as listed, parallel ones kept. Undirected: reverses are
           added and duplicates merged; of the weights listed for one pair of nodes, in whichever direction, the
@@ -103,16 +111,20 @@ class RawGraph:
           float32 where that holds every value of their type.
         """
         src, dst = (_signed(row) for row in self.edge_index)
-        weights = self.edge_weight
-        if weights is not None:
-            weights = np.asarray(weights, dtype=np.result_type(weights.dtype, np.float32))
-        positions = np.arange(len(src), dtype=self.edge_map_dtype()) if edge_map else None
+        weights, positions = self._carried(edge_map)
         if self.undirected:
             src, dst, weights, positions = _both_directions(src, dst, weights, self.num_nodes, positions)
         columns = [None if column is None else torch.from_numpy(column) for column in (src, dst, weights, positions)]
         return CSCGraph.from_edge_index(
             *columns[:2], self.num_nodes, columns[2], edge_map=columns[3], weights_checked=True
         )
+
+    def _carried(self, edge_map: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Weights as the topology stores them, and positions in the list, of every listed edge."""
+        weights = self.edge_weight
+        if weights is not None:
+            weights = np.asarray(weights, dtype=np.result_type(weights.dtype, np.float32))
+        return weights, np.arange(self.edge_index.shape[1], dtype=self.edge_map_dtype()) if edge_map else None
 
 
 def read_npy_graph(path: str | Path, task: str | None = None) -> RawGraph:
@@ -146,7 +158,7 @@ def read_object(file: Path, keys: Sequence[str]) -> dict[str, Any]:
 
     Args:
       file: the file.
-      keys: that it should have, for messages; they are not looked for.
+      keys: that it should have, for messages; they are not checked.
     Raises:
       ValueError: the file is missing or holds something else.
     """
@@ -213,16 +225,16 @@ def read_columns(directory: Path) -> dict[str, np.ndarray]:
 
 
 def checked_graph(
-    meta: dict, edge_index: np.ndarray, columns: dict[str, np.ndarray], *, locate: Callable[[str], str]
+    meta: dict, edge_index: np.ndarray | ListedRows, columns: dict[str, np.ndarray], *, locate: Callable[[str], str]
 ) -> RawGraph:
     """Check a graph's arrays against each other and bring them together.
 
     Args:
       meta: as from `read_meta`, "task" may be missing; "node_types" is a list of different names; without it types are
         called "0", "1", ...; "counted_by_ids" as in RawGraph.
-      edge_index: [2, E].
+      edge_index: [2, E], or a graph's rows.
       columns: as from `read_columns`, and "input_ids"; what the graph does not have is left out.
-      locate: tells where a column comes from, for messages ("graph/labels.npy").
+      locate: returns where a column comes from, for messages ("graph/labels.npy").
     Returns:
       RawGraph.
     Raises:
@@ -266,7 +278,10 @@ def checked_graph(
     )
 
 
-def _check_edges(where: str, edge_index: np.ndarray, num_nodes: int) -> None:
+def _check_edges(where: str, edge_index: np.ndarray | ListedRows, num_nodes: int) -> None:
+    if isinstance(edge_index, ListedRows):
+        edge_index.graph.validate()
+        return
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         hint = "; transpose it" if edge_index.ndim == 2 and edge_index.shape[1] == 2 else ""
         raise ValueError(
@@ -308,7 +323,7 @@ def _check_features(where: str, features: np.ndarray | RowSegments, num_nodes: i
 
 
 def _count_nonfinite(where: str, features: np.ndarray | RowSegments) -> int:
-    """Count NaN and infinite values; warn about them and go on, as real data has some."""
+    """Count NaN and infinite values; warn about them, as real data has some."""
     if features.dtype.kind != "f":
         return 0
     nans = infs = rows = 0
@@ -322,7 +337,7 @@ def _count_nonfinite(where: str, features: np.ndarray | RowSegments) -> int:
         drop_pages(features)
     if rows:
         logger.warning(
-            "%s holds %d NaN and %d infinite values in %d rows, expected finite ones; going on, "
+            "%s holds %d NaN and %d infinite values in %d rows, expected finite ones; continuing, "
             "but what is computed from them will not be finite either",
             *(where, nans, infs, rows),
         )
@@ -406,7 +421,7 @@ def _shortened(value: Any) -> str:
 
 def _signed(ids: np.ndarray) -> np.ndarray:
     """Ids in a contiguous native int32 or int64 array: the types that torch computes with. No copy if they are."""
-    dtype = np.int32 if ids.dtype.kind == "i" and ids.itemsize == 4 else np.int64
+    dtype = np.int32 if ids.dtype.kind == "i" and ids.dtype.itemsize == 4 else np.int64
     return np.ascontiguousarray(ids, dtype=dtype)
 
 

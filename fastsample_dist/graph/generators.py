@@ -2,7 +2,7 @@
 
 - `rmat`: recursive-matrix power-law graph (Chakrabarti et al., SDM 2004). Every edge picks one of four quadrants per
   bit of its two ends; the edges are drawn in blocks, packed as dst * N + src, sorted and merged.
-- `planted_communities`: classes that a GNN can learn from neighbours and features together.
+- `planted_communities`: classes that a GNN can learn from neighbours and features combined.
 - `random_graph`: uniform directed edges.
 - `synthetic_task`: features, labels and splits for a graph that has none.
 
@@ -153,7 +153,7 @@ def planted_communities(
     Returns:
       (graph: symmetric, no self-loops, rows ascending; task: 60 % train, 20 % val, 20 % test of all nodes).
     Raises:
-      ValueError: num_classes is below 1 or above num_nodes, or homophily is no probability.
+      ValueError: num_classes is below 1 or above num_nodes, or homophily is not a probability.
     """
     if not 1 <= num_classes <= num_nodes:
         raise ValueError(f"num_classes is {num_classes}; expected 1 to num_nodes = {num_nodes}.")

@@ -1,4 +1,4 @@
-"""How many classes labels stand for, where the input does not say it: the highest label + 1, if that can be meant.
+"""How many classes labels stand for, where the input does not state it: the highest label + 1, if that can be meant.
 
 A model has an output per class, so labels that are not numbered from 0 without wide gaps (ids of some other kind, a
 mark for "no label" other than -1) would ask for a model that fits nowhere. The rule, which honest class numbers pass:
@@ -14,7 +14,7 @@ import numpy as np
 
 from fastsample_dist.graph.npy_files import drop_pages, row_chunks
 
-FREE_CLASSES = 1000  # a model of so many classes costs nothing: no label is looked at
+FREE_CLASSES = 1000  # a model of so many classes costs nothing: no label is read
 CLASSES_PER_LABEL = 100  # a sample may show a hundredth of the classes
 MAX_COUNTED = 1 << 22
 
@@ -42,7 +42,7 @@ def count_classes(where: str, labels: np.ndarray) -> int:
     counted = f"{distinct}" if distinct < MAX_COUNTED else f"more than {distinct - 1}"
     raise ValueError(
         f"{where} has {counted} distinct labels but the highest is {highest}, which means {highest + 1} classes and a "
-        f"model with as many outputs; expected class numbers 0, 1, 2, ... (-1: unlabelled); number the classes anew "
+        f"model with as many outputs; expected class numbers 0, 1, 2, ... (-1: unlabelled); renumber the classes "
         "(numpy.unique with return_inverse=True), or state num_classes (in meta.json, or num_classes=...)."
     )
 

@@ -48,7 +48,7 @@ def agreed_task(where: str, stated: str | None, asked: str | None) -> str | None
       ValueError: they differ.
     """
     if stated is not None and asked not in (None, stated):
-        raise ValueError(f"{where} states the task {stated} but {asked} is asked for; correct one of them.")
+        raise ValueError(f"{where} states the task {stated} but {asked} is requested; correct one of them.")
     return stated or asked
 
 
@@ -105,7 +105,7 @@ def checked_targets(where: str, values: np.ndarray, num_nodes: int, task: str | 
     Returns:
       The task; when it was not stated, it is logged.
     Raises:
-      ValueError: another shape or type, an infinite value or one too large for float32, or one that is no label of
+      ValueError: another shape or type, an infinite value or one too large for float32, or one that is not a label of
         the task that is stated.
     """
     if values.shape[0] != num_nodes:

@@ -27,7 +27,7 @@ _SELF_HASH = "manifest_sha256"
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What manifest.json says.
+    """The contents of manifest.json.
 
     Attributes:
       name: name of the graph.
@@ -111,7 +111,7 @@ def read_manifest(path: str | Path) -> Manifest:
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory; pass the output directory of fastsample-partition.")
     if not file.is_file():
-        raise ValueError(f"{file} is missing, so {directory} is no finished partition; run fastsample-partition.")
+        raise ValueError(f"{file} is missing, so {directory} is not a finished partition; run fastsample-partition.")
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -147,7 +147,7 @@ def _checked(file: Path, document: dict[str, Any]) -> Manifest:
         pure = PurePosixPath(name)
         inside = not pure.is_absolute() and ".." not in pure.parts
         if not inside or not isinstance(record, dict) or not {"bytes", "sha256"} <= record.keys():
-            raise _damaged(file, f"its entry for {name!r} is no path inside the partition with bytes and sha256")
+            raise _damaged(file, f"its entry for {name!r} is not a path inside the partition with bytes and sha256")
     values = {key: document[key] for key in _FIELD_TYPES}
     values |= {"part_ranges": tuple(ranges), "version": document["version"]}
     return Manifest(**values, **_checked_types(file, document), **_checked_task(file, document))
@@ -179,7 +179,7 @@ def _checked_types(file: Path, document: dict[str, Any]) -> dict[str, Any]:
     for number, run in enumerate(runs):
         integers = isinstance(run, list) and len(run) == len(names) + 1 and all(type(offset) is int for offset in run)
         if not integers or run[0] != end or any(lo > hi for lo, hi in pairwise(run)):
-            raise _damaged(file, f"its type_ranges[{number}] do not go on from {end} in {len(names)} steps")
+            raise _damaged(file, f"its type_ranges[{number}] do not continue from {end} in {len(names)} steps")
         end = run[-1]
     bounds = {0, *(run[-1] for run in runs)}
     if names and (end != document["num_nodes"] or not bounds.issuperset(document["part_ranges"])):

@@ -47,11 +47,11 @@ class Network:
             ) from None
 
     def all_to_all_s(self, calls: float, sent_bytes: float, machines: int) -> float:
-        """Seconds of so many all_to_all calls, in which a machine sends so many bytes to the others together."""
+        """Seconds of so many all_to_all calls, in which a machine sends so many bytes to all others."""
         return calls * (machines - 1) * self.alpha_s + sent_bytes / self.beta_bytes_s
 
     def ring_sum_s(self, calls: float, summed_bytes: float, machines: int) -> float:
-        """Seconds of so many sums over all machines of so many bytes together."""
+        """Seconds of so many sums over all machines of so many bytes."""
         return 2 * (machines - 1) * (calls * self.alpha_s + summed_bytes / machines / self.beta_bytes_s)
 
 
@@ -64,7 +64,7 @@ def parse_bandwidth(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*([GM])b(?:it)?/s", text.strip())
     speed = float(match[1]) * BITS[match[2]] / 8 if match else 0.0
     if speed <= 0:
-        raise ValueError(f"{text!r} is no bandwidth; expected bits per second such as 25Gb/s or 100Mb/s.")
+        raise ValueError(f"{text!r} is not a bandwidth; expected bits per second such as 25Gb/s or 100Mb/s.")
     return speed
 
 
@@ -76,5 +76,5 @@ def parse_latency(text: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms)", text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no latency; expected the time of an empty message such as 20us or 0.1ms.")
+        raise ValueError(f"{text!r} is not a latency; expected the time of an empty message such as 20us or 0.1ms.")
     return float(match[1]) / PER_SECOND[match[2]]

@@ -1,7 +1,7 @@
 """Reading and writing single .npy files: checked memory-mapped reads, streamed and hashed writes.
 
 A reader gets a copy-on-write map: nothing is copied, the pages are shared by every process of a machine, and torch can
-wrap the array because it counts as writable. The system is told not to set memory aside for writes that never come
+wrap the array because it counts as writable. The system is asked not to set memory aside for writes that never come
 (MAP_NORESERVE): else Linux refuses to map a file larger than memory and swap together. A writer streams rows, so
 that a file larger than memory can be made, and takes the SHA-256 of the bytes on their way to disk.
 """

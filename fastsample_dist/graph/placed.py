@@ -19,7 +19,7 @@ def topology_bytes(graph: CSCGraph, *, weighted: bool = False, valued: bool = Fa
 def place_graph(graph: CSCGraph, placement: Placement, *, weighted: bool = False, valued: bool = False) -> CSCGraph:
     """The graph in its place, to be sampled by kernels of placement.device.
 
-    A graph that is mapped from files is copied, into pinned memory too (device/pinned.py tells why). Each rank has a
+    A graph that is mapped from files is copied, into pinned memory too (device/pinned.py says why). Each rank has a
     copy of its own: R ranks of a host that pin the topology hold R * topology_bytes, besides the pages of the files.
 
     Args:

@@ -1,4 +1,4 @@
-"""Feature rows that lie in several files, or nowhere: one column without copying it together.
+"""Feature rows that lie in several files, or nowhere: one column without copying it into one array.
 
 Inputs with a file per node type or per chunk are read through it. It offers what the checks and the writer use of an
 array (shape, dtype, slices, lists of rows), and nothing that would bring it into memory whole.

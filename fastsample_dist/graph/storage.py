@@ -18,7 +18,7 @@ manifest). A machine needs the manifest, topology/ and its own part-*/ only.
 
 Reading maps the files: loading costs no copy, and all ranks of a machine share one. Opening a file compares its
 size with the manifest and its header with the graph; `verify_files` compares the bytes, and verification.py does so
-once per copy: it remembers them in PARTS/.verified, which is no part of the format. Writing goes to a hidden sibling
+once per copy: it remembers them in PARTS/.verified, which is not part of the format. Writing goes to a hidden sibling
 directory, is synced, and takes the final name only when complete.
 """
 
@@ -208,14 +208,14 @@ def check_output(path: str | Path, overwrite: bool = False) -> None:
       path: where a partition is to be written.
       overwrite: whether a partition that is there may be replaced.
     Raises:
-      ValueError: the output exists (without overwrite), is no partition (with it), or cannot be created.
+      ValueError: the output exists (without overwrite), is not a partition (with it), or cannot be created.
     """
     target = Path(path)
     if os.path.lexists(target):
         if not overwrite:
             raise ValueError(f"{target} exists; pass --overwrite (overwrite=True) to replace it.")
         if target.is_symlink() or not (target / MANIFEST_NAME).is_file():
-            raise ValueError(f"{target} exists and is no partition; only a partition is overwritten, remove it.")
+            raise ValueError(f"{target} exists and is not a partition; only a partition is overwritten, remove it.")
     _make_sibling(target).rmdir()
 
 

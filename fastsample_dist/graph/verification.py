@@ -6,7 +6,7 @@ Taking the SHA-256 of a large partition takes minutes, so what was compared is r
     PARTS/.verified/<room>.json                                           where PARTS can be written
     $XDG_CACHE_HOME (~/.cache)/fastsample_dist/verified/<hash of PARTS>/<room>.json       elsewhere
 
-An entry holds what the system says of the file (device, inode, size, times of change) and the checksum that was found.
+An entry holds what the system reports of the file (device, inode, size, times of change) and the checksum found.
 It counts only while all of that and the manifest's checksum are the same: a file that was copied, replaced or written
 to is read again. The time of the inode's own change (ctime) is among them, which programs cannot set back. A file that
 changed too short a time ago to tell a later change by its time is compared, but not remembered. The manifest does not
@@ -43,7 +43,7 @@ _COARSE_TICK_S = 2.0  # where they hold whole seconds
 
 
 class FileState(NamedTuple):
-    """What the system says of a file; equal as long as nobody replaced it or wrote to it."""
+    """What the system reports of a file; equal as long as nobody replaced it or wrote to it."""
 
     device: int
     inode: int
@@ -168,7 +168,7 @@ class _Records:
         self._beside = resolved / RECORDS
         key = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:24]
         self._cached = _cache_home() / "fastsample_dist" / "verified" / key
-        self._known: dict[str, dict[str, list[dict[str, Any]]]] = {}  # by room, read when asked for
+        self._known: dict[str, dict[str, list[dict[str, Any]]]] = {}  # by room, read on first use
 
     def knows(self, name: str, manifest: Manifest) -> bool:
         """Whether the file as it is was found to have the manifest's checksum."""

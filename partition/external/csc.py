@@ -3,9 +3,9 @@
     count   edges into each node                                    one pass over the list; memory 8 bytes per node
     group   every edge as a 64-bit key into the region of its bucket, a range of nodes whose edges fit into memory
     sort    bucket after bucket by (destination, source); appended to rows.indices, rows.weights, rows.degrees
-Where an edge map is asked for, an edge's position in the list travels beside its key, into rows.edge_map.
+Where an edge map is requested, an edge's position in the list travels beside its key, into rows.edge_map.
 
-Result: that of `RawGraph.to_csc`, bit for bit. A killed run goes on after the last piece or bucket in the journal.
+Result: that of `RawGraph.to_csc`, bit for bit. A killed run resumes after the last piece or bucket in the journal.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fastsample_dist.files import naming_file
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.npy_files import drop_pages, map_array
+from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.journal import Journal, fingerprint
 from fastsample_dist.partition.external.kernels import EdgePiece, add_degrees, group_edges, read_ranges, sort_edges
-from fastsample_dist.partition.external.memory import MemoryPlan
 
 SAVE_EDGES = 1 << 26  # listed edges between two entries of the journal while grouping
 MAX_BUCKETS = 1 << 15
@@ -69,14 +69,14 @@ class StoredTopology:
         return int(self.degrees.sum())
 
     def indptr(self) -> np.ndarray:
-        """Row offsets, int64 [num_nodes + 1]; computed anew."""
+        """Row offsets, int64 [num_nodes + 1]; computed at every call."""
         indptr = np.zeros(self.num_nodes + 1, dtype=np.int64)
         np.cumsum(self.degrees, out=indptr[1:])
         return indptr
 
     @contextmanager
     def mapped(self) -> Iterator[CSCGraph]:
-        """The topology as a graph whose edges stay in the files; pages that were read are let go time and again.
+        """The topology as a graph whose edges stay in the files; pages that were read are dropped repeatedly.
 
         The graph must not be used after the block.
         """
@@ -94,12 +94,12 @@ class StoredTopology:
         graph = CSCGraph(torch.from_numpy(self.indptr()), indices, weights, weights_checked=True)
         ended = threading.Event()
 
-        def let_go() -> None:
+        def drop_repeatedly() -> None:
             while not ended.wait(DROP_INTERVAL_S):
                 for mapped in maps:
                     drop_pages(mapped)
 
-        thread = threading.Thread(target=let_go, name="fastsample-drop-pages", daemon=True)
+        thread = threading.Thread(target=drop_repeatedly, name="fastsample-drop-pages", daemon=True)
         thread.start()
         try:
             yield graph
@@ -111,7 +111,7 @@ class StoredTopology:
 def build_stored(
     raw: RawGraph,
     journal: Journal,
-    plan: MemoryPlan,
+    budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda count: None,
     *,
     edge_map: bool = False,
@@ -121,7 +121,7 @@ def build_stored(
     Args:
       raw: the graph; its edges are read in pieces.
       journal: the entered work directory.
-      plan: sizes of pieces and buckets.
+      budget: sizes of pieces and buckets.
       on_bytes: called with bytes of work done since its last call; `sort_bytes` is their sum.
       edge_map: keep the edges' positions in the list.
     Returns:
@@ -130,7 +130,7 @@ def build_stored(
       ValueError: the limit is too small for the longest row, or an id is out of range.
       OSError: the disk refuses.
     """
-    return _Builder(raw, journal, plan, on_bytes, edge_map).run()
+    return _Builder(raw, journal, budget, on_bytes, edge_map).run()
 
 
 def sort_bytes(raw: RawGraph) -> int:
@@ -163,9 +163,9 @@ class _Builder:
     """One run of the three passes."""
 
     def __init__(
-        self, raw: RawGraph, journal: Journal, plan: MemoryPlan, on_bytes: Callable[[int], None], edge_map: bool
+        self, raw: RawGraph, journal: Journal, budget: MemoryBudget, on_bytes: Callable[[int], None], edge_map: bool
     ) -> None:
-        self._raw, self._journal, self._plan, self._on_bytes = raw, journal, plan, on_bytes
+        self._raw, self._journal, self._budget, self._on_bytes = raw, journal, budget, on_bytes
         self._weight_dtype = weight_dtype(raw)
         self._map_dtype = raw.edge_map_dtype() if edge_map else None
         self._id_dtype = np.dtype(np.int32 if id_dtype(raw.num_nodes) == torch.int32 else np.int64)
@@ -181,7 +181,7 @@ class _Builder:
     def run(self) -> StoredTopology:
         counted = self._count()
         try:
-            self._plan.check(counted["longest_row"])
+            self._budget.check(counted["longest_row"])
         except ValueError:
             self._journal.restart("count")  # nothing is worth keeping
             raise
@@ -221,7 +221,7 @@ class _Builder:
         """Bounds of the buckets and edges in each."""
         degrees = np.fromfile(self._file("degrees"), dtype=np.int64)
         state = self._journal.begin("group", self._source)
-        room = max(self._plan.bucket_edges, int(degrees.max()))
+        room = max(self._budget.bucket_edges, int(degrees.max()))
         if state and state["bucket_edges"] > room:  # made within a larger limit
             self._journal.restart("group")
             self._journal.begin("sort", self._source)
@@ -314,7 +314,7 @@ class _Builder:
         """Listed edges from a position on: (position after the piece, piece)."""
         edges, weights = self._raw.edge_index, self._raw.edge_weight if with_weights else None
         dtype = np.int32 if edges.dtype.kind == "i" and edges.dtype.itemsize == 4 else np.int64
-        num_edges, step = edges.shape[1], self._plan.piece_edges
+        num_edges, step = edges.shape[1], self._budget.piece_edges
         for lo in range(position, num_edges, step):
             hi = min(num_edges, lo + step)
             piece = EdgePiece(

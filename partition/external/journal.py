@@ -1,9 +1,9 @@
-"""What a partitioning has finished, on disk, so that a killed run goes on where it was.
+"""What a partitioning has finished, on disk, so that a killed run resumes where it was.
 
 The work directory stands beside the output, `.<name>.work`, and has journal.json: a state per step with the digest of
-what the step was made from. A step whose digest differs, and all later ones, start anew; so does everything when the
-file is damaged. Data reach the disk before the journal says so. A lock, which ends with the process, keeps a second run
-out.
+what the step was made from. A step whose digest differs, and all later ones, start again; so does everything when the
+file is damaged. Data reach the disk before the journal records them. A lock, which ends with the process, keeps a
+second run out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 from fastsample_dist.files import naming_file
 from fastsample_dist.graph.inputs.scratch import Scratch
+from fastsample_dist.graph.listed_rows import ListedRows
 from fastsample_dist.graph.npy_files import CHUNK_BYTES, drop_pages
 from fastsample_dist.graph.row_segments import RowSegments
 
@@ -42,7 +43,7 @@ def work_directory(output: str | Path) -> Path:
 def input_scratch(output: str | Path) -> Iterator[Scratch]:
     """Where reading the input of an output may make files: in the work directory.
 
-    They are kept, as the work directory is, when a run ends before its time and a later one will go on.
+    They are kept, as the work directory is, when a run ends before its time and a later one will resume.
     """
     work = work_directory(output)
     try:
@@ -103,7 +104,7 @@ class Journal:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def begin(self, step: str, source: Any) -> dict[str, Any]:
-        """State of a step made from `source` (plain values); empty when it has to start anew."""
+        """State of a step made from `source` (plain values); empty when it has to start again."""
         digest = hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
         if self._steps.get(step, {}).get("source") != digest:
             self.restart(step)
@@ -129,18 +130,18 @@ class Journal:
         partial.replace(self.path / JOURNAL_NAME)
 
     def finished(self, step: str) -> bool:
-        """Whether a step's state says that it is done."""
+        """Whether a step is recorded as done."""
         return bool(self._steps.get(step, {}).get("state", {}).get("done"))
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
             document = json.loads((self.path / JOURNAL_NAME).read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # none yet, or cut short: everything starts anew
+        except (OSError, ValueError):  # none yet, or cut short: everything starts again
             return {}
         return document["steps"] if isinstance(document, dict) and document.get("format") == FORMAT else {}
 
 
-def fingerprint(array: np.ndarray | RowSegments | None) -> Any:
+def fingerprint(array: np.ndarray | RowSegments | ListedRows | None) -> Any:
     """Plain values that change when an array's contents do.
 
     Of a mapped file: its size, time of last change and a SHA-256 of blocks spread over it; of memory: a SHA-256 of all.
@@ -149,6 +150,8 @@ def fingerprint(array: np.ndarray | RowSegments | None) -> Any:
         return None
     if isinstance(array, RowSegments):
         return [item if isinstance(item, int) else fingerprint(item) for item in array.segments]
+    if isinstance(array, ListedRows):
+        return [fingerprint(array.indptr), fingerprint(array.sources)]
     shape = [array.dtype.str, list(array.shape)]
     digest = hashlib.sha256()
     if isinstance(array, np.memmap) and array.filename is not None:

@@ -1,7 +1,7 @@
 """Writing a partition so that a killed run keeps the files it has finished.
 
 Like storage.PartitionWriter, but the unfinished partition stands in the work directory, and the journal has the record
-(size and SHA-256) of every finished file. A file that was being written starts anew.
+(size and SHA-256) of every finished file. A file that was being written starts again.
 """
 
 from __future__ import annotations

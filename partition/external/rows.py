@@ -9,13 +9,12 @@ from types import TracebackType
 import numpy as np
 import torch
 
-from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.csc import CSCGraph, row_positions
 from fastsample_dist.graph.npy_files import drop_pages
 from fastsample_dist.graph.row_segments import RowSegments
 from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS
 from fastsample_dist.partition.external.csc import StoredTopology
 from fastsample_dist.partition.external.kernels import read_ranges
-from fastsample_dist.partition.methods.adjacency import row_positions
 
 FEATURE_CHOICES = ("keep", "float16", BFLOAT16, "float32")
 MAX_OPEN = 64  # files of segments; a process may often have no more than 1024
@@ -83,7 +82,7 @@ class TopologyRows:
 
 
 class FeatureRows:
-    """Feature rows of chosen nodes in the type asked for; a context manager.
+    """Feature rows of chosen nodes in the chosen type; a context manager.
 
     A mapped file is read as a file; so is every mapped segment of RowSegments.
 

@@ -136,31 +136,6 @@ def _keys_of_rows(indptr: np.ndarray, indices: np.ndarray, lo: int, hi: int) -> 
         yield sources[apart] * num_nodes + owners[apart]
 
 
-def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the entries of some rows stand, row after row.
-
-    Args:
-      indptr: int64 [num_rows + 1].
-      rows: integer [n]; row ids, in any order.
-    Returns:
-      (positions int64 [m], owner int64 [m]): entry i of the result belongs to rows[owner[i]].
-    """
-    starts = indptr[rows]
-    degrees = indptr[rows + 1] - starts
-    owner = np.repeat(np.arange(len(rows)), degrees)
-    ends = np.cumsum(degrees)
-    positions = np.arange(len(owner), dtype=np.int64) + (starts - (ends - degrees))[owner]
-    return positions, owner
-
-
-def destinations(indptr: np.ndarray, first_edge: int, count: int) -> np.ndarray:
-    """Destination of each of the edges first_edge .. first_edge + count - 1."""
-    lo = int(np.searchsorted(indptr, first_edge, side="right")) - 1
-    hi = int(np.searchsorted(indptr, first_edge + count - 1, side="right"))
-    inside = np.clip(indptr[lo : hi + 1], first_edge, first_edge + count)
-    return np.repeat(np.arange(lo, hi), np.diff(inside))
-
-
 def edge_chunks(degrees: np.ndarray, chunk_edges: int | None = None) -> list[tuple[int, int]]:
     """Cut rows into ranges (lo, hi) of about so many entries each, at least one row, so that work on all edges needs
     memory for a chunk of them.

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks, row_positions
+from fastsample_dist.graph.csc import row_positions
+from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks
 from fastsample_dist.partition.methods.levelling import Loads, level_parts, unmet
 from fastsample_dist.partition.methods.request import Method, PartitionRequest
 
@@ -53,18 +54,18 @@ def balance_parts(request: PartitionRequest, method: Method, parts: np.ndarray) 
     links = request.adjacency if method.in_memory else request.rows
     if not method.balances:
         moved = balance_train_nodes(parts, request.train, links, request.num_parts)
-        told = method.name == "file" and moved > 0
+        noted = method.name == "file" and moved > 0
         note = f"{moved} of {len(request.train)} train nodes were moved, so that parts differ by one at most."
-        return Balanced(moved, 0, (note,) if told else ())
+        return Balanced(moved, 0, (note,) if noted else ())
     constraints = request.constraints()
-    how = {"tolerance": AIM, "seed": request.seed}
-    levelled = level_parts(parts, links, Loads.count(parts, constraints, request.num_parts), **how)
+    settings = {"tolerance": AIM, "seed": request.seed}
+    levelled = level_parts(parts, links, Loads.count(parts, constraints, request.num_parts), **settings)
     moved = balance_train_nodes(parts, request.train, links, request.num_parts)
     constraints.pop("train", None)
     loads = Loads.count(parts, constraints, request.num_parts)
     free = np.ones(len(parts), dtype=bool)
     free[request.train] = False
-    levelled += level_parts(parts, links, loads, movable=free, **how)
+    levelled += level_parts(parts, links, loads, movable=free, **settings)
     return Balanced(moved, levelled, tuple(unmet(loads, TOLERANCE)))
 
 

@@ -2,7 +2,7 @@
 
 Python runs signal handlers on its main thread, between two of its own instructions: none while that thread is inside C.
 So the call is made on a thread of its own and the main thread waits, where a signal reaches it; the exception of its
-handler leaves the wait, and the call goes on unseen until it returns or the process ends.
+handler leaves the wait, and the call continues in the background until it returns or the process ends.
 
 METIS makes it harder: while it runs, SIGTERM and SIGABRT have a handler of its own, which jumps back into the call from
 whichever thread the signal arrives on - on any but METIS' own into nowhere. So the main thread watches the process'
@@ -42,7 +42,7 @@ def call_beside(function: Callable[[], Result]) -> Result:
       What the function returns.
     Raises:
       BaseException: what the function raises, or a signal's handler (KeyboardInterrupt at Ctrl-C); in the latter case
-        the function goes on in a daemon thread.
+        the function continues in a daemon thread.
       RuntimeError: the function sent SIGTERM to itself, which is how METIS reports a failure inside.
     """
     handler = signal.getsignal(signal.SIGTERM)

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks, row_positions
+from fastsample_dist.graph.csc import row_positions
+from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks
 
 CANDIDATES = 1 << 16
 NEARNESS = 0.05  # what a unit of distance from 1 weighs beside a unit outside the tolerance

@@ -2,7 +2,7 @@
 
 METIS is compiled for 32-bit or 64-bit integers (idx_t) and does not say which. It is found out by calling
 METIS_SetDefaultOptions on a block of known values: it overwrites 40 integers of its own width. Floating-point arguments
-are avoided altogether (imbalance goes in as an integer option), so their width is of no account.
+are avoided altogether (imbalance goes in as an integer option), so their width does not matter.
 
 Ctrl-C and SIGTERM end the call at once, see `interrupts.call_beside`.
 """
@@ -25,7 +25,7 @@ NUM_OPTIONS = 40
 OPTION_OBJTYPE, OPTION_NITER, OPTION_SEED, OPTION_CONTIG, OPTION_UFACTOR, OPTION_NUMBERING = 1, 7, 9, 13, 18, 19
 OBJTYPE_CUT = 0
 METIS_OK = 1
-ERRORS = {-2: "it found its input wrong", -3: "out of memory", -4: "it was told to end, or failed inside"}
+ERRORS = {-2: "it found its input wrong", -3: "out of memory", -4: "it was asked to end, or failed inside"}
 
 # METIS draws from the process' one generator: a call that works on after Ctrl-C would change the parts of the next.
 _one_at_a_time = threading.Lock()

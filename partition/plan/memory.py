@@ -9,8 +9,8 @@ In memory (`_cut_in_memory`): E stored edges, w bytes per id as computed with
                both directions 2 w more
     after it   the list's pages stay, 4 bytes per edge and 8 per node of the topology
     write      28 bytes per edge of a chunk: positions, owners, their sum, the values of two chunks
-On disk (`_cut_on_disk`): a piece or a bucket at a time, as large as MemoryPlan says; 12 bytes per edge of a bucket, and
-of a chunk that is written.
+On disk (`_cut_on_disk`): a piece or a bucket at a time, as large as MemoryBudget says; 12 bytes per edge of a bucket,
+and of a chunk that is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ import numpy as np
 
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.npy_files import CHUNK_BYTES
-from fastsample_dist.partition.external.memory import SLACK_BYTES, MemoryPlan
+from fastsample_dist.memory_sizes import available_bytes
+from fastsample_dist.partition.external.budget import (
+    DEFAULT_SHARE,
+    LEVELLED_NODE_BYTES,
+    NODE_BYTES,
+    SLACK_BYTES,
+    MemoryBudget,
+)
+from fastsample_dist.partition.external.csc import sort_edge_bytes
 from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.methods.adjacency import CHUNK_EDGES
 from fastsample_dist.partition.methods.levelling import CANDIDATES
@@ -36,13 +44,15 @@ WRITE_EDGE_BYTES, WRITE_NODE_BYTES = 28, 52  # rows of a topology in memory
 READ_EDGE_BYTES, READ_NODE_BYTES = 12, 96  # of one on disk: values as read, renamed, and of the chunk before
 MAPPED_WINDOW_BYTES = 128 << 20  # of the sorted edges, between two sweeps that let pages go
 
+SMALL_EDGES = 1 << 24  # listed edges that are sorted in memory where they fit; more are sorted on disk sooner
+
 
 @dataclass(frozen=True)
 class PeakMemory:
     """Predicted peak of one way to cut a graph.
 
     Attributes:
-      steps: {step of build.STEPS: bytes above the process's own}.
+      steps: {step of progress.STEPS: bytes above the process's own}.
     """
 
     steps: dict[str, int]
@@ -75,8 +85,8 @@ def in_memory_peak(sizes: GraphSizes, method: str, num_parts: int) -> PeakMemory
     )
 
 
-def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, plan: MemoryPlan) -> PeakMemory:
-    """Peak where the edges are sorted on disk, with the pieces and buckets of a memory plan."""
+def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, budget: MemoryBudget) -> PeakMemory:
+    """Peak where the edges are sorted on disk, with the pieces and buckets of the memory budget."""
     num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
     window = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges  # the edge map is not looked at
     assign = METHODS[method].memory.total(num_nodes, num_neighbours(sizes)) + 16 * num_nodes
@@ -88,17 +98,20 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, plan: MemoryPla
     balance = _balance_bytes(sizes, method, num_parts) + min(window, MAPPED_WINDOW_BYTES) + 16 * num_nodes
     return PeakMemory(
         {
-            "topology": _sorting_bytes(sizes, plan),
+            "topology": _sorting_bytes(sizes, budget),
             "assign": assign + FIXED_BYTES,
             "balance": balance + FIXED_BYTES,
-            "write": _write_bytes(sizes, plan.write_edges, READ_EDGE_BYTES, READ_NODE_BYTES) + FIXED_BYTES,
+            "write": _write_bytes(sizes, budget.write_edges, READ_EDGE_BYTES, READ_NODE_BYTES) + FIXED_BYTES,
             "measure": _measure_bytes(sizes) + FIXED_BYTES,
         }
     )
 
 
 def topology_bytes(sizes: GraphSizes) -> int:
-    """At the widest place of `RawGraph.to_csc`, the listed edges included."""
+    """At the widest place of `RawGraph.to_csc`, the listed edges included; of rows that are given what is copied."""
+    if sizes.given_rows:
+        keys = 16 * sizes.num_listed if sizes.undirected else 0
+        return sizes.edge_bytes * sizes.num_listed + keys + FIXED_BYTES
     kind = np.dtype(sizes.id_dtype)
     width = 4 if kind == np.int32 else 8
     copied = 2 * width * sizes.num_listed if kind not in (np.dtype(np.int32), np.dtype(np.int64)) else 0
@@ -131,6 +144,38 @@ def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours
 def needed_bytes(base: int, extra_bytes: int) -> int:
     """What must be there before work is begun that is expected to take so many bytes above `base`."""
     return base + int(MARGIN * extra_bytes) + SLACK_BYTES
+
+
+def memory_budget(limit: int | None, base: int, sizes: GraphSizes, method: str) -> MemoryBudget:
+    """How the memory is divided for a graph.
+
+    Args:
+      limit: bytes the process may hold; None: DEFAULT_SHARE of what is available.
+      base: bytes it holds before the work.
+      sizes: of the graph.
+      method: name of the method that will assign.
+    """
+    return MemoryBudget(
+        limit=int(available_bytes() * DEFAULT_SHARE) if limit is None else limit,
+        base=base,
+        num_nodes=sizes.num_nodes,
+        sort_edge_bytes=sort_edge_bytes(sizes.weight_bytes, sizes.edge_map_bytes),
+        node_bytes=LEVELLED_NODE_BYTES if METHODS[method].balances else NODE_BYTES,
+        edge_map_bytes=sizes.edge_map_bytes,
+    )
+
+
+def sorted_on_disk(sizes: GraphSizes, budget: MemoryBudget) -> bool:
+    """Whether a graph's edges are sorted on disk by default: there are many, or memory does not suffice."""
+    in_memory = needed_bytes(budget.base, topology_bytes(sizes))
+    return (sizes.num_listed > SMALL_EDGES and not sizes.given_rows) or in_memory > budget.limit
+
+
+def method_needs(sizes: GraphSizes, method: str, budget: MemoryBudget, num_edges: int, neighbours: int) -> int:
+    """Bytes that a method needs which holds so many edges and neighbours in memory; 0 for the others."""
+    if not METHODS[method].in_memory:
+        return 0
+    return needed_bytes(budget.base, whole_graph_bytes(sizes, method, num_edges, neighbours))
 
 
 def _listed_bytes(sizes: GraphSizes) -> int:
@@ -176,11 +221,11 @@ def _write_bytes(sizes: GraphSizes, chunk_edges: int, edge_bytes: int, node_byte
     return max(edge_bytes * min(sizes.num_edges, chunk_edges), features) + node_bytes * sizes.num_nodes
 
 
-def _sorting_bytes(sizes: GraphSizes, plan: MemoryPlan) -> int:
+def _sorting_bytes(sizes: GraphSizes, budget: MemoryBudget) -> int:
     """The widest of counting, grouping and sorting; see external/csc.py."""
     kind = np.dtype(sizes.id_dtype)
     width = 4 if kind == np.int32 else 8
-    piece = min(plan.piece_edges, sizes.num_listed)
+    piece = min(budget.piece_edges, sizes.num_listed)
     directions = 2 if sizes.undirected else 1
     keys = (8 + sizes.weight_bytes + sizes.edge_map_bytes) * directions * piece
     ids = 2 * width * piece
@@ -188,7 +233,7 @@ def _sorting_bytes(sizes: GraphSizes, plan: MemoryPlan) -> int:
     grouping = ids + keys + 2 * directions * piece
     if piece < sizes.num_listed:
         reading += keys  # of the piece before
-    bucket = min(plan.bucket_edges, sizes.num_edges)
+    bucket = min(budget.bucket_edges, sizes.num_edges)
     plain = not sizes.weight_bytes and not sizes.edge_map_bytes
-    entry = BUCKET_EDGE_BYTES if plain else plan.sort_edge_bytes
+    entry = BUCKET_EDGE_BYTES if plain else budget.sort_edge_bytes
     return max(reading, grouping, entry * bucket) + 16 * sizes.num_nodes + FIXED_BYTES

@@ -1,13 +1,13 @@
 """What training on a partition will take, per machine and step: memory, rows, bytes, seconds of communication.
 
-Traffic is sampled where a topology is at hand: on a finished partition as it is, on a small graph as `random` would cut
+Traffic is sampled where there is a topology: on a finished partition as it is, on a small graph as `random` would cut
 it. Otherwise it is estimated from sizes, as on a graph of N nodes with d uniform in-neighbours each. Every hop asks all
-nodes so far anew, so of the neighbours of a node that came at hop j, the share 1 - (1 - f_j/d) ... (1 - f_h/d) is
+nodes so far again, so of the neighbours of a node that came at hop j, the share 1 - (1 - f_j/d) ... (1 - f_h/d) is
 picked by the end of hop h (fanouts f, at most d). With k picks in all, from s seeds,
 
     s + (N - s) (1 - (1 - 1/N)^k)
 
-distinct nodes are reached; of those that are no seeds, (P - 1)/P are remote. Neighbours that are shared more than in a
+distinct nodes are reached; of those that are not seeds, (P - 1)/P are remote. Neighbours that are shared more than in a
 uniform graph, as in one with hubs or communities, make fewer distinct nodes: RMAT scale 18, edge factor 16, fanouts
 15,10,5 and 1000 seeds reach 36,222 where the formula says 247,302. So it is a bound there rather than an estimate.
 

@@ -29,8 +29,10 @@ from typing import Any
 
 import numpy as np
 
+from fastsample_dist.graph.csc import destinations
 from fastsample_dist.graph.labels import MULTILABEL
 from fastsample_dist.graph.npy_files import drop_pages, open_npy
+from fastsample_dist.graph.npy_stream import NpyStream
 from fastsample_dist.graph.storage import (
     BFLOAT16,
     BFLOAT16_AS,
@@ -40,9 +42,7 @@ from fastsample_dist.graph.storage import (
     read_manifest,
     topology_files,
 )
-from fastsample_dist.partition.methods.adjacency import destinations
-from fastsample_dist.partition.write.build import Progress
-from fastsample_dist.partition.write.npy_stream import NpyStream
+from fastsample_dist.partition.progress import Progress
 
 _ID_DTYPES = ("int32", "int64")
 _SPLIT_OF_MARK = np.array(["", *SPLITS])
@@ -76,7 +76,7 @@ def check_partition(path: str | Path, *, progress: Progress | None = None) -> li
 
     Args:
       path: the partition's directory, with all parts in it.
-      progress: is told the step "check" and the bytes read.
+      progress: gets the step "check" and the bytes read.
     Returns:
       What is wrong, in the order of the files; [] for a sound partition. Cost: reads every byte once.
     Raises:

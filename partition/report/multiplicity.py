@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fastsample_dist.partition.methods.adjacency import destinations
+from fastsample_dist.graph.csc import destinations
 
 STEP_EDGES = 1 << 19  # looked at together: 4 MB of destinations
 
@@ -36,17 +36,17 @@ class EdgeCounts:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """What there is to say, a sentence each; nothing of what there is none."""
-        said = []
+        """One sentence for each kind of edge or node that there is."""
+        lines = []
         if self.parallel_edges:
-            said.append(f"{self.parallel_edges:,} edges are duplicates of another; kept as parallel edges")
+            lines.append(f"{self.parallel_edges:,} edges are duplicates of another; kept as parallel edges")
         if self.merged_duplicates:
-            said.append(f"{self.merged_duplicates:,} listed edges were duplicates (in either direction); merged")
+            lines.append(f"{self.merged_duplicates:,} listed edges were duplicates (in either direction); merged")
         if self.self_loops:
-            said.append(f"{self.self_loops:,} edges are self-loops; kept")
+            lines.append(f"{self.self_loops:,} edges are self-loops; kept")
         if self.isolated_nodes:
-            said.append(f"{self.isolated_nodes:,} nodes have no edge (gaps in the ids, or isolated); kept")
-        return said
+            lines.append(f"{self.isolated_nodes:,} nodes have no edge (gaps in the ids, or isolated); kept")
+        return lines
 
 
 class EdgeCounter:

@@ -225,11 +225,11 @@ def assignment_traffic(
     sampler = _Sampler(graph, options)
     found = []
     for part in range(num_parts):
-        plan = BatchPlan(train[parts[train] == part], options.batch_size, (options.rng_seed, part))
-        batches = plan.measured(options.num_batches)
+        schedule = SeedBatches(train[parts[train] == part], options.batch_size, (options.rng_seed, part))
+        batches = schedule.measured(options.num_batches)
         first_step = part * options.num_batches  # no two parts share their draws
         drawn = [_figures(hops, parts[hops.nodes.numpy()] != part) for hops in sampler.batches(batches, first_step)]
-        found.append(_part_traffic(part, plan, batches, drawn, options, presampled=0))
+        found.append(_part_traffic(part, schedule, batches, drawn, options, presampled=0))
     return tuple(found)
 
 
@@ -245,10 +245,10 @@ class _Sampler:
         lo, hi = owned
         options, num_nodes = self._options, self._graph.num_nodes
         seed = (options.rng_seed, part)
-        plan = BatchPlan(train, options.batch_size, seed)
+        schedule = SeedBatches(train, options.batch_size, seed)
         hot = np.zeros(num_nodes, dtype=_HOTNESS_DTYPE)
         seen = np.zeros(num_nodes, dtype=np.int64)
-        first, second = plan.presampled(options.presample_batches), plan.measured(options.num_batches)
+        first, second = schedule.presampled(options.presample_batches), schedule.measured(options.num_batches)
         for hops in self.batches(first, 0):
             hot[hops.nodes.numpy()] += 1
         figures = []
@@ -256,7 +256,7 @@ class _Sampler:
             nodes = hops.nodes.numpy()
             seen[nodes] += 1
             figures.append(_figures(hops, (nodes < lo) | (nodes >= hi)))
-        traffic = _part_traffic(part, plan, second, figures, options, presampled=len(first))
+        traffic = _part_traffic(part, schedule, second, figures, options, presampled=len(first))
         return _Measured(traffic, hot, seen)
 
     def batches(self, seeds: list[np.ndarray], first_step: int) -> Iterator[SampledHops]:
@@ -268,7 +268,7 @@ class _Sampler:
             yield from self._arrays.sample_many(group, self._spec, first_step + lo)
 
 
-class BatchPlan:
+class SeedBatches:
     """Which seeds form the batches of one part.
 
     Args:
@@ -335,7 +335,7 @@ def _figures(hops: SampledHops, remote: np.ndarray) -> tuple[int, int, int]:
 
 def _part_traffic(
     part: int,
-    plan: BatchPlan,
+    schedule: SeedBatches,
     batches: list[np.ndarray],
     figures: list[tuple[int, int, int]],
     options: TrafficOptions,
@@ -345,11 +345,11 @@ def _part_traffic(
     columns = np.array(figures, dtype=np.float64).reshape(-1, 3)
     means = columns.mean(axis=0) if len(columns) else np.zeros(3)
     sizes = np.array([len(own) for own in batches])
-    whole_epochs = plan.steps <= options.num_batches
+    whole_epochs = schedule.steps <= options.num_batches
     alike = columns[sizes == sizes.max(initial=0), 1] if whole_epochs else columns[:, 1]
     return PartTraffic(
         part=part,
-        steps=plan.steps,
+        steps=schedule.steps,
         batches=len(batches),
         presampled_batches=presampled,
         input_rows=float(means[0]),

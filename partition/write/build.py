@@ -7,8 +7,7 @@ A small graph is cut in memory. A large one, or one that would not fit into the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,32 +19,27 @@ from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.storage import PartitionWriter, check_output
-from fastsample_dist.memory_sizes import available_bytes, format_size
-from fastsample_dist.partition.external.csc import StoredTopology, build_stored, sort_bytes, sort_edge_bytes
-from fastsample_dist.partition.external.journal import Journal, fingerprint, work_directory
-from fastsample_dist.partition.external.memory import (
+from fastsample_dist.memory_sizes import format_size
+from fastsample_dist.partition.external.budget import (
     BASE_SPREAD_BYTES,
-    DEFAULT_SHARE,
-    LEVELLED_NODE_BYTES,
-    NODE_BYTES,
-    MemoryPlan,
+    MemoryBudget,
     resident_bytes,
 )
+from fastsample_dist.partition.external.csc import StoredTopology, build_stored, sort_bytes
+from fastsample_dist.partition.external.journal import Journal, fingerprint, work_directory
 from fastsample_dist.partition.external.output import ResumableWriter
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import MAX_SEED, METHODS, PartitionRequest
 from fastsample_dist.partition.methods.adjacency import estimate_neighbours
 from fastsample_dist.partition.methods.balance import balance_parts
-from fastsample_dist.partition.plan.memory import needed_bytes, topology_bytes, whole_graph_bytes
+from fastsample_dist.partition.plan.memory import memory_budget, method_needs, sorted_on_disk
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.quality import PartitionQuality, measure_partition
-from fastsample_dist.partition.write.disk import check_space, least_bytes, used_bytes
+from fastsample_dist.partition.write.disk_space import check_space, least_bytes, used_bytes
 from fastsample_dist.partition.write.gaps import check_gaps
 from fastsample_dist.partition.write.writer import Origin, Relabelling, WriteOptions, bytes_to_write, write_partition
 
 logger = logging.getLogger(__name__)
-
-STEPS = ("topology", "assign", "balance", "write", "measure")
-SMALL_EDGES = 1 << 24  # listed edges that are sorted in memory where they fit; more are sorted on disk sooner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +52,7 @@ class PartitionOptions:
       seed: 0 .. 2**31 - 1; the same seed on the same graph gives the same files.
       assignment: for method "file": the file with the part of each node.
       memory_limit: bytes that the process may hold; None: four fifths of what is available at the start.
-      on_disk: sort the edges on disk even where memory would do, so that a killed run can go on.
+      on_disk: sort the edges on disk even where memory would do, so that a killed run can be resumed.
       feature_dtype: "keep", "float16", "bfloat16" or "float32": how features are stored.
       edge_map: store for every edge of the topology its place in the input's list of edges: the column of edge_index,
         or the edge's number in a list as text, from 0. Both directions of an undirected edge have the place of that
@@ -91,22 +85,7 @@ class PartitionOptions:
             raise ValueError(f"feature_dtype is {self.feature_dtype!r}; expected one of {', '.join(FEATURE_CHOICES)}.")
 
 
-class Progress:
-    """What `partition_graph` tells while it works; this one keeps silent, the command line's shows it."""
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Surrounds each of STEPS in turn."""
-        yield
-
-    def bytes_total(self, count: int) -> None:
-        """How many bytes the running step is going to report, at most."""
-
-    def bytes_done(self, count: int) -> None:
-        """That so many more of them are written."""
-
-
-def partition_graph(
+def build_partition(
     raw: RawGraph,
     options: PartitionOptions,
     output: str | Path,
@@ -121,21 +100,29 @@ def partition_graph(
       options: number of parts, method, seed, memory.
       output: the partition's directory; it appears when complete.
       overwrite: replace a partition that is there.
-      progress: is told the steps.
+      progress: gets the steps.
     Returns:
       The finished partition's figures, counted from its files.
     Raises:
       ValueError: what `check_request` refuses, or ids with huge gaps; both before the data are read.
       ImportError: method metis without pymetis.
       OSError: the disk refuses; it names the file. Sorted in memory, nothing is left behind; on disk, the work
-        directory (`external.journal.work_directory`), from which the same call goes on.
+        directory (`external.journal.work_directory`), from which the same call resumes.
     """
     progress = progress or Progress()
     check_gaps(raw)
     sizes = sizes_of(raw, edge_map=options.edge_map)
-    plan = check_request(sizes, options, output, overwrite=overwrite)
-    cut = _cut_on_disk if _sorts_on_disk(sizes, options, plan) else _cut_in_memory
-    manifest = cut(raw, options, plan, output, overwrite, progress)
+    budget = check_request(sizes, options, output, overwrite=overwrite)
+    topology = None
+    if sizes.given_rows and not _sorts_on_disk(sizes, options, budget):
+        topology = raw.rows_as_given(edge_map=options.edge_map)
+        if topology is None:  # reverses are to be added: it is a list like any other
+            sizes = replace(sizes, given_rows=False)
+            budget = check_request(sizes, options, output, overwrite=overwrite)
+    if _sorts_on_disk(sizes, options, budget):
+        manifest = _cut_on_disk(raw, options, budget, output, overwrite, progress)
+    else:
+        manifest = _cut_in_memory(raw, topology, options, budget, output, overwrite, progress)
     with progress.step("measure"):
         quality = measure_partition(output, manifest)
     if quality.edge_counts.parallel_edges:
@@ -145,12 +132,12 @@ def partition_graph(
 
 def check_request(
     sizes: GraphSizes, options: PartitionOptions, output: str | Path, *, overwrite: bool = False
-) -> MemoryPlan:
+) -> MemoryBudget:
     """Refuse what sizes and names alone show to be impossible, before any data are read.
 
     Args:
       sizes: of the graph; where they are not known yet, what is certain (`inputs.least_sizes`).
-      options, output, overwrite: as of `partition_graph`.
+      options, output, overwrite: as of `build_partition`.
     Returns:
       How the memory is divided.
     Raises:
@@ -174,50 +161,18 @@ def check_request(
             f"num_parts is {options.num_parts} but {sizes.name} has {num_train} train nodes; training needs at least "
             "one per part, so take fewer parts."
         )
-    plan = memory_plan(options.memory_limit, resident_bytes(), sizes, options.method)
-    _check_listed(sizes, options.method, plan)
-    on_disk = _sorts_on_disk(sizes, options, plan)
+    budget = memory_budget(options.memory_limit, resident_bytes(), sizes, options.method)
+    _check_listed(sizes, options.method, budget)
+    on_disk = _sorts_on_disk(sizes, options, budget)
     if on_disk:
-        plan.check()
+        budget.check()
     if not work_directory(output).exists():  # what a killed run has left counts: see _check_disk
         check_space(output, least_bytes(sizes, options.num_parts, options.feature_dtype, on_disk=on_disk))
-    return plan
+    return budget
 
 
-def _sorts_on_disk(sizes: GraphSizes, options: PartitionOptions, plan: MemoryPlan) -> bool:
-    return options.on_disk or sorted_on_disk(sizes, plan)
-
-
-def memory_plan(limit: int | None, base: int, sizes: GraphSizes, method: str) -> MemoryPlan:
-    """How the memory is divided for a graph.
-
-    Args:
-      limit: bytes the process may hold; None: DEFAULT_SHARE of what is available.
-      base: bytes it holds before the work.
-      sizes: of the graph.
-      method: name of the method that will assign.
-    """
-    return MemoryPlan(
-        limit=int(available_bytes() * DEFAULT_SHARE) if limit is None else limit,
-        base=base,
-        num_nodes=sizes.num_nodes,
-        sort_edge_bytes=sort_edge_bytes(sizes.weight_bytes, sizes.edge_map_bytes),
-        node_bytes=LEVELLED_NODE_BYTES if METHODS[method].balances else NODE_BYTES,
-        edge_map_bytes=sizes.edge_map_bytes,
-    )
-
-
-def sorted_on_disk(sizes: GraphSizes, plan: MemoryPlan) -> bool:
-    """Whether the edges of a graph are sorted on disk unasked: there are many, or memory would not do."""
-    in_memory = needed_bytes(plan.base, topology_bytes(sizes))
-    return sizes.num_listed > SMALL_EDGES or in_memory > plan.limit
-
-
-def method_needs(sizes: GraphSizes, method: str, plan: MemoryPlan, num_edges: int, neighbours: int) -> int:
-    """Bytes that a method needs which holds so many edges and neighbours in memory; 0 for the others."""
-    if not METHODS[method].in_memory:
-        return 0
-    return needed_bytes(plan.base, whole_graph_bytes(sizes, method, num_edges, neighbours))
+def _sorts_on_disk(sizes: GraphSizes, options: PartitionOptions, budget: MemoryBudget) -> bool:
+    return options.on_disk or sorted_on_disk(sizes, budget)
 
 
 def _file_state(path: str | Path | None) -> list[str | int] | None:
@@ -228,29 +183,29 @@ def _file_state(path: str | Path | None) -> list[str | int] | None:
     return [str(Path(path).absolute()), status.st_size, status.st_mtime_ns]
 
 
-def _check_listed(sizes: GraphSizes, method: str, plan: MemoryPlan) -> None:
+def _check_listed(sizes: GraphSizes, method: str, budget: MemoryBudget) -> None:
     """Refuse a method that holds the whole graph where it would not fit even if every listed edge were there twice."""
-    _refuse_above(plan, method, sizes, sizes.num_listed, sizes.num_listed)
+    _refuse_above(budget, method, sizes, sizes.num_listed, sizes.num_listed)
 
 
-def _check_stored(raw: RawGraph, method: str, plan: MemoryPlan, topology: CSCGraph | StoredTopology) -> None:
+def _check_stored(raw: RawGraph, method: str, budget: MemoryBudget, topology: CSCGraph | StoredTopology) -> None:
     """The same once the edges are sorted, when it is known which of them are listed in both directions."""
     if not METHODS[method].in_memory:
         return
     with _as_graph(topology) as graph:
         neighbours = estimate_neighbours(graph, undirected=raw.undirected)
-    _refuse_above(plan, method, sizes_of(raw), topology.num_edges, neighbours)
+    _refuse_above(budget, method, sizes_of(raw), topology.num_edges, neighbours)
 
 
-def _refuse_above(plan: MemoryPlan, method: str, sizes: GraphSizes, num_edges: int, neighbours: int) -> None:
-    needed = method_needs(sizes, method, plan, num_edges, neighbours)
-    if needed > plan.limit:
+def _refuse_above(budget: MemoryBudget, method: str, sizes: GraphSizes, num_edges: int, neighbours: int) -> None:
+    needed = method_needs(sizes, method, budget, num_edges, neighbours)
+    if needed > budget.limit:
         others = ", ".join(name for name, other in METHODS.items() if not other.in_memory)
-        told = format_size(needed + BASE_SPREAD_BYTES)
+        enough = format_size(needed + BASE_SPREAD_BYTES)
         raise ValueError(
-            f"method {method} holds the whole graph in memory, about {told} for {sizes.num_nodes} nodes and "
-            f"{num_edges} edges, and the memory limit is {format_size(plan.limit)}; pass --memory-limit {told} if the "
-            f"machine has it, or another --method ({others})."
+            f"method {method} holds the whole graph in memory, about {enough} for {sizes.num_nodes} nodes and "
+            f"{num_edges} edges, and the memory limit is {format_size(budget.limit)}; pass --memory-limit {enough} if "
+            f"the machine has it, or another --method ({others})."
         )
 
 
@@ -276,16 +231,18 @@ def _as_graph(topology: CSCGraph | StoredTopology) -> AbstractContextManager[CSC
 
 def _cut_in_memory(
     raw: RawGraph,
+    topology: CSCGraph | None,
     options: PartitionOptions,
-    plan: MemoryPlan,
+    budget: MemoryBudget,
     output: str | Path,
     overwrite: bool,
     progress: Progress,
 ) -> Manifest:
-    _check_disk(raw, options, output)
+    """Cut a graph whose topology is there already, or (None) is built in memory."""
+    _check_disk(raw, options, output, topology)
     with progress.step("topology"):
-        topology = raw.to_csc(edge_map=options.edge_map)
-        _check_stored(raw, options.method, plan, topology)
+        topology = topology or raw.to_csc(edge_map=options.edge_map)
+        _check_stored(raw, options.method, budget, topology)
         _check_disk(raw, options, output, topology)
     parts, moved = _assign(raw, topology, options, progress)
     with progress.step("write"), PartitionWriter(output, overwrite=overwrite) as writer:
@@ -295,7 +252,7 @@ def _cut_in_memory(
 def _cut_on_disk(
     raw: RawGraph,
     options: PartitionOptions,
-    plan: MemoryPlan,
+    budget: MemoryBudget,
     output: str | Path,
     overwrite: bool,
     progress: Progress,
@@ -310,8 +267,8 @@ def _cut_on_disk(
             _check_disk(raw, options, output, on_disk=True)
         with progress.step("topology"):
             progress.bytes_total(sort_bytes(raw))
-            topology = build_stored(raw, journal, plan, progress.bytes_done, edge_map=options.edge_map)
-            _check_stored(raw, options.method, plan, topology)
+            topology = build_stored(raw, journal, budget, progress.bytes_done, edge_map=options.edge_map)
+            _check_stored(raw, options.method, budget, topology)
             _check_disk(raw, options, output, topology, on_disk=True)
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
         if not state:
@@ -331,7 +288,7 @@ def _cut_on_disk(
         }
         writer = ResumableWriter(output, journal, made_from, overwrite=overwrite)
         with progress.step("write"), writer:
-            manifest = _write(writer, raw, topology, assigned, options, progress, plan.write_edges)
+            manifest = _write(writer, raw, topology, assigned, options, progress, budget.write_edges)
         journal.remove()
     return manifest
 

@@ -3,7 +3,7 @@
 Part p owns one contiguous range of ids, so parts can be joined with their neighbours and ranges can be cut, and no id
 changes. Then the topology does not change either: its files are hard links to the old ones (copies where the file
 system has no links), and the samples drawn from both partitions are the same. Only features, labels and splits
-are written anew, streamed, and the manifest. Their SHA-256 is compared while they are read, so that damage is refused
+are written again, streamed, and the manifest. Their SHA-256 is compared while they are read, so that damage is refused
 and not given a new checksum; linked files keep theirs.
 
     4 -> 2   part q joins the parts q * 2 and q * 2 + 1
@@ -35,6 +35,7 @@ import numpy as np
 
 from fastsample_dist.files import naming_file
 from fastsample_dist.graph.npy_files import open_npy
+from fastsample_dist.graph.npy_stream import NpyStream
 from fastsample_dist.graph.storage import (
     SPLITS,
     Manifest,
@@ -48,10 +49,9 @@ from fastsample_dist.graph.storage import (
     verify_files,
 )
 from fastsample_dist.partition.plan.disk import HEADER_BYTES
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.quality import PartitionQuality, measure_partition
-from fastsample_dist.partition.write.build import Progress
-from fastsample_dist.partition.write.disk import check_space
-from fastsample_dist.partition.write.npy_stream import NpyStream
+from fastsample_dist.partition.write.disk_space import check_space
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def repartition(
       output: directory of the new one; appears when complete. On the same file system it shares the topology's bytes
         with the old one; either may be deleted, neither may be edited in place.
       overwrite: replace a partition that is there.
-      progress: is told the steps "repartition" and "measure", and the bytes written.
+      progress: gets the steps "repartition" and "measure", and the bytes written.
     Returns:
       The new partition's figures, counted from its files.
     Raises:

@@ -4,7 +4,7 @@ New ids: sort the nodes by (part, type, original id). Part p then owns one range
 range of it, and inside that the order of original ids survives (a graph without types has one type). Row v of the
 topology is the old row of orig_ids[v], its sources renamed but not re-sorted: the old rows ascend by original id, and
 that is the canonical order. Rows are renamed and written in chunks, so memory for the new topology is never needed;
-feature rows go from the input to their part in chunks too. Files that the writer has already (a run that goes on after
+feature rows go from the input to their part in chunks too. Files that the writer has already (a run that resumes after
 a kill) are left as they are.
 """
 

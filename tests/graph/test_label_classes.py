@@ -39,7 +39,7 @@ def test_class_numbers_are_counted(labels, classes, dtype):
 )
 def test_labels_far_apart_are_refused(labels, distinct, highest):
     found = f"labels.npy has {distinct} distinct labels but the highest is {highest}, which means {highest + 1} classes"
-    with pytest.raises(ValueError, match=rf"{found} .*number the classes anew .*or state num_classes") as refusal:
+    with pytest.raises(ValueError, match=rf"{found} .*renumber the classes .*or state num_classes") as refusal:
         count_classes("labels.npy", labels)
     assert "\n" not in str(refusal.value)
 

@@ -136,7 +136,7 @@ def test_labels_that_do_not_fit_are_refused(tmp_path, labels, task, message):
 
 
 def test_two_tasks_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"meta.json states the task regression but multilabel is asked for"):
+    with pytest.raises(ValueError, match=r"meta.json states the task regression but multilabel is requested"):
         read(tmp_path, SEVERAL, "multilabel", stated="regression")
 
 

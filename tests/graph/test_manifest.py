@@ -54,10 +54,10 @@ def test_graph_without_types_has_none_and_its_manifest_no_key(tmp_path):
         ({"type_ranges": []}, "its type_ranges do not fit its 2 node types"),
         ({"type_ranges": [[0, 1, 4]]}, "its type_ranges do not end where its parts do"),
         ({"type_ranges": [[0, 1, 5], [5, 9, 9]]}, "its type_ranges do not end where its parts do"),
-        ({"type_ranges": [[0, 4], [4, 9, 9]]}, r"its type_ranges\[0\] do not go on from 0 in 2 steps"),
-        ({"type_ranges": [[0, 1, 4], [4, 10, 9]]}, r"its type_ranges\[1\] do not go on from 4 in 2 steps"),
-        ({"type_ranges": [[0, 1, 3], [4, 5, 9]]}, r"its type_ranges\[1\] do not go on from 3 in 2 steps"),
-        ({"type_ranges": [[0, 1.5, 4], [4, 5, 9]]}, r"its type_ranges\[0\] do not go on from 0 in 2 steps"),
+        ({"type_ranges": [[0, 4], [4, 9, 9]]}, r"its type_ranges\[0\] do not continue from 0 in 2 steps"),
+        ({"type_ranges": [[0, 1, 4], [4, 10, 9]]}, r"its type_ranges\[1\] do not continue from 4 in 2 steps"),
+        ({"type_ranges": [[0, 1, 3], [4, 5, 9]]}, r"its type_ranges\[1\] do not continue from 3 in 2 steps"),
+        ({"type_ranges": [[0, 1.5, 4], [4, 5, 9]]}, r"its type_ranges\[0\] do not continue from 0 in 2 steps"),
     ],
 )
 def test_impossible_types_are_refused(tmp_path, fields, message):

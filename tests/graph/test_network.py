@@ -17,14 +17,14 @@ def test_a_bandwidth_is_read_in_bits(text, bytes_s):
 
 @pytest.mark.parametrize("text", ["", "25", "25GB/s", "0Gb/s", "-1Gb/s", "1.2.3Gb/s", "fast"])
 def test_another_bandwidth_is_refused(text):
-    with pytest.raises(ValueError, match="is no bandwidth; expected bits per second such as 25Gb/s"):
+    with pytest.raises(ValueError, match="is not a bandwidth; expected bits per second such as 25Gb/s"):
         parse_bandwidth(text)
 
 
 def test_a_latency_is_read():
     assert parse_latency("20us") == pytest.approx(20e-6)
     assert parse_latency("0.1 ms") == pytest.approx(1e-4)
-    with pytest.raises(ValueError, match="'20' is no latency; expected"):
+    with pytest.raises(ValueError, match="'20' is not a latency; expected"):
         parse_latency("20")
 
 

@@ -290,7 +290,7 @@ def test_missing_directory_is_refused(tmp_path):
 
 
 def test_directory_without_manifest_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="manifest.json is missing, so .* is no finished partition"):
+    with pytest.raises(ValueError, match="manifest.json is missing, so .* is not a finished partition"):
         read_manifest(tmp_path)
 
 
@@ -348,7 +348,7 @@ def test_manifest_with_impossible_fields_is_refused(tmp_path, fields):
 def test_manifest_that_points_outside_is_refused(parts):
     record = {"bytes": 1, "sha256": ""}
     (parts / "manifest.json").write_text(Manifest(files={"../secret.npy": record}, **FIELDS).to_json())
-    with pytest.raises(ValueError, match=r"its entry for '\.\./secret\.npy' is no path inside the partition"):
+    with pytest.raises(ValueError, match=r"its entry for '\.\./secret\.npy' is not a path inside the partition"):
         read_manifest(parts)
 
 
@@ -440,7 +440,7 @@ def test_old_partition_comes_back_when_the_new_one_cannot_take_its_name(parts, m
 def test_overwrite_spares_a_directory_that_is_no_partition(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").touch()
-    with pytest.raises(ValueError, match="thesis exists and is no partition; only a partition is overwritten"):
+    with pytest.raises(ValueError, match="thesis exists and is not a partition; only a partition is overwritten"):
         PartitionWriter(tmp_path / "thesis", overwrite=True)
     assert (tmp_path / "thesis" / "chapter.tex").exists()
 

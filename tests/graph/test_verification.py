@@ -14,7 +14,7 @@ from fastsample_dist.graph import verification
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.graph.verification import RECORDS, Verification
 from fastsample_dist.partition.report.check import check_partition
-from fastsample_dist.partition.report.make import make_report
+from fastsample_dist.partition.report.inspection import make_report
 from fastsample_dist.partition.write.repartition import repartition
 from tests.parts import draw_partition
 from tests.small_disk import small_tmpfs

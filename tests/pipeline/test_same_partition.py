@@ -7,7 +7,7 @@ import pytest
 
 from fastsample_dist import DistData
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
 from tests.parts import draw_partition
 
@@ -70,7 +70,7 @@ def test_another_seed_of_the_cut_is_named(tmp_path):
     }  # fmt: skip
     for seed in (1, 2):
         options = PartitionOptions(num_parts=2, method="random", seed=seed)
-        partition_graph(RawGraph(**graph), options, tmp_path / f"cut-{seed}")
+        build_partition(RawGraph(**graph), options, tmp_path / f"cut-{seed}")
     (text,) = set(run_distributed(2, load, args=((tmp_path / "cut-1", tmp_path / "cut-2"),)))
     assert "; in seed: 1 on rank 0; 2 on rank 1; " in text
 

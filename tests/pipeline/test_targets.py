@@ -8,7 +8,7 @@ import torch
 
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.verify import cli as verify
 from tests.parts import draw_partition
@@ -19,7 +19,7 @@ from tests.test_partition.test_targets import draw
 def drawn(request, tmp_path_factory):
     """(graph, path of four parts)."""
     raw, path = draw(request.param), tmp_path_factory.mktemp("drawn") / "parts"
-    partition_graph(raw, PartitionOptions(num_parts=4, method="random"), path)
+    build_partition(raw, PartitionOptions(num_parts=4, method="random"), path)
     return raw, path
 
 

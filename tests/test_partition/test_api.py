@@ -9,8 +9,7 @@ import torch
 
 import fastsample_dist as fsd
 from fastsample_dist.graph.storage import load_part, load_topology, read_manifest
-from fastsample_dist.partition.write.build import PartitionOptions
-from fastsample_dist.partition.write.build import partition_graph as partition_raw
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.test_partition.inputs import draw_raw
 
 DRAWN = draw_raw(undirected=True)
@@ -25,7 +24,7 @@ def contents(path: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory) -> dict[str, bytes]:
     path = tmp_path_factory.mktemp("wanted") / "parts"
-    partition_raw(RAW, PartitionOptions(num_parts=3, method="random", seed=4), path)
+    build_partition(RAW, PartitionOptions(num_parts=3, method="random", seed=4), path)
     return contents(path)
 
 

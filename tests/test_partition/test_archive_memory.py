@@ -18,9 +18,9 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from fastsample_dist.graph.inputs import ReadOptions, read_graph
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.partition.external.journal import input_scratch
-from fastsample_dist.partition.external.memory import resident_bytes
+from fastsample_dist.partition.external.budget import resident_bytes
 import fastsample_dist.graph.inputs.ogb, fastsample_dist.partition.report.quality
 
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
@@ -28,7 +28,7 @@ base = resident_bytes(peak=True)
 with input_scratch(sys.argv[2]) as scratch:
     raw = read_graph(sys.argv[1], "ogb", ReadOptions(scratch=scratch))
     options = PartitionOptions(num_parts=2, method="random", memory_limit=base + int(sys.argv[3]), on_disk=True)
-    partition_graph(raw, options, sys.argv[2])
+    build_partition(raw, options, sys.argv[2])
 print(json.dumps({"grown": resident_bytes(peak=True) - base}))
 """
 

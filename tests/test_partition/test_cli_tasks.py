@@ -11,7 +11,7 @@ import pytest
 import fastsample_dist.partition.write.repartition
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.partition.cli import main
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.test_partition.damage import entry, rewrite
 from tests.test_partition.inputs import draw_raw
 
@@ -23,7 +23,7 @@ def parts(tmp_path: Path) -> Path:
     """Two parts."""
     raw = draw_raw(undirected=True)
     raw.labels[:] = np.maximum(raw.labels, 0)
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     return tmp_path / "parts"
 
 

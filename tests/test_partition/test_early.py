@@ -15,7 +15,8 @@ import fastsample_dist as fsd
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition import api, cli
-from fastsample_dist.partition.write import build, disk
+from fastsample_dist.partition.write import build
+from fastsample_dist.partition.write import disk_space as disk
 from fastsample_dist.partition.write.build import PartitionOptions
 from tests.graph.inputs.layouts import draw_graph, write_chunked, write_graphbolt, write_ogb, write_pyg
 from tests.test_partition.inputs import draw_raw, write_input
@@ -169,12 +170,12 @@ def test_a_graph_in_memory_is_refused_before_a_pass_over_it(tmp_path, monkeypatc
         ({"memory_limit": 10**9, "on_disk": True}, "the memory limit is 1GB but 50000000 nodes take at least"),
     ):
         with pytest.raises(ValueError, match=message):
-            build.partition_graph(raw, PartitionOptions(num_parts=2, method="random", **options), tmp_path / "parts")
+            build.build_partition(raw, PartitionOptions(num_parts=2, method="random", **options), tmp_path / "parts")
     monkeypatch.setattr(disk, "free_bytes", lambda directory: 1000)
     for on_disk in (False, True):
         with pytest.raises(ValueError, match="but 1,000 are free"):
             options = PartitionOptions(num_parts=2, method="random", on_disk=on_disk)
-            build.partition_graph(raw, options, tmp_path / "parts")
+            build.build_partition(raw, options, tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -24,11 +24,12 @@ from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.graph.storage import load_topology, read_manifest
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.partition.cli import main
-from fastsample_dist.partition.external import memory
+from fastsample_dist.partition.external import budget as memory
 from fastsample_dist.partition.external.csc import sort_edge_bytes
 from fastsample_dist.partition.plan.disk import output_bytes, work_bytes
+from fastsample_dist.partition.plan.memory import memory_budget
 from fastsample_dist.partition.report.check import check_partition
-from fastsample_dist.partition.write.build import PartitionOptions, memory_plan, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.partition.write.repartition import repartition
 from tests.graph.inputs import layouts
 from tests.test_partition.damage import entry, rewrite
@@ -93,7 +94,7 @@ def test_every_edge_leads_to_the_inputs_edge(tmp_path, undirected, weighted, typ
     raw = draw(undirected=undirected, weighted=weighted, typed=typed, dtype=dtype)
     for on_disk in (False, True):
         options = dataclasses.replace(OPTIONS, on_disk=on_disk)
-        partition_graph(raw, options, tmp_path / f"parts-{on_disk}")
+        build_partition(raw, options, tmp_path / f"parts-{on_disk}")
         check_map(tmp_path / f"parts-{on_disk}", raw)
     assert contents(tmp_path / "parts-True") == contents(tmp_path / "parts-False")
     assert check_partition(tmp_path / "parts-True") == []
@@ -118,7 +119,7 @@ def test_drawn_graphs_in_memory_and_on_disk(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("drawn")
     for on_disk in (False, True):
         options = PartitionOptions(num_parts=1, method="random", edge_map=True, on_disk=on_disk)
-        partition_graph(raw, options, path / f"{on_disk}")
+        build_partition(raw, options, path / f"{on_disk}")
         check_map(path / f"{on_disk}", raw)
     assert contents(path / "True") == contents(path / "False")
 
@@ -130,7 +131,7 @@ def test_places_that_do_not_fit_int32_are_int64(tmp_path, monkeypatch, undirecte
         monkeypatch.setattr(module, "INT32_MAX_EDGES", 100)
     raw = draw(undirected=undirected, weighted=weighted)
     for on_disk in (False, True):
-        partition_graph(raw, dataclasses.replace(OPTIONS, on_disk=on_disk), tmp_path / f"{on_disk}")
+        build_partition(raw, dataclasses.replace(OPTIONS, on_disk=on_disk), tmp_path / f"{on_disk}")
         check_map(tmp_path / f"{on_disk}", raw)
     assert np.load(tmp_path / "True" / MAP).dtype == np.int64
     assert contents(tmp_path / "True") == contents(tmp_path / "False")
@@ -141,7 +142,7 @@ def test_without_the_option_nothing_changes(tmp_path, on_disk):
     raw = draw(undirected=True, weighted=True)
     for edge_map in (False, True):
         options = dataclasses.replace(OPTIONS, on_disk=on_disk, edge_map=edge_map)
-        partition_graph(raw, options, tmp_path / f"{edge_map}")
+        build_partition(raw, options, tmp_path / f"{edge_map}")
     plain, mapped = contents(tmp_path / "False"), contents(tmp_path / "True")
     assert mapped.keys() - plain.keys() == {MAP}
     assert all(mapped[name] == data for name, data in plain.items() if name != "manifest.json")
@@ -181,7 +182,7 @@ def test_a_run_that_goes_on_with_the_option_changed_starts_anew(tmp_path, first)
 @pytest.mark.parametrize("num_parts", [1, 6])
 def test_repartition_keeps_it(tmp_path, num_parts):
     raw = draw(undirected=False, weighted=True)
-    partition_graph(raw, OPTIONS, tmp_path / "parts")
+    build_partition(raw, OPTIONS, tmp_path / "parts")
     repartition(tmp_path / "parts", num_parts, tmp_path / "new")
     check_map(tmp_path / "new", raw)
     assert check_partition(tmp_path / "new") == []
@@ -191,7 +192,7 @@ def test_repartition_keeps_it(tmp_path, num_parts):
 def templates(tmp_path_factory) -> dict[bool, Path]:
     paths = {undirected: tmp_path_factory.mktemp("template") / "parts" for undirected in (False, True)}
     for undirected, path in paths.items():
-        partition_graph(draw(undirected=undirected, weighted=False), OPTIONS, path)
+        build_partition(draw(undirected=undirected, weighted=False), OPTIONS, path)
     return paths
 
 
@@ -244,7 +245,7 @@ def test_the_option_the_report_and_the_plan(tmp_path, capsys):
 @pytest.mark.parametrize("undirected", [False, True])
 def test_the_plan_of_the_disk_holds(tmp_path, undirected):
     raw = draw_raw(undirected=undirected, num_nodes=3000, num_train=100)
-    partition_graph(raw, OPTIONS, tmp_path / "parts")
+    build_partition(raw, OPTIONS, tmp_path / "parts")
     size = sum(file.stat().st_size for file in (tmp_path / "parts").rglob("*") if file.is_file())
     planned = output_bytes(sizes_of(raw, edge_map=True), 3)
     assert 0 <= planned - size < 0.3 * size
@@ -255,7 +256,7 @@ def test_the_plan_of_the_disk_holds(tmp_path, undirected):
 def test_memory_is_planned_for_it(monkeypatch):
     monkeypatch.setattr(memory, "MIN_PIECE", 1 << 16)
     raw = draw_raw(undirected=True)
-    plain, mapped = (memory_plan(1 << 30, 0, sizes_of(raw, edge_map=flag), "random") for flag in (False, True))
+    plain, mapped = (memory_budget(1 << 30, 0, sizes_of(raw, edge_map=flag), "random") for flag in (False, True))
     assert mapped.least() > plain.least()
     assert (mapped.sort_edge_bytes, plain.sort_edge_bytes) == (sort_edge_bytes(0, 4), sort_edge_bytes(0))
     # key, position, entry of the sort (source and position), room for the allocator
@@ -308,7 +309,7 @@ WRITERS = {
 def test_places_are_those_of_every_formats_own_list(tmp_path, name):
     graph = layouts.draw_graph()
     raw = read_graph(WRITERS[name](tmp_path / "input", graph))
-    partition_graph(raw, dataclasses.replace(OPTIONS, num_parts=2), tmp_path / "parts")
+    build_partition(raw, dataclasses.replace(OPTIONS, num_parts=2), tmp_path / "parts")
     check_map(tmp_path / "parts", dataclasses.replace(raw, edge_index=graph.edges))
 
 
@@ -323,7 +324,7 @@ def test_a_csc_graphs_places_are_those_of_its_indices(tmp_path):
 def test_types_that_are_joined_have_places_one_type_after_the_other(tmp_path):
     edges = np.concatenate([pairs + offset for pairs, offset in typed_offsets()], axis=1)
     raw = read_graph(layouts.write_pyg(tmp_path / "typed.pt", layouts.TYPED))
-    partition_graph(raw, dataclasses.replace(OPTIONS, num_parts=1), tmp_path / "parts")
+    build_partition(raw, dataclasses.replace(OPTIONS, num_parts=1), tmp_path / "parts")
     assert Counter(zip(*edges.tolist(), strict=True)) == Counter(zip(*raw.edge_index.tolist(), strict=True))
     check_map(tmp_path / "parts", dataclasses.replace(raw, edge_index=edges))
 

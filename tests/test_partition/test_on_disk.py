@@ -18,11 +18,12 @@ from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.graph.storage import load_part, read_manifest
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli import main
-from fastsample_dist.partition.external import memory
+from fastsample_dist.partition.external import budget as memory
 from fastsample_dist.partition.external.journal import Journal, work_directory
+from fastsample_dist.partition.plan.memory import memory_budget, method_needs
 from fastsample_dist.partition.report import display as cli_report
-from fastsample_dist.partition.write import disk
-from fastsample_dist.partition.write.build import PartitionOptions, memory_plan, method_needs, partition_graph
+from fastsample_dist.partition.write import disk_space as disk
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.grids import grid
 from tests.small_disk import enlarge, small_tmpfs
 from tests.test_partition.inputs import draw_raw, write_input
@@ -35,7 +36,8 @@ import os, signal, sys
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.partition import cli
 from fastsample_dist.partition.methods import adjacency
-from fastsample_dist.partition.external import csc, journal, memory
+from fastsample_dist.partition.external import csc, journal
+from fastsample_dist.partition.external import budget as memory
 
 memory.MIN_PIECE, memory.MAX_PIECE, memory.MAX_BUCKET, csc.SAVE_EDGES = 1, 50, 90, 100
 where, left = sys.argv[1], int(sys.argv[2])
@@ -63,7 +65,7 @@ sys.exit(cli.main(sys.argv[3:]))
 PEAK_OF_IMPORTS = """
 import fastsample_dist.partition.cli, fastsample_dist.partition.report.display
 from fastsample_dist.ops import library
-from fastsample_dist.partition.external.memory import resident_bytes
+from fastsample_dist.partition.external.budget import resident_bytes
 library.core()
 print(resident_bytes(peak=True))
 """
@@ -103,7 +105,7 @@ def test_same_bytes_as_in_memory(method, undirected, weighted, tmp_path):
     raw = draw_raw(undirected=undirected, weighted=weighted, num_nodes=300)
     for on_disk in (False, True):
         options = PartitionOptions(num_parts=3, method=method, seed=2, on_disk=on_disk)
-        partition_graph(raw, options, tmp_path / f"parts-{on_disk}")
+        build_partition(raw, options, tmp_path / f"parts-{on_disk}")
     assert contents(tmp_path / "parts-True") == contents(tmp_path / "parts-False")
     assert len(list(tmp_path.iterdir())) == 2  # the work directory is gone
 
@@ -171,7 +173,7 @@ def test_damaged_journal_starts_anew(graph, tmp_path):
 def test_second_run_on_the_same_output_is_refused(tmp_path):
     options = PartitionOptions(num_parts=2, method="random", on_disk=True)
     with Journal(tmp_path / "parts"), pytest.raises(ValueError, match="is in use by another run"):
-        partition_graph(draw_raw(undirected=True), options, tmp_path / "parts")
+        build_partition(draw_raw(undirected=True), options, tmp_path / "parts")
 
 
 def test_work_of_another_run_is_not_said_to_be_deletable(graph, tmp_path, capsys):
@@ -189,7 +191,7 @@ def test_failure_names_the_place_of_the_unfinished_work(graph, tmp_path, capsys,
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert "No space left on device; unfinished work is kept in " in line
-    assert f"{work_directory(tmp_path / 'parts')}: the same command goes on from it" in line
+    assert f"{work_directory(tmp_path / 'parts')}: the same command resumes from it" in line
     assert not (tmp_path / "parts").exists()
 
 
@@ -199,7 +201,7 @@ def test_full_disk_in_the_middle(tmp_path, capsys, monkeypatch):
         raw = draw_raw(undirected=False, num_nodes=50_000)  # 200,000 edges: 1.6 MB of keys, 0.8 MB of rows, ...
         graph = write_input(tmp_path / "graph", raw)
         with monkeypatch.context() as patch:
-            patch.setattr(disk, "free_bytes", lambda directory: None)  # others fill the disk while the run goes on
+            patch.setattr(disk, "free_bytes", lambda directory: None)  # others fill the disk while the run works
             assert main(arguments(graph, small / "parts", "--on-disk", "--method", "random")) == 1
         line = capsys.readouterr().err
         assert line.count("\n") == 1
@@ -269,7 +271,7 @@ def test_limit_below_the_longest_row_is_refused(tmp_path):
     limit = resident_with(150_000_000)
     options = PartitionOptions(num_parts=2, method="random", memory_limit=limit)
     with pytest.raises(ValueError, match="1000 nodes with a node of 10000000 in-edges take at least"):
-        partition_graph(raw, options, tmp_path / "parts")
+        build_partition(raw, options, tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -313,7 +315,7 @@ def test_method_that_holds_the_graph_is_refused_where_it_does_not_fit(tmp_path):
     raw = draw_raw(undirected=True)
     options = PartitionOptions(num_parts=2, method="metis", memory_limit=1_000_000)
     with pytest.raises(ValueError, match="method metis holds the whole graph in memory, about .* another --method"):
-        partition_graph(raw, options, tmp_path / "parts")
+        build_partition(raw, options, tmp_path / "parts")
 
 
 @pytest.mark.parametrize("listed_twice", [True, False])
@@ -326,15 +328,15 @@ def test_what_a_method_holds_depends_on_edges_listed_both_ways(tmp_path, listed_
     edge_index = np.concatenate([edges, second], axis=1)
     raw = RawGraph(name="ring", num_nodes=len(nodes), undirected=False, edge_index=edge_index)
     sizes = sizes_of(raw)
-    plan = memory_plan(1, 0, sizes, "metis")
+    plan = memory_budget(1, 0, sizes, "metis")
     limits = [method_needs(sizes, "metis", plan, sizes.num_edges, count) for count in (40_000, 80_000)]
     monkeypatch.setattr("fastsample_dist.partition.write.build.sorted_on_disk", lambda *_: False)
     options = PartitionOptions(num_parts=2, method="metis", memory_limit=sum(limits) // 2)
     if listed_twice:
-        partition_graph(raw, options, tmp_path / "parts")
+        build_partition(raw, options, tmp_path / "parts")
     else:
         with pytest.raises(ValueError, match="method metis holds the whole graph"):
-            partition_graph(raw, options, tmp_path / "parts")
+            build_partition(raw, options, tmp_path / "parts")
 
 
 @pytest.mark.parametrize("text", ["", "GB", "2 potatoes", "-1GB", "0x10"])
@@ -357,7 +359,7 @@ def test_features_are_converted(dtype, given, mapped, tmp_path):
         features = np.lib.format.open_memmap(tmp_path / "features.npy", mode="c")
     raw = RawGraph(name="drawn", num_nodes=40, undirected=True, edge_index=raw.edge_index, features=features)
     name = str(dtype).removeprefix("torch.")
-    partition_graph(raw, PartitionOptions(num_parts=1, method="range", feature_dtype=name), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=1, method="range", feature_dtype=name), tmp_path / "parts")
     manifest = read_manifest(tmp_path / "parts")
     stored = load_part(tmp_path / "parts", manifest, 0).features
     wanted = torch.from_numpy(np.array(features, dtype=np.dtype(given).newbyteorder("="))).to(dtype)
@@ -377,5 +379,5 @@ def test_feature_beyond_float16_is_refused(graph, tmp_path, capsys):
 def test_mapped_input_leaves_no_pages_behind(tmp_path):
     graph = write_input(tmp_path / "graph", draw_raw(undirected=False, num_nodes=100_000))
     raw = read_npy_graph(graph)
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random", on_disk=True), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random", on_disk=True), tmp_path / "parts")
     assert resident_kb(graph / "edge_index.npy", graph / "features.npy") == [0, 0]

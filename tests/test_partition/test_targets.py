@@ -16,7 +16,7 @@ from fastsample_dist.graph.storage import load_orig_ids, load_part, read_manifes
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.plan.disk import output_bytes
 from fastsample_dist.partition.report.check import check_partition
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.partition.write.repartition import repartition
 from tests.test_partition.damage import entry, rewrite, rewrite_manifest
 from tests.test_partition.inputs import draw_raw, write_input
@@ -61,7 +61,7 @@ CASES = [("multilabel", np.float64), ("multilabel", np.int8), ("regression", np.
 def test_targets_follow_their_nodes(tmp_path, monkeypatch, task, dtype, on_disk, chunk_bytes):
     monkeypatch.setattr(npy_files, "CHUNK_BYTES", chunk_bytes)
     raw = draw(task, dtype=dtype)
-    partition_graph(raw, PartitionOptions(num_parts=3, method="random", on_disk=on_disk), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=3, method="random", on_disk=on_disk), tmp_path / "parts")
     expected = raw.targets.astype(np.float32)
     if task == "multilabel":
         expected[expected == -1] = NAN
@@ -90,7 +90,7 @@ def test_sorted_on_disk_from_mapped_files_gives_the_same_bytes(tmp_path):
 @pytest.mark.parametrize("num_parts", [2, 8])
 def test_repartition_keeps_them(tmp_path, task, num_parts):
     raw = draw(task)
-    partition_graph(raw, PartitionOptions(num_parts=4, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=4, method="random"), tmp_path / "parts")
     repartition(tmp_path / "parts", num_parts, tmp_path / "new")
     np.testing.assert_array_equal(stored(tmp_path / "new"), stored(tmp_path / "parts"))
     assert check_partition(tmp_path / "new") == []
@@ -107,7 +107,7 @@ def test_arrays_in_memory_take_the_task(tmp_path):
 
 
 def test_classes_write_the_same_manifest_as_before(tmp_path):
-    partition_graph(draw_raw(undirected=True), PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(draw_raw(undirected=True), PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     assert not {"task", "num_targets"} & json.loads((tmp_path / "parts/manifest.json").read_text()).keys()
 
 
@@ -118,7 +118,7 @@ def test_classes_write_the_same_manifest_as_before(tmp_path):
 def templates(tmp_path_factory) -> dict[str, Path]:
     paths = {task: tmp_path_factory.mktemp(task) / "parts" for task in ("multilabel", "regression")}
     for task, path in paths.items():
-        partition_graph(draw(task), PartitionOptions(num_parts=3, method="random"), path)
+        build_partition(draw(task), PartitionOptions(num_parts=3, method="random"), path)
     return paths
 
 
@@ -216,7 +216,7 @@ def test_a_plan_counts_them(graph, tmp_path, capsys):
 @pytest.mark.parametrize("task", ["multilabel", "regression"])
 def test_a_plan_of_the_disk_holds(tmp_path, task):
     raw = draw(task, num_nodes=3000, num_train=100)
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     size = sum(file.stat().st_size for file in (tmp_path / "parts").rglob("*") if file.is_file())
     assert 0 <= output_bytes(sizes_of(raw), 2) - size < 0.3 * size
 

@@ -17,7 +17,7 @@ from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.storage import SPLITS, load_orig_ids, load_part, read_manifest
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.report.check import check_partition
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.partition.write.repartition import repartition
 from fastsample_dist.partition.write.writer import Relabelling
 from tests.graph.inputs.layouts import TYPED
@@ -40,7 +40,7 @@ def draw_typed(num_nodes: int = 60, names: tuple[str, ...] = NAMES, **drawn: obj
 @pytest.fixture
 def parts(tmp_path: Path) -> Path:
     """Three parts."""
-    partition_graph(draw_typed(), PartitionOptions(num_parts=3, method="random"), tmp_path / "parts")
+    build_partition(draw_typed(), PartitionOptions(num_parts=3, method="random"), tmp_path / "parts")
     return tmp_path / "parts"
 
 
@@ -73,7 +73,7 @@ def test_nodes_are_numbered_by_part_type_and_original_id(num_parts, num_types, c
 @pytest.mark.parametrize("method", ["metis", "random", "ldg"])
 def test_ranges_tell_every_nodes_type(tmp_path, method):
     raw = draw_typed()
-    partition_graph(raw, PartitionOptions(num_parts=3, method=method), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=3, method=method), tmp_path / "parts")
     manifest = read_manifest(tmp_path / "parts")
     assert manifest.node_types == NAMES
     orig_ids = load_orig_ids(tmp_path / "parts", manifest).numpy()
@@ -95,14 +95,14 @@ def test_columns_follow_their_nodes(parts):
 def test_cutting_on_disk_gives_the_same_bytes(tmp_path):
     for on_disk in (False, True):
         options = PartitionOptions(num_parts=3, method="random", on_disk=on_disk)
-        partition_graph(draw_typed(300), options, tmp_path / f"parts-{on_disk}")
+        build_partition(draw_typed(300), options, tmp_path / f"parts-{on_disk}")
     assert contents(tmp_path / "parts-True") == contents(tmp_path / "parts-False")
 
 
 def test_one_type_changes_nothing_but_the_manifest(tmp_path):
     raw = draw_typed(names=("paper",))
     for name, given in (("typed", raw), ("plain", dataclasses.replace(raw, node_types=(), node_type=None))):
-        partition_graph(given, PartitionOptions(num_parts=2, method="random"), tmp_path / name)
+        build_partition(given, PartitionOptions(num_parts=2, method="random"), tmp_path / name)
     assert read_manifest(tmp_path / "typed").files == read_manifest(tmp_path / "plain").files
     assert read_manifest(tmp_path / "typed").node_types == ("paper",)
 

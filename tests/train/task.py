@@ -9,7 +9,7 @@ import torch
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.generators import NodeTask, planted_communities
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.train.models import GAT, GCN, GraphSAGE
 
 KINDS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
@@ -59,7 +59,7 @@ def make_task(
         num_classes=NUM_CLASSES,
         splits=task.splits,
     )
-    partition_graph(raw, PartitionOptions(num_parts=num_parts, method="random", seed=1), directory / "parts")
+    build_partition(raw, PartitionOptions(num_parts=num_parts, method="random", seed=1), directory / "parts")
     return Task(graph, task, directory / "parts")
 
 
@@ -76,7 +76,7 @@ def make_targets(directory: Path, num_parts: int, kind: str) -> Path:
         task=kind, targets=targets,
         splits={"train": np.sort(order[:70]), "val": np.sort(order[70:100]), "test": np.sort(order[100:])},
     )  # fmt: skip
-    partition_graph(
+    build_partition(
         raw, PartitionOptions(num_parts=num_parts, method="random", seed=1), directory / f"{kind}-{num_parts}"
     )
     return directory / f"{kind}-{num_parts}"

@@ -148,7 +148,7 @@ def test_a_difference_ends_the_command_with_status_1(parts, tmp_path, capsys, mo
 
 def test_without_labels_only_batches_are_compared(forked_ranks, tmp_path, capsys):
     from fastsample_dist.graph.datasets import RawGraph
-    from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+    from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 
     drawn = draw_partition(tmp_path, 2)
     dst = np.repeat(np.arange(drawn.graph.num_nodes), drawn.graph.in_degrees().numpy())
@@ -157,7 +157,7 @@ def test_without_labels_only_batches_are_compared(forked_ranks, tmp_path, capsys
         edge_index=np.stack([drawn.graph.indices.numpy().astype(np.int64), dst]), splits=drawn.splits,
         features=drawn.features, labels=None, num_classes=0,
     )  # fmt: skip
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random", seed=1), tmp_path / "bare")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random", seed=1), tmp_path / "bare")
     status, printed = run(capsys, tmp_path / "bare", *SMALL)
     assert status == 0 and "no gradients" in printed.out
 

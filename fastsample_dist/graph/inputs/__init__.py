@@ -4,7 +4,7 @@
         raw = read_graph("data/web")  # the format is seen from the files
         raw = read_graph("edges.csv.gz", "edgelist", ReadOptions(undirected=True, scratch=scratch))
 
-A reader takes (path, ReadOptions) and returns a checked RawGraph. It is loaded when its format is asked for, as some
+A reader takes (path, ReadOptions) and returns a checked RawGraph. It is loaded when its format is used, as some
 need packages of their own.
 """
 
@@ -43,7 +43,7 @@ class ReadOptions:
       undirected: every edge counts in both directions; None: as the input says, else directed.
       task: what the labels are for, one of graph.labels.TASKS; None: as the input says, else seen from their shape.
       scratch: for files that reading makes; what the graph maps lives as long as it does.
-      on_total, on_bytes: told how many bytes of the input are to be read through, and how many more have been; readers
+      on_total, on_bytes: called with the number of bytes of the input to be read, and of those read since; readers
         that only map files do not call them.
       edges: how the rows of an edge list are to be read; goes with format edgelist alone.
       room_bytes: memory that reading may take beside what the process holds; None: not limited. What is read in pieces
@@ -69,8 +69,8 @@ class InputFormat:
       reader: "module:function" that reads it.
       recognises: whether a path is of this format, by the names of its files only.
       states_direction: the input says itself whether it is undirected, so that the option does not go with it.
-      sizes: "module:function" that tells its sizes (sizes.GraphSizes) without reading the data; None: there is none.
-      counts: "module:function" that tells (nodes, edges at least) alone, from a small file beside the data; or None.
+      sizes: "module:function" that returns its sizes (sizes.GraphSizes) without reading the data; None: there is none.
+      counts: "module:function" that returns (nodes, edges at least) alone, from a small file beside the data; or None.
     """
 
     name: str
@@ -219,13 +219,13 @@ def input_sizes(
     Args:
       path, format_name, undirected, edges: as of `read_graph` and ReadOptions.
     Raises:
-      ValueError: as `read_graph`, as far as headers tell; or a format that does not tell its sizes.
+      ValueError: as `read_graph`, as far as headers show; or a format whose sizes are unknown before it is read.
     """
     edges = edges or EdgeListOptions()
     chosen = _format_of(path, format_name, undirected, edges)
     if chosen.sizes is None:
         raise ValueError(
-            f"{path} is of format {chosen.name}, which does not tell its sizes unread; "
+            f"{path} is of format {chosen.name}, whose sizes are unknown before it is read; "
             "pass --num-nodes and --num-edges instead of --input."
         )
     more = {"options": edges} if chosen.name == "edgelist" else {}
@@ -233,12 +233,12 @@ def input_sizes(
 
 
 def least_sizes(path: str | Path, format_name: str | None = None, options: ReadOptions | None = None) -> GraphSizes:
-    """Sizes that an input graph has at least, as far as headers and file sizes tell; the data are not read.
+    """Sizes that an input graph has at least, as far as headers and file sizes show; the data are not read.
 
     Args:
       path, format_name, options: as of `read_graph`.
     Returns:
-      GraphSizes; UNKNOWN where nothing is told, be it because of a fault that reading will name.
+      GraphSizes; UNKNOWN where nothing is known, for example because of a fault that reading will name.
     """
     try:
         options = options or ReadOptions()

@@ -29,11 +29,11 @@ class Archive:
 
     Args:
       file: the archive.
-      options: `scratch` gets what is unpacked; `on_bytes` is told the bytes of the archive that were read through.
+      options: `scratch` gets what is unpacked; `on_bytes` is called with the bytes of the archive that were read.
     Attributes:
       members: names of the arrays.
     Raises:
-      ValueError: the file is missing or is no zip.
+      ValueError: the file is missing or is not a zip file.
     """
 
     def __init__(self, file: Path, options: ReadOptions) -> None:
@@ -57,7 +57,7 @@ class Archive:
         """Shape and type of a member; of a packed one no more than its beginning is unpacked.
 
         Raises:
-          ValueError: there is no such member, or it is damaged.
+          ValueError: no such member, or it is damaged.
         """
         info = self._info(name)
         try:
@@ -74,7 +74,7 @@ class Archive:
           aligned: its values must begin at multiples of their size, as torch wants them; a member that is stored
             elsewhere is unpacked too.
         Raises:
-          ValueError: there is no such member, or it is damaged, truncated or holds Python objects.
+          ValueError: no such member, or it is damaged, truncated or holds Python objects.
           OSError: the disk refuses what is unpacked.
         """
         info = self._info(name)

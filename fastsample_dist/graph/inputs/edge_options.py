@@ -16,10 +16,10 @@ _NO_DELIMITERS = "#\"'\r\n.+-_"
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeListOptions:
-    """What an edge list does not say itself.
+    """What an edge list does not state itself.
 
     Attributes:
-      header: the first line that is no comment names the columns.
+      header: the first line that is not a comment names the columns.
       delimiter: between the fields of a line: one character, or "comma", "tab", "semicolon", "pipe", "space" (any
         blanks and tabs); None: a comma if the first line has one, else blanks. Text only.
       columns: source and destination, each by its number from 1 or, with a header or in .parquet, by its name. None:

@@ -46,15 +46,15 @@ def read_edgelist(path: Path, options: ReadOptions) -> RawGraph:
         edge_index.npy. Instead of one file it may hold the list in several parts of one suffix, as Spark writes them:
         part-00000.csv, part-00001.csv, ...; they are read in the order of their numbers, and no other list may be
         there.
-      options: `edges` says how the rows are to be read; `undirected` does not go with meta.json, which states it
+      options: `edges` defines how the rows are read; `undirected` does not go with meta.json, which states it
         itself.
     Returns:
       RawGraph. Without meta.json it has as many nodes as its highest id + 1 (relabelled: as it has distinct ids) and is
       named after the file, or after the directory of parts. Edges are int32 when all ids fit, else int64; weights come
       from edge_weight.npy, a column of the text, or a .parquet file's column `weight`.
     Raises:
-      ValueError: no such file, several, a line or row that is no edge, an id that is out of range (with the number of
-        the line or row), a damaged file, names that take too much memory, or what `checked_graph` refuses.
+      ValueError: no such file, several, a line or row that is not an edge or has an id out of range (by its number), a
+        damaged file, names that take too much memory, or what `checked_graph` refuses.
       ImportError: a .parquet or .zst file without pyarrow.
     """
     files = find_files(path)
@@ -187,7 +187,7 @@ class _List:
         self._options.on_total(self._passes * self.source.total_bytes)
 
     def _mapped(self, name: str, make: Any) -> np.ndarray:
-        """An array of the scratch directory, under a name that tells how the list was read."""
-        how = repr(self._options.edges) if self._options.edges.given else ""
-        suffix = "-" + hashlib.sha256(how.encode()).hexdigest()[:8] if how else ""
+        """An array of the scratch directory, under a name that depends on how the list was read."""
+        stated = repr(self._options.edges) if self._options.edges.given else ""
+        suffix = "-" + hashlib.sha256(stated.encode()).hexdigest()[:8] if stated else ""
         return open_npy(self._options.scratch.made(f"{name}{suffix}.npy", self._made_from, make))

@@ -331,7 +331,7 @@ def joined_edges(graph: TypedGraph, offsets: np.ndarray, scratch: Scratch | None
     """All edges in one id space, int32 or int64 [2, num_edges]; `offsets` are the types' first ids.
 
     Raises:
-      ValueError: a piece that is no list of edges, or an id outside its type.
+      ValueError: a piece that is not a list of edges, or an id outside its type.
     """
     if _is_single(graph):
         return graph.edges[0].pieces[0][1]
@@ -380,7 +380,7 @@ def _join(
     scratch: Scratch | None,
     made: tuple[str, Sequence[Path]],
 ) -> np.ndarray:
-    """An array put together from blocks, in a file of the scratch directory, or in memory without one.
+    """An array made of blocks, in a file of the scratch directory, or in memory without one.
 
     Args:
       rows: for each row its blocks in order, (what to add, values [n]); one row gives a flat array.

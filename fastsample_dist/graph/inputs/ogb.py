@@ -1,7 +1,7 @@
 """Node-property graphs of the Open Graph Benchmark, by directory or by name.
 
 A directory that has the raw files is read without further help (ogb_raw.py). Otherwise the `ogb` package, imported on
-use, says where a data set is to be had and downloads it to ./dataset or beside the directory given; the raw files are
+use, knows where a data set is and downloads it to ./dataset or beside the directory given; the raw files are
 then read the same way, so that neither memory nor pickles of ogb's own cache are needed.
 """
 
@@ -39,7 +39,9 @@ def read_ogb(path: Path, options: ReadOptions) -> RawGraph:
     directory = path if path.is_dir() or len(path.parts) > 1 else ROOT / name.replace("-", "_")
     if not (directory / "raw").is_dir():
         if name not in KNOWN_SETS:
-            raise ValueError(f"{path} is no directory with raw/ and no OGB data set; expected {', '.join(KNOWN_SETS)}.")
+            raise ValueError(
+                f"{path} is neither a directory with raw/ nor an OGB data set; expected {', '.join(KNOWN_SETS)}."
+            )
         if directory.is_dir() and any(directory.iterdir()):
             raise ValueError(f"{directory} has no raw/; expected the files of {name} as ogb downloads them; remove it.")
         _download(name, directory)

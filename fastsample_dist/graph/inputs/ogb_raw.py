@@ -99,7 +99,7 @@ class _RawSet:
         self._name = set_name(directory)
         self._known = KNOWN_SETS.get(self._name)
         if self._known is None:
-            logger.info("%s is no data set known here: its edges count as they are listed", self._name)
+            logger.info("%s is not a known data set: its edges count as they are listed", self._name)
         self._scheme = self._split_directory()
 
     def read(self) -> RawGraph:
@@ -279,7 +279,7 @@ def only_count(file: Path) -> int:
     """The number in a file that has one per graph.
 
     Raises:
-      ValueError: the file is missing, is no sound gzip, or has something else.
+      ValueError: the file is missing, is not a sound gzip file, or has something else.
     """
     lines = read_lines(file)
     if len(lines) != 1 or len(lines[0]) != 1:

@@ -1,6 +1,6 @@
 """Packed text files, by the ends of their names: .gz, .xz (standard library) and .zst (through pyarrow).
 
-Each is opened on a file that is open already, so that its position tells how far reading is.
+Each is opened on a file that is open already, so that its position shows how far reading is.
 """
 
 from __future__ import annotations

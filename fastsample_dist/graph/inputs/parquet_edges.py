@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 20  # of a column chunk read at a time
-_WHOLE_END = 2.0**53  # beyond, a float does not tell neighbouring integers apart
+_WHOLE_END = 2.0**53  # beyond, a float does not distinguish neighbouring integers
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def _whole_ids(where: str, row: int, ids: np.ndarray) -> np.ndarray:
     if not whole.all():
         position = int((~whole).argmax())
         raise ValueError(
-            f"{where}: node id {ids[position]} in row {row + position}, counted from 0, is no whole number below "
+            f"{where}: node id {ids[position]} in row {row + position}, counted from 0, is not a whole number below "
             "2**53; expected integer node ids 0 .. num_nodes - 1; correct it, or drop the row."
         )
     return ids.astype(np.int64)

@@ -2,7 +2,7 @@
 
 torch.load(weights_only=True) builds tensors, containers and numbers, and refuses every other name that a file asks
 for. Names that inputs are known to use are given harmless classes of this module for the time of the load: they keep
-what the file says, whatever library wrote it, and that library is neither needed nor asked.
+what the file says, whatever library wrote it, and that library is not needed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _SavedDtype(Record):
     """Stands for numpy.dtype."""
 
     def native(self) -> np.dtype:
-        """The type; with the byte order that the state tells."""
+        """The type; with the byte order of the state."""
         dtype = np.dtype(self.args[0])
         if dtype.kind not in "biufc":
             raise ValueError(f"an array of type {dtype}; expected numbers")
@@ -138,7 +138,7 @@ def as_array(
 
     Args:
       tensor: dense; bfloat16, which NumPy does not have, becomes float32.
-      file: the file that the tensor was mapped from; its array is then mapped too, so that pages can be let go.
+      file: the file that the tensor was mapped from; its array is then mapped too, so that pages can be dropped.
       scratch: gets the rows of a bfloat16 matrix from a file as float32; None: they are made in memory.
       name: of the tensor in the file.
     Raises:
@@ -204,7 +204,7 @@ def _refusal(error: Exception) -> str:
 
 
 def _file_offset(array: np.ndarray, file: Path) -> int | None:
-    """Where in a mapped file an array's memory lies, as the system tells; None where it does not."""
+    """Where in a mapped file an array's memory lies, as the system reports; None where it does not."""
     maps = Path("/proc/self/maps")
     if not maps.is_file():
         return None

@@ -133,7 +133,7 @@ def typed_graph(
 
 
 def says_num_nodes(store: Mapping[str, Any]) -> bool:
-    """Whether a store tells its number of nodes, by itself or by something with an entry for each."""
+    """Whether a store has its number of nodes, stated or by something with an entry for each."""
     return any(store.get(name) is not None for name in ("num_nodes", *_PER_NODE))
 
 
@@ -146,7 +146,7 @@ class _View:
         self._file, self._where, self._scratch, self._task, self._skip = file, where, scratch, task, skip
 
     def node_type(self, key: str, store: Mapping[str, Any], edges: list[EdgeType]) -> NodeType:
-        """Nodes of a store; `edges` tell the number of nodes where nothing else does."""
+        """Nodes of a store; by the edges where nothing else gives their number."""
         prefix = f"{key}." if key else ""
         features, labels = (
             None if column in self._skip else self._array(prefix, store, name)

@@ -28,7 +28,7 @@ class Named(Protocol):
     """A source whose ids can be read as they are."""
 
     def names(self, *, as_text: bool) -> Iterator[np.ndarray]:
-        """Ends of edges [n, 2]: int64, or bytes with `as_text`; NotIntegersError where an id is no integer."""
+        """Ends of edges [n, 2]: int64, or bytes with `as_text`; NotIntegersError where an id is not an integer."""
 
 
 def distinct_names(source: Named, room_bytes: int | None) -> np.ndarray:
@@ -40,7 +40,7 @@ def distinct_names(source: Named, room_bytes: int | None) -> np.ndarray:
     Returns:
       int64 or bytes (UTF-8) [num_nodes], each once.
     Raises:
-      ValueError: the names take more memory, a line that is no edge, or more nodes than there may be.
+      ValueError: the names take more memory, a line that is not an edge, or more nodes than there may be.
     """
     try:
         return _gathered(source.names(as_text=False), room_bytes)

@@ -24,7 +24,7 @@ class Scratch:
 
     Args:
       directory: where; made on first use. None: a new temporary one.
-      keep: asked at the end of the block whether a later run will go on with the files.
+      keep: called at the end of the block: whether a later run will use the files.
     """
 
     def __init__(self, directory: str | Path | None = None, *, keep: Callable[[], bool] = lambda: False) -> None:
@@ -41,7 +41,7 @@ class Scratch:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def made(self, name: str, sources: Sequence[str | Path], make: Callable[[Path], None]) -> Path:
-        """A file made from others; made anew only if they changed since.
+        """A file made from others; made again only if they changed since.
 
         Args:
           name: the file's, unique in the directory.

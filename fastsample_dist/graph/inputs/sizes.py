@@ -1,7 +1,7 @@
 """How large an input graph is, seen from headers and sizes of files without reading the data.
 
 npy: headers. A raw OGB directory: its lists of counts, or the headers inside its .npz archives. Text: the size of the
-file over the mean length of the lines in a few sampled blocks, and the highest id among them: estimates, said to be.
+file over the mean length of the lines in a few sampled blocks, and the highest id among them: marked as estimates.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fastsample_dist.graph.datasets import INT32_MAX_EDGES, META_NAME, RawGraph,
 from fastsample_dist.graph.inputs.edge_options import EdgeListOptions
 from fastsample_dist.graph.inputs.packed import packing_of
 from fastsample_dist.graph.labels import MULTILABEL, REGRESSION
+from fastsample_dist.graph.listed_rows import ListedRows
 from fastsample_dist.graph.npy_files import NpyHeader, npy_header
 from fastsample_dist.graph.storage import SPLITS
 
@@ -43,6 +44,7 @@ class GraphSizes:
       splits: nodes in "train", "val" and "test", as far as known.
       num_classes: None: unknown.
       edge_map: the place of every stored edge in the list is to be stored too.
+      given_rows: the edges are the rows of a graph, which are not sorted.
       estimated: what is estimated rather than read, in words; "" if nothing is.
       least_nodes: where num_nodes is estimated: how many there are for certain; None: num_nodes is known.
     Raises:
@@ -64,6 +66,7 @@ class GraphSizes:
     estimated: str = ""
     least_nodes: int | None = None
     edge_map: bool = False
+    given_rows: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("num_nodes", 1), ("num_listed", 0), ("feature_dim", 0)):
@@ -125,6 +128,7 @@ def sizes_of(raw: RawGraph, *, edge_map: bool = False) -> GraphSizes:
         splits={split: len(ids) for split, ids in raw.splits.items() if len(ids)},
         num_classes=raw.num_classes,
         edge_map=edge_map,
+        given_rows=isinstance(raw.edge_index, ListedRows),
     )
 
 
@@ -220,14 +224,16 @@ def edgelist_sizes(path: Path, undirected: bool | None, options: EdgeListOptions
     Args:
       path, undirected, options: as ReadOptions has them.
     Raises:
-      ValueError: no or several lists, one that is no text, one without edges in what was sampled, or names instead of
-        ids, whose number only reading tells.
+      ValueError: no or several lists, one that is not text, one without edges in what was sampled, or names instead of
+        ids, whose number is known only after reading.
     """
     from fastsample_dist.graph.inputs.edgelist import find_files  # loaded with its format only
 
     options = options or EdgeListOptions()
     if options.relabel:
-        raise ValueError(f"how many nodes {path} names is not told unread; pass --num-nodes and --num-edges.")
+        raise ValueError(
+            f"the number of nodes in {path} is unknown before it is read; pass --num-nodes and --num-edges."
+        )
     files = find_files(path)
     if path.is_dir():
         check_npy_names(path, edges=False)
@@ -236,7 +242,7 @@ def edgelist_sizes(path: Path, undirected: bool | None, options: EdgeListOptions
     if files[0].suffix == ".parquet":
         if meta is None:
             raise ValueError(
-                f"{path} does not tell the number of nodes; pass --num-nodes and --num-edges, not --input."
+                f"{path} does not state the number of nodes; pass --num-nodes and --num-edges, not --input."
             )
         sizes = _parquet_sizes(meta, files, options)
         return _weighted(replace(sizes, **_described(path, beside, meta["task"])), options)
@@ -297,7 +303,7 @@ def _headers(directory: Path) -> dict[str, NpyHeader]:
 
 
 def _described(directory: Path, columns: Mapping[str, NpyHeader], task: str | None) -> dict:
-    """Fields of GraphSizes that the optional columns tell; `task` is that of meta.json."""
+    """Fields of GraphSizes that the optional columns give; `task` is that of meta.json."""
     features, weights = columns.get("features"), columns.get("edge_weight")
     if features is not None and len(features.shape) != 2:
         raise ValueError(f"{directory / 'features.npy'} has shape {features.shape}; expected (num_nodes, dim).")
@@ -352,7 +358,7 @@ def _first_block(file: Path) -> tuple[bytes, int]:
     """The first lines of a text file that may be packed, and how many of the file's bytes they took.
 
     Raises:
-      ValueError: it is no sound gzip.
+      ValueError: it is not a sound gzip file.
     """
     from fastsample_dist.graph.inputs.text_edges import Lines
 

@@ -1,7 +1,7 @@
 r"""Edges from text, block by block: memory holds one block of lines, however long the list is.
 
 A line is "source destination", with a comma between the ids when the first edge of its file has one, else blanks or
-tabs; `EdgeListOptions` says what is otherwise. Lines end with \n or \r\n. Empty lines and what follows a "#" are
+tabs; `EdgeListOptions` states what is different. Lines end with \n or \r\n. Empty lines and what follows a "#" are
 skipped, and so is the mark that some editors put before UTF-8. Blocks are parsed whole (text_rows.py); only when one is
 refused, or an id is out of range, are its lines looked at one by one to name the line. Files whose name ends in .gz,
 .xz or .zst are unpacked on the way (packed.py).
@@ -41,7 +41,7 @@ _NO_LIMIT = 2**63
 
 
 class NotIntegersError(ValueError):
-    """Ids that were to be relabelled are no integers; the message says where."""
+    """Ids that were to be relabelled are not integers; the message says where."""
 
 
 class TextEdges:
@@ -81,8 +81,8 @@ class TextEdges:
         """The edges, int64 [n, 2] at a time.
 
         Raises:
-          ValueError: a line that is no edge or an id out of range, by its number; a damaged file. OSError: the system
-            cannot read.
+          ValueError: a line that is not an edge or an id out of range, by its number; a damaged file. OSError: it
+            cannot be read.
         """
         for lines, block, layout in self._blocks():
             yield self._parsed(lines, block, layout)[0]
@@ -103,7 +103,7 @@ class TextEdges:
         """The ends of the edges as they are called, [n, 2] at a time: int64, or bytes (UTF-8) with `as_text`.
 
         Raises:
-          NotIntegersError: a line whose ids are no integers that int64 holds. ValueError: one that has no two ids.
+          NotIntegersError: a line whose ids are not integers that int64 holds. ValueError: one without two ids.
         """
         self._limit = _NO_LIMIT
         for lines, block, layout in self._blocks():
@@ -126,7 +126,7 @@ class TextEdges:
                         yield lines, block, layout
 
     def _begin(self, lines: Lines, block: bytes) -> tuple[RowLayout | None, bytes]:
-        """The layout by the first line that is no comment, and the block without it if it is the header."""
+        """The layout by the first line that is not a comment, and the block without it if it is the header."""
         number, text = next(data_lines(block, 0, whole=self._options.relabel), (0, b""))
         if not text:
             return None, block

@@ -26,7 +26,7 @@ from fastsample_dist.graph.inputs.packed import packing_in
 logger = logging.getLogger(__name__)
 
 MAX_NAME_BYTES = 1024  # of an id that is text
-_LOOK_BYTES = 4096  # where a file that is no text shows it
+_LOOK_BYTES = 4096  # where a file that is not text shows it
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _INSIDE_COMMENT = re.compile(rb"(?m)^[ \t]*[^#\s][^#\n]*#")
@@ -69,10 +69,10 @@ class RowLayout(NamedTuple):
 
 
 def find_layout(where: str, first_line: bytes, options: EdgeListOptions) -> RowLayout:
-    """Where the fields are, by a file's first line that is no comment.
+    """Where the fields are, by a file's first line that is not a comment.
 
     Raises:
-      ValueError: a column that there is not.
+      ValueError: a column that does not exist.
     """
     delimiter = options.delimiter or ("," if b"," in first_line else BLANKS)
     layout = RowLayout(delimiter)
@@ -161,7 +161,7 @@ def _parse_with_pyarrow(block: bytes, layout: RowLayout) -> tuple[np.ndarray, np
 
 
 def _parse_with_numpy(block: bytes, layout: RowLayout) -> tuple[np.ndarray, np.ndarray | None]:
-    how = {
+    options = {
         "comments": "#" if b"#" in block else None,
         "delimiter": None if layout.delimiter == BLANKS else layout.delimiter,
         "encoding": "latin-1",
@@ -170,7 +170,7 @@ def _parse_with_numpy(block: bytes, layout: RowLayout) -> tuple[np.ndarray, np.n
         warnings.filterwarnings("ignore", message=".*input contained no data.*")
         warnings.filterwarnings("error", category=DeprecationWarning)  # older NumPy: 1.5 read as 1
         if layout.is_plain:
-            edges = np.loadtxt(io.BytesIO(block), dtype=np.int64, ndmin=2, **how)
+            edges = np.loadtxt(io.BytesIO(block), dtype=np.int64, ndmin=2, **options)
             if edges.size and edges.shape[1] != layout.width:
                 raise ValueError(f"{edges.shape[1]} fields; expected {layout.width}")
             return (edges if edges.size else np.empty((0, 2), dtype=np.int64)), None
@@ -180,7 +180,7 @@ def _parse_with_numpy(block: bytes, layout: RowLayout) -> tuple[np.ndarray, np.n
         if layout.weight is not None:
             kinds[layout.weight] = "f8"
         dtype = np.dtype([(f"f{column}", kind) for column, kind in enumerate(kinds)])
-        rows = np.loadtxt(io.BytesIO(block), dtype=dtype, ndmin=1, **how)
+        rows = np.loadtxt(io.BytesIO(block), dtype=dtype, ndmin=1, **options)
     edges = np.stack([rows[f"f{end}"] for end in layout.ends], axis=1) if rows.size else np.empty((0, 2), np.int64)
     return edges, None if layout.weight is None else rows[f"f{layout.weight}"].astype(np.float64)
 
@@ -194,7 +194,7 @@ def split_names(where: Path, first_line: int, block: bytes, layout: RowLayout) -
     """Ends of a block's edges as text, bytes [n, 2]. A line that begins with "#" is a comment.
 
     Raises:
-      ValueError: a line with another number of fields, an empty or overlong id, or what is no text.
+      ValueError: a line with another number of fields, an empty or overlong id, or what is not text.
     """
     ids: list[bytes] = []
     for number, text, fields in _split_lines(where, first_line, block, layout):
@@ -265,7 +265,7 @@ def data_lines(block: bytes, first_line: int, *, whole: bool = False) -> Iterato
 
 
 def explain(file: Path, first_line: int, block: bytes, layout: RowLayout, limit: int) -> str:
-    """The message for the first line of a block that is no edge, or has an id outside 0 .. limit - 1."""
+    """The message for the first line of a block that is not an edge, or has an id outside 0 .. limit - 1."""
     for number, text in data_lines(block, first_line):
         where = f"{file}, line {number}"
         fields = layout.split(text)

@@ -64,14 +64,14 @@ def read_table(
 
     Args:
       file: the text; .gz is unpacked on the way.
-      options: `scratch` gets the binary file, `on_bytes` is told the bytes of the file as they are read.
+      options: `scratch` gets the binary file, `on_bytes` is called with the bytes of the file as they are read.
       dtype: of all fields.
       delimiter: between fields; " " takes any blanks and tabs.
       width: fields per line; None: those of the first line.
     Returns:
       [lines, fields] of dtype, mapped. Without a line: [0, width].
     Raises:
-      ValueError: the file is missing, is no sound gzip, or has a line that does not fit, with its number.
+      ValueError: the file is missing, is not a sound gzip file, or has a line that does not fit, with its number.
     """
 
     def make(path: Path) -> None:
@@ -104,7 +104,7 @@ def read_lines(file: Path, delimiter: str = ",") -> list[list[str]]:
     """Fields of every line of a small text file; empty lines are left out.
 
     Raises:
-      ValueError: the file is missing or is no sound gzip.
+      ValueError: the file is missing or is not a sound gzip file.
     """
     if not file.is_file():
         raise ValueError(f"{file} is missing; expected a text file there.")
@@ -159,7 +159,7 @@ def _explain(lines: Lines, block: bytes, expected: tuple[type[np.number], str, i
                 f"{lines.file}, line {number}: found {text[:60]!r}; expected {width} {_described(dtype)} separated "
                 f"by {delimiter!r}; correct the line."
             )
-    return f"{lines.file}, from line {lines.first_line} on, is no table of {_described(dtype)}; make it again."
+    return f"{lines.file}, from line {lines.first_line} on, is not a table of {_described(dtype)}; make it again."
 
 
 def _described(dtype: type[np.number]) -> str:

@@ -14,7 +14,7 @@ from fastsample_dist.bench.gpu.aggregate import AggregateOptions
 from fastsample_dist.bench.gpu.device import Clock
 from fastsample_dist.bench.gpu.gather import GatherOptions, ids_of_hit_rate
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.bench.gpu.emulated_gpu import EmulatedGpu
 from tests.ops.graphs import random_csc
 from tests.parts import draw_partition
@@ -116,7 +116,7 @@ def test_an_epoch_wants_one_part(tmp_path):
 
 def test_an_epoch_wants_something_to_train_on(tmp_path):
     graph = RawGraph(name="bare", num_nodes=3, undirected=False, edge_index=np.array([[0, 1], [1, 2]]))
-    partition_graph(graph, PartitionOptions(num_parts=1, method="random"), tmp_path / "parts")
+    build_partition(graph, PartitionOptions(num_parts=1, method="random"), tmp_path / "parts")
     with pytest.raises(ValueError, match="has no features and no labels and no training nodes"):
         gpu_epoch.Task.load(tmp_path / "parts", 0)
 

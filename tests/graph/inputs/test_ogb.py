@@ -112,7 +112,7 @@ def test_missing_package_is_named(monkeypatch, tmp_path):
 
 def test_an_unknown_name_is_refused(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="no OGB data set; expected ogbn-arxiv, ogbn-mag"):
+    with pytest.raises(ValueError, match="nor an OGB data set; expected ogbn-arxiv, ogbn-mag"):
         read("ogbn-arxviv")
 
 

@@ -101,9 +101,15 @@ def test_progress_adds_up_to_the_file(tmp_path, monkeypatch):
         ({"src": [0, 1, 2], "dst": [0, 1, -2]}, "column dst: node id -2 in row 2, counted from 0; expected 0 to"),
         ({"src": [0, 2**62], "dst": [0, 1]}, "column src: node id 4611686018427387904 in row 1"),
         ({"src": np.array([0, 2**63], np.uint64), "dst": [0, 1]}, "column src: node id 9223372036854775808 in row 1"),
-        ({"src": [0.0, 1.5], "dst": [0, 1]}, "column src: node id 1.5 in row 1, counted from 0, is no whole number"),
-        ({"src": [0.0, 1.0, 2.5], "dst": [0, 1, 2]}, "column src: node id 2.5 in row 2, counted from 0, is no whole"),
-        ({"src": [0, 1], "dst": [0.0, np.nan]}, "column dst: node id nan in row 1, counted from 0, is no whole number"),
+        ({"src": [0.0, 1.5], "dst": [0, 1]}, "column src: node id 1.5 in row 1, counted from 0, is not a whole number"),
+        (
+            {"src": [0.0, 1.0, 2.5], "dst": [0, 1, 2]},
+            "column src: node id 2.5 in row 2, counted from 0, is not a whole",
+        ),
+        (
+            {"src": [0, 1], "dst": [0.0, np.nan]},
+            "column dst: node id nan in row 1, counted from 0, is not a whole number",
+        ),
         ({"src": [0, 1], "dst": [0.0, np.inf]}, "column dst: node id inf in row 1"),
         ({"src": [0, 1], "dst": [0.0, -1.0]}, "column dst: node id -1 in row 1, counted from 0; expected 0 to"),
         ({"src": [0, 1], "dst": [0.0, 2.0**53]}, "column dst: node id 9007199254740992.0 in row 1"),

@@ -103,7 +103,7 @@ def test_parquet_beside_meta_tells_its_rows(tmp_path):
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({"source": EDGES[0], "destination": EDGES[1]}), tmp_path / "edges.parquet")
-    with pytest.raises(ValueError, match="edges.parquet does not tell the number of nodes; pass --num-nodes"):
+    with pytest.raises(ValueError, match="edges.parquet does not state the number of nodes; pass --num-nodes"):
         input_sizes(tmp_path / "edges.parquet")
     (tmp_path / "meta.json").write_text(json.dumps({"name": "g", "num_nodes": 9, "undirected": False}))
     sizes = input_sizes(tmp_path, "edgelist")

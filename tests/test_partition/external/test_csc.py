@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import sizes_of
-from fastsample_dist.partition.external import csc, memory
+from fastsample_dist.partition.external import budget as memory
+from fastsample_dist.partition.external import csc
+from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.csc import build_stored, sort_edge_bytes
 from fastsample_dist.partition.external.journal import Journal
-from fastsample_dist.partition.external.memory import MemoryPlan
 from tests.test_partition.inputs import draw_raw
 
 ID_TYPES = ["int32", "int64", "uint8", "int16", "uint32", "uint64", ">i4", ">i8"]
@@ -30,8 +31,8 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(csc, "SAVE_EDGES", 14)
 
 
-def plan_of(raw: RawGraph) -> MemoryPlan:
-    return MemoryPlan(
+def plan_of(raw: RawGraph) -> MemoryBudget:
+    return MemoryBudget(
         limit=1 << 34, base=0, num_nodes=raw.num_nodes, sort_edge_bytes=sort_edge_bytes(sizes_of(raw).weight_bytes)
     )
 

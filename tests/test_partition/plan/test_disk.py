@@ -10,7 +10,8 @@ from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.graph.storage import FEATURE_DTYPES
 from fastsample_dist.partition.external.journal import JOURNAL_NAME, work_directory
 from fastsample_dist.partition.plan.disk import feature_row_bytes, output_bytes, topology_file_bytes, work_bytes
-from fastsample_dist.partition.write.build import PartitionOptions, Progress, partition_graph
+from fastsample_dist.partition.progress import Progress
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.test_partition.inputs import draw_raw
 
 
@@ -25,7 +26,7 @@ def size_of(path: Path) -> int:
 def test_a_partition_is_as_large_as_predicted(tmp_path, weighted, feature_dtype):
     raw = draw_raw(undirected=False, weighted=weighted, num_nodes=5000, num_train=1000)
     options = PartitionOptions(num_parts=3, method="random", feature_dtype=feature_dtype)
-    partition_graph(raw, options, tmp_path / "parts")
+    build_partition(raw, options, tmp_path / "parts")
     predicted = output_bytes(sizes_of(raw), 3, feature_dtype)
     assert size_of(tmp_path / "parts") == pytest.approx(predicted, rel=0.01)
     assert size_of(tmp_path / "parts" / "topology") == topology_file_bytes(sizes_of(raw))
@@ -52,7 +53,7 @@ def test_the_work_directory_is_as_large_as_predicted(tmp_path, weighted):
     raw = draw_raw(undirected=False, weighted=weighted, num_nodes=5000, num_train=1000)
     watcher = Watcher(work_directory(tmp_path / "parts"), tmp_path / "parts")
     options = PartitionOptions(num_parts=3, method="random", on_disk=True)
-    partition_graph(raw, options, tmp_path / "parts", progress=watcher)
+    build_partition(raw, options, tmp_path / "parts", progress=watcher)
     predicted = work_bytes(sizes_of(raw), 3)
     assert watcher.widest["topology"] == predicted["sort"]
     assert watcher.at_end["topology"] == predicted["assign"] - 4 * raw.num_nodes

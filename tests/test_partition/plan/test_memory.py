@@ -11,16 +11,18 @@ import pytest
 from fastsample_dist.graph.generators import rmat, write_npy_graph
 from fastsample_dist.graph.inputs import input_sizes
 from fastsample_dist.graph.inputs.sizes import GraphSizes
-from fastsample_dist.partition.external.memory import MemoryPlan
+from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.methods import libmetis
 from fastsample_dist.partition.plan.memory import (
     in_memory_peak,
+    memory_budget,
+    method_needs,
     needed_bytes,
     num_neighbours,
     on_disk_peak,
+    sorted_on_disk,
     topology_bytes,
 )
-from fastsample_dist.partition.write.build import memory_plan, method_needs, sorted_on_disk
 from tests.grids import grid
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -72,7 +74,7 @@ def test_the_predicted_peak_is_the_measured_one(graph, limits, method, way):
     # What decides before the work is no smaller than what the work took.
     sizes = input_sizes(graph)
     if method == "metis":
-        plan = memory_plan(None, base, sizes, method)
+        plan = memory_budget(None, base, sizes, method)
         assert method_needs(sizes, method, plan, sizes.num_edges, num_neighbours(sizes)) >= measured
     elif way == "in_memory":
         assert needed_bytes(base, topology_bytes(sizes)) >= measured
@@ -81,8 +83,8 @@ def test_the_predicted_peak_is_the_measured_one(graph, limits, method, way):
 SMALL = GraphSizes(name="g", num_nodes=10**6, num_listed=10**7, undirected=True, id_dtype="int32")
 
 
-def plan_of(sizes: GraphSizes, limit: int) -> MemoryPlan:
-    return memory_plan(limit, 200_000_000, sizes, "random")
+def plan_of(sizes: GraphSizes, limit: int) -> MemoryBudget:
+    return memory_budget(limit, 200_000_000, sizes, "random")
 
 
 def test_edges_are_sorted_on_disk_where_memory_would_not_do():

@@ -10,7 +10,7 @@ from fastsample_dist.graph.inputs import read_graph
 from fastsample_dist.partition import cli_tasks
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.methods import METHODS
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.test_partition.inputs import NUM_NODES, draw_raw, write_input
 
 SIZES = ("--num-nodes", 1_000_000, "--num-edges", 20_000_000, "--num-parts", 8)
@@ -103,7 +103,7 @@ def test_an_input_that_would_be_cut_on_disk_is_not_read(plan, tmp_path):
 
 
 def test_a_finished_partition_is_planned_with_its_own_parts(plan, tmp_path):
-    partition_graph(read_graph(write_input(tmp_path / "g")), PartitionOptions(num_parts=3), tmp_path / "parts")
+    build_partition(read_graph(write_input(tmp_path / "g")), PartitionOptions(num_parts=3), tmp_path / "parts")
     printed, report = plan("--input", tmp_path / "parts", "--fanouts", "3,2", "--batch-size", 5)
     assert report["num_parts"] == 3 and "as it is cut (metis)" in printed
     assert report["graph"]["splits"]["train"] == 23
@@ -156,8 +156,8 @@ def test_a_graph_larger_than_the_machine_is_planned_from_its_headers(plan, tmp_p
         ((*SIZES, "--hidden", 0), "hidden is 0; expected at least 1"),
         ((*SIZES, "--batch-size", 5), "--batch-size goes with --fanouts only"),
         ((*SIZES, "--fanouts", "15,x"), "--fanouts is '15,x'; expected integers"),
-        ((*SIZES, "--bandwidth", "25GB/s"), "--bandwidth '25GB/s' is no bandwidth; expected bits per second"),
-        ((*SIZES, "--latency", "fast"), "--latency 'fast' is no latency; expected"),
+        ((*SIZES, "--bandwidth", "25GB/s"), "--bandwidth '25GB/s' is not a bandwidth; expected bits per second"),
+        ((*SIZES, "--latency", "fast"), "--latency 'fast' is not a latency; expected"),
         ((*SIZES, "--hosts-memory", "much"), "--hosts-memory 'much' is no size"),
         ((*SIZES, "--memory-limit", "0"), "memory_limit is 0; expected at least 1"),
         ((*SIZES, "--format", "npy"), "--format goes with --input"),
@@ -187,4 +187,4 @@ def test_a_format_that_tells_no_sizes_is_refused_with_the_way_out(tmp_path, monk
     graph = write_input(tmp_path / "graph")
     monkeypatch.setitem(inputs.FORMATS, "npy", replace(inputs.FORMATS["npy"], sizes=None))
     assert main(["--plan", "--input", str(graph), "--num-parts", "2"]) == 1
-    assert "does not tell its sizes unread; pass --num-nodes and --num-edges" in capsys.readouterr().err
+    assert "whose sizes are unknown before it is read; pass --num-nodes and --num-edges" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from fastsample_dist.partition.plan.training import (
     step_cost,
 )
 from fastsample_dist.partition.report.traffic import TrafficOptions, measure_traffic
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 
 PARTS = 4
 OPTIONS = TrafficOptions(fanouts=(5, 4, 3), batch_size=50, num_batches=24)
@@ -47,7 +47,7 @@ def graph(tmp_path_factory) -> Path:
 def parts(graph) -> Path:
     """That graph in PARTS parts by method random."""
     path = graph.parent / "parts"
-    partition_graph(read_graph(graph), PartitionOptions(num_parts=PARTS, method="random", seed=11), path)
+    build_partition(read_graph(graph), PartitionOptions(num_parts=PARTS, method="random", seed=11), path)
     return path
 
 

@@ -13,8 +13,9 @@ from fastsample_dist.graph import npy_files
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.partition.cli_tasks import run_check as run
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.check import add_options, check_partition
-from fastsample_dist.partition.write.build import PartitionOptions, Progress, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.test_partition.damage import entry, rewrite, rewrite_manifest
 from tests.test_partition.inputs import NUM_CLASSES, NUM_NODES, draw_raw
 
@@ -24,7 +25,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = tmp_path_factory.mktemp("template") / "parts"
     raw = draw_raw(undirected=False, weighted=True)
     raw.labels[raw.splits["train"]] = 1
-    partition_graph(raw, PartitionOptions(num_parts=3, method="random"), parts)
+    build_partition(raw, PartitionOptions(num_parts=3, method="random"), parts)
     return parts
 
 
@@ -54,14 +55,14 @@ def test_sound_partition_has_no_finding(parts, chunked):
 def test_whatever_the_partitioner_writes_is_sound(tmp_path, num_parts, undirected):
     raw = draw_raw(undirected=undirected)
     raw.labels[:] = np.maximum(raw.labels, 0)
-    partition_graph(raw, PartitionOptions(num_parts=num_parts, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=num_parts, method="random"), tmp_path / "parts")
     assert check_partition(tmp_path / "parts") == []
 
 
 def test_topology_without_features_labels_and_splits_is_sound(tmp_path):
     raw = draw_raw(undirected=True)
     raw = type(raw)(name="bare", num_nodes=raw.num_nodes, undirected=True, edge_index=raw.edge_index)
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     assert check_partition(tmp_path / "parts") == []
 
 
@@ -74,7 +75,7 @@ def test_memory_is_a_chunk_and_something_per_node_whatever_the_edges(tmp_path, m
         edge_index=rng.integers(0, 1000, (2, 500_000)),
         features=rng.random((1000, 512), dtype=np.float32),
     )
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     size = sum(record["bytes"] for record in read_manifest(tmp_path / "parts").files.values())
     monkeypatch.setattr(npy_files, "CHUNK_BYTES", 1 << 14)
     tracemalloc.start()
@@ -225,7 +226,7 @@ def test_edge_of_an_undirected_graph_without_its_reverse_is_found(tmp_path, chun
     parts = tmp_path / "parts"
     raw = draw_raw(undirected=True)
     raw.labels[:] = 0
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), parts)
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), parts)
     orig_ids, indptr, indices = (np.load(parts / f"topology/{name}.npy") for name in ("orig_ids", "indptr", "indices"))
     edge %= len(indices)
     row = int(np.searchsorted(indptr, edge, side="right")) - 1

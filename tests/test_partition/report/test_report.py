@@ -14,8 +14,9 @@ from xml.etree import ElementTree
 import pytest
 
 from fastsample_dist.partition.cli_tasks import run_inspect as run
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.html import render_html
-from fastsample_dist.partition.report.make import (
+from fastsample_dist.partition.report.inspection import (
     add_options,
     add_sampling_options,
     make_report,
@@ -23,7 +24,7 @@ from fastsample_dist.partition.report.make import (
     traffic_lines,
 )
 from fastsample_dist.partition.report.traffic import TrafficOptions
-from fastsample_dist.partition.write.build import PartitionOptions, Progress, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.test_partition.inputs import draw_raw
 
 OPTIONS = TrafficOptions(fanouts=(4, 3), batch_size=3)
@@ -33,7 +34,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("drawn") / "parts"
-    partition_graph(draw_raw(undirected=True), PartitionOptions(num_parts=3, method="random"), path)
+    build_partition(draw_raw(undirected=True), PartitionOptions(num_parts=3, method="random"), path)
     return path
 
 
@@ -187,7 +188,7 @@ def test_page_of_a_bare_topology_in_one_part_is_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="the page is drawn with matplotlib, which is not installed")
     raw = draw_raw(undirected=True)
     raw = type(raw)(name="bare", num_nodes=raw.num_nodes, undirected=True, edge_index=raw.edge_index[:, :0])
-    partition_graph(raw, PartitionOptions(num_parts=1, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=1, method="random"), tmp_path / "parts")
     assert len(pictures(render_html(make_report(tmp_path / "parts")))) == 2
 
 

@@ -15,12 +15,12 @@ from fastsample_dist.graph.storage import load_part, load_topology, read_manifes
 from fastsample_dist.partition.report.traffic import (
     CACHE_SHARES,
     POLICIES,
-    BatchPlan,
+    SeedBatches,
     Traffic,
     TrafficOptions,
     measure_traffic,
 )
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.testing import run_distributed
 from tests.parts import FEATURE_DIM, draw_partition
 from tests.test_partition.damage import rewrite
@@ -54,10 +54,10 @@ def layers(rows: list[set[int]], seeds: np.ndarray) -> list[set[int]]:
     return reached
 
 
-def plan_of(path: Path, part: int) -> tuple[BatchPlan, range]:
+def plan_of(path: Path, part: int) -> tuple[SeedBatches, range]:
     manifest = read_manifest(path)
     train = load_part(path, manifest, part).splits["train"].numpy()
-    return BatchPlan(train, ALL.batch_size, (ALL.rng_seed, part)), range(*manifest.part_ranges[part : part + 2])
+    return SeedBatches(train, ALL.batch_size, (ALL.rng_seed, part)), range(*manifest.part_ranges[part : part + 2])
 
 
 def test_rows_are_those_of_the_sets_of_neighbours(drawn):
@@ -180,7 +180,7 @@ def two_worlds(path: Path) -> Path:
         edge_index=np.concatenate([hubs, seen], axis=1),
         splits={"train": np.arange(200, 400)},
     )
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), path)
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), path)
     return path
 
 
@@ -203,7 +203,7 @@ def test_hotness_is_not_judged_by_the_batches_that_it_was_counted_on(tmp_path):
         edge_index=np.stack([rng.integers(0, 4000, 80_000), rng.integers(0, 4000, 80_000)]),
         splits={"train": np.arange(4000)},
     )
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     options = TrafficOptions(fanouts=(5,), batch_size=20, num_batches=8, presample_batches=8)
     curve = measure(tmp_path / "parts", options).to_json()["cache"]["hotness"]
     left = {point["share"]: point["remote_rows_per_step"] / curve[0]["remote_rows_per_step"] for point in curve}
@@ -215,7 +215,7 @@ def test_hotness_is_not_judged_by_the_batches_that_it_was_counted_on(tmp_path):
 
 def test_an_epoch_has_every_train_node_once():
     train = np.arange(100, 145)
-    plan = BatchPlan(train, 10, (0, 0))
+    plan = SeedBatches(train, 10, (0, 0))
     batches = plan.epoch(3)
     assert plan.steps == 5 and [len(batch) for batch in batches] == [10, 10, 10, 10, 5]
     assert np.array_equal(np.sort(np.concatenate(batches)), train)
@@ -224,7 +224,7 @@ def test_an_epoch_has_every_train_node_once():
 
 @pytest.mark.parametrize("count, batches", [(2, 2), (4, 4), (5, 5), (9, 5), (10, 10), (32, 30)])
 def test_measured_batches_are_whole_epochs_or_picks_of_one(count, batches):
-    measured = BatchPlan(np.arange(45), 10, (0, 0)).measured(count)
+    measured = SeedBatches(np.arange(45), 10, (0, 0)).measured(count)
     assert len(measured) == batches
     if batches >= 5:
         counts = np.bincount(np.concatenate(measured), minlength=45)
@@ -236,13 +236,13 @@ def test_measured_batches_are_whole_epochs_or_picks_of_one(count, batches):
 def test_the_smaller_last_batch_is_picked_as_often_as_any():
     """Of 5 batches 2 are picked: the smaller one in 40 % of 500 plans; 4.5 standard deviations are 0.1."""
     picked = [
-        any(len(batch) == 5 for batch in BatchPlan(np.arange(45), 10, (seed,)).measured(2)) for seed in range(500)
+        any(len(batch) == 5 for batch in SeedBatches(np.arange(45), 10, (seed,)).measured(2)) for seed in range(500)
     ]
     assert 0.3 < np.mean(picked) < 0.5
 
 
 def test_presampled_and_measured_batches_are_of_different_epochs():
-    plan = BatchPlan(np.arange(45), 10, (0, 0))
+    plan = SeedBatches(np.arange(45), 10, (0, 0))
     first = {tuple(batch) for batch in plan.presampled(64)}
     assert len(first) == 10
     assert not first & {tuple(batch) for batch in plan.measured(32)}
@@ -281,7 +281,7 @@ def test_part_without_train_nodes_sends_nothing(tmp_path):
 
 def test_partition_without_train_nodes_is_refused(tmp_path):
     raw = RawGraph(name="bare", num_nodes=10, undirected=True, edge_index=np.arange(20).reshape(2, 10) % 10)
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     with pytest.raises(ValueError, match="has no train nodes, so no batch can be sampled"):
         measure(tmp_path / "parts", ALL)
 

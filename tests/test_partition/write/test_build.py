@@ -14,7 +14,7 @@ from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.graph.storage import Manifest, PartData, load_part, load_topology, read_manifest
 from fastsample_dist.partition.methods import adjacency
 from fastsample_dist.partition.report.quality import PartitionQuality
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.test_partition.inputs import cut_of, draw_raw, listed_edges
 
 CASES = list(itertools.product(["metis", "random"], [False, True], [1, 2, 3, 5]))
@@ -50,7 +50,7 @@ class Finished:
 
 
 def finish(raw: RawGraph, options: PartitionOptions, path: Path) -> Finished:
-    quality = partition_graph(raw, options, path)
+    quality = build_partition(raw, options, path)
     manifest = read_manifest(path)
     parts = [load_part(path, manifest, part) for part in range(manifest.num_parts)]
     return Finished(raw, quality, manifest, load_topology(path, manifest), parts)
@@ -206,7 +206,7 @@ def test_big_endian_features_keep_their_values(tmp_path):
 def test_same_command_gives_the_same_bytes(tmp_path, method):
     options = PartitionOptions(num_parts=3, method=method, seed=9)
     for name in ("first", "second"):
-        partition_graph(draw_raw(undirected=True, num_nodes=300), options, tmp_path / name)
+        build_partition(draw_raw(undirected=True, num_nodes=300), options, tmp_path / name)
     first = {file.relative_to(tmp_path / "first"): file.read_bytes() for file in (tmp_path / "first").rglob("*.*")}
     second = {file.relative_to(tmp_path / "second"): file.read_bytes() for file in (tmp_path / "second").rglob("*.*")}
     assert first == second
@@ -215,14 +215,14 @@ def test_same_command_gives_the_same_bytes(tmp_path, method):
 def test_fewer_train_nodes_than_parts_are_refused(tmp_path):
     raw = draw_raw(undirected=True, num_train=2)
     with pytest.raises(ValueError, match="num_parts is 4 but drawn has 2 train nodes; .* take fewer parts"):
-        partition_graph(raw, PartitionOptions(num_parts=4), tmp_path / "parts")
+        build_partition(raw, PartitionOptions(num_parts=4), tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_more_parts_than_nodes_are_refused(tmp_path):
     raw = RawGraph(name="bare", num_nodes=3, undirected=False, edge_index=np.array([[0], [1]]))
     with pytest.raises(ValueError, match="num_parts is 4 but the graph has 3 nodes"):
-        partition_graph(raw, PartitionOptions(num_parts=4), tmp_path / "parts")
+        build_partition(raw, PartitionOptions(num_parts=4), tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
 
 

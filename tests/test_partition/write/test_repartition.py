@@ -21,8 +21,9 @@ from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.graph.storage import SPLITS, load_part, load_topology, read_manifest
 from fastsample_dist.ops import SampleSpec, SamplingGraph
 from fastsample_dist.partition.cli_tasks import run_repartition as run
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.check import check_partition
-from fastsample_dist.partition.write.build import PartitionOptions, Progress, partition_graph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.partition.write.repartition import add_options, cut_points, repartition
 from tests.test_partition.damage import rewrite
 from tests.test_partition.inputs import draw_raw
@@ -34,7 +35,7 @@ SPEC = SampleSpec(fanouts=(4, 3), rng_seed=11)
 def draw(path: Path, num_parts: int, **options: object) -> Path:
     raw = draw_raw(undirected=True, num_nodes=200, num_train=83, **options)
     raw.labels[:] = np.maximum(raw.labels, 0)
-    partition_graph(raw, PartitionOptions(num_parts=num_parts, method="random"), path)
+    build_partition(raw, PartitionOptions(num_parts=num_parts, method="random"), path)
     return path
 
 
@@ -88,7 +89,7 @@ def test_features_labels_and_splits_are_those_of_the_old_one(parts, tmp_path, nu
 def test_features_in_bfloat16_stay_the_same_bits(tmp_path, num_parts):
     raw = draw_raw(undirected=True)
     options = PartitionOptions(num_parts=2, method="random", feature_dtype="bfloat16")
-    partition_graph(raw, options, tmp_path / "parts")
+    build_partition(raw, options, tmp_path / "parts")
     repartition(tmp_path / "parts", num_parts, tmp_path / "new")
     old, new = whole(tmp_path / "parts")["features"], whole(tmp_path / "new")["features"]
     assert new.dtype == torch.bfloat16 and torch.equal(old, new)
@@ -157,7 +158,7 @@ def test_old_partition_may_be_deleted(parts, tmp_path):
 def test_topology_alone_is_repartitioned(tmp_path):
     raw = draw_raw(undirected=True)
     raw = type(raw)(name="bare", num_nodes=raw.num_nodes, undirected=True, edge_index=raw.edge_index)
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     repartition(tmp_path / "parts", 6, tmp_path / "new")
     assert read_manifest(tmp_path / "new").part_ranges == tuple(range(0, 61, 10))
     assert check_partition(tmp_path / "new") == []
@@ -172,7 +173,7 @@ def test_memory_is_a_few_chunks_whatever_the_features(tmp_path, monkeypatch, num
         edge_index=np.arange(2000).reshape(2, 1000) % 1000,
         features=np.random.default_rng(0).random((1000, 2048), dtype=np.float32),
     )
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     monkeypatch.setattr(npy_files, "CHUNK_BYTES", 1 << 16)
     tracemalloc.start()
     repartition(tmp_path / "parts", num_parts, tmp_path / "new")

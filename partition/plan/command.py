@@ -10,9 +10,9 @@ from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.network import Network, parse_bandwidth, parse_latency
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli_edges import edge_list_options
-from fastsample_dist.partition.plan.make import DEFAULT_NETWORK, PlanInput, PlanOptions, open_input
+from fastsample_dist.partition.plan.prediction import DEFAULT_NETWORK, PlanInput, PlanOptions, open_input
 from fastsample_dist.partition.plan.training import DEFAULT_HIDDEN
-from fastsample_dist.partition.report.make import traffic_options
+from fastsample_dist.partition.report.inspection import traffic_options
 
 SIZE_OPTIONS = ("num_nodes", "num_edges", "feature_dim", "num_train_nodes")
 PLAN_OPTIONS = (*SIZE_OPTIONS, "hosts_memory", "bandwidth", "latency", "hidden")
@@ -48,7 +48,7 @@ def plan_input(args: argparse.Namespace) -> PlanInput:
     given = [f"--{name.replace('_', '-')}" for name in SIZE_OPTIONS if getattr(args, name) is not None]
     if args.input is not None:
         if given:
-            raise ValueError(f"{given[0]} does not go with --input, which tells its sizes itself; leave one out.")
+            raise ValueError(f"{given[0]} does not go with --input, whose sizes are read from it; leave one out.")
         return open_input(args.input, args.format, args.undirected, args.task, edge_list_options(args))
     if args.num_nodes is None or args.num_edges is None:
         raise ValueError("--plan needs --input, or --num-nodes and --num-edges; pass the one or the others.")
@@ -73,7 +73,7 @@ def plan_options(args: argparse.Namespace) -> PlanOptions:
     """What is planned for, from the options.
 
     Raises:
-      ValueError: text that is no size, bandwidth or latency; a value out of range.
+      ValueError: text that is not a size, bandwidth or latency; a value out of range.
     """
     network = Network(
         DEFAULT_NETWORK.alpha_s if args.latency is None else _read("latency", parse_latency, args.latency),

@@ -14,10 +14,10 @@ from typing import Any
 
 from fastsample_dist.files import write_text
 from fastsample_dist.graph.storage import read_manifest, verify_files
+from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.html import render_html
 from fastsample_dist.partition.report.quality import measure_partition
 from fastsample_dist.partition.report.traffic import TrafficOptions, measure_traffic
-from fastsample_dist.partition.write.build import Progress
 
 DEFAULT_BATCH_SIZE = 1000
 _SHOWN_SHARES = (0, 0.01, 0.05, 0.1, 0.2, 0.5)
@@ -31,9 +31,9 @@ def make_report(
     Args:
       path: the partition's directory, with all parts in it.
       traffic: measure the traffic of training too.
-      progress: is told the steps "verify", "measure" and, with traffic, "traffic".
+      progress: gets the steps "verify", "measure" and, with traffic, "traffic".
     Returns:
-      The figures as plain values for JSON; "traffic" only when it was asked for.
+      The figures as plain values for JSON; "traffic" only when it was requested.
     Raises:
       ValueError: a file is missing, damaged or foreign (by name); traffic without train nodes.
     """
@@ -102,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
 
 
 def add_sampling_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add what tells the training whose traffic is measured: --fanouts and --batch-size."""
+    """Add the options of the training whose traffic is measured: --fanouts and --batch-size."""
     parser.add_argument(
         "--fanouts", metavar="F,F,...", help="neighbours per node and hop from the seeds outwards, such as 15,10,5"
     )

@@ -1,8 +1,8 @@
 """`fastsample-partition --plan`: what cutting a graph and training on the parts would take, before either is begun.
 
 From sizes (`fastsample_dist.graph.inputs.input_sizes`, a finished partition's manifest, or numbers given) it predicts
-peak memory of every method (plan_memory.py) and disk (plan_disk.py); and what a machine holds and sends in training
-under both schemes (plan_training.py). Only where a topology is at hand, batches are sampled on it.
+peak memory of every method (memory.py) and disk (disk.py); and what a machine holds and sends in training
+under both schemes (training.py). Batches are sampled only where there is a topology.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ from fastsample_dist.graph.manifest import MANIFEST_NAME
 from fastsample_dist.graph.network import Network
 from fastsample_dist.graph.storage import SPLITS, Manifest, load_part, read_manifest
 from fastsample_dist.memory_sizes import format_size
-from fastsample_dist.partition.external.memory import MemoryPlan
+from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.plan.disk import feature_row_bytes, output_bytes, work_bytes
-from fastsample_dist.partition.plan.memory import in_memory_peak, num_neighbours, on_disk_peak
+from fastsample_dist.partition.plan.memory import (
+    in_memory_peak,
+    memory_budget,
+    method_needs,
+    num_neighbours,
+    on_disk_peak,
+    sorted_on_disk,
+)
 from fastsample_dist.partition.plan.training import (
     DEFAULT_CLASSES,
     DEFAULT_HIDDEN,
@@ -38,7 +45,6 @@ from fastsample_dist.partition.plan.training import (
     step_cost,
 )
 from fastsample_dist.partition.report.traffic import TrafficOptions
-from fastsample_dist.partition.write.build import memory_plan, method_needs, sorted_on_disk
 
 DEFAULT_NETWORK = Network(20e-6, 25e9 / 8)
 
@@ -169,22 +175,22 @@ def make_plan(given: PlanInput, options: PlanOptions, base: int) -> dict[str, An
 
 
 def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base: int) -> dict[str, Any]:
-    plan = memory_plan(options.memory_limit, base, sizes, next(iter(METHODS)))
-    on_disk = sorted_on_disk(sizes, plan)
+    budget = memory_budget(options.memory_limit, base, sizes, next(iter(METHODS)))
+    on_disk = sorted_on_disk(sizes, budget)
     methods = {}
     for name in METHODS:
-        plan = memory_plan(plan.limit, base, sizes, name)
+        budget = memory_budget(budget.limit, base, sizes, name)
         peaks = {
             "in_memory": in_memory_peak(sizes, name, num_parts),
-            "on_disk": on_disk_peak(sizes, name, num_parts, plan),
+            "on_disk": on_disk_peak(sizes, name, num_parts, budget),
         }
         methods[name] = {
             way: {"peak_bytes": base + peak.extra_bytes, "step": peak.widest} for way, peak in peaks.items()
         }
-        methods[name]["obstacle"] = _obstacle(sizes, name, plan)
+        methods[name]["obstacle"] = _obstacle(sizes, name, budget)
     work = work_bytes(sizes, num_parts, options.feature_dtype)
     return {
-        "memory_limit": plan.limit,
+        "memory_limit": budget.limit,
         "base_bytes": base,
         "chosen": "on_disk" if on_disk else "in_memory",
         "methods": methods,
@@ -196,17 +202,17 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
     }
 
 
-def _obstacle(sizes: GraphSizes, method: str, plan: MemoryPlan) -> str | None:
-    """Why the command would refuse a method, as far as sizes tell; None: it would not."""
-    least = method_needs(sizes, method, plan, sizes.num_listed, sizes.num_listed)
-    most = method_needs(sizes, method, plan, sizes.num_edges, num_neighbours(sizes))
-    limit = format_size(plan.limit)
-    if least > plan.limit:
+def _obstacle(sizes: GraphSizes, method: str, budget: MemoryBudget) -> str | None:
+    """Why the command would refuse a method, as far as sizes show; None: it would not."""
+    least = method_needs(sizes, method, budget, sizes.num_listed, sizes.num_listed)
+    most = method_needs(sizes, method, budget, sizes.num_edges, num_neighbours(sizes))
+    limit = format_size(budget.limit)
+    if least > budget.limit:
         return f"refused: holds the whole graph, {format_size(least)} or more with a margin; the limit is {limit}"
-    if most > plan.limit:
+    if most > budget.limit:
         return f"refused if few edges are listed twice: up to {format_size(most)} with a margin; the limit is {limit}"
-    if plan.limit < plan.least():
-        return f"refused: the limit is {limit}, the least is {format_size(plan.least())}"
+    if budget.limit < budget.least():
+        return f"refused: the limit is {limit}, the least is {format_size(budget.least())}"
     return None
 
 
@@ -215,7 +221,7 @@ def _training(given: PlanInput, num_parts: int, options: PlanOptions, base: int)
     row_bytes = feature_row_bytes(sizes, options.feature_dtype)
     traffic = None
     if options.traffic is not None:
-        sample = given.sample or (lambda parts, how: estimate_traffic(sizes, parts, how))
+        sample = given.sample or (lambda parts, traffic: estimate_traffic(sizes, parts, traffic))
         traffic = sample(num_parts, options.traffic)
     training: dict[str, Any] = {"hosts_memory": options.hosts_memory, "row_bytes": row_bytes, "schemes": {}}
     for scheme in SCHEMES:
@@ -258,7 +264,7 @@ def _num_outputs(sizes: GraphSizes) -> int:
 
 
 def _sizes_of_partition(path: Path, manifest: Manifest) -> GraphSizes:
-    """Sizes of the graph that was cut. An undirected list held every edge once, as far as the topology tells."""
+    """Sizes of the graph that was cut. An undirected list held every edge once, as far as the topology shows."""
     counts = {split: 0 for split in SPLITS}
     for part in range(manifest.num_parts):
         for split, ids in load_part(path, manifest, part).splits.items():

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fastsample_dist.partition.write.disk
+import fastsample_dist.partition.write.disk_space
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external.journal import Journal, work_directory
 from fastsample_dist.partition.plan.disk import output_bytes, work_bytes
-from fastsample_dist.partition.write.build import PartitionOptions, partition_graph
-from fastsample_dist.partition.write.disk import least_bytes
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
+from fastsample_dist.partition.write.disk_space import least_bytes
 from fastsample_dist.partition.write.repartition import repartition
 from tests.small_disk import enlarge, small_files, small_tmpfs
 from tests.test_partition.inputs import draw_raw, listed_edges, write_input
@@ -59,7 +59,7 @@ def test_keys_of_the_listed_edges_are_asked_for_whatever_is_merged_later():
 
 
 def room(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(fastsample_dist.partition.write.disk, "free_bytes", lambda directory: count)
+    monkeypatch.setattr(fastsample_dist.partition.write.disk_space, "free_bytes", lambda directory: count)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -68,10 +68,10 @@ def test_one_byte_decides(tmp_path, monkeypatch, on_disk):
     room(monkeypatch, needed - 1)
     message = f"parts takes {needed:,} bytes of disk while it is made but {needed - 1:,} are free in {tmp_path}; make"
     with pytest.raises(ValueError, match=re.escape(message)):
-        partition_graph(DIRECTED, options, tmp_path / "parts")
+        build_partition(DIRECTED, options, tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
     room(monkeypatch, needed)
-    partition_graph(DIRECTED, options, tmp_path / "parts")
+    build_partition(DIRECTED, options, tmp_path / "parts")
 
 
 def test_merged_edges_are_not_asked_for(tmp_path, monkeypatch):
@@ -80,18 +80,18 @@ def test_merged_edges_are_not_asked_for(tmp_path, monkeypatch):
     needed = needs(raw, stored_edges=len(listed_edges(raw)))
     room(monkeypatch, needed - 1)
     with pytest.raises(ValueError, match=f"takes {needed:,} bytes of disk"):
-        partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+        build_partition(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     room(monkeypatch, needed)
-    partition_graph(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(raw, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
 
 
 def test_partition_that_is_overwritten_gives_no_room(tmp_path, monkeypatch):
     options = PartitionOptions(num_parts=2, method="random")
-    partition_graph(DIRECTED, options, tmp_path / "parts")
+    build_partition(DIRECTED, options, tmp_path / "parts")
     before = read_manifest(tmp_path / "parts")
     room(monkeypatch, needs(DIRECTED) - 1)
     with pytest.raises(ValueError, match="bytes of disk while it is made"):
-        partition_graph(DIRECTED, options, tmp_path / "parts", overwrite=True)
+        build_partition(DIRECTED, options, tmp_path / "parts", overwrite=True)
     assert read_manifest(tmp_path / "parts") == before
 
 
@@ -103,20 +103,20 @@ def test_work_that_is_kept_counts_as_room(tmp_path, monkeypatch):
         patch.setattr(
             "fastsample_dist.partition.write.writer._write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
         )
-        partition_graph(raw, options, tmp_path / "parts")
-    kept = fastsample_dist.partition.write.disk.used_bytes(tmp_path / "parts")
+        build_partition(raw, options, tmp_path / "parts")
+    kept = fastsample_dist.partition.write.disk_space.used_bytes(tmp_path / "parts")
     rest = needs(raw, on_disk=True, stored_edges=raw.edge_index.shape[1]) - kept
     assert kept > rest > 100_000
     room(monkeypatch, rest - 1)
     with pytest.raises(ValueError, match=f"takes {rest:,} bytes of disk"):
-        partition_graph(raw, options, tmp_path / "parts")
+        build_partition(raw, options, tmp_path / "parts")
     room(monkeypatch, rest)
-    partition_graph(raw, options, tmp_path / "parts")
+    build_partition(raw, options, tmp_path / "parts")
 
 
 @pytest.mark.parametrize("num_parts", [1, 6])
 def test_repartition_asks_for_the_new_files_alone(tmp_path, monkeypatch, num_parts):
-    partition_graph(DIRECTED, PartitionOptions(num_parts=3, method="random"), tmp_path / "parts")
+    build_partition(DIRECTED, PartitionOptions(num_parts=3, method="random"), tmp_path / "parts")
     repartition(tmp_path / "parts", num_parts, tmp_path / "first")
     needed = sum(file_bytes(folder) for folder in (tmp_path / "first").glob("part-*"))
     room(monkeypatch, needed - 1)
@@ -155,7 +155,7 @@ def test_small_disk_is_refused_before_any_work(tmp_path, capsys, more):
 def test_disk_that_fills_up_leaves_nothing_of_a_cut_in_memory(tmp_path, capsys, monkeypatch):
     graph = write_input(tmp_path / "graph", GRAPH)
     with small_tmpfs(tmp_path / "small", 1 << 20):
-        monkeypatch.setattr(fastsample_dist.partition.write.disk, "free_bytes", lambda directory: None)
+        monkeypatch.setattr(fastsample_dist.partition.write.disk_space, "free_bytes", lambda directory: None)
         output = tmp_path / "small" / "parts"
         line = run_refused(capsys, "--input", graph, "--num-parts", 2, "--method", "random", "--output", output)
         assert re.search(r"No space left on device: '.*/small/\.parts\.partial-[^/]+/[^']+\.npy'", line)
@@ -164,10 +164,10 @@ def test_disk_that_fills_up_leaves_nothing_of_a_cut_in_memory(tmp_path, capsys, 
 
 @pytest.mark.parametrize("foreseen", [True, False])
 def test_disk_too_small_for_a_repartition_keeps_the_old_partition_only(tmp_path, capsys, monkeypatch, foreseen):
-    partition_graph(GRAPH, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(GRAPH, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     with small_tmpfs(tmp_path / "small", 1 << 20):
         if not foreseen:
-            monkeypatch.setattr(fastsample_dist.partition.write.disk, "free_bytes", lambda directory: None)
+            monkeypatch.setattr(fastsample_dist.partition.write.disk_space, "free_bytes", lambda directory: None)
         line = run_refused(capsys, "--repartition", tmp_path / "parts", 4, "--output", tmp_path / "small" / "new")
         refusal = r"No space left on device: '.*/small/\.new\.partial-[^/]+/[^']+\.npy'"
         assert re.search("bytes of disk while it is made" if foreseen else refusal, line)
@@ -219,7 +219,7 @@ def test_a_journal_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_a_repartition_names_its_file(tmp_path, capsys):
-    partition_graph(GRAPH, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(GRAPH, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     path = run_refused_at(capsys, 1000, "--repartition", tmp_path / "parts", 4, "--output", tmp_path / "new")
     assert path.parent.parent.name.startswith(".new.partial-")
     assert [file.name for file in tmp_path.iterdir()] == ["parts"]
@@ -229,7 +229,7 @@ def test_a_repartition_names_its_file(tmp_path, capsys):
 def test_a_report_that_cannot_be_written_is_named_and_nothing_stays(tmp_path, capsys, option):
     if option == "--html":
         pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    partition_graph(DIRECTED, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
+    build_partition(DIRECTED, PartitionOptions(num_parts=2, method="random"), tmp_path / "parts")
     path = run_refused_at(capsys, 100, "--inspect", tmp_path / "parts", option, tmp_path / "report")
     assert path == tmp_path / "report"
     assert [file.name for file in tmp_path.iterdir()] == ["parts"]

@@ -1,4 +1,4 @@
-"""The refusal of a disk with too little room for a partition; how much it takes is told by plan_disk.py.
+"""The refusal of a disk with too little room for a partition; plan/disk.py computes how much it takes.
 
 An older partition that is overwritten stays until the new one is complete, so it gives no room. What a killed run has
 left in the work directory is used again or deleted, so it does.
@@ -62,7 +62,7 @@ def check_space(output: str | Path, needed: int, *, used: int = 0) -> None:
 
 
 def free_bytes(directory: Path) -> int | None:
-    """Bytes that this user may write to a directory's file system; None where the system does not tell."""
+    """Bytes that this user may write to a directory's file system; None where the system does not know."""
     status = os.statvfs(directory)
     blocks = status.f_bfree if os.geteuid() == 0 else status.f_bavail  # some are kept for root
     return blocks * status.f_frsize if status.f_blocks else None

@@ -1,0 +1,23 @@
+"""What long work reports while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+STEPS = ("topology", "assign", "balance", "write", "measure")  # of partitioning
+
+
+class Progress:
+    """What partitioning, checking and measuring report to; this one shows nothing, that of the command line does."""
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Surrounds each step (partitioning: STEPS) in turn."""
+        yield
+
+    def bytes_total(self, count: int) -> None:
+        """How many bytes the running step is going to report, at most."""
+
+    def bytes_done(self, count: int) -> None:
+        """So many more of them are done."""
