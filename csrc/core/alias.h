@@ -19,6 +19,8 @@ struct AliasEntry {
   uint32_t alias;  // position in the row
 };
 
+static_assert(sizeof(AliasEntry) == 2 * sizeof(uint32_t), "a table is uint32_t [num_edges, 2] in the ABI");
+
 constexpr int64_t kMaxAliasDegree = (int64_t{1} << 31) - 1;
 
 // One position of a row with a positive total. Stream has next() and below(n), as NodeStream.

@@ -137,11 +137,7 @@ FsStatus check(const FsStream& spec, const int32_t* parts) {
   for (int64_t node = 0; node < spec.num_nodes; ++node) {
     const int64_t begin = spec.indptr[node], end = spec.indptr[node + 1];
     if (begin < 0 || end < begin || end > spec.num_edges) {
-      return fail(FS_INVALID_ARGUMENT,
-                  "stream_partition: indptr of node %lld runs from %lld to %lld; expected non-decreasing offsets up to "
-                  "%lld",
-                  static_cast<long long>(node), static_cast<long long>(begin), static_cast<long long>(end),
-                  static_cast<long long>(spec.num_edges));
+      return refuse(FS_REFUSED_OFFSETS, "stream_partition", {{node, begin, end, spec.num_edges}});
     }
     if (parts[node] < -1 || parts[node] >= spec.num_parts) {
       return fail(FS_INVALID_ARGUMENT, "stream_partition: node %lld is in part %d; expected -1 to %d",

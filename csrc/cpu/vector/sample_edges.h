@@ -28,7 +28,7 @@ class Drawer {
 
   // Draws rows from `row` on, at most up to `end`, until a group is full or kSpanPicks are drawn; returns the row after
   // the last one. All picks before its offset are in the ring then.
-  FS_HD int64_t draw_span(int64_t row, int64_t end) {
+  FS_INLINE int64_t draw_span(int64_t row, int64_t end) {
     group_.size = 0;
     const int64_t last_pick = task_.offsets[row] + kSpanPicks;
     while (row < end && group_.size < kGroupNodes && task_.offsets[row + 1] <= last_pick) add_row(row++);
@@ -37,7 +37,7 @@ class Drawer {
   }
 
  private:
-  FS_HD void add_row(int64_t row) {
+  FS_INLINE void add_row(int64_t row) {
     const RowEdges edges = task_.edges[row];
     const int64_t place = task_.offsets[row], picks = task_.offsets[row + 1] - place;
     if (picks == edges.degree && !task_.replace) {  // takes all
@@ -52,7 +52,7 @@ class Drawer {
     group_.places[lane] = place;
   }
 
-  FS_HD void draw_group() {
+  FS_INLINE void draw_group() {
     for (int lane = group_.size; lane < kGroupNodes; ++lane) {  // an unused lane draws for nothing
       group_.nodes[lane] = group_.nodes[0];
       group_.degrees[lane] = group_.degrees[0];
