@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
-from fastsample_dist.ops import cuda
+from fastsample_dist.bench import native
+from fastsample_dist.ops import cuda, library
 from fastsample_dist.sampling import arrays
 from tests.toolchain import CSRC, cmake, find_compiler
 from tests.waiting import BUILD_S
@@ -49,6 +50,8 @@ class EmulatedDevice(CudaDevice):
         self._library.fs_cuda_set_schedule.restype = None
         self._library.fs_cuda_num_launches.restype = c_int64
         monkeypatch.setattr(cuda, "core", lambda: self._library)
+        benchmarks = library.load(path, native.CUDA, "build it anew.", kind="fs_cuda_bench")
+        monkeypatch.setattr(native, "cuda_core", lambda: benchmarks)
         self.set_schedule(0)
 
     def put(self, tensor: Tensor) -> Tensor:

@@ -24,6 +24,15 @@ CHOICES = (*KERNELS, "auto")
 _Result = TypeVar("_Result")
 
 
+def check_kernel(kernel: str) -> None:
+    """Refuse what no kernel is called.
+
+    Raises:
+      ValueError: the name is none of CHOICES.
+    """
+    checks.require(kernel in CHOICES, f"kernel is {kernel!r}; expected 'auto', 'per_hop' or 'persistent'.")
+
+
 @dataclass(frozen=True)
 class BatchKind:
     """Batches that are alike.

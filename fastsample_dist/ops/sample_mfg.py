@@ -11,10 +11,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fastsample_dist.ops import library
 from fastsample_dist.ops.alias_tables import AliasTables
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
-from fastsample_dist.ops.sample_spec import METHODS, SampleSpec
+from fastsample_dist.ops.sample_spec import METHODS, TAKE_ALL, SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
+
+library.DECLARED.values(FS_TAKE_ALL=TAKE_ALL, **{f"FS_{name.upper()}": code for code, name in enumerate(METHODS)})
 
 
 def sample_mfg(
