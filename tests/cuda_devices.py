@@ -59,7 +59,7 @@ class EmulatedDevice(CudaDevice):
         return tensor.clone()
 
     def set_schedule(self, seed: int) -> None:
-        """Which thread goes on when one waits: 0 in order, else a random schedule of this seed."""
+        """Which thread runs next when one waits: 0 in order, else a random schedule of this seed."""
         self._library.fs_cuda_set_schedule(seed)
 
     @contextlib.contextmanager

@@ -78,7 +78,7 @@ def test_stress_is_clean_and_independent_of_callers_and_threads(built, case):
     succeed(cmake(), "--build", str(build), "--target", program, "--parallel", str(os.cpu_count() or 1))
     run = succeed(str(build / program), *load_for(sanitizer, find_compiler()))
     assert "every result as with one thread" in run.stdout
-    # The undefined-behaviour sanitizer goes on after one.
+    # The undefined-behaviour sanitizer continues after an error.
     assert "runtime error" not in run.stderr, run.stderr[-6000:]
 
 

@@ -49,7 +49,7 @@ FS_HD typename Arithmetic<T>::type biased(const T* x, const T* bias, int64_t c) 
   return load(x[c]);
 }
 
-// factor is 0 where the element drops, else the scale; a dropped infinity is 0, not NaN.
+// factor is 0 where the element is dropped, else the scale; a dropped infinity is 0, not NaN.
 template <typename Real>
 FS_HD Real dropped(Real value, Real factor) {
   return factor == Real(0) ? Real(0) : value * factor;

@@ -32,7 +32,7 @@ FS_HD int64_t alias_draw(Stream& stream, const AliasEntry* row, int64_t degree) 
   return (slot & ~takes_alias) | (static_cast<int64_t>(row[slot].alias) & takes_alias);
 }
 
-// What one pass over a row's weights tells.
+// What one pass over a row's weights finds.
 struct WeightSum {
   double total;          // as double, from left to right
   int64_t num_positive;  // weights > 0

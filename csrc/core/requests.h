@@ -27,6 +27,12 @@ inline FsStatus check_threads(const char* operation, int32_t num_threads) {
   return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected an integer >= 1", operation, num_threads);
 }
 
+inline FsStatus check_parts(const char* operation, int64_t num_parts) {
+  if (num_parts >= 1 && num_parts <= INT32_MAX) return FS_OK;
+  return fail(FS_INVALID_ARGUMENT, "%s: %lld parts; expected 1 to 2^31 - 1", operation,
+              static_cast<long long>(num_parts));
+}
+
 inline FsStatus check_fanout(const char* operation, long long fanout, int hop, bool replace) {
   if (fanout < FS_TAKE_ALL) {
     return fail(FS_INVALID_ARGUMENT, "%s: fanout %lld of hop %d; expected -1 (all neighbours) or more", operation,

@@ -28,7 +28,7 @@ struct RowScratch {
 // The first edge or row of all that was refused; the smallest one, whatever the order of the work.
 struct Refused {
   int64_t edge = INT64_MAX;  // its weight is negative, infinite or NaN
-  int64_t row = INT64_MAX;   // its total is of no use
+  int64_t row = INT64_MAX;   // its total is unusable
 
   void merge(const Refused& other) {
     edge = std::min(edge, other.edge);

@@ -41,10 +41,8 @@ FsStatus bucket_by_part(const Id* ids, int64_t num_ids, const int64_t* part_rang
 
 extern "C" FsStatus fs_bucket_by_part(int32_t id_type, const void* ids, int64_t num_ids, const int64_t* part_ranges,
                                       int64_t num_parts, void* out_ids, int64_t* out_counts, int64_t* out_places) {
-  if (num_parts < 1 || num_parts > INT32_MAX) {
-    return fs::fail(FS_INVALID_ARGUMENT, "bucket_by_part: %lld parts; expected at least 1",
-                    static_cast<long long>(num_parts));
-  }
+  const FsStatus status = fs::check_parts("bucket_by_part", num_parts);
+  if (status != FS_OK) return status;
   return fs::guarded("bucket_by_part", [&] {
     return fs::with_id_type("bucket_by_part", id_type, [&](auto zero) {
       using Id = decltype(zero);

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include <functional>
+
 #include "hop_task.h"
 #include "layer_pick.h"
 #include "status.h"
@@ -54,6 +56,22 @@ struct HopRows {
   RowEdges* edges;   // [num_rows] where each row lies
   int64_t* offsets;  // [num_rows + 1] prefix sums of the picks
 };
+
+// What plain_hop.cpp is given: the arguments of HopSampler.
+struct HopRequest {
+  const char* operation;
+  const FsGraph& graph;
+  const HopSpec& spec;
+};
+
+// Called once the offsets of a hop are known; returns the task over its arrays.
+template <typename Id>
+using AllocateHop = std::function<HopTask<Id>(const CscView<Id>&, const HopSpec&, const HopRows<Id>&)>;
+
+// HopSampler::run by the definition (plain_hop.cpp); `ids` is null where source ids are wanted as they are.
+template <typename Id>
+FsStatus sample_plainly(const HopRequest& request, const HopRows<Id>& hop, Relabeling<Id>* ids,
+                        const AllocateHop<Id>& allocate);
 
 }  // namespace fs
 

@@ -14,8 +14,7 @@ struct Line {
 
 constexpr Line kLines[] = {
     {FS_REFUSED_ROW, "%s: node id %lld is outside 0 to %lld"},
-    {FS_REFUSED_OFFSETS,
-     "%s: indptr of node %lld runs from %lld to %lld; expected non-decreasing offsets up to %lld"},
+    {FS_REFUSED_OFFSETS, "%s: indptr of node %lld runs from %lld to %lld; expected non-decreasing offsets up to %lld"},
     {FS_REFUSED_NEGATIVE_SOURCE, "%s: the graph holds the negative source id %lld"},
     {FS_REFUSED_SOURCE, "%s: the graph holds the source id %lld; expected 0 to %lld"},
     {FS_REFUSED_NEGATIVE_SEED, "%s: seed %lld at position %lld is negative"},

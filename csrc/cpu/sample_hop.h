@@ -16,7 +16,6 @@
 
 #include "hop_spec.h"
 #include "layer_rows.h"
-#include "plain_hop.h"
 #include "uniform_rows.h"
 #include "weighted_rows.h"
 #include "worker_pool.h"
@@ -156,7 +155,7 @@ class HopSampler {
 
   template <typename Allocate>
   FsStatus run(const HopRows<Id>& hop, Relabeling<Id>* ids, const Allocate& allocate) const {
-    if (vector_kernels().samples_plainly) return PlainHop<Id>(operation_, raw_, spec_).run(hop, ids, allocate);
+    if (vector_kernels().samples_plainly) return sample_plainly<Id>({operation_, raw_, spec_}, hop, ids, allocate);
     if (spec_.method == FS_LABOR) return run_layer(hop, ids, allocate);
     if (spec_.method == FS_UNIFORM) {
       const auto all = [](Id, int64_t degree) { return degree; };

@@ -22,9 +22,7 @@ struct NoRoom {
   double needed_gb, free_gb;
 };
 
-inline FsStatus out_of_memory(const char* operation) {
-  return fail(FS_OUT_OF_MEMORY, "%s: out of memory", operation);
-}
+inline FsStatus out_of_memory(const char* operation) { return fail(FS_OUT_OF_MEMORY, "%s: out of memory", operation); }
 
 // Runs `body` (returning FsStatus); memory exhaustion becomes a status, nothing is thrown across the C ABI.
 template <typename Body>

@@ -1,8 +1,8 @@
 // Weighted picks of one hop (core/weighted_pick.h), in the pipeline of vector/edge_pipeline.h with one stage before it.
 //
 // An alias draw reads a slot of the row's table at a random place, and then the neighbour that it leads to. The words
-// of sixteen rows are computed at once; they tell which slots will be read, but for rare rejections, so those are asked
-// for first and read one group later.
+// of sixteen rows are computed at once; they determine which slots will be read, but for rare rejections, so those are
+// asked for first and read one group later.
 #ifndef FS_CPU_WEIGHTED_ROWS_H_
 #define FS_CPU_WEIGHTED_ROWS_H_
 
@@ -89,16 +89,16 @@ class WeightedRows {
     Pipeline<Id, kRelabel> pipeline(task_, ring, task_.offsets[begin], ids);
     int current = 0;
     prepare(begin, end, &groups_[0]);
-    bool going = true;
-    for (int64_t row = begin; row < end && going; row = groups_[1 - current].end) {
+    bool accepted = true;
+    for (int64_t row = begin; row < end && accepted; row = groups_[1 - current].end) {
       WeightedGroup& group = groups_[current];
       current = 1 - current;
       if (group.end < end) prepare(group.end, end, &groups_[current]);
       draw(row, group, ring);
-      going = pipeline.advance(task_.offsets[group.end]);
+      accepted = pipeline.advance(task_.offsets[group.end]);
     }
-    going = going && pipeline.finish();
-    pipeline.write(!going, ids);
+    accepted = accepted && pipeline.finish();
+    pipeline.write(!accepted, ids);
   }
 
   // The same for rows of more picks, one at a time; without relabelling.

@@ -1,4 +1,5 @@
-// fs_cuda_abi_entries: what fastsample_cuda.h declares, and what it takes of fastsample.h, as this library was compiled.
+// fs_cuda_abi_entries: what fastsample_cuda.h declares, and what it takes of fastsample.h, as this library was
+// compiled.
 #include "abi_entries.h"
 #include "fastsample_cuda.h"
 

@@ -44,7 +44,7 @@ constexpr int kWarps = kThreads / kWarp;  // per block
 // fail(): records one line for fs_cuda_last_error of the calling thread and returns `status`; declared in
 // core/requests.h.
 
-// FS_OK, or the error of the launches since the last call, told with the operation's name.
+// FS_OK, or the error of the launches since the last call, reported under the operation's name.
 FsStatus launch_status(const char* operation);
 
 // Blocks for `threads` threads: as many as they fill, but no more than keep the device busy; at least one. Kernels go

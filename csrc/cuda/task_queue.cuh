@@ -117,7 +117,7 @@ class QueueWarp {
     }
     first = __shfl_sync(kAllLanes, first, 0);
     if (first + total > queue_.capacity) return false;
-    __threadfence();  // what the tasks tell of was written before
+    __threadfence();  // what the tasks refer to was written before
     for (int64_t i = 0; i < count; ++i) {
       *static_cast<volatile uint64_t*>(queue_.tasks + first + inclusive - count + i) = word(i);
     }

@@ -75,7 +75,7 @@ typedef enum {
 FS_API FsStatus fs_refuse(int32_t refusal, const char* operation, const int64_t* values);
 
 /* Instruction set of the vector kernels: "baseline", "avx2" or "avx512"; or "scalar": sampling by its definition
- * (cpu/plain_hop.h), slow, the rest as "baseline". fs_set_isa refuses what the machine lacks and affects the whole
+ * (cpu/plain_hop.cpp), slow, the rest as "baseline". fs_set_isa refuses what the machine lacks and affects the whole
  * process; every set gives the same bits. */
 FS_API const char* fs_isa(void);
 FS_API FsStatus fs_set_isa(const char* name);

@@ -41,9 +41,10 @@ typedef struct {
 
 /* Where a mini-batch goes; everything is device memory. When the enqueued work is done the workspace starts with
  * state_words words of 64 bits, ~0 where nothing is wrong:
- *   [0] position of the first seed that is no row, [1] of the first seed that stands twice, [2] number of seeds, and
- *   for hop h from [FS_CUDA_FIRST_HOP_WORD + FS_CUDA_HOP_WORDS * h] on: num_edges; the first row that does not exist; the first edge whose source does not
- *   exist; the first row with such a source among all its neighbours (FS_LABOR); num_src (not of sample_neighbors). */
+ *   [0] position of the first seed that is not a row, [1] of the first seed that is repeated, [2] number of seeds, and
+ *   for hop h from [FS_CUDA_FIRST_HOP_WORD + FS_CUDA_HOP_WORDS * h] on: num_edges; the first row that does not exist;
+ * the first edge whose source does not exist; the first row with such a source among all its neighbours (FS_LABOR);
+ * num_src (not of sample_neighbors). */
 typedef struct {
   void* nodes;                         /* [max_nodes] id_type */
   int64_t* indptr[FS_CUDA_MAX_HOPS];   /* [max_rows + 1] each */
@@ -87,8 +88,8 @@ typedef enum { FS_CUDA_GATHER_ROWS = 1, FS_CUDA_MERGE_ROWS = 2 } FsCudaRowOperat
 /* Where an id or place outside the tables is reported; either may be NULL. Its output row is filled with zeros. */
 typedef struct {
   uint64_t* first;  /* device memory, ~0 before: becomes the least position of a bad one */
-  int64_t* mailbox; /* pinned host memory [FS_CUDA_MAILBOX_WORDS], zeros before: {FsCudaRowOperation, the bad place, its position, least and
-                       largest place} of any bad one, for the host to find later without waiting */
+  int64_t* mailbox; /* pinned host memory [FS_CUDA_MAILBOX_WORDS], zeros before: {FsCudaRowOperation, the bad place, its
+                       position, least and largest place} of any bad one, for the host to find later without waiting */
 } FsCudaBadPlace;
 
 /* out[i] = rows[ids[i]]: ids [num_ids] id_type, out [num_ids, row_bytes]. */
@@ -102,7 +103,7 @@ FS_API FsStatus fs_cuda_merge_rows(const FsRowPair* pair, const FsCudaRowCache* 
 /* Bytes of fs_cuda_bucket_by_part's scratch. Host arithmetic only. */
 FS_API int64_t fs_cuda_bucket_by_part_workspace(int64_t num_ids, int64_t num_parts);
 /* As fs_bucket_by_part, everything in device memory. out_report [1 + num_parts]: the position of the first id that no
- * part owns (-1: there is none; else the results are of no use), then the counts. workspace is aligned to 256 bytes. */
+ * part owns (-1: there is none; else the results are unusable), then the counts. workspace is aligned to 256 bytes. */
 FS_API FsStatus fs_cuda_bucket_by_part(int32_t id_type, const void* ids, int64_t num_ids, const int64_t* part_ranges,
                                        int64_t num_parts, void* out_ids, int64_t* out_places, int64_t* out_report,
                                        void* workspace, void* stream);

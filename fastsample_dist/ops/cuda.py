@@ -21,8 +21,9 @@ NAME = "libfastsample_cuda.so"
 
 OutOfMemory = torch.cuda.OutOfMemoryError  # of torch's allocator
 
-_SHARED = ("FsAbiEntry", "FsWeightTables", "FsGraph", "FsSampleSpec", "FsRowPair", "FsAggregation", "FsActDropout")
-DECLARED = abi.Declarations(structs={name: library.DECLARED.structs[name] for name in _SHARED})
+# Structs of fastsample.h that the CUDA library takes as well.
+SHARED = ("FsAbiEntry", "FsWeightTables", "FsGraph", "FsSampleSpec", "FsRowPair", "FsAggregation", "FsActDropout")
+DECLARED = abi.Declarations(structs={name: library.DECLARED.structs[name] for name in SHARED})
 
 
 def load(path: Path) -> ctypes.CDLL:

@@ -402,7 +402,7 @@ def isa() -> str:
 def set_isa(name: str) -> None:
     """Choose the instruction set of the vector kernels for this process; all sets give the same bits.
 
-    "scalar" samples by the definition of a hop (csrc/cpu/plain_hop.h): slow, for comparisons.
+    "scalar" samples by the definition of a hop (csrc/cpu/plain_hop.cpp): slow, for comparisons.
 
     Raises:
       ValueError: the name is unknown or the processor lacks it.

@@ -1,4 +1,4 @@
-"""The vector code samples what csrc/cpu/plain_hop.h, the definition of a hop, samples: bit for bit."""
+"""The vector code samples what csrc/cpu/plain_hop.cpp, the definition of a hop, samples: bit for bit."""
 
 import itertools
 

@@ -20,7 +20,8 @@ constexpr int64_t kRelabelAhead = 24;  // picks between asking for a bucket and 
 constexpr int64_t kSpanPicks = 1024;   // picks that are drawn before the pipeline moves on
 constexpr int64_t kRing = 4096;        // picks that are drawn and not yet read, a power of two
 static_assert((kRing & (kRing - 1)) == 0, "places in the ring are masked");
-static_assert(kRing > kSpanPicks + 2 * (kReadAhead + kRelabelAhead) + kGroupFanout, "a span must fit beside the stages");
+static_assert(kRing > kSpanPicks + 2 * (kReadAhead + kRelabelAhead) + kGroupFanout,
+              "a span must fit beside the stages");
 
 // Edge positions that are drawn and not yet read; pick j is at[j & mask]. When the caller wants edge ids the ring is
 // their array itself.

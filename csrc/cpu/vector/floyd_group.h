@@ -18,7 +18,7 @@ struct GroupPicks {
 };
 
 // Picks i < fanout of every lane from words [fanout][kGroupNodes]. Without replacement every degree exceeds fanout.
-// A lane whose draws meet the rejection of NodeStream::below cannot go on with word i for pick i: it is marked.
+// A lane whose draws meet the rejection of NodeStream::below cannot use word i for pick i any more: it is marked.
 template <bool kReplace>
 FS_INLINE void pick_group(const uint32_t* words, const GroupLanes& degrees, int fanout, GroupPicks* out) {
   GroupLanes redo = degrees ^ degrees;

@@ -42,7 +42,7 @@ FS_INLINE uint32_t equal_lanes(const int64_t* keys, int64_t id) {
 #endif
 }
 
-// All ones or zero; the compiler cannot tell which, and so cannot make a branch of it.
+// All ones or zero; the compiler cannot know which, and so cannot make a branch of it.
 FS_INLINE uint64_t opaque_mask(bool condition) {
   uint64_t mask = -static_cast<uint64_t>(condition);
   __asm__("" : "+r"(mask));

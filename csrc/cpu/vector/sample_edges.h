@@ -101,18 +101,18 @@ void sample_edges(const HopTask<Id>& task, int64_t begin, int64_t end, Relabelin
   const PickRing ring = task.edge_ids == nullptr ? PickRing{memory, kRing - 1} : PickRing{task.edge_ids, -1};
   Pipeline<Id, kRelabel> pipeline(task, ring, task.offsets[begin], ids);
   Drawer<Id> drawer(task, ring);
-  bool going = true;
-  for (int64_t row = begin; row < end && going;) {
+  bool accepted = true;
+  for (int64_t row = begin; row < end && accepted;) {
     if (task.graph.orig_ids != nullptr) {
       for (int64_t i = row + kDrawRowsAhead; i < row + 2 * kDrawRowsAhead && i < end; ++i) {
         __builtin_prefetch(task.graph.orig_ids + task.rows[i]);
       }
     }
     row = drawer.draw_span(row, end);
-    going = pipeline.advance(task.offsets[row]);
+    accepted = pipeline.advance(task.offsets[row]);
   }
-  going = going && pipeline.finish();
-  pipeline.write(!going, ids);
+  accepted = accepted && pipeline.finish();
+  pipeline.write(!accepted, ids);
 }
 
 template <typename Id>

@@ -33,7 +33,7 @@ constexpr int kGroupFanout = 32;
 
 struct VectorKernels {
   const char* name;
-  bool samples_plainly;  // hops are sampled by their definition (plain_hop.h), not by these kernels
+  bool samples_plainly;  // hops are sampled by their definition (plain_hop.cpp), not by these kernels
   // Rows begin .. end of the forward pass (destinations).
   void (*aggregate)(const FsAggregation&, const AggregateBuffers&, int64_t begin, int64_t end);
   // Sources begin .. end of the gradient of x.

@@ -1,7 +1,7 @@
 // Runs CUDA kernels on the CPU, for tests: every thread of a block is a fiber, and one of them runs at a time.
 //
 // A fiber runs until it waits (at a barrier or in a warp function), ends, or yields. Atomics, __nanosleep and volatile
-// reads may yield, so other threads get in between; which thread goes on is decided by a seed. Schedule 0 goes round in
+// reads may yield, so other threads get in between; a seed decides which thread runs next. Schedule 0 goes round in
 // order and never yields at atomics; every other seed is a random schedule that can be repeated. Plain loads and stores
 // between two such points are never interleaved, and memory is sequentially consistent: missing fences do not show.
 //
@@ -56,7 +56,7 @@ constexpr int kResidentBlocks = 4;  // blocks that run at the same time; the oth
 // Runs body() in every thread of a grid of one dimension, to the end.
 void run(int blocks, int threads, const std::function<void()>& body);
 
-// Lets another thread go on, perhaps (maybe_yield) or always where there is one.
+// Lets another thread run, perhaps (maybe_yield) or always where there is one.
 void maybe_yield();
 void yield();
 

@@ -3,9 +3,6 @@
 // fs_set_isa("scalar") samples by this file, and tests/ops/test_scalar_hop.py compares every instruction set with it,
 // bit for bit. Beyond it lie only the numbers themselves, in core/: a node's stream of random words (philox.h), a draw
 // from an alias table (alias.h) or a tree of sums (weighted_pick.h), a source's variate (layer_pick.h).
-#ifndef FS_CPU_PLAIN_HOP_H_
-#define FS_CPU_PLAIN_HOP_H_
-
 #include <stdint.h>
 
 #include <unordered_map>
@@ -18,16 +15,15 @@
 #include "weighted_pick.h"
 
 namespace fs {
+namespace {
 
 template <typename Id>
 class PlainHop {
  public:
-  PlainHop(const char* operation, const FsGraph& raw, const HopSpec& spec)
-      : operation_(operation), raw_(raw), graph_(view_of<Id>(raw)), spec_(spec) {}
+  explicit PlainHop(const HopRequest& request)
+      : operation_(request.operation), raw_(request.graph), graph_(view_of<Id>(raw_)), spec_(request.spec) {}
 
-  // As HopSampler::run: allocate() is called once the offsets are known; `ids` is null without relabelling.
-  template <typename Allocate>
-  FsStatus run(const HopRows<Id>& hop, Relabeling<Id>* ids, const Allocate& allocate) {
+  FsStatus run(const HopRows<Id>& hop, Relabeling<Id>* ids, const AllocateHop<Id>& allocate) {
     for (int64_t i = 0; i < hop.num_rows; ++i) {  // 1. where every row lies
       const int64_t row = hop.rows[i];
       if (!graph_.has_row(row)) return refuse_row(operation_, graph_, hop.rows[i]);
@@ -148,6 +144,17 @@ class PlainHop {
   int64_t bad_source_ = -1;     // position of a source that does not exist
 };
 
-}  // namespace fs
+}  // namespace
 
-#endif  // FS_CPU_PLAIN_HOP_H_
+template <typename Id>
+FsStatus sample_plainly(const HopRequest& request, const HopRows<Id>& hop, Relabeling<Id>* ids,
+                        const AllocateHop<Id>& allocate) {
+  return PlainHop<Id>(request).run(hop, ids, allocate);
+}
+
+template FsStatus sample_plainly(const HopRequest&, const HopRows<int32_t>&, Relabeling<int32_t>*,
+                                 const AllocateHop<int32_t>&);
+template FsStatus sample_plainly(const HopRequest&, const HopRows<int64_t>&, Relabeling<int64_t>*,
+                                 const AllocateHop<int64_t>&);
+
+}  // namespace fs
