@@ -24,7 +24,7 @@ inline FsStatus check_element_type(const char* operation, int32_t type) {
 
 inline FsStatus check_threads(const char* operation, int32_t num_threads) {
   if (num_threads >= 1) return FS_OK;
-  return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected an integer >= 1", operation, num_threads);
+  return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected at least 1", operation, num_threads);
 }
 
 inline FsStatus check_parts(const char* operation, int64_t num_parts) {

@@ -1,4 +1,4 @@
-"""The structs and constants of the C ABI: what a library lists, what its header declares and what ctypes mirrors agree."""
+"""Structs and constants of the C ABI: what a library lists, its header declares and ctypes mirrors is the same."""
 
 import ctypes
 import re
@@ -7,8 +7,8 @@ from ctypes import Structure, c_int32, c_void_p
 import pytest
 
 from fastsample_dist.bench import native
-from fastsample_dist.bench.gpu import baseline, limits  # noqa: F401: they declare what they call
-from fastsample_dist.bench.sampling import touch  # noqa: F401
+from fastsample_dist.bench.gpu import baseline, limits
+from fastsample_dist.bench.sampling import touch
 from fastsample_dist.ops import abi, cuda, library
 from tests.toolchain import CSRC
 
@@ -17,6 +17,8 @@ STRUCT = re.compile(r"typedef struct \{(.*?)\} (\w+);", re.DOTALL)
 ENUM = re.compile(r"typedef enum \{(.*?)\} \w+;", re.DOTALL)
 MACRO = re.compile(r"^#define (FS_\w+) \(?(-?\d+)\)?[ \t]*$", re.MULTILINE)
 MEMBER = re.compile(r"(\w+)(?:\[\w+\])?$")
+
+DECLARING = (baseline, limits, touch)  # modules that declare what they call
 
 # By what the names of a library's functions begin with: its header, and what Python declares of it.
 KINDS = {
