@@ -76,7 +76,7 @@ C_ROOMS = {
     "cpu": {"include", "core", "cpu"},
     "cuda": {"include", "core", "cuda"},
     "bench": {"include", "core", "cpu", "cuda", "bench"},
-    "tests": {"include", "tests"},
+    "tests": {"include", "bench", "tests"},
 }
 C_SEARCH = (".", "include", "core", "cpu", "cuda", "bench")
 FOREIGN_HEADER = re.compile(r"^(torch|ATen|c10|caffe2|pybind11|nanobind|numpy|dgl)/|^Python\.h$")

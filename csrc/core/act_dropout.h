@@ -26,8 +26,8 @@ inline FsStatus check_act_dropout(const char* operation, const FsActDropout& spe
                 spec.activation);
   }
   if (spec.drop_threshold >= FS_DROP_VARIATES) {
-    return fail(FS_INVALID_ARGUMENT, "%s: drop threshold %u; expected less than %d", operation, spec.drop_threshold,
-                FS_DROP_VARIATES);
+    return fail(FS_INVALID_ARGUMENT, "%s: drop threshold %u; expected 0 to %d", operation, spec.drop_threshold,
+                FS_DROP_VARIATES - 1);
   }
   return FS_OK;
 }

@@ -18,14 +18,16 @@ struct HopSpec {
   bool replace;
   StageKey key;
   int num_threads;
+  bool plainly;  // by the definition (plain_hop.cpp), which relabels without the id table: one choice for a whole batch
 };
 
-inline HopSpec hop_spec(const FsSampleSpec& spec, int32_t hop) {
+inline HopSpec hop_spec(const FsSampleSpec& spec, int32_t hop, bool plainly) {
   const bool layer = spec.method == FS_LABOR;
   const uint32_t number = static_cast<uint32_t>(spec.first_hop + hop);
   const uint32_t stage = layer && spec.layer_dependency != 0 ? kAllHops : number;
-  return {spec.fanouts[hop], static_cast<FsSampleMethod>(spec.method), spec.replace != 0,
-          stage_key(spec.rng_seed, layer ? kLayer : kSampling, stage, spec.step), spec.num_threads};
+  return {spec.fanouts[hop], static_cast<FsSampleMethod>(spec.method),
+          spec.replace != 0, stage_key(spec.rng_seed, layer ? kLayer : kSampling, stage, spec.step),
+          spec.num_threads,  plainly};
 }
 
 inline FsStatus check_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec) {

@@ -155,7 +155,7 @@ class HopSampler {
 
   template <typename Allocate>
   FsStatus run(const HopRows<Id>& hop, Relabeling<Id>* ids, const Allocate& allocate) const {
-    if (vector_kernels().samples_plainly) return sample_plainly<Id>({operation_, raw_, spec_}, hop, ids, allocate);
+    if (spec_.plainly) return sample_plainly<Id>({operation_, raw_, spec_}, hop, ids, allocate);
     if (spec_.method == FS_LABOR) return run_layer(hop, ids, allocate);
     if (spec_.method == FS_UNIFORM) {
       const auto all = [](Id, int64_t degree) { return degree; };

@@ -71,8 +71,9 @@ FsStatus sample_mfg(const FsGraph& raw, const FsSampleSpec& spec, const Id* seed
   Relabeling<Id> ids = table.start(static_cast<Id*>(batch->nodes), num_seeds, raw.num_rows);
   FsStatus status = add_seeds(view_of<Id>(raw), seeds, num_seeds, &ids);
   batch->num_nodes = ids.num_nodes;
+  const bool plainly = vector_kernels().samples_plainly;
   for (int32_t hop = 0; hop < spec.num_hops && status == FS_OK; ++hop) {
-    const HopSampler<Id> sampler("sample_mfg", raw, hop_spec(spec, hop));
+    const HopSampler<Id> sampler("sample_mfg", raw, hop_spec(spec, hop, plainly));
     status = sample_hop(sampler, spec.edge_ids != 0, &ids, batch.get(), batch->hops + hop);
   }
   if (status != FS_OK) return status;
