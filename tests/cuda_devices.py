@@ -40,7 +40,7 @@ class CudaDevice:
 
 
 class EmulatedDevice(CudaDevice):
-    """The CPU, with the emulated library in the place of the CUDA library."""
+    """The CPU, with the emulated library in place of the CUDA library."""
 
     is_emulated = True
 
@@ -50,7 +50,7 @@ class EmulatedDevice(CudaDevice):
         self._library.fs_cuda_set_schedule.restype = None
         self._library.fs_cuda_num_launches.restype = c_int64
         monkeypatch.setattr(cuda, "core", lambda: self._library)
-        benchmarks = library.load(path, native.CUDA, "build it anew.", kind="fs_cuda_bench")
+        benchmarks = library.load(path, native.CUDA, "build it again.", kind="fs_cuda_bench")
         monkeypatch.setattr(native, "cuda_core", lambda: benchmarks)
         self.set_schedule(0)
 
@@ -64,7 +64,7 @@ class EmulatedDevice(CudaDevice):
 
     @contextlib.contextmanager
     def operators(self) -> Iterator[None]:
-        """In the place of the CPU's kernels."""
+        """In place of the CPU's kernels."""
         if "allow_override" not in inspect.signature(torch.library.Library.impl).parameters:
             pytest.skip("this torch overrides no operator")
         replaced = torch.library.Library("fastsample", "IMPL")

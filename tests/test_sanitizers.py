@@ -13,7 +13,7 @@ from tests.toolchain import CSRC, cmake, find_compiler
 from tests.waiting import BUILD_S
 
 TESTS = Path(__file__).resolve().parent
-KERNEL_TESTS = [str(TESTS / "ops"), str(TESTS / "bench" / "test_gpu_kernels.py")]
+KERNEL_TESTS = [str(TESTS / "ops"), str(TESTS / "bench" / "gpu" / "test_kernels.py")]
 
 PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\n"
 

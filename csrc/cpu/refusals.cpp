@@ -47,7 +47,7 @@ FsStatus refuse(FsRefusal refusal, const char* operation, const RefusedValues& v
 
 extern "C" FsStatus fs_refuse(int32_t refusal, const char* operation, const int64_t* values) {
   if (refusal < 0 || static_cast<size_t>(refusal) >= fs::kNumLines) {
-    return fs::fail(FS_INVALID_ARGUMENT, "%s: refusal %d is none of FsRefusal", operation, refusal);
+    return fs::fail(FS_INVALID_ARGUMENT, "%s: refusal %d is unknown; expected one of FsRefusal", operation, refusal);
   }
   fs::RefusedValues found = {};
   for (int i = 0; i < FS_REFUSAL_VALUES; ++i) found.at[i] = values[i];

@@ -104,7 +104,7 @@ class Relay {
     try {
       fill_(first_row(chunk), first_row(chunk + 1), nullptr);
     } catch (...) {
-      failed_.store(true, std::memory_order_release);  // nobody waits for this chunk
+      failed_.store(true, std::memory_order_release);  // so that the caller does not wait for this chunk
       throw;
     }
     sampled_[chunk].store(true, std::memory_order_release);

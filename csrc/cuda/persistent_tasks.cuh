@@ -26,7 +26,7 @@ template <typename Id>
 struct Records {
   int64_t* places;     // [num_hops, slots] where a task's picks begin; set only of tasks that were done
   Id* slots;           // [capacity] as in DeviceHop::indices
-  int64_t* positions;  // [capacity] in graph.indices; null where nobody needs them
+  int64_t* positions;  // [capacity] in graph.indices; null where they are not needed
   int64_t capacity;
   const uint64_t* control;  // of the queue
 
@@ -73,7 +73,7 @@ struct NodeTask {
   int hop;
 };
 
-// A seed that stands twice has its tasks twice; such a batch is refused when it is done.
+// A repeated seed has its tasks twice; such a batch is refused when it is done.
 template <typename Id>
 FS_DEVICE NodeTask node_task(const TaskBatch<Id>& batch, const TakenTasks& taken) {
   if (taken.word != kNoTask) {

@@ -200,7 +200,7 @@ class CudaSamplingGraph(SamplingGraph):
         return [piece[:count] for piece, count in zip(pieces, counts, strict=True)]
 
     def _check_offsets(self, indptr: Tensor, num_edges: int) -> None:
-        """Refuse what the kernels count on: they follow the offsets without a look."""
+        """Refuse offsets that decrease or leave the graph: the kernels follow them unchecked."""
         first, last = indptr[:-1], indptr[1:]
         bad = (first < 0) | (last < first) | (last > num_edges)
         if not bool(bad.any()):

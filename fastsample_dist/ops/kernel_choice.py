@@ -25,10 +25,10 @@ _Result = TypeVar("_Result")
 
 
 def check_kernel(kernel: str) -> None:
-    """Refuse what no kernel is called.
+    """Refuse an unknown name of a kernel.
 
     Raises:
-      ValueError: the name is none of CHOICES.
+      ValueError: the name is not one of CHOICES.
     """
     checks.require(kernel in CHOICES, f"kernel is {kernel!r}; expected 'auto', 'per_hop' or 'persistent'.")
 

@@ -80,9 +80,9 @@ def check_end(state: list[int]) -> None:
     if end in (_DONE, _NOT_RUN):
         return
     reason = "nothing was done for too long" if end == _STUCK else "its queue is full"
-    wish = "waits for" if end == _STUCK else "has no room for"
+    need = "waits for" if end == _STUCK else "has no room for"
     raise RuntimeError(
         f"sample_mfg: the persistent kernel gave up because {reason}: {finished} of {tasks} tasks are finished, "
-        f"{tickets} tickets handed out, and warp {warp} of block {block} {wish} task {task}; pass a larger timeout_s, "
+        f"{tickets} tickets handed out, and warp {warp} of block {block} {need} task {task}; pass a larger timeout_s, "
         "or kernel='per_hop'."
     )

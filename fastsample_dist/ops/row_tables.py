@@ -1,8 +1,9 @@
-"""Tables of rows that a GPU reads: with a cache of some rows, and what becomes of an id that is outside them.
+"""Tables of rows that a GPU reads: with a cache of some rows, and how an id outside them is handled.
 
-A kernel never reads outside its tables: a bad id gives a row of zeros. Whoever must know at once waits for the kernel
-(`checked`). Ids that come from the library's own sampler are in range by construction, and a wait per training step is
-the price of asking; for them the kernel leaves a note in pinned host memory, which the next call finds without waiting.
+A kernel never reads outside its tables: a bad id gives a row of zeros. A caller that must know at once waits for the
+kernel (`checked`). Ids that come from the library's own sampler are in range by construction, and checking them would
+cost a wait per training step; for them the kernel leaves a note in pinned host memory, which the next call finds
+without waiting.
 """
 
 from __future__ import annotations

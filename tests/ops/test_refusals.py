@@ -68,5 +68,5 @@ def test_every_refusal_shows_its_operation_and_its_values(refusal):
 
 
 def test_an_unknown_refusal_is_refused():
-    with pytest.raises(ValueError, match="operation: refusal 12 is none of FsRefusal"):
+    with pytest.raises(ValueError, match="operation: refusal 12 is unknown; expected one of FsRefusal"):
         library.call(library.core().fs_refuse, len(Refusal), b"operation", (c_int64 * 4)())

@@ -51,7 +51,7 @@ class Pipeline {
       ++asked_;
       if (asked_ - read_ > kReadAhead && !read_and_relabel()) return false;
     }
-    for (; asked_ < drawn; ++asked_) {  // all stages at work
+    for (; asked_ < drawn; ++asked_) {  // all stages are busy
       __builtin_prefetch(indices_ + ring_[asked_], 0, 2);
       read();
       if (kRelabel && !relabel()) return false;

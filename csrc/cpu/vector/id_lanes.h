@@ -61,7 +61,7 @@ class Labeler {
   FS_INLINE void ask_for(Id id) const { __builtin_prefetch(table_.buckets + table_.home(id)); }
 
   // Local id of an accepted id; a new one is appended to the nodes. Whether an id is new is as good as random, so both
-  // ways are one: the key and the local id are written, to the bucket or to where nobody looks.
+  // ways are one: the key and the local id are written, to the bucket or to a place that is never read.
   FS_INLINE Id local_id(Id id) {
     uint64_t at = table_.home(id);
     for (;;) {
@@ -104,7 +104,7 @@ class Labeler {
   }
 
   Relabeling<Id>* ids_;
-  uint64_t spare_;  // address of a bucket that nobody reads
+  uint64_t spare_;  // address of a bucket that is never read
   IdTable<Id> table_ = {};
   Id* nodes_ = nullptr;
   int64_t num_nodes_ = 0;

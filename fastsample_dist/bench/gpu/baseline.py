@@ -83,7 +83,7 @@ class ReservoirSampler:
         Args:
           seeds: ids of rows, distinct, on the graph's device; not checked.
           spec: uniform, without replacement; every fanout at least 1.
-          step: as ever.
+          step: global training step.
         """
         checks.require(
             spec.method == "uniform" and not spec.replace and min(spec.fanouts) >= 1,
