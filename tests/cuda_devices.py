@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
-from fastsample_dist.ops import cuda
+from fastsample_dist.bench import native
+from fastsample_dist.ops import cuda, library
 from fastsample_dist.sampling import arrays
 from tests.toolchain import CSRC, cmake, find_compiler
 from tests.waiting import BUILD_S
@@ -39,7 +40,7 @@ class CudaDevice:
 
 
 class EmulatedDevice(CudaDevice):
-    """The CPU, with the emulated library in the place of the CUDA library."""
+    """The CPU, with the emulated library in place of the CUDA library."""
 
     is_emulated = True
 
@@ -49,6 +50,8 @@ class EmulatedDevice(CudaDevice):
         self._library.fs_cuda_set_schedule.restype = None
         self._library.fs_cuda_num_launches.restype = c_int64
         monkeypatch.setattr(cuda, "core", lambda: self._library)
+        benchmarks = library.load(path, native.CUDA, "build it again.", kind="fs_cuda_bench")
+        monkeypatch.setattr(native, "cuda_core", lambda: benchmarks)
         self.set_schedule(0)
 
     def put(self, tensor: Tensor) -> Tensor:
@@ -56,12 +59,12 @@ class EmulatedDevice(CudaDevice):
         return tensor.clone()
 
     def set_schedule(self, seed: int) -> None:
-        """Which thread goes on when one waits: 0 in order, else a random schedule of this seed."""
+        """Which thread runs next when one waits: 0 in order, else a random schedule of this seed."""
         self._library.fs_cuda_set_schedule(seed)
 
     @contextlib.contextmanager
     def operators(self) -> Iterator[None]:
-        """In the place of the CPU's kernels."""
+        """In place of the CPU's kernels."""
         if "allow_override" not in inspect.signature(torch.library.Library.impl).parameters:
             pytest.skip("this torch overrides no operator")
         replaced = torch.library.Library("fastsample", "IMPL")

@@ -75,9 +75,10 @@ C_ROOMS = {
     "core": {"include", "core"},
     "cpu": {"include", "core", "cpu"},
     "cuda": {"include", "core", "cuda"},
-    "tests": {"include", "tests"},
+    "bench": {"include", "core", "cpu", "cuda", "bench"},
+    "tests": {"include", "bench", "tests"},
 }
-C_SEARCH = (".", "include", "core", "cpu", "cuda")
+C_SEARCH = (".", "include", "core", "cpu", "cuda", "bench")
 FOREIGN_HEADER = re.compile(r"^(torch|ATen|c10|caffe2|pybind11|nanobind|numpy|dgl)/|^Python\.h$")
 CUDA_HEADER = re.compile(r"^(cuda|cub/|cooperative_groups|thrust/)")
 INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)

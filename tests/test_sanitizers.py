@@ -13,7 +13,7 @@ from tests.toolchain import CSRC, cmake, find_compiler
 from tests.waiting import BUILD_S
 
 TESTS = Path(__file__).resolve().parent
-KERNEL_TESTS = [str(TESTS / "ops"), str(TESTS / "bench" / "test_gpu_kernels.py")]
+KERNEL_TESTS = [str(TESTS / "ops"), str(TESTS / "bench" / "gpu" / "test_kernels.py")]
 
 PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\n"
 
@@ -82,7 +82,7 @@ def test_stress_is_clean_and_independent_of_callers_and_threads(built, case):
     succeed(cmake(), "--build", str(build), "--target", program, "--parallel", str(os.cpu_count() or 1))
     run = succeed(str(build / program), *load_for(sanitizer, find_compiler(), load))
     assert "every result as with one thread" in run.stdout
-    # The undefined-behaviour sanitizer goes on after one.
+    # The undefined-behaviour sanitizer continues after an error.
     assert "runtime error" not in run.stderr, run.stderr[-6000:]
 
 

@@ -7,35 +7,34 @@
 
 #include "fastsample.h"
 #include "number_access.h"
+#include "requests.h"
 
 namespace fs {
-
-FsStatus fail(FsStatus status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 namespace {
 
 constexpr int kDropoutBlocks = 16;                                  // of a group
 constexpr int kDropoutVariates = 8;                                 // of a block
 constexpr int kDropoutColumns = kDropoutBlocks * kDropoutVariates;  // of a group
+static_assert(FS_DROP_VARIATES == 1 << 16 && kDropoutVariates * 16 == 4 * 32, "a block's four words are its variates");
 
 inline FsStatus check_act_dropout(const char* operation, const FsActDropout& spec) {
-  if (spec.type != FS_FLOAT32 && spec.type != FS_FLOAT64 && spec.type != FS_BFLOAT16) {
-    return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation,
-                spec.type);
-  }
+  const FsStatus status = check_element_type(operation, spec.type);
+  if (status != FS_OK) return status;
   if (spec.activation != FS_IDENTITY && spec.activation != FS_RELU) {
     return fail(FS_INVALID_ARGUMENT, "%s: activation %d; expected identity (0) or relu (1)", operation,
                 spec.activation);
   }
-  if (spec.drop_threshold > 65535) {
-    return fail(FS_INVALID_ARGUMENT, "%s: drop threshold %u; expected 0 to 65535", operation, spec.drop_threshold);
+  if (spec.drop_threshold >= FS_DROP_VARIATES) {
+    return fail(FS_INVALID_ARGUMENT, "%s: drop threshold %u; expected 0 to %d", operation, spec.drop_threshold,
+                FS_DROP_VARIATES - 1);
   }
   return FS_OK;
 }
 
 template <typename Real>
 FS_HD Real dropout_scale(uint32_t threshold) {
-  return Real(65536) / static_cast<Real>(65536 - static_cast<int32_t>(threshold));
+  return Real(FS_DROP_VARIATES) / static_cast<Real>(FS_DROP_VARIATES - static_cast<int32_t>(threshold));
 }
 
 template <typename Real>
@@ -50,7 +49,7 @@ FS_HD typename Arithmetic<T>::type biased(const T* x, const T* bias, int64_t c) 
   return load(x[c]);
 }
 
-// factor is 0 where the element drops, else the scale; a dropped infinity is 0, not NaN.
+// factor is 0 where the element is dropped, else the scale; a dropped infinity is 0, not NaN.
 template <typename Real>
 FS_HD Real dropped(Real value, Real factor) {
   return factor == Real(0) ? Real(0) : value * factor;

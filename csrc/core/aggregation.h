@@ -4,10 +4,9 @@
 
 #include "fastsample.h"
 #include "number_access.h"
+#include "requests.h"
 
 namespace fs {
-
-FsStatus fail(FsStatus status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 // Arguments of the backward call; see fs_aggregate_backward.
 struct AggregateGrads {
@@ -25,18 +24,13 @@ inline FsStatus check_aggregation(const char* operation, const FsAggregation& sp
   if (spec.reduce != FS_SUM && spec.reduce != FS_MEAN && spec.reduce != FS_MAX) {
     return fail(FS_INVALID_ARGUMENT, "%s: reduction %d; expected sum (0), mean (1) or max (2)", operation, spec.reduce);
   }
-  if (spec.type != FS_FLOAT32 && spec.type != FS_FLOAT64 && spec.type != FS_BFLOAT16) {
-    return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation,
-                spec.type);
-  }
+  const FsStatus status = check_element_type(operation, spec.type);
+  if (status != FS_OK) return status;
   if (spec.num_heads < 1 || spec.width % spec.num_heads != 0) {
     return fail(FS_INVALID_ARGUMENT, "%s: %lld columns cannot be split between %lld heads", operation,
                 static_cast<long long>(spec.width), static_cast<long long>(spec.num_heads));
   }
-  if (spec.id_type != FS_INT32 && spec.id_type != FS_INT64) {
-    return fail(FS_INVALID_ARGUMENT, "%s: id type %d; expected int32 (0) or int64 (1)", operation, spec.id_type);
-  }
-  return FS_OK;
+  return check_id_type(operation, spec.id_type);
 }
 
 template <typename T>

@@ -19,6 +19,8 @@ struct AliasEntry {
   uint32_t alias;  // position in the row
 };
 
+static_assert(sizeof(AliasEntry) == 2 * sizeof(uint32_t), "a table is uint32_t [num_edges, 2] in the ABI");
+
 constexpr int64_t kMaxAliasDegree = (int64_t{1} << 31) - 1;
 
 // One position of a row with a positive total. Stream has next() and below(n), as NodeStream.
@@ -30,7 +32,7 @@ FS_HD int64_t alias_draw(Stream& stream, const AliasEntry* row, int64_t degree) 
   return (slot & ~takes_alias) | (static_cast<int64_t>(row[slot].alias) & takes_alias);
 }
 
-// What one pass over a row's weights tells.
+// What one pass over a row's weights finds.
 struct WeightSum {
   double total;          // as double, from left to right
   int64_t num_positive;  // weights > 0

@@ -9,6 +9,11 @@
 
 namespace fs {
 
+// Where a row's neighbours lie.
+struct RowEdges {
+  int64_t begin, degree;
+};
+
 template <typename Id>
 struct CscView {
   const int64_t* indptr;    // [num_rows + 1]

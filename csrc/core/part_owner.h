@@ -9,7 +9,7 @@
 namespace fs {
 
 // The last part that begins at or before `id`; part_ranges [num_parts + 1]. Any id gives some part. Without branches:
-// owners come in no order that could be foretold.
+// owners come in no predictable order.
 FS_HD int64_t owner_of(int64_t id, const int64_t* part_ranges, int64_t num_parts) {
   int64_t part = 0;
   for (int64_t left = num_parts; left > 1; left -= left / 2) {

@@ -8,12 +8,13 @@
 
 #include <stdint.h>
 
+#include "fastsample.h"
 #include "philox.h"
 #include "platform.h"
 
 namespace fs {
 
-constexpr int64_t kTakeAll = -1;
+constexpr int64_t kTakeAll = FS_TAKE_ALL;
 
 FS_HD int64_t num_picks(int64_t degree, int64_t fanout, bool replace) {
   if (fanout == kTakeAll) return degree;

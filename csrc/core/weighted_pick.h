@@ -132,16 +132,6 @@ FS_HD void draw_weighted_rest(Stream& stream, const WeightedRow<Weight>& row, in
   for (int64_t i = num_taken; i < fanout; ++i) out[i] = sums.take(stream);
 }
 
-// `fanout` distinct positions of a row with more than `fanout` positive weights, in the order they are drawn. Scratch:
-// tree [SumTree::size(degree)], touched only where alias draws did not suffice; a caller who wants it allocated no
-// sooner calls the two steps itself.
-template <typename Stream, typename Weight, typename Taken>
-FS_HD void pick_weighted_distinct(Stream& stream, const WeightedRow<Weight>& row, int64_t fanout, Taken& taken,
-                                  double* tree, int64_t* out) {
-  const int64_t num_taken = draw_weighted_distinct(stream, row.table, row.degree, fanout, taken, out);
-  if (num_taken < fanout) draw_weighted_rest(stream, row, fanout, num_taken, tree, out);
-}
-
 }  // namespace fs
 
 #endif  // FS_CORE_WEIGHTED_PICK_H_

@@ -28,7 +28,7 @@ struct RowScratch {
 // The first edge or row of all that was refused; the smallest one, whatever the order of the work.
 struct Refused {
   int64_t edge = INT64_MAX;  // its weight is negative, infinite or NaN
-  int64_t row = INT64_MAX;   // its total is of no use
+  int64_t row = INT64_MAX;   // its total is unusable
 
   void merge(const Refused& other) {
     edge = std::min(edge, other.edge);
@@ -61,9 +61,7 @@ FsStatus check_offsets(const FsEdgeWeights& edges, int64_t* longest) {
     return fail(FS_INVALID_ARGUMENT, "alias_tables: node %lld has %lld in-edges; expected fewer than 2^31", row,
                 end - begin);
   }
-  return fail(FS_INVALID_ARGUMENT,
-              "alias_tables: indptr of node %lld runs from %lld to %lld; expected non-decreasing offsets up to %lld",
-              row, begin, end, static_cast<long long>(edges.num_edges));
+  return refuse(FS_REFUSED_OFFSETS, "alias_tables", {{row, begin, end, edges.num_edges}});
 }
 
 template <typename Weight>
@@ -127,9 +125,8 @@ FsStatus build_tables(const FsEdgeWeights& edges, const Tables& out) {
 
 extern "C" FsStatus fs_alias_tables(const FsEdgeWeights* edges, uint32_t* out_table, int64_t* out_num_positive) {
   return fs::guarded("alias_tables", [&] {
-    if (edges->num_threads < 1) {
-      return fs::fail(FS_INVALID_ARGUMENT, "alias_tables: num_threads is %d; expected at least 1", edges->num_threads);
-    }
+    const FsStatus status = fs::check_threads("alias_tables", edges->num_threads);
+    if (status != FS_OK) return status;
     const fs::Tables out = {reinterpret_cast<fs::AliasEntry*>(out_table), out_num_positive};
     if (edges->type == FS_FLOAT32) return fs::build_tables<float>(*edges, out);
     if (edges->type == FS_FLOAT64) return fs::build_tables<double>(*edges, out);

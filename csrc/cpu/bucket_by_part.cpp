@@ -18,9 +18,7 @@ FsStatus bucket_by_part(const Id* ids, int64_t num_ids, const int64_t* part_rang
   for (int64_t i = 0; i < num_ids; ++i) {
     const int64_t id = ids[i];
     if (id < part_ranges[0] || id >= part_ranges[num_parts]) {
-      return fail(FS_INVALID_ARGUMENT, "bucket_by_part: node id %lld at position %lld; expected %lld to %lld",
-                  static_cast<long long>(id), static_cast<long long>(i), static_cast<long long>(part_ranges[0]),
-                  static_cast<long long>(part_ranges[num_parts]) - 1);
+      return refuse(FS_REFUSED_OWNER, "bucket_by_part", {{id, i, part_ranges[0], part_ranges[num_parts] - 1}});
     }
     const int64_t part = owner_of(id, part_ranges, num_parts);
     owner[static_cast<size_t>(i)] = static_cast<int32_t>(part);
@@ -43,10 +41,8 @@ FsStatus bucket_by_part(const Id* ids, int64_t num_ids, const int64_t* part_rang
 
 extern "C" FsStatus fs_bucket_by_part(int32_t id_type, const void* ids, int64_t num_ids, const int64_t* part_ranges,
                                       int64_t num_parts, void* out_ids, int64_t* out_counts, int64_t* out_places) {
-  if (num_parts < 1 || num_parts > INT32_MAX) {
-    return fs::fail(FS_INVALID_ARGUMENT, "bucket_by_part: %lld parts; expected at least 1",
-                    static_cast<long long>(num_parts));
-  }
+  const FsStatus status = fs::check_parts("bucket_by_part", num_parts);
+  if (status != FS_OK) return status;
   return fs::guarded("bucket_by_part", [&] {
     return fs::with_id_type("bucket_by_part", id_type, [&](auto zero) {
       using Id = decltype(zero);

@@ -1,4 +1,4 @@
-// Memory that only grows: scratch of a thread, whose contents are of no account between calls.
+// Memory that only grows: scratch of a thread, whose contents do not matter between calls.
 #ifndef FS_CPU_BUFFER_H_
 #define FS_CPU_BUFFER_H_
 

@@ -16,21 +16,17 @@ FsStatus compact(const Id* dst_nodes, int64_t num_dst, const Id* neighbors, int6
   TableMemory<Id>& table = thread_table<Id>();
   Relabeling<Id> ids = table.start(src_nodes, num_dst, std::numeric_limits<Id>::max());
   for (int64_t i = 0; i < num_dst; ++i) {
-    const long long node = static_cast<long long>(dst_nodes[i]);
     Id local = dst_nodes[i];
     relabel_edges(&local, 0, 1, &ids);
-    if (ids.bad >= 0) return fail(FS_INVALID_ARGUMENT, "compact: dst_nodes holds the negative id %lld", node);
+    if (ids.bad >= 0) return refuse(FS_REFUSED_NEGATIVE_DST, "compact", {{dst_nodes[i]}});
     if (local != static_cast<Id>(i)) {
-      return fail(FS_INVALID_ARGUMENT,
-                  "compact: dst_nodes holds node %lld at positions %lld and %lld; expected each node once", node,
-                  static_cast<long long>(local), static_cast<long long>(i));
+      return refuse(FS_REFUSED_REPEATED_DST, "compact", {{dst_nodes[i], local, i}});
     }
   }
   if (num_edges > 0) memcpy(indices, neighbors, static_cast<size_t>(num_edges) * sizeof(Id));
   relabel_edges(indices, 0, num_edges, &ids);
   if (ids.bad >= 0) {
-    return fail(FS_INVALID_ARGUMENT, "compact: neighbors holds the negative id %lld at position %lld",
-                static_cast<long long>(neighbors[ids.bad]), static_cast<long long>(ids.bad));
+    return refuse(FS_REFUSED_NEGATIVE_NEIGHBOR, "compact", {{neighbors[ids.bad], ids.bad}});
   }
   *num_src = ids.num_nodes;
   table.finish(ids);

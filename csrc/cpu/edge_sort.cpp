@@ -253,7 +253,7 @@ FsStatus sort_bucket(const FsEdgeBucket& bucket, int64_t* degrees, int64_t* out_
       }
     }
   }
-  if (exhausted) return fail(FS_OUT_OF_MEMORY, "sort_edges: out of memory");
+  if (exhausted) return out_of_memory("sort_edges");
   *out_num_edges = bucket.id_type == FS_INT32 ? put_rows<int32_t>(bucket, entries.get(), first, degrees)
                                               : put_rows<int64_t>(bucket, entries.get(), first, degrees);
   return FS_OK;

@@ -15,8 +15,7 @@ template <typename Id>
 FsStatus check_ids(const Id* ids, int64_t num_ids, int64_t num_rows) {
   for (int64_t i = 0; i < num_ids; ++i) {
     if (ids[i] < 0 || ids[i] >= num_rows) {
-      return fail(FS_INVALID_ARGUMENT, "gather_rows: id %lld at position %lld; expected 0 to %lld",
-                  static_cast<long long>(ids[i]), static_cast<long long>(i), static_cast<long long>(num_rows) - 1);
+      return refuse(FS_REFUSED_ID, "gather_rows", {{ids[i], i, 0, num_rows - 1}});
     }
   }
   return FS_OK;
@@ -31,12 +30,6 @@ void gather(const char* rows, int64_t row_bytes, const Id* ids, int64_t begin, i
     }
     memcpy(out + i * row_bytes, rows + static_cast<int64_t>(ids[i]) * row_bytes, static_cast<size_t>(row_bytes));
   }
-}
-
-bool is_convertible(int32_t in_type, int32_t out_type) {
-  if (in_type == out_type) return in_type >= FS_FLOAT32 && in_type <= FS_INT16;
-  const bool known = in_type >= FS_FLOAT32 && in_type <= FS_INT16;
-  return known && (out_type == FS_FLOAT32 || out_type == FS_FLOAT64 || out_type == FS_BFLOAT16);
 }
 
 }  // namespace
@@ -60,18 +53,11 @@ FsStatus fs_gather_rows(const void* rows, int64_t num_rows, int64_t row_bytes, i
 
 FsStatus fs_merge_rows(const FsRowPair* pair, const int64_t* places, int64_t num_out, int32_t out_type, void* out,
                        int32_t num_threads) {
-  if (!fs::is_convertible(pair->in_type, out_type)) {
-    return fs::fail(FS_INVALID_ARGUMENT, "merge_rows: no conversion from type %d to type %d", pair->in_type, out_type);
-  }
-  if (pair->fetched_type != pair->in_type && pair->fetched_type != out_type) {
-    return fs::fail(FS_INVALID_ARGUMENT, "merge_rows: fetched rows have type %d; expected %d or %d", pair->fetched_type,
-                    pair->in_type, out_type);
-  }
+  const FsStatus status = fs::check_merge(*pair, out_type);
+  if (status != FS_OK) return status;
   for (int64_t i = 0; i < num_out; ++i) {
     if (places[i] >= pair->num_own || -1 - places[i] >= pair->num_fetched) {
-      return fs::fail(FS_INVALID_ARGUMENT, "merge_rows: place %lld at position %lld; expected %lld to %lld",
-                      static_cast<long long>(places[i]), static_cast<long long>(i),
-                      static_cast<long long>(-pair->num_fetched), static_cast<long long>(pair->num_own) - 1);
+      return fs::refuse(FS_REFUSED_PLACE, "merge_rows", {{places[i], i, -pair->num_fetched, pair->num_own - 1}});
     }
   }
   fs::parallel_rows(num_out, pair->row_width * 4, num_threads, [&](int64_t begin, int64_t end) {

@@ -11,11 +11,6 @@
 
 namespace fs {
 
-// Where a row's neighbours lie.
-struct RowEdges {
-  int64_t begin, degree;
-};
-
 // Draws of one hop for `rows`; row i's picks go to offsets[i] .. offsets[i + 1].
 template <typename Id>
 struct HopTask {

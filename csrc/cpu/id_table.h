@@ -26,10 +26,10 @@ struct IdTable {
   int log2_buckets;  // 1 or more
   int64_t limit;     // ids that fill 3/4 of the lanes: grow before one more
 
-  FS_HD uint64_t home(Id id) const {
+  FS_INLINE uint64_t home(Id id) const {
     return (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull) >> (64 - log2_buckets);
   }
-  FS_HD uint64_t after(uint64_t bucket) const { return (bucket + 1) & ((1ull << log2_buckets) - 1); }
+  FS_INLINE uint64_t after(uint64_t bucket) const { return (bucket + 1) & ((1ull << log2_buckets) - 1); }
 };
 
 }  // namespace fs

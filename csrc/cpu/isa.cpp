@@ -17,8 +17,18 @@ const VectorKernels& vector_kernels_avx512();
 
 namespace {
 
+const VectorKernels& vector_kernels_scalar() {
+  static const VectorKernels kernels = [] {
+    VectorKernels table = vector_kernels_baseline();
+    table.name = "scalar";
+    table.samples_plainly = true;
+    return table;
+  }();
+  return kernels;
+}
+
 bool runs_here(const char* name) {
-  if (strcmp(name, "baseline") == 0) return true;
+  if (strcmp(name, "baseline") == 0 || strcmp(name, "scalar") == 0) return true;
 #if defined(FS_X86_SETS)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
@@ -34,6 +44,7 @@ bool runs_here(const char* name) {
 
 const VectorKernels* table_of(const char* name) {
   if (strcmp(name, "baseline") == 0) return &vector_kernels_baseline();
+  if (strcmp(name, "scalar") == 0) return &vector_kernels_scalar();
 #if defined(FS_X86_SETS)
   if (strcmp(name, "avx2") == 0) return &vector_kernels_avx2();
   if (strcmp(name, "avx512") == 0) return &vector_kernels_avx512();
@@ -70,7 +81,7 @@ const char* fs_isa(void) { return fs::vector_kernels().name; }
 FsStatus fs_set_isa(const char* name) {
   if (fs::table_of(name) == nullptr || !fs::runs_here(name)) {
     return fs::fail(FS_INVALID_ARGUMENT,
-                    "instruction set '%s' is not available here; expected baseline, avx2 or avx512 as far as the "
+                    "instruction set '%s' is not available here; expected scalar, baseline, or avx2 and avx512 if the "
                     "processor has them",
                     name);
   }

@@ -1,4 +1,4 @@
-// Free memory as Linux tells it: /proc/meminfo, and the limit of the control group (version 2 or 1) if there is one.
+// Free memory as Linux reports it: /proc/meminfo, and the limit of the control group (version 2 or 1) if there is one.
 #include "room.h"
 
 #include <stdio.h>

@@ -9,7 +9,7 @@
 namespace fs {
 
 // Throws NoRoom (status.h) when `num_edges` edges of so many bytes each, at least kLargeBytes together, are more than
-// what is free. What the system does not tell counts as free.
+// what is free. What the system does not report counts as free.
 void require_room(int64_t num_edges, size_t bytes_per_edge);
 
 constexpr double kLargeBytes = 1 << 30;  // less is not looked up: it would cost a small batch more than it is worth

@@ -14,10 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "hop_task.h"
+#include "hop_spec.h"
 #include "layer_rows.h"
-#include "pick.h"
-#include "status.h"
 #include "uniform_rows.h"
 #include "weighted_rows.h"
 #include "worker_pool.h"
@@ -29,55 +27,9 @@ constexpr int64_t kRowsPerThread = 512;  // below this many rows a second thread
 constexpr int64_t kChunkRows = 256;      // rows that a thread samples before it looks for other work
 constexpr int64_t kRunRows = 8192;       // rows that a thread looks up before it looks for other work
 
-struct HopSpec {
-  int64_t fanout;
-  FsSampleMethod method;
-  bool replace;
-  StageKey key;
-  int num_threads;
-};
-
-inline HopSpec hop_spec(const FsSampleSpec& spec, int32_t hop) {
-  const bool layer = spec.method == FS_LABOR;
-  const uint32_t number = static_cast<uint32_t>(spec.first_hop + hop);
-  const uint32_t stage = layer && spec.layer_dependency != 0 ? kAllHops : number;
-  return {spec.fanouts[hop], static_cast<FsSampleMethod>(spec.method), spec.replace != 0,
-          stage_key(spec.rng_seed, layer ? kLayer : kSampling, stage, spec.step), spec.num_threads};
-}
-
 inline int useful_threads(int64_t num_rows, int num_threads) {
   return static_cast<int>(std::min<int64_t>(num_threads, std::max<int64_t>(1, num_rows / kRowsPerThread)));
 }
-
-template <typename Id>
-FsStatus refuse_row(const char* operation, const CscView<Id>& graph, Id id) {
-  const long long row = static_cast<long long>(id);
-  if (!graph.has_row(row)) {
-    return fail(FS_INVALID_ARGUMENT, "%s: node id %lld is outside 0 to %lld", operation, row,
-                static_cast<long long>(graph.num_rows) - 1);
-  }
-  return fail(FS_INVALID_ARGUMENT,
-              "%s: indptr of node %lld runs from %lld to %lld; expected non-decreasing offsets up to %lld", operation,
-              row, static_cast<long long>(graph.indptr[row]), static_cast<long long>(graph.indptr[row + 1]),
-              static_cast<long long>(graph.num_edges));
-}
-
-template <typename Id>
-FsStatus refuse_source(const char* operation, const CscView<Id>& graph, Id source) {
-  const long long id = static_cast<long long>(source);
-  if (id < 0) return fail(FS_INVALID_ARGUMENT, "%s: the graph holds the negative source id %lld", operation, id);
-  return fail(FS_INVALID_ARGUMENT, "%s: the graph holds the source id %lld; expected 0 to %lld", operation, id,
-              static_cast<long long>(graph.num_sources) - 1);
-}
-
-// Rows of one hop, and what is known of them.
-template <typename Id>
-struct HopRows {
-  const Id* rows;
-  int64_t num_rows;
-  RowEdges* edges;   // [num_rows] where each row lies
-  int64_t* offsets;  // [num_rows + 1] prefix sums of the picks
-};
 
 // Pass 1 over rows begin .. end: looks every row up. positive(row, degree) is the number of edges that can be picked.
 // Returns the first row that is refused, or `end`.
@@ -152,7 +104,7 @@ class Relay {
     try {
       fill_(first_row(chunk), first_row(chunk + 1), nullptr);
     } catch (...) {
-      failed_.store(true, std::memory_order_release);  // nobody waits for this chunk
+      failed_.store(true, std::memory_order_release);  // so that the caller does not wait for this chunk
       throw;
     }
     sampled_[chunk].store(true, std::memory_order_release);
@@ -203,6 +155,7 @@ class HopSampler {
 
   template <typename Allocate>
   FsStatus run(const HopRows<Id>& hop, Relabeling<Id>* ids, const Allocate& allocate) const {
+    if (spec_.plainly) return sample_plainly<Id>({operation_, raw_, spec_}, hop, ids, allocate);
     if (spec_.method == FS_LABOR) return run_layer(hop, ids, allocate);
     if (spec_.method == FS_UNIFORM) {
       const auto all = [](Id, int64_t degree) { return degree; };
@@ -271,8 +224,6 @@ class HopSampler {
   CscView<Id> graph_;
   HopSpec spec_;
 };
-
-FsStatus check_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec);
 
 }  // namespace fs
 

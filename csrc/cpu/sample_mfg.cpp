@@ -25,36 +25,6 @@ __attribute__((noinline)) Buffer& thread_flags() {
   return flags;
 }
 
-FsStatus check_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec) {
-  if (spec.num_threads < 1) {
-    return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected at least 1", operation, spec.num_threads);
-  }
-  if (spec.method < FS_UNIFORM || spec.method > FS_LABOR) {
-    return fail(FS_INVALID_ARGUMENT, "%s: method %d; expected 0 (uniform), 1 (weighted) or 2 (labor)", operation,
-                spec.method);
-  }
-  if (spec.method == FS_WEIGHTED && graph.weights == nullptr) {
-    return fail(FS_INVALID_ARGUMENT, "%s: method weighted without weights; expected weights and alias tables",
-                operation);
-  }
-  if (spec.method == FS_LABOR && spec.replace != 0) {
-    return fail(FS_INVALID_ARGUMENT, "%s: method labor takes every edge at most once; expected replace 0", operation);
-  }
-  for (int32_t hop = 0; hop < spec.num_hops; ++hop) {
-    const long long fanout = spec.fanouts[hop];
-    const int number = spec.first_hop + hop;
-    if (fanout < kTakeAll) {
-      return fail(FS_INVALID_ARGUMENT, "%s: fanout %lld of hop %d; expected -1 (all neighbours) or more", operation,
-                  fanout, number);
-    }
-    if (fanout == kTakeAll && spec.replace != 0) {
-      return fail(FS_INVALID_ARGUMENT, "%s: fanout -1 (all neighbours) of hop %d cannot be drawn with replacement",
-                  operation, number);
-    }
-  }
-  return FS_OK;
-}
-
 namespace {
 
 template <typename Id>
@@ -63,16 +33,14 @@ FsStatus add_seeds(const CscView<Id>& graph, const Id* seeds, int64_t num_seeds,
   if (num_seeds > 0) memcpy(locals, seeds, static_cast<size_t>(num_seeds) * sizeof(Id));
   relabel_edges(locals, 0, num_seeds, ids);
   if (ids->bad >= 0) {
-    const long long seed = static_cast<long long>(seeds[ids->bad]), place = ids->bad;
-    if (seed >= 0) return refuse_row("sample_mfg", graph, seeds[ids->bad]);
-    return fail(FS_INVALID_ARGUMENT, "sample_mfg: seed %lld at position %lld is negative", seed, place);
+    const Id seed = seeds[ids->bad];
+    if (seed >= 0) return refuse_row("sample_mfg", graph, seed);
+    return refuse(FS_REFUSED_NEGATIVE_SEED, "sample_mfg", {{seed, ids->bad}});
   }
   if (ids->num_nodes == num_seeds) return FS_OK;
   int64_t i = 0;
   while (locals[i] == static_cast<Id>(i)) ++i;
-  return fail(FS_INVALID_ARGUMENT,
-              "sample_mfg: seeds holds node %lld at positions %lld and %lld; expected each seed once",
-              static_cast<long long>(seeds[i]), static_cast<long long>(locals[i]), static_cast<long long>(i));
+  return refuse(FS_REFUSED_REPEATED_SEED, "sample_mfg", {{seeds[i], locals[i], i}});
 }
 
 template <typename Id>
@@ -103,8 +71,9 @@ FsStatus sample_mfg(const FsGraph& raw, const FsSampleSpec& spec, const Id* seed
   Relabeling<Id> ids = table.start(static_cast<Id*>(batch->nodes), num_seeds, raw.num_rows);
   FsStatus status = add_seeds(view_of<Id>(raw), seeds, num_seeds, &ids);
   batch->num_nodes = ids.num_nodes;
+  const bool plainly = vector_kernels().samples_plainly;
   for (int32_t hop = 0; hop < spec.num_hops && status == FS_OK; ++hop) {
-    const HopSampler<Id> sampler("sample_mfg", raw, hop_spec(spec, hop));
+    const HopSampler<Id> sampler("sample_mfg", raw, hop_spec(spec, hop, plainly));
     status = sample_hop(sampler, spec.edge_ids != 0, &ids, batch.get(), batch->hops + hop);
   }
   if (status != FS_OK) return status;

@@ -17,7 +17,7 @@ FsStatus sample_neighbors(const FsGraph& graph, const FsSampleSpec& spec, const 
   const auto allocate = [&](const CscView<Id>& view, const HopSpec& how, const HopRows<Id>& counted) {
     return allocate_edges(view, how, counted, spec.edge_ids != 0, hop);
   };
-  const HopSampler<Id> sampler("sample_neighbors", graph, hop_spec(spec, 0));
+  const HopSampler<Id> sampler("sample_neighbors", graph, hop_spec(spec, 0, vector_kernels().samples_plainly));
   const FsStatus status = sampler.run(asked, nullptr, allocate);
   if (status == FS_OK) *out = batch.release();
   return status;

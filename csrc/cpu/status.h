@@ -4,18 +4,25 @@
 
 #include <new>
 
-#include "fastsample.h"
+#include "requests.h"
 
 namespace fs {
 
-// Stores the formatted line for fs_last_error() and returns `status`.
-FsStatus fail(FsStatus status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// fail(): stores the formatted line for fs_last_error() and returns `status`; declared in core/requests.h.
+
+// What a line of refusals.cpp shows, in the order of FsRefusal's comments.
+struct RefusedValues {
+  long long at[FS_REFUSAL_VALUES];
+};
+FsStatus refuse(FsRefusal refusal, const char* operation, const RefusedValues& values);
 
 // Thrown for a request that memory cannot hold, seen ahead.
 struct NoRoom {
   long long num_edges;
   double needed_gb, free_gb;
 };
+
+inline FsStatus out_of_memory(const char* operation) { return fail(FS_OUT_OF_MEMORY, "%s: out of memory", operation); }
 
 // Runs `body` (returning FsStatus); memory exhaustion becomes a status, nothing is thrown across the C ABI.
 template <typename Body>
@@ -28,7 +35,7 @@ FsStatus guarded(const char* operation, Body&& body) {
                 "batches",
                 operation, found.num_edges, found.needed_gb, found.free_gb);
   } catch (const std::bad_alloc&) {
-    return fail(FS_OUT_OF_MEMORY, "%s: out of memory", operation);
+    return out_of_memory(operation);
   }
 }
 
@@ -37,7 +44,7 @@ template <typename Body>
 FsStatus with_id_type(const char* operation, int32_t id_type, Body&& body) {
   if (id_type == FS_INT32) return body(int32_t{});
   if (id_type == FS_INT64) return body(int64_t{});
-  return fail(FS_INVALID_ARGUMENT, "%s: id type %d; expected int32 (0) or int64 (1)", operation, id_type);
+  return check_id_type(operation, id_type);
 }
 
 }  // namespace fs

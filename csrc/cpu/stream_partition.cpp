@@ -122,9 +122,8 @@ class Parts {
 };
 
 FsStatus check(const FsStream& spec, const int32_t* parts) {
-  if (spec.num_parts < 1) {
-    return fail(FS_INVALID_ARGUMENT, "stream_partition: %d parts; expected at least 1", spec.num_parts);
-  }
+  const FsStatus parts_status = check_parts("stream_partition", spec.num_parts);
+  if (parts_status != FS_OK) return parts_status;
   if (spec.score != FS_LDG && spec.score != FS_FENNEL) {
     return fail(FS_INVALID_ARGUMENT, "stream_partition: score %d; expected LDG (0) or Fennel (1)", spec.score);
   }
@@ -137,11 +136,7 @@ FsStatus check(const FsStream& spec, const int32_t* parts) {
   for (int64_t node = 0; node < spec.num_nodes; ++node) {
     const int64_t begin = spec.indptr[node], end = spec.indptr[node + 1];
     if (begin < 0 || end < begin || end > spec.num_edges) {
-      return fail(FS_INVALID_ARGUMENT,
-                  "stream_partition: indptr of node %lld runs from %lld to %lld; expected non-decreasing offsets up to "
-                  "%lld",
-                  static_cast<long long>(node), static_cast<long long>(begin), static_cast<long long>(end),
-                  static_cast<long long>(spec.num_edges));
+      return refuse(FS_REFUSED_OFFSETS, "stream_partition", {{node, begin, end, spec.num_edges}});
     }
     if (parts[node] < -1 || parts[node] >= spec.num_parts) {
       return fail(FS_INVALID_ARGUMENT, "stream_partition: node %lld is in part %d; expected -1 to %d",
@@ -151,7 +146,7 @@ FsStatus check(const FsStream& spec, const int32_t* parts) {
   return FS_OK;
 }
 
-// links[p] += neighbours of `node` in part p. False: a neighbour's id is no node's.
+// links[p] += neighbours of `node` in part p. False: the id of a neighbour is outside the graph.
 template <typename Id>
 bool count_links(const FsStream& spec, const int32_t* parts, int64_t node, int64_t* links) {
   const Id* indices = static_cast<const Id*>(spec.indices);
@@ -185,7 +180,7 @@ FsStatus stream(const FsStream& spec, int32_t* parts) {
                   static_cast<long long>(node), static_cast<long long>(spec.num_nodes) - 1);
     }
     if (parts[node] >= 0) state.add(node, parts[node], -1);
-    parts[node] = -1;  // a self-loop is no link
+    parts[node] = -1;  // a self-loop does not count
     if (!count_links<Id>(spec, parts, node, links.data())) {
       return fail(FS_INVALID_ARGUMENT, "stream_partition: node %lld has a neighbour outside 0 to %lld",
                   static_cast<long long>(node), static_cast<long long>(spec.num_nodes) - 1);

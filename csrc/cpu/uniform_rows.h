@@ -1,4 +1,4 @@
-// Uniform picks of one hop: rows of up to kPipelinedFanout picks sixteen at a time in the vector kernels, rows of more
+// Uniform picks of one hop: rows of up to kGroupFanout picks sixteen at a time in the vector kernels, rows of more
 // here, one at a time (such a row has picks enough to keep memory busy by itself).
 #ifndef FS_CPU_UNIFORM_ROWS_H_
 #define FS_CPU_UNIFORM_ROWS_H_
@@ -15,8 +15,6 @@
 #include "vector/vector_kernels.h"
 
 namespace fs {
-
-constexpr int64_t kPipelinedFanout = 32;  // what vector/floyd_group.h takes
 
 // Positions taken so far, for fanouts too large to scan. Cleared by forgetting what was inserted.
 class TakenSet {
@@ -101,7 +99,7 @@ void sample_large_rows(const HopTask<Id>& task, int64_t begin, int64_t end) {
 // Rows begin .. end; relabels their picks, in order, unless `ids` is null.
 template <typename Id>
 void sample_uniform_rows(const HopTask<Id>& task, int64_t begin, int64_t end, Relabeling<Id>* ids) {
-  if (task.fanout >= 0 && task.fanout <= kPipelinedFanout) {
+  if (task.fanout >= 0 && task.fanout <= kGroupFanout) {
     sample_edges(task, begin, end, ids);
     return;
   }

@@ -1,8 +1,8 @@
 // Weighted picks of one hop (core/weighted_pick.h), in the pipeline of vector/edge_pipeline.h with one stage before it.
 //
 // An alias draw reads a slot of the row's table at a random place, and then the neighbour that it leads to. The words
-// of sixteen rows are computed at once; they tell which slots will be read, but for rare rejections, so those are asked
-// for first and read one group later.
+// of sixteen rows are computed at once; they determine which slots will be read, but for rare rejections, so those are
+// asked for first and read one group later.
 #ifndef FS_CPU_WEIGHTED_ROWS_H_
 #define FS_CPU_WEIGHTED_ROWS_H_
 
@@ -56,9 +56,15 @@ inline __attribute__((noinline)) Buffer& thread_sum_tree() {
   return tree;
 }
 
+// Philox blocks of a row of so many picks, of two words each; without replacement a quarter more for repeats.
+constexpr int64_t blocks_ahead(int64_t picks, bool replace) {
+  const int64_t spare = replace ? 0 : picks / 4 + 1;
+  return (2 * (picks + spare) + 3) / 4;
+}
+
 // Sixteen rows of which some edges are drawn: a lane each.
 struct WeightedGroup {
-  static constexpr int kMaxWords = (2 * (kPipelinedFanout + kPipelinedFanout / 4 + 2) + 3) / 4 * 4;
+  static constexpr int64_t kMaxWords = 4 * blocks_ahead(kGroupFanout, false);
 
   uint64_t nodes[kGroupNodes];  // original ids
   int64_t rows[kGroupNodes];    // numbers in the task
@@ -71,12 +77,11 @@ template <typename Id, typename Weight>
 class WeightedRows {
  public:
   WeightedRows(const HopTask<Id>& task, const WeightTables<Weight>& tables) : task_(task), tables_(tables) {
-    const int64_t picks = std::min(task.fanout, kPipelinedFanout);  // of rows whose words are computed ahead
-    const int64_t spare = task.replace ? 0 : picks / 4 + 1;         // draws beyond these that repeats may cost
-    num_blocks_ = static_cast<int32_t>((2 * (picks + spare) + 3) / 4);
+    const int64_t picks = std::min<int64_t>(task.fanout, kGroupFanout);  // of rows whose words are computed ahead
+    num_blocks_ = static_cast<int32_t>(blocks_ahead(picks, task.replace));
   }
 
-  // Rows begin .. end of at most kPipelinedFanout picks each.
+  // Rows begin .. end of at most kGroupFanout picks each.
   template <bool kRelabel>
   void run(int64_t begin, int64_t end, Relabeling<Id>* ids) {
     int64_t memory[kRing];
@@ -84,16 +89,16 @@ class WeightedRows {
     Pipeline<Id, kRelabel> pipeline(task_, ring, task_.offsets[begin], ids);
     int current = 0;
     prepare(begin, end, &groups_[0]);
-    bool going = true;
-    for (int64_t row = begin; row < end && going; row = groups_[1 - current].end) {
+    bool accepted = true;
+    for (int64_t row = begin; row < end && accepted; row = groups_[1 - current].end) {
       WeightedGroup& group = groups_[current];
       current = 1 - current;
       if (group.end < end) prepare(group.end, end, &groups_[current]);
       draw(row, group, ring);
-      going = pipeline.advance(task_.offsets[group.end]);
+      accepted = pipeline.advance(task_.offsets[group.end]);
     }
-    going = going && pipeline.finish();
-    pipeline.write(!going, ids);
+    accepted = accepted && pipeline.finish();
+    pipeline.write(!accepted, ids);
   }
 
   // The same for rows of more picks, one at a time; without relabelling.
@@ -144,7 +149,7 @@ class WeightedRows {
 
   // Puts the picks of rows row .. group.end into the ring.
   void draw(int64_t row, const WeightedGroup& group, const PickRing& ring) {
-    int64_t positions[kPipelinedFanout];
+    int64_t positions[kGroupFanout];
     for (int lane = 0; row < group.end; ++row) {
       const RowEdges edges = task_.edges[row];
       const int64_t place = task_.offsets[row], picks = task_.offsets[row + 1] - place;
@@ -172,7 +177,7 @@ class WeightedRows {
       return;
     }
     int64_t num_taken;
-    if (task_.fanout <= kPipelinedFanout) {
+    if (task_.fanout <= kGroupFanout) {
       ScanTaken scan{positions};
       num_taken = draw_weighted_distinct(stream, row.table, row.degree, task_.fanout, scan, positions);
     } else {
@@ -197,7 +202,7 @@ void sample_weighted_rows(const HopTask<Id>& task, const WeightTables<Weight>& t
                           Relabeling<Id>* ids) {
   if (begin == end) return;
   WeightedRows<Id, Weight> rows(task, tables);
-  if (task.fanout >= 0 && task.fanout <= kPipelinedFanout) {
+  if (task.fanout >= 0 && task.fanout <= kGroupFanout) {
     ids == nullptr ? rows.template run<false>(begin, end, ids) : rows.template run<true>(begin, end, ids);
     return;
   }

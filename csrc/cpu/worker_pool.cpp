@@ -57,7 +57,7 @@ class WorkerPool {
     }
   }
 
-  // Takes back what nobody took, and waits for those who work.
+  // Takes back what no thread took, and waits for those that work.
   std::exception_ptr withdraw() {
     std::unique_lock<std::mutex> hold(mutex_);
     offers_.store(0, std::memory_order_release);
@@ -83,7 +83,7 @@ class WorkerPool {
       }
       hold.lock();
       if (failure != nullptr && failure_ == nullptr) failure_ = failure;
-      // Whoever has finished finds no work left: the others need not come.
+      // A thread that has finished finds no work left: the others need not come.
       offers_.store(0, std::memory_order_relaxed);
       if (--num_working_ == 0) left_.notify_one();
     }

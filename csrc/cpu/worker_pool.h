@@ -1,8 +1,9 @@
 // Threads that lend a hand: the caller does the work itself, and workers join in as they get to run.
 //
-// Unlike an OpenMP team, nobody waits for a thread that the system has not scheduled: on a machine with more threads
+// Unlike an OpenMP team, no thread waits for one that the system has not scheduled: on a machine with more threads
 // than cores (a trainer's own, another rank's) a batch then takes as long as with one thread, not as long as several
-// time slices. Work is handed out in pieces by a counter of the caller's, so whoever comes late finds nothing left.
+// time slices. Work is handed out in pieces by a counter of the caller's, so a thread that comes late finds nothing
+// left.
 #ifndef FS_CPU_WORKER_POOL_H_
 #define FS_CPU_WORKER_POOL_H_
 

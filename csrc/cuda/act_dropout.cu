@@ -23,7 +23,7 @@ FS_DEVICE BlockPlace block_place(int64_t number, int64_t groups) {
 
 FS_HD int64_t groups_of(int64_t width) { return (width + kDropoutColumns - 1) / kDropoutColumns; }
 
-// factors[v]: 0 where the element of column first_column + 16 v drops, else the scale.
+// factors[v]: 0 where the element of column first_column + 16 v is dropped, else the scale.
 template <typename Real>
 FS_DEVICE void block_factors(const FsActDropout& spec, const BlockPlace& place, Real factors[kDropoutVariates]) {
   const StageKey key = stage_key(spec.rng_seed, kDropout, static_cast<uint32_t>(spec.layer), spec.step);

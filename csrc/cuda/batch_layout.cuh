@@ -12,6 +12,7 @@
 #endif
 
 #include "block_sums.cuh"
+#include "csc_view.h"
 #include "id_table.cuh"
 #include "pick.h"
 #include "weighted_pick.h"
@@ -20,16 +21,16 @@ namespace fs {
 
 // Words of the batch's state, the first thing in the workspace: see FsCudaBatch.
 constexpr uint64_t kNothing = ~0ull;  // of a word that holds the first bad position
-constexpr int64_t kBadSeed = 0, kRepeatedSeed = 1, kNumSeeds = 2;
-constexpr int64_t kHopWords = 5;
-FS_HD int64_t num_edges_word(int hop) { return 3 + kHopWords * hop; }
-FS_HD int64_t bad_row_word(int hop) { return 4 + kHopWords * hop; }
-FS_HD int64_t bad_edge_word(int hop) { return 5 + kHopWords * hop; }
-FS_HD int64_t bad_scan_word(int hop) { return 6 + kHopWords * hop; }
-FS_HD int64_t num_src_word(int hop) { return 7 + kHopWords * hop; }
+constexpr int64_t kBadSeed = FS_CUDA_BAD_SEED_WORD, kRepeatedSeed = FS_CUDA_REPEATED_SEED_WORD, kNumSeeds = 2;
+constexpr int64_t kFirstHopWord = FS_CUDA_FIRST_HOP_WORD, kHopWords = FS_CUDA_HOP_WORDS;
+FS_HD int64_t num_edges_word(int hop) { return kFirstHopWord + kHopWords * hop; }
+FS_HD int64_t bad_row_word(int hop) { return num_edges_word(hop) + 1; }
+FS_HD int64_t bad_edge_word(int hop) { return num_edges_word(hop) + 2; }
+FS_HD int64_t bad_scan_word(int hop) { return num_edges_word(hop) + 3; }
+FS_HD int64_t num_src_word(int hop) { return num_edges_word(hop) + kHopWords - 1; }
 // Rows of a hop: the seeds, or the sources of the hop before.
 FS_HD int64_t num_rows_word(int hop) { return hop == 0 ? kNumSeeds : num_src_word(hop - 1); }
-FS_HD int64_t state_words(int num_hops) { return 3 + kHopWords * num_hops; }
+FS_HD int64_t state_words(int num_hops) { return kFirstHopWord + kHopWords * num_hops; }
 
 // a * b, or `most` where that is less; a, b, most >= 0.
 inline int64_t bounded_product(int64_t a, int64_t b, int64_t most) {
@@ -81,11 +82,6 @@ class Carver {
   char* start_;
   int64_t bytes_ = 0;
   bool guards_ = false;
-};
-
-// Where a row's neighbours lie.
-struct RowEdges {
-  int64_t begin, degree;
 };
 
 // Scratch of one batch. What stands before `edges` starts as 0xFF bytes.

@@ -184,9 +184,8 @@ int64_t fs_cuda_bucket_by_part_workspace(int64_t num_ids, int64_t num_parts) {
 FsStatus fs_cuda_bucket_by_part(int32_t id_type, const void* ids, int64_t num_ids, const int64_t* part_ranges,
                                 int64_t num_parts, void* out_ids, int64_t* out_places, int64_t* out_report,
                                 void* workspace, void* stream) {
-  if (id_type != FS_INT32 && id_type != FS_INT64) {
-    return fs::fail(FS_INVALID_ARGUMENT, "bucket_by_part: id type %d; expected int32 (0) or int64 (1)", id_type);
-  }
+  const FsStatus status = fs::check_id_type("bucket_by_part", id_type);
+  if (status != FS_OK) return status;
   const fs::Bucket bucket = {ids,        num_ids,   part_ranges,
                              num_parts,  out_ids,   out_places,
                              out_report, workspace, static_cast<cudaStream_t>(stream)};

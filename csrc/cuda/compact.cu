@@ -122,9 +122,8 @@ int64_t fs_cuda_compact_workspace(int32_t id_type, int64_t num_dst, int64_t num_
 FsStatus fs_cuda_compact(int32_t id_type, const void* dst_nodes, int64_t num_dst, const void* neighbors,
                          int64_t num_edges, void* out_src_nodes, void* out_indices, int64_t* out_report,
                          void* workspace, void* stream) {
-  if (id_type != FS_INT32 && id_type != FS_INT64) {
-    return fs::fail(FS_INVALID_ARGUMENT, "compact: id type %d; expected int32 (0) or int64 (1)", id_type);
-  }
+  const FsStatus status = fs::check_id_type("compact", id_type);
+  if (status != FS_OK) return status;
   const fs::Compact compact = {dst_nodes,  num_dst,       neighbors,
                                num_edges,  out_src_nodes, out_indices,
                                out_report, workspace,     static_cast<cudaStream_t>(stream)};

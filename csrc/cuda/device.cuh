@@ -14,6 +14,7 @@
 
 #include "fastsample_cuda.h"
 #include "platform.h"
+#include "requests.h"
 
 #if defined(FS_EMULATED)
 #include "emulated/emulator.h"
@@ -40,10 +41,10 @@ constexpr int kThreads = 256;
 #endif
 constexpr int kWarps = kThreads / kWarp;  // per block
 
-// Records one line for fs_cuda_last_error of the calling thread and returns `status`.
-FsStatus fail(FsStatus status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// fail(): records one line for fs_cuda_last_error of the calling thread and returns `status`; declared in
+// core/requests.h.
 
-// FS_OK, or the error of the launches since the last call, told with the operation's name.
+// FS_OK, or the error of the launches since the last call, reported under the operation's name.
 FsStatus launch_status(const char* operation);
 
 // Blocks for `threads` threads: as many as they fill, but no more than keep the device busy; at least one. Kernels go

@@ -2,7 +2,7 @@
 //
 // Lane i computes draw i by itself: word i of the node's stream is known without the words before it. That holds while
 // no draw is rejected (core/philox.h), which a row meets with probability fanout * degree / 2^32; then, and for degrees
-// of 2^32 and more, the row is drawn anew one by one.
+// of 2^32 and more, the row is drawn again, one pick at a time.
 //
 // Floyd's selection takes the drawn t_i, or last_i = degree - fanout + i when t_i was taken before. t_i was taken iff
 // an earlier draw has the same value, or it is last_j of an earlier j and draw j was replaced. Whether a draw was

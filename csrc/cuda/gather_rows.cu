@@ -30,9 +30,8 @@ RowTask<Id, int8_t, int8_t> gather_task(const FsCudaRows& rows, const void* ids,
 
 extern "C" FsStatus fs_cuda_gather_rows(const FsCudaRows* rows, int32_t id_type, const void* ids, int64_t num_ids,
                                         void* out, const FsCudaBadPlace* bad, void* stream) {
-  if (id_type != FS_INT32 && id_type != FS_INT64) {
-    return fs::fail(FS_INVALID_ARGUMENT, "gather_rows: id type %d; expected int32 (0) or int64 (1)", id_type);
-  }
+  const FsStatus status = fs::check_id_type("gather_rows", id_type);
+  if (status != FS_OK) return status;
   if (num_ids == 0) return FS_OK;
   const uint64_t alignment = fs::alignment_of(rows->rows, rows->cache, nullptr, out);
   const cudaStream_t on = static_cast<cudaStream_t>(stream);

@@ -8,7 +8,7 @@
 namespace fs {
 
 // Refuses what no CUDA kernel takes.
-FsStatus check_sample_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec);
+FsStatus check_cuda_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec);
 
 // The arguments of an entry point.
 struct BatchCall {

@@ -102,7 +102,7 @@ FS_DEVICE RowEdges row_edges(const CscView<Id>& graph, int64_t row) {
   return {begin, graph.indptr[row + 1] - begin};
 }
 
-// Tells of a row that does not exist and, on hop 0 of a batch, of a seed that stands twice; returns whether it exists.
+// Reports a row that does not exist and, on hop 0 of a batch, a repeated seed; returns whether the row exists.
 template <typename Id>
 FS_DEVICE bool check_row(const DeviceHop<Id>& hop, int64_t r, bool are_seeds) {
   const Id row = hop.rows[r];
@@ -141,7 +141,7 @@ FS_KERNEL void count_rows(DeviceHop<Id> hop, bool are_seeds) {
 template <typename Id>
 FS_KERNEL void place_rows(DeviceHop<Id> hop) {
   const Range range = block_range(hop.num_rows());
-  // The bounds of the arrays are those of different seeds: where a seed stands twice, nothing is drawn.
+  // The bounds of the arrays are those of different seeds: where a seed is repeated, nothing is drawn.
   const bool is_refused = hop.state[kRepeatedSeed] != kNothing;
   int64_t before = is_refused ? 0 : sum_before(hop.range_sums);
   for (int64_t tile = range.begin; tile < range.end; tile += kThreads) {

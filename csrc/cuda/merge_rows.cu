@@ -62,10 +62,6 @@ void launch_converting(const Merge& m) {
   }
 }
 
-FsStatus no_conversion(const Merge& m) {
-  return fail(FS_INVALID_ARGUMENT, "merge_rows: no conversion from type %d to type %d", m.pair.in_type, m.out_type);
-}
-
 template <typename In>
 FsStatus merge_from(const Merge& m) {
   if (m.pair.in_type == m.out_type) {
@@ -76,10 +72,8 @@ FsStatus merge_from(const Merge& m) {
     launch_converting<In, float>(m);
   } else if (m.out_type == FS_FLOAT64) {
     launch_converting<In, double>(m);
-  } else if (m.out_type == FS_BFLOAT16) {
-    launch_converting<In, Bfloat16>(m);
   } else {
-    return no_conversion(m);
+    launch_converting<In, Bfloat16>(m);
   }
   return launch_status("merge_rows");
 }
@@ -98,10 +92,8 @@ FsStatus merge(const Merge& m) {
       return merge_from<int8_t>(m);
     case FS_UINT8:
       return merge_from<uint8_t>(m);
-    case FS_INT16:
-      return merge_from<int16_t>(m);
     default:
-      return no_conversion(m);
+      return merge_from<int16_t>(m);
   }
 }
 
@@ -111,10 +103,7 @@ FsStatus merge(const Merge& m) {
 extern "C" FsStatus fs_cuda_merge_rows(const FsRowPair* pair, const FsCudaRowCache* cache, const int64_t* places,
                                        int64_t num_out, int32_t out_type, void* out, const FsCudaBadPlace* bad,
                                        void* stream) {
-  if (pair->fetched_type != pair->in_type && pair->fetched_type != out_type) {
-    return fs::fail(FS_INVALID_ARGUMENT, "merge_rows: fetched rows have type %d; expected %d or %d", pair->fetched_type,
-                    pair->in_type, out_type);
-  }
-  if (num_out == 0) return FS_OK;
+  const FsStatus status = fs::check_merge(*pair, out_type);
+  if (status != FS_OK || num_out == 0) return status;
   return fs::merge({*pair, cache, places, num_out, out_type, out, *bad, static_cast<cudaStream_t>(stream)});
 }

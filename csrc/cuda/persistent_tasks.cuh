@@ -1,7 +1,7 @@
 // The tasks of the persistent kernel: "draw the neighbours of a node as a destination of a hop", (node, hop) in short.
 //
 // A seed has a task for every hop; they are given to the queue from the start. A node found by hop h is a destination
-// of the hops h + 1, h + 2, ... so what a node has is told by one number, the first of its hops. The id table holds it
+// of the hops h + 1, h + 2, ... so one number says what a node has, the first of its hops. The id table holds it
 // while the kernel runs, as kFoundBy + first hop, lowered by an atomic minimum: who lowers it from b to a puts in the
 // tasks of the hops a .. b - 1. Each (node, hop) is put in once, in whatever order its finders come, and the last hop's
 // finds are no tasks. This is PGSampler's bit per (node, hop), one word per node. Assembly lowers the word further, to
@@ -26,7 +26,7 @@ template <typename Id>
 struct Records {
   int64_t* places;     // [num_hops, slots] where a task's picks begin; set only of tasks that were done
   Id* slots;           // [capacity] as in DeviceHop::indices
-  int64_t* positions;  // [capacity] in graph.indices; null where nobody needs them
+  int64_t* positions;  // [capacity] in graph.indices; null where they are not needed
   int64_t capacity;
   const uint64_t* control;  // of the queue
 
@@ -73,7 +73,7 @@ struct NodeTask {
   int hop;
 };
 
-// A seed that stands twice has its tasks twice; such a batch is refused when it is done.
+// A repeated seed has its tasks twice; such a batch is refused when it is done.
 template <typename Id>
 FS_DEVICE NodeTask node_task(const TaskBatch<Id>& batch, const TakenTasks& taken) {
   if (taken.word != kNoTask) {
@@ -120,7 +120,7 @@ struct FoundNode {
   int first, last;
 };
 
-// Writes down the pick at `position` of the graph's indices, and tells which tasks it brings.
+// Writes down the pick at `position` of the graph's indices, and returns which tasks it brings.
 template <typename Id>
 FS_DEVICE FoundNode record_pick(const TaskBatch<Id>& batch, int hop, int64_t place, int64_t position) {
   const Id source = batch.graph.indices[position];

@@ -126,7 +126,7 @@ FS_DEVICE void report_bad_place(const RowTask<Place, In, Out>& task, int64_t pos
   task.bad.mailbox[1] = place;
   task.bad.mailbox[2] = position;
   task.bad.mailbox[3] = -task.num_fetched;
-  task.bad.mailbox[4] = task.num_own - 1;
+  task.bad.mailbox[FS_CUDA_MAILBOX_WORDS - 1] = task.num_own - 1;
   __threadfence_system();
   *static_cast<volatile int64_t*>(task.bad.mailbox) = task.operation;
 }

@@ -11,31 +11,12 @@
 
 namespace fs {
 
-FsStatus check_sample_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec) {
-  if (graph.id_type != FS_INT32 && graph.id_type != FS_INT64) {
-    return fail(FS_INVALID_ARGUMENT, "%s: id type %d; expected int32 (0) or int64 (1)", operation, graph.id_type);
-  }
+FsStatus check_cuda_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec) {
   if (spec.num_hops < 0 || spec.num_hops > FS_CUDA_MAX_HOPS) {
     return fail(FS_INVALID_ARGUMENT, "%s: %d hops; expected at most %d on CUDA", operation, spec.num_hops,
                 FS_CUDA_MAX_HOPS);
   }
-  if (spec.method < FS_UNIFORM || spec.method > FS_LABOR || (spec.method == FS_LABOR && spec.replace != 0)) {
-    return fail(FS_INVALID_ARGUMENT,
-                "%s: method %d; expected 0 (uniform), 1 (weighted) or 2 (labor) without replacement", operation,
-                spec.method);
-  }
-  if (spec.method == FS_WEIGHTED && graph.weights == nullptr) {
-    return fail(FS_INVALID_ARGUMENT, "%s: method weighted without weights; expected weights and alias tables",
-                operation);
-  }
-  for (int hop = 0; hop < spec.num_hops; ++hop) {
-    const long long fanout = spec.fanouts[hop];
-    if (fanout < kTakeAll || (fanout == kTakeAll && spec.replace != 0)) {
-      return fail(FS_INVALID_ARGUMENT, "%s: fanout %lld of hop %d; expected 0 or more, or -1 without replacement",
-                  operation, fanout, hop);
-    }
-  }
-  return FS_OK;
+  return check_sample_request(operation, graph, spec);
 }
 
 namespace {
@@ -105,7 +86,7 @@ extern "C" {
 
 FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds, int64_t max_degree,
                               int32_t relabels, FsCudaSampleSizes* out) {
-  const FsStatus status = fs::check_sample_request("sample_mfg", *graph, *spec);
+  const FsStatus status = fs::check_cuda_request("sample_mfg", *graph, *spec);
   if (status != FS_OK) return status;
   int64_t rows = num_seeds;
   for (int hop = 0; hop < spec->num_hops; ++hop) {
@@ -128,7 +109,7 @@ FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* spec, in
 
 FsStatus fs_cuda_sample_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
                             const FsCudaSampleSizes* sizes, const FsCudaBatch* batch, void* stream) {
-  const FsStatus status = fs::check_sample_request("sample_mfg", *graph, *spec);
+  const FsStatus status = fs::check_cuda_request("sample_mfg", *graph, *spec);
   if (status != FS_OK) return status;
   const auto sample = graph->id_type == FS_INT32 ? fs::sample_hops<int32_t> : fs::sample_hops<int64_t>;
   sample({*graph, *spec, *seeds, *sizes, *batch, static_cast<cudaStream_t>(stream)});
@@ -137,7 +118,7 @@ FsStatus fs_cuda_sample_mfg(const FsGraph* graph, const FsSampleSpec* spec, cons
 
 FsStatus fs_cuda_sample_neighbors(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* rows,
                                   const FsCudaSampleSizes* sizes, const FsCudaBatch* batch, void* stream) {
-  const FsStatus status = fs::check_sample_request("sample_neighbors", *graph, *spec);
+  const FsStatus status = fs::check_cuda_request("sample_neighbors", *graph, *spec);
   if (status != FS_OK) return status;
   if (spec->num_hops != 1) {
     return fs::fail(FS_INVALID_ARGUMENT, "sample_neighbors: %d hops; expected 1", spec->num_hops);

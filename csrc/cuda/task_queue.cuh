@@ -26,8 +26,9 @@ namespace fs {
 // less one.
 // kRecordedWord counts the tasks' results.
 constexpr int kHeadWord = 0, kTailWord = 16, kFinishedWord = 32, kRecordedWord = 48;
-constexpr int kStopWord = 64, kReportWord = 65;  // see FsCudaQueueEnd
+constexpr int kStopWord = FS_CUDA_QUEUE_END_WORD, kReportWord = kStopWord + 1;  // see FsCudaQueueEnd
 constexpr int kControlWords = FS_CUDA_QUEUE_WORDS;
+static_assert(kStopWord > kRecordedWord && kReportWord + 6 <= kControlWords, "counters, then the report");
 
 constexpr uint64_t kRunning = ~0ull;
 constexpr uint64_t kNoTask = ~0ull;
@@ -116,7 +117,7 @@ class QueueWarp {
     }
     first = __shfl_sync(kAllLanes, first, 0);
     if (first + total > queue_.capacity) return false;
-    __threadfence();  // what the tasks tell of was written before
+    __threadfence();  // what the tasks refer to was written before
     for (int64_t i = 0; i < count; ++i) {
       *static_cast<volatile uint64_t*>(queue_.tasks + first + inclusive - count + i) = word(i);
     }

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 4
+#define FS_ABI_VERSION 5
 
 typedef enum { FS_OK = 0, FS_INVALID_ARGUMENT = 1, FS_OUT_OF_MEMORY = 2, FS_DEVICE_ERROR = 3 } FsStatus;
 
@@ -45,8 +45,38 @@ typedef enum { FS_IDENTITY = 0, FS_RELU = 1 } FsActivation;
 /* ---- library ---- */
 FS_API int32_t fs_abi_version(void);
 FS_API const char* fs_last_error(void); /* of the calling thread; valid until its next failing call */
-/* Instruction set of the vector kernels: "baseline", "avx2" or "avx512". fs_set_isa refuses what the machine lacks
- * and affects the whole process; every set gives the same bits. */
+
+/* What the library was compiled with, for callers in other languages to compare their own declarations with. */
+typedef struct {
+  const char* type;   /* name of a struct; "" for a constant; NULL ends the table */
+  const char* member; /* name of a field or of a constant; "" for the struct as a whole */
+  int64_t value;      /* offset of the field in bytes; 0 for a struct; value of the constant */
+  int64_t size;       /* bytes of the field or of the struct; 0 for a constant */
+} FsAbiEntry;
+FS_API const FsAbiEntry* fs_abi_entries(void); /* structs and constants of this file */
+
+/* Refusals of values that a GPU finds as well: its caller reads the values back, and gets the line from here. */
+typedef enum {
+  FS_REFUSED_ROW = 0,               /* row, last row */
+  FS_REFUSED_OFFSETS = 1,           /* row, its begin, its end, num_edges */
+  FS_REFUSED_NEGATIVE_SOURCE = 2,   /* source */
+  FS_REFUSED_SOURCE = 3,            /* source, last source */
+  FS_REFUSED_NEGATIVE_SEED = 4,     /* seed, position */
+  FS_REFUSED_REPEATED_SEED = 5,     /* seed, first and second position */
+  FS_REFUSED_NEGATIVE_DST = 6,      /* node */
+  FS_REFUSED_REPEATED_DST = 7,      /* node, first and second position */
+  FS_REFUSED_NEGATIVE_NEIGHBOR = 8, /* node, position */
+  FS_REFUSED_ID = 9,                /* id, position, least, largest */
+  FS_REFUSED_PLACE = 10,            /* place, position, least, largest */
+  FS_REFUSED_OWNER = 11             /* node that no part owns, position, least, largest */
+} FsRefusal;
+#define FS_REFUSAL_VALUES 4
+/* Returns FS_INVALID_ARGUMENT; fs_last_error() is the line of `operation` that refuses values [FS_REFUSAL_VALUES]. */
+FS_API FsStatus fs_refuse(int32_t refusal, const char* operation, const int64_t* values);
+
+/* Instruction set of the vector kernels: "baseline", "avx2" or "avx512"; or "scalar": sampling by its definition
+ * (cpu/plain_hop.cpp), slow, the rest as "baseline". fs_set_isa refuses what the machine lacks and affects the whole
+ * process; every set gives the same bits. */
 FS_API const char* fs_isa(void);
 FS_API FsStatus fs_set_isa(const char* name);
 
@@ -78,14 +108,16 @@ typedef enum {
   FS_LABOR = 2     /* layer-neighbour sampling (core/layer_pick.h); a fanout is the mean number of picks */
 } FsSampleMethod;
 
+#define FS_TAKE_ALL (-1)
+
 typedef struct {
-  const int64_t* fanouts; /* [num_hops], hop order from the seeds outwards; -1 takes all neighbours */
+  const int64_t* fanouts; /* [num_hops], hop order from the seeds outwards; FS_TAKE_ALL takes all neighbours */
   int32_t num_hops;
   int32_t first_hop;        /* hop number of fanouts[0], part of the generator's key */
   int32_t method;           /* FsSampleMethod */
   int32_t replace;          /* 0: without replacement */
   int32_t layer_dependency; /* FS_LABOR: not 0 keeps a source's variate for all hops of a step */
-  int32_t edge_ids;         /* not 0: tell the position of every pick in `indices` */
+  int32_t edge_ids;         /* not 0: return the position of every pick in `indices` */
   int32_t num_threads;
   uint64_t rng_seed;
   uint64_t step;
@@ -281,12 +313,14 @@ typedef struct {
 FS_API FsStatus fs_stream_partition(const FsStream* spec, int32_t* parts);
 
 /* ---- activation fused with dropout ---- */
+#define FS_DROP_VARIATES 65536 /* a mask compares 16-bit variates */
+
 typedef struct {
   const int64_t* node_ids; /* [num_rows] original node ids: the mask's key */
   int64_t num_rows, width;
   int32_t type; /* FS_FLOAT32, FS_FLOAT64 or FS_BFLOAT16 */
   int32_t activation;
-  uint32_t drop_threshold; /* drop probability * 65536, 0 .. 65535: an element whose 16-bit variate is below it drops */
+  uint32_t drop_threshold; /* drop probability * FS_DROP_VARIATES: an element whose variate is below it is dropped */
   int32_t num_threads;
   uint64_t rng_seed, step, layer;
   const void* bias; /* [width] of `type`, or NULL: added to every row before the activation */
@@ -297,24 +331,6 @@ typedef struct {
 FS_API FsStatus fs_act_dropout(const FsActDropout* spec, const void* x, void* y);
 /* grad_x from grad_y; y is the forward result (read for FS_RELU, may be NULL for FS_IDENTITY). */
 FS_API FsStatus fs_act_dropout_backward(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x);
-
-/* ---- measuring ---- */
-/* Random reads of two arrays in turns, each requested `ahead` reads before its use: the least that sampling as many
- * edges costs. The positions depend on `seed` and the number of the read alone. */
-typedef struct {
-  const void* first;  /* [first_count] elements of first_width bytes, 4 or 8 */
-  const void* second; /* [second_count] elements of second_width bytes, 4 or 8 */
-  int64_t first_count, second_count;
-  int64_t num_reads; /* of each array */
-  int32_t first_width, second_width;
-  int32_t ahead;
-  int32_t into_second_level; /* 0: requests go to the first level of cache */
-  int32_t num_threads;
-  uint64_t seed;
-} FsRandomReads;
-/* *out_sum = the sum of all elements read, as unsigned integers modulo 2^64; the same for every ahead,
- * into_second_level and num_threads. */
-FS_API FsStatus fs_random_reads(const FsRandomReads* spec, uint64_t* out_sum);
 
 #ifdef __cplusplus
 }

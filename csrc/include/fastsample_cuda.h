@@ -11,6 +11,8 @@ extern "C" {
 
 FS_API int32_t fs_cuda_abi_version(void);
 FS_API const char* fs_cuda_last_error(void);
+/* As fs_abi_entries: structs and constants of this file, and the structs of fastsample.h that it takes. */
+FS_API const FsAbiEntry* fs_cuda_abi_entries(void);
 
 /* ---- sampling ---- */
 #define FS_CUDA_MAX_HOPS 16
@@ -32,11 +34,17 @@ typedef struct {
   const uint64_t* step; /* device memory that holds the step, or NULL: spec->step. For captured launches */
 } FsCudaSeeds;
 
+#define FS_CUDA_BAD_SEED_WORD 0
+#define FS_CUDA_REPEATED_SEED_WORD 1
+#define FS_CUDA_FIRST_HOP_WORD 3
+#define FS_CUDA_HOP_WORDS 5
+
 /* Where a mini-batch goes; everything is device memory. When the enqueued work is done the workspace starts with
  * state_words words of 64 bits, ~0 where nothing is wrong:
- *   [0] position of the first seed that is no row, [1] of the first seed that stands twice, [2] number of seeds, and
- *   for hop h from [3 + 5 h] on: num_edges; the first row that does not exist; the first edge whose source does not
- *   exist; the first row with such a source among all its neighbours (FS_LABOR); num_src (not of sample_neighbors). */
+ *   [0] position of the first seed that is not a row, [1] of the first seed that is repeated, [2] number of seeds, and
+ *   for hop h from [FS_CUDA_FIRST_HOP_WORD + FS_CUDA_HOP_WORDS * h] on: num_edges; the first row that does not exist;
+ * the first edge whose source does not exist; the first row with such a source among all its neighbours (FS_LABOR);
+ * num_src (not of sample_neighbors). */
 typedef struct {
   void* nodes;                         /* [max_nodes] id_type */
   int64_t* indptr[FS_CUDA_MAX_HOPS];   /* [max_rows + 1] each */
@@ -75,11 +83,13 @@ typedef struct {
 
 typedef enum { FS_CUDA_GATHER_ROWS = 1, FS_CUDA_MERGE_ROWS = 2 } FsCudaRowOperation;
 
-/* Where an id or place outside the tables is told; either may be NULL. Its output row is filled with zeros. */
+#define FS_CUDA_MAILBOX_WORDS 5
+
+/* Where an id or place outside the tables is reported; either may be NULL. Its output row is filled with zeros. */
 typedef struct {
   uint64_t* first;  /* device memory, ~0 before: becomes the least position of a bad one */
-  int64_t* mailbox; /* pinned host memory [5], zeros before: {FsCudaRowOperation, the bad place, its position, least and
-                       largest place} of any bad one, for the host to find later without waiting */
+  int64_t* mailbox; /* pinned host memory [FS_CUDA_MAILBOX_WORDS], zeros before: {FsCudaRowOperation, the bad place, its
+                       position, least and largest place} of any bad one, for the host to find later without waiting */
 } FsCudaBadPlace;
 
 /* out[i] = rows[ids[i]]: ids [num_ids] id_type, out [num_ids, row_bytes]. */
@@ -93,7 +103,7 @@ FS_API FsStatus fs_cuda_merge_rows(const FsRowPair* pair, const FsCudaRowCache* 
 /* Bytes of fs_cuda_bucket_by_part's scratch. Host arithmetic only. */
 FS_API int64_t fs_cuda_bucket_by_part_workspace(int64_t num_ids, int64_t num_parts);
 /* As fs_bucket_by_part, everything in device memory. out_report [1 + num_parts]: the position of the first id that no
- * part owns (-1: there is none; else the results are of no use), then the counts. workspace is aligned to 256 bytes. */
+ * part owns (-1: there is none; else the results are unusable), then the counts. workspace is aligned to 256 bytes. */
 FS_API FsStatus fs_cuda_bucket_by_part(int32_t id_type, const void* ids, int64_t num_ids, const int64_t* part_ranges,
                                        int64_t num_parts, void* out_ids, int64_t* out_places, int64_t* out_report,
                                        void* workspace, void* stream);
@@ -107,56 +117,6 @@ FS_API FsStatus fs_cuda_compact(int32_t id_type, const void* dst_nodes, int64_t 
                                 int64_t num_edges, void* out_src_nodes, void* out_indices, int64_t* out_report,
                                 void* workspace, void* stream);
 
-/* ---- for fastsample-bench gpu alone: baselines and limits ---- */
-/* One hop of the baseline that DGL's GPU sampling stands for (cuda/bench_reservoir.cu). */
-typedef struct {
-  const int64_t* indptr; /* of the graph */
-  const void* indices;   /* id_type */
-  const void* rows;      /* [num_rows] id_type, all of them rows of the graph; they may repeat */
-  int64_t num_rows;
-  int64_t fanout; /* at least 1; without replacement */
-  int32_t id_type;
-  int32_t hop;
-  uint64_t rng_seed;
-  uint64_t step;
-} FsBenchHop;
-
-/* Destinations and sources that are to get local ids. */
-typedef struct {
-  const void* rows;    /* [num_rows] id_type, distinct */
-  const void* sources; /* [num_edges] id_type */
-  int64_t num_rows;
-  int64_t num_edges;
-  int64_t num_ids; /* ids are 0 .. num_ids - 1 */
-  void* table;     /* [fs_cuda_bench_table_bytes] */
-  int64_t* slots;  /* [num_rows + num_edges] scratch */
-  int32_t id_type;
-} FsBenchRelabel;
-
-typedef struct {
-  const int32_t* is_first; /* [num_rows + num_edges] of fs_cuda_bench_find_first */
-  const int64_t* numbers;  /* [num_rows + num_edges] its inclusive prefix sums */
-  void* nodes;             /* [last number] id_type: distinct ids in order of first appearance */
-  void* indices;           /* [num_edges] id_type: local ids of the sources */
-} FsBenchNumbers;
-
-/* out_counts [num_rows]: min(degree, fanout). */
-FS_API FsStatus fs_cuda_bench_count_picks(const FsBenchHop* hop, int64_t* out_counts, void* stream);
-/* places [num_rows]: exclusive sums of the counts. out_sources (id_type) and out_edges, positions in the graph's
- * indices: [sum of counts]. */
-FS_API FsStatus fs_cuda_bench_reservoir(const FsBenchHop* hop, const int64_t* places, void* out_sources,
-                                        int64_t* out_edges, void* stream);
-FS_API FsStatus fs_cuda_bench_table_bytes(const FsBenchRelabel* task, int64_t* out_bytes); /* host arithmetic only */
-/* out_is_first [num_rows + num_edges]: 1 where an id stands for the first time, destinations before sources. */
-FS_API FsStatus fs_cuda_bench_find_first(const FsBenchRelabel* task, int32_t* out_is_first, void* stream);
-FS_API FsStatus fs_cuda_bench_number(const FsBenchRelabel* task, const FsBenchNumbers* numbers, void* stream);
-/* The sum of the first words of num_reads random 32-byte sectors of an array (aligned to 32 bytes), into device
- * memory. */
-FS_API FsStatus fs_cuda_bench_random_sectors(const void* array, int64_t num_sectors, int64_t num_reads, uint64_t seed,
-                                             uint64_t* out_sum, void* stream);
-/* The sum of all 32-bit words of an array that the device can read, sixteen bytes at a time. */
-FS_API FsStatus fs_cuda_bench_read_in_order(const void* array, int64_t num_bytes, uint64_t* out_sum, void* stream);
-
 /* ---- the persistent kernel ---- */
 /* Why it ended; ~0: it has not run, because there was no seed or no hop. */
 typedef enum {
@@ -165,6 +125,7 @@ typedef enum {
   FS_CUDA_QUEUE_FULL = 2   /* no room for a task or for its picks */
 } FsCudaQueueEnd;
 #define FS_CUDA_QUEUE_WORDS 80
+#define FS_CUDA_QUEUE_END_WORD 64 /* FsCudaQueueEnd, then what the kernel saw */
 
 /* A warp takes least_fetch .. most_fetch tasks from the queue at once, at least 1. Results never depend on it. */
 typedef struct {

@@ -4,6 +4,7 @@
 // when one caller runs them with one thread. Then CALLERS threads run every problem ROUNDS times at once, each call
 // with TEAM threads and with the instruction set changed underneath, and must write the same bytes. What is
 // sampled is checked against the graph as well (stress_sampling.h).
+#include "fastsample_bench.h"
 #include "stress_callers.h"
 #include "stress_sampling.h"
 

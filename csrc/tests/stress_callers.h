@@ -30,14 +30,20 @@ inline void say_done(const char* program, const Load& load) {
 // run(num_threads, written) calls everything there is to test. The instruction set changes under the callers.
 template <typename Run>
 void run_at_once(const Load& load, const Run& run) {
-  static const char* const kSets[] = {"baseline", "avx2", "avx512"};
+  static const char* const kSets[] = {"baseline", "avx2", "avx512", "scalar"};
   Written oracle;
   run(1, oracle);
+  {
+    succeed(fs_set_isa("scalar"), "set_isa");  // sampling by its definition
+    Written written(&oracle);
+    run(1, written);
+    require(written.size() == oracle.size(), "fewer results by the definition");
+  }
   std::vector<std::thread> callers;
   for (int caller = 0; caller < load.callers; ++caller) {
     callers.emplace_back([&, caller] {
       for (int round = 0; round < load.rounds; ++round) {
-        const FsStatus status = fs_set_isa(kSets[(caller + round) % 3]);
+        const FsStatus status = fs_set_isa(kSets[(caller + round) % 4]);
         require(status == FS_OK || status == FS_INVALID_ARGUMENT, "set_isa");  // the machine may lack the set
         Written written(&oracle);
         run(load.team, written);

@@ -1,4 +1,4 @@
-// Streaming partitioning for the stress test: against an oracle that counts what the parts hold anew for every node.
+// Streaming partitioning for the stress test: against an oracle that counts again what the parts hold for every node.
 // The oracle draws nothing: which of equal parts a node takes is seen from a graph without edges, the node first.
 #ifndef FS_TESTS_STRESS_STREAM_H_
 #define FS_TESTS_STRESS_STREAM_H_

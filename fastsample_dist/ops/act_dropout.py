@@ -16,6 +16,7 @@ from fastsample_dist.ops import checks, library
 from fastsample_dist.ops.layer_cores import CPU, CUDA, LayerCore
 
 VARIATES = 65536  # a drop decision compares a 16-bit variate
+library.DECLARED.values(FS_DROP_VARIATES=VARIATES)
 
 
 @dataclass(frozen=True, kw_only=True)

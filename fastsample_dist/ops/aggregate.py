@@ -30,7 +30,7 @@ def aggregate(
         belongs to head c * num_heads // width.
       reduce: "sum", "mean" (by in-degree) or "max" (the first edge of equals receives the gradient).
       checked: the edges are known to be right, as a sampler's are. On a GPU the call then returns without waiting for
-        a look at them; wrong ones would be passed over. The CPU looks in any case.
+        a check; wrong ones would be skipped. The CPU checks them in any case.
     Returns:
       [num_dst, width] of x's dtype; zeros where a destination has no in-edge.
     Raises:

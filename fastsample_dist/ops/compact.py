@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks, cuda, library
+from fastsample_dist.ops.library import Refusal
 
-cuda.declare(
+cuda.DECLARED.functions(
     fs_cuda_compact=(c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
     fs_cuda_compact_workspace=(c_int32, c_int64, c_int64),
     fs_cuda_bucket_by_part=(
@@ -45,7 +46,7 @@ def bucket_by_part(ids: Tensor, part_ranges: Tensor) -> tuple[Tensor, Tensor, Te
       part_ranges: int64 [num_parts + 1]; part p owns the ids part_ranges[p] .. part_ranges[p + 1] - 1.
     Returns:
       (grouped [n] of ids' dtype, counts int64 [num_parts], places int64 [n]); grouped[places] equals ids. grouped and
-      places are on the ids' device, counts is on that of part_ranges. On a GPU one read-back tells bad ids and counts.
+      places are on the ids' device, counts is on that of part_ranges. On a GPU one read-back brings bad ids and counts.
     Raises:
       ValueError: an id that no part owns.
     Source: FastSample, section 3.3. Cost: O(n log num_parts). Deterministic: yes.
@@ -103,16 +104,13 @@ def _compact_cuda(dst_nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]
     )  # fmt: skip
     num_src, negative, repeated, bad_neighbor = report.tolist()
     if negative != _NOTHING_WRONG and not 0 <= repeated < negative:
-        raise ValueError(f"compact: dst_nodes holds the negative id {int(dst_nodes[negative])}")
+        library.refuse(Refusal.NEGATIVE_DST, "compact", int(dst_nodes[negative]))
     if repeated != _NOTHING_WRONG:
         node = int(dst_nodes[repeated])
         first = int((dst_nodes == node).nonzero()[0])
-        raise ValueError(
-            f"compact: dst_nodes holds node {node} at positions {first} and {repeated}; expected each node once"
-        )
+        library.refuse(Refusal.REPEATED_DST, "compact", node, first, repeated)
     if bad_neighbor != _NOTHING_WRONG:
-        bad = int(neighbors[bad_neighbor])
-        raise ValueError(f"compact: neighbors holds the negative id {bad} at position {bad_neighbor}")
+        library.refuse(Refusal.NEGATIVE_NEIGHBOR, "compact", int(neighbors[bad_neighbor]), bad_neighbor)
     return src_nodes[:num_src].clone(), indices
 
 
@@ -127,14 +125,12 @@ def _bucket_by_part_cuda(ids: Tensor, part_ranges: Tensor) -> tuple[Tensor, Tens
         library.type_code(ids), ids.data_ptr(), ids.numel(), ranges.data_ptr(), num_parts,
         grouped.data_ptr(), places.data_ptr(), report.data_ptr(), workspace.data_ptr(),
     )  # fmt: skip
-    told = report.to(part_ranges.device)
-    bad = int(told[0])
+    found = report.to(part_ranges.device)
+    bad = int(found[0])
     if bad != _NOTHING_WRONG:
-        raise ValueError(
-            f"bucket_by_part: node id {int(ids[bad])} at position {bad}; "
-            f"expected {int(part_ranges[0])} to {int(part_ranges[-1]) - 1}"
-        )
-    return grouped, told[1:].clone(), places
+        bounds = int(part_ranges[0]), int(part_ranges[-1]) - 1
+        library.refuse(Refusal.OWNER, "bucket_by_part", int(ids[bad]), bad, *bounds)
+    return grouped, found[1:].clone(), places
 
 
 def _workspace(where: Tensor, name: str, *sizes: int) -> Tensor:

@@ -9,41 +9,31 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
-from ctypes import c_char_p
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import library
+from fastsample_dist.ops import abi, library
 
 NAME = "libfastsample_cuda.so"
 
 OutOfMemory = torch.cuda.OutOfMemoryError  # of torch's allocator
 
-_PROTOTYPES: dict[str, tuple] = {}
-_LOADED: list[ctypes.CDLL] = []
-
-
-def declare(**prototypes: tuple) -> None:
-    """Tell the argument types of entry points; every module declares those that it calls when it is imported."""
-    _PROTOTYPES.update(prototypes)
-    for loaded in _LOADED:
-        library.set_prototypes(loaded, prototypes)
+# Structs of fastsample.h that the CUDA library takes as well.
+SHARED = ("FsAbiEntry", "FsWeightTables", "FsGraph", "FsSampleSpec", "FsRowPair", "FsAggregation", "FsActDropout")
+DECLARED = abi.Declarations(structs={name: library.DECLARED.structs[name] for name in SHARED})
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """A library of the CUDA sources.
+    """A library of the CUDA sources; every module of operators has declared by now what it calls.
 
     Raises:
       ImportError: it is missing, damaged or of another version; the message says how to build it.
     """
     remedy = "install the CUDA toolkit (nvcc) and run `pip install --no-build-isolation -e .` again."
-    loaded = library.load(path, "fs_cuda_abi_version", _PROTOTYPES, remedy)
-    loaded.fs_cuda_last_error.restype = c_char_p
-    _LOADED.append(loaded)
-    return loaded
+    return library.load(path, DECLARED, remedy, kind="fs_cuda")
 
 
 @functools.cache
@@ -57,6 +47,11 @@ def core() -> ctypes.CDLL:
 
 
 def call(name: str, where: Tensor, *arguments: object) -> None:
+    """Enqueue an entry point of the CUDA library; see `call_in`."""
+    call_in(core(), name, where, *arguments)
+
+
+def call_in(loaded: ctypes.CDLL, name: str, where: Tensor, *arguments: object) -> None:
     """Enqueue an entry point on the device of `where`; its last argument, the stream, is added.
 
     Tensors of the host are for the emulated library (csrc/cuda/emulated), which knows no streams.
@@ -64,7 +59,6 @@ def call(name: str, where: Tensor, *arguments: object) -> None:
     Raises:
       ValueError, MemoryError, RuntimeError: as `library.raise_for_status`.
     """
-    loaded = core()
     function = getattr(loaded, name)
     if where.is_cuda:
         with torch.cuda.device(where.device):

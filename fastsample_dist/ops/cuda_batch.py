@@ -12,8 +12,10 @@ from fastsample_dist.ops import cuda, library
 from fastsample_dist.ops.sample_spec import SampleSpec
 
 MAX_HOPS = 16
+cuda.DECLARED.values(FS_CUDA_MAX_HOPS=MAX_HOPS)
 
 
+@cuda.DECLARED.mirror("FsCudaSampleSizes")
 class Sizes(Structure):
     """FsCudaSampleSizes."""
 
@@ -28,12 +30,14 @@ class Sizes(Structure):
     )
 
 
+@cuda.DECLARED.mirror("FsCudaSeeds")
 class Seeds(Structure):
     """FsCudaSeeds."""
 
     _fields_ = (("ids", c_void_p), ("count", c_int64), ("step", c_void_p))
 
 
+@cuda.DECLARED.mirror("FsCudaBatch")
 class Batch(Structure):
     """FsCudaBatch."""
 
@@ -46,6 +50,7 @@ class Batch(Structure):
     )
 
 
+@cuda.DECLARED.mirror("FsCudaQueueOptions")
 class Queue(Structure):
     """FsCudaQueueOptions."""
 
@@ -55,7 +60,7 @@ class Queue(Structure):
 _BATCH = (
     POINTER(library.Graph), POINTER(library.SampleArguments), POINTER(Seeds), POINTER(Sizes), POINTER(Batch),
 )  # fmt: skip
-cuda.declare(
+cuda.DECLARED.functions(
     fs_cuda_sample_sizes=(
         POINTER(library.Graph), POINTER(library.SampleArguments), c_int64, c_int64, c_int32, POINTER(Sizes),
     ),

@@ -2,7 +2,7 @@
 
 The graph's arrays lie in device memory, or in pinned host memory that the device reads over the bus. All hops of a
 batch are enqueued on torch's current stream; their arrays are allocated by upper bounds (rows times fanout, never more
-than the graph has nodes and edges), and one read-back at the end tells the sizes. The tensors of a batch are views of
+than the graph has nodes and edges), and one read-back at the end brings the sizes. The tensors of a batch are views of
 those arrays, which stay as large as the bounds for as long as one of the views lives.
 """
 
@@ -18,13 +18,17 @@ from torch import Tensor
 
 from fastsample_dist.ops import checks, cuda, library, persistent
 from fastsample_dist.ops.cuda_batch import EnqueuedBatch, Queue, Request, Seeds, Sizes
-from fastsample_dist.ops.kernel_choice import CHOICES, PER_HOP, PERSISTENT, KernelChoice, KernelReport
+from fastsample_dist.ops.kernel_choice import PER_HOP, PERSISTENT, KernelChoice, KernelReport, check_kernel
+from fastsample_dist.ops.library import Refusal
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 
 _NOTHING_WRONG = -1  # of a state word that holds the first bad position
-_BAD_SEED, _REPEATED_SEED = 0, 1  # words of the state, see FsCudaBatch
-_FIRST_HOP_WORD, _HOP_WORDS = 3, 5
+_BAD_SEED, _REPEATED_SEED, _FIRST_HOP_WORD, _HOP_WORDS = 0, 1, 3, 5  # words of the state, see FsCudaBatch
+cuda.DECLARED.values(
+    FS_CUDA_BAD_SEED_WORD=_BAD_SEED, FS_CUDA_REPEATED_SEED_WORD=_REPEATED_SEED,
+    FS_CUDA_FIRST_HOP_WORD=_FIRST_HOP_WORD, FS_CUDA_HOP_WORDS=_HOP_WORDS,
+)  # fmt: skip
 _ALIGNMENT = 256  # bytes; of the pieces of an allocation
 
 
@@ -57,7 +61,7 @@ class CudaSamplingGraph(SamplingGraph):
         kernel: str = PER_HOP,
         queue: persistent.QueueOptions | None = None,
     ) -> None:
-        checks.require(kernel in CHOICES, f"kernel is {kernel!r}; expected 'per_hop', 'persistent' or 'auto'.")
+        check_kernel(kernel)
         super().__init__(indptr, indices, orig_ids, src_orig_ids, weights)
         self.device = torch.device(device or indices.device)
         for array in self._kept:
@@ -196,34 +200,29 @@ class CudaSamplingGraph(SamplingGraph):
         return [piece[:count] for piece, count in zip(pieces, counts, strict=True)]
 
     def _check_offsets(self, indptr: Tensor, num_edges: int) -> None:
-        """Refuse what the kernels count on: they follow the offsets without a look."""
+        """Refuse offsets that decrease or leave the graph: the kernels follow them unchecked."""
         first, last = indptr[:-1], indptr[1:]
         bad = (first < 0) | (last < first) | (last > num_edges)
         if not bool(bad.any()):
             return
         row = int(bad.nonzero()[0])
-        raise ValueError(
-            f"sample_mfg: indptr of node {row} runs from {int(first[row])} to {int(last[row])}; "
-            f"expected non-decreasing offsets up to {num_edges}"
-        )
+        library.refuse(Refusal.OFFSETS, "sample_mfg", row, int(first[row]), int(last[row]), num_edges)
 
     def _on_device(self, name: str, ids: Tensor) -> Tensor:
         """Checked row ids on the device."""
         return self.row_ids(name, ids).to(self.device, non_blocking=True)
 
     def _check_state(self, state: list[int], batch: EnqueuedBatch) -> None:
-        bad, repeated, *_ = state
+        bad, repeated = state[_BAD_SEED], state[_REPEATED_SEED]
         if bad != _NOTHING_WRONG:
             seed = int(batch.request.ids[bad])
             if seed >= 0:
                 self._refuse_row("sample_mfg", seed)
-            raise ValueError(f"sample_mfg: seed {seed} at position {bad} is negative")
+            library.refuse(Refusal.NEGATIVE_SEED, "sample_mfg", seed, bad)
         if repeated != _NOTHING_WRONG:
             seed = int(batch.request.ids[repeated])
             first = int((batch.request.ids == seed).nonzero()[0])
-            raise ValueError(
-                f"sample_mfg: seeds holds node {seed} at positions {first} and {repeated}; expected each seed once"
-            )
+            library.refuse(Refusal.REPEATED_SEED, "sample_mfg", seed, first, repeated)
         for hop in range(len(batch.indptrs)):
             _, _, bad_edge, bad_scan, _ = _hop_state(state, hop)
             if bad_scan != _NOTHING_WRONG:
@@ -249,11 +248,11 @@ class CudaSamplingGraph(SamplingGraph):
 
     def _refuse_source(self, operation: str, source: int, num_sources: int) -> NoReturn:
         if source < 0:
-            raise ValueError(f"{operation}: the graph holds the negative source id {source}")
-        raise ValueError(f"{operation}: the graph holds the source id {source}; expected 0 to {num_sources - 1}")
+            library.refuse(Refusal.NEGATIVE_SOURCE, operation, source)
+        library.refuse(Refusal.SOURCE, operation, source, num_sources - 1)
 
     def _refuse_row(self, operation: str, row: int) -> NoReturn:
-        raise ValueError(f"{operation}: node id {row} is outside 0 to {self.num_rows - 1}")
+        library.refuse(Refusal.ROW, operation, row, self.num_rows - 1)
 
 
 def _hop_state(state: list[int], hop: int) -> list[int]:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fastsample_dist.ops import checks, cuda, library
 from fastsample_dist.ops.row_tables import (
+    GATHER_ROWS,
+    MERGE_ROWS,
     BadPlace,
     BadPlaceReport,
     CacheArguments,
@@ -19,9 +21,9 @@ from fastsample_dist.ops.row_tables import (
 )
 
 MERGE_OUT_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-_GATHER_ROWS, _MERGE_ROWS = 1, 2  # FsCudaRowOperation
 
 
+@cuda.DECLARED.mirror("FsCudaRows")
 class _Rows(Structure):
     """FsCudaRows."""
 
@@ -33,7 +35,7 @@ class _Rows(Structure):
     )
 
 
-cuda.declare(
+cuda.DECLARED.functions(
     fs_cuda_gather_rows=(POINTER(_Rows), c_int32, c_void_p, c_int64, c_void_p, POINTER(BadPlace), c_void_p),
     fs_cuda_merge_rows=(
         POINTER(library.RowPair), POINTER(CacheArguments), c_void_p, c_int64, c_int32, c_void_p, POINTER(BadPlace),
@@ -131,7 +133,7 @@ def _gather_rows_cuda(
         "fs_cuda_gather_rows", ids,
         table, library.type_code(ids), ids.data_ptr(), ids.numel(), out.data_ptr(), report.arguments,
     )  # fmt: skip
-    report.refuse(_GATHER_ROWS, ids, (0, rows.shape[0] - 1))
+    report.refuse(GATHER_ROWS, ids, (0, rows.shape[0] - 1))
     return out
 
 
@@ -189,7 +191,7 @@ def _merge_rows_cuda(
         pair, cache_arguments(cached, slots, places.device), places.data_ptr(), places.numel(),
         library.type_code(out), out.data_ptr(), report.arguments,
     )  # fmt: skip
-    report.refuse(_MERGE_ROWS, places, (-fetched.shape[0], own.shape[0] - 1))
+    report.refuse(MERGE_ROWS, places, (-fetched.shape[0], own.shape[0] - 1))
     return out
 
 

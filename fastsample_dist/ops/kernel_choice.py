@@ -24,6 +24,15 @@ CHOICES = (*KERNELS, "auto")
 _Result = TypeVar("_Result")
 
 
+def check_kernel(kernel: str) -> None:
+    """Refuse an unknown name of a kernel.
+
+    Raises:
+      ValueError: the name is not one of CHOICES.
+    """
+    checks.require(kernel in CHOICES, f"kernel is {kernel!r}; expected 'auto', 'per_hop' or 'persistent'.")
+
+
 @dataclass(frozen=True)
 class BatchKind:
     """Batches that are alike.

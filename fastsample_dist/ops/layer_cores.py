@@ -14,7 +14,7 @@ from torch import Tensor
 from fastsample_dist.ops import cuda, library
 from fastsample_dist.ops.library import ActDropout, Aggregation
 
-cuda.declare(
+cuda.DECLARED.functions(
     fs_cuda_check_edges=(POINTER(Aggregation), c_void_p, c_void_p),
     fs_cuda_aggregate=(POINTER(Aggregation), c_void_p, c_void_p, c_int64, c_void_p, c_void_p),
     fs_cuda_aggregate_backward_workspace=(POINTER(Aggregation), POINTER(c_int64), c_void_p),

@@ -1,24 +1,28 @@
 """The compiled core, loaded with ctypes (which releases the GIL during calls).
 
 `core()` is libfastsample.so; the CUDA library has a module of its own (cuda.py). The structures mirror
-csrc/include/fastsample.h field by field; `call` turns a status code into an exception.
+csrc/include/fastsample.h field by field, which `load` checks (abi.py); `call` turns a status code into an exception.
 """
 
 from __future__ import annotations
 
 import ctypes
+import enum
 import functools
 from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-ABI_VERSION = 4
+from fastsample_dist.ops import abi
+
+ABI_VERSION = 5
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
-INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR = 1, 2, 3
+OK, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR = range(4)
 
 TYPE_CODES = {
     torch.int32: 0,
@@ -33,8 +37,37 @@ TYPE_CODES = {
 }
 REDUCE_CODES = {"sum": 0, "mean": 1, "max": 2}
 ACTIVATION_CODES = {"identity": 0, "relu": 1}
+REFUSAL_VALUES = 4
 
 
+class Refusal(enum.IntEnum):
+    """FsRefusal: what a value is refused for; csrc/include/fastsample.h lists the values that each line shows."""
+
+    ROW = 0
+    OFFSETS = 1
+    NEGATIVE_SOURCE = 2
+    SOURCE = 3
+    NEGATIVE_SEED = 4
+    REPEATED_SEED = 5
+    NEGATIVE_DST = 6
+    REPEATED_DST = 7
+    NEGATIVE_NEIGHBOR = 8
+    ID = 9
+    PLACE = 10
+    OWNER = 11
+
+
+DECLARED = abi.Declarations(structs={"FsAbiEntry": abi.AbiEntry})
+DECLARED.values(
+    FS_ABI_VERSION=ABI_VERSION, FS_OK=OK, FS_INVALID_ARGUMENT=INVALID_ARGUMENT, FS_OUT_OF_MEMORY=OUT_OF_MEMORY,
+    FS_DEVICE_ERROR=DEVICE_ERROR, FS_REFUSAL_VALUES=REFUSAL_VALUES,
+    **{f"FS_{str(dtype).removeprefix('torch.').upper()}": code for dtype, code in TYPE_CODES.items()},
+    **{f"FS_{name.upper()}": code for codes in (REDUCE_CODES, ACTIVATION_CODES) for name, code in codes.items()},
+    **{f"FS_REFUSED_{refusal.name}": refusal.value for refusal in Refusal},
+)  # fmt: skip
+
+
+@DECLARED.mirror("FsWeightTables")
 class WeightTables(Structure):
     """FsWeightTables."""
 
@@ -46,6 +79,7 @@ class WeightTables(Structure):
     )
 
 
+@DECLARED.mirror("FsGraph")
 class Graph(Structure):
     """FsGraph."""
 
@@ -62,6 +96,7 @@ class Graph(Structure):
     )
 
 
+@DECLARED.mirror("FsSampleSpec")
 class SampleArguments(Structure):
     """FsSampleSpec."""
 
@@ -79,9 +114,25 @@ class SampleArguments(Structure):
     )
 
 
-HOP_FIELDS = ("num_dst", "num_src", "num_edges", "indptr", "indices", "edge_ids")  # of FsHop, 8 bytes each
+@DECLARED.mirror("FsHop")
+class Hop(Structure):
+    """FsHop. Read as words of 8 bytes, all fields at once."""
+
+    _fields_ = (
+        ("num_dst", c_int64),
+        ("num_src", c_int64),
+        ("num_edges", c_int64),
+        ("indptr", c_void_p),
+        ("indices", c_void_p),
+        ("edge_ids", c_void_p),
+    )
 
 
+HOP_FIELDS = tuple(name for name, _ in Hop._fields_)
+assert ctypes.sizeof(Hop) == 8 * len(HOP_FIELDS)
+
+
+@DECLARED.mirror("FsMiniBatch")
 class MiniBatchMemory(Structure):
     """FsMiniBatch."""
 
@@ -93,6 +144,7 @@ class MiniBatchMemory(Structure):
     )
 
 
+@DECLARED.mirror("FsEdgeWeights")
 class EdgeWeights(Structure):
     """FsEdgeWeights."""
 
@@ -106,6 +158,7 @@ class EdgeWeights(Structure):
     )
 
 
+@DECLARED.mirror("FsRowPair")
 class RowPair(Structure):
     """FsRowPair."""
 
@@ -120,6 +173,7 @@ class RowPair(Structure):
     )
 
 
+@DECLARED.mirror("FsAggregation")
 class Aggregation(Structure):
     """FsAggregation."""
 
@@ -139,6 +193,7 @@ class Aggregation(Structure):
     )
 
 
+@DECLARED.mirror("FsStream")
 class Stream(Structure):
     """FsStream."""
 
@@ -159,6 +214,7 @@ class Stream(Structure):
     )
 
 
+@DECLARED.mirror("FsActDropout")
 class ActDropout(Structure):
     """FsActDropout."""
 
@@ -177,6 +233,7 @@ class ActDropout(Structure):
     )
 
 
+@DECLARED.mirror("FsEdgeList")
 class EdgeList(Structure):
     """FsEdgeList."""
 
@@ -193,6 +250,7 @@ class EdgeList(Structure):
     )
 
 
+@DECLARED.mirror("FsGroupedEdges")
 class GroupedEdges(Structure):
     """FsGroupedEdges."""
 
@@ -205,6 +263,7 @@ class GroupedEdges(Structure):
     )
 
 
+@DECLARED.mirror("FsEdgeBucket")
 class EdgeBucket(Structure):
     """FsEdgeBucket."""
 
@@ -223,7 +282,7 @@ class EdgeBucket(Structure):
     )
 
 
-_PROTOTYPES = {
+DECLARED.prototypes.update({
     "fs_sample_mfg": (POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, POINTER(POINTER(MiniBatchMemory))),
     "fs_sample_many": (
         POINTER(Graph), POINTER(SampleArguments), POINTER(c_void_p), POINTER(c_int64), c_int64,
@@ -249,15 +308,21 @@ _PROTOTYPES = {
     "fs_sort_edges": (POINTER(EdgeBucket), c_void_p, POINTER(c_int64)),
     "fs_read_ranges": (c_int32, c_void_p, c_void_p, c_int64, c_void_p),
     "fs_set_isa": (c_char_p,),
-    "fs_random_reads": (c_void_p, POINTER(c_uint64)),  # FsRandomReads is bench/sampling/touch.py's
-}  # fmt: skip
+    "fs_refuse": (c_int32, c_char_p, POINTER(c_int64)),
+})  # fmt: skip
 
 
-def load(path: Path, version_function: str, prototypes: dict[str, tuple], remedy: str) -> ctypes.CDLL:
-    """A library whose functions, with these argument types, return a status.
+def load(path: Path, declared: abi.Declarations, remedy: str, *, kind: str = "fs") -> ctypes.CDLL:
+    """A library whose functions and structs are what Python declares of it.
 
+    Args:
+      path: the file.
+      declared: its functions, structs and constants.
+      remedy: how to make it right; ends the message.
+      kind: what the names of its functions begin with.
     Raises:
-      ImportError: it is missing, damaged or of another version; the message ends with the remedy.
+      ImportError: it is missing, damaged, of another version, or was compiled with other structs; the message ends with
+        the remedy.
     """
     if not path.exists():
         raise ImportError(f"{path.name} is not in {path.parent}; {remedy}")
@@ -265,21 +330,21 @@ def load(path: Path, version_function: str, prototypes: dict[str, tuple], remedy
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise ImportError(f"{path} cannot be loaded ({error}); {remedy}") from error
-    found = getattr(library, version_function)()
+    family = kind.removesuffix("_bench")  # a library of benchmarks has the version function of its kind
+    found = getattr(library, f"{family}_abi_version")()
     if found != ABI_VERSION:
         raise ImportError(f"{path} has ABI version {found}, these Python files expect {ABI_VERSION}; {remedy}")
-    for function in prototypes:
+    for function in (*declared.prototypes, f"{kind}_abi_entries"):
         if not hasattr(library, function):
             raise ImportError(f"{path} lacks {function}, so it is older than these Python files; {remedy}")
-    set_prototypes(library, prototypes)
-    return library
-
-
-def set_prototypes(library: ctypes.CDLL, prototypes: dict[str, tuple]) -> None:
-    """Tell the argument types of functions that return a status."""
-    for function, arguments in prototypes.items():
+    difference = declared.first_difference(library, f"{kind}_abi_entries")
+    if difference is not None:
+        raise ImportError(f"{path} was compiled from other headers: {difference}; {remedy}")
+    for function, arguments in declared.prototypes.items():
         getattr(library, function).argtypes = arguments
         getattr(library, function).restype = c_int32
+    getattr(library, f"{family}_last_error").restype = c_char_p
+    return library
 
 
 @functools.cache
@@ -291,8 +356,7 @@ def core() -> ctypes.CDLL:
     """
     library = load(
         LIBRARY_DIR / "libfastsample.so",
-        "fs_abi_version",
-        _PROTOTYPES,
+        DECLARED,
         "build it with `pip install --no-build-isolation -e .` in the source directory.",
     )
     library.fs_mini_batch_free.argtypes = (POINTER(MiniBatchMemory),)
@@ -300,7 +364,6 @@ def core() -> ctypes.CDLL:
     library.fs_advise_huge_pages.argtypes = (c_void_p, c_int64, c_int32)
     library.fs_advise_huge_pages.restype = None
     library.fs_sampler_scratch_bytes.restype = c_int64
-    library.fs_last_error.restype = c_char_p
     library.fs_isa.restype = c_char_p
     return library
 
@@ -320,13 +383,26 @@ def raise_for_status(status: int, last_error: Callable[[], bytes]) -> None:
     raise MemoryError(message) if status == OUT_OF_MEMORY else RuntimeError(message)
 
 
+def refuse(refusal: Refusal, operation: str, *values: int) -> NoReturn:
+    """Refuse values that a GPU's kernel has found, with the line that the CPU's operators give.
+
+    Raises:
+      ValueError: always.
+    """
+    padded = (c_int64 * REFUSAL_VALUES)(*values)
+    call(core().fs_refuse, refusal, operation.encode(), padded)
+    raise AssertionError("fs_refuse returned without a refusal")
+
+
 def isa() -> str:
-    """Instruction set in use by the vector kernels: "baseline", "avx2" or "avx512"."""
+    """Instruction set in use by the vector kernels: "baseline", "avx2", "avx512", or "scalar" (see `set_isa`)."""
     return core().fs_isa().decode()
 
 
 def set_isa(name: str) -> None:
     """Choose the instruction set of the vector kernels for this process; all sets give the same bits.
+
+    "scalar" samples by the definition of a hop (csrc/cpu/plain_hop.cpp): slow, for comparisons.
 
     Raises:
       ValueError: the name is unknown or the processor lacks it.

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastsample_dist.ops import checks
+from fastsample_dist.ops import checks, cuda
 from fastsample_dist.ops.cuda_batch import Queue
 from fastsample_dist.ops.sample_spec import SampleSpec
 
 _QUEUE_WORDS, _END_WORD = 80, 64  # the last words of the state; see fs_cuda_persistent_sizes
-_NOT_RUN, _DONE, _STUCK = -1, 0, 1
+_NOT_RUN, _DONE, _STUCK, _FULL = -1, 0, 1, 2
 MOST_FETCH = 32
+cuda.DECLARED.values(
+    FS_CUDA_QUEUE_WORDS=_QUEUE_WORDS, FS_CUDA_QUEUE_END_WORD=_END_WORD, FS_CUDA_QUEUE_DONE=_DONE,
+    FS_CUDA_QUEUE_STUCK=_STUCK, FS_CUDA_QUEUE_FULL=_FULL,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,20 +69,20 @@ def check_served(spec: SampleSpec) -> None:
 
 
 def check_end(state: list[int]) -> None:
-    """Tell of a kernel that gave up.
+    """Report a kernel that gave up.
 
     Args:
       state: state words of a finished batch.
     Raises:
-      RuntimeError: not every task was done; the line tells the state of the queue.
+      RuntimeError: not every task was done; the line shows the state of the queue.
     """
     end, block, warp, task, tickets, tasks, finished = state[-_QUEUE_WORDS + _END_WORD :][:7]
     if end in (_DONE, _NOT_RUN):
         return
     reason = "nothing was done for too long" if end == _STUCK else "its queue is full"
-    wish = "waits for" if end == _STUCK else "has no room for"
+    need = "waits for" if end == _STUCK else "has no room for"
     raise RuntimeError(
         f"sample_mfg: the persistent kernel gave up because {reason}: {finished} of {tasks} tasks are finished, "
-        f"{tickets} tickets handed out, and warp {warp} of block {block} {wish} task {task}; pass a larger timeout_s, "
+        f"{tickets} tickets handed out, and warp {warp} of block {block} {need} task {task}; pass a larger timeout_s, "
         "or kernel='per_hop'."
     )

@@ -1,8 +1,9 @@
-"""Tables of rows that a GPU reads: with a cache of some rows, and what becomes of an id that is outside them.
+"""Tables of rows that a GPU reads: with a cache of some rows, and how an id outside them is handled.
 
-A kernel never reads outside its tables: a bad id gives a row of zeros. Whoever must know at once waits for the kernel
-(`checked`). Ids that come from the library's own sampler are in range by construction, and a wait per training step is
-the price of asking; for them the kernel leaves a note in pinned host memory, which the next call finds without waiting.
+A kernel never reads outside its tables: a bad id gives a row of zeros. A caller that must know at once waits for the
+kernel (`checked`). Ids that come from the library's own sampler are in range by construction, and checking them would
+cost a wait per training step; for them the kernel leaves a note in pinned host memory, which the next call finds
+without waiting.
 """
 
 from __future__ import annotations
@@ -10,22 +11,30 @@ from __future__ import annotations
 import functools
 from ctypes import Structure, c_int32, c_int64, c_void_p, pointer
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import checks, library
+from fastsample_dist.ops import checks, cuda, library
+from fastsample_dist.ops.library import Refusal
 
-_OPERATIONS = {1: ("gather_rows", "id"), 2: ("merge_rows", "place")}  # FsCudaRowOperation
+GATHER_ROWS, MERGE_ROWS = 1, 2  # FsCudaRowOperation
+_REFUSALS = {GATHER_ROWS: ("gather_rows", Refusal.ID), MERGE_ROWS: ("merge_rows", Refusal.PLACE)}
 _MAILBOX_WORDS = 5
+cuda.DECLARED.values(
+    FS_CUDA_GATHER_ROWS=GATHER_ROWS, FS_CUDA_MERGE_ROWS=MERGE_ROWS, FS_CUDA_MAILBOX_WORDS=_MAILBOX_WORDS
+)
 
 
+@cuda.DECLARED.mirror("FsCudaRowCache")
 class CacheArguments(Structure):
     """FsCudaRowCache."""
 
     _fields_ = (("rows", c_void_p), ("places", c_void_p), ("num_rows", c_int64), ("place_type", c_int32))
 
 
+@cuda.DECLARED.mirror("FsCudaBadPlace")
 class BadPlace(Structure):
     """FsCudaBadPlace."""
 
@@ -100,7 +109,7 @@ def cache_arguments(cached: Tensor | None, places: Tensor | None, device: torch.
 
 
 class BadPlaceReport:
-    """Where a call's bad places are told, and who is told of them.
+    """Where a kernel reports bad places, and when they are raised.
 
     Args:
       device: whose kernel reports.
@@ -124,7 +133,7 @@ class BadPlaceReport:
             return
         position = int(self._first)
         if position >= 0:
-            raise ValueError(_told(operation, int(places[position]), position, *bounds))
+            _refuse(operation, int(places[position]), position, *bounds)
 
 
 def raise_deferred_errors(device: torch.device) -> None:
@@ -138,7 +147,10 @@ def raise_deferred_errors(device: torch.device) -> None:
         return
     operation, *values = words.tolist()
     words.zero_()
-    raise ValueError(f"{_told(operation, *values)} (in an earlier call on {device}, which gave zeros)")
+    try:
+        _refuse(operation, *values)
+    except ValueError as refused:
+        raise ValueError(f"{refused} (in an earlier call on {device}, which gave zeros)") from None
 
 
 @functools.cache
@@ -146,6 +158,6 @@ def _mailbox(device: torch.device) -> Tensor:
     return torch.zeros(_MAILBOX_WORDS, dtype=torch.int64, pin_memory=device.type == "cuda")
 
 
-def _told(operation: int, place: int, position: int, least: int, largest: int) -> str:
-    name, noun = _OPERATIONS[operation]
-    return f"{name}: {noun} {place} at position {position}; expected {least} to {largest}"
+def _refuse(operation: int, place: int, position: int, least: int, largest: int) -> NoReturn:
+    name, refusal = _REFUSALS[operation]
+    library.refuse(refusal, name, place, position, least, largest)

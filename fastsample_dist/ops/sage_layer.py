@@ -79,7 +79,7 @@ def _padded(num_rows: int, width: int, like: Tensor) -> Tensor:
 def _description(
     rows: Tensor, node_ids: Tensor | None, draw: list[int], bias: Tensor | None = None
 ) -> library.ActDropout:
-    """What becomes of the product's rows; `draw` is [rng_seed, step, layer, threshold]."""
+    """How the product's rows are transformed; `draw` is [rng_seed, step, layer, threshold]."""
     activation = "identity" if node_ids is None else "relu"
     return act_dropout_ops.arguments(rows, node_ids, draw[3], activation, draw[:3], bias)
 

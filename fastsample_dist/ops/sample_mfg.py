@@ -11,11 +11,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fastsample_dist.ops import library
 from fastsample_dist.ops.alias_tables import AliasTables
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.sample_methods import METHODS
-from fastsample_dist.ops.sample_spec import SampleSpec
+from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
+
+library.DECLARED.values(FS_TAKE_ALL=TAKE_ALL, **{f"FS_{name.upper()}": method.code for name, method in METHODS.items()})
 
 
 def sample_mfg(

@@ -13,6 +13,7 @@ from fastsample_dist.ops import checks, library
 SCORE_CODES = {"ldg": 0, "fennel": 1}
 NUM_LIMITS = 10  # nodes, in-edges, nodes of each of 8 kinds
 NO_LIMIT = 2**63 - 1
+library.DECLARED.values(FS_LDG=SCORE_CODES["ldg"], FS_FENNEL=SCORE_CODES["fennel"], FS_STREAM_LIMITS=NUM_LIMITS)
 
 
 @dataclass(frozen=True, kw_only=True)

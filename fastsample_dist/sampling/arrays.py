@@ -10,9 +10,9 @@ from fastsample_dist.device.choice import numbered
 from fastsample_dist.device.placement import Table, choose_places, measured_room
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.placed import place_graph, topology_bytes
-from fastsample_dist.ops import SampleSpec, SamplingGraph, persistent
+from fastsample_dist.ops import SampleSpec, SamplingGraph, kernel_choice, persistent
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
-from fastsample_dist.ops.kernel_choice import CHOICES, PERSISTENT, KernelReport
+from fastsample_dist.ops.kernel_choice import PERSISTENT, KernelReport
 
 
 def runs_kernels(device: torch.device) -> bool:
@@ -30,8 +30,7 @@ def check_kernel(kernel: str, device: torch.device | None = None, spec: SampleSp
     Raises:
       ValueError: an unknown kernel, one chosen for the CPU, or one that does not draw so.
     """
-    if kernel not in CHOICES:
-        raise ValueError(f"kernel is {kernel!r}; expected 'auto', 'per_hop' or 'persistent'.")
+    kernel_choice.check_kernel(kernel)
     if kernel == PERSISTENT and spec is not None:
         persistent.check_served(spec)
     if kernel != "auto" and device is not None and not runs_kernels(device):

@@ -13,7 +13,7 @@ SPEC = ops.SampleSpec(fanouts=(5, 4, 3), rng_seed=SEED, edge_ids=True)
 
 
 class CallAgain:
-    """In the place of a CUDA graph where there is no device: the same work into the same arrays."""
+    """In place of a CUDA graph where there is no device: the same work into the same arrays."""
 
     def record(self, enqueue):
         self._batch = enqueue()

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from fastsample_dist.ops import library
+from fastsample_dist.ops import abi, library
 
 
 def output_of(tool, *arguments):
@@ -56,7 +56,7 @@ def test_a_damaged_library_says_how_to_build_it(monkeypatch, tmp_path):
 def test_a_library_without_a_function_is_older_and_says_how_to_build_it():
     path = library.LIBRARY_DIR / "libfastsample.so"
     with pytest.raises(ImportError, match="lacks fs_nothing, so it is older than these Python files; do it"):
-        library.load(path, "fs_abi_version", {"fs_nothing": ()}, "do it.")
+        library.load(path, abi.Declarations(prototypes={"fs_nothing": ()}), "do it.")
 
 
 @pytest.fixture(autouse=True)

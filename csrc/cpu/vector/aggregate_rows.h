@@ -16,7 +16,7 @@ constexpr int64_t kCacheLine = 64;     // bytes
 constexpr int64_t kPrefetchLines = 8;  // of a row; the hardware follows from there
 
 template <typename T>
-FS_HD void prefetch_row(const T* row, int64_t columns) {
+FS_INLINE void prefetch_row(const T* row, int64_t columns) {
   const char* bytes = reinterpret_cast<const char*>(row);
   const int64_t size = columns * static_cast<int64_t>(sizeof(T));
   const int64_t lines = size < kPrefetchLines * kCacheLine ? size : kPrefetchLines * kCacheLine;
@@ -27,14 +27,14 @@ FS_HD void prefetch_row(const T* row, int64_t columns) {
 struct HeadSpan {
   int64_t begin, end;
 };
-FS_HD HeadSpan head_span(int64_t head, int64_t head_width, int64_t tile, int64_t tile_end) {
+FS_INLINE HeadSpan head_span(int64_t head, int64_t head_width, int64_t tile, int64_t tile_end) {
   const int64_t begin = head * head_width, end = begin + head_width;
   return {begin > tile ? begin : tile, end < tile_end ? end : tile_end};
 }
 
 // body(head, columns of that head in the tile) for every head that meets the tile.
 template <typename Body>
-FS_HD void for_heads(const FsAggregation& spec, int64_t tile, int64_t tile_end, Body&& body) {
+FS_INLINE void for_heads(const FsAggregation& spec, int64_t tile, int64_t tile_end, Body&& body) {
   if (tile >= tile_end) return;
   const int64_t head_width = spec.width / spec.num_heads;
   for (int64_t head = tile / head_width; head < spec.num_heads && head * head_width < tile_end; ++head) {

@@ -15,10 +15,10 @@ namespace {
 constexpr int kGroup = kDropoutColumns;
 static_assert(kLanes == kDropoutBlocks, "a group's blocks are made side by side");
 
-// factors[c] for the columns of one group: 0 where the element drops, else the scale.
+// factors[c] for the columns of one group: 0 where the element is dropped, else the scale.
 template <typename Real>
-FS_HD void group_factors(StageKey key, uint64_t node, int64_t group, uint32_t threshold, Real scale,
-                         Real factors[kGroup]) {
+FS_INLINE void group_factors(StageKey key, uint64_t node, int64_t group, uint32_t threshold, Real scale,
+                             Real factors[kGroup]) {
   uint32_t words[4][kLanes];
   philox_lanes(key, node, static_cast<uint64_t>(group) * kLanes, words);
   for (int w = 0; w < 4; ++w) {

@@ -10,6 +10,7 @@
 
 #include "hop_task.h"
 #include "id_lanes.h"
+#include "vector_kernels.h"
 
 namespace fs {
 namespace {
@@ -17,7 +18,10 @@ namespace {
 constexpr int64_t kReadAhead = 64;     // picks between asking for a neighbour and reading it
 constexpr int64_t kRelabelAhead = 24;  // picks between asking for a bucket and reading it
 constexpr int64_t kSpanPicks = 1024;   // picks that are drawn before the pipeline moves on
-constexpr int64_t kRing = 4096;        // > kSpanPicks + 2 * (kReadAhead + kRelabelAhead) + picks of one row
+constexpr int64_t kRing = 4096;        // picks that are drawn and not yet read, a power of two
+static_assert((kRing & (kRing - 1)) == 0, "places in the ring are masked");
+static_assert(kRing > kSpanPicks + 2 * (kReadAhead + kRelabelAhead) + kGroupFanout,
+              "a span must fit beside the stages");
 
 // Edge positions that are drawn and not yet read; pick j is at[j & mask]. When the caller wants edge ids the ring is
 // their array itself.
@@ -31,7 +35,7 @@ struct PickRing {
 template <typename Id, bool kRelabel>
 class Pipeline {
  public:
-  FS_HD Pipeline(const HopTask<Id>& task, const PickRing& ring, int64_t begin, Relabeling<Id>* ids)
+  FS_INLINE Pipeline(const HopTask<Id>& task, const PickRing& ring, int64_t begin, Relabeling<Id>* ids)
       : indices_(task.graph.indices),
         out_(task.neighbors),
         ring_(ring),
@@ -41,13 +45,13 @@ class Pipeline {
         labeler_(ids, &spare_) {}
 
   // Moves on until everything before `drawn` is asked for. False: an id was refused, that of pick `done`.
-  FS_HD bool advance(int64_t drawn) {
+  FS_INLINE bool advance(int64_t drawn) {
     while (asked_ < drawn && (asked_ - read_ < kReadAhead || read_ - done_ < kRelabelAhead)) {  // filling up
       __builtin_prefetch(indices_ + ring_[asked_], 0, 2);
       ++asked_;
       if (asked_ - read_ > kReadAhead && !read_and_relabel()) return false;
     }
-    for (; asked_ < drawn; ++asked_) {  // all stages at work
+    for (; asked_ < drawn; ++asked_) {  // all stages are busy
       __builtin_prefetch(indices_ + ring_[asked_], 0, 2);
       read();
       if (kRelabel && !relabel()) return false;
@@ -56,7 +60,7 @@ class Pipeline {
   }
 
   // Does what is left.
-  FS_HD bool finish() {
+  FS_INLINE bool finish() {
     while (read_ < asked_) {
       if (!read_and_relabel()) return false;
     }
@@ -67,26 +71,26 @@ class Pipeline {
   }
 
   // Hands the state of the relabelling back.
-  FS_HD void write(bool refused, Relabeling<Id>* ids) const {
+  FS_INLINE void write(bool refused, Relabeling<Id>* ids) const {
     if (!kRelabel) return;
     labeler_.write(ids);
     if (refused) ids->bad = done_;
   }
 
  private:
-  FS_HD void read() {
+  FS_INLINE void read() {
     const Id id = indices_[ring_[read_]];
     out_[read_] = id;
     ++read_;
     if (kRelabel) labeler_.ask_for(id);
   }
 
-  FS_HD bool read_and_relabel() {
+  FS_INLINE bool read_and_relabel() {
     read();
     return !kRelabel || read_ - done_ <= kRelabelAhead || relabel();
   }
 
-  FS_HD bool relabel() {
+  FS_INLINE bool relabel() {
     const Id id = out_[done_];
     if (!labeler_.accepts(id)) return false;
     out_[done_] = labeler_.local_id(id);

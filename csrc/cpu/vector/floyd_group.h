@@ -12,17 +12,15 @@ namespace {
 
 typedef uint32_t GroupLanes __attribute__((vector_size(kGroupNodes * sizeof(uint32_t))));
 
-constexpr int kGroupFanout = 32;  // more than that is left to a hash set: comparing grows with the square
-
 struct GroupPicks {
   alignas(64) uint32_t positions[kGroupFanout][kGroupNodes];
   alignas(64) uint32_t redo[kGroupNodes];  // not 0: the lane may need a word more than one for a pick; draw it singly
 };
 
 // Picks i < fanout of every lane from words [fanout][kGroupNodes]. Without replacement every degree exceeds fanout.
-// A lane whose draws meet the rejection of NodeStream::below cannot go on with word i for pick i: it is marked.
+// A lane whose draws meet the rejection of NodeStream::below cannot use word i for pick i any more: it is marked.
 template <bool kReplace>
-FS_HD void pick_group(const uint32_t* words, const GroupLanes& degrees, int fanout, GroupPicks* out) {
+FS_INLINE void pick_group(const uint32_t* words, const GroupLanes& degrees, int fanout, GroupPicks* out) {
   GroupLanes redo = degrees ^ degrees;
   GroupLanes* positions = reinterpret_cast<GroupLanes*>(out->positions);
   for (int i = 0; i < fanout; ++i) {

@@ -12,7 +12,7 @@ namespace fs {
 namespace {
 
 // Bit l: keys[l] == id.
-FS_HD uint32_t equal_lanes(const int32_t* keys, int32_t id) {
+FS_INLINE uint32_t equal_lanes(const int32_t* keys, int32_t id) {
 #if defined(__AVX2__)
   const __m256i equal =
       _mm256_cmpeq_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(keys)), _mm256_set1_epi32(id));
@@ -30,7 +30,7 @@ FS_HD uint32_t equal_lanes(const int32_t* keys, int32_t id) {
 #endif
 }
 
-FS_HD uint32_t equal_lanes(const int64_t* keys, int64_t id) {
+FS_INLINE uint32_t equal_lanes(const int64_t* keys, int64_t id) {
 #if defined(__AVX2__)
   const __m256i equal =
       _mm256_cmpeq_epi64(_mm256_load_si256(reinterpret_cast<const __m256i*>(keys)), _mm256_set1_epi64x(id));
@@ -42,8 +42,8 @@ FS_HD uint32_t equal_lanes(const int64_t* keys, int64_t id) {
 #endif
 }
 
-// All ones or zero; the compiler cannot tell which, and so cannot make a branch of it.
-FS_HD uint64_t opaque_mask(bool condition) {
+// All ones or zero; the compiler cannot know which, and so cannot make a branch of it.
+FS_INLINE uint64_t opaque_mask(bool condition) {
   uint64_t mask = -static_cast<uint64_t>(condition);
   __asm__("" : "+r"(mask));
   return mask;
@@ -53,16 +53,16 @@ FS_HD uint64_t opaque_mask(bool condition) {
 template <typename Id>
 class Labeler {
  public:
-  FS_HD Labeler(Relabeling<Id>* ids, IdBucket<Id>* spare) : ids_(ids), spare_(reinterpret_cast<uint64_t>(spare)) {
+  FS_INLINE Labeler(Relabeling<Id>* ids, IdBucket<Id>* spare) : ids_(ids), spare_(reinterpret_cast<uint64_t>(spare)) {
     if (ids != nullptr) read();
   }
 
-  FS_HD bool accepts(Id id) const { return static_cast<uint64_t>(static_cast<int64_t>(id)) < num_ids_; }
-  FS_HD void ask_for(Id id) const { __builtin_prefetch(table_.buckets + table_.home(id)); }
+  FS_INLINE bool accepts(Id id) const { return static_cast<uint64_t>(static_cast<int64_t>(id)) < num_ids_; }
+  FS_INLINE void ask_for(Id id) const { __builtin_prefetch(table_.buckets + table_.home(id)); }
 
   // Local id of an accepted id; a new one is appended to the nodes. Whether an id is new is as good as random, so both
-  // ways are one: the key and the local id are written, to the bucket or to where nobody looks.
-  FS_HD Id local_id(Id id) {
+  // ways are one: the key and the local id are written, to the bucket or to a place that is never read.
+  FS_INLINE Id local_id(Id id) {
     uint64_t at = table_.home(id);
     for (;;) {
       IdBucket<Id>& bucket = table_.buckets[at];
@@ -93,10 +93,10 @@ class Labeler {
   }
 
   // Hands the state back.
-  FS_HD void write(Relabeling<Id>* ids) const { ids->num_nodes = num_nodes_; }
+  FS_INLINE void write(Relabeling<Id>* ids) const { ids->num_nodes = num_nodes_; }
 
  private:
-  FS_HD void read() {
+  FS_INLINE void read() {
     table_ = ids_->table;
     nodes_ = ids_->nodes;
     num_nodes_ = ids_->num_nodes;
@@ -104,7 +104,7 @@ class Labeler {
   }
 
   Relabeling<Id>* ids_;
-  uint64_t spare_;  // address of a bucket that nobody reads
+  uint64_t spare_;  // address of a bucket that is never read
   IdTable<Id> table_ = {};
   Id* nodes_ = nullptr;
   int64_t num_nodes_ = 0;

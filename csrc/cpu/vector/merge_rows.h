@@ -20,7 +20,7 @@ constexpr int64_t kMergeAhead = 8;       // rows ahead that are requested
 constexpr int64_t kMergePrefetch = 512;  // bytes of a row that are requested; the hardware follows from there
 
 template <typename Own, typename Fetched>
-FS_HD void request_row(const FsRowPair& pair, int64_t place) {
+FS_INLINE void request_row(const FsRowPair& pair, int64_t place) {
   const char* bytes =
       place >= 0
           ? reinterpret_cast<const char*>(static_cast<const Own*>(pair.own) + place * pair.row_width)
@@ -31,14 +31,14 @@ FS_HD void request_row(const FsRowPair& pair, int64_t place) {
 
 template <typename In, typename Out>
 struct CopyRow {
-  static FS_HD void run(const In* from, Out* to, int64_t width) {
+  static FS_INLINE void run(const In* from, Out* to, int64_t width) {
 #pragma omp simd
     for (int64_t c = 0; c < width; ++c) store(to + c, load(from[c]));
   }
 };
 template <typename Same>
 struct CopyRow<Same, Same> {
-  static FS_HD void run(const Same* from, Same* to, int64_t width) {
+  static FS_INLINE void run(const Same* from, Same* to, int64_t width) {
     memcpy(to, from, static_cast<size_t>(width) * sizeof(Same));
   }
 };

@@ -36,9 +36,10 @@ struct Counters {
 };
 
 template <int kVectors>
-FS_HD void last_rounds(const RoundKeys& keys, int first_round, Counters<kVectors>& c) {
+FS_INLINE void last_rounds(const RoundKeys& keys, int first_round, Counters<kVectors>& c) {
   using Vector = Wide::Vector;
   const Vector m0 = Wide::all(kPhiloxM0), m1 = Wide::all(kPhiloxM1);
+  static_assert(kPhiloxRounds == 10, "the number of rounds to unroll");
 #pragma GCC unroll 10
   for (int round = first_round; round < kPhiloxRounds; ++round) {
     const Vector k0 = Wide::all(keys.k0[round]), k1 = Wide::all(keys.k1[round]);
@@ -59,7 +60,7 @@ struct NodePair {
   Wide::Vector c2[2];          // after round 0, without the block's share
   Wide::Vector p0[2], mix[2];  // product of round 1, and its share of c2 after round 1
 
-  FS_HD NodePair(const RoundKeys& keys, const uint64_t* nodes) {
+  FS_INLINE NodePair(const RoundKeys& keys, const uint64_t* nodes) {
     for (int v = 0; v < 2; ++v) {
       const Wide::Vector node = Wide::load(nodes + v * Wide::kLanes);
       c1[v] = Wide::multiply(node, Wide::all(kPhiloxM1));
@@ -72,7 +73,7 @@ struct NodePair {
 
   // Counters of block number `block` after round 1, as vectors `at` and `at` + 1 of c.
   template <int kVectors>
-  FS_HD void start(const RoundKeys& keys, uint32_t block, int at, Counters<kVectors>& c) const {
+  FS_INLINE void start(const RoundKeys& keys, uint32_t block, int at, Counters<kVectors>& c) const {
     const uint64_t product = static_cast<uint64_t>(kPhiloxM0) * block;
     const Wide::Vector upper = Wide::all(product >> 32), lower = Wide::all(product);
     for (int v = 0; v < 2; ++v) {
@@ -87,7 +88,7 @@ struct NodePair {
 
 // Vectors `at` and `at` + 1 to out[0 .. 3][kGroupNodes].
 template <int kVectors>
-FS_HD void store_words(const Counters<kVectors>& c, int at, uint32_t* out) {
+FS_INLINE void store_words(const Counters<kVectors>& c, int at, uint32_t* out) {
   Wide::pack(c.c0[at], c.c0[at + 1], out);
   Wide::pack(c.c1[at], c.c1[at + 1], out + kGroupNodes);
   Wide::pack(c.c2[at], c.c2[at + 1], out + 2 * kGroupNodes);
@@ -115,6 +116,7 @@ inline void pair_words(const RoundKeys& keys, const uint64_t* nodes, int32_t num
 }
 
 void stream_words(StageKey key, const uint64_t* nodes, int64_t num_groups, int32_t num_blocks, uint32_t* out) {
+  static_assert(kGroupNodes % Wide::kPairLanes == 0, "a group is made of pairs");
   const RoundKeys keys(key);
   const int64_t group_words = static_cast<int64_t>(num_blocks) * 4 * kGroupNodes;
   for (int64_t group = 0; group < num_groups; ++group) {
@@ -125,7 +127,7 @@ void stream_words(StageKey key, const uint64_t* nodes, int64_t num_groups, int32
 }
 
 // The first words of two pairs' nodes.
-FS_HD void first_words_of_pairs(const RoundKeys& keys, const uint64_t* nodes, uint32_t* out) {
+FS_INLINE void first_words_of_pairs(const RoundKeys& keys, const uint64_t* nodes, uint32_t* out) {
   Counters<4> c;
   NodePair(keys, nodes).start(keys, 0, 0, c);
   NodePair(keys, nodes + Wide::kPairLanes).start(keys, 0, 2, c);

@@ -28,7 +28,7 @@ class Drawer {
 
   // Draws rows from `row` on, at most up to `end`, until a group is full or kSpanPicks are drawn; returns the row after
   // the last one. All picks before its offset are in the ring then.
-  FS_HD int64_t draw_span(int64_t row, int64_t end) {
+  FS_INLINE int64_t draw_span(int64_t row, int64_t end) {
     group_.size = 0;
     const int64_t last_pick = task_.offsets[row] + kSpanPicks;
     while (row < end && group_.size < kGroupNodes && task_.offsets[row + 1] <= last_pick) add_row(row++);
@@ -37,7 +37,7 @@ class Drawer {
   }
 
  private:
-  FS_HD void add_row(int64_t row) {
+  FS_INLINE void add_row(int64_t row) {
     const RowEdges edges = task_.edges[row];
     const int64_t place = task_.offsets[row], picks = task_.offsets[row + 1] - place;
     if (picks == edges.degree && !task_.replace) {  // takes all
@@ -52,7 +52,7 @@ class Drawer {
     group_.places[lane] = place;
   }
 
-  FS_HD void draw_group() {
+  FS_INLINE void draw_group() {
     for (int lane = group_.size; lane < kGroupNodes; ++lane) {  // an unused lane draws for nothing
       group_.nodes[lane] = group_.nodes[0];
       group_.degrees[lane] = group_.degrees[0];
@@ -101,18 +101,18 @@ void sample_edges(const HopTask<Id>& task, int64_t begin, int64_t end, Relabelin
   const PickRing ring = task.edge_ids == nullptr ? PickRing{memory, kRing - 1} : PickRing{task.edge_ids, -1};
   Pipeline<Id, kRelabel> pipeline(task, ring, task.offsets[begin], ids);
   Drawer<Id> drawer(task, ring);
-  bool going = true;
-  for (int64_t row = begin; row < end && going;) {
+  bool accepted = true;
+  for (int64_t row = begin; row < end && accepted;) {
     if (task.graph.orig_ids != nullptr) {
       for (int64_t i = row + kDrawRowsAhead; i < row + 2 * kDrawRowsAhead && i < end; ++i) {
         __builtin_prefetch(task.graph.orig_ids + task.rows[i]);
       }
     }
     row = drawer.draw_span(row, end);
-    going = pipeline.advance(task.offsets[row]);
+    accepted = pipeline.advance(task.offsets[row]);
   }
-  going = going && pipeline.finish();
-  pipeline.write(!going, ids);
+  accepted = accepted && pipeline.finish();
+  pipeline.write(!accepted, ids);
 }
 
 template <typename Id>

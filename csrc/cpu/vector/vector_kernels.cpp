@@ -18,6 +18,7 @@ namespace fs {
 
 const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
   static const VectorKernels kernels = {FS_TEXT(FS_ISA),
+                                        false,
                                         aggregate,
                                         aggregate_grad_x,
                                         aggregate_grad_weights,

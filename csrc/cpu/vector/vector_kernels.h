@@ -28,9 +28,12 @@ struct AggregateBuffers {
 };
 
 constexpr int kGroupNodes = 16;  // nodes whose random words are made side by side
+// Picks of a row that the kernels take; more are left to a hash set, for comparing grows with the square.
+constexpr int kGroupFanout = 32;
 
 struct VectorKernels {
   const char* name;
+  bool samples_plainly;  // hops are sampled by their definition (plain_hop.cpp), not by these kernels
   // Rows begin .. end of the forward pass (destinations).
   void (*aggregate)(const FsAggregation&, const AggregateBuffers&, int64_t begin, int64_t end);
   // Sources begin .. end of the gradient of x.

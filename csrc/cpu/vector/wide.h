@@ -1,6 +1,6 @@
 // Vectors of 64-bit lanes for Philox, in the width of the instruction set being compiled.
 //
-// A lane holds one 32-bit word of one block. Its upper half is of no account: the widening multiplication reads lower
+// A lane holds one 32-bit word of one block. Its upper half does not matter: the widening multiplication reads lower
 // halves only, so a round is two multiplications, two shifts and two three-way XORs without any shuffle. Two vectors
 // make a pair; `interleave` and `pack` bring the lower halves of a pair together. Below AVX2 the rounds are a plain
 // loop.

@@ -153,7 +153,7 @@ Fiber* next_ready() {
   return fiber;
 }
 
-// A block that cannot go on although threads of it live.
+// A block that cannot continue although threads of it live.
 void report_stuck() {
   for (const auto& block : current->blocks) {
     if (block->num_live == 0) continue;
@@ -303,7 +303,7 @@ const char* cudaGetErrorString(cudaError_t) {
   return text.c_str();
 }
 
-// Which thread goes on where several may: see emulator.h.
+// Which thread runs next where several may: see emulator.h.
 extern "C" FS_API void fs_cuda_set_schedule(uint64_t seed) { fs::emulated::schedule = seed; }
 
 // Kernels launched so far.

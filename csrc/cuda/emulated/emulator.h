@@ -1,7 +1,7 @@
 // Runs CUDA kernels on the CPU, for tests: every thread of a block is a fiber, and one of them runs at a time.
 //
 // A fiber runs until it waits (at a barrier or in a warp function), ends, or yields. Atomics, __nanosleep and volatile
-// reads may yield, so other threads get in between; which thread goes on is decided by a seed. Schedule 0 goes round in
+// reads may yield, so other threads get in between; a seed decides which thread runs next. Schedule 0 goes round in
 // order and never yields at atomics; every other seed is a random schedule that can be repeated. Plain loads and stores
 // between two such points are never interleaved, and memory is sequentially consistent: missing fences do not show.
 //
@@ -56,7 +56,7 @@ constexpr int kResidentBlocks = 4;  // blocks that run at the same time; the oth
 // Runs body() in every thread of a grid of one dimension, to the end.
 void run(int blocks, int threads, const std::function<void()>& body);
 
-// Lets another thread go on, perhaps (maybe_yield) or always where there is one.
+// Lets another thread run, perhaps (maybe_yield) or always where there is one.
 void maybe_yield();
 void yield();
 
@@ -126,12 +126,6 @@ T __shfl_down_sync(uint32_t mask, T value, unsigned delta, int width = 32) {
   const int lane = fs::emulated::lane(), source = lane + static_cast<int>(delta);
   return fs::emulated::from_word<T>(words[source >= lane / width * width + width ? lane : source]);
 }
-template <typename T>
-T __shfl_xor_sync(uint32_t mask, T value, int bits, int width = 32) {
-  const uint64_t* words = fs::emulated::gather_from_warp(mask, fs::emulated::to_word(value));
-  const int lane = fs::emulated::lane(), source = lane ^ bits;
-  return fs::emulated::from_word<T>(words[source >= lane / width * width + width ? lane : source]);
-}
 inline uint32_t __ballot_sync(uint32_t mask, int predicate) {
   const uint64_t* words = fs::emulated::gather_from_warp(mask, predicate != 0);
   uint32_t ballot = 0;
@@ -154,14 +148,7 @@ uint32_t __match_any_sync(uint32_t mask, T value) {
 }
 
 inline int __popc(uint32_t word) { return __builtin_popcount(word); }
-inline int __popcll(unsigned long long word) { return __builtin_popcountll(word); }
 inline int __ffs(int word) { return __builtin_ffs(word); }
-inline int __clz(int word) { return word == 0 ? 32 : __builtin_clz(static_cast<unsigned>(word)); }
-inline int __clzll(long long word) { return word == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(word)); }
-template <typename T>
-T __ldg(const T* place) {
-  return *place;
-}
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
 }
@@ -177,14 +164,6 @@ T atomicMin(T* place, T value) {
 template <typename T>
 T atomicMax(T* place, T value) {
   return fs::emulated::change(place, [=](T before) { return before < value ? value : before; });
-}
-template <typename T>
-T atomicOr(T* place, T value) {
-  return fs::emulated::change(place, [=](T before) { return static_cast<T>(before | value); });
-}
-template <typename T>
-T atomicAnd(T* place, T value) {
-  return fs::emulated::change(place, [=](T before) { return static_cast<T>(before & value); });
 }
 template <typename T>
 T atomicExch(T* place, T value) {

@@ -3,7 +3,7 @@
 Per hop, on the current stream: count the picks and read their sum back, allocate, sample with a block per row by
 reservoir sampling, mark the nodes that appear for the first time and read their number back, allocate, relabel. That
 is what PGSampler (sections II-C and V) measures as DGL, and what its figures 8 and 9 are relative to. The kernels are
-csrc/cuda/bench_reservoir.cu; nothing else in the library uses them.
+csrc/bench/reservoir.cu.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_uint64, c_void
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import SampledHops, SampleSpec, checks, cuda, library
+from fastsample_dist.bench import native
+from fastsample_dist.ops import SampledHops, SampleSpec, checks, library
 
 
+@native.CUDA.mirror("FsBenchHop")
 class BenchHop(Structure):
-    """FsBenchHop of csrc/include/fastsample_cuda.h."""
+    """FsBenchHop of csrc/bench/fastsample_bench.h."""
 
     _fields_ = (
         ("indptr", c_void_p),
@@ -32,6 +34,7 @@ class BenchHop(Structure):
     )
 
 
+@native.CUDA.mirror("FsBenchRelabel")
 class BenchRelabel(Structure):
     """FsBenchRelabel."""
 
@@ -47,13 +50,14 @@ class BenchRelabel(Structure):
     )
 
 
+@native.CUDA.mirror("FsBenchNumbers")
 class BenchNumbers(Structure):
     """FsBenchNumbers."""
 
     _fields_ = (("is_first", c_void_p), ("numbers", c_void_p), ("nodes", c_void_p), ("indices", c_void_p))
 
 
-cuda.declare(
+native.CUDA.functions(
     fs_cuda_bench_count_picks=(POINTER(BenchHop), c_void_p, c_void_p),
     fs_cuda_bench_reservoir=(POINTER(BenchHop), c_void_p, c_void_p, c_void_p, c_void_p),
     fs_cuda_bench_table_bytes=(POINTER(BenchRelabel), POINTER(c_int64)),
@@ -79,7 +83,7 @@ class ReservoirSampler:
         Args:
           seeds: ids of rows, distinct, on the graph's device; not checked.
           spec: uniform, without replacement; every fanout at least 1.
-          step: as ever.
+          step: global training step.
         """
         checks.require(
             spec.method == "uniform" and not spec.replace and min(spec.fanouts) >= 1,
@@ -106,12 +110,12 @@ class ReservoirSampler:
         )  # fmt: skip
         indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64, device=rows.device)
         counts = torch.empty(rows.numel(), dtype=torch.int64, device=rows.device)
-        cuda.call("fs_cuda_bench_count_picks", rows, byref(task), counts.data_ptr())
+        native.call_cuda("fs_cuda_bench_count_picks", rows, byref(task), counts.data_ptr())
         torch.cumsum(counts, 0, out=indptr[1:])
         num_edges = int(indptr[-1])  # the first of the hop's read-backs
         sources = torch.empty(num_edges, dtype=self.indices.dtype, device=rows.device)
         edge_ids = torch.empty(num_edges, dtype=torch.int64, device=rows.device)
-        cuda.call(
+        native.call_cuda(
             "fs_cuda_bench_reservoir", rows,
             byref(task), indptr.data_ptr(), sources.data_ptr(), edge_ids.data_ptr(),
         )  # fmt: skip
@@ -128,18 +132,18 @@ class ReservoirSampler:
         table = torch.empty(table_bytes(task), dtype=torch.uint8, device=device)
         task.table = table.data_ptr()
         is_first = torch.empty(num_items, dtype=torch.int32, device=device)
-        cuda.call("fs_cuda_bench_find_first", rows, byref(task), is_first.data_ptr())
+        native.call_cuda("fs_cuda_bench_find_first", rows, byref(task), is_first.data_ptr())
         numbers = torch.cumsum(is_first, 0, dtype=torch.int64)
         nodes = torch.empty(int(numbers[-1]) if num_items else 0, dtype=rows.dtype, device=device)  # the second
         indices = torch.empty(sources.numel(), dtype=rows.dtype, device=device)
         to = BenchNumbers(is_first.data_ptr(), numbers.data_ptr(), nodes.data_ptr(), indices.data_ptr())
-        cuda.call("fs_cuda_bench_number", rows, byref(task), byref(to))
+        native.call_cuda("fs_cuda_bench_number", rows, byref(task), byref(to))
         return nodes, indices
 
 
 def table_bytes(task: BenchRelabel) -> int:
     """Bytes of the table that a relabelling takes."""
-    out, loaded = c_int64(), cuda.core()
+    out, loaded = c_int64(), native.cuda_core()
     status = loaded.fs_cuda_bench_table_bytes(byref(task), byref(out))
     library.raise_for_status(status, loaded.fs_cuda_last_error)
     return out.value

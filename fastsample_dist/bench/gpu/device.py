@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastsample_dist.bench import native
 from fastsample_dist.bench.sampling.measure import spread, steady
 from fastsample_dist.device.pinned import pinned_copy
 from fastsample_dist.ops import cuda
@@ -35,7 +36,7 @@ class GpuDevice:
 
     Raises:
       ValueError: torch sees none; one line that says what is missing.
-      ImportError: libfastsample_cuda.so is missing.
+      ImportError: libfastsample_cuda.so or libfastsample_bench_cuda.so is missing.
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -43,6 +44,7 @@ class GpuDevice:
         if reason is not None:
             raise ValueError(reason)
         cuda.core()
+        native.cuda_core()
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)
 

@@ -13,13 +13,13 @@ from ctypes import c_int64, c_uint64, c_void_p
 import torch
 from torch import Tensor
 
+from fastsample_dist.bench import native
 from fastsample_dist.bench.gpu.device import Clock, GpuDevice
-from fastsample_dist.ops import cuda
 
 SECTOR_BYTES = 32  # what a read of device memory moves at least
 LEAST_ARRAY_BYTES = 4 << 30  # 80 times the second-level cache of an H200
 
-cuda.declare(
+native.CUDA.functions(
     fs_cuda_bench_random_sectors=(c_void_p, c_int64, c_int64, c_uint64, c_void_p, c_void_p),
     fs_cuda_bench_read_in_order=(c_void_p, c_int64, c_void_p, c_void_p),
 )
@@ -38,7 +38,7 @@ def random_sectors(array: Tensor, num_reads: int, seed: int) -> Tensor:
       ValueError: the array holds no sector.
     """
     total = torch.empty(1, dtype=torch.int64, device=array.device)
-    cuda.call(
+    native.call_cuda(
         "fs_cuda_bench_random_sectors", array,
         array.data_ptr(), array.numel() * array.element_size() // SECTOR_BYTES, num_reads, seed, total.data_ptr(),
     )  # fmt: skip
@@ -58,7 +58,7 @@ def read_in_order(array: Tensor, total: Tensor | None = None) -> Tensor:
     """
     if total is None:
         total = torch.empty(1, dtype=torch.int64, device=array.device)
-    cuda.call(
+    native.call_cuda(
         "fs_cuda_bench_read_in_order", total, array.data_ptr(), array.numel() * array.element_size(), total.data_ptr()
     )
     return total

@@ -2,7 +2,7 @@
 
 Each sampled edge reads the graph's `indices` at a random place, and the relabelling table at another. `TouchLimit`
 makes just these two reads, of the graph's own tensor, on the pages it lies on, and of a table as large as the
-relabelling table, on huge pages; the places come from a mix of a counter (csrc/cpu/random_reads.cpp). How far ahead a
+relabelling table, on huge pages; the places come from a mix of a counter (csrc/bench/random_reads.cpp). How far ahead a
 read is best requested, and into which level of cache, depends on the machine: `tune` measures it.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import library
+from fastsample_dist.bench import native
 
 HUGE_PAGE = 1 << 21
 AHEAD = (0, 8, 16, 32, 64, 128)
@@ -28,8 +28,9 @@ SLOT_BYTES = {torch.int32: 8, torch.int64: 16}  # of a relabelling table: a node
 _HUGE_FIELDS = ("AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:")
 
 
+@native.CPU.mirror("FsRandomReads")
 class RandomReads(ctypes.Structure):
-    """FsRandomReads of csrc/include/fastsample.h."""
+    """FsRandomReads of csrc/bench/fastsample_bench.h."""
 
     _fields_ = (
         ("first", c_void_p),
@@ -44,6 +45,9 @@ class RandomReads(ctypes.Structure):
         ("num_threads", c_int32),
         ("seed", c_uint64),
     )
+
+
+native.CPU.functions(fs_random_reads=(ctypes.POINTER(RandomReads), ctypes.POINTER(c_uint64)))
 
 
 @dataclass(frozen=True)
@@ -102,12 +106,12 @@ def read_sum(first: Tensor, second: Tensor, num_reads: int, *, threads: int, way
         second.element_size(), way.ahead, int(way.level == 2), threads, seed,
     )  # fmt: skip
     total = c_uint64()
-    library.call(library.core().fs_random_reads, ctypes.byref(spec), ctypes.byref(total))
+    native.call("fs_random_reads", ctypes.byref(spec), ctypes.byref(total))
     return total.value
 
 
 def huge_page_bytes(tensor: Tensor) -> int | None:
-    """Bytes of a tensor's memory that lie on huge pages; None where the system does not tell.
+    """Bytes of a tensor's memory that lie on huge pages; None where the system does not say.
 
     The system counts by mapping: where others share the tensor's mapping, at most the tensor's own size is meant.
     """

@@ -9,10 +9,21 @@
 // Between the hops the host reads sizes back, allocates exactly and relabels, like DGL's to_block: all destinations and
 // sources go into a table, whose value is the first place that brings a node; flags of first places, summed by the
 // caller, are the new ids. A kernel per step, as few words as the steps allow.
+#include "abi_entries.h"
 #include "device.cuh"
+#include "fastsample_bench.h"
 #include "id_table.cuh"
 #include "philox.h"
 #include "pick.h"
+#include "requests.h"
+
+// clang-format off
+static const FsAbiEntry kEntries[] = {
+  FS_STRUCT(FsBenchHop, indptr, indices, rows, num_rows, fanout, id_type, hop, rng_seed, step)
+  FS_STRUCT(FsBenchRelabel, rows, sources, num_rows, num_edges, num_ids, table, slots, id_type)
+  FS_STRUCT(FsBenchNumbers, is_first, numbers, nodes, indices)
+  FS_END};
+// clang-format on
 
 namespace fs {
 namespace {
@@ -207,11 +218,6 @@ void number_nodes(const FsBenchRelabel& task, const FsBenchNumbers& numbers, cud
   }
 }
 
-FsStatus check_id_type(const char* operation, int32_t id_type) {
-  if (id_type == FS_INT32 || id_type == FS_INT64) return FS_OK;
-  return fail(FS_INVALID_ARGUMENT, "%s: id type %d; expected int32 (0) or int64 (1)", operation, id_type);
-}
-
 FsStatus check_hop(const FsBenchHop& hop) {
   if (hop.fanout < 1) {
     return fail(FS_INVALID_ARGUMENT, "reservoir: fanout %lld; expected at least 1", static_cast<long long>(hop.fanout));
@@ -223,6 +229,8 @@ FsStatus check_hop(const FsBenchHop& hop) {
 }  // namespace fs
 
 extern "C" {
+
+const FsAbiEntry* fs_cuda_bench_abi_entries(void) { return kEntries; }
 
 FsStatus fs_cuda_bench_count_picks(const FsBenchHop* hop, int64_t* out_counts, void* stream) {
   const FsStatus status = fs::check_hop(*hop);

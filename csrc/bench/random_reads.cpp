@@ -5,25 +5,24 @@
 // level of cache (more requests are in flight towards the second). Threads take disjoint runs of counters.
 #include <algorithm>
 
+#include "abi_entries.h"
+#include "fastsample_bench.h"
+#include "mix.h"
 #include "parallel_rows.h"
+#include "philox.h"
 #include "status.h"
+
+// clang-format off
+static const FsAbiEntry kEntries[] = {
+  FS_STRUCT(FsRandomReads, first, second, first_count, second_count, num_reads, first_width, second_width, ahead,
+            into_second_level, num_threads, seed)
+  FS_END};
+// clang-format on
 
 namespace fs {
 namespace {
 
 constexpr int64_t kReadBytes = 128;  // two cache lines: what a read moves, for the share of a thread
-
-// A bijection of 64-bit words that spreads neighbouring counters over both halves of the word.
-inline uint64_t mix(uint64_t counter) {
-  uint64_t word = counter * 0x9E3779B97F4A7C15u;
-  word ^= word >> 32;
-  return word * 0xD6E8FEB86659FD93u;
-}
-
-// A position below `count`: the high word of the product, as in Lemire's bounded draw without its rejection.
-inline uint64_t below(uint64_t word, uint64_t count) {
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(word) * count) >> 64);
-}
 
 template <typename First, typename Second>
 struct Arrays {
@@ -31,8 +30,8 @@ struct Arrays {
   const Second* second;
   uint64_t first_count, second_count;
 
-  const First* first_at(uint64_t word) const { return first + below(word, first_count); }
-  const Second* second_at(uint64_t word) const { return second + below(word << 32 | word >> 32, second_count); }
+  const First* first_at(uint64_t word) const { return first + multiply_high(word, first_count); }
+  const Second* second_at(uint64_t word) const { return second + multiply_high(word << 32 | word >> 32, second_count); }
 };
 
 // Sum of both elements over the counters begin .. end - 1. kLocality: 3 requests into the first level, 2 into the
@@ -89,6 +88,8 @@ FsStatus check(const FsRandomReads& spec) {
 }  // namespace fs
 
 extern "C" {
+
+const FsAbiEntry* fs_bench_abi_entries(void) { return kEntries; }
 
 FsStatus fs_random_reads(const FsRandomReads* spec, uint64_t* out_sum) {
   const FsStatus status = fs::check(*spec);

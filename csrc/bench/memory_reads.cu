@@ -5,6 +5,8 @@
 // array must be far larger than the caches, or they answer. Read in order, sixteen bytes per thread, an array in pinned
 // host memory gives the rate at which kernels read over the bus. Sums are returned so that nothing is left out.
 #include "device.cuh"
+#include "fastsample_bench.h"
+#include "mix.h"
 #include "philox.h"
 
 namespace fs {
@@ -12,13 +14,6 @@ namespace {
 
 constexpr int64_t kSectorBytes = 32, kVectorBytes = 16;
 constexpr int kInFlight = 8;
-
-// A bijection of 64-bit words, as in csrc/cpu/random_reads.cpp.
-FS_DEVICE uint64_t mix(uint64_t counter) {
-  uint64_t word = counter * 0x9E3779B97F4A7C15ull;
-  word ^= word >> 32;
-  return word * 0xD6E8FEB86659FD93ull;
-}
 
 // Adds up over the warp, then once per warp in memory.
 FS_DEVICE void add_sum(uint64_t sum, uint64_t* total) {

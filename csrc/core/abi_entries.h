@@ -1,0 +1,49 @@
+// How a library describes its own ABI (fs_abi_entries): FS_STRUCT(type, fields...) gives the entries of a struct from
+// one list of its fields, FS_CONSTANT(name) that of an enumerator or macro. tests/ops/test_abi.py compares the lists
+// with the headers, fastsample_dist/ops/abi.py compares them with ctypes' structures when a library is loaded.
+#ifndef FS_CORE_ABI_ENTRIES_H_
+#define FS_CORE_ABI_ENTRIES_H_
+
+#include <stddef.h>
+
+#include "fastsample.h"
+
+// clang-format off
+#define FS_FIELD(T, f) {#T, #f, static_cast<int64_t>(offsetof(T, f)), static_cast<int64_t>(sizeof(T::f))},
+#define FS_EACH_1(T, f) FS_FIELD(T, f)
+#define FS_EACH_2(T, f, ...) FS_FIELD(T, f) FS_EACH_1(T, __VA_ARGS__)
+#define FS_EACH_3(T, f, ...) FS_FIELD(T, f) FS_EACH_2(T, __VA_ARGS__)
+#define FS_EACH_4(T, f, ...) FS_FIELD(T, f) FS_EACH_3(T, __VA_ARGS__)
+#define FS_EACH_5(T, f, ...) FS_FIELD(T, f) FS_EACH_4(T, __VA_ARGS__)
+#define FS_EACH_6(T, f, ...) FS_FIELD(T, f) FS_EACH_5(T, __VA_ARGS__)
+#define FS_EACH_7(T, f, ...) FS_FIELD(T, f) FS_EACH_6(T, __VA_ARGS__)
+#define FS_EACH_8(T, f, ...) FS_FIELD(T, f) FS_EACH_7(T, __VA_ARGS__)
+#define FS_EACH_9(T, f, ...) FS_FIELD(T, f) FS_EACH_8(T, __VA_ARGS__)
+#define FS_EACH_10(T, f, ...) FS_FIELD(T, f) FS_EACH_9(T, __VA_ARGS__)
+#define FS_EACH_11(T, f, ...) FS_FIELD(T, f) FS_EACH_10(T, __VA_ARGS__)
+#define FS_EACH_12(T, f, ...) FS_FIELD(T, f) FS_EACH_11(T, __VA_ARGS__)
+#define FS_EACH_13(T, f, ...) FS_FIELD(T, f) FS_EACH_12(T, __VA_ARGS__)
+#define FS_PICK(a, b, c, d, e, f, g, h, i, j, k, l, m, chosen, ...) chosen
+#define FS_EACH(...)                                                                                       \
+  FS_PICK(__VA_ARGS__, FS_EACH_13, FS_EACH_12, FS_EACH_11, FS_EACH_10, FS_EACH_9, FS_EACH_8, FS_EACH_7,    \
+          FS_EACH_6, FS_EACH_5, FS_EACH_4, FS_EACH_3, FS_EACH_2, FS_EACH_1, )
+
+#define FS_STRUCT(T, ...) {#T, "", 0, static_cast<int64_t>(sizeof(T))}, FS_EACH(__VA_ARGS__)(T, __VA_ARGS__)
+#define FS_CONSTANT(name) {"", #name, static_cast<int64_t>(name), 0},
+#define FS_END {nullptr, nullptr, 0, 0}
+
+// The structs of fastsample.h that the CUDA library takes as well.
+#define FS_SHARED_STRUCTS                                                                                           \
+  FS_STRUCT(FsAbiEntry, type, member, value, size)                                                                  \
+  FS_STRUCT(FsWeightTables, weights, alias_table, num_positive, weight_type)                                        \
+  FS_STRUCT(FsGraph, indptr, indices, orig_ids, src_orig_ids, weights, num_rows, num_sources, num_edges, id_type)   \
+  FS_STRUCT(FsSampleSpec, fanouts, num_hops, first_hop, method, replace, layer_dependency, edge_ids, num_threads,   \
+            rng_seed, step)                                                                                         \
+  FS_STRUCT(FsRowPair, own, fetched, num_own, num_fetched, row_width, in_type, fetched_type)                        \
+  FS_STRUCT(FsAggregation, indptr, indices, num_dst, num_src, num_edges, id_type, reduce, weights, num_heads,       \
+            width, type, num_threads)                                                                               \
+  FS_STRUCT(FsActDropout, node_ids, num_rows, width, type, activation, drop_threshold, num_threads, rng_seed, step, \
+            layer, bias)
+// clang-format on
+
+#endif  // FS_CORE_ABI_ENTRIES_H_

@@ -1,0 +1,84 @@
+// Checks of arguments that need no data, for the CPU and the CUDA library: each refusal is worded once. Refusals of
+// values are in cpu/refusals.cpp.
+#ifndef FS_CORE_REQUESTS_H_
+#define FS_CORE_REQUESTS_H_
+
+#include "fastsample.h"
+
+namespace fs {
+
+FsStatus fail(FsStatus status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+namespace {
+
+inline FsStatus check_id_type(const char* operation, int32_t id_type) {
+  if (id_type == FS_INT32 || id_type == FS_INT64) return FS_OK;
+  return fail(FS_INVALID_ARGUMENT, "%s: id type %d; expected int32 (0) or int64 (1)", operation, id_type);
+}
+
+// Of columns that are computed with.
+inline FsStatus check_element_type(const char* operation, int32_t type) {
+  if (type == FS_FLOAT32 || type == FS_FLOAT64 || type == FS_BFLOAT16) return FS_OK;
+  return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation, type);
+}
+
+inline FsStatus check_threads(const char* operation, int32_t num_threads) {
+  if (num_threads >= 1) return FS_OK;
+  return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected at least 1", operation, num_threads);
+}
+
+inline FsStatus check_parts(const char* operation, int64_t num_parts) {
+  if (num_parts >= 1 && num_parts <= INT32_MAX) return FS_OK;
+  return fail(FS_INVALID_ARGUMENT, "%s: %lld parts; expected 1 to 2^31 - 1", operation,
+              static_cast<long long>(num_parts));
+}
+
+inline FsStatus check_fanout(const char* operation, long long fanout, int hop, bool replace) {
+  if (fanout < FS_TAKE_ALL) {
+    return fail(FS_INVALID_ARGUMENT, "%s: fanout %lld of hop %d; expected -1 (all neighbours) or more", operation,
+                fanout, hop);
+  }
+  if (fanout == FS_TAKE_ALL && replace) {
+    return fail(FS_INVALID_ARGUMENT, "%s: fanout -1 (all neighbours) of hop %d cannot be drawn with replacement",
+                operation, hop);
+  }
+  return FS_OK;
+}
+
+inline FsStatus check_sample_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec) {
+  if (spec.method < FS_UNIFORM || spec.method > FS_LABOR) {
+    return fail(FS_INVALID_ARGUMENT, "%s: method %d; expected 0 (uniform), 1 (weighted) or 2 (labor)", operation,
+                spec.method);
+  }
+  if (spec.method == FS_WEIGHTED && graph.weights == nullptr) {
+    return fail(FS_INVALID_ARGUMENT, "%s: method weighted without weights; expected weights and alias tables",
+                operation);
+  }
+  if (spec.method == FS_LABOR && spec.replace != 0) {
+    return fail(FS_INVALID_ARGUMENT, "%s: method labor takes every edge at most once; expected replace 0", operation);
+  }
+  for (int32_t hop = 0; hop < spec.num_hops; ++hop) {
+    const FsStatus status = check_fanout(operation, spec.fanouts[hop], spec.first_hop + hop, spec.replace != 0);
+    if (status != FS_OK) return status;
+  }
+  return check_id_type(operation, graph.id_type);
+}
+
+// Of what merge_rows makes out_type.
+inline FsStatus check_merge(const FsRowPair& pair, int32_t out_type) {
+  const bool is_known = pair.in_type >= FS_FLOAT32 && pair.in_type <= FS_INT16;
+  const bool is_target = out_type == FS_FLOAT32 || out_type == FS_FLOAT64 || out_type == FS_BFLOAT16;
+  if (!is_known || (pair.in_type != out_type && !is_target)) {
+    return fail(FS_INVALID_ARGUMENT, "merge_rows: no conversion from type %d to type %d", pair.in_type, out_type);
+  }
+  if (pair.fetched_type != pair.in_type && pair.fetched_type != out_type) {
+    return fail(FS_INVALID_ARGUMENT, "merge_rows: fetched rows have type %d; expected %d or %d", pair.fetched_type,
+                pair.in_type, out_type);
+  }
+  return FS_OK;
+}
+
+}  // namespace
+}  // namespace fs
+
+#endif  // FS_CORE_REQUESTS_H_

@@ -1,0 +1,25 @@
+// fs_cuda_abi_entries: what fastsample_cuda.h declares, and what it takes of fastsample.h, as this library was
+// compiled.
+#include "abi_entries.h"
+#include "fastsample_cuda.h"
+
+// clang-format off
+static const FsAbiEntry kEntries[] = {
+  FS_SHARED_STRUCTS
+  FS_STRUCT(FsCudaSampleSizes, max_nodes, max_degree, max_rows, max_edges, max_tasks, state_words, workspace_bytes)
+  FS_STRUCT(FsCudaSeeds, ids, count, step)
+  FS_STRUCT(FsCudaBatch, nodes, indptr, indices, edge_ids, workspace)
+  FS_STRUCT(FsCudaRowCache, rows, places, num_rows, place_type)
+  FS_STRUCT(FsCudaRows, rows, num_rows, row_bytes, cache)
+  FS_STRUCT(FsCudaBadPlace, first, mailbox)
+  FS_STRUCT(FsCudaQueueOptions, least_fetch, most_fetch, patience_ns)
+  FS_CONSTANT(FS_CUDA_MAX_HOPS)
+  FS_CONSTANT(FS_CUDA_BAD_SEED_WORD) FS_CONSTANT(FS_CUDA_REPEATED_SEED_WORD) FS_CONSTANT(FS_CUDA_FIRST_HOP_WORD)
+  FS_CONSTANT(FS_CUDA_HOP_WORDS)
+  FS_CONSTANT(FS_CUDA_GATHER_ROWS) FS_CONSTANT(FS_CUDA_MERGE_ROWS) FS_CONSTANT(FS_CUDA_MAILBOX_WORDS)
+  FS_CONSTANT(FS_CUDA_QUEUE_DONE) FS_CONSTANT(FS_CUDA_QUEUE_STUCK) FS_CONSTANT(FS_CUDA_QUEUE_FULL)
+  FS_CONSTANT(FS_CUDA_QUEUE_WORDS) FS_CONSTANT(FS_CUDA_QUEUE_END_WORD)
+  FS_END};
+// clang-format on
+
+extern "C" const FsAbiEntry* fs_cuda_abi_entries(void) { return kEntries; }
