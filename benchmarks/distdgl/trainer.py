@@ -1,6 +1,6 @@
 """One DistDGL trainer: DistGraph, DistNodeDataLoader sampling in this process, gradients by DDP over gloo.
 
-After an error it leaves with os._exit: DGL's own exit handler would wait for ever for the other trainers.
+After an error it leaves with os._exit: DGL's own exit handler would wait forever for the other trainers.
 """
 
 from __future__ import annotations

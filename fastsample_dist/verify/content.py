@@ -127,13 +127,13 @@ def destinations(arrays: dict[str, np.ndarray], hop: int) -> np.ndarray:
 
 def _hop_difference(hop: int, found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> tuple[str, int, str]:
     nodes = destinations(expected, hop)
-    picks, wanted = _picks(found, hop), _picks(expected, hop)
-    for row, (here, there) in enumerate(zip(picks, wanted, strict=False)):
+    picks, expected_picks = _picks(found, hop), _picks(expected, hop)
+    for row, (here, there) in enumerate(zip(picks, expected_picks, strict=False)):
         if not np.array_equal(here, there):
             what = f"hop {hop}, node {nodes[row]}: sampled in-neighbours {_shown(here)}, expected {_shown(there)}"
             return indices_name(hop), row, what
-    row = min(len(picks), len(wanted))
-    return indptr_name(hop), row, f"hop {hop}: {len(picks)} destination nodes, expected {len(wanted)}"
+    row = min(len(picks), len(expected_picks))
+    return indptr_name(hop), row, f"hop {hop}: {len(picks)} destination nodes, expected {len(expected_picks)}"
 
 
 def _picks(arrays: dict[str, np.ndarray], hop: int) -> list[np.ndarray]:

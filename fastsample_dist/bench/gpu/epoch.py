@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from fastsample_dist import DistContext, DistData, DistLoader, ops
 from fastsample_dist.bench.gpu.device import GpuDevice
-from fastsample_dist.bench.sampling.measure import spread
+from fastsample_dist.bench.timing import spread
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.command import one_line
 from fastsample_dist.graph import storage
@@ -352,7 +352,7 @@ class PygLoader(PygModel):
         self._loader = pyg.neighbor_loader(
             task.graph, task.seeds, fanouts=options.fanouts, batch_size=options.batch_size, workers=options.workers
         )
-        next(iter(self._loader))  # tells whether it can sample at all
+        next(iter(self._loader))  # fails at once where it cannot sample at all
 
     def batches(self) -> Iterable[Any]:
         return self._loader

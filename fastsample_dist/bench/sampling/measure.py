@@ -13,20 +13,19 @@ import dataclasses
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fastsample_dist import NeighborSampler, ops
-from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.graphs import GraphSource, draw_seeds
 from fastsample_dist.bench.sampling.small_batches import measure_small
 from fastsample_dist.bench.sampling.touch import Prefetch, TouchLimit, huge_page_bytes
+from fastsample_dist.bench.timing import spread, steady
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.interop import dgl as dgl_peer
 from fastsample_dist.ops import SampleSpec
@@ -59,7 +58,7 @@ class SamplingOptions:
       limit: measure the touch limit.
       small: time batches of few seeds too.
     Raises:
-      ValueError: values that do not go together, or that SampleSpec refuses.
+      ValueError: values that exclude each other, or that SampleSpec refuses.
     """
 
     source: GraphSource
@@ -118,7 +117,7 @@ class Contestant:
       sample: (seeds, step) -> its mini-batch.
       num_edges: sampled edges of what `sample` returned.
       prepare: called before its turn, outside the time.
-      wide_seeds: it wants int64 seeds.
+      wide_seeds: it takes int64 seeds.
     """
 
     name: str
@@ -204,31 +203,14 @@ def draw_batches(graph: CSCGraph, options: SamplingOptions) -> Batches:
     return Batches(warm=drawn[: options.warmup], timed=drawn[options.warmup :])
 
 
-def draw_seeds(graph: CSCGraph, batch_size: int, count: int, rng_seed: int) -> list[Tensor]:
-    """`count` batches of distinct random nodes with in-neighbours, of the graph's id type.
-
-    Raises:
-      ValueError: the graph has fewer such nodes than a batch.
-    """
-    connected = np.flatnonzero(graph.in_degrees().numpy() > 0)
-    if len(connected) < batch_size:
-        raise ValueError(
-            f"--batch-size is {batch_size} but only {len(connected)} nodes have an in-neighbour; pass a smaller one."
-        )
-    rng = np.random.default_rng(rng_seed)
-    return [
-        torch.from_numpy(rng.choice(connected, batch_size, replace=False)).to(graph.indices.dtype) for _ in range(count)
-    ]
-
-
 def measure(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Callable[[str], object]) -> list[dict]:
-    """Every number of threads with every list of fanouts; returns what `_measure_one` says of each.
+    """Every number of threads with every list of fanouts; returns what `_measure_one` returns for each.
 
     Args:
       graph: from `load_graph`.
       batches: from `draw_batches`.
       options: what to run.
-      say: told what is being done.
+      say: called with a line about what is done next.
     """
     peers_graph = None
     if options.baselines:
@@ -326,12 +308,6 @@ def summarize(timings: dict[str, Timings], limit_rates: Sequence[float] | None =
     ]  # fmt: skip
 
 
-def spread(rates: Sequence[float]) -> dict:
-    """{"median", "p10", "p90", "rates"}."""
-    low, high = np.percentile(rates, (10, 90)).tolist()
-    return {"median": statistics.median(rates), "p10": low, "p90": high, "rates": list(rates)}
-
-
 def ratio_summary(runs: Sequence[dict]) -> list[dict]:
     """Over the lists of fanouts, per number of threads and baseline.
 
@@ -403,18 +379,3 @@ def _scratch(sampler: NeighborSampler, batches: Batches) -> tuple[int, int]:
 
     with ThreadPoolExecutor(1) as fresh:  # scratch belongs to a thread, and this one's may come from larger batches
         return fresh.submit(sample).result()
-
-
-@contextmanager
-def steady() -> Iterator[None]:
-    """No garbage collection inside the block, but where it is called."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if enabled:
-            gc.enable()

@@ -34,7 +34,7 @@ def verify(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Cal
       graph: what is sampled.
       batches: seeds; the first timed ones are used.
       options: of the measurement.
-      say: told what is being done.
+      say: called with a line about what is done next.
     Returns:
       {"passed", "failures": one line each, "batches": whole ones checked, "oracle": [{"fanouts", "seeds", "hops",
       "edges"} compared with the oracle]}.
