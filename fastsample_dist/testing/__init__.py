@@ -5,23 +5,16 @@ Names are resolved on first use: commands take `jobs` and `supervisor` from here
 
 import importlib
 
-_PUBLIC = {
-    "RankError": "fastsample_dist.testing.ranks",
-    "RankTimeoutError": "fastsample_dist.testing.ranks",
-    "SamplerReport": "fastsample_dist.testing.sampler",
-    "check_sampler": "fastsample_dist.testing.sampler",
-    "conformance_graph": "fastsample_dist.testing.graphs",
-    "devices": "fastsample_dist.testing.ranks",
-    "mpi_missing_reason": "fastsample_dist.testing.ranks",
-    "run_distributed": "fastsample_dist.testing.ranks",
-    "run_mpi": "fastsample_dist.testing.ranks",
+_HOMES = {
+    "graphs": ("conformance_graph",),
+    "ranks": ("RankError", "RankTimeoutError", "devices", "mpi_missing_reason", "run_distributed", "run_mpi"),
+    "sampler": ("SamplerReport", "check_sampler"),
 }
-
-__all__ = list(_PUBLIC)
+__all__ = [name for names in _HOMES.values() for name in names]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(importlib.import_module(_PUBLIC[name]), name)
-    return value
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 from fastsample_dist.comm.environment import LAUNCHER_VARIABLES
 from fastsample_dist.testing.reports import (
     CALL,
+    FAILED,
+    PID,
+    RETURNED,
     Call,
-    Outcome,
     dump,
-    first_failure,
-    has_failure,
-    rank_pids,
-    read_outcomes,
+    has_failed,
+    read_reports,
     run_folder,
 )
 from fastsample_dist.testing.supervisor import Supervisor, kill_group
@@ -122,17 +122,12 @@ def ranks_ended(
 
 
 def run_task(task: str, settings: Sequence[dict], ctx: DistContext, folder: Path) -> dict:
-    """In a rank: find the task and call it."""
+    """In a rank: call the function that "module:function" names."""
     from fastsample_dist.device.allocator import reuse_freed_memory
 
     reuse_freed_memory()
-    return find_task(task)(ctx, settings[ctx.rank], folder)
-
-
-def find_task(name: str) -> Callable[[DistContext, dict, Path], dict]:
-    """The function that "module:function" names."""
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
+    module, _, function = task.partition(":")
+    return getattr(importlib.import_module(module), function)(ctx, settings[ctx.rank], folder)
 
 
 def write_call(folder: Path, content: bytes) -> None:
@@ -165,8 +160,8 @@ def mpirun_started(mpirun: str, world_size: int, folder: Path, log: Path, thread
             yield supervisor
         finally:
             if supervisor.statuses()[MPIRUN] is None:
-                for pid in rank_pids(folder).values():  # of groups of their own
-                    kill_group(pid)
+                for report in read_reports(folder, world_size):
+                    kill_group(report.get(PID))  # mpirun gives every rank a group of its own
 
 
 def find_mpirun() -> str | None:
@@ -214,34 +209,28 @@ def meeting_point(
 
 def _watch(job: RankJob, folder: Path, supervisor: Supervisor) -> list[dict]:
     """Wait until all processes have ended; the ranks' results, or the error of the one that failed first."""
-    statuses = supervisor.watch(job.deadline_s, PEERS_GRACE_S, lambda: has_failure(folder))
-    outcomes = read_outcomes(folder, job.world_size)
-    reported = {_name(rank) for rank, outcome in enumerate(outcomes) if outcome.failure is not None}
+    statuses = supervisor.watch(job.deadline_s, PEERS_GRACE_S, lambda: has_failed(folder))
+    reports = {_name(rank): report for rank, report in enumerate(read_reports(folder, job.world_size))}
+    failures = [(report[FAILED], name) for name, report in reports.items() if FAILED in report]
     for name, status in statuses.items():
-        if status is not None and status < 0 and name not in reported:  # the others fail only because of it
+        if status is not None and status < 0 and FAILED not in reports.get(name, ()):  # others fail because of it
             raise RuntimeError(f"{name} of {job.world_size} ranks was killed by {_signal_name(-status)}.")
-    _raise_first_failure(outcomes)
-    done = {_name(rank) for rank, outcome in enumerate(outcomes) if outcome.returned}
+    if failures:
+        failure, name = min(failures)
+        if failure.is_refusal:
+            raise ValueError(failure.text)
+        places = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
+        raise RuntimeError(f"{name} of {job.world_size} failed: {failure.text} ({places[-1]})")
+    missing = [name for name, report in reports.items() if RETURNED not in report]
     for name, status in statuses.items():
-        if status or (status == 0 and name != MPIRUN and name not in done):
+        if status or (status == 0 and (name in missing or (name == MPIRUN and missing))):
             raise RuntimeError(f"{name} ended with exit code {status} and no result: {_printed(supervisor, name)}")
     running = [name for name, status in statuses.items() if status is None]
     if running:  # a rank that is done waits for the others: one without a result keeps it
-        name = min(running, key=lambda name: name in done)
-        text = f"{name} had not ended after {job.deadline_s:g} s and was killed: {_printed(supervisor, name)}"
-        raise RuntimeError(text)
-    return [outcome.value for outcome in outcomes]
-
-
-def _raise_first_failure(outcomes: list[Outcome]) -> None:
-    found = first_failure(outcomes)
-    if found is None:
-        return
-    rank, failure = found
-    if failure.is_refusal:
-        raise ValueError(failure.text)
-    places = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
-    raise RuntimeError(f"rank {rank} of {len(outcomes)} failed: {failure.text} ({places[-1]})")
+        name = max(running, key=lambda name: name in missing)
+        text = f"{name} had not ended after {job.deadline_s:g} s and was killed"
+        raise RuntimeError(f"{text}: {_printed(supervisor, name)}")
+    return [report[RETURNED] for report in reports.values()]
 
 
 def _name(rank: int) -> str:

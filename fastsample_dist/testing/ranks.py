@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from fastsample_dist.testing.jobs import (
     own_environment,
     write_call,
 )
-from fastsample_dist.testing.reports import Call, Outcome, has_failure, rank_pids, read_outcomes, run_folder
+from fastsample_dist.testing.reports import FAILED, LEFT, PID, RETURNED, Call, has_failed, read_reports, run_folder
 from fastsample_dist.testing.supervisor import POLL_S, Supervisor
 
 PRELOAD = ["torch", "torch.distributed", "psutil", "cloudpickle", "fastsample_dist.testing.job_rank"]
@@ -96,9 +96,8 @@ def run_distributed(
                 process.start()
             supervisor.adopt(str(rank), process)
         # The limit counts only now: the first start waits until the fork server has torch.
-        statuses = supervisor.watch(timeout_s, PEERS_GRACE_S, lambda: has_failure(folder))
-        outcomes = read_outcomes(folder, world_size)
-        return _judge(outcomes, list(statuses.values()), timeout_s, dict(enumerate(supervisor.pids().values())))
+        statuses = supervisor.watch(timeout_s, PEERS_GRACE_S, lambda: has_failed(folder))
+        return _judge(read_reports(folder, world_size), list(statuses.values()), timeout_s)
 
 
 def run_mpi(
@@ -123,15 +122,14 @@ def run_mpi(
         write_call(folder, content)
         with mpirun_started(find_mpirun(), world_size, folder, Path(output.name)) as supervisor:
             start_end_s = time.monotonic() + MPI_START_S
-            while len(rank_pids(folder)) < world_size and time.monotonic() < start_end_s:
+            while not all(read_reports(folder, world_size)) and time.monotonic() < start_end_s:
                 if supervisor.watch(POLL_S)[MPIRUN] is not None:
                     break
             status = supervisor.watch(timeout_s)[MPIRUN]
-            outcomes = read_outcomes(folder, world_size)
-            if any(outcome.failure is not None for outcome in outcomes):
+            reports = read_reports(folder, world_size)
+            if any(FAILED in report for report in reports):
                 status = None  # after a failure mpirun's status says nothing about the other ranks
-            statuses = [status] * world_size
-            return _judge(outcomes, statuses, timeout_s, rank_pids(folder), lambda: _tail(Path(output.name)))
+            return _judge(reports, [status] * world_size, timeout_s, lambda: _tail(Path(output.name)))
 
 
 def mpi_missing_reason() -> str | None:
@@ -208,38 +206,34 @@ def _hidden_main() -> Iterator[None]:
 
 
 def _judge(
-    outcomes: list[Outcome],
-    statuses: list[int | None],
-    timeout_s: float,
-    pids: dict[int, int],
-    printed: Callable[[], str] = str,
+    reports: list[dict], statuses: Sequence[int | None], timeout_s: float, printed: Callable[[], str] = str
 ) -> list:
-    """The ranks' values, or the error that says what happened."""
-    world_size, ranks = len(outcomes), list(zip(outcomes, statuses, strict=True))
+    """The ranks' values, or the error that says what happened.
+
+    A status is None for a process that runs, or of which nothing is known.
+    """
+    world_size = len(reports)
     died = [
         f"rank {rank} of {world_size} ended with exit code {status} and no traceback."
-        for rank, (outcome, status) in enumerate(ranks)
-        if status is not None and outcome.failure is None and (not outcome.left or status != 0)
+        for rank, (report, status) in enumerate(zip(reports, statuses, strict=True))
+        if status is not None and FAILED not in report and (LEFT not in report or status != 0)
     ]
-    failures = sorted(
-        (outcome.failure.time_s, f"rank {rank} of {world_size} failed:\n{outcome.failure.traceback}")
-        for rank, outcome in enumerate(outcomes)
-        if outcome.failure is not None
-    )
+    failures = sorted((report[FAILED], rank) for rank, report in enumerate(reports) if FAILED in report)
     if failures:
-        raise RankError("\n".join([*died, *(text for _, text in failures)]))
+        texts = [f"rank {rank} of {world_size} failed:\n{failure.traceback}" for failure, rank in failures]
+        raise RankError("\n".join([*died, *texts]))
     if died:
         raise RankError("\n".join(died) + printed())
-    running = [rank for rank, (_, status) in enumerate(ranks) if status is None]
+    running = [rank for rank, status in enumerate(statuses) if status is None]
     if running:
-        _dump_stacks([pids[rank] for rank in running if rank in pids])
-        unfinished = [rank for rank in running if not outcomes[rank].returned]
+        _dump_stacks([reports[rank][PID] for rank in running if PID in reports[rank]])
+        unfinished = [rank for rank in running if RETURNED not in reports[rank]]
         what = "had not finished" if unfinished else "had returned but not ended"
         raise RankTimeoutError(
             f"ranks {', '.join(map(str, unfinished or running))} of {world_size} {what} after {timeout_s:g} s; all "
             f"ranks were killed, the stacks of those that ran went to stderr.{printed()}"
         )
-    return [outcome.value for outcome in outcomes]
+    return [report[RETURNED] for report in reports]
 
 
 def _dump_stacks(pids: list[int]) -> None:

@@ -25,106 +25,46 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from fastsample_dist.files import complete_file
 
 LOCK, CALL, REPORTS = "lock", "call", "reports"
-PID, RETURNED, LEFT, FAILED = "pid", "returned", "left", "failed"
+KINDS = PID, RETURNED, LEFT, FAILED = "pid", "returned", "left", "failed"
 LOCK_POLL_S = 0.5
 REFUSALS = (ValueError, OSError, ImportError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What every rank does.
-
-    Attributes:
-      function: called with the rank's context and the folder of the run.
-      timeout_s: for joining, and of one collective.
-      threads: intra-op threads of a rank.
-      verify_exchanges: see `Communicator.verify_exchanges`; None: as it is.
-    """
+    """What every rank does: function(its context, the folder); `timeout_s` is that of joining and of one collective."""
 
     function: Callable
     timeout_s: float
     threads: int = 1
-    verify_exchanges: bool | None = None
+    verify_exchanges: bool | None = None  # see `Communicator.verify_exchanges`; None: as it is
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """How a rank failed.
-
-    Attributes:
-      time_s: when.
-      is_refusal: its input was refused; not a fault of the program.
-      text: the error in one line.
-      traceback: of all its lines.
-    """
+class Failure(NamedTuple):
+    """How a rank failed: when, whether its input was refused, the error in one line, the traceback."""
 
     time_s: float
     is_refusal: bool
     text: str
     traceback: str
 
-    @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        """The failure that is being handled."""
-        text = " ".join(str(error).split()) or type(error).__name__
-        return cls(
-            time_s=time.time(), is_refusal=isinstance(error, REFUSALS), text=text, traceback=traceback.format_exc()
-        )
+
+def read_reports(folder: Path, world_size: int) -> list[dict[str, Any]]:
+    """What the ranks of a run have reported so far: by rank, the content of each kind of report."""
+    files = [{kind: folder / REPORTS / f"{kind}-{rank}" for kind in KINDS} for rank in range(world_size)]
+    return [
+        {kind: pickle.loads(file.read_bytes()) for kind, file in own.items() if file.exists()} for own in files
+    ]  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a rank has reported.
-
-    Attributes:
-      value: what the call returned.
-      returned: it has.
-      left: it has left its context, too.
-      failure: None if there was none.
-    """
-
-    value: Any = None
-    returned: bool = False
-    left: bool = False
-    failure: Failure | None = None
-
-
-def read_outcomes(folder: Path, world_size: int) -> list[Outcome]:
-    """What the ranks of a run have reported so far, by rank."""
-    outcomes = []
-    for rank in range(world_size):
-        found = {}
-        for kind in (RETURNED, LEFT, FAILED):
-            file = folder / REPORTS / f"{kind}-{rank}"
-            if file.exists():
-                found[kind] = pickle.loads(file.read_bytes())
-        outcomes.append(
-            Outcome(
-                value=found.get(RETURNED), returned=RETURNED in found, left=LEFT in found, failure=found.get(FAILED)
-            )
-        )
-    return outcomes
-
-
-def first_failure(outcomes: list[Outcome]) -> tuple[int, Failure] | None:
-    """(rank, failure) of the rank that failed first; None when none has."""
-    failed = [(rank, outcome.failure) for rank, outcome in enumerate(outcomes) if outcome.failure is not None]
-    return min(failed, key=lambda entry: entry[1].time_s, default=None)
-
-
-def has_failure(folder: Path) -> bool:
+def has_failed(folder: Path) -> bool:
     """Whether a rank has reported a failure."""
     return any((folder / REPORTS).glob(f"{FAILED}-*"))
-
-
-def rank_pids(folder: Path) -> dict[int, int]:
-    """Process id by rank, of the ranks that have started."""
-    return {int(path.name.split("-")[1]): int(path.read_text()) for path in (folder / REPORTS).glob(f"{PID}-*")}
 
 
 @contextmanager
@@ -148,39 +88,32 @@ def dump(content: object) -> bytes:
 
 
 class Reporter:
-    """How a rank reports.
-
-    Args:
-      folder: of the run.
-      rank: its number.
-    """
+    """How a rank reports to the folder of its run; it ends this process when nobody waits for it any more."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank, self._has_failed = folder, rank, False
-        self._write(PID, str(os.getpid()).encode())
+        self._report(PID, os.getpid())
         threading.Thread(target=self._end_with_starter, daemon=True).start()
 
     def returned(self, value: object) -> None:
-        """The call has returned a value.
-
-        Raises:
-          TypeError, AttributeError, pickle.PicklingError: it cannot be sent.
-        """
-        self._write(RETURNED, dump(value))
+        """The call has returned; fails as pickle does for a value that cannot be sent."""
+        self._report(RETURNED, value)
 
     def left(self) -> None:
         """The rank has left its context."""
-        self._write(LEFT, dump(None))
+        self._report(LEFT, None)
 
     def failed(self, error: BaseException) -> None:
         """The error that is being handled; only the first one counts."""
         if not self._has_failed:
-            self._write(FAILED, dump(Failure.of(error)))
+            text = " ".join(str(error).split()) or type(error).__name__
+            self._report(FAILED, Failure(time.time(), isinstance(error, REFUSALS), text, traceback.format_exc()))
         self._has_failed = True
 
-    def _write(self, kind: str, content: bytes) -> None:
+    def _report(self, kind: str, content: object) -> None:
+        pickled = dump(content)
         with complete_file(self._folder / REPORTS / f"{kind}-{self._rank}") as partial:
-            partial.write_bytes(content)
+            partial.write_bytes(pickled)
 
     def _end_with_starter(self) -> None:
         try:

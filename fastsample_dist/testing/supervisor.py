@@ -16,8 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -29,30 +28,18 @@ TAIL_LINES = 8
 FOLLOW = (sys.executable, "-I", "-S", str(Path(__file__).with_name("follow.py")))
 
 
-@dataclass(frozen=True, eq=False)
-class Supervised:
-    """A process that was started.
+Handle = subprocess.Popen | BaseProcess
 
-    Attributes:
-      handle: of subprocess, or of multiprocessing.
-      log: file of its output, where it has one.
-    """
 
-    handle: subprocess.Popen | BaseProcess
-    log: Path | None = None
+def status_of(handle: Handle) -> int | None:
+    """Exit status, negative after a signal; None while the process runs."""
+    return handle.exitcode if isinstance(handle, BaseProcess) else handle.poll()
 
-    @property
-    def status(self) -> int | None:
-        """Exit status, negative: of a signal; None while it runs."""
-        return self.handle.exitcode if isinstance(self.handle, BaseProcess) else self.handle.poll()
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for its end, at most `timeout_s`."""
-        if isinstance(self.handle, BaseProcess):
-            self.handle.join(timeout_s)
-        else:
-            with suppress(subprocess.TimeoutExpired):
-                self.handle.wait(timeout_s)
+def wait_for(handle: Handle, timeout_s: float | None = None) -> None:
+    """Wait for the end of a process, at most `timeout_s`."""
+    with suppress(subprocess.TimeoutExpired):
+        handle.join(timeout_s) if isinstance(handle, BaseProcess) else handle.wait(timeout_s)
 
 
 class Supervisor:
@@ -64,7 +51,8 @@ class Supervisor:
 
     def __init__(self, end_s: float = 0.0) -> None:
         self._end_s = end_s
-        self._all: dict[str, Supervised] = {}
+        self._handles: dict[str, Handle] = {}
+        self._logs: dict[str, Path] = {}
 
     def __enter__(self) -> Supervisor:
         return self
@@ -86,30 +74,28 @@ class Supervisor:
         """
         words = [*FOLLOW, str(os.getpid()), *command] if follows else list(command)
         options = {"stdin": subprocess.DEVNULL, **options, "start_new_session": True}
-        if log is None:
-            process = subprocess.Popen(words, **options)
-        else:
-            with log.open("wb") as output:
-                process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, **options)
-        self._all[name] = Supervised(process, log)
+        with nullcontext() if log is None else log.open("wb") as output:
+            if output is not None:
+                self._logs[name] = log
+                options |= {"stdout": output, "stderr": subprocess.STDOUT}
+            self._handles[name] = process = subprocess.Popen(words, **options)
         return process
 
     def adopt(self, name: str, process: BaseProcess) -> None:
         """Take over a started process of multiprocessing that leads, or is about to lead, its own group."""
-        self._all[name] = Supervised(process)
+        self._handles[name] = process
 
     def statuses(self) -> dict[str, int | None]:
         """Exit status by name; None while a process runs, negative after a signal."""
-        return {name: process.status for name, process in self._all.items()}
+        return {name: status_of(handle) for name, handle in self._handles.items()}
 
     def pids(self) -> dict[str, int]:
         """Process id by name."""
-        return {name: process.handle.pid for name, process in self._all.items()}
+        return {name: handle.pid for name, handle in self._handles.items()}
 
     def tail(self, name: str, lines: int = TAIL_LINES) -> list[str]:
         """The last lines of a process's log."""
-        log = self._all[name].log
-        return [] if log is None else log.read_text(errors="replace").splitlines()[-lines:]
+        return self._logs[name].read_text(errors="replace").splitlines()[-lines:]
 
     def watch(
         self, deadline_s: float, grace_s: float = math.inf, has_failed: Callable[[], bool] = lambda: False
@@ -133,7 +119,7 @@ class Supervisor:
 
     def _wait(self, timeout_s: float) -> None:
         """Wait a moment; returns at once when a process of multiprocessing ends."""
-        handles = [process.handle for process in self._all.values() if process.status is None]
+        handles = [handle for handle in self._handles.values() if status_of(handle) is None]
         sentinels = [handle.sentinel for handle in handles if isinstance(handle, BaseProcess)]
         if sentinels:
             connection.wait(sentinels, max(0.0, timeout_s))
@@ -142,24 +128,20 @@ class Supervisor:
 
     def end(self) -> None:
         """End every process that runs and all that is left of their groups."""
+        running = [handle for handle in self._handles.values() if status_of(handle) is None]
         try:
-            if self._end_s:
-                self._ask_to_end()
+            for handle in running if self._end_s else ():
+                handle.terminate()
+            end_s = time.monotonic() + self._end_s
+            for handle in running:
+                wait_for(handle, max(0.0, end_s - time.monotonic()))
         finally:
-            for process in self._all.values():
-                if process.status is None:
-                    process.handle.kill()  # it may not lead its group yet
-                kill_group(process.handle.pid)
-            for process in self._all.values():
-                process.wait()
-
-    def _ask_to_end(self) -> None:
-        running = [process for process in self._all.values() if process.status is None]
-        for process in running:
-            process.handle.terminate()
-        end_s = time.monotonic() + self._end_s
-        for process in running:
-            process.wait(max(0.0, end_s - time.monotonic()))
+            for handle in self._handles.values():
+                if status_of(handle) is None:
+                    handle.kill()  # it may not lead its group yet
+                kill_group(handle.pid)
+            for handle in self._handles.values():
+                wait_for(handle)
 
 
 def run_process(
@@ -193,10 +175,11 @@ def last_line(done: subprocess.CompletedProcess) -> str:
     return lines[-1] if lines else "no message"
 
 
-def kill_group(leader: int) -> None:
-    """Kill the process group of this leader, if anything is left of it."""
+def kill_group(leader: int | None) -> None:
+    """Kill the process group of this leader, if anything is left of it; None: it never started."""
     with suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
+        if leader is not None:
+            os.killpg(leader, signal.SIGKILL)
 
 
 def _text(file: Any) -> str:
