@@ -80,30 +80,30 @@ class GraphSource:
                 "input directory, or rmat:SCALE:EDGE_FACTOR such as rmat:21:32."
             )
 
-    def parts(self, num_ranks: int, say: Callable[[str], object]) -> Path:
+    def parts(self, num_ranks: int, progress: Callable[[str], object]) -> Path:
         """The partition for a number of ranks: one part per rank where the graph is generated.
 
         Args:
           num_ranks: how many.
-          say: called with a line about what is made next.
+          progress: called with a line about what is made next.
         Raises:
           RuntimeError: the generator or fastsample-partition failed; with its line.
         """
         if not self.is_generated:
             return Path(self.name)
-        graph = self._draw(TASK, say)
+        graph = self._draw(TASK, progress)
         parts = self.work / f"{graph.name}-{self.method}-{num_ranks}"
         if not parts.exists():
-            say(f"cutting it into {num_ranks} part(s) with {self.method}")
+            progress(f"cutting it into {num_ranks} part(s) with {self.method}")
             options = ("--num-parts", str(num_ranks), "--method", self.method, "--output", str(parts))
             _run("fastsample_dist.partition.cli", "--input", str(graph), *options)
         return parts
 
-    def topology(self, say: Callable[[str], object]) -> CSCGraph:
+    def topology(self, progress: Callable[[str], object]) -> CSCGraph:
         """The graph alone, uncut: mapped where it is a partition's, built in memory otherwise.
 
         Args:
-          say: called with a line about what is made next.
+          progress: called with a line about what is made next.
         Raises:
           RuntimeError: the generator failed; with its line.
           ValueError: what is in the directory cannot be read.
@@ -111,8 +111,8 @@ class GraphSource:
         """
         if not self.is_generated and (Path(self.name) / MANIFEST_NAME).is_file():
             return load_topology(self.name, read_manifest(self.name))
-        directory = self._draw((), say) if self.is_generated else Path(self.name)
-        say(f"reading {directory.name}")
+        directory = self._draw((), progress) if self.is_generated else Path(self.name)
+        progress(f"reading {directory.name}")
         return read_npy_graph(directory).to_csc()
 
     def _check_generated(self) -> bool:
@@ -121,11 +121,11 @@ class GraphSource:
             raise ValueError(f"graph is {self.name!r}; expected rmat:SCALE:EDGE_FACTOR such as rmat:19:16.")
         return self.is_generated
 
-    def _draw(self, task: tuple[str, ...], say: Callable[[str], object]) -> Path:
+    def _draw(self, task: tuple[str, ...], progress: Callable[[str], object]) -> Path:
         """The input directory of the generated graph; without a task it holds the topology alone."""
         graph = self.work / (self.name.replace(":", "-") + ("" if task else "-topology"))
         if not graph.exists():
-            say(f"drawing {self.name}")
+            progress(f"drawing {self.name}")
             scale, edge_factor = RMAT.fullmatch(self.name).groups()  # type: ignore[union-attr]  # `check` was called
             shape = ("--scale", scale, "--edge-factor", edge_factor)
             _run("fastsample_dist.graph.generators", "rmat", *shape, *task, *GRAPH_SEED, "--output", str(graph))

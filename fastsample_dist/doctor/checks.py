@@ -1,7 +1,7 @@
 """The single checks of fastsample-doctor: each looks at one thing of this machine and returns `CheckResult`s.
 
 ok        works
-absent    optional and not there; the text says what would need it
+absent    optional and not available; the text says what would need it
 warning   works, but not for everything; the advice says what to do
 broken    needed and not working; the advice says what to do
 """
@@ -44,6 +44,7 @@ LEAST_SHM_BYTES = 256 << 20
 LEAST_OPEN_FILES = 1024  # a rank holds a few sockets per peer and maps some files per part
 UNLIMITED = resource.RLIM_INFINITY
 EXCHANGE_TASK = "fastsample_dist.doctor.exchange:exchange"  # by name: this module must load where torch does not
+EXCHANGE_RANKS = 2
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def check_methods() -> list[CheckResult]:
     results = [CheckResult("partition methods", OK, ", ".join(working_methods()))]
     for name, method in METHODS.items():
         if missing := method.missing():
-            results.append(CheckResult(f"method {name}", ABSENT, f"not there; {missing}"))
+            results.append(CheckResult(f"method {name}", ABSENT, f"not available; {missing}"))
     return results
 
 
@@ -139,7 +140,7 @@ def check_gpus() -> list[CheckResult]:
     if torch.version.cuda is None:
         return [
             CheckResult(
-                "GPUs", WARNING, "there, but this torch was built without CUDA", "install a CUDA build of torch"
+                "GPUs", WARNING, "present, but this torch was built without CUDA", "install a CUDA build of torch"
             )
         ]
     advice = "compare the driver (nvidia-smi) with torch.version.cuda, and look at CUDA_VISIBLE_DEVICES"
@@ -308,10 +309,10 @@ def check_launchers(environ: Mapping[str, str]) -> list[CheckResult]:
     return [*results, CheckResult("environment", OK, "no variables of a launcher left in this shell")]
 
 
-def check_exchange(deadline_s: float, num_ranks: int = 2) -> list[CheckResult]:
+def check_exchange(deadline_s: float) -> list[CheckResult]:
     """A real exchange of ranks on this machine under torch.distributed, and under MPI when it is there."""
-    job = RankJob(task=EXCHANGE_TASK, settings=[{}] * num_ranks, deadline_s=deadline_s, timeout_s=deadline_s / 2)
-    subject = f"{num_ranks} ranks, "
+    job = RankJob(task=EXCHANGE_TASK, settings=[{}] * EXCHANGE_RANKS, deadline_s=deadline_s, timeout_s=deadline_s / 2)
+    subject = f"{EXCHANGE_RANKS} ranks, "
     try:
         results = [_exchanged(subject + "torch", run_ranks(job))]
     except (RuntimeError, ValueError) as error:

@@ -22,6 +22,7 @@ from fastsample_dist.sampling.mfg import MiniBatch
 
 FEATURES = "features"
 ROW_HASH_BYTES = 8
+SHOWN_IDS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +153,6 @@ def _first_row(found: np.ndarray, expected: np.ndarray) -> int:
     return next((row for row in range(common) if not _equal(found[row], expected[row])), common)
 
 
-def _shown(ids: np.ndarray, limit: int = 8) -> str:
-    more = f", ... {len(ids)} in all" if len(ids) > limit else ""
-    return f"[{', '.join(map(str, ids[:limit]))}{more}]"
+def _shown(ids: np.ndarray) -> str:
+    more = f", ... {len(ids)} in all" if len(ids) > SHOWN_IDS else ""
+    return f"[{', '.join(map(str, ids[:SHOWN_IDS]))}{more}]"

@@ -154,8 +154,8 @@ def test_every_method_that_works_is_named(monkeypatch):
     findings = checks.check_methods()
     assert one(findings, "partition methods").found == "ldg, fennel, random, range, file"
     assert one(findings, "method metis").status == ABSENT
-    assert one(findings, "method metis").found == "not there; pip install 'fastsample_dist[partition]'"
-    assert one(findings, "method kaminpar").found == "not there; pip install 'fastsample_dist[kaminpar]'"
+    assert one(findings, "method metis").found == "not available; pip install 'fastsample_dist[partition]'"
+    assert one(findings, "method kaminpar").found == "not available; pip install 'fastsample_dist[kaminpar]'"
     monkeypatch.setitem(sys.modules, "pymetis", subprocess)  # any module with a spec
     assert one(checks.check_methods(), "partition methods").found == "metis, ldg, fennel, random, range, file"
 

@@ -57,19 +57,19 @@ class EpochOptions:
     timeout_s: float = 600.0
 
 
-def measure(options: EpochOptions, say: Callable[[str], object]) -> list[dict]:
+def measure(options: EpochOptions, progress: Callable[[str], object]) -> list[dict]:
     """Run every number of ranks; returns what `summarize` returns for each.
 
     Args:
       options: what to run.
-      say: called with a line about what is done next.
+      progress: called with a line about what is done next.
     Raises:
       ValueError, RuntimeError: a run failed, or configurations disagree in their losses.
     """
     runs = []
     for num_ranks in options.ranks:
-        parts = options.source.parts(num_ranks, say)
-        say(f"training with {num_ranks} rank(s)")
+        parts = options.source.parts(num_ranks, progress)
+        progress(f"training with {num_ranks} rank(s)")
         runs.append(summarize(_run(options, num_ranks, parts), num_ranks))
     return runs
 

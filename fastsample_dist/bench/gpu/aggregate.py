@@ -52,7 +52,7 @@ class AggregateOptions:
 
 
 def measure(
-    graph: CSCGraph, device: GpuDevice, timer: GpuTimer, options: AggregateOptions, say: Callable[[str], object]
+    graph: CSCGraph, device: GpuDevice, timer: GpuTimer, options: AggregateOptions, progress: Callable[[str], object]
 ) -> dict:
     """Every width, dtype and reduction.
 
@@ -69,7 +69,7 @@ def measure(
     for width in options.widths:
         for dtype in DTYPES:
             for reduce in REDUCTIONS:
-                say(f"combining {mfg.num_edges} rows of {width} {dtype}, {reduce}")
+                progress(f"combining {mfg.num_edges} rows of {width} {dtype}, {reduce}")
                 generator = torch.Generator().manual_seed(options.rng_seed)
                 rows = torch.randn(mfg.num_src, width, generator=generator).to(dtype)
                 if options.verify:

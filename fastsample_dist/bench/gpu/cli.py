@@ -42,7 +42,7 @@ class Run:
       device, timer: what measures.
       source: of the graph.
       graph: its topology.
-      say: called with a line about what is done next.
+      progress: called with a line about what is done next.
     """
 
     args: argparse.Namespace
@@ -50,7 +50,7 @@ class Run:
     timer: GpuTimer
     source: GraphSource
     graph: CSCGraph
-    say: Callable[[str], object]
+    progress: Callable[[str], object]
 
 
 def add_command(commands: argparse._SubParsersAction) -> None:
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace, make_device: Callable[[], GpuDevice] = GpuDevi
 
 
 def _measure(
-    args: argparse.Namespace, device: GpuDevice, work: Path, say: Callable[[str], object]
+    args: argparse.Namespace, device: GpuDevice, work: Path, progress: Callable[[str], object]
 ) -> tuple[dict, list[str]]:
     """(results, lines of the report)."""
     source = GraphSource(args.graph, work, method="random")
@@ -124,8 +124,8 @@ def _measure(
     else:
         source.check_topology()
     conditions = _conditions(args, device)
-    graph = source.topology(say)
-    run = Run(args, device, GpuTimer(device, args.warmup, args.trials), source, graph, say)
+    graph = source.topology(progress)
+    run = Run(args, device, GpuTimer(device, args.warmup, args.trials), source, graph, progress)
     conditions["graph"] = {
         "name": args.graph, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges,
         "id_type": str(graph.indices.dtype).removeprefix("torch."),
@@ -157,7 +157,7 @@ def _sampling(run: Run) -> dict:
         batch_sizes=args.batch_sizes, fanouts=args.fanouts, hops=args.hops, rng_seed=args.seed, verify=args.verify,
         limit_bytes=args.read_mib * MIB,
     )  # fmt: skip
-    return gpu_sampling.measure(run.graph, run.device, run.timer, options, run.say)
+    return gpu_sampling.measure(run.graph, run.device, run.timer, options, run.progress)
 
 
 def _gather(run: Run) -> dict:
@@ -165,7 +165,7 @@ def _gather(run: Run) -> dict:
     options = gpu_gather.GatherOptions(
         device_rows=args.rows, host_rows=args.rows, num_ids=args.ids, rng_seed=args.seed, verify=args.verify
     )
-    return gpu_gather.measure(run.device, run.timer, options, run.say)
+    return gpu_gather.measure(run.device, run.timer, options, run.progress)
 
 
 def _aggregate(run: Run) -> dict:
@@ -173,7 +173,7 @@ def _aggregate(run: Run) -> dict:
     options = gpu_aggregate.AggregateOptions(
         batch_size=args.batch_size, widths=args.widths, rng_seed=args.seed, verify=args.verify
     )
-    return gpu_aggregate.measure(run.graph, run.device, run.timer, options, run.say)
+    return gpu_aggregate.measure(run.graph, run.device, run.timer, options, run.progress)
 
 
 def _epoch(run: Run) -> dict:
@@ -182,7 +182,7 @@ def _epoch(run: Run) -> dict:
         batch_size=args.batch_size, epochs=args.epochs, rng_seed=args.seed,
         workers=cl.usable_cores() if args.workers is None else args.workers,
     )  # fmt: skip
-    return gpu_epoch.measure(run.source.parts(1, run.say), run.device, options, run.say)
+    return gpu_epoch.measure(run.source.parts(1, run.progress), run.device, options, run.progress)
 
 
 def _no_goals(_: dict) -> list[dict]:

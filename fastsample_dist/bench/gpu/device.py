@@ -31,19 +31,19 @@ Call = Callable[[int], Any]  # called with the number of the trial
 
 
 class GpuDevice:
-    """One CUDA device, made the current one.
+    """The first CUDA device, made the current one.
 
     Raises:
       ValueError: torch sees none; one line about what is missing.
       ImportError: libfastsample_cuda.so is missing.
     """
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self) -> None:
         reason = missing_reason()
         if reason is not None:
             raise ValueError(reason)
         cuda.core()
-        self.torch_device = torch.device("cuda", index)
+        self.torch_device = torch.device("cuda", 0)
         torch.cuda.set_device(self.torch_device)
 
     def put(self, tensor: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class Case:
     expected: Callable[[], Tensor]
 
 
-def measure(device: GpuDevice, timer: GpuTimer, options: GatherOptions, say: Callable[[str], object]) -> dict:
+def measure(device: GpuDevice, timer: GpuTimer, options: GatherOptions, progress: Callable[[str], object]) -> dict:
     """Every case.
 
     Returns:
@@ -77,7 +77,7 @@ def measure(device: GpuDevice, timer: GpuTimer, options: GatherOptions, say: Cal
     Raises:
       RuntimeError: with `verify`, rows that are not the CPU's; one line.
     """
-    say("measuring copies")
+    progress("measuring copies")
     row_bytes = options.width * torch.float32.itemsize
     copy = copy_limit(device, timer, options.num_ids * row_bytes)
     bus = bus_limits(device, timer, options.num_ids * row_bytes)
@@ -85,7 +85,7 @@ def measure(device: GpuDevice, timer: GpuTimer, options: GatherOptions, say: Cal
     found = []
     for case in cases(device, options):
         name = f"{options.num_ids} {case.dtype} rows, {case.place}, hit rate {case.hit_rate}"
-        say(f"gathering {name}")
+        progress(f"gathering {name}")
         if options.verify and not torch.equal(case.call().cpu(), case.expected()):
             raise RuntimeError(f"verify: gathering {name}: the rows are not the CPU's.")
         found.append(_measure_one(timer, case, limits[case.limit]))

@@ -92,7 +92,7 @@ class Samplers:
 
 
 def measure(
-    graph: CSCGraph, device: GpuDevice, timer: GpuTimer, options: GpuSamplingOptions, say: Callable[[str], object]
+    graph: CSCGraph, device: GpuDevice, timer: GpuTimer, options: GpuSamplingOptions, progress: Callable[[str], object]
 ) -> dict:
     """Every setting.
 
@@ -102,11 +102,11 @@ def measure(
       ValueError: the graph has fewer nodes with in-neighbours than a batch.
       RuntimeError: with `verify`, batches that are not the CPU's; one line.
     """
-    say("measuring random reads")
+    progress("measuring random reads")
     limit = random_read_limit(device, timer, options.limit_bytes)
     samplers, runs = Samplers.of(graph, device), []
     for hops, fanout, batch_size in options.settings:
-        say(f"sampling {hops} hops of fanout {fanout}, batches of {batch_size}")
+        progress(f"sampling {hops} hops of fanout {fanout}, batches of {batch_size}")
         seeds = draw_seeds(graph, batch_size, timer.warmup + timer.trials, options.rng_seed)
         spec = SampleSpec(fanouts=(fanout,) * hops, rng_seed=options.rng_seed)
         if options.verify:

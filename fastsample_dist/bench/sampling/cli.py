@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
     """Verify, measure, print; returns (exit status, results for --json)."""
     console = Console(width=cl.console_width(), highlight=False)
 
-    def say(text: str) -> None:
+    def progress(text: str) -> None:
         console.print(f"{text} ...", style="dim")
 
     load_before = os.getloadavg()[0]
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
         options = _options(args, work)
         options.source.check_topology()
         peers = sampling.check_baselines(options)
-        graph = sampling.load_graph(options, say)
+        graph = sampling.load_graph(options, progress)
     batches = sampling.draw_batches(graph, options)
     found = conditions(max(options.threads)) | {"load_before": load_before, "peers": peers}
     del found["threads_per_rank"]  # each run states its own
@@ -78,11 +78,11 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
         "graph": {"name": options.source.name, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges},
     }  # fmt: skip
     if args.verify:
-        results["verify"] = verify(graph, batches, options, say)
+        results["verify"] = verify(graph, batches, options, progress)
         _print(console, sampling_report.verify_lines(results["verify"]))
         if not results["verify"]["passed"]:
             return 1, results
-    runs = sampling.measure(graph, batches, options, say)
+    runs = sampling.measure(graph, batches, options, progress)
     ratios = sampling.ratio_summary(runs)
     console.print(sampling_report.rates_table(runs, options))
     if options.limit:

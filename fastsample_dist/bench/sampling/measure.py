@@ -175,19 +175,19 @@ def check_baselines(options: SamplingOptions) -> dict[str, str]:
     return {"dgl": dgl_peer.require_dgl(f"--baseline {options.baselines[0]}").__version__}
 
 
-def load_graph(options: SamplingOptions, say: Callable[[str], object]) -> CSCGraph:
+def load_graph(options: SamplingOptions, progress: Callable[[str], object]) -> CSCGraph:
     """The graph, with edge weights where the method needs them: uniform in (0, 1] where it has none.
 
     Raises:
       ValueError: it cannot be read, or it has no edges.
     """
-    graph = options.source.topology(say)
+    graph = options.source.topology(progress)
     if graph.num_edges == 0:
         raise ValueError(f"{options.source.name} has no edges; there is nothing to sample.")
     if options.method != "weighted":
         return dataclasses.replace(graph, weights=None)
     if graph.weights is None:
-        say("drawing edge weights")
+        progress("drawing edge weights")
         generator = torch.Generator().manual_seed(options.rng_seed)
         graph = dataclasses.replace(graph, weights=1 - torch.rand(graph.num_edges, generator=generator))
     return graph
@@ -203,18 +203,20 @@ def draw_batches(graph: CSCGraph, options: SamplingOptions) -> Batches:
     return Batches(warm=drawn[: options.warmup], timed=drawn[options.warmup :])
 
 
-def measure(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Callable[[str], object]) -> list[dict]:
+def measure(
+    graph: CSCGraph, batches: Batches, options: SamplingOptions, progress: Callable[[str], object]
+) -> list[dict]:
     """Every number of threads with every list of fanouts; returns what `_measure_one` returns for each.
 
     Args:
       graph: from `load_graph`.
       batches: from `draw_batches`.
       options: what to run.
-      say: called with a line about what is done next.
+      progress: called with a line about what is done next.
     """
     peers_graph = None
     if options.baselines:
-        say("handing the graph to dgl")
+        progress("handing the graph to dgl")
         dgl_peer.set_rng_seed(options.rng_seed)
         peers_graph = dgl_peer.to_graph(graph)
     before, runs = torch.get_num_threads(), []
@@ -222,7 +224,7 @@ def measure(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Ca
         for threads in options.threads:
             torch.set_num_threads(threads)
             for fanouts in options.fanouts:
-                say(f"sampling {','.join(map(str, fanouts))} with {threads} thread(s)")
+                progress(f"sampling {','.join(map(str, fanouts))} with {threads} thread(s)")
                 sampler = our_sampler(graph, options.spec(fanouts, threads))
                 peers = [_dgl_contestant(name, peers_graph, fanouts, threads, options) for name in options.baselines]
                 if OURS_UNIFORM in options.rivals:
