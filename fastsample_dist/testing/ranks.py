@@ -36,7 +36,7 @@ from fastsample_dist.testing.jobs import (
 from fastsample_dist.testing.reports import FAILED, LEFT, PID, RETURNED, Call, has_failed, read_reports, run_folder
 from fastsample_dist.testing.supervisor import POLL_S, Supervisor
 
-PRELOAD = ["torch", "torch.distributed", "psutil", "cloudpickle", "fastsample_dist.testing.job_rank"]
+PRELOAD = ["torch", "torch.distributed", "psutil", "cloudpickle", "fastsample_dist.testing.ranks"]
 PEERS_GRACE_S = 30.0  # after the first failure, for the other ranks to end by themselves on a busy machine
 STACK_DUMP_S = 0.3  # until a rank has printed where it is
 MPI_START_S = 300.0  # for every rank to load torch; the caller's limit counts from then on

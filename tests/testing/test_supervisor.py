@@ -125,3 +125,18 @@ def test_a_command_ends_with_the_process_that_started_it(tmp_path, number):
         os.kill(starter.pid, number)
         starter.wait()
     wait_until_gone(family)
+
+
+# Processes that only hold namespaces, until the pipe from their starter closes.
+ANCHORS = {"fastsample_dist/bench/epoch/namespaces.py", "benchmarks/distdgl/network.py"}
+
+
+def test_only_the_supervisor_starts_processes_that_outlive_a_call():
+    starters = {
+        path.relative_to(ROOT).as_posix()
+        for room in ("fastsample_dist", "partition", "benchmarks")
+        for path in (ROOT / room).rglob("*.py")
+        if "Popen(" in path.read_text()
+    }
+    starters = {path for path in starters if not path.startswith("fastsample_dist/launch/")}  # standard library only
+    assert starters == {"fastsample_dist/testing/supervisor.py"} | ANCHORS

@@ -135,7 +135,7 @@ def test_sigterm_ends_the_ranks_and_says_so(tmp_path, parts):
     process = subprocess.Popen(
         command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: [*tmp_path.glob("fastsample-job-*/rank-1.log")], "the start of rank 1")
+    wait_until(lambda: [*tmp_path.glob("fastsample-run-*/rank-1.log")], "the start of rank 1")
     process.send_signal(signal.SIGTERM)
     _, printed = process.communicate(timeout=ENOUGH_S)
     assert process.returncode == 130 and "interrupted" in printed
