@@ -11,7 +11,7 @@ nodes and uses all of them in batches of --batch-size; with P ranks a step's P b
 seeds (--batch-per-rank: each rank's), so that every row makes the same number of steps. The graph is read as
 undirected where its meta.json says so. The table has the accuracies after the last epoch: with --eval sampled
 neighbours are drawn as in training, with --eval full all of them are used (DGL's side: layer by layer). --mlp adds the
-same network without neighbours: what the features alone tell.
+same network without neighbours: what the features alone achieve.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # DGL's environment need not have fastsample_dist: these modules need nothing else
+from fastsample_dist.command import Parser, add_json, fanout_list, run_command  # noqa: E402
+from fastsample_dist.testing.supervisor import run_process  # noqa: E402
+
 DGL_HINT = "dgl is not installed here; run `pip install --no-deps dgl==1.1.3` in an environment of its own"
 
 
@@ -65,7 +69,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class InputGraph:
     """An npy input directory in memory.
 
     Attributes:
@@ -87,10 +91,10 @@ class Task:
     num_classes: int
 
 
-class Network(nn.Module):
+class SageOrMlp(nn.Module):
     """Layers with ReLU and dropout between them; without neighbours (`mlp`) or DGL's mean SAGEConv."""
 
-    def __init__(self, task: Task, recipe: Recipe, *, mlp: bool) -> None:
+    def __init__(self, task: InputGraph, recipe: Recipe, *, mlp: bool) -> None:
         super().__init__()
         dims = [task.features.shape[1], *[recipe.hidden] * (recipe.num_layers - 1), task.num_classes]
         pairs = list(itertools.pairwise(dims))
@@ -110,10 +114,10 @@ class Network(nn.Module):
         return rows
 
 
-class Runner:
-    """Trains and evaluates one network; how batches are made depends on whether it has neighbours."""
+class Training:
+    """One network, trained and evaluated; how batches are made depends on whether it has neighbours."""
 
-    def __init__(self, task: Task, recipe: Recipe, graph: Any | None) -> None:
+    def __init__(self, task: InputGraph, recipe: Recipe, graph: Any | None) -> None:
         self.task, self.recipe, self.graph = task, recipe, graph
 
     def run(self, seed: int) -> dict[str, Any]:
@@ -121,7 +125,7 @@ class Runner:
         torch.manual_seed(seed)
         if self.graph is not None:
             _dgl().seed(seed)
-        model = Network(self.task, self.recipe, mlp=self.graph is None)
+        model = SageOrMlp(self.task, self.recipe, mlp=self.graph is None)
         optimizer = torch.optim.Adam(model.parameters(), lr=self.recipe.lr)
         epochs, steps = [], 0
         for epoch in range(1, self.recipe.epochs + 1):
@@ -159,7 +163,7 @@ class Runner:
         )
 
     @torch.no_grad()
-    def _evaluate(self, model: Network) -> dict[str, float]:
+    def _evaluate(self, model: SageOrMlp) -> dict[str, float]:
         model.eval()
         whole = None
         if self.graph is not None and self.recipe.eval_mode == "full":
@@ -178,7 +182,7 @@ class Runner:
         return result
 
 
-def read_task(directory: Path) -> Task:
+def read_task(directory: Path) -> InputGraph:
     """Read an npy input directory that has features, labels and three splits.
 
     Raises:
@@ -189,9 +193,9 @@ def read_task(directory: Path) -> Task:
         columns = ("edge_index", "features", "labels", "train_idx", "val_idx", "test_idx")
         data = {column: torch.from_numpy(np.load(directory / f"{column}.npy")) for column in columns}
     except (OSError, ValueError) as error:
-        raise ValueError(f"{directory} is no npy directory with features, labels and splits ({error}).") from error
+        raise ValueError(f"{directory} must be an npy directory with features, labels and splits ({error}).") from error
     labels = data["labels"].long()
-    return Task(
+    return InputGraph(
         name=meta["name"],
         edges=data["edge_index"].long(),
         undirected=meta["undirected"],
@@ -202,7 +206,7 @@ def read_task(directory: Path) -> Task:
     )
 
 
-def dgl_graph(task: Task) -> Any:
+def dgl_graph(task: InputGraph) -> Any:
     """The task's topology as a DGL graph: both directions and no duplicates if it is undirected."""
     dgl = _dgl()
     graph = dgl.graph((task.edges[0], task.edges[1]), num_nodes=len(task.labels))
@@ -212,7 +216,7 @@ def dgl_graph(task: Task) -> Any:
     return both.formats(["csc"])
 
 
-def majority_accuracy(task: Task) -> float:
+def majority_accuracy(task: InputGraph) -> float:
     """Test accuracy of always naming the most frequent class of the train split."""
     top = int(torch.bincount(task.labels[task.splits["train"]]).argmax())
     return float((task.labels[task.splits["test"]] == top).float().mean())
@@ -254,12 +258,13 @@ def run_ours(parts: Path, recipe: Recipe, seed: int, args: argparse.Namespace) -
     """Train on one partition by examples/train_sage.py; its report with "seed" and "command" added.
 
     Raises:
-      RuntimeError: the command fails or outlives --timeout-s; the message has the end of its output.
+      RuntimeError: the command fails; the message has the end of its output.
+      TimeoutError: it outlives --timeout-s.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = ours_command(parts, recipe, seed, report, args)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout_s, check=False)
+        done = run_process(command, deadline_s=args.timeout_s)
         if done.returncode != 0 or not report.is_file():
             tail = (done.stderr or done.stdout).strip().splitlines()[-15:]
             raise RuntimeError("\n".join([f"{' '.join(command)} ended with status {done.returncode}:", *tail]))
@@ -292,7 +297,7 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def conditions(recipe: Recipe, task: Task, args: argparse.Namespace) -> dict[str, Any]:
+def conditions(recipe: Recipe, task: InputGraph, args: argparse.Namespace) -> dict[str, Any]:
     """What the figures depend on."""
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return {
@@ -314,7 +319,9 @@ def _dgl() -> Any:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Accuracy of GraphSAGE by DGL's sampler and by fastsample_dist.")
+    parser = Parser(
+        prog="accuracy_vs_dgl.py", description="Accuracy of GraphSAGE by DGL's sampler and by fastsample_dist."
+    )
     parser.add_argument("--graph", type=Path, required=True, help="npy input directory")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", default="0,1,2", help="one run each (default %(default)s)")
@@ -322,7 +329,9 @@ def _parser() -> argparse.ArgumentParser:
         "--batch-size", type=int, default=1000, help="seeds per step, all ranks together (default 1000)"
     )
     parser.add_argument("--batch-per-rank", action="store_true", help="--batch-size counts per rank instead")
-    parser.add_argument("--fanouts", default="15,10,5", help="per hop from the seeds outwards (default %(default)s)")
+    parser.add_argument(
+        "--fanouts", type=fanout_list, default=(15, 10, 5), help="per hop from the seeds outwards (default 15,10,5)"
+    )
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--lr", type=float, default=0.006)
@@ -333,43 +342,36 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--torchrun", default="torchrun", help="of an environment with fastsample_dist")
     parser.add_argument("--timeout-s", type=float, default=7200.0, help="per run of --ours (default %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="per process, on both sides (default %(default)s)")
-    parser.add_argument("--json", type=Path, help="write all figures")
+    add_json(parser, "write all figures")
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the comparison; 0, or 1 after one line on stderr."""
-    args = _parser().parse_args(argv)
+def measure(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Run the comparison; returns (exit status, figures for --json)."""
     torch.set_num_threads(args.threads)
-    try:
-        recipe = Recipe(
-            epochs=args.epochs,
-            batch_size=args.batch_size,
-            fanouts=tuple(int(fanout) for fanout in args.fanouts.split(",")),
-            hidden=args.hidden,
-            dropout=args.dropout,
-            lr=args.lr,
-            eval_mode=args.eval,
-        )
-        seeds = [int(seed) for seed in args.seeds.split(",")]
-        partitions = [Path(name) for name in args.ours.split(",") if name]
-        for parts in partitions:  # a wrong partition is found before the first hour of training
-            ours_command(parts, recipe, 0, Path("report.json"), args)
-        task = read_task(args.graph)
-        result: dict[str, Any] = {"conditions": conditions(recipe, task, args), "majority": majority_accuracy(task)}
-        _dgl().utils.set_num_threads(args.threads)  # its OpenMP is not torch's
-        graph = dgl_graph(task)
-        result["dgl"] = [Runner(task, recipe, graph).run(seed) for seed in seeds]
-        result["mlp"] = [Runner(task, recipe, None).run(seed) for seed in seeds] if args.mlp else []
-        result["ours"] = [run_ours(parts, recipe, seed, args) for parts in partitions for seed in seeds]
-        print(f"\n{markdown(result)}")
-        if args.json:
-            args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    except (ValueError, RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-        print(f"accuracy_vs_dgl: {error}", file=sys.stderr)
-        return 1
-    return 0
+    recipe = Recipe(
+        epochs=args.epochs,
+        batch_size=args.batch_size,
+        fanouts=args.fanouts,
+        hidden=args.hidden,
+        dropout=args.dropout,
+        lr=args.lr,
+        eval_mode=args.eval,
+    )
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    partitions = [Path(name) for name in args.ours.split(",") if name]
+    for parts in partitions:  # a wrong partition is found before the first hour of training
+        ours_command(parts, recipe, 0, Path("report.json"), args)
+    task = read_task(args.graph)
+    result: dict[str, Any] = {"conditions": conditions(recipe, task, args), "majority": majority_accuracy(task)}
+    _dgl().utils.set_num_threads(args.threads)  # its OpenMP is not torch's
+    graph = dgl_graph(task)
+    result["dgl"] = [Training(task, recipe, graph).run(seed) for seed in seeds]
+    result["mlp"] = [Training(task, recipe, None).run(seed) for seed in seeds] if args.mlp else []
+    result["ours"] = [run_ours(parts, recipe, seed, args) for parts in partitions for seed in seeds]
+    print(f"\n{markdown(result)}")
+    return 0, result
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(_parser(), measure, None))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -26,6 +27,9 @@ from pathlib import Path
 
 import psutil
 import torch
+
+from fastsample_dist.command import Parser, add_json, run_command
+from fastsample_dist.testing.supervisor import COMMAND_END_S, Supervisor, run_process
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GRAPH = ["--scale", "19", "--edge-factor", "16", "--features", "100", "--classes", "47", "--train-fraction", "0.1"]
@@ -44,7 +48,7 @@ RUNS = [  # (scheme, precision, dropout, launcher), or the dropout of a run of D
 COLUMNS = ("epoch", "sample", "fetch", "compute", "gradients", "other", "PSS")
 
 
-class PeakMemory(threading.Thread):
+class PeakPss(threading.Thread):
     """Highest PSS, in bytes, summed over all that a launcher starts."""
 
     def __init__(self, pid: int) -> None:
@@ -80,11 +84,22 @@ def prepare(work: Path, ranks: int) -> tuple[Path, Path]:
     graph, parts = work / "rmat19", work / f"parts-{ranks}"
     if not graph.exists():
         generate = [sys.executable, "-m", "fastsample_dist.graph.generators", "rmat", *GRAPH, "--seed", "1"]
-        subprocess.run([*generate, "--output", str(graph)], check=True, cwd=REPOSITORY)
+        run_shown([*generate, "--output", str(graph)])
     if not parts.exists():
         cut = [sys.executable, "-m", "fastsample_dist.partition.cli", "--input", str(graph), "--num-parts", str(ranks)]
-        subprocess.run([*cut, "--output", str(parts)], check=True, cwd=REPOSITORY)
+        run_shown([*cut, "--output", str(parts)])
     return graph, parts
+
+
+def run_shown(command: list[str]) -> None:
+    """Run a command whose output is shown.
+
+    Raises:
+      RuntimeError: it failed.
+    """
+    status = run_process(command, captured=False, cwd=REPOSITORY).returncode
+    if status != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with status {status}; expected 0.")
 
 
 def start_command(launcher: str, ranks: int) -> list[str]:
@@ -104,13 +119,15 @@ def run_ours(parts: Path, case: tuple[str, str, float, str], ranks: int, epochs:
     command += ["examples/train_sage.py", "--data", str(parts), "--scheme", scheme, "--precision", precision, *MODEL]
     command += ["--dropout", str(dropout), "--epochs", str(epochs), "--eval-every", "0", "--threads", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*command, "--json", str(result)], cwd=REPOSITORY, env=environment)
-    memory = PeakMemory(process.pid)
-    memory.start()
-    status = process.wait()
-    peak_bytes = memory.stop()
+    command += ["--json", str(result)]
+    with Supervisor(COMMAND_END_S) as supervisor:
+        process = supervisor.start(launcher, command, cwd=REPOSITORY, env=environment)
+        memory = PeakPss(process.pid)
+        memory.start()
+        status = supervisor.watch(math.inf)[launcher]
+        peak_bytes = memory.stop()
     if status != 0:
-        raise SystemExit(f"epoch_table.py: {' '.join(command)} ended with status {status}.")
+        raise RuntimeError(f"{' '.join(command)} ended with status {status}; expected 0.")
     timed = json.loads(result.read_text())["epochs"][1:]
     parts_s = {key: statistics.median(epoch[key] for epoch in timed) for key in timed[0] if key.endswith("_s")}
     seconds = statistics.median(epoch["seconds"] for epoch in timed)
@@ -123,7 +140,7 @@ def run_distdgl(python: str, graph: Path, dropout: float, ranks: int, epochs: in
     result = work / f"distdgl-{dropout}.json"
     command = [python, "benchmarks/distdgl/run.py", "--graph", str(graph), "--machines", str(ranks)]
     command += ["--epochs", str(epochs - 1), "--dropout", str(dropout), "--work", str(work / "distdgl")]
-    subprocess.run([*command, "--json", str(result)], check=True, cwd=REPOSITORY)
+    run_shown([*command, "--json", str(result)])
     report = json.loads(result.read_text())
     found = {name: figures["median"] for name, figures in report["summary"].items()}
     compute = found["forward_s"] + found["backward_s"] + found["optimizer_s"]
@@ -163,23 +180,22 @@ def conditions(ranks: int, epochs: int) -> str:
     )
 
 
-def parse_arguments() -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(prog="epoch_table.py", description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="directory for the graph, partitions and results")
     parser.add_argument("--distdgl-python", help="interpreter that has dgl 1.1.3 (see benchmarks/distdgl/README.md)")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=6, help="the first one is a warm-up")
-    parser.add_argument("--json", type=Path, help="write all figures here")
-    return parser.parse_args()
+    add_json(parser, "write all figures here")
+    return parser
 
 
-def main() -> None:
-    """Run everything and print the table."""
-    arguments = parse_arguments()
-    graph, parts = prepare(arguments.work.resolve(), arguments.ranks)
-    rows, dropouts, peers = {}, {}, {}
+def measure(arguments: argparse.Namespace) -> tuple[int, dict]:
+    """Run everything and print the table; returns (exit status, figures for --json)."""
     ranks, epochs, work = arguments.ranks, arguments.epochs, arguments.work.resolve()
+    graph, parts = prepare(work, ranks)
+    rows, dropouts, peers = {}, {}, {}
     for case in RUNS:
         if isinstance(case, tuple):
             name = "{} {}, dropout {}, {}".format(*case)
@@ -189,9 +205,8 @@ def main() -> None:
             rows[name] = run_distdgl(arguments.distdgl_python, graph, case, ranks, epochs, work)
             dropouts[name], peers[case] = case, name
     print(f"\n{conditions(ranks, epochs)}\n\n{table(rows, peers, dropouts)}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"conditions": conditions(ranks, epochs), "rows": rows}, indent=1))
+    return 0, {"conditions": conditions(ranks, epochs), "rows": rows}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(make_parser(), measure, None))

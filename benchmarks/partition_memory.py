@@ -16,8 +16,8 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +26,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
+from fastsample_dist.command import Parser, add_json, run_command
+from fastsample_dist.files import write_json
+from fastsample_dist.testing.supervisor import run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 CHUNK = 1 << 22
@@ -40,10 +44,10 @@ def npy_file(path: Path, dtype: str, shape: tuple[int, ...]) -> Iterator[BinaryI
         yield file
 
 
-def draw_graph(path: Path, num_nodes: int, num_edges: int, feature_dim: int, seed: int = 0) -> None:
+def draw_graph(path: Path, num_nodes: int, num_edges: int, feature_dim: int) -> None:
     """Write an npy input directory, a chunk at a time."""
     path.mkdir(parents=True)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     stride = 0x9E3779B1  # prime, so that it scatters the ids over any smaller number of nodes
     with npy_file(path / "edge_index.npy", "<i4", (2, num_edges)) as file:
         for power in (2, 3):
@@ -57,21 +61,19 @@ def draw_graph(path: Path, num_nodes: int, num_edges: int, feature_dim: int, see
                 shape = (min(rows, num_nodes - lo), feature_dim)
                 file.write(rng.standard_normal(shape, dtype=np.float32).data)
     meta = {"name": f"skewed-{num_edges}", "num_nodes": num_nodes, "undirected": False}
-    (path / "meta.json").write_text(json.dumps(meta))
+    write_json(path / "meta.json", meta)
 
 
 def run_measured(command: list[str]) -> tuple[float, int]:
-    """Run a command: seconds, and the largest resident set of its process in bytes."""
+    """Run a command, the only one of this process: seconds, and the largest resident set of its process in bytes."""
     begin = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}; expected 0.")
-    return time.perf_counter() - begin, usage.ru_maxrss * 1024
+    done = run_process(command, captured=False, cwd=ROOT)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}; expected 0.")
+    return time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def cut(args: argparse.Namespace) -> dict[str, Any]:
     """Cut the graph once and report."""
     work = Path(args.work)
     work.mkdir(parents=True, exist_ok=True)
@@ -110,9 +112,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Parse the command line, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = Parser(
+        prog="partition_memory.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--work", required=True, help="directory for the drawn graph and the parts")
     parser.add_argument("--graph", help="an npy input directory; by default one is drawn")
     parser.add_argument("--edges", type=int, default=500_000_000)
@@ -122,17 +126,20 @@ def main() -> None:
     parser.add_argument("--method", default="random")
     parser.add_argument("--memory-limit", default="4GB")
     parser.add_argument("--keep", action="store_true", help="leave the drawn graph and the parts where they are")
-    parser.add_argument("--json", metavar="FILE")
-    args = parser.parse_args()
-    report = measure(args)
+    add_json(parser)
+    return parser
+
+
+def measure(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Cut and print; returns (exit status, figures for --json)."""
+    report = cut(args)
     print(
         f"{report['num_edges']:,} edges, {report['num_nodes']:,} nodes, {report['num_parts']} parts by "
         f"{report['method']} within {report['memory_limit']}: {report['seconds']:.1f} s, largest resident set "
         f"{report['max_resident_bytes'] / 1e9:.2f} GB, {report['processors']} processors"
     )
-    if args.json:
-        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+    return 0, report
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(make_parser(), measure, None))

@@ -1,7 +1,7 @@
 """What `fastsample-partition --plan` predicts beside what runs take: peak memory by method, on drawn graphs.
 
     python benchmarks/partition_plan.py --work DIR [--graphs 16:16:u,18:16:d:int64:64] [--methods random,ldg,metis]
-        [--ways memory,disk,limit=500MB] [--num-parts 8] [--markdown FILE]
+        [--ways memory,disk,limit=500MB] [--num-parts 8] [--markdown FILE] [--json FILE]
 
 A graph is RMAT scale:edge factor, u: listed once and undirected, d: directed without reverses; then the type of the
 ids (int32) and columns of float32 features (0). Every prediction and every run is a process of its own; the measured
@@ -14,7 +14,6 @@ import argparse
 import json
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from fastsample_dist.command import Parser, add_json, run_command
+from fastsample_dist.files import write_text
 from fastsample_dist.graph.generators import rmat, synthetic_task, write_npy_graph
+from fastsample_dist.testing.supervisor import last_line, run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPHS = "16:16:u,17:16:u:int64:32,17:32:u,18:16:u,18:16:d:int64:64,19:8:d,20:16:u"
@@ -54,13 +56,13 @@ def draw(work: Path, spec: str) -> Path:
     return path
 
 
-def command(work: Path, *options: object) -> dict[str, Any]:
+def run_partition(work: Path, *options: object) -> dict[str, Any]:
     """Run fastsample-partition and return its --json."""
     report = work / "report.json"
     argv = [sys.executable, "-m", "fastsample_dist.partition.cli", *map(str, options), "--json", str(report)]
-    run = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
-    if run.returncode:
-        raise SystemExit(f"{' '.join(argv)}: {run.stderr.strip()}")
+    done = run_process(argv, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {last_line(done)}")
     return json.loads(report.read_text())
 
 
@@ -68,10 +70,10 @@ def compare(work: Path, graph: Path, method: str, way: str, num_parts: int) -> d
     """One prediction and one run."""
     limit = ["--memory-limit", way.removeprefix("limit=")] if way.startswith("limit=") else []
     common = ["--input", graph, "--num-parts", num_parts, *limit]
-    made = command(work, "--plan", *common)["partitioning"]
+    made = run_partition(work, "--plan", *common)["partitioning"]
     parts = work / "parts"
     shutil.rmtree(parts, ignore_errors=True)
-    run = command(work, *common, *WAYS.get(way, []), "--method", method, "--output", parts)
+    run = run_partition(work, *common, *WAYS.get(way, []), "--method", method, "--output", parts)
     shutil.rmtree(parts)
     kind = {"memory": "in_memory", "disk": "on_disk"}.get(way, made["chosen"])
     predicted, measured, base = made["methods"][method][kind], run["peak_resident_bytes"], made["base_bytes"]
@@ -101,16 +103,21 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def main() -> None:
-    """Parse the command line, compare, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = Parser(prog="partition_plan.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", required=True, type=Path, help="directory for the drawn graphs and the parts")
     parser.add_argument("--graphs", default=GRAPHS)
     parser.add_argument("--methods", default="random,ldg,metis,kaminpar")
     parser.add_argument("--ways", default="memory,limit=600MB")
     parser.add_argument("--num-parts", type=int, default=8)
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
-    args = parser.parse_args()
+    add_json(parser)
+    return parser
+
+
+def measure(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Compare and print; returns (exit status, rows for --json)."""
     args.work.mkdir(parents=True, exist_ok=True)
     rows = []
     for spec in args.graphs.split(","):
@@ -125,8 +132,9 @@ def main() -> None:
     print("\n".join(lines))
     print(f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}")
     if args.markdown:
-        args.markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(args.markdown, "\n".join(lines) + "\n")
+    return 0, {"rows": rows}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(make_parser(), measure, None))

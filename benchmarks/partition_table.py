@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +26,10 @@ import numpy as np
 from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
+
+from fastsample_dist.command import Parser, add_json, run_command
+from fastsample_dist.files import write_json
+from fastsample_dist.testing.supervisor import last_line, run_process
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 METHODS = ("metis", "kaminpar", "ldg", "fennel", "random")
@@ -56,7 +59,7 @@ def prepare(name: str, work: Path) -> Path:
     for split, ids in splits.items():
         np.save(folder / f"{split}.npy", ids)
     meta = {"name": name, "nodes": graph.num_nodes, "edges": graph.num_edges, "undirected": undirected}
-    (folder / "meta.json").write_text(json.dumps({**meta, "splits": list(splits)}))
+    write_json(folder / "meta.json", {**meta, "splits": list(splits)})
     return folder
 
 
@@ -93,7 +96,7 @@ def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None
         "peak_bytes": peak,
         "notes": balanced.notes,
     }
-    (result / "figures.json").write_text(json.dumps(figures))
+    write_json(result / "figures.json", figures)
 
 
 def measure(folder: Path, parts: np.ndarray, num_parts: int) -> dict[str, object]:
@@ -125,10 +128,9 @@ def run(folder: Path, method: str, num_parts: int, args: argparse.Namespace) -> 
             command = [sys.executable, __file__, "--worker", method, str(folder), result]
             command += ["--num-parts", str(num_parts)]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        ended = subprocess.run(command, env=environment, cwd=result, capture_output=True, text=True)
+        ended = run_process(command, env=environment, cwd=result)
         if ended.returncode:
-            lines = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
-            return {"method": method, "num_parts": num_parts, "failed": lines[-1]}
+            return {"method": method, "num_parts": num_parts, "failed": last_line(ended)}
         figures = json.loads((Path(result) / "figures.json").read_text())
         parts = np.load(Path(result) / "parts.npy")
         return {"method": method, "num_parts": num_parts, **figures, **measure(folder, parts, num_parts)}
@@ -158,22 +160,27 @@ def show(meta: dict[str, object], rows: list[dict[str, object]]) -> None:
             print(f"{row['num_parts']} parts, {row['method']}: {note}")
 
 
-def main() -> None:
-    """Prepare the graphs, run the methods one after another, print and store the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = Parser(
+        prog="partition_table.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--graph", action="append", metavar="rmat:S:F|DIR")
     parser.add_argument("--num-parts", default="8", metavar="P[,P...]")
     parser.add_argument("--methods", default=",".join(METHODS), help="of ours, separated by commas")
     parser.add_argument("--dgl-python", metavar="PYTHON", help="an interpreter with dgl 1.1.3: its METIS too")
     parser.add_argument("--dgl-metis-only", action="store_true", help="end DGL's call when METIS has finished")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "fastsample-partition-table")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    add_json(parser)
     parser.add_argument("--worker", nargs=3, metavar=("METHOD", "GRAPH", "RESULT"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    return parser
+
+
+def compare(args: argparse.Namespace) -> tuple[int, dict[str, object]]:
+    """Prepare the graphs, run the methods one after another, print; returns (exit status, figures for --json)."""
     if args.worker:
         assign(Path(args.worker[1]), args.worker[0], int(args.num_parts), Path(args.worker[2]))
-        return
-    sys.path.insert(0, str(REPOSITORY))
+        return 0, {}
     methods = [*filter(None, args.methods.split(",")), *(["dgl"] if args.dgl_python else [])]
     report = {"command": sys.argv[1:], "machine": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
     report["graphs"] = []
@@ -184,9 +191,8 @@ def main() -> None:
         rows = [run(folder, method, num_parts, args) for num_parts in counts for method in methods]
         show(meta, rows)
         report["graphs"].append({**meta, "rows": rows})
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0, report
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(make_parser(), compare, None))

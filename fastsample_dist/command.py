@@ -1,4 +1,4 @@
-"""What the command lines of this room share: one-line refusals, an interrupted end in order, JSON results.
+"""What the command lines share: the parser, refusals in one line, an interrupted end in order, results as JSON.
 
 A command is a function of its parsed arguments that returns (exit status, results). `run_command` turns what it
 raises into one line on standard error; SIGTERM ends it as Ctrl-C does, so that what it started is ended too.
@@ -13,9 +13,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fastsample_dist.files import check_writable, write_json
 
@@ -33,16 +33,29 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see {self.prog} --help.")
 
 
-def run_command(parser: argparse.ArgumentParser, command: Command, argv: Sequence[str] | None) -> int:
+def all_ended(args: argparse.Namespace | None, error: BaseException) -> str:
+    """What an interrupted command leaves: nothing that runs. After another error: no sentence."""
+    return "everything it started has been ended." if isinstance(error, KeyboardInterrupt) else ""
+
+
+def run_command(
+    parser: argparse.ArgumentParser,
+    command: Command,
+    argv: Sequence[str] | None,
+    remains: Callable[[argparse.Namespace | None, BaseException], str] = all_ended,
+) -> int:
     """Parse, run, write the results to --json FILE.
 
     Args:
       parser: has an option --json (see `add_json`).
       command: called with the arguments.
       argv: arguments without the program's name; those of the process by default.
+      remains: called with the arguments (None: not parsed) and the error that ended the command; returns a sentence
+        about what is left of it, or nothing.
     Returns:
       Exit status: the command's own, 1 after a refusal or failure, 130 when interrupted.
     """
+    args = None
     try:
         with sigterm_interrupts():
             args = parser.parse_args(argv)
@@ -52,17 +65,18 @@ def run_command(parser: argparse.ArgumentParser, command: Command, argv: Sequenc
             if args.json is not None:
                 write_json(args.json, results)
             return status
-    except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted; everything it started has been ended.", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"{parser.prog}: interrupted; {remains(args, error)}", file=sys.stderr)
         return INTERRUPTED
     except ERRORS as error:
-        print(f"{parser.prog}: error: {one_line(error)}", file=sys.stderr)
+        text = "; ".join(filter(None, (one_line(error), remains(args, error))))
+        print(f"{parser.prog}: error: {text}", file=sys.stderr)
         return 1
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option --json FILE."""
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results here too")
+def add_json(parser: argparse.ArgumentParser, text: str = "write the results here too") -> None:
+    """Add the option --json FILE, with this help text."""
+    parser.add_argument("--json", metavar="FILE", type=Path, help=text)
 
 
 def one_line(error: BaseException) -> str:
@@ -76,23 +90,35 @@ def console_width() -> int | None:
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Inside the block SIGTERM raises KeyboardInterrupt; only the main thread can arrange that."""
+def signal_handled(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Handle a signal in this way inside the block; only the main thread can, elsewhere nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
-def count(text: str) -> int:
-    """Argument type: an integer of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 1")
-    return int(text)
+def sigterm_interrupts() -> AbstractContextManager[None]:
+    """Inside the block SIGTERM raises KeyboardInterrupt."""
+    return signal_handled(signal.SIGTERM, signal.default_int_handler)
+
+
+def integer_from(least: int) -> Callable[[str], int]:
+    """Argument type: an integer >= `least`, which is not negative."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be an integer >= {least}, not {text!r}")
+        return int(text)
+
+    return parse
+
+
+count = integer_from(1)
 
 
 def counts(text: str) -> tuple[int, ...]:
@@ -101,18 +127,18 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def seconds(text: str) -> float:
-    """Argument type: a number of seconds above 0."""
+    """Argument type: a number of seconds > 0."""
     value = _number(text)
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds > 0, not {text!r}")
     return value
 
 
 def share(text: str) -> float:
-    """Argument type: a number of at least 0 and below 1."""
+    """Argument type: a number >= 0 and < 1."""
     value = _number(text)
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 0 and below 1")
+        raise argparse.ArgumentTypeError(f"must be a number >= 0 and < 1, not {text!r}")
     return value
 
 
@@ -128,7 +154,7 @@ def fanout_list(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(item) for item in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of fanouts such as 15,10,5") from None
+        raise argparse.ArgumentTypeError(f"must be a list of fanouts such as 15,10,5, not {text!r}") from None
 
 
 def usable_cores() -> int:

@@ -10,14 +10,12 @@ import argparse
 import logging
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from fastsample_dist.files import check_writable, write_json
+from fastsample_dist.command import Parser, add_json, run_command, signal_handled
 from fastsample_dist.graph.inputs import FORMATS, ReadOptions, least_sizes, read_graph
 from fastsample_dist.graph.labels import TASKS
 from fastsample_dist.memory_sizes import parse_bytes
@@ -64,16 +62,9 @@ _EPILOG = """examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, like every other refusal of this command."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; see {PROGRAM} --help.")
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = _Parser(
+    parser = Parser(
         prog=PROGRAM,
         description="Cut a graph into parts for distributed training, or inspect a finished partition.",
         epilog=_EPILOG,
@@ -135,7 +126,7 @@ def make_parser() -> argparse.ArgumentParser:
     plan_report.add_options(parser)
     reporting.add_options(parser)
     reporting.add_sampling_options(parser)
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON too")
+    add_json(parser, "write the report as JSON too")
     return parser
 
 
@@ -147,27 +138,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
       Exit status.
     """
-    args = None
-    try:
-        # A batch system's time limit (SIGTERM) removes partial output just as Ctrl-C does.
-        with _logs_shown(), _signal_handled(signal.SIGTERM, signal.default_int_handler):
-            args = make_parser().parse_args(argv)
-            _check_combination(args)
-            if args.json:
-                check_writable("--json", Path(args.json))
-            status, report = _carry_out(args)
-            if args.json:
-                write_json(Path(args.json), report)
-            return status
-    except KeyboardInterrupt:
-        left = _unfinished(args) or "no partial output is left."
-        print(f"{PROGRAM}: interrupted; {left}", file=sys.stderr)
-        return 130
-    except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        left = "" if isinstance(error, WorkInUseError) else _unfinished(args)
-        print(f"{PROGRAM}: error: {text}{'; ' + left if left else ''}", file=sys.stderr)
-        return 1
+    with _logs_shown():
+        return run_command(make_parser(), _carry_out, argv, _remains)
 
 
 def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
@@ -175,6 +147,7 @@ def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from fastsample_dist.partition.cli_tasks import TASKS
     from fastsample_dist.partition.report.display import StepDisplay
 
+    _check_combination(args)
     for task, run in TASKS.items():
         if getattr(args, task) is not None:
             return run(args, StepDisplay())
@@ -198,7 +171,7 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
     known = least_sizes(args.input, args.format, ReadOptions(undirected=args.undirected, edges=edges))
     plan = check_request(known, options, args.output, overwrite=bool(args.overwrite))
     # Where no Python handler would run, Ctrl-C ends the process at once; the input's scratch files stay behind then.
-    at_once = {"assign": lambda: _signal_handled(signal.SIGINT, signal.SIG_DFL)}
+    at_once = {"assign": lambda: signal_handled(signal.SIGINT, signal.SIG_DFL)}
     display = StepDisplay(around=at_once if METHODS[options.method].blocks_signals() else None)
     begin = time.perf_counter()
     with input_scratch(args.output) as scratch:
@@ -245,29 +218,17 @@ def _memory_limit(text: str) -> int:
         raise ValueError(f"--memory-limit {error}") from error
 
 
-def _unfinished(args: argparse.Namespace | None) -> str:
+def _remains(args: argparse.Namespace | None, error: BaseException) -> str:
     """Where the unfinished work on the output is kept, as a sentence; nothing when there is none."""
-    if args is None or not args.output:
-        return ""
+    nothing = "no partial output is left." if isinstance(error, KeyboardInterrupt) else ""
+    if args is None or not args.output or isinstance(error, WorkInUseError):
+        return nothing
     work = work_directory(args.output)
     try:
         kept = work.is_dir()
     except OSError:  # a name that cannot be: nothing was made
         kept = False
-    return f"unfinished work is kept in {work}: the same command resumes from it, or delete it." if kept else ""
-
-
-@contextmanager
-def _signal_handled(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """Handle a signal in this way inside the block; only the main thread can, elsewhere nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
+    return f"unfinished work is kept in {work}: the same command resumes from it, or delete it." if kept else nothing
 
 
 class _PlainLines(logging.Handler):

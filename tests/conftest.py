@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastsample_dist.testing import jobs
+from fastsample_dist.testing import supervisor
 from tests.cuda_devices import CudaDevice, EmulatedDevice, build_emulated
 from tests.forked import fork_python
 
@@ -101,4 +101,4 @@ def cuda_device(request: pytest.FixtureRequest) -> CudaDevice:
 @pytest.fixture
 def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks of bench's commands are forked: for tests of what they do, not of how they start."""
-    monkeypatch.setattr(jobs, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": fork_python}))
+    monkeypatch.setattr(supervisor, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": fork_python}))

@@ -14,9 +14,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch.distributed as dist
-
 from fastsample_dist.testing import ranks
+from fastsample_dist.testing.jobs import meeting_point, own_environment
 from tests.waiting import ENOUGH_S
 
 OUTPUTS = ("stdout", "stderr")
@@ -35,7 +34,7 @@ class ForkedPython:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(ranks.PRELOAD)
         self._process = context.Process(target=_run, args=([*map(str, line)], environ, outputs), daemon=True)
-        with ranks._hidden_main():
+        with ranks.hidden_main():
             self._process.start()
         self.pid = self._process.pid
 
@@ -94,13 +93,12 @@ def run_forked(
     Returns:
       What was printed, rank by rank, and the first exit status that is not 0.
     """
-    store = dist.TCPStore(ranks.LOOPBACK, 0, is_master=True, wait_for_workers=False)
-    with tempfile.TemporaryDirectory() as folder:
+    with meeting_point(num_ranks, alone=False) as variables_of, tempfile.TemporaryDirectory() as folder:
         outputs = [tuple(Path(folder) / f"{kind}-{rank}" for kind in OUTPUTS) for rank in range(num_ranks)]
         running: list[ForkedPython] = []
         try:
             for rank in range(num_ranks):
-                environ = ranks._torch_environment(rank, num_ranks, store.port) | extra
+                environ = own_environment() | variables_of(rank) | extra
                 running.append(ForkedPython([script, *options], environ, outputs[rank]))
             statuses = [process.wait(ENOUGH_S) for process in running]
         finally:

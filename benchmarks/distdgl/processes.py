@@ -1,29 +1,29 @@
-"""The processes of one measurement: starts them, hears their events, samples their memory, sees them end.
+"""The processes of one measurement: starts them, collects their events, samples their memory, waits for their end.
 
-DistDGL waits for ever when one of its processes dies. Here every process is watched: the first that ends
+DistDGL waits forever when one of its processes dies. Here every process is watched: the first that ends
 early ends the measurement with its name, its exit code and the end of its log.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
-import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # DGL's environment need not have fastsample_dist
+from fastsample_dist.testing.supervisor import Supervisor
+
 POLL_S = 0.25
 EXIT_GRACE_S = 30.0
+TAIL_LINES = 12
 PROGRESS = {"ready": "warming up", "warm": "timing", "memory_begin": "sampling memory"}
-
-
-def log_tail(path: Path, lines: int = 12) -> str:
-    """Return the last lines of a log file."""
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
 
 
 @dataclass
@@ -52,7 +52,7 @@ def host_cpu_s() -> float:
 
 @dataclass
 class ProcessGroup:
-    """Servers and trainers of one measurement.
+    """Servers and trainers of one measurement; they end with the `with` block.
 
     logs: directory of their output, one file per process; environment: what all of them get; started_s: the
     monotonic clock at the first start; events: what trainers reported; pss_samples: bytes, summed over all
@@ -66,8 +66,14 @@ class ProcessGroup:
     events: list[dict] = field(default_factory=list)
     pss_samples: list[int] = field(default_factory=list)
     clocks: dict[str, dict[str, float]] = field(default_factory=dict)
-    _processes: dict[str, subprocess.Popen] = field(default_factory=dict)
+    _supervisor: Supervisor = field(default_factory=Supervisor)
     _pipes: dict[str, EventPipe] = field(default_factory=dict)
+
+    def __enter__(self) -> ProcessGroup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._supervisor.end()
 
     def start_clock(self) -> None:
         """Take the time from which start-up counts."""
@@ -77,15 +83,8 @@ class ProcessGroup:
         self, name: str, command: list[str], variables: dict[str, str], inherited_fds: tuple[int, ...] = ()
     ) -> None:
         """Start a process; its output goes to logs/<name>.log."""
-        with (self.logs / f"{name}.log").open("wb") as log:
-            self._processes[name] = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.environment | variables,
-                pass_fds=inherited_fds,
-            )
+        log, environ = self.logs / f"{name}.log", self.environment | variables
+        self._supervisor.start(name, command, log=log, env=environ, pass_fds=inherited_fds)
 
     def start_trainer(self, name: str, command: list[str], variables: dict[str, str]) -> None:
         """Start a process that writes events to the pipe it is given as --events-fd."""
@@ -100,10 +99,11 @@ class ProcessGroup:
         Raises:
           RuntimeError: it fails.
         """
-        self.start(name, command, {})
-        status = self._processes.pop(name).wait()
-        if status != 0:
-            raise self._failure(name, status)
+        with ProcessGroup(self.logs, self.environment) as alone:
+            alone.start(name, command, {})
+            status = alone._supervisor.watch(math.inf)[name]
+            if status != 0:
+                raise alone._failure(name, status)
 
     def collect_events(self) -> None:
         """Collect events until every trainer has reported "done".
@@ -116,7 +116,7 @@ class ProcessGroup:
                 selector.register(pipe.fd, selectors.EVENT_READ, pipe)
             while not self._all_done():
                 # Polled before the pipes are read: what a process wrote before it ended is then among the events.
-                ended = {name: process.poll() for name, process in self._processes.items()}
+                ended = self._supervisor.statuses()
                 for key, _ in selector.select(POLL_S):
                     events = key.data.read()
                     if events is None:
@@ -128,10 +128,7 @@ class ProcessGroup:
 
     def wait_for_exit(self) -> dict[str, int | None]:
         """Return every process's exit code; None for one that still runs after EXIT_GRACE_S."""
-        deadline = time.monotonic() + EXIT_GRACE_S
-        while any(process.poll() is None for process in self._processes.values()) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        return {name: process.returncode for name, process in self._processes.items()}
+        return self._supervisor.watch(EXIT_GRACE_S)
 
     def first_event(self, name: str) -> dict:
         """Return the first event of this name that a trainer has reported."""
@@ -150,19 +147,19 @@ class ProcessGroup:
         """Read the clocks when all trainers have begun a phase, and memory throughout the last one."""
         try:
             for phase in ("warm", "memory_begin"):
-                if self._heard(phase) and phase not in self.clocks:
+                if self._reported(phase) and phase not in self.clocks:
                     self.clocks[phase] = self._read_clocks()
-            ended = self._heard("memory_end", at_least=1) and len(self.pss_samples) > 0
-            if self._heard("memory_begin") and not ended:
+            ended = self._reported("memory_end", at_least=1) and len(self.pss_samples) > 0
+            if self._reported("memory_begin") and not ended:
                 self.pss_samples.append(self._summed_pss())
         except psutil.NoSuchProcess:
             # It has ended since the poll; the next round says whether that was too early.
             return
 
-    def _heard(self, name: str, at_least: int | None = None) -> bool:
+    def _reported(self, name: str, at_least: int | None = None) -> bool:
         """Whether all trainers, or `at_least` some of them, have reported an event."""
-        wanted = len(self._pipes) if at_least is None else at_least
-        return sum(event["event"] == name for event in self.events) >= wanted
+        expected = len(self._pipes) if at_least is None else at_least
+        return sum(event["event"] == name for event in self.events) >= expected
 
     def _all_done(self) -> bool:
         return all(pipe.done for pipe in self._pipes.values())
@@ -177,15 +174,15 @@ class ProcessGroup:
                 raise self._failure(name, status)
 
     def _failure(self, name: str, status: int) -> RuntimeError:
-        path = self.logs / f"{name}.log"
-        return RuntimeError(f"{name} ended early with exit code {status}; end of {path}:\n{log_tail(path)}")
+        end = "\n".join(self._supervisor.tail(name, TAIL_LINES))
+        return RuntimeError(f"{name} ended early with exit code {status}; end of {self.logs / name}.log:\n{end}")
 
     def _read_clocks(self) -> dict[str, float]:
         own = 0.0
-        for process in self._processes.values():
-            times = psutil.Process(process.pid).cpu_times()
+        for pid in self._supervisor.pids().values():
+            times = psutil.Process(pid).cpu_times()
             own += times.user + times.system
         return {"wall_s": time.monotonic(), "host_s": host_cpu_s(), "own_s": own}
 
     def _summed_pss(self) -> int:
-        return sum(psutil.Process(process.pid).memory_full_info().pss for process in self._processes.values())
+        return sum(psutil.Process(pid).memory_full_info().pss for pid in self._supervisor.pids().values())

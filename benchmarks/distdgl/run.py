@@ -24,15 +24,21 @@ from report import build_result, format_table
 from settings import Settings
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(
+    str(HERE.parents[1])
+)  # DGL's environment need not have fastsample_dist: these modules need nothing else
+from fastsample_dist.command import Parser, add_json, run_command  # noqa: E402
+from fastsample_dist.testing.supervisor import Supervisor  # noqa: E402
+
 IDLE_LOAD = 0.5
 
 
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Measure an epoch of DistDGL 1.1.3 on machines made of namespaces.")
+def make_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = Parser(prog="run.py", description="Measure an epoch of DistDGL 1.1.3 on machines made of namespaces.")
     parser.add_argument("--graph", required=True, metavar="NPY_DIR", help="input graph in npy format")
     parser.add_argument("--work", required=True, metavar="DIR", help="partitions, logs; kept for the next run")
-    parser.add_argument("--json", metavar="FILE", help="write the result as JSON")
+    add_json(parser, "write the result as JSON")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--machines", type=int, default=2, help="each with one server and one trainer (default 2)")
     mode.add_argument("--single", action="store_true", help="one-process DGL with its fused sampler instead")
@@ -47,7 +53,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", help="bandwidth of every link in tc's notation, e.g. 1gbit (default: unlimited)")
     parser.add_argument("--repartition", action="store_true", help="do not use finished partitions in --work")
     parser.add_argument("--deadline-s", type=float, default=1800.0, help="kill everything after this (default 1800)")
-    return parser.parse_args(argv)
+    return parser
 
 
 def build_settings(args: argparse.Namespace) -> Settings:
@@ -113,21 +119,16 @@ def run_session(settings: Settings) -> dict:
     settings.write(settings_path)
     result_path.unlink(missing_ok=True)
     arguments = ["--settings", str(settings_path), "--result", str(result_path)]
-    session = subprocess.Popen(
-        [*namespace_command(), sys.executable, str(HERE / "session.py"), *arguments],
-        stdin=subprocess.PIPE,  # never written to: its end tells the session that this process has ended
-        start_new_session=True,  # Ctrl-C reaches this process only, which then ends the session
-    )
-    try:
-        session.wait(timeout=settings.deadline_s)
-    except subprocess.TimeoutExpired as error:
-        raise RuntimeError(f"no result after {settings.deadline_s:.0f} s; see {work / 'logs'}") from error
-    finally:
-        session.kill()
-        session.wait()
+    command = [*namespace_command(), sys.executable, str(HERE / "session.py"), *arguments]
+    with Supervisor() as supervisor:
+        # Nothing is ever written to its standard input: its end tells the session that this process has ended.
+        supervisor.start("session", command, stdin=subprocess.PIPE)
+        status = supervisor.watch(settings.deadline_s)["session"]
+    if status is None:
+        raise RuntimeError(f"no result after {settings.deadline_s:.0f} s; see {work / 'logs'}")
     if not result_path.is_file():
         raise RuntimeError(
-            f"the session ended with exit code {session.returncode} and no result; if unshare was refused, run as "
+            f"the session ended with exit code {status} and no result; if unshare was refused, run as "
             "root or allow unprivileged user namespaces"
         )
     result = json.loads(result_path.read_text())
@@ -163,31 +164,18 @@ def describe_conditions(settings: Settings, load: float) -> dict:
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure, print the table, write the JSON file; 0 only on success."""
-    args = parse_arguments(argv)
-    try:
-        settings = build_settings(args)
-        check_tools(settings)
-        load = os.getloadavg()[0]
-        if load > IDLE_LOAD:
-            print(
-                f"warning: load average {load:.1f}; other work on this machine makes figures slower",
-                flush=True,
-            )
-        conditions = describe_conditions(settings, load)
-        result = build_result(run_session(settings), conditions)
-        print(format_table(result))
-        if args.json:
-            Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
-    except (OSError, RuntimeError, ValueError) as error:
-        print(f"run.py: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("run.py: interrupted; everything it started has been ended", file=sys.stderr)
-        return 130
-    return 0
+def measure(args: argparse.Namespace) -> tuple[int, dict]:
+    """Measure and print the table; returns (exit status, result for --json)."""
+    settings = build_settings(args)
+    check_tools(settings)
+    load = os.getloadavg()[0]
+    if load > IDLE_LOAD:
+        print(f"warning: load average {load:.1f}; other work on this machine makes figures slower", flush=True)
+    conditions = describe_conditions(settings, load)
+    result = build_result(run_session(settings), conditions)
+    print(format_table(result))
+    return 0, result
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(make_parser(), measure, None))

@@ -23,6 +23,8 @@ from network import Machine, create_machines
 from processes import ProcessGroup
 from settings import GRAPH_NAME, PARTITION_REPORT, Settings
 
+from fastsample_dist.files import write_json  # found where processes.py looks
+
 HERE = Path(__file__).resolve().parent
 SERVER_PORT = 30050
 MASTER_PORT = 29500
@@ -111,24 +113,24 @@ def measure(settings: Settings, settings_path: Path) -> dict:
     logs = Path(settings.work) / "logs"
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
-    group = ProcessGroup(logs, clean_environment())
-    partition = None
-    if settings.single:
-        group.start_clock()
-        group.start_trainer("single", script("single.py", settings_path), {})
-    else:
-        partition = start_cluster(settings, settings_path, group)
-    group.collect_events()
-    exit_codes = group.wait_for_exit()
-    return {
-        "graph": partition["graph"] if partition else group.first_event("graph")["facts"],
-        "partition": partition,
-        "started_s": group.started_s,
-        "events": group.events,
-        "pss_samples": group.pss_samples,
-        "clocks": group.clocks,
-        "exit_codes": exit_codes,
-    }
+    with ProcessGroup(logs, clean_environment()) as group:
+        partition = None
+        if settings.single:
+            group.start_clock()
+            group.start_trainer("single", script("single.py", settings_path), {})
+        else:
+            partition = start_cluster(settings, settings_path, group)
+        group.collect_events()
+        exit_codes = group.wait_for_exit()
+        return {
+            "graph": partition["graph"] if partition else group.first_event("graph")["facts"],
+            "partition": partition,
+            "started_s": group.started_s,
+            "events": group.events,
+            "pss_samples": group.pss_samples,
+            "clocks": group.clocks,
+            "exit_codes": exit_codes,
+        }
 
 
 def main() -> int:
@@ -142,7 +144,7 @@ def main() -> int:
         result = measure(Settings.read(args.settings), args.settings)
     except (OSError, RuntimeError, ValueError) as error:
         result = {"error": str(error)}
-    args.result.write_text(json.dumps(result))
+    write_json(args.result, result)
     return 1 if "error" in result else 0
 
 

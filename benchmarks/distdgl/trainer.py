@@ -1,6 +1,6 @@
 """One DistDGL trainer: DistGraph, DistNodeDataLoader sampling in this process, gradients by DDP over gloo.
 
-After an error it leaves with os._exit: DGL's own exit handler would wait for ever for the other trainers.
+After an error it leaves with os._exit: DGL's own exit handler would wait forever for the other trainers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from settings import GRAPH_NAME, EventWriter, Settings
 from torch.nn.parallel import DistributedDataParallel
 from training import Worker, build_model, run_epochs, seed_everything
 
+INTERFACE = "eth0"
 
-def received_bytes(interface: str = "eth0") -> int:
+
+def received_bytes() -> int:
     """Return the bytes that have reached this namespace's interface, headers included."""
     for line in Path("/proc/self/net/dev").read_text().splitlines():
         name, _, values = line.partition(":")
-        if name.strip() == interface:
+        if name.strip() == INTERFACE:
             return int(values.split()[0])
-    raise RuntimeError(f"/proc/self/net/dev has no {interface}; the machine's namespace is not set up")
+    raise RuntimeError(f"/proc/self/net/dev has no {INTERFACE}; the machine's namespace is not set up")
 
 
 def common_steps(num_seeds: int, batch_size: int) -> int:

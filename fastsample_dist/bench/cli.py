@@ -1,233 +1,41 @@
 """The command `fastsample-bench`: measurements that anyone can repeat on their own machine.
 
     fastsample-bench epoch PARTS | rmat:19:16   seconds per epoch of both schemes, with and without prefetching
-    fastsample-bench sampling --graph ...       sampled edges per second beside DGL (sampling_cli.py)
-    fastsample-bench gpu                        everything that is measured on a GPU (gpu_cli.py)
+    fastsample-bench sampling --graph ...       sampled edges per second beside DGL
+    fastsample-bench gpu                        everything that is measured on a GPU
 
-`epoch`, started alone, starts the ranks itself. Started on every rank by a launcher (fastsample-launch, which --hosts
-starts, torchrun, mpirun, srun) it measures on the ranks that are there, and rank 0 reports. Exit status: 0 only when
-everything ran and all losses were equal.
+Each is a room of its own with a cli.py. Exit status: 0 only when everything ran.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 
-import torch
-from rich.console import Console
-
-from fastsample_dist import DistContext
 from fastsample_dist import command as cl
-from fastsample_dist.bench.epoch import measure as epoch
-from fastsample_dist.bench.epoch import namespaces
-from fastsample_dist.bench.epoch import report as epoch_report
-from fastsample_dist.bench.epoch.measure import EpochOptions
-from fastsample_dist.bench.epoch.rank import epoch_rank
+from fastsample_dist.bench.epoch import cli as epoch_cli
 from fastsample_dist.bench.gpu import cli as gpu_cli
-from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.bench.sampling import cli as sampling_cli
-from fastsample_dist.comm.agree import agree
-from fastsample_dist.comm.environment import LaunchInfo, parse_environment
-from fastsample_dist.graph.network import Network
-from fastsample_dist.pipeline.schemes import SCHEMES
-from fastsample_dist.testing.jobs import find_mpirun
-from fastsample_dist.train.trainer import PRECISIONS
 
 PROGRAM = "fastsample-bench"
-TIMEOUT_S = 600.0  # of one collective: ranks wait for the one that checks the topology's bytes
-EXAMPLES = """examples:
-  fastsample-bench epoch rmat:19:16 --ranks 1,2,4
-  fastsample-bench epoch parts/products-4 --ranks 1,2,4 --model-network 25Gb/s,20us --json epoch.json
-  fastsample-bench epoch rmat:17:16 --ranks 2,4 --namespaces --rate 1gbit      (root, Linux)
-  fastsample-bench epoch parts/products-4 --hosts hosts.txt
-"""
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     parser = cl.Parser(prog=PROGRAM, description="Measure, on this machine or on several.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=cl.Parser)
-    sub = commands.add_parser(
-        "epoch", help="seconds per epoch, split into the parts of a step", epilog=EXAMPLES, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Train epochs of {vanilla, hybrid} x {prefetch depths}, check that all losses are equal, and\n"
-        "report seconds per epoch by part, exchanges and bytes by purpose, and the ratio to vanilla.",
-    )  # fmt: skip
-    add = sub.add_argument
-    add("graph", metavar="GRAPH", help="a partition's directory, or rmat:SCALE:EDGE_FACTOR")
-    add("--ranks", type=cl.counts, default=(1, 2, 4), help="numbers of ranks to start (default: 1,2,4)")
-    add("--prefetch", type=depths, default=(0, 2), help="depths (default: 0,2)")
-    add("--schemes", type=schemes, default=("vanilla", "hybrid"), help="(default: vanilla,hybrid)")
-    add("--epochs", type=cl.count, default=3, help="timed ones, after one warm-up epoch (default: %(default)s)")
-    add("--batch-size", type=cl.count, default=1000, help="seeds per rank and step (default: %(default)s)")
-    add("--fanouts", type=cl.fanout_list, default=(15, 10, 5), help="one per layer (default: 15,10,5)")
-    add("--hidden", type=cl.count, default=256, help="columns of a hidden row (default: %(default)s)")
-    add("--dropout", type=cl.share, default=0.5, help="(default: %(default)s)")
-    add("--precision", choices=PRECISIONS, default="fp32", help="(default: %(default)s)")
-    add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
-    add("--threads", type=cl.count, help="per rank (default: cores / most ranks, at least 1)")
-    add("--method", default="metis", help="how a generated graph is cut (default: %(default)s)")
-    add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
-    add("--model-network", metavar="SPEED,LATENCY", type=network, help="e.g. 25Gb/s,20us: predict 2 to 64 machines")
-    add("--mpi", action="store_true", help="start the ranks with mpirun")
-    add("--hosts", metavar="FILE", help="run on these machines by fastsample-launch; GRAPH and --json are paths there")
-    add("--ssh", metavar="PROGRAM", default="ssh", help="what reaches them (default: %(default)s)")
-    add("--namespaces", action="store_true", help="each rank on a host of its own, in network namespaces")
-    add("--rate", help="of the hosts' links, e.g. 1gbit (with --namespaces; default: unlimited)")
-    add("--deadline-s", type=cl.seconds, default=3600.0, help="for the ranks of one run (default: %(default)g)")
-    cl.add_json(sub)
-    sampling_cli.add_command(commands)
-    gpu_cli.add_command(commands)
+    for room in (epoch_cli, sampling_cli, gpu_cli):
+        room.add_command(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return cl.run_command(make_parser(), partial(_run, words), words)
-
-
-def _run(words: Sequence[str], args: argparse.Namespace) -> tuple[int, dict]:
-    others = {"sampling": sampling_cli.run, "gpu": gpu_cli.run}
-    return others[args.command](args) if args.command in others else _run_epoch(words, args)
-
-
-def _run_epoch(words: Sequence[str], args: argparse.Namespace) -> tuple[int, dict]:
-    info = parse_environment(os.environ)
-    if info.launcher != "none":
-        return _run_joined(args, info)
-    if args.hosts:
-        args.json = None  # rank 0 writes it
-        return subprocess.run(launch_command(words, args), check=False).returncode, {}
-    if args.rate and not args.namespaces:
-        raise ValueError("--rate limits the links of --namespaces; pass both.")
-    if args.namespaces:
-        namespaces.check_rate(args.rate)
-        reason = namespaces.missing_reason(args.rate)
-        if reason is not None:
-            raise ValueError(f"--namespaces cannot run here: {reason}.")
-    console = Console(width=cl.console_width(), highlight=False)
-    if args.work is not None:
-        args.work.mkdir(parents=True, exist_ok=True)
-    if args.mpi and (args.namespaces or find_mpirun() is None):
-        raise ValueError("--mpi needs mpirun beside this Python or on PATH, and does not go with --namespaces.")
-    with tempfile.TemporaryDirectory(prefix="fastsample-bench-") if args.work is None else nullcontext(args.work) as at:
-        options = _options(args, Path(at))
-        options.source.check(options.ranks)
-        if args.model_network is not None:
-            epoch.check_model(options.ranks, options.configurations)
-        found = epoch_report.conditions(options.threads)
-        runs = epoch.measure(options, lambda text: console.print(f"{text} ...", style="dim"))
-    return 0, _report(args, console, found, runs)
-
-
-def launch_command(words: Sequence[str], args: argparse.Namespace) -> list[str]:
-    """The command that runs this one on every rank of --hosts.
-
-    Args:
-      words: this command's arguments.
-      args: the same, parsed.
-    """
-    own = [word for word in words if not word.startswith(("--hosts=", "--ssh="))]
-    for name in ("--hosts", "--ssh"):
-        while name in own:
-            place = own.index(name)
-            del own[place : place + 2]
-    launch = [sys.executable, "-m", "fastsample_dist.launch", "--hosts", args.hosts, "--ssh", args.ssh]
-    return [*launch, "--", "-m", "fastsample_dist.bench.cli", *own]
-
-
-def _run_joined(args: argparse.Namespace, info: LaunchInfo) -> tuple[int, dict]:
-    """This process is one rank of a run that a launcher started. Collective: every rank must call this."""
-    if args.namespaces or args.graph.startswith("rmat:"):
-        raise ValueError(f"{info.launcher} started this process: pass a partition's directory, without --namespaces.")
-    file, args.json = args.json, None  # rank 0 writes it
-    with DistContext.from_env(timeout_s=min(TIMEOUT_S, args.deadline_s)) as ctx:
-        args.ranks = (ctx.world_size,)
-        if args.model_network is not None:
-            epoch.check_model(args.ranks, [(scheme, depth) for scheme in args.schemes for depth in args.prefetch])
-        options = _options(args, Path(tempfile.gettempdir()))
-        torch.set_num_threads(args.threads or max(1, cl.usable_cores() // ctx.local_world_size))
-        agree(ctx, lambda: options.source.check(args.ranks))
-        found = epoch_report.conditions(torch.get_num_threads())
-        own = epoch_rank(ctx, epoch.rank_settings(options, Path(args.graph)))
-        results = ctx.comm.all_gather_object(own, purpose="benchmark")
-        console = Console(width=cl.console_width(), highlight=False, quiet=ctx.rank != 0)
-        report = _report(args, console, found, [epoch.summarize(results, ctx.world_size)])
-        if file is not None and ctx.rank == 0:
-            cl.write_json(file, report)
-    return 0, report
-
-
-def _options(args: argparse.Namespace, work: Path) -> EpochOptions:
-    return EpochOptions(
-        source=GraphSource(args.graph, work, args.method), ranks=args.ranks,
-        configurations=tuple((scheme, depth) for scheme in args.schemes for depth in args.prefetch),
-        training={
-            "epochs": args.epochs, "batch_size": args.batch_size, "fanouts": args.fanouts, "hidden": args.hidden,
-            "dropout": args.dropout, "lr": 0.006, "precision": args.precision, "rng_seed": args.seed,
-        },
-        threads=args.threads or max(1, cl.usable_cores() // max(args.ranks)),
-        mpirun=find_mpirun() if args.mpi else None, namespaces=args.namespaces, rate=args.rate,
-        deadline_s=args.deadline_s, timeout_s=min(TIMEOUT_S, args.deadline_s),
-    )  # fmt: skip
-
-
-def _report(args: argparse.Namespace, console: Console, found: dict, runs: list[dict]) -> dict:
-    """Print the tables; returns everything for --json."""
-    where = "ranks on one machine"
-    if args.namespaces:
-        where = f"a host in network namespaces per rank, links {args.rate or 'unlimited'}"
-    if found["load_before"] > epoch_report.BUSY_LOAD:
-        console.print(f"warning: load average {found['load_before']:.1f} before the run: others make figures slower")
-    console.print(epoch_report.conditions_line(found, runs[0]["graph"]))
-    console.print(epoch_report.times_table(runs, where))
-    exchanged = epoch_report.comm_table(runs)
-    if exchanged is not None:
-        console.print(exchanged)
-    starts = ", ".join(f"{run['first_step_s']:.1f} s with {run['ranks']} rank(s)" for run in runs)
-    console.print(f"from the start of a process to its first step done: {starts}")
-    console.print(f"losses are equal over {len(runs[0]['configurations'])} configurations, to the last bit")
-    given = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    results = {"command": "epoch", "conditions": found, "options": given, "runs": runs}
-    if args.model_network is not None:
-        predictions = epoch.model_network(runs, Network.parse(args.model_network), args.batch_size)
-        console.print(epoch_report.model_table(predictions, args.model_network))
-        results["model"] = predictions
-    return results
-
-
-def depths(text: str) -> tuple[int, ...]:
-    """Argument type: "0,2" -> (0, 2), prefetch depths."""
-    items = text.split(",")
-    if not all(item.isdecimal() for item in items):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of prefetch depths such as 0,2")
-    return tuple(int(item) for item in items)
-
-
-def schemes(text: str) -> tuple[str, ...]:
-    """Argument type: "vanilla,hybrid" -> ("vanilla", "hybrid")."""
-    names = tuple(text.split(","))
-    if not set(names) <= set(SCHEMES):
-        raise argparse.ArgumentTypeError(f"{text!r} names another scheme than {' and '.join(SCHEMES)}")
-    return names
-
-
-def network(text: str) -> str:
-    """Argument type: a network that Network.parse understands."""
-    try:
-        Network.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
+    runs = {"epoch": partial(epoch_cli.run, words), "sampling": sampling_cli.run, "gpu": gpu_cli.run}
+    return cl.run_command(make_parser(), lambda args: runs[args.command](args), words)
 
 
 if __name__ == "__main__":

@@ -2,23 +2,29 @@
 
 A generated graph is named rmat:SCALE:EDGE_FACTOR; it is drawn, given features and labels, and cut by the library's own
 commands, each a process of its own, so that their memory is gone when the measurement begins. Where only the topology
-is wanted, features, labels and cutting are left out, and an `npy` input directory serves too.
+is needed, features, labels and cutting are left out, and an `npy` input directory serves too.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import META_NAME, read_npy_graph
 from fastsample_dist.graph.manifest import MANIFEST_NAME, read_manifest
 from fastsample_dist.graph.storage import load_topology
 from fastsample_dist.testing.jobs import own_environment
+from fastsample_dist.testing.supervisor import last_line, run_process
 
 RMAT = re.compile(r"rmat:(\d+):(\d+)")
 # Size of the task on a generated graph: that of ogbn-products (100 features, 47 classes, a tenth for training).
@@ -74,30 +80,30 @@ class GraphSource:
                 "input directory, or rmat:SCALE:EDGE_FACTOR such as rmat:21:32."
             )
 
-    def parts(self, num_ranks: int, say: Callable[[str], object]) -> Path:
+    def parts(self, num_ranks: int, progress: Callable[[str], object]) -> Path:
         """The partition for a number of ranks: one part per rank where the graph is generated.
 
         Args:
           num_ranks: how many.
-          say: told what is being made.
+          progress: called with a line about what is made next.
         Raises:
           RuntimeError: the generator or fastsample-partition failed; with its line.
         """
         if not self.is_generated:
             return Path(self.name)
-        graph = self._draw(TASK, say)
+        graph = self._draw(TASK, progress)
         parts = self.work / f"{graph.name}-{self.method}-{num_ranks}"
         if not parts.exists():
-            say(f"cutting it into {num_ranks} part(s) with {self.method}")
+            progress(f"cutting it into {num_ranks} part(s) with {self.method}")
             options = ("--num-parts", str(num_ranks), "--method", self.method, "--output", str(parts))
             _run("fastsample_dist.partition.cli", "--input", str(graph), *options)
         return parts
 
-    def topology(self, say: Callable[[str], object]) -> CSCGraph:
+    def topology(self, progress: Callable[[str], object]) -> CSCGraph:
         """The graph alone, uncut: mapped where it is a partition's, built in memory otherwise.
 
         Args:
-          say: told what is being made.
+          progress: called with a line about what is made next.
         Raises:
           RuntimeError: the generator failed; with its line.
           ValueError: what is in the directory cannot be read.
@@ -105,8 +111,8 @@ class GraphSource:
         """
         if not self.is_generated and (Path(self.name) / MANIFEST_NAME).is_file():
             return load_topology(self.name, read_manifest(self.name))
-        directory = self._draw((), say) if self.is_generated else Path(self.name)
-        say(f"reading {directory.name}")
+        directory = self._draw((), progress) if self.is_generated else Path(self.name)
+        progress(f"reading {directory.name}")
         return read_npy_graph(directory).to_csc()
 
     def _check_generated(self) -> bool:
@@ -115,20 +121,46 @@ class GraphSource:
             raise ValueError(f"graph is {self.name!r}; expected rmat:SCALE:EDGE_FACTOR such as rmat:19:16.")
         return self.is_generated
 
-    def _draw(self, task: tuple[str, ...], say: Callable[[str], object]) -> Path:
+    def _draw(self, task: tuple[str, ...], progress: Callable[[str], object]) -> Path:
         """The input directory of the generated graph; without a task it holds the topology alone."""
         graph = self.work / (self.name.replace(":", "-") + ("" if task else "-topology"))
         if not graph.exists():
-            say(f"drawing {self.name}")
+            progress(f"drawing {self.name}")
             scale, edge_factor = RMAT.fullmatch(self.name).groups()  # type: ignore[union-attr]  # `check` was called
             shape = ("--scale", scale, "--edge-factor", edge_factor)
             _run("fastsample_dist.graph.generators", "rmat", *shape, *task, *GRAPH_SEED, "--output", str(graph))
         return graph
 
 
+@contextmanager
+def work_folder(work: Path | None) -> Iterator[Path]:
+    """The directory for what is generated: `work`, made if it is missing, or a temporary one for the block."""
+    if work is None:
+        with tempfile.TemporaryDirectory(prefix="fastsample-bench-") as name:
+            yield Path(name)
+        return
+    work.mkdir(parents=True, exist_ok=True)
+    yield work
+
+
+def draw_seeds(graph: CSCGraph, batch_size: int, count: int, rng_seed: int) -> list[Tensor]:
+    """`count` batches of distinct random nodes with in-neighbours, of the graph's id type.
+
+    Raises:
+      ValueError: the graph has fewer such nodes than a batch.
+    """
+    connected = np.flatnonzero(graph.in_degrees().numpy() > 0)
+    if len(connected) < batch_size:
+        raise ValueError(
+            f"--batch-size is {batch_size} but only {len(connected)} nodes have an in-neighbour; pass a smaller one."
+        )
+    rng = np.random.default_rng(rng_seed)
+    return [
+        torch.from_numpy(rng.choice(connected, batch_size, replace=False)).to(graph.indices.dtype) for _ in range(count)
+    ]
+
+
 def _run(module: str, *arguments: str) -> None:
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=own_environment())
+    done = run_process([sys.executable, "-m", module, *arguments], env=own_environment())
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        raise RuntimeError(f"python -m {module} ended with {done.returncode}: {said[-1] if said else 'no message'}")
+        raise RuntimeError(f"python -m {module} ended with {done.returncode}: {last_line(done)}")

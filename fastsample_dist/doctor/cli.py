@@ -1,4 +1,4 @@
-"""The command `fastsample-doctor`: what this machine has for distributed training, and what to do about the rest.
+"""The command `fastsample-doctor`: what this machine has for distributed training, and how to get the rest.
 
 One line per check (doctor/checks.py); at the end two ranks really exchange rows on this machine. Exit status: 0 when
 nothing needed is broken, 1 otherwise, 130 interrupted.
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fastsample_dist.command import ERRORS, Parser, add_json, console_width, one_line, run_command, seconds
 from fastsample_dist.doctor import checks
-from fastsample_dist.doctor.checks import BROKEN, WARNING, Finding
+from fastsample_dist.doctor.checks import BROKEN, WARNING, CheckResult
 
 PROGRAM = "fastsample-doctor"
 COLOURS = {checks.OK: "green", checks.ABSENT: "dim", WARNING: "yellow", BROKEN: "bold red"}
@@ -30,7 +30,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The command's options."""
     parser = Parser(
         prog=PROGRAM,
-        description="Check what this machine has for distributed training; each line is ok, or says what to do.",
+        description="Check what this machine has for distributed training; one line per check: ok, or the fix.",
         epilog="exit status: 0 when nothing needed is broken",
         allow_abbrev=False,
     )
@@ -46,15 +46,15 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def examine(master_addr: str | None, deadline_s: float | None) -> Iterator[Finding]:
-    """All findings, as they are made.
+def examine(master_addr: str | None, deadline_s: float | None) -> Iterator[CheckResult]:
+    """All results, as the checks give them.
 
     Args:
       master_addr: rank 0's machine, None when it is not known.
       deadline_s: of each test run; None starts none.
     """
     environ = dict(os.environ)
-    todo: list[Callable[[], list[Finding]]] = [
+    todo: list[Callable[[], list[CheckResult]]] = [
         checks.check_versions,
         checks.check_optional,
         checks.check_methods,
@@ -78,36 +78,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> tuple[int, dict]:
-    findings = list(examine(args.master_addr, None if args.no_exchange else args.deadline_s))
+    results = list(examine(args.master_addr, None if args.no_exchange else args.deadline_s))
     console = Console(width=console_width(), highlight=False)
-    console.print(report(findings))
-    broken = [finding.subject for finding in findings if finding.status == BROKEN]
-    warnings = [finding.subject for finding in findings if finding.status == WARNING]
+    console.print(report(results))
+    broken = [result.subject for result in results if result.status == BROKEN]
+    warnings = [result.subject for result in results if result.status == WARNING]
     console.print(f"{_named(broken, 'broken')}; {_named(warnings, 'to look at')}.")
-    return (1 if broken else 0), {"ok": not broken, "findings": [asdict(finding) for finding in findings]}
+    return (1 if broken else 0), {"ok": not broken, "findings": [asdict(result) for result in results]}
 
 
-def report(findings: Sequence[Finding]) -> Table:
-    """One row per finding, its advice below it."""
+def report(results: Sequence[CheckResult]) -> Table:
+    """One row per result, its advice below it."""
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for finding in findings:
-        text = Text(finding.found)
-        if finding.advice:
-            text.append(f"\n-> {finding.advice}", style="bold")
-        table.add_row(Text(finding.status, style=COLOURS[finding.status]), finding.subject, text)
+    for result in results:
+        text = Text(result.found)
+        if result.advice:
+            text.append(f"\n-> {result.advice}", style="bold")
+        table.add_row(Text(result.status, style=COLOURS[result.status]), result.subject, text)
     return table
 
 
-def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
-    """A check that fails itself is a finding too: the others must still be reported."""
+def _guarded(check: Callable[[], list[CheckResult]]) -> list[CheckResult]:
+    """A check that fails itself gives a result too: the others must still be reported."""
     try:
         return check()
     except ERRORS as error:
         name = getattr(check, "func", check).__name__
-        return [Finding(name, BROKEN, one_line(error), "install what is missing; the check itself could not run")]
+        return [CheckResult(name, BROKEN, one_line(error), "install what is missing; the check itself could not run")]
 
 
 def _named(subjects: list[str], what: str) -> str:

@@ -1,28 +1,21 @@
-"""For tests: run a function on several ranks (ranks.py), put a sampler through a conformance suite (sampler.py)."""
+"""For tests: run a function on several ranks (ranks.py), put a sampler through a conformance suite (sampler.py).
 
-from fastsample_dist.ops.reference import Certain, Independent, Replaced
-from fastsample_dist.testing.graphs import conformance_graph
-from fastsample_dist.testing.ranks import (
-    RankError,
-    RankTimeoutError,
-    devices,
-    mpi_missing_reason,
-    run_distributed,
-    run_mpi,
-)
-from fastsample_dist.testing.sampler import SamplerReport, check_sampler
+Names are resolved on first use: commands take `jobs` and `supervisor` from here where torch cannot be loaded.
+"""
 
-__all__ = [
-    "Certain",
-    "Independent",
-    "RankError",
-    "RankTimeoutError",
-    "Replaced",
-    "SamplerReport",
-    "check_sampler",
-    "conformance_graph",
-    "devices",
-    "mpi_missing_reason",
-    "run_distributed",
-    "run_mpi",
-]
+import importlib
+
+_HOMES = {
+    "ops.reference": ("Certain", "Independent", "Replaced"),
+    "testing.graphs": ("conformance_graph",),
+    "testing.ranks": ("RankError", "RankTimeoutError", "devices", "mpi_missing_reason", "run_distributed", "run_mpi"),
+    "testing.sampler": ("SamplerReport", "check_sampler"),
+}
+__all__ = [name for names in _HOMES.values() for name in names]
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"fastsample_dist.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

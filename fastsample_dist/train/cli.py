@@ -16,12 +16,12 @@ import time
 from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
+from fastsample_dist.command import Parser, count, fanout_list, one_line
 from fastsample_dist.device.allocator import reuse_freed_memory
 from fastsample_dist.train.config import CHOICES, TrainConfig
 from fastsample_dist.train.session import run
@@ -35,31 +35,11 @@ FORWARD_S = 0.5  # for mpirun to forward what was printed: an abort drops output
 STOPPED = 130  # exit status after Ctrl-C, as a shell reports it
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, like every other refusal of this command."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; see --help.")
-
-
-def fanout_list(text: str) -> tuple[int, ...]:
-    """Argument type: "15,10,5" -> (15, 10, 5)."""
-    try:
-        return tuple(int(item) for item in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of fanouts such as 15,10,5") from None
-
-
-def count(text: str) -> int:
-    """Argument type: an integer >= 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 1")
-    return int(text)
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The command's options; TrainConfig has their defaults."""
-    parser = Parser(description="Train a graph neural network on a partitioned graph.", allow_abbrev=False)
+    parser = Parser(
+        prog=PROGRAM, description="Train a graph neural network on a partitioned graph.", allow_abbrev=False
+    )
     add = partial(parser.add_argument, help="(default: %(default)s)")
     add("--data", metavar="PARTS", required=True, help="directory written by fastsample-partition")
     add("--scheme", choices=CHOICES["scheme"])
@@ -118,7 +98,7 @@ def refuse(error: BaseException, rank: int) -> int:
     """Print a refusal as one line and return the exit status."""
     if rank > 0:
         time.sleep(HEAD_START_S)
-    line = " ".join(str(error).split()) or type(error).__name__
+    line = one_line(error)
     if isinstance(error, torch.cuda.OutOfMemoryError):
         line = f"{line.split('. ', 1)[0]}; take a smaller --batch-size or --hidden, or --placement pinned."
     print(f"error: {line}", file=sys.stderr, flush=True)

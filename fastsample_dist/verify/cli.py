@@ -1,10 +1,7 @@
 """The command `fastsample-verify`: do k ranks compute, on this partition, what one process computes?
 
-For every number of ranks: start them (verify/rank.py), let each make a few mini-batches through its loader,
-and compare with one process (verify/reference.py). Compared exactly: seeds, in-neighbours of every hop, input
-nodes, features, labels, in original ids. Compared within --tolerance: the summed gradient of a float64 model with
-dropout, because sums of ranks round in another order than one process. The first difference is named by ranks, scheme,
-step, rank, hop and original node id. Exit status: 0 when all agree, 1 otherwise.
+For every number of ranks they are started and compared with one process (compare.py). The first difference is printed
+and ends the command. Exit status: 0 when all agree, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -12,57 +9,20 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from fastsample_dist import command as cl
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.pipeline.schemes import SCHEMES
-from fastsample_dist.testing.jobs import Job, find_mpirun, ranks_ended
-from fastsample_dist.verify.content import FEATURES, Content, batch_content, first_difference
-from fastsample_dist.verify.rank import content_file, gradient_file
-from fastsample_dist.verify.reference import MODELS, OneProcess, VerifySettings
+from fastsample_dist.testing.jobs import find_mpirun
+from fastsample_dist.verify.compare import TOLERANCE, Difference, RunOptions, verify
+from fastsample_dist.verify.reference import MODELS, VerifySettings
 
 PROGRAM = "fastsample-verify"
-RANK_TASK = "fastsample_dist.verify.rank:verify_rank"
-TIMEOUT_S = 600.0  # of one collective: ranks wait for the one that checks the topology's bytes
-TOLERANCE = 1e-10  # of the largest entry: double precision is 1e-16, a gradient sums some ten thousand terms
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How the ranks are run.
-
-    Attributes:
-      path: the partition.
-      schemes: "hybrid", "vanilla" or both.
-      prefetch: of the loaders.
-      tolerance: largest gradient error, as a share of the gradient's largest entry.
-      checksums: let the ranks compare the files with the manifest first.
-      mpirun: program that starts the ranks; None: torch.distributed.
-      deadline_s: for all ranks to end.
-      rank_paths: the directory that each rank reads, where ranks have copies of their own; None: `path`.
-      task: what the ranks run.
-    """
-
-    path: Path
-    schemes: tuple[str, ...] = SCHEMES
-    prefetch: int = 0
-    tolerance: float = TOLERANCE
-    checksums: bool = True
-    mpirun: str | None = None
-    deadline_s: float = 1800.0
-    rank_paths: tuple[Path, ...] | None = None
-    task: str = RANK_TASK
-
-
-class Difference(Exception):  # noqa: N818  # it is a result, not an error of the program
-    """The first difference that was found; its text is the line for the user."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -103,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def with_script(args: argparse.Namespace) -> argparse.Namespace:
-    """The arguments, with what --script says of batches and model in place of this command's own options.
+    """The arguments; the options of batches and model in --script replace this command's own.
 
     Raises:
       ValueError: an option in --script has a value that does not fit.
@@ -125,7 +85,7 @@ def _run(args: argparse.Namespace) -> tuple[int, dict]:
     mpirun = find_mpirun() if args.mpi else None
     if args.mpi and mpirun is None:
         raise ValueError("--mpi: mpirun is neither beside this Python nor on PATH; install it or leave --mpi out.")
-    plan = Plan(
+    options = RunOptions(
         path=args.parts, schemes=SCHEMES if args.scheme == "both" else (args.scheme,), prefetch=args.prefetch,
         tolerance=args.tolerance, checksums=not args.no_checksums, mpirun=mpirun, deadline_s=args.deadline_s,
     )  # fmt: skip
@@ -133,13 +93,13 @@ def _run(args: argparse.Namespace) -> tuple[int, dict]:
         steps=args.steps, batch_size=args.batch_size, fanouts=args.fanouts, split=args.split, rng_seed=args.seed,
         model=args.model, hidden=args.hidden,
     )  # fmt: skip
-    check_ranks(plan.path, args.ranks)
+    check_ranks(options.path, args.ranks)
     console = Console(width=cl.console_width(), highlight=False, soft_wrap=True)
     runs: list[dict] = []
-    results = {"parts": str(plan.path), "settings": asdict(settings), "runs": runs, "ok": True, "difference": None}
+    results = {"parts": str(options.path), "settings": asdict(settings), "runs": runs, "ok": True, "difference": None}
     for num_ranks in args.ranks:
         try:
-            runs.append(verify(plan, settings, num_ranks))
+            runs.append(verify(options, settings, num_ranks))
         except Difference as difference:
             console.print(f"DIFFERS  {difference}", markup=False)
             return 1, results | {"ok": False, "difference": str(difference)}
@@ -171,112 +131,6 @@ def describe(run: dict) -> str:
         f"{run['ranks']} ranks, {' and '.join(run['schemes'])}: {run['batches']} batches with {run['tensors']} tensors "
         f"and {run['edges']:,} sampled edges equal one process's, {gradients}; {run['seconds']:.1f} s"
     )
-
-
-def verify(plan: Plan, settings: VerifySettings, num_ranks: int) -> dict:
-    """Compare one number of ranks with one process.
-
-    Returns:
-      {"ranks", "schemes", "batches", "tensors", "edges", "gradient_error": largest, as a share of the largest entry,
-      "hashes": of every tensor by scheme, rank and step, "seconds"}.
-    Raises:
-      Difference: the first one.
-      ValueError, RuntimeError: the ranks could not be run.
-    """
-    started = time.perf_counter()
-    with ranks_ended(_job(plan, settings, num_ranks), mpirun=plan.mpirun) as (results, folder):
-        comparison = _Comparison(plan, settings, num_ranks, folder, results)
-        for step in range(settings.steps):
-            comparison.compare_step(step)
-        return {
-            "ranks": num_ranks, "schemes": list(plan.schemes), **comparison.counted,
-            "gradient_error": comparison.gradient_error, "hashes": results, "seconds": time.perf_counter() - started,
-        }  # fmt: skip
-
-
-def _job(plan: Plan, settings: VerifySettings, num_ranks: int, keep_features: list | None = None) -> Job:
-    paths = plan.rank_paths or (plan.path,) * num_ranks
-    common = {
-        "common": asdict(settings), "schemes": plan.schemes, "prefetch": plan.prefetch, "checksums": plan.checksums,
-        "keep_features": keep_features,
-    }  # fmt: skip
-    per_rank = [common | {"path": str(path)} for path in paths]
-    return Job(task=plan.task, settings=per_rank, deadline_s=plan.deadline_s, timeout_s=min(TIMEOUT_S, plan.deadline_s))
-
-
-class _Comparison:
-    """One number of ranks against one process, step by step."""
-
-    def __init__(self, plan: Plan, settings: VerifySettings, num_ranks: int, folder: Path, results: list[dict]) -> None:
-        self._plan, self._settings, self._num_ranks = plan, settings, num_ranks
-        self._folder, self._results = folder, results
-        self._one = OneProcess(plan.path, settings)
-        self.counted = {"batches": 0, "tensors": 0, "edges": 0}
-        self.gradient_error: float | None = None
-
-    def compare_step(self, step: int) -> None:
-        """All ranks' batches of one step in all schemes, then the gradients."""
-        seeds = self._one.seeds(step, self._num_ranks)
-        for rank in range(self._num_ranks):
-            batch = self._one.batch(seeds[rank], step)
-            expected = batch_content(batch, self._one.graph.orig_ids)
-            for scheme in self._plan.schemes:
-                self._compare_batch(scheme, rank, step, expected)
-                self.counted["batches"] += 1
-                self.counted["tensors"] += len(expected.hashes)
-                self.counted["edges"] += batch.num_edges
-        if self._one.has_features and self._one.has_labels:
-            gradient = self._one.gradient(seeds, step).numpy()
-            for scheme in self._plan.schemes:
-                self._compare_gradient(scheme, step, gradient)
-
-    def _where(self, scheme: str, rank: int, step: int) -> str:
-        return f"{self._num_ranks} ranks, {scheme}, step {step}, rank {rank}"
-
-    def _compare_batch(self, scheme: str, rank: int, step: int, expected: Content) -> None:
-        hashes = self._results[rank][scheme][step]["hashes"]
-        if hashes == expected.hashes:
-            return
-        found = Content.load_arrays(content_file(self._folder, scheme, rank, step))
-        difference = first_difference(found, expected.arrays)
-        if difference is None:  # the values agree: types or shapes do not
-            names = [name for name in expected.hashes if hashes.get(name) != expected.hashes[name]]
-            raise Difference(f"{self._where(scheme, rank, step)}: type or shape of {', '.join(names)} differs")
-        name, row, text = difference
-        if name == FEATURES and row < len(expected.arrays[FEATURES]):
-            text += self._values(scheme, rank, step, row)
-        raise Difference(f"{self._where(scheme, rank, step)}: {text}")
-
-    def _values(self, scheme: str, rank: int, step: int, row: int) -> str:
-        """The values of a feature row that differs: run again, because rows are kept as hashes."""
-        seeds = self._one.seeds(step, self._num_ranks)[rank]
-        expected = self._one.batch(seeds, step).features[row].numpy()
-        settings = replace(self._settings, steps=step + 1)
-        again = _job(self._plan, settings, self._num_ranks, keep_features=[scheme, rank, step])
-        with ranks_ended(again, mpirun=self._plan.mpirun) as (_, folder):
-            found = np.load(folder / "features.npy")[row]
-        columns = np.flatnonzero(found.view(np.uint64) != expected.view(np.uint64))
-        if columns.size == 0:
-            return ": another value, which a second run did not repeat; suspect memory or the network"
-        column = int(columns[0])
-        return f": column {column} is {found[column]:.17g}, expected {expected[column]:.17g}"
-
-    def _compare_gradient(self, scheme: str, step: int, expected: np.ndarray) -> None:
-        where = f"{self._num_ranks} ranks, {scheme}, step {step}"
-        hashes = [result[scheme][step]["gradient"] for result in self._results]
-        for rank, other in enumerate(hashes):
-            if other != hashes[0]:
-                raise Difference(f"{where}, rank {rank}: its summed gradient is not that of rank 0")
-        found = np.load(gradient_file(self._folder, scheme, step))
-        scale = float(np.abs(expected).max()) or 1.0
-        errors = np.abs(found - expected) / scale
-        worst = int(errors.argmax())
-        if not errors[worst] <= self._plan.tolerance:
-            raise Difference(
-                f"{where}: summed gradient, entry {worst}: {found[worst]:.17g}, expected {expected[worst]:.17g}, off "
-                f"by {errors[worst]:.1e} of the largest entry; tolerance {self._plan.tolerance:g}"
-            )
-        self.gradient_error = max(self.gradient_error or 0.0, float(errors[worst]))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from fastsample_dist.sampling.mfg import MiniBatch
 
 FEATURES = "features"
 ROW_HASH_BYTES = 8
+SHOWN_IDS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,13 +128,13 @@ def destinations(arrays: dict[str, np.ndarray], hop: int) -> np.ndarray:
 
 def _hop_difference(hop: int, found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> tuple[str, int, str]:
     nodes = destinations(expected, hop)
-    picks, wanted = _picks(found, hop), _picks(expected, hop)
-    for row, (here, there) in enumerate(zip(picks, wanted, strict=False)):
+    picks, expected_picks = _picks(found, hop), _picks(expected, hop)
+    for row, (here, there) in enumerate(zip(picks, expected_picks, strict=False)):
         if not np.array_equal(here, there):
             what = f"hop {hop}, node {nodes[row]}: sampled in-neighbours {_shown(here)}, expected {_shown(there)}"
             return indices_name(hop), row, what
-    row = min(len(picks), len(wanted))
-    return indptr_name(hop), row, f"hop {hop}: {len(picks)} destination nodes, expected {len(wanted)}"
+    row = min(len(picks), len(expected_picks))
+    return indptr_name(hop), row, f"hop {hop}: {len(picks)} destination nodes, expected {len(expected_picks)}"
 
 
 def _picks(arrays: dict[str, np.ndarray], hop: int) -> list[np.ndarray]:
@@ -152,6 +153,6 @@ def _first_row(found: np.ndarray, expected: np.ndarray) -> int:
     return next((row for row in range(common) if not _equal(found[row], expected[row])), common)
 
 
-def _shown(ids: np.ndarray, limit: int = 8) -> str:
-    more = f", ... {len(ids)} in all" if len(ids) > limit else ""
-    return f"[{', '.join(map(str, ids[:limit]))}{more}]"
+def _shown(ids: np.ndarray) -> str:
+    more = f", ... {len(ids)} in all" if len(ids) > SHOWN_IDS else ""
+    return f"[{', '.join(map(str, ids[:SHOWN_IDS]))}{more}]"

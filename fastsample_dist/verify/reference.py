@@ -122,10 +122,6 @@ class OneProcess:
         compared_loss(model(batch.mfgs, batch.features), batch.labels, batch.seeds.numel()).backward()
         return flat_gradient(model)
 
-    def features_of(self, nodes: Tensor) -> Tensor:
-        """Feature rows as stored, converted to float64."""
-        return self._rows("features", nodes).double()
-
     def _rows(self, kind: str, nodes: Tensor) -> Tensor:
         """Rows of any nodes, read from their parts' files."""
         nodes = nodes.long()

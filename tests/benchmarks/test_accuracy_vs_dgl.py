@@ -78,7 +78,7 @@ def test_mlp_learns_separable_classes_and_reports_every_epoch(tmp_path):
     graph, task = planted_communities(400, 4, seed=1, signal=6.0)
     write_npy_graph(tmp_path / "g", graph, name="easy", features=task.features, labels=task.labels, splits=task.splits)
     loaded = benchmark.read_task(tmp_path / "g")
-    report = benchmark.Runner(loaded, recipe(epochs=8, batch_size=100, dropout=0.0), None).run(seed=0)
+    report = benchmark.Training(loaded, recipe(epochs=8, batch_size=100, dropout=0.0), None).run(seed=0)
     assert [epoch["epoch"] for epoch in report["epochs"]] == list(range(1, 9))
     assert report["steps"] == 8 * 3  # 240 train nodes: 100 + 100 + 40, none dropped
     assert report["test_acc"] > 0.9
@@ -94,5 +94,5 @@ def test_majority_counts_the_commonest_train_class_in_test(tmp_path):
 
 def test_a_directory_without_features_is_refused(tmp_path):
     write_npy_graph(tmp_path / "g", (np.array([[0], [1]]), 2), name="x")
-    with pytest.raises(ValueError, match="no npy directory with features, labels and splits"):
+    with pytest.raises(ValueError, match="must be an npy directory with features, labels and splits"):
         benchmark.read_task(tmp_path / "g")

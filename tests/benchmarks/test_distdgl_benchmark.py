@@ -179,12 +179,13 @@ def test_run_refuses_in_one_line(tmp_path: Path, options: list[str], message: st
 
 def run_scripts(logs: Path, *sources: str) -> object:
     """Run one Python process per source as trainers; a source calls emit(event, **values)."""
-    group = processes.ProcessGroup(logs, {"PATH": "/usr/bin"})
     prologue = "import json, os, sys, time\ndef emit(event, **v):\n    os.write(int(sys.argv[-1]), "
     prologue += "(json.dumps({'event': event, 'rank': 1, **v}) + '\\n').encode())\n"
-    for index, source in enumerate(sources):
-        group.start_trainer(f"trainer-{index}", [sys.executable, "-c", prologue + source], {})
-    group.collect_events()
+    with processes.ProcessGroup(logs, {"PATH": "/usr/bin"}) as group:
+        for index, source in enumerate(sources):
+            group.start_trainer(f"trainer-{index}", [sys.executable, "-c", prologue + source], {})
+        group.collect_events()
+        group.exit_codes = group.wait_for_exit()
     return group
 
 
@@ -196,7 +197,7 @@ def test_group_collects_events_of_all_trainers(tmp_path: Path):
         ("done", 0),
         ("done", 0),
     ]
-    assert group.wait_for_exit() == {"trainer-0": 0, "trainer-1": 0}
+    assert group.exit_codes == {"trainer-0": 0, "trainer-1": 0}
 
 
 @pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("pass", 0), ("os.kill(os.getpid(), 9)", -9)])

@@ -1,4 +1,4 @@
-"""partition_table.py from the command line: a row per method, figures that are the assignment's, failures told."""
+"""partition_table.py from the command line: a row per method, figures that are the assignment's, failures reported."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def test_cut_is_counted_from_the_edges(tmp_path):
 
 
 @pytest.mark.grid
-def test_a_method_that_fails_says_why(tmp_path):
+def test_a_method_that_fails_gives_its_reason(tmp_path):
     shown, report = run_table(tmp_path, "--graph", "rmat:6:2", "--num-parts", "3", "--methods", "file,random")
     failed, done = report["graphs"][0]["rows"]
     assert "method file needs the file" in failed["failed"] and "cut" in done

@@ -8,7 +8,7 @@ import pytest
 
 from fastsample_dist.comm.mpi import load_mpi
 from fastsample_dist.testing import mpi_missing_reason
-from fastsample_dist.testing.ranks import _mpi_environment, _mpirun
+from fastsample_dist.testing.jobs import MPI_VARIABLES, find_mpirun, own_environment
 from tests.waiting import ENOUGH_S
 
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
@@ -57,8 +57,9 @@ with DistContext.from_env(backend="mpi", environ={}) as ctx:
 def mpirun(script: str, tmp_path: Path) -> subprocess.CompletedProcess:
     path = tmp_path / "script.py"
     path.write_text(script)
-    command = [str(_mpirun()), "-n", "2", sys.executable, str(path)]
-    return subprocess.run(command, env=_mpi_environment(), capture_output=True, text=True, timeout=ENOUGH_S)
+    command = [find_mpirun(), "-n", "2", sys.executable, str(path)]
+    environ = own_environment() | MPI_VARIABLES
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=ENOUGH_S)
 
 
 @needs_mpi
@@ -85,7 +86,7 @@ def lines_alone(tmp_path_factory):
     """What ALONE_SCRIPT prints in one process without mpirun."""
     path = tmp_path_factory.mktemp("alone") / "script.py"
     path.write_text(ALONE_SCRIPT)
-    environ = _mpi_environment()
+    environ = own_environment() | MPI_VARIABLES
     ended = subprocess.run([sys.executable, str(path)], env=environ, capture_output=True, text=True, timeout=ENOUGH_S)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()

@@ -144,7 +144,38 @@ def test_a_script_needs_no_main_guard(tmp_path):
 
 
 def test_a_missing_mpirun_is_the_reason_to_skip(monkeypatch):
-    monkeypatch.setattr(ranks, "_mpirun", lambda: None)
+    monkeypatch.setattr(ranks, "find_mpirun", lambda: None)
     assert "mpirun is neither beside" in mpi_missing_reason()
     with pytest.raises(RuntimeError, match="run_mpi cannot start: mpirun is neither"):
         run_mpi(2, place)
+
+
+PARENT = """
+import sys, time
+from fastsample_dist.testing import run_distributed
+
+def hang(ctx, folder):
+    import os, pathlib
+    (pathlib.Path(folder) / str(os.getpid())).touch()
+    time.sleep(1000)
+
+run_distributed(2, hang, args=(sys.argv[1],))
+"""
+
+
+def test_ranks_end_when_the_test_that_started_them_is_killed(tmp_path):
+    script, folder, temporary = tmp_path / "parent.py", tmp_path / "pids", tmp_path / "temporary"
+    script.write_text(PARENT)
+    folder.mkdir()
+    temporary.mkdir()
+    root = str(Path(fastsample_dist.__file__).parent.parent)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(folder)], env={**os.environ, "PYTHONPATH": root, "TMPDIR": str(temporary)}
+    )
+    try:
+        wait_until(lambda: len(list(folder.iterdir())) == 2, "the start of both ranks")
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: all(has_ended(int(path.name)) for path in folder.iterdir()), "the end of the ranks")
+    assert not list(temporary.glob("fastsample-run-*"))

@@ -1,9 +1,11 @@
 """fastsample-doctor: each check against a made-up machine, and the command as a user runs it, whole and broken."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from fastsample_dist.doctor import cli as doctor
 from fastsample_dist.doctor.checks import ABSENT, BROKEN, OK, WARNING
 from tests.waiting import ENOUGH_S
 
+ROOT = Path(__file__).resolve().parents[2]
 UNLIMITED = resource.RLIM_INFINITY
 
 
@@ -151,8 +154,8 @@ def test_every_method_that_works_is_named(monkeypatch):
     findings = checks.check_methods()
     assert one(findings, "partition methods").found == "ldg, fennel, random, range, file"
     assert one(findings, "method metis").status == ABSENT
-    assert one(findings, "method metis").found == "not there; pip install 'fastsample_dist[partition]'"
-    assert one(findings, "method kaminpar").found == "not there; pip install 'fastsample_dist[kaminpar]'"
+    assert one(findings, "method metis").found == "not available; pip install 'fastsample_dist[partition]'"
+    assert one(findings, "method kaminpar").found == "not available; pip install 'fastsample_dist[kaminpar]'"
     monkeypatch.setitem(sys.modules, "pymetis", subprocess)  # any module with a spec
     assert one(checks.check_methods(), "partition methods").found == "metis, ldg, fennel, random, range, file"
 
@@ -177,3 +180,12 @@ def test_the_module_loads_without_torch():
     code = "import sys; sys.modules['torch'] = None; import fastsample_dist.doctor.cli as d; print(d.checks._torch())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "BROKEN" in done.stdout.upper() and "pip install torch" in done.stdout
+
+
+def test_a_torch_that_cannot_be_loaded_is_a_line_of_the_report(tmp_path):
+    (tmp_path / "torch.py").write_text("raise OSError('libtorch.so: no such file')")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-m", "fastsample_dist.doctor.cli", "--no-exchange"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=ENOUGH_S, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "pip install torch" in done.stdout and "libtorch.so: no such file" in done.stdout and done.stderr == ""

@@ -1,16 +1,19 @@
 """Jobs: results of ranks, the failing rank's name, deadlines, and nothing left behind, whoever is killed."""
 
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fastsample_dist.comm.deadline import Deadline
-from fastsample_dist.testing import jobs, mpi_missing_reason
-from fastsample_dist.testing.jobs import Job, find_mpirun, ranks_ended, run_ranks
+from fastsample_dist.testing import mpi_missing_reason, supervisor
+from fastsample_dist.testing.jobs import RankJob, find_mpirun, ranks_ended, run_ranks
+from fastsample_dist.testing.reports import RETURNED, read_reports
 from tests.waiting import ENOUGH_S, NEVER_S, wait_until
 
 TASKS = "tests.testing.job_tasks:"
@@ -18,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def job(task, settings, **options):
-    return Job(task=TASKS + task, settings=settings, **{"deadline_s": ENOUGH_S, **options})
+    return RankJob(task=TASKS + task, settings=settings, **{"deadline_s": ENOUGH_S, **options})
 
 
 def wait_until_gone(pids):
@@ -47,22 +50,19 @@ def test_the_rank_that_failed_first_is_named(refusal, kind):
         run_ranks(job("raise_on", [{"rank": 1, "refusal": refusal}] * 2))
 
 
-def test_a_rank_that_ends_without_a_word_is_named():
+def test_a_rank_that_ends_without_a_report_is_named():
     with pytest.raises(RuntimeError, match="rank 0 ended with exit code 7 and no result"):
         run_ranks(job("exit_silently", [{}]))
 
 
 def test_a_rank_that_is_late_is_named_and_killed(tmp_path, monkeypatch):
-    class Passed(Deadline):
-        """Passes when rank 0 has a result and rank 1 sleeps."""
+    def passed_s() -> float:
+        """The deadline passes when rank 0 has returned and rank 1 sleeps."""
+        started = [path.read_text().split()[1] for path in tmp_path.glob("pid-?")]
+        is_late = len(started) == 2 and RETURNED in read_reports(Path(started[0]), 2)[0]
+        return math.inf if is_late else 0.0
 
-        @property
-        def remaining_s(self) -> float:
-            folders = {Path(path.read_text().split()[1]) for path in tmp_path.glob("pid-?")}
-            started = len([*tmp_path.glob("pid-?")]) == 2
-            return 0.0 if started and all((folder / "rank-0.json").exists() for folder in folders) else 1.0
-
-    monkeypatch.setattr(jobs, "Deadline", Passed)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=passed_s, sleep=time.sleep))
     file = str(tmp_path / "pid-")
     with pytest.raises(RuntimeError, match="rank 1 had not ended after 40 s and was killed"):
         run_ranks(job("sleep_on", [{"rank": 1, "file": file}] * 2, deadline_s=40.0, timeout_s=NEVER_S))
@@ -74,8 +74,13 @@ def test_a_rank_that_is_killed_is_named_not_those_that_fail_because_of_it():
         run_ranks(job("kill_on", [{"rank": 1}] * 3))
 
 
+def written(folder):
+    """(process id, folder of the run) of every rank that has written them."""
+    return [path.read_text().split() for path in folder.glob("pid-*")]
+
+
 @pytest.mark.parametrize(
-    ("how", "launcher"),
+    ("number", "launcher"),
     [
         (signal.SIGKILL, "torch"),
         (signal.SIGTERM, "mpirun"),
@@ -83,24 +88,23 @@ def test_a_rank_that_is_killed_is_named_not_those_that_fail_because_of_it():
         pytest.param(signal.SIGTERM, "torch", marks=pytest.mark.grid),
     ],
 )
-def test_nothing_is_left_when_the_command_is_killed(tmp_path, how, launcher):
+def test_nothing_is_left_when_the_command_is_killed(tmp_path, number, launcher):
     if launcher == "mpirun" and mpi_missing_reason() is not None:
         pytest.skip(f"no MPI here: {mpi_missing_reason()}")
     mpirun = find_mpirun() if launcher == "mpirun" else None
     file = str(tmp_path / "pid-")
     code = (
         "from fastsample_dist.command import sigterm_interrupts; "
-        "from fastsample_dist.testing.jobs import Job, run_ranks\n"
-        f"with sigterm_interrupts(): run_ranks(Job(task={TASKS + 'sleep_on'!r}, "
+        "from fastsample_dist.testing.jobs import RankJob, run_ranks\n"
+        f"with sigterm_interrupts(): run_ranks(RankJob(task={TASKS + 'sleep_on'!r}, "
         f"settings=[{{'rank': rank, 'file': {file!r}}} for rank in (0, 1)]), mpirun={mpirun!r})"
     )
     command = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: len([*tmp_path.glob("pid-*")]) == 2, "the start of both ranks")
-        told = [path.read_text().split() for path in tmp_path.glob("pid-*")]
-        assert len(told) == 2
+        wait_until(lambda: [len(words) for words in written(tmp_path)] == [2, 2], "the start of both ranks")
+        started = written(tmp_path)
     finally:
-        os.kill(command.pid, how)
+        os.kill(command.pid, number)
         command.wait()
-    wait_until_gone([int(pid) for pid, _ in told])
-    assert not Path(told[0][1]).exists()
+    wait_until_gone([int(pid) for pid, _ in started])
+    assert not Path(started[0][1]).exists()

@@ -14,7 +14,7 @@ from fastsample_dist.graph.storage import load_orig_ids
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.testing import mpi_missing_reason
 from fastsample_dist.verify import cli as verify
-from fastsample_dist.verify.cli import Difference, Plan
+from fastsample_dist.verify.compare import Difference, RunOptions
 from fastsample_dist.verify.content import batch_content, first_difference
 from fastsample_dist.verify.reference import VerifySettings
 from tests.parts import draw_partition
@@ -99,7 +99,7 @@ def test_a_copy_that_is_another_partition_is_refused(forked_ranks, parts, damage
 
     copy = damaged_copy("part-1/features.npy", change)
     with pytest.raises(Exception, match=r"ranks differ in sha256 of manifest\.json: .* on rank 0; .* on rank 1"):
-        verify.verify(Plan(path=parts, rank_paths=(copy, parts), schemes=("hybrid",)), SETTINGS, 2)
+        verify.verify(RunOptions(path=parts, rank_paths=(copy, parts), schemes=("hybrid",)), SETTINGS, 2)
 
 
 def test_an_altered_feature_row_is_found_with_its_values(forked_ranks, parts):
@@ -107,9 +107,9 @@ def test_an_altered_feature_row_is_found_with_its_values(forked_ranks, parts):
     orig_ids, manifest = load_orig_ids(parts, read_manifest(parts)), read_manifest(parts)
     node, true = int(orig_ids[manifest.part_ranges[1]]), float(np.load(parts / "part-1/features.npy")[0, 2])
     altered = float(np.nextafter(np.float32(true), np.float32(np.inf)))
-    plan = Plan(path=parts, task="tests.testing.job_tasks:verify_with_an_altered_feature", schemes=("hybrid",))
+    options = RunOptions(path=parts, task="tests.testing.job_tasks:verify_with_an_altered_feature", schemes=("hybrid",))
     with pytest.raises(Difference) as found:
-        verify.verify(plan, SETTINGS, 2)
+        verify.verify(options, SETTINGS, 2)
     text = str(found.value)
     assert text.startswith("2 ranks, hybrid, step 0, rank ") and f"features of node {node} (row " in text
     assert text.endswith(f"column 2 is {altered:.17g}, expected {true:.17g}")
@@ -117,27 +117,27 @@ def test_an_altered_feature_row_is_found_with_its_values(forked_ranks, parts):
 
 @pytest.mark.grid
 def test_an_altered_label_is_found(forked_ranks, parts):
-    plan = Plan(path=parts, task="tests.testing.job_tasks:verify_with_altered_labels", schemes=("hybrid",))
+    options = RunOptions(path=parts, task="tests.testing.job_tasks:verify_with_altered_labels", schemes=("hybrid",))
     with pytest.raises(Difference, match=r"2 ranks, hybrid, step 0, rank 1: label of node \d+ is \d, expected \d"):
-        verify.verify(plan, replaced(batch_size=60), 2)
+        verify.verify(options, replaced(batch_size=60), 2)
 
 
 def test_a_sampler_that_draws_otherwise_is_found_at_its_step_hop_and_node(forked_ranks, parts):
-    plan = Plan(path=parts, task="tests.testing.job_tasks:verify_with_another_seed_on_rank_1")
+    options = RunOptions(path=parts, task="tests.testing.job_tasks:verify_with_another_seed_on_rank_1")
     with pytest.raises(
         Difference, match=r"2 ranks, hybrid, step 2, rank 1: hop 0, node \d+: sampled in-neigh.*expected"
     ):
-        verify.verify(plan, SETTINGS, 2)
+        verify.verify(options, SETTINGS, 2)
 
 
 def test_a_wrong_gradient_is_found(forked_ranks, parts):
-    plan = Plan(path=parts, task="tests.testing.job_tasks:verify_with_a_loss_too_large", schemes=("vanilla",))
+    options = RunOptions(path=parts, task="tests.testing.job_tasks:verify_with_a_loss_too_large", schemes=("vanilla",))
     with pytest.raises(Difference, match="2 ranks, vanilla, step 0: summed gradient, entry .* tolerance 1e-10"):
-        verify.verify(plan, SETTINGS, 2)
+        verify.verify(options, SETTINGS, 2)
 
 
 def test_a_difference_ends_the_command_with_status_1(parts, tmp_path, capsys, monkeypatch):
-    def differs(plan, settings, num_ranks):
+    def differs(options, settings, num_ranks):
         raise Difference("here")
 
     monkeypatch.setattr(verify, "verify", differs)
@@ -166,8 +166,8 @@ def test_without_labels_only_batches_are_compared(forked_ranks, tmp_path, capsys
     ("options", "message"),
     [
         (("--ranks", "2,3"), "has 4 parts, which 3 ranks cannot share equally; pass --ranks with 1, 2, 4, or"),
-        (("--ranks", "x"), "'x' is no integer of at least 1"),
-        (("--tolerance", "nan"), "'nan' is no number of at least 0 and below 1"),
+        (("--ranks", "x"), "must be an integer >= 1, not 'x'"),
+        (("--tolerance", "nan"), "must be a number >= 0 and < 1, not 'nan'"),
         (("--split", "nosuch"), "has no split 'nosuch'"),
         (("--seed", "-1"), "rng_seed is -1"),
         (("--script", "train_sage.py --model foo"), "argument --model: invalid choice: 'foo'"),
@@ -227,7 +227,7 @@ def test_a_changed_pick_is_located_by_hop_and_destination(arrays):
     assert first_difference(found, arrays)[2].startswith(f"hop 1, node {node}: sampled in-neighbours [")
 
 
-def test_another_number_of_rows_is_told(arrays):
+def test_another_number_of_rows_is_reported(arrays):
     found = copied(arrays, labels=arrays["labels"][:2])
     assert first_difference(found, arrays)[2] == "labels: 2 rows, expected 3"
 

@@ -21,7 +21,7 @@ from fastsample_dist.bench.epoch.namespaces import namespace_hosts
 from fastsample_dist.bench.epoch.network_model import MACHINES, Measured, epoch_s
 from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.graph.network import Network
-from fastsample_dist.testing.jobs import Job, run_ranks
+from fastsample_dist.testing.jobs import RankJob, run_ranks
 from fastsample_dist.train.metrics import payload_exchanges
 
 RANK_TASK = "fastsample_dist.bench.epoch.rank:epoch_rank"
@@ -57,19 +57,19 @@ class EpochOptions:
     timeout_s: float = 600.0
 
 
-def measure(options: EpochOptions, say: Callable[[str], object]) -> list[dict]:
-    """Run every number of ranks; returns what `summarize` says of each.
+def measure(options: EpochOptions, progress: Callable[[str], object]) -> list[dict]:
+    """Run every number of ranks; returns what `summarize` returns for each.
 
     Args:
       options: what to run.
-      say: told what is being done.
+      progress: called with a line about what is done next.
     Raises:
       ValueError, RuntimeError: a run failed, or configurations disagree in their losses.
     """
     runs = []
     for num_ranks in options.ranks:
-        parts = options.source.parts(num_ranks, say)
-        say(f"training with {num_ranks} rank(s)")
+        parts = options.source.parts(num_ranks, progress)
+        progress(f"training with {num_ranks} rank(s)")
         runs.append(summarize(_run(options, num_ranks, parts), num_ranks))
     return runs
 
@@ -80,8 +80,8 @@ def rank_settings(options: EpochOptions, path: Path) -> dict:
 
 
 def _run(options: EpochOptions, num_ranks: int, parts: Path) -> list[dict]:
-    def job(path: Path) -> Job:
-        return Job(
+    def job(path: Path) -> RankJob:
+        return RankJob(
             task=RANK_TASK, settings=[rank_settings(options, path)] * num_ranks, deadline_s=options.deadline_s,
             timeout_s=options.timeout_s, threads=options.threads,
         )  # fmt: skip

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from fastsample_dist.graph import storage
 from fastsample_dist.graph.manifest import MANIFEST_NAME, read_manifest
-from fastsample_dist.testing.jobs import Host
+from fastsample_dist.testing.jobs import RankHost
 
 FOLDER_PREFIX = "fastsample-hosts-"
 LOCK_NAME = "lock"
@@ -49,7 +49,7 @@ class NamespaceHosts:
       switch: enters the namespace of the bridge.
     """
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[RankHost, ...]
     data: Path
     switch: tuple[str, ...]
 
@@ -200,7 +200,7 @@ class _Anchors:
         return ("nsenter", "--target", str(anchor.pid), *kinds, "--")
 
 
-def _make_host(anchors: _Anchors, switch: Sequence[str], folder: Path, index: int, rate: str | None) -> Host:
+def _make_host(anchors: _Anchors, switch: Sequence[str], folder: Path, index: int, rate: str | None) -> RankHost:
     """One host, connected to the bridge."""
     address = f"{SUBNET}.{FIRST_HOST + index}"
     script = 'hostname "$1" && mount -t tmpfs tmpfs /dev/shm && mount --bind "$2" "$3"'
@@ -216,7 +216,7 @@ def _make_host(anchors: _Anchors, switch: Sequence[str], folder: Path, index: in
         limit = ("root", "tbf", "rate", rate, *TBF_LIMITS)
         run_tool(*switch, "tc", "qdisc", "add", "dev", port, *limit)
         run_tool(*enter, "tc", "qdisc", "add", "dev", "eth0", *limit)
-    return Host(address, enter)
+    return RankHost(address, enter)
 
 
 @contextmanager

@@ -1,24 +1,13 @@
-"""Tables of `fastsample-bench epoch`, and the conditions under which its figures were taken."""
+"""Tables of `fastsample-bench epoch`."""
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
-import numpy as np
-import torch
 from rich.table import Table
 
-from fastsample_dist import __version__
 from fastsample_dist.bench.epoch.measure import label
-from fastsample_dist.command import usable_cores
-from fastsample_dist.ops import isa
 
-BUSY_LOAD = 0.5
 PARTS = ("sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s")
 
 
@@ -74,20 +63,6 @@ def model_table(predictions: Sequence[dict], network: str) -> Table:
     return table
 
 
-def conditions(threads: int) -> dict:
-    """What the figures depend on besides the options."""
-    commit = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return {
-        "fastsample_dist": __version__, "commit": commit.stdout.strip() or None, "torch": torch.__version__,
-        "numpy": np.__version__, "python": platform.python_version(), "processor": _processor(), "isa": isa(),
-        "cores": usable_cores(), "threads_per_rank": threads, "kernel": platform.release(),
-        "load_before": os.getloadavg()[0], "unix_time": time.time(),
-    }  # fmt: skip
-
-
 def conditions_line(found: dict, graph: dict) -> str:
     """The conditions in one line."""
     return (
@@ -100,11 +75,3 @@ def conditions_line(found: dict, graph: dict) -> str:
 def _shown(seconds: float) -> str:
     """Seconds with two decimals, three below one second."""
     return f"{seconds:.3f}" if seconds < 1 else f"{seconds:.2f}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import NeighborSampler, ops
-from fastsample_dist.bench.gpu.device import Clock, GpuDevice
-from fastsample_dist.bench.sampling.measure import draw_seeds, spread
+from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
+from fastsample_dist.bench.graphs import draw_seeds
+from fastsample_dist.bench.timing import spread
 from fastsample_dist.command import one_line
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.interop import pyg
@@ -51,7 +52,7 @@ class AggregateOptions:
 
 
 def measure(
-    graph: CSCGraph, device: GpuDevice, clock: Clock, options: AggregateOptions, say: Callable[[str], object]
+    graph: CSCGraph, device: GpuDevice, timer: GpuTimer, options: AggregateOptions, progress: Callable[[str], object]
 ) -> dict:
     """Every width, dtype and reduction.
 
@@ -68,12 +69,12 @@ def measure(
     for width in options.widths:
         for dtype in DTYPES:
             for reduce in REDUCTIONS:
-                say(f"combining {mfg.num_edges} rows of {width} {dtype}, {reduce}")
+                progress(f"combining {mfg.num_edges} rows of {width} {dtype}, {reduce}")
                 generator = torch.Generator().manual_seed(options.rng_seed)
                 rows = torch.randn(mfg.num_src, width, generator=generator).to(dtype)
                 if options.verify:
                     verify(device, mfg, rows, reduce)
-                found.append(_measure_one(device, clock, mfg, rows, reduce, missing))
+                found.append(_measure_one(device, timer, mfg, rows, reduce, missing))
     return {
         "num_dst": mfg.num_dst, "num_src": mfg.num_src, "num_edges": mfg.num_edges, "cases": found, "missing": missing,
     }  # fmt: skip
@@ -135,13 +136,15 @@ def _output_gradient(mfg: MFG, rows: Tensor) -> Tensor:
     return torch.randn(mfg.num_dst, rows.shape[1], generator=generator).to(rows.dtype)
 
 
-def _measure_one(device: GpuDevice, clock: Clock, mfg: MFG, rows: Tensor, reduce: str, missing: dict[str, str]) -> dict:
+def _measure_one(
+    device: GpuDevice, timer: GpuTimer, mfg: MFG, rows: Tensor, reduce: str, missing: dict[str, str]
+) -> dict:
     """One width, dtype and reduction, all ways in turns.
 
     Returns:
       {"width", "dtype", "reduce", "ways": [{"way", "forward_s", "backward_s": see `spread`, "forward_bytes_s": bytes
       of rows read, one per edge, and written per second, "ratio": of this way's time to ours, forward and backward
-      together}]}; a peer that cannot take the case is left out, and `missing` told why.
+      together}]}; a peer that cannot take the case is left out, and `missing` gets the reason.
     """
     x = device.put(rows).requires_grad_()
     gradient = device.put(_output_gradient(mfg, rows))
@@ -158,7 +161,7 @@ def _measure_one(device: GpuDevice, clock: Clock, mfg: MFG, rows: Tensor, reduce
             continue
         calls[f"{name} forward"] = partial(_forward, combine, x)
         calls[f"{name} backward"] = partial(_backward, out, x, gradient)
-    times = {name: spread(seconds) for name, seconds in clock.turns(calls).items()}
+    times = {name: spread(seconds) for name, seconds in timer.turns(calls).items()}
     num_bytes = (mfg.num_edges + mfg.num_dst) * rows.shape[1] * rows.element_size()
     ways = [_figures(name, times, num_bytes) for name in (OURS, SPARSE, PYG) if f"{name} forward" in times]
     return {"width": rows.shape[1], "dtype": str(rows.dtype).removeprefix("torch."), "reduce": reduce, "ways": ways}

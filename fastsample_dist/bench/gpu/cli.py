@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +11,15 @@ import torch
 from rich.console import Console
 
 from fastsample_dist import command as cl
-from fastsample_dist.bench.epoch import report as epoch_report
+from fastsample_dist.bench.conditions import conditions as host_conditions
 from fastsample_dist.bench.gpu import aggregate as gpu_aggregate
 from fastsample_dist.bench.gpu import epoch as gpu_epoch
 from fastsample_dist.bench.gpu import gather as gpu_gather
 from fastsample_dist.bench.gpu import report as gpu_report
 from fastsample_dist.bench.gpu import sampling as gpu_sampling
-from fastsample_dist.bench.gpu.device import Clock, GpuDevice
+from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
 from fastsample_dist.bench.gpu.limits import LEAST_ARRAY_BYTES
-from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.files import check_writable, write_text
 from fastsample_dist.graph.csc import CSCGraph
 
@@ -41,18 +39,18 @@ class Run:
 
     Attributes:
       args: parsed.
-      device, clock: that measure.
+      device, timer: what measures.
       source: of the graph.
       graph: its topology.
-      say: told what is being done.
+      progress: called with a line about what is done next.
     """
 
     args: argparse.Namespace
     device: GpuDevice
-    clock: Clock
+    timer: GpuTimer
     source: GraphSource
     graph: CSCGraph
-    say: Callable[[str], object]
+    progress: Callable[[str], object]
 
 
 def add_command(commands: argparse._SubParsersAction) -> None:
@@ -83,7 +81,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--batch-size", type=cl.count, default=1000, help="of aggregate and epoch (default: %(default)s)")
     add("--widths", type=cl.counts, default=(128, 256), help="columns of aggregate's rows (default: 128,256)")
     add("--epochs", type=cl.count, default=3, help="timed ones of each way, after one warm-up (default: %(default)s)")
-    add("--workers", type=workers, default=None, metavar="N",
+    add("--workers", type=cl.integer_from(0), default=None, metavar="N",
         help="processes of torch_geometric's loader, 0: none but this one (default: the cores)")  # fmt: skip
     add("--trials", type=cl.count, default=20, help=f"timed calls, at least {MIN_TRIALS} (default: %(default)s)")
     add("--warmup", type=cl.count, default=5, metavar="N", help="calls before them (default: %(default)s)")
@@ -107,10 +105,8 @@ def run(args: argparse.Namespace, make_device: Callable[[], GpuDevice] = GpuDevi
         check_writable("--markdown", args.markdown)
     device = make_device()
     console = Console(width=cl.console_width(), highlight=False, stderr=True)
-    if args.work is not None:
-        args.work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="fastsample-bench-") if args.work is None else nullcontext(args.work) as at:
-        results, lines = _measure(args, device, Path(at), lambda text: console.print(f"{text} ...", style="dim"))
+    with work_folder(args.work) as work:
+        results, lines = _measure(args, device, work, lambda text: console.print(f"{text} ...", style="dim"))
     report = "\n".join(lines) + "\n"
     print(report, end="")
     if args.markdown is not None:
@@ -119,7 +115,7 @@ def run(args: argparse.Namespace, make_device: Callable[[], GpuDevice] = GpuDevi
 
 
 def _measure(
-    args: argparse.Namespace, device: GpuDevice, work: Path, say: Callable[[str], object]
+    args: argparse.Namespace, device: GpuDevice, work: Path, progress: Callable[[str], object]
 ) -> tuple[dict, list[str]]:
     """(results, lines of the report)."""
     source = GraphSource(args.graph, work, method="random")
@@ -128,8 +124,8 @@ def _measure(
     else:
         source.check_topology()
     conditions = _conditions(args, device)
-    graph = source.topology(say)
-    run = Run(args, device, Clock(device, args.warmup, args.trials), source, graph, say)
+    graph = source.topology(progress)
+    run = Run(args, device, GpuTimer(device, args.warmup, args.trials), source, graph, progress)
     conditions["graph"] = {
         "name": args.graph, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges,
         "id_type": str(graph.indices.dtype).removeprefix("torch."),
@@ -149,7 +145,7 @@ def _measure(
 
 def _conditions(args: argparse.Namespace, device: GpuDevice) -> dict:
     return {
-        "device": device.conditions(), "host": epoch_report.conditions(torch.get_num_threads()),
+        "device": device.conditions(), "host": host_conditions(torch.get_num_threads()),
         "rng_seed": args.seed, "warmup": args.warmup, "trials": args.trials,
         "verified": args.verify,
     }  # fmt: skip
@@ -161,7 +157,7 @@ def _sampling(run: Run) -> dict:
         batch_sizes=args.batch_sizes, fanouts=args.fanouts, hops=args.hops, rng_seed=args.seed, verify=args.verify,
         limit_bytes=args.read_mib * MIB,
     )  # fmt: skip
-    return gpu_sampling.measure(run.graph, run.device, run.clock, options, run.say)
+    return gpu_sampling.measure(run.graph, run.device, run.timer, options, run.progress)
 
 
 def _gather(run: Run) -> dict:
@@ -169,7 +165,7 @@ def _gather(run: Run) -> dict:
     options = gpu_gather.GatherOptions(
         device_rows=args.rows, host_rows=args.rows, num_ids=args.ids, rng_seed=args.seed, verify=args.verify
     )
-    return gpu_gather.measure(run.device, run.clock, options, run.say)
+    return gpu_gather.measure(run.device, run.timer, options, run.progress)
 
 
 def _aggregate(run: Run) -> dict:
@@ -177,7 +173,7 @@ def _aggregate(run: Run) -> dict:
     options = gpu_aggregate.AggregateOptions(
         batch_size=args.batch_size, widths=args.widths, rng_seed=args.seed, verify=args.verify
     )
-    return gpu_aggregate.measure(run.graph, run.device, run.clock, options, run.say)
+    return gpu_aggregate.measure(run.graph, run.device, run.timer, options, run.progress)
 
 
 def _epoch(run: Run) -> dict:
@@ -186,14 +182,7 @@ def _epoch(run: Run) -> dict:
         batch_size=args.batch_size, epochs=args.epochs, rng_seed=args.seed,
         workers=cl.usable_cores() if args.workers is None else args.workers,
     )  # fmt: skip
-    return gpu_epoch.measure(run.source.parts(1, run.say), run.device, options, run.say)
-
-
-def workers(text: str) -> int:
-    """Argument type: an integer of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 0")
-    return int(text)
+    return gpu_epoch.measure(run.source.parts(1, run.progress), run.device, options, run.progress)
 
 
 def _no_goals(_: dict) -> list[dict]:

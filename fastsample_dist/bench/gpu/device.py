@@ -1,8 +1,8 @@
-"""The device of `fastsample-bench gpu`, and the clock that its figures are read from.
+"""The device of `fastsample-bench gpu`, and the timer that takes its figures.
 
-A time is that between two CUDA events around a call, on an idle device: it begins when the call begins, holds every gap
-in which the device waits for the host, and ends when the last kernel has ended and the call has returned. Time inside
-kernels alone comes from torch's profiler, in trials of its own, because it slows the host down.
+A time is that between two CUDA events around a call, on an idle device: it begins when the call begins, includes every
+gap in which the device waits for the host, and ends when the last kernel has ended and the call has returned. Time
+inside kernels alone comes from torch's profiler, in trials of its own, because it slows the host down.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.bench import native
-from fastsample_dist.bench.sampling.measure import spread, steady
+from fastsample_dist.bench.timing import spread, steady
 from fastsample_dist.device.pinned import pinned_copy
 from fastsample_dist.ops import cuda
 
@@ -28,24 +28,24 @@ SMI_FIELDS = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clo
 # "void fs::(anonymous namespace)::reservoir_kernel<int>(...)" -> reservoir_kernel
 OWN_KERNEL = re.compile(r"\bfs::(?:\(anonymous namespace\)::|\w+::)*(\w+)\s*[<(]")
 
-Call = Callable[[int], Any]  # told the number of the trial
+Call = Callable[[int], Any]  # called with the number of the trial
 
 
 class GpuDevice:
-    """One CUDA device, made the current one.
+    """The first CUDA device, made the current one.
 
     Raises:
-      ValueError: torch sees none; one line that says what is missing.
+      ValueError: torch sees none; one line about what is missing.
       ImportError: libfastsample_cuda.so or libfastsample_bench_cuda.so is missing.
     """
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self) -> None:
         reason = missing_reason()
         if reason is not None:
             raise ValueError(reason)
         cuda.core()
         native.cuda_core()
-        self.torch_device = torch.device("cuda", index)
+        self.torch_device = torch.device("cuda", 0)
         torch.cuda.set_device(self.torch_device)
 
     def put(self, tensor: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def missing_reason() -> str | None:
 
 
 @dataclass(frozen=True)
-class Clock:
+class GpuTimer:
     """Takes times on a device.
 
     Attributes:
@@ -189,7 +189,7 @@ def own_name(kernel: str) -> str:
 
 
 def _smi(index: int) -> dict:
-    """What nvidia-smi says of a device; nothing where it cannot be run."""
+    """What nvidia-smi reports about a device; nothing where it cannot be run."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}

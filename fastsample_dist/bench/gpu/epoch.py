@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from fastsample_dist import DistContext, DistData, DistLoader, ops
 from fastsample_dist.bench.gpu.device import GpuDevice
-from fastsample_dist.bench.sampling.measure import spread
+from fastsample_dist.bench.timing import spread
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.command import one_line
 from fastsample_dist.graph import storage
@@ -45,7 +45,7 @@ OURS, TRAINER, ON_HOST, PYG, PYG_MODEL = (
     "gpu", "gpu, trainer", "cpu sampling", "torch_geometric", "torch_geometric model"
 )  # fmt: skip
 PREFETCH = 2
-LEARNING_RATE = 0.006
+HIDDEN, DROPOUT, LEARNING_RATE = 256, 0.5, 0.006
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class GpuEpochOptions:
     """What is run.
 
     Attributes:
-      batch_size, fanouts, hidden, dropout: of the training.
+      batch_size, fanouts: of the training.
       epochs: timed ones of each way, after one for warming up.
       workers: processes of torch_geometric's loader.
       rng_seed: of the seeds' order, the draws and the models.
@@ -63,8 +63,6 @@ class GpuEpochOptions:
 
     batch_size: int = 1000
     fanouts: tuple[int, ...] = (15, 10, 5)
-    hidden: int = 256
-    dropout: float = 0.5
     epochs: int = 3
     workers: int = 0
     rng_seed: int = 0
@@ -137,7 +135,7 @@ class Way(Protocol):
         ...
 
 
-def measure(parts: Path, device: GpuDevice, options: GpuEpochOptions, say: Callable[[str], object]) -> dict:
+def measure(parts: Path, device: GpuDevice, options: GpuEpochOptions, progress: Callable[[str], object]) -> dict:
     """Every way that runs here.
 
     Returns:
@@ -151,7 +149,7 @@ def measure(parts: Path, device: GpuDevice, options: GpuEpochOptions, say: Calla
     for name, run in ways(parts, task, device, options).items():
         if name == PYG_MODEL and PYG not in missing:
             continue
-        say(f"training: {name}")
+        progress(f"training: {name}")
         device.release()
         try:
             found.append({"way": name, **run()})
@@ -159,7 +157,7 @@ def measure(parts: Path, device: GpuDevice, options: GpuEpochOptions, say: Calla
             missing[name] = one_line(error)
     return {
         "steps": len(list(_seed_batches(task, options))), "batch_size": options.batch_size,
-        "fanouts": list(options.fanouts), "hidden": options.hidden, "feature_dim": task.features.shape[1],
+        "fanouts": list(options.fanouts), "hidden": HIDDEN, "feature_dim": task.features.shape[1],
         "ways": found, "missing": missing,
     }  # fmt: skip
 
@@ -319,7 +317,7 @@ class PygModel:
         graph = task.graph
         self._graph = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
         torch.manual_seed(options.rng_seed)
-        sizes = (task.features.shape[1], options.hidden, task.num_classes, len(options.fanouts), options.dropout)
+        sizes = (task.features.shape[1], HIDDEN, task.num_classes, len(options.fanouts), DROPOUT)
         self._model = pyg.graph_sage(*sizes).to(device.torch_device)
 
     def batches(self) -> Iterable[Any]:
@@ -352,7 +350,7 @@ class PygLoader(PygModel):
         self._loader = pyg.neighbor_loader(
             task.graph, task.seeds, fanouts=options.fanouts, batch_size=options.batch_size, workers=options.workers
         )
-        next(iter(self._loader))  # tells whether it can sample at all
+        next(iter(self._loader))  # fails at once where it cannot sample at all
 
     def batches(self) -> Iterable[Any]:
         return self._loader
@@ -368,5 +366,5 @@ def _spec(options: GpuEpochOptions) -> SampleSpec:
 
 def _our_model(task: Task, device: GpuDevice, options: GpuEpochOptions) -> nn.Module:
     torch.manual_seed(options.rng_seed)
-    sizes = (task.features.shape[1], options.hidden, task.num_classes, len(options.fanouts), options.dropout)
+    sizes = (task.features.shape[1], HIDDEN, task.num_classes, len(options.fanouts), DROPOUT)
     return GraphSAGE(*sizes).to(device.torch_device)

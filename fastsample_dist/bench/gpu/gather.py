@@ -4,7 +4,7 @@ A rate counts what must be moved: for rows in device memory their bytes read and
 memory, which is counted alike; for rows in pinned host memory the bytes that cross the bus, against the better of the
 two ways of reading an array over it in order. "split": a quarter of a pinned table is cached in device memory, and only
 the other ids' rows cross the bus. Ids are drawn at random, with repetitions, and are not counted. Calls are those of a
-training step: ids are known to be in range, and nothing waits to hear of a bad one.
+training step: ids are known to be in range, and nothing waits for an error about a bad one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
-from fastsample_dist.bench.gpu.device import Clock, GpuDevice
+from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
 from fastsample_dist.bench.gpu.limits import bus_limits, copy_limit
 from fastsample_dist.ops import RowCache
 
@@ -69,7 +69,7 @@ class Case:
     expected: Callable[[], Tensor]
 
 
-def measure(device: GpuDevice, clock: Clock, options: GatherOptions, say: Callable[[str], object]) -> dict:
+def measure(device: GpuDevice, timer: GpuTimer, options: GatherOptions, progress: Callable[[str], object]) -> dict:
     """Every case.
 
     Returns:
@@ -77,18 +77,18 @@ def measure(device: GpuDevice, clock: Clock, options: GatherOptions, say: Callab
     Raises:
       RuntimeError: with `verify`, rows that are not the CPU's; one line.
     """
-    say("measuring copies")
+    progress("measuring copies")
     row_bytes = options.width * torch.float32.itemsize
-    copy = copy_limit(device, clock, options.num_ids * row_bytes)
-    bus = bus_limits(device, clock, options.num_ids * row_bytes)
+    copy = copy_limit(device, timer, options.num_ids * row_bytes)
+    bus = bus_limits(device, timer, options.num_ids * row_bytes)
     limits = {"copy": copy["bytes_s"]["median"], "bus": bus["bytes_s"]["median"]}
     found = []
     for case in cases(device, options):
         name = f"{options.num_ids} {case.dtype} rows, {case.place}, hit rate {case.hit_rate}"
-        say(f"gathering {name}")
+        progress(f"gathering {name}")
         if options.verify and not torch.equal(case.call().cpu(), case.expected()):
             raise RuntimeError(f"verify: gathering {name}: the rows are not the CPU's.")
-        found.append(_measure_one(clock, case, limits[case.limit]))
+        found.append(_measure_one(timer, case, limits[case.limit]))
         device.release()
     return {"copy": copy, "bus": bus, "cases": found}
 
@@ -147,11 +147,11 @@ def _rows(count: int, width: int, dtype: torch.dtype, generator: torch.Generator
     return drawn.to(dtype)
 
 
-def _measure_one(clock: Clock, case: Case, limit: float) -> dict:
+def _measure_one(timer: GpuTimer, case: Case, limit: float) -> dict:
     """{"place", "dtype", "hit_rate", "limit", "bytes": per call, "bytes_s": see `spread`, "kernels_s": the same, None
     where the profiler sees no kernel, "of_limit": by the whole call, "kernels_of_limit"}."""
-    rates = clock.rates(case.num_bytes, lambda _: case.call())
-    kernels = clock.kernels(lambda _: case.call())["all"]
+    rates = timer.rates(case.num_bytes, lambda _: case.call())
+    kernels = timer.kernels(lambda _: case.call())["all"]
     ops.raise_deferred_errors(case.call().device)
     in_kernels = None if kernels is None or kernels["median"] == 0 else case.num_bytes / kernels["median"]
     return {

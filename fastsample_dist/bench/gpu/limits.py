@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.bench import native
-from fastsample_dist.bench.gpu.device import Clock, GpuDevice
+from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
 
 SECTOR_BYTES = 32  # what a read of device memory moves at least
 LEAST_ARRAY_BYTES = 4 << 30  # 80 times the second-level cache of an H200
@@ -64,19 +64,19 @@ def read_in_order(array: Tensor, total: Tensor | None = None) -> Tensor:
     return total
 
 
-def random_read_limit(device: GpuDevice, clock: Clock, array_bytes: int) -> dict:
+def random_read_limit(device: GpuDevice, timer: GpuTimer, array_bytes: int) -> dict:
     """Sectors per second, as many reads per trial as the array has sectors.
 
     Returns:
-      {"array_bytes", "reads", "sectors_s": see `Clock.rates`}.
+      {"array_bytes", "reads", "sectors_s": see `GpuTimer.rates`}.
     """
     array = device.put(torch.ones(array_bytes // 8, dtype=torch.int64))
     num_reads = array_bytes // SECTOR_BYTES
-    found = clock.rates(num_reads, lambda trial: random_sectors(array, num_reads, seed=trial * num_reads))
+    found = timer.rates(num_reads, lambda trial: random_sectors(array, num_reads, seed=trial * num_reads))
     return {"array_bytes": array_bytes, "reads": num_reads, "sectors_s": found}
 
 
-def copy_limit(device: GpuDevice, clock: Clock, num_bytes: int) -> dict:
+def copy_limit(device: GpuDevice, timer: GpuTimer, num_bytes: int) -> dict:
     """Bytes read and written per second by a copy inside device memory.
 
     Returns:
@@ -84,10 +84,10 @@ def copy_limit(device: GpuDevice, clock: Clock, num_bytes: int) -> dict:
     """
     source = device.put(torch.zeros(num_bytes, dtype=torch.uint8))
     target = torch.empty_like(source)
-    return {"bytes": 2 * num_bytes, "bytes_s": clock.rates(2 * num_bytes, lambda _: target.copy_(source))}
+    return {"bytes": 2 * num_bytes, "bytes_s": timer.rates(2 * num_bytes, lambda _: target.copy_(source))}
 
 
-def bus_limits(device: GpuDevice, clock: Clock, num_bytes: int) -> dict:
+def bus_limits(device: GpuDevice, timer: GpuTimer, num_bytes: int) -> dict:
     """Bytes per second from pinned host memory.
 
     Returns:
@@ -100,5 +100,5 @@ def bus_limits(device: GpuDevice, clock: Clock, num_bytes: int) -> dict:
         "copy_bytes_s": lambda _: target.copy_(host, non_blocking=True),
         "read_bytes_s": lambda _: read_in_order(host, total),
     }
-    found = {name: clock.rates(host.numel(), call) for name, call in ways.items()}
+    found = {name: timer.rates(host.numel(), call) for name, call in ways.items()}
     return {"bytes": host.numel(), **found, "bytes_s": max(found.values(), key=lambda rates: rates["median"])}

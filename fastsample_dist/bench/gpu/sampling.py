@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.bench.gpu.baseline import ReservoirSampler
-from fastsample_dist.bench.gpu.device import Clock, GpuDevice
+from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
 from fastsample_dist.bench.gpu.limits import SECTOR_BYTES, random_read_limit
-from fastsample_dist.bench.sampling.measure import draw_seeds, spread
+from fastsample_dist.bench.graphs import draw_seeds
+from fastsample_dist.bench.timing import spread
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
@@ -91,7 +92,7 @@ class Samplers:
 
 
 def measure(
-    graph: CSCGraph, device: GpuDevice, clock: Clock, options: GpuSamplingOptions, say: Callable[[str], object]
+    graph: CSCGraph, device: GpuDevice, timer: GpuTimer, options: GpuSamplingOptions, progress: Callable[[str], object]
 ) -> dict:
     """Every setting.
 
@@ -101,16 +102,16 @@ def measure(
       ValueError: the graph has fewer nodes with in-neighbours than a batch.
       RuntimeError: with `verify`, batches that are not the CPU's; one line.
     """
-    say("measuring random reads")
-    limit = random_read_limit(device, clock, options.limit_bytes)
+    progress("measuring random reads")
+    limit = random_read_limit(device, timer, options.limit_bytes)
     samplers, runs = Samplers.of(graph, device), []
     for hops, fanout, batch_size in options.settings:
-        say(f"sampling {hops} hops of fanout {fanout}, batches of {batch_size}")
-        seeds = draw_seeds(graph, batch_size, clock.warmup + clock.trials, options.rng_seed)
+        progress(f"sampling {hops} hops of fanout {fanout}, batches of {batch_size}")
+        seeds = draw_seeds(graph, batch_size, timer.warmup + timer.trials, options.rng_seed)
         spec = SampleSpec(fanouts=(fanout,) * hops, rng_seed=options.rng_seed)
         if options.verify:
             verify(samplers, device, spec, seeds[0])
-        found = _measure_one(samplers, clock, spec, [device.put(own) for own in seeds], limit["sectors_s"]["median"])
+        found = _measure_one(samplers, timer, spec, [device.put(own) for own in seeds], limit["sectors_s"]["median"])
         runs.append({"hops": hops, "fanout": fanout, "batch_size": batch_size, **found})
     return {"random_reads": limit, "settings": runs, "crossover": crossover(runs)}
 
@@ -181,12 +182,14 @@ def least_sectors(graph: CSCGraph, hops: SampledHops) -> int:
     return count
 
 
-def _measure_one(samplers: Samplers, clock: Clock, spec: SampleSpec, seeds: Sequence[Tensor], sectors_s: float) -> dict:
+def _measure_one(
+    samplers: Samplers, timer: GpuTimer, spec: SampleSpec, seeds: Sequence[Tensor], sectors_s: float
+) -> dict:
     """One setting.
 
     Args:
       samplers: that take part.
-      clock: of the run.
+      timer: of the run.
       spec: how they draw.
       seeds: by trial, in device memory; the trial is the step.
       sectors_s: random reads of the device.
@@ -204,9 +207,9 @@ def _measure_one(samplers: Samplers, clock: Clock, spec: SampleSpec, seeds: Sequ
     }
     for trial in range(AUTO_BATCHES):
         calls[AUTO](trial % len(seeds))
-    whole = clock.turns(calls, count_edges)
+    whole = timer.turns(calls, count_edges)
     groups = {"sampling": is_sampling, "all": lambda _: True}
-    kernels = {name: clock.kernels(call, groups) for name, call in calls.items()}
+    kernels = {name: timer.kernels(call, groups) for name, call in calls.items()}
     with_ids = samplers.on_device[KERNELS[0]](seeds[0], replace(spec, edge_ids=True), 0)
     sectors = least_sectors(samplers.graph, with_ids)
     return {"sectors": sectors, "samplers": summarize(whole, kernels, edges, sectors / sectors_s)}
@@ -225,7 +228,7 @@ def summarize(
 
     Args:
       whole: by sampler, seconds of each trial.
-      kernels: by sampler, seconds in "sampling" kernels and in "all", as `Clock.kernels` gives them.
+      kernels: by sampler, seconds in "sampling" kernels and in "all", as `GpuTimer.kernels` gives them.
       edges: by sampler, sampled edges of each trial.
       least_s: seconds that the least reads of a batch take at the device's limit.
     Returns:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 
 from fastsample_dist import command as cl
-from fastsample_dist.bench.epoch import report as epoch_report
-from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.conditions import busy_warning, conditions, given_options
+from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.sampling import measure as sampling
 from fastsample_dist.bench.sampling import report as sampling_report
 from fastsample_dist.bench.sampling.measure import BASELINES, MIN_BATCHES, SamplingOptions
@@ -61,34 +59,31 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
     """Verify, measure, print; returns (exit status, results for --json)."""
     console = Console(width=cl.console_width(), highlight=False)
 
-    def say(text: str) -> None:
+    def progress(text: str) -> None:
         console.print(f"{text} ...", style="dim")
 
-    if args.work is not None:
-        args.work.mkdir(parents=True, exist_ok=True)
     load_before = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="fastsample-bench-") if args.work is None else nullcontext(args.work) as at:
-        options = _options(args, Path(at))
+    with work_folder(args.work) as work:
+        options = _options(args, work)
         options.source.check_topology()
         peers = sampling.check_baselines(options)
-        graph = sampling.load_graph(options, say)
+        graph = sampling.load_graph(options, progress)
     batches = sampling.draw_batches(graph, options)
-    found = epoch_report.conditions(max(options.threads)) | {"load_before": load_before, "peers": peers}
+    found = conditions(max(options.threads)) | {"load_before": load_before, "peers": peers}
     del found["threads_per_rank"]  # each run states its own
-    if load_before > epoch_report.BUSY_LOAD:
-        console.print(f"warning: load average {load_before:.1f} before the run: others make figures slower")
+    for line in busy_warning(found):
+        console.print(line)
     _print(console, sampling_report.conditions_lines(found, graph, options))
-    given = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     results = {
-        "command": "sampling", "conditions": found, "options": given,
+        "command": "sampling", "conditions": found, "options": given_options(args),
         "graph": {"name": options.source.name, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges},
     }  # fmt: skip
     if args.verify:
-        results["verify"] = verify(graph, batches, options, say)
+        results["verify"] = verify(graph, batches, options, progress)
         _print(console, sampling_report.verify_lines(results["verify"]))
         if not results["verify"]["passed"]:
             return 1, results
-    runs = sampling.measure(graph, batches, options, say)
+    runs = sampling.measure(graph, batches, options, progress)
     ratios = sampling.ratio_summary(runs)
     console.print(sampling_report.rates_table(runs, options))
     if options.limit:

@@ -13,20 +13,19 @@ import dataclasses
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fastsample_dist import NeighborSampler, ops
-from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.graphs import GraphSource, draw_seeds
 from fastsample_dist.bench.sampling.small_batches import measure_small
 from fastsample_dist.bench.sampling.touch import Prefetch, TouchLimit, huge_page_bytes
+from fastsample_dist.bench.timing import spread, steady
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.interop import dgl as dgl_peer
 from fastsample_dist.ops import SampleSpec
@@ -59,7 +58,7 @@ class SamplingOptions:
       limit: measure the touch limit.
       small: time batches of few seeds too.
     Raises:
-      ValueError: values that do not go together, or that SampleSpec refuses.
+      ValueError: values that exclude each other, or that SampleSpec refuses.
     """
 
     source: GraphSource
@@ -118,7 +117,7 @@ class Contestant:
       sample: (seeds, step) -> its mini-batch.
       num_edges: sampled edges of what `sample` returned.
       prepare: called before its turn, outside the time.
-      wide_seeds: it wants int64 seeds.
+      wide_seeds: it takes int64 seeds.
     """
 
     name: str
@@ -176,19 +175,19 @@ def check_baselines(options: SamplingOptions) -> dict[str, str]:
     return {"dgl": dgl_peer.require_dgl(f"--baseline {options.baselines[0]}").__version__}
 
 
-def load_graph(options: SamplingOptions, say: Callable[[str], object]) -> CSCGraph:
+def load_graph(options: SamplingOptions, progress: Callable[[str], object]) -> CSCGraph:
     """The graph, with edge weights where the method needs them: uniform in (0, 1] where it has none.
 
     Raises:
       ValueError: it cannot be read, or it has no edges.
     """
-    graph = options.source.topology(say)
+    graph = options.source.topology(progress)
     if graph.num_edges == 0:
         raise ValueError(f"{options.source.name} has no edges; there is nothing to sample.")
     if not METHODS[options.method].weighted:
         return dataclasses.replace(graph, weights=None)
     if graph.weights is None:
-        say("drawing edge weights")
+        progress("drawing edge weights")
         generator = torch.Generator().manual_seed(options.rng_seed)
         graph = dataclasses.replace(graph, weights=1 - torch.rand(graph.num_edges, generator=generator))
     return graph
@@ -204,35 +203,20 @@ def draw_batches(graph: CSCGraph, options: SamplingOptions) -> Batches:
     return Batches(warm=drawn[: options.warmup], timed=drawn[options.warmup :])
 
 
-def draw_seeds(graph: CSCGraph, batch_size: int, count: int, rng_seed: int) -> list[Tensor]:
-    """`count` batches of distinct random nodes with in-neighbours, of the graph's id type.
-
-    Raises:
-      ValueError: the graph has fewer such nodes than a batch.
-    """
-    connected = np.flatnonzero(graph.in_degrees().numpy() > 0)
-    if len(connected) < batch_size:
-        raise ValueError(
-            f"--batch-size is {batch_size} but only {len(connected)} nodes have an in-neighbour; pass a smaller one."
-        )
-    rng = np.random.default_rng(rng_seed)
-    return [
-        torch.from_numpy(rng.choice(connected, batch_size, replace=False)).to(graph.indices.dtype) for _ in range(count)
-    ]
-
-
-def measure(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Callable[[str], object]) -> list[dict]:
-    """Every number of threads with every list of fanouts; returns what `_measure_one` says of each.
+def measure(
+    graph: CSCGraph, batches: Batches, options: SamplingOptions, progress: Callable[[str], object]
+) -> list[dict]:
+    """Every number of threads with every list of fanouts; returns what `_measure_one` returns for each.
 
     Args:
       graph: from `load_graph`.
       batches: from `draw_batches`.
       options: what to run.
-      say: told what is being done.
+      progress: called with a line about what is done next.
     """
     peers_graph = None
     if options.baselines:
-        say("handing the graph to dgl")
+        progress("handing the graph to dgl")
         dgl_peer.set_rng_seed(options.rng_seed)
         peers_graph = dgl_peer.to_graph(graph)
     before, runs = torch.get_num_threads(), []
@@ -240,7 +224,7 @@ def measure(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Ca
         for threads in options.threads:
             torch.set_num_threads(threads)
             for fanouts in options.fanouts:
-                say(f"sampling {','.join(map(str, fanouts))} with {threads} thread(s)")
+                progress(f"sampling {','.join(map(str, fanouts))} with {threads} thread(s)")
                 sampler = our_sampler(graph, options.spec(fanouts, threads))
                 peers = [_dgl_contestant(name, peers_graph, fanouts, threads, options) for name in options.baselines]
                 if OURS_UNIFORM in options.rivals:
@@ -326,12 +310,6 @@ def summarize(timings: dict[str, Timings], limit_rates: Sequence[float] | None =
     ]  # fmt: skip
 
 
-def spread(rates: Sequence[float]) -> dict:
-    """{"median", "p10", "p90", "rates"}."""
-    low, high = np.percentile(rates, (10, 90)).tolist()
-    return {"median": statistics.median(rates), "p10": low, "p90": high, "rates": list(rates)}
-
-
 def ratio_summary(runs: Sequence[dict]) -> list[dict]:
     """Over the lists of fanouts, per number of threads and baseline.
 
@@ -403,18 +381,3 @@ def _scratch(sampler: NeighborSampler, batches: Batches) -> tuple[int, int]:
 
     with ThreadPoolExecutor(1) as fresh:  # scratch belongs to a thread, and this one's may come from larger batches
         return fresh.submit(sample).result()
-
-
-@contextmanager
-def steady() -> Iterator[None]:
-    """No garbage collection inside the block, but where it is called."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if enabled:
-            gc.enable()

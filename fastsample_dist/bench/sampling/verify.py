@@ -28,14 +28,14 @@ ORACLE_SEEDS = (16, 8, 4, 2, 1)
 ORACLE_WORK = 100_000  # edges that the oracle looks at: a few seconds
 
 
-def verify(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Callable[[str], object]) -> dict:
+def verify(graph: CSCGraph, batches: Batches, options: SamplingOptions, progress: Callable[[str], object]) -> dict:
     """Check our sampler in every configuration.
 
     Args:
       graph: what is sampled.
       batches: seeds; the first timed ones are used.
       options: of the measurement.
-      say: told what is being done.
+      progress: called with a line about what is done next.
     Returns:
       {"passed", "failures": one line each, "batches": whole ones checked, "oracle": [{"fanouts", "seeds", "hops",
       "edges"} compared with the oracle]}.
@@ -44,7 +44,7 @@ def verify(graph: CSCGraph, batches: Batches, options: SamplingOptions, say: Cal
     num_usable = _usable_edges(graph, options)
     for fanouts in options.fanouts:
         name = ",".join(map(str, fanouts))
-        say(f"verifying {name}")
+        progress(f"verifying {name}")
         seeds = batches.timed[:WHOLE_BATCHES]
         spec = dataclasses.replace(options.spec(fanouts, 1), edge_ids=True)
         sampler = sampling.our_sampler(graph, spec)

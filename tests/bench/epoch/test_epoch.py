@@ -135,10 +135,10 @@ def test_sigterm_ends_the_ranks_and_says_so(tmp_path, parts):
     process = subprocess.Popen(
         command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: [*tmp_path.glob("fastsample-job-*/rank-1.log")], "the start of rank 1")
+    wait_until(lambda: [*tmp_path.glob("fastsample-run-*/rank-1.log")], "the start of rank 1")
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=ENOUGH_S)
-    assert process.returncode == 130 and "interrupted" in said
+    _, printed = process.communicate(timeout=ENOUGH_S)
+    assert process.returncode == 130 and "interrupted" in printed
     assert [*tmp_path.glob("fastsample-*")] == []
 
 
@@ -150,11 +150,11 @@ def test_sigterm_ends_the_ranks_and_says_so(tmp_path, parts):
         (("PARTS", "--ranks", "3"), "has 2 parts, which 3 ranks cannot share equally"),
         (("PARTS", "--rate", "1gbit"), "--rate limits the links of --namespaces; pass both"),
         (("PARTS", "--prefetch", "-1"), "--prefetch"),
-        (("PARTS", "--schemes", "magic"), "'magic' names another scheme than hybrid and vanilla"),
+        (("PARTS", "--schemes", "magic"), "must be a list of hybrid and vanilla, not 'magic'"),
         (("PARTS", "--model-network", "1Gb/s,1us", "--ranks", "1"), "--model-network takes a step's work from 1 rank"),
         (("PARTS", "--model-network", "fast"), "expected speed and latency such as 25Gb/s,20us"),
-        (("PARTS", "--fanouts", "4,x"), "'4,x' is no list of fanouts"),
-        (("PARTS", "--dropout", "2", "--ranks", "1"), "'2' is no number of at least 0 and below 1"),
+        (("PARTS", "--fanouts", "4,x"), "must be a list of fanouts such as 15,10,5, not '4,x'"),
+        (("PARTS", "--dropout", "2", "--ranks", "1"), "must be a number >= 0 and < 1, not '2'"),
         (("PARTS", "--json", "/nowhere/out.json"), "--json /nowhere/out.json cannot be written"),
     ],
 )
@@ -164,7 +164,7 @@ def test_bad_input_is_refused_in_one_line(parts, capsys, options, message):
     assert printed.err.startswith("fastsample-bench")
 
 
-def test_where_namespaces_cannot_run_the_reason_is_told(parts, capsys, monkeypatch):
+def test_where_namespaces_cannot_run_the_reason_is_given(parts, capsys, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     status, printed = run(capsys, parts, "--namespaces")
     assert status == 1 and "--namespaces cannot run here: network namespaces need root" in printed.err

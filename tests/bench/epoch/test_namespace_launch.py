@@ -149,15 +149,15 @@ def test_a_host_that_is_cut_off_ends_the_run_with_a_diagnosis(parts, tmp_path):
         )  # fmt: skip
         try:
             assert run.stdout is not None
-            said = ""
-            while "epoch 2/" not in said:
+            printed = ""
+            while "epoch 2/" not in printed:
                 line = run.stdout.readline()
-                assert line, said
-                said += line
+                assert line, printed
+                printed += line
             made.set_link(1, False)
-            said += run.communicate(timeout=ENOUGH_S)[0]
+            printed += run.communicate(timeout=ENOUGH_S)[0]
         finally:
             run.kill()
             run.wait()
     assert run.returncode != 0
-    assert "did not finish within 12 s" in said and "rank 1" in said
+    assert "did not finish within 12 s" in printed and "rank 1" in printed

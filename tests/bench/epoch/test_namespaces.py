@@ -13,7 +13,7 @@ import pytest
 from fastsample_dist.bench.epoch import namespaces
 from fastsample_dist.bench.epoch.namespaces import missing_reason, namespace_hosts, place_parts, remove_stale
 from fastsample_dist.graph.manifest import read_manifest
-from fastsample_dist.testing.jobs import Job, run_ranks
+from fastsample_dist.testing.jobs import RankJob, run_ranks
 from tests.grids import grid
 from tests.train.task import make_task
 from tests.waiting import ENOUGH_S, wait_until
@@ -31,7 +31,7 @@ def parts(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("hosts"), 4, dtype="float32").path
 
 
-def said(host, *command):
+def printed(host, *command):
     return subprocess.run([*host.prefix, *command], capture_output=True, text=True, check=True).stdout.split()
 
 
@@ -45,10 +45,10 @@ def test_hosts_have_their_own_parts_names_and_addresses_and_vanish(parts, tmp_pa
     with namespace_hosts(parts, 2, work=tmp_path) as made:
         for index, host in enumerate(made.hosts):
             own = [f"part-{2 * index}", f"part-{2 * index + 1}"]
-            assert said(host, "ls", str(made.data)) == ["manifest.json", *own, "topology"]
-            assert said(host, "hostname") == [f"host-{index}"]
-            assert said(host, "ls", "/dev/shm") == []
-            assert host.address in " ".join(said(host, "ip", "-brief", "address", "show", "eth0"))
+            assert printed(host, "ls", str(made.data)) == ["manifest.json", *own, "topology"]
+            assert printed(host, "hostname") == [f"host-{index}"]
+            assert printed(host, "ls", "/dev/shm") == []
+            assert host.address in " ".join(printed(host, "ip", "-brief", "address", "show", "eth0"))
         anchors = [int(host.prefix[2]) for host in made.hosts]
     assert links() == before and list(tmp_path.iterdir()) == []
     assert not any(Path(f"/proc/{pid}").exists() for pid in anchors)
@@ -57,7 +57,9 @@ def test_hosts_have_their_own_parts_names_and_addresses_and_vanish(parts, tmp_pa
 @needs_hosts()
 def test_ranks_on_hosts_meet_and_load_what_is_theirs(parts, tmp_path):
     with namespace_hosts(parts, 2, work=tmp_path) as made:
-        job = Job(task="tests.testing.job_tasks:load_own", settings=[{"path": str(made.data)}] * 2, deadline_s=ENOUGH_S)
+        job = RankJob(
+            task="tests.testing.job_tasks:load_own", settings=[{"path": str(made.data)}] * 2, deadline_s=ENOUGH_S
+        )
         found = run_ranks(job, made.hosts)
     manifest = read_manifest(parts)
     assert [entry["own_range"] for entry in found] == [
@@ -71,7 +73,9 @@ def test_ranks_on_hosts_meet_and_load_what_is_theirs(parts, tmp_path):
 def test_a_rate_limits_the_links(parts, tmp_path):
     """50 Mbit/s is 6.25 MB/s, once the bucket of 1 MiB is spent."""
     with namespace_hosts(parts, 2, rate="50mbit", work=tmp_path) as made:
-        job = Job(task="tests.testing.job_tasks:send_megabytes", settings=[{"megabytes": 6}] * 2, deadline_s=ENOUGH_S)
+        job = RankJob(
+            task="tests.testing.job_tasks:send_megabytes", settings=[{"megabytes": 6}] * 2, deadline_s=ENOUGH_S
+        )
         seconds = max(entry["seconds"] for entry in run_ranks(job, made.hosts))
     assert seconds > 0.7  # 5 MB beyond the bucket
 
@@ -81,7 +85,7 @@ def test_a_rate_limits_the_links(parts, tmp_path):
 def test_a_link_taken_down_ends_the_run_with_a_diagnosis(parts, tmp_path):
     started = tmp_path / "started-"
     with namespace_hosts(parts, 2, work=tmp_path) as made:
-        job = Job(
+        job = RankJob(
             task="tests.testing.job_tasks:reduce_until_it_fails", settings=[{"file": str(started)}] * 2,
             deadline_s=ENOUGH_S, timeout_s=20.0,
         )  # fmt: skip
@@ -101,8 +105,8 @@ def test_a_link_taken_down_ends_the_run_with_a_diagnosis(parts, tmp_path):
 
 
 @needs_hosts()
-@pytest.mark.parametrize("how", grid([signal.SIGTERM, signal.SIGKILL], gate=[signal.SIGKILL]))
-def test_a_killed_command_leaves_no_host_and_the_next_start_removes_its_directory(parts, tmp_path, how):
+@pytest.mark.parametrize("number", grid([signal.SIGTERM, signal.SIGKILL], gate=[signal.SIGKILL]))
+def test_a_killed_command_leaves_no_host_and_the_next_start_removes_its_directory(parts, tmp_path, number):
     code = (
         "import sys, time; from pathlib import Path; "
         "from fastsample_dist.command import sigterm_interrupts; "
@@ -115,12 +119,12 @@ def test_a_killed_command_leaves_no_host_and_the_next_start_removes_its_director
     )
     anchors = [int(pid) for pid in command.stdout.readline().split()]
     assert len(anchors) == 2
-    os.kill(command.pid, how)
+    os.kill(command.pid, number)
     command.wait()
     command.stdout.close()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in anchors))
     left = list(tmp_path.iterdir())
-    assert len(left) == (1 if how == signal.SIGKILL else 0)
+    assert len(left) == (1 if number == signal.SIGKILL else 0)
     with namespace_hosts(parts, 1, work=tmp_path):
         assert not any(folder.exists() for folder in left)
 
@@ -149,7 +153,7 @@ def test_parts_that_do_not_fit_the_hosts_are_refused(parts, tmp_path):
         place_parts(parts, tmp_path / "host", 0, 3)
 
 
-def test_where_hosts_cannot_be_made_the_reason_is_told(monkeypatch, parts):
+def test_where_hosts_cannot_be_made_the_reason_is_given(monkeypatch, parts):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with (
         pytest.raises(RuntimeError, match="cannot be made here: network namespaces need root"),

@@ -1,4 +1,4 @@
-"""fastsample-bench gpu: what it refuses, how its clock reads times, and a whole run on the emulator."""
+"""fastsample-bench gpu: what it refuses, how its timer reads times, and a whole run on the emulator."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import torch
 from fastsample_dist.bench.cli import main, make_parser
 from fastsample_dist.bench.gpu import cli as gpu_cli
 from fastsample_dist.bench.gpu import device as gpu_device
-from fastsample_dist.bench.gpu.device import Clock, kernel_times, own_name, smi_fields
+from fastsample_dist.bench.gpu.device import GpuTimer, kernel_times, own_name, smi_fields
 from tests.bench.gpu.emulated_gpu import EmulatedGpu
 from tests.cuda_devices import EmulatedDevice
 from tests.grids import grid
@@ -93,7 +93,7 @@ def test_without_a_gpu_one_line_says_what_is_missing(capsys):
     assert len(lines) == 1 and "fastsample-bench gpu needs an NVIDIA GPU" in lines[0]
 
 
-def test_a_torch_without_cuda_is_told_from_a_machine_without_a_device(monkeypatch):
+def test_a_torch_without_cuda_is_distinguished_from_a_machine_without_a_device(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     assert "a torch built with CUDA" in gpu_device.missing_reason()
     monkeypatch.setattr(torch.version, "cuda", "13.0")
@@ -108,7 +108,7 @@ def test_a_torch_without_cuda_is_told_from_a_machine_without_a_device(monkeypatc
     [
         (["--trials", "4"], "--trials is 4; expected at least 5"),
         (["--markdown", "/no/such/dir/gpu.md"], "--markdown /no/such/dir/gpu.md cannot be written"),
-        (["--hops", "0"], "'0' is no integer of at least 1"),
+        (["--hops", "0"], "must be an integer >= 1, not '0'"),
         (["nothing"], "invalid choice: 'nothing'"),
     ],
 )
@@ -137,33 +137,33 @@ class SteppedGpu(EmulatedGpu):
         return call(), float(self.calls)
 
 
-def test_the_clock_takes_turns_and_leaves_the_warm_up_out():
+def test_the_timer_takes_turns_and_leaves_the_warm_up_out():
     order = []
-    clock = Clock(SteppedGpu(), warmup=1, trials=2)
-    found = clock.turns({name: lambda trial, name=name: order.append((name, trial)) for name in "ab"})
+    timer = GpuTimer(SteppedGpu(), warmup=1, trials=2)
+    found = timer.turns({name: lambda trial, name=name: order.append((name, trial)) for name in "ab"})
     assert order == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)]
     assert found == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
 
 
-def test_the_clock_shows_results_of_timed_calls_only():
+def test_the_timer_shows_results_of_timed_calls_only():
     seen = []
-    Clock(SteppedGpu(), warmup=2, trials=1).turns({"a": lambda trial: 10 * trial}, lambda *own: seen.append(own))
+    GpuTimer(SteppedGpu(), warmup=2, trials=1).turns({"a": lambda trial: 10 * trial}, lambda *own: seen.append(own))
     assert seen == [("a", 20)]
 
 
 def test_rates_are_amounts_over_seconds():
-    assert Clock(SteppedGpu(), warmup=0, trials=3).rates(6, lambda _: None)["rates"] == [6.0, 3.0, 2.0]
+    assert GpuTimer(SteppedGpu(), warmup=0, trials=3).rates(6, lambda _: None)["rates"] == [6.0, 3.0, 2.0]
 
 
 def test_kernel_seconds_add_up_by_group():
-    clock = Clock(EmulatedGpu([("a", 1.0), ("b", 2.0), ("a", 4.0)]), warmup=1, trials=2)
+    timer = GpuTimer(EmulatedGpu([("a", 1.0), ("b", 2.0), ("a", 4.0)]), warmup=1, trials=2)
     trials = []
-    found = clock.kernels(trials.append, {"a": lambda name: name == "a", "all": lambda _: True})
+    found = timer.kernels(trials.append, {"a": lambda name: name == "a", "all": lambda _: True})
     assert (found["a"]["rates"], found["all"]["rates"], trials) == ([5.0, 5.0], [7.0, 7.0], [1, 2])
 
 
 def test_a_profiler_that_sees_no_kernel_gives_none():
-    assert Clock(EmulatedGpu([]), warmup=0, trials=1).kernels(lambda _: None) == {"all": None}
+    assert GpuTimer(EmulatedGpu([]), warmup=0, trials=1).kernels(lambda _: None) == {"all": None}
 
 
 def event(name, device_type, microseconds=3.0, **more):
@@ -204,7 +204,7 @@ def test_fields_of_nvidia_smi():
 
 
 @pytest.mark.gpu
-def test_a_gpu_tells_its_name_and_takes_times():
+def test_a_gpu_reports_its_name_and_takes_times():
     device = gpu_device.GpuDevice()
     assert device.conditions()["device"] == torch.cuda.get_device_name(0)
     array = device.put(torch.ones(1 << 20))

@@ -11,7 +11,7 @@ from fastsample_dist.bench.gpu import aggregate as gpu_aggregate
 from fastsample_dist.bench.gpu import epoch as gpu_epoch
 from fastsample_dist.bench.gpu import gather as gpu_gather
 from fastsample_dist.bench.gpu.aggregate import AggregateOptions
-from fastsample_dist.bench.gpu.device import Clock
+from fastsample_dist.bench.gpu.device import GpuTimer
 from fastsample_dist.bench.gpu.gather import GatherOptions, ids_of_hit_rate
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
@@ -55,12 +55,12 @@ def test_bytes_are_those_that_the_limit_counts(gpu):
 def test_gathered_rows_are_verified(gpu, monkeypatch):
     monkeypatch.setattr(ops, "gather_rows", lambda rows, ids, *_, **__: rows[ids] + 1)
     with pytest.raises(RuntimeError, match=r"verify: gathering 60 torch.float32 rows, device, .*not the CPU's"):
-        gpu_gather.measure(gpu, Clock(gpu, 0, 5), GATHER, lambda _: None)
+        gpu_gather.measure(gpu, GpuTimer(gpu, 0, 5), GATHER, lambda _: None)
 
 
 def measured_aggregate(gpu, **options):
     options = AggregateOptions(**{"batch_size": 5, "fanouts": (3, 2), "widths": (4,), **options})
-    return gpu_aggregate.measure(random_csc(), gpu, Clock(gpu, 0, 5), options, lambda _: None)
+    return gpu_aggregate.measure(random_csc(), gpu, GpuTimer(gpu, 0, 5), options, lambda _: None)
 
 
 def test_a_peer_that_is_not_installed_is_left_out_with_its_reason(gpu, monkeypatch):
@@ -109,12 +109,12 @@ def test_aggregates_are_verified(gpu, monkeypatch):
         gpu_aggregate.verify(gpu, mfg, torch.randn(mfg.num_src, 6), "sum")
 
 
-def test_an_epoch_wants_one_part(tmp_path):
+def test_an_epoch_needs_one_part(tmp_path):
     with pytest.raises(ValueError, match="has 2 parts; expected 1"):
         gpu_epoch.Task.load(draw_partition(tmp_path, 2).path, 0)
 
 
-def test_an_epoch_wants_something_to_train_on(tmp_path):
+def test_an_epoch_needs_something_to_train_on(tmp_path):
     graph = RawGraph(name="bare", num_nodes=3, undirected=False, edge_index=np.array([[0, 1], [1, 2]]))
     build_partition(graph, PartitionOptions(num_parts=1, method="random"), tmp_path / "parts")
     with pytest.raises(ValueError, match="has no features and no labels and no training nodes"):

@@ -102,6 +102,6 @@ def test_speedups_stand_by_batch_size():
         ({"below": "persistent", "from": "per_hop", "edges": 0, "lost": 0.0}, "per_hop at every setting"),
     ],
 )  # fmt: skip
-def test_the_crossover_is_told(crossover, text):
+def test_the_crossover_is_reported(crossover, text):
     found = {**sampling(sampler("per_hop", 1.0)), "crossover": crossover}
     assert text in gpu_report.sampling_lines(found)[-1]

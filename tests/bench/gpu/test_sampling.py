@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastsample_dist.bench.gpu import sampling as gpu_sampling
-from fastsample_dist.bench.gpu.device import Clock
+from fastsample_dist.bench.gpu.device import GpuTimer
 from fastsample_dist.bench.gpu.sampling import BASELINE, GpuSamplingOptions, Samplers, crossover, least_sectors
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
@@ -24,7 +24,7 @@ def gpu(emulated_device):
 def measured(gpu, **options):
     options = {"batch_sizes": (5,), "fanouts": (3,), "hops": (2,), "limit_bytes": 4096, "verify": True, **options}
     return gpu_sampling.measure(
-        random_csc(), gpu, Clock(gpu, warmup=1, trials=3), GpuSamplingOptions(**options), lambda _: None
+        random_csc(), gpu, GpuTimer(gpu, warmup=1, trials=3), GpuSamplingOptions(**options), lambda _: None
     )
 
 

@@ -39,9 +39,9 @@ def fake_dgl(monkeypatch):
         def num_edges(self):
             return 7 * self.seeds.numel()
 
-    def block_sampler(_, fanouts, **how):
+    def block_sampler(_, fanouts, **options):
         def sample(seeds):
-            asked.append({"seeds": seeds, "fanouts": tuple(fanouts), **how})
+            asked.append({"seeds": seeds, "fanouts": tuple(fanouts), **options})
             return [Block(seeds)]
 
         return sample
@@ -140,11 +140,11 @@ def test_a_partition_is_sampled_where_it_lies(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "how", [("--replace",), ("--method", "weighted"), ("--method", "weighted", "--replace"), ("--method", "labor")],
-    ids=lambda how: " ".join(how),
+    "options", [("--replace",), ("--method", "weighted"), ("--method", "weighted", "--replace"), ("--method", "labor")],
+    ids=lambda options: " ".join(options),
 )  # fmt: skip
-def test_the_family_is_verified(graph_path, capsys, how):
-    status, printed = run(capsys, "--graph", graph_path, *SMALL, "--fanouts", "4,3", "--verify", *how)
+def test_the_family_is_verified(graph_path, capsys, options):
+    status, printed = run(capsys, "--graph", graph_path, *SMALL, "--fanouts", "4,3", "--verify", *options)
     assert status == 0, printed
     assert "verify: passed" in printed.out
 

@@ -1,4 +1,4 @@
-"""The smallest run there is: every rank sends every other rows that tell where they come from, and checks its own."""
+"""The smallest run there is: every rank sends every other rank rows with its number, and checks what it receives."""
 
 from __future__ import annotations
 

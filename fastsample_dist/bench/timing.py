@@ -1,0 +1,31 @@
+"""What every measurement in one process shares: no garbage collection while it runs, and the spread of its figures."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+
+def spread(rates: Sequence[float]) -> dict:
+    """{"median", "p10", "p90", "rates"}."""
+    low, high = np.percentile(rates, (10, 90)).tolist()
+    return {"median": statistics.median(rates), "p10": low, "p90": high, "rates": list(rates)}
+
+
+@contextmanager
+def steady() -> Iterator[None]:
+    """No garbage collection inside the block, but where it is called."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
