@@ -113,3 +113,20 @@ def refuse_seeds(ctx):
 
 def test_the_vanilla_scheme_refuses_seeds_of_other_ranks():
     run_distributed(3, refuse_seeds)
+
+
+class OwnRows:
+    """Every node picks itself, with a coefficient of the hop."""
+
+    includes_destination = True
+
+    def neighbors(self, nodes, hop, step):
+        weights = torch.full((nodes.numel(),), hop + 1.0)
+        return Picks(torch.arange(nodes.numel() + 1), nodes, edge_weights=weights)
+
+
+def test_coefficients_and_held_destinations_reach_the_mfgs():
+    mfgs = LayeredSampler(OwnRows(), 2).sample([4, 2]).mfgs
+    assert [mfg.edge_weights.tolist() for mfg in mfgs] == [[2.0, 2.0], [1.0, 1.0]]  # the input side first
+    assert all(mfg.includes_dst for mfg in mfgs)
+    assert not any(mfg.includes_dst for mfg in LayeredSampler(Ring(), 2).sample([4, 2]).mfgs)
