@@ -22,9 +22,10 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.device.clock import Lap
 from fastsample_dist.device.streams import Lane
 from fastsample_dist.pipeline.epoch_plan import StepInput
-from fastsample_dist.pipeline.stages import Sample, Stage, run_stages
+from fastsample_dist.pipeline.stages import Sample, Stage, place, run_stages
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, can_sample_many, payload_exchanges
@@ -49,10 +50,23 @@ class GroupedSample:
 
     def run(self, given: StepInput, batch: None) -> MiniBatch:
         """See Stage."""
-        if not self._sampled:
-            steps = self._steps[self._num_sampled : self._num_sampled + self._size]
-            self._sampled.extend(self._sample.run_many(steps) if len(steps) > 1 else [self._sample.run(given, None)])
-            self._num_sampled += len(steps)
+        if self._sampled:
+            return self._sampled.popleft()
+        steps = self._steps[self._num_sampled : self._num_sampled + self._size]
+        self._num_sampled += len(steps)
+        stage = self._sample
+        if len(steps) == 1:
+            return stage.run(given, None)
+        begin = stage.clock.mark()
+        with stage.comm.watch.span("sample", given.step, stage.clock):
+            sampled = stage.sampler.sample_many([one.seeds.to(stage.id_dtype) for one in steps], given.step)
+        lap = Lap(stage.clock, begin, stage.clock.mark(), len(steps))
+        if len(sampled) != len(steps):
+            raise ValueError(
+                f"{place(stage.comm, given)}: sample_many of the sampler returned {len(sampled)} batches for "
+                f"{len(steps)} steps; expected one for each."
+            )
+        self._sampled.extend(stage.begun(one, batch, lap) for one, batch in zip(steps, sampled, strict=True))
         return self._sampled.popleft()
 
 

@@ -12,7 +12,7 @@ import torch
 
 from fastsample_dist.device.placement import CHOICES
 from fastsample_dist.ops import SampleSpec
-from fastsample_dist.pipeline.schemes import SCHEMES
+from fastsample_dist.pipeline.schemes import REGISTRY
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler
@@ -33,7 +33,7 @@ class LoaderOptions:
         int64 seeds in host memory, none of them on a rank that has run out, and leaves features and labels to the
         loader. All ranks pass one of the same class.
       split: "train", "val" or "test".
-      scheme: one of schemes.SCHEMES; all give the same batches.
+      scheme: one of schemes.REGISTRY; all give the same batches.
       rng_seed: key of sampling and shuffling, 0 .. 2**63 - 1; beside `sampler` of shuffling alone.
       prefetch: batches made ahead in a background thread; 0 makes each batch when it is asked for.
       shuffle: permute the seeds anew every epoch.
@@ -81,8 +81,8 @@ class LoaderOptions:
         _check_batch_size(self.batch_size)
         if self.prefetch < 0:
             raise ValueError(f"prefetch is {self.prefetch}; expected 0 (off) or the number of batches to make ahead.")
-        if self.scheme not in SCHEMES:
-            raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, SCHEMES))}.")
+        if self.scheme not in REGISTRY:
+            raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, REGISTRY))}.")
         if self.placement not in CHOICES:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
         if self.sampler is None:

@@ -57,41 +57,29 @@ class Sample:
       clock: of the device that samples.
       id_dtype: in which the sampler gets its seeds; they are in range, so the graph's own saves it a check.
     Attributes:
-      sampler: the same.
+      sampler, comm, clock, id_dtype: the same.
     Raises:
       ValueError (run): the sampler returned no MiniBatch.
     """
 
     def __init__(self, sampler: Sampler, comm: Communicator, clock: Clock, id_dtype: torch.dtype = torch.int64) -> None:
-        self.sampler, self._comm, self._clock, self._id_dtype = sampler, comm, clock, id_dtype
+        self.sampler, self.comm, self.clock, self.id_dtype = sampler, comm, clock, id_dtype
 
     def run(self, given: StepInput, batch: None) -> MiniBatch:
         """See Stage."""
-        begin = self._clock.mark()
-        with self._comm.watch.span("sample", given.step, self._clock):
-            sampled = self.sampler.sample(given.seeds.to(self._id_dtype), given.step)
-        return self._begun(given, sampled, Lap(self._clock, begin, self._clock.mark()))
+        begin = self.clock.mark()
+        with self.comm.watch.span("sample", given.step, self.clock):
+            sampled = self.sampler.sample(given.seeds.to(self.id_dtype), given.step)
+        return self.begun(given, sampled, Lap(self.clock, begin, self.clock.mark()))
 
-    def run_many(self, steps: Sequence[StepInput]) -> list[MiniBatch]:
-        """The batches of consecutive steps in one call of a sampler that has `sample_many`."""
-        begin, first = self._clock.mark(), steps[0].step
-        with self._comm.watch.span("sample", first, self._clock):
-            sampled = self.sampler.sample_many([given.seeds.to(self._id_dtype) for given in steps], first)
-        lap = Lap(self._clock, begin, self._clock.mark(), len(steps))
-        if len(sampled) != len(steps):
+    def begun(self, given: StepInput, sampled: object, lap: Lap) -> MiniBatch:
+        """What the sampler returned for a step, as the batch that the other stages complete."""
+        if not isinstance(sampled, MiniBatch):
             raise ValueError(
-                f"{_place(self._comm, steps[0])}: sample_many of the sampler returned {len(sampled)} batches for "
-                f"{len(steps)} steps; expected one for each."
+                f"{place(self.comm, given)}: the sampler returned a {type(sampled).__qualname__}; expected a MiniBatch."
             )
-        return [self._begun(given, batch, lap) for given, batch in zip(steps, sampled, strict=True)]
-
-    def _begun(self, given: StepInput, batch: object, lap: Lap) -> MiniBatch:
-        if not isinstance(batch, MiniBatch):
-            raise ValueError(
-                f"{_place(self._comm, given)}: the sampler returned a {type(batch).__qualname__}; expected a MiniBatch."
-            )
-        batch.sampling, batch.epoch, batch.num_global_seeds = lap, given.epoch, given.num_global_seeds
-        return batch
+        sampled.sampling, sampled.epoch, sampled.num_global_seeds = lap, given.epoch, given.num_global_seeds
+        return sampled
 
 
 class CheckSampled:
@@ -119,7 +107,7 @@ class CheckSampled:
             found = f"{batch.input_nodes.numel()} input nodes; expected {num_inputs}, the sources of mfgs[0]"
         else:
             return batch if batch.input_nodes.device == self._device else batch.to(self._device)
-        raise ValueError(f"{_place(self._comm, given)}: the sampler returned {found}.")
+        raise ValueError(f"{place(self._comm, given)}: the sampler returned {found}.")
 
 
 class Fetch:
@@ -180,14 +168,14 @@ class Transform:
 
     def run(self, given: StepInput, batch: MiniBatch) -> Any:
         """See Stage."""
-        place = f"{_place(self._comm, given)}: transform"
+        what = f"{place(self._comm, given)}: transform"
         try:
             with self._comm.watch.span("transform", given.step, self._clock):
                 made = self._function(batch)
         except Exception as error:
-            raise RuntimeError(f"{place} raised {type(error).__name__}: {error}") from error
+            raise RuntimeError(f"{what} raised {type(error).__name__}: {error}") from error
         if made is None:
-            raise RuntimeError(f"{place} returned None; let it return the batch.")
+            raise RuntimeError(f"{what} returned None; let it return the batch.")
         return made
 
 
@@ -229,6 +217,6 @@ def _compute_dtype(features: DistFeatures) -> torch.dtype | None:
     return None if features.dtype in (torch.float32, torch.float64) else torch.float32
 
 
-def _place(comm: Communicator, given: StepInput) -> str:
-    """Opens a message."""
+def place(comm: Communicator, given: StepInput) -> str:
+    """Who and when: opens a message."""
     return f"rank {comm.rank}, step {given.step}"
