@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastsample_dist import CSCGraph, NeighborSampler, SampleSpec
+from fastsample_dist import CSCGraph, NeighborSampler, SampleSpec, ops
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.sampling.layered import LayeredSampler, LocalHops, Picks
 from fastsample_dist.sampling.vanilla import VanillaSampler
@@ -68,6 +68,7 @@ def sample_on_ranks(ctx, draws):
     batch = sampler.sample(seeds, 5)
     fused = NeighborSampler.from_spec(GRAPH, spec, edge_values=spec.edge_ids).sample(seeds, 5)
     assert_same(batch, fused)
+    assert all(mfg.checked for mfg in batch.mfgs)
     calls = {purpose: found["calls"] for purpose, found in ctx.comm.stats().items()}
     assert calls["sample_ids"] == calls["sample_reply"] == 2 and sampler.num_payload_exchanges() == 4
     return batch.num_edges
@@ -92,6 +93,19 @@ def test_any_source_is_sampled_and_seeds_keep_their_dtype(seeds):
     assert batch.input_nodes.dtype == batch.mfgs[0].indices.dtype == dtype
     assert batch.input_nodes.tolist() == ([3, 7, 4, 8, 5, 9] if len(seeds) else [])
     assert (batch.draw.rng_seed, batch.step, batch.mfgs[0].edge_ids) == (3, 4, None)
+
+
+class DamagedOffsets:
+    """Every node has more picks than there are."""
+
+    def neighbors(self, nodes, hop, step):
+        return Picks(2 * torch.arange(nodes.numel() + 1), nodes + 1)
+
+
+def test_offsets_of_a_foreign_source_are_looked_at_by_the_operators():
+    [mfg] = LayeredSampler(DamagedOffsets(), 1).sample([3, 7]).mfgs
+    with pytest.raises(ValueError, match="indptr"):
+        ops.aggregate(mfg.indptr, mfg.indices, torch.rand(4, 2), checked=mfg.checked)
 
 
 def test_no_hop_is_refused():
