@@ -70,6 +70,8 @@ class LayeredSampler:
       ValueError: num_hops below 1.
     """
 
+    _trusts_source = False  # True: offsets are right, and operators need not look at them (MFG.checked)
+
     def __init__(self, source: HopSource, num_hops: int, *, rng_seed: int = 0, orig_ids: Tensor | None = None) -> None:
         if num_hops < 1:
             raise ValueError(f"num_hops is {num_hops}; expected an integer >= 1, one hop per model layer.")
@@ -99,9 +101,9 @@ class LayeredSampler:
             weights.append(picks.edge_weights)
         draw, looks_up = DrawKey(self.rng_seed, step), arrays.runs_kernels(nodes.device)
         batch = assemble(replace(hops, nodes=nodes), self.orig_ids, draw, look_up=looks_up, edge_values=values or None)
-        if self.includes_destination or weights[0] is not None:
+        if not self._trusts_source:
             batch.mfgs = [
-                replace(mfg, edge_weights=of_hop, includes_dst=self.includes_destination)
+                replace(mfg, edge_weights=of_hop, includes_dst=self.includes_destination, checked=False)
                 for mfg, of_hop in zip(batch.mfgs, reversed(weights), strict=True)
             ]
         return batch

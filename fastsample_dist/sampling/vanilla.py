@@ -87,6 +87,8 @@ class VanillaSampler(LayeredSampler):
         edge_values without weights or edge ids; kernel "persistent", or one for the CPU.
     """
 
+    _trusts_source = True
+
     def __init__(
         self, own_graph: CSCGraph, book: PartitionBook, comm: Communicator, spec: SampleSpec, orig_ids: Tensor,
         *, kernel: str = "auto", first_edge: int = 0, edge_values: bool = False,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastsample_dist import CSCGraph, NeighborSampler, SampleSpec
+from fastsample_dist import CSCGraph, NeighborSampler, SampleSpec, ops
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.sampling.layered import LayeredSampler, LocalHops, Picks
 from fastsample_dist.sampling.vanilla import VanillaSampler
@@ -68,6 +68,7 @@ def sample_on_ranks(ctx, draws):
     batch = sampler.sample(seeds, 5)
     fused = NeighborSampler.from_spec(GRAPH, spec, edge_values=spec.edge_ids).sample(seeds, 5)
     assert_same(batch, fused)
+    assert all(mfg.checked for mfg in batch.mfgs)
     calls = {purpose: found["calls"] for purpose, found in ctx.comm.stats().items()}
     assert calls["sample_ids"] == calls["sample_reply"] == 2 and sampler.num_payload_exchanges() == 4
     return batch.num_edges
@@ -94,6 +95,19 @@ def test_any_source_is_sampled_and_seeds_keep_their_dtype(seeds):
     assert (batch.draw.rng_seed, batch.step, batch.mfgs[0].edge_ids) == (3, 4, None)
 
 
+class DamagedOffsets:
+    """Every node has more picks than there are."""
+
+    def neighbors(self, nodes, hop, step):
+        return Picks(2 * torch.arange(nodes.numel() + 1), nodes + 1)
+
+
+def test_offsets_of_a_foreign_source_are_looked_at_by_the_operators():
+    [mfg] = LayeredSampler(DamagedOffsets(), 1).sample([3, 7]).mfgs
+    with pytest.raises(ValueError, match="indptr"):
+        ops.aggregate(mfg.indptr, mfg.indices, torch.rand(4, 2), checked=mfg.checked)
+
+
 def test_no_hop_is_refused():
     with pytest.raises(ValueError, match="num_hops is 0; expected an integer >= 1"):
         LayeredSampler(Ring(), 0)
@@ -113,3 +127,20 @@ def refuse_seeds(ctx):
 
 def test_the_vanilla_scheme_refuses_seeds_of_other_ranks():
     run_distributed(3, refuse_seeds)
+
+
+class OwnRows:
+    """Every node picks itself, with a coefficient of the hop."""
+
+    includes_destination = True
+
+    def neighbors(self, nodes, hop, step):
+        weights = torch.full((nodes.numel(),), hop + 1.0)
+        return Picks(torch.arange(nodes.numel() + 1), nodes, edge_weights=weights)
+
+
+def test_coefficients_and_held_destinations_reach_the_mfgs():
+    mfgs = LayeredSampler(OwnRows(), 2).sample([4, 2]).mfgs
+    assert [mfg.edge_weights.tolist() for mfg in mfgs] == [[2.0, 2.0], [1.0, 1.0]]  # the input side first
+    assert all(mfg.includes_dst for mfg in mfgs)
+    assert not any(mfg.includes_dst for mfg in LayeredSampler(Ring(), 2).sample([4, 2]).mfgs)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastsample_dist import CSCGraph, LaborSampler, NeighborSampler, ops
-from fastsample_dist.testing import check_sampler, conformance_graph
+from fastsample_dist.testing import Independent, Replaced, check_sampler, conformance_graph
 from tests.testing.samplers import floyd, oracle_sampler, plain_sampler
 
 FANOUTS = (3, 2)
@@ -268,6 +268,43 @@ def test_wrong_arguments_are_refused(arguments, message):
     graph = CSCGraph(GRAPH.indptr, GRAPH.indices)
     with pytest.raises(ValueError, match=message):
         check_sampler(NeighborSampler(graph, [2]).sample, graph, **arguments)
+
+
+def by_shares(words, row, fanout):
+    """With replacement, in proportion to the edges' places: the third edge three times as often as the first."""
+    shares = range(1, len(row.neighbors) + 1)
+    return words.choices(range(len(row.neighbors)), shares, k=fanout) if row.neighbors else []
+
+
+def law_of_shares(edges, fanout):
+    return Replaced(range(1, edges.stop - edges.start + 1), fanout)
+
+
+def test_a_sampler_passes_with_its_own_law_and_no_other():
+    assert check_plain(by_shares, law=law_of_shares).num_statistics > 100
+    with pytest.raises(AssertionError, match="p-value"):
+        check_plain(by_shares, law=lambda edges, fanout: Replaced([1.0] * (edges.stop - edges.start), fanout))
+
+
+def test_the_number_of_picks_is_that_of_the_own_law():
+    with pytest.raises(AssertionError, match=r"node 8 got 3 neighbours; expected 4 \(degree 12, 12 edges to draw from"):
+        check_plain(by_shares, law=lambda edges, fanout: law_of_shares(edges, 4), seeds=[8])
+    with pytest.raises(AssertionError, match=r"node 8 got \d neighbours; expected 12 "):
+        check_plain(floyd, law=lambda edges, fanout: Independent([1.0] * (edges.stop - edges.start)), seeds=[8])
+
+
+def test_an_edge_that_the_own_law_never_picks_is_found():
+    with pytest.raises(AssertionError, match=r"got the edge from node \d+ \d+ times; expected at most 0"):
+        check_plain(
+            by_shares,
+            law=lambda edges, fanout: Replaced([0.0] + [1.0] * (edges.stop - edges.start - 1), fanout),
+            seeds=[8],
+        )
+
+
+def test_a_law_beside_a_method_is_refused():
+    with pytest.raises(ValueError, match="law is given beside method='labor' and replace=False"):
+        check_plain(floyd, method="labor", law=law_of_shares)
 
 
 def test_a_graph_of_no_fanout_is_refused():
