@@ -169,11 +169,11 @@ def test_half_the_ranks_with_twice_the_batch_size_learn_the_same(task4, tmp_path
     assert one[0][2][0][2] == pytest.approx(two[0][2][0][2], rel=1e-4)
 
 
-def test_every_n_steps_the_last_k_are_kept(task, ctx, tmp_path):
+def test_of_every_n_steps_and_the_last_one_k_are_kept(task, ctx, tmp_path):
     run = Run(ctx, task.path, tmp_path, every=4, keep=2)
     run.checkpoints.begin(resume=False)
     run.train()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000012.ckpt", "step-000000016.ckpt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000016.ckpt", "step-000000018.ckpt"]
     content = decode(tmp_path / "step-000000016.ckpt")
     stated = ("epoch", "step", "step_in_epoch", "world_size", "num_parts", "partition")
     assert [content[key] for key in stated] == [2, 16, 4, 1, 1, fingerprint(run.data.manifest)]
@@ -262,7 +262,7 @@ def test_other_options_another_model_and_another_partition_are_refused(task, tas
 
 def test_a_fresh_start_among_checkpoints_is_refused(task, ctx, tmp_path):
     whole(ctx, task.path, tmp_path, every=5)
-    message = f"{tmp_path} holds checkpoints already, up to step-000000015.ckpt; resume from them, or choose another"
+    message = f"{tmp_path} holds checkpoints already, up to step-000000018.ckpt; resume from them, or choose another"
     assert refusal(ctx, task.path, tmp_path, resume=False).startswith(message)
 
 
