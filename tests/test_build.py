@@ -130,7 +130,8 @@ def test_wheel_serves_every_python_on_this_kind_of_machine(build):
 
 def test_wheel_holds_the_library_and_no_extension_module(build):
     names = zipfile.ZipFile(build.wheel).namelist()
-    assert "fastsample_dist/lib/libfastsample.so" in names
+    libraries = [name for name in names if name.endswith(".so")]
+    assert sorted(libraries) == [f"fastsample_dist/lib/libfastsample{room}.so" for room in ("", "_bench")]
     assert not [name for name in names if ".cpython-" in name or name.startswith(("tests/", "csrc/"))]
 
 
@@ -196,7 +197,8 @@ def test_wheel_holds_the_cuda_library_exactly_where_nvcc_is(whole_build):
     build = whole_build
     has_nvcc = shutil.which(os.environ.get("CUDACXX", "nvcc")) is not None
     names = zipfile.ZipFile(build.wheel).namelist()
-    assert ("fastsample_dist/lib/libfastsample_cuda.so" in names) == has_nvcc
+    for room in ("cuda", "bench_cuda"):
+        assert (f"fastsample_dist/lib/libfastsample_{room}.so" in names) == has_nvcc
 
 
 FATBIN = struct.pack("<I", 0xBA55ED50)  # begins a container of device code
