@@ -2,11 +2,13 @@
 reference has every public name with its documented arguments."""
 
 import ast
+import contextlib
 import functools
 import html
 import importlib
 import importlib.util
 import inspect
+import io
 import re
 import subprocess
 import sys
@@ -39,14 +41,15 @@ def ids(paths):
 
 @functools.cache
 def help_of(program: str, *arguments: str) -> str:
-    run = subprocess.run(
-        [sys.executable, "-m", MODULES[program], *arguments, "--help"], capture_output=True, text=True, check=True
-    )
-    return run.stdout
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        importlib.import_module(MODULES[program]).main([*arguments, "--help"])
+    return printed.getvalue()
 
 
 def options_of(program: str) -> set[str]:
     texts = [help_of(program)]
+    assert "--help" in texts[0]
     if program == "fastsample-bench":
         texts += [help_of(program, name) for name in BENCHMARKS]
     return set(OPTION.findall(" ".join(texts)))
