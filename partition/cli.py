@@ -199,7 +199,7 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
     plan = check_request(known, options, args.output, overwrite=bool(args.overwrite))
     # Where no Python handler would run, Ctrl-C ends the process at once; the input's scratch files stay behind then.
     at_once = {"assign": lambda: _signal_handled(signal.SIGINT, signal.SIG_DFL)}
-    display = StepDisplay(around=at_once if METHODS[options.method].deaf() else None)
+    display = StepDisplay(around=at_once if METHODS[options.method].blocks_signals() else None)
     begin = time.perf_counter()
     with input_scratch(args.output) as scratch:
         with display.step("read"):

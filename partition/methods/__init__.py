@@ -8,35 +8,60 @@
 Packages that a method needs are imported when it runs, and asked for (`Method.require`) before the graph is read.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
 from fastsample_dist.partition.methods import libmetis
 from fastsample_dist.partition.methods.kaminpar import assign_kaminpar, missing_kaminpar, require_kaminpar
 from fastsample_dist.partition.methods.metis import assign_metis, missing_metis, require_metis
-from fastsample_dist.partition.methods.request import MAX_SEED, SPLITS, AssignMemory, Method, PartitionRequest
+from fastsample_dist.partition.methods.request import (
+    MAX_SEED,
+    SPLITS,
+    AssignMemory,
+    Method,
+    MissingPackageError,
+    PartitionRequest,
+)
 from fastsample_dist.partition.methods.simple import assign_file, assign_random, assign_range, random_parts
 from fastsample_dist.partition.methods.streaming import assign_fennel, assign_ldg
+
+
+def _with_alternatives(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function; its MissingPackageError names the methods that work here too."""
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except MissingPackageError as error:
+            raise MissingPackageError(f"{error}, or take --method {', '.join(working_methods())}.") from error
+
+    return call
+
 
 _METHODS = (
     Method(
         name="metis",
-        assign=assign_metis,
+        assign=_with_alternatives(assign_metis),
         summary="few cut edges, every constraint balanced (multilevel; needs cmeel-metis or pymetis)",
         memory=AssignMemory(node_bytes=540, neighbour_bytes=68, doubling_bytes=6),
         in_memory=True,
         balances=True,
-        deaf=lambda: libmetis.load() is None,  # pymetis
+        blocks_signals=lambda: libmetis.load() is None,  # pymetis
         missing=missing_metis,
-        require=require_metis,
+        require=_with_alternatives(require_metis),
     ),
     Method(
         name="kaminpar",
-        assign=assign_kaminpar,
+        assign=_with_alternatives(assign_kaminpar),
         summary="few cut edges, several threads, not repeatable (multilevel; needs kaminpar)",
         memory=AssignMemory(node_bytes=20, neighbour_bytes=15, fixed_bytes=24 << 20, copies=True),
         in_memory=True,
         balances=True,
-        deaf=lambda: True,
+        blocks_signals=lambda: True,
         missing=missing_kaminpar,
-        require=require_kaminpar,
+        require=_with_alternatives(require_kaminpar),
     ),
     Method(
         name="ldg",

@@ -21,7 +21,12 @@ import numpy as np
 
 from fastsample_dist.files import naming_file
 from fastsample_dist.partition.methods.adjacency import CHUNK_EDGES, Adjacency
-from fastsample_dist.partition.methods.request import PartitionRequest, fill_empty_parts, importable
+from fastsample_dist.partition.methods.request import (
+    MissingPackageError,
+    PartitionRequest,
+    fill_empty_parts,
+    importable,
+)
 from fastsample_dist.partition.methods.simple import assign_random
 
 IMBALANCE = 0.02
@@ -42,7 +47,7 @@ def assign_kaminpar(request: PartitionRequest) -> np.ndarray:
     Returns:
       int32 [num_nodes]; no part is empty.
     Raises:
-      ImportError: kaminpar is not installed.
+      MissingPackageError: kaminpar is not installed.
       OSError: no room for the temporary file (TMPDIR names its directory).
     """
     kaminpar = require_kaminpar()
@@ -67,16 +72,13 @@ def require_kaminpar() -> ModuleType:
     """The package.
 
     Raises:
-      ImportError: kaminpar is not installed.
+      MissingPackageError: kaminpar is not installed.
     """
     try:
         import kaminpar
     except ImportError as error:
-        from fastsample_dist.partition.methods import working_methods  # that module imports this one
-
-        raise ImportError(
-            f"method kaminpar needs kaminpar, which is not there ({error}); pip install kaminpar, "
-            f"or take --method {', '.join(working_methods())}."
+        raise MissingPackageError(
+            f"method kaminpar needs kaminpar, which is not there ({error}); pip install kaminpar"
         ) from error
     return kaminpar
 

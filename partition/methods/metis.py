@@ -30,7 +30,13 @@ import numpy as np
 
 from fastsample_dist.partition.methods import libmetis
 from fastsample_dist.partition.methods.adjacency import Adjacency
-from fastsample_dist.partition.methods.request import MAX_SEED, PartitionRequest, fill_empty_parts, importable
+from fastsample_dist.partition.methods.request import (
+    MAX_SEED,
+    MissingPackageError,
+    PartitionRequest,
+    fill_empty_parts,
+    importable,
+)
 from fastsample_dist.partition.methods.simple import assign_random
 
 logger = logging.getLogger(__name__)
@@ -54,7 +60,7 @@ def assign_metis(request: PartitionRequest) -> np.ndarray:
       int32 [num_nodes]; no part is empty.
     Raises:
       ValueError: the graph is too large for the integers of this METIS.
-      ImportError: neither cmeel-metis nor pymetis is installed.
+      MissingPackageError: neither cmeel-metis nor pymetis is installed.
       RuntimeError: METIS fails.
     """
     require_metis()
@@ -69,7 +75,7 @@ def assign_metis(request: PartitionRequest) -> np.ndarray:
     except RuntimeError as error:  # METIS under pymetis catches SIGTERM and then says no more than this
         raise RuntimeError(
             f"METIS stopped on {request.num_nodes} nodes and {len(adjacency.indices)} neighbours ({error}): it was "
-            "told to end, or out of memory; make room, or take --method ldg, fennel, random or range."
+            "asked to end, or out of memory; make room, or take --method ldg, fennel, random or range."
         ) from error
     fill_empty_parts(parts, request.num_parts, np.diff(adjacency.indptr))
     return parts
@@ -79,7 +85,7 @@ def require_metis() -> None:
     """Refuse where METIS is not there.
 
     Raises:
-      ImportError: neither cmeel-metis nor pymetis is installed.
+      MissingPackageError: neither cmeel-metis nor pymetis is installed.
     """
     if libmetis.load() is None:
         _import_pymetis()
@@ -142,11 +148,8 @@ def _import_pymetis() -> ModuleType:
     try:
         import pymetis
     except ImportError as error:
-        from fastsample_dist.partition.methods import working_methods  # that module imports this one
-
-        raise ImportError(
-            f"method metis needs cmeel-metis or pymetis, and neither is there ({error}); "
-            f"pip install {EXTRA}, or take --method {', '.join(working_methods())}."
+        raise MissingPackageError(
+            f"method metis needs cmeel-metis or pymetis, and neither is there ({error}); pip install {EXTRA}"
         ) from error
     return pymetis
 

@@ -146,9 +146,9 @@ class Method:
       memory: what it needs beside the topology's files.
       in_memory: it reads the topology in random order or copies it, so that it must fit into memory.
       balances: nodes and in-edges are brought within a tolerance afterwards; else only train nodes are.
-      deaf: whether it holds Python's lock while it works, so that no Python signal handler runs before it is done.
+      blocks_signals: whether it holds Python's lock while it works, so that no signal handler runs before it is done.
       missing: what to install before it works here; "" where nothing is missing.
-      require: raises ImportError when a package that it needs is not there; called before the graph is read.
+      require: raises MissingPackageError when a package that it needs is not there; called before the graph is read.
     """
 
     name: str
@@ -157,9 +157,13 @@ class Method:
     memory: AssignMemory
     in_memory: bool
     balances: bool
-    deaf: Callable[[], bool] = lambda: False
+    blocks_signals: Callable[[], bool] = lambda: False
     missing: Callable[[], str] = lambda: ""
     require: Callable[[], object] = lambda: None
+
+
+class MissingPackageError(ImportError):
+    """A method's package is not installed; the text names the command that installs it, without a full stop."""
 
 
 def importable(package: str) -> bool:
