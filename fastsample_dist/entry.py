@@ -1,9 +1,9 @@
 """Where the commands begin: nothing heavy is loaded before Ctrl-C is answered in one line.
 
 Loading torch takes seconds; a Ctrl-C then would print the traceback of whatever was being imported, or become another
-error inside of it. So until a command is loaded Ctrl-C ends the process at once: nothing has been begun. From then on
-the first Ctrl-C raises KeyboardInterrupt, for which every command has its line. A launcher passes on the Ctrl-C that
-the terminal has sent to its ranks already, so what comes within REPEAT_S is the same one; a later one ends the process.
+error inside of it. So until a command is loaded Ctrl-C ends the process at once: nothing has begun. From then on the
+first Ctrl-C raises KeyboardInterrupt, for which every command prints one line. A launcher passes on the Ctrl-C that the
+terminal has already sent to its ranks, so one that follows within REPEAT_S is the same; a later one ends the process.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class _CtrlC:
         first, self._noted_s = self._noted_s is None, now_s
         if first and not self.at_once:
             raise KeyboardInterrupt
-        if first or not self.at_once:  # else the command has said it
-            self.say()
+        if first or not self.at_once:  # else the command has printed it
+            self.print_line()
         os._exit(INTERRUPTED)
 
-    def say(self) -> None:
-        """The line."""
+    def print_line(self) -> None:
+        """Report the interrupt."""
         os.write(2, f"{self._program}: interrupted.\n".encode())
 
 
@@ -77,7 +77,7 @@ def run(program: str) -> int:
     try:
         return main()
     except KeyboardInterrupt:  # outside of what the command handles
-        handler.say()
+        handler.print_line()
         return INTERRUPTED
     finally:
         handler.at_once = True

@@ -1,7 +1,7 @@
-"""Files that any room writes: an error names its file, and nothing half-written stays under a file's name.
+"""Files that any room writes: an error names its file, and no half-written file keeps its final name.
 
-The standard library only, so that a command can report that torch is missing. What the system refuses while a file is
-being written (a full disk, say) comes without the file's name; `naming_file` is the one place where it gets it.
+The standard library only, so that a command can report that torch is missing. Errors of the system while a file is
+being written (a full disk, say) lack the file's name; `naming_file` is the one place that adds it.
 """
 
 from __future__ import annotations

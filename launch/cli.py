@@ -1,7 +1,7 @@
 """The command `fastsample-launch`: start a script on every rank, here or on many machines, and see it to its end.
 
 Exit status: 0 all ranks succeeded; the failing rank's own; 124 timeout; 130 interrupted; 143 terminated; 1 what was
-found does not fit; 2 the command line is not understood.
+found does not fit; 2 the command line is wrong.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any, NoReturn
 
 from fastsample_dist.launch import guard
 from fastsample_dist.launch.commands import LOCAL, Command, LaunchOptions, copy_commands, start_commands
-from fastsample_dist.launch.hosts import Placement, place_ranks, read_hosts
+from fastsample_dist.launch.hosts import HostRanks, place_ranks, read_hosts
 from fastsample_dist.launch.parts import plan_copies, split_copy_parts
-from fastsample_dist.launch.runner import Job, RunLimits, Runner, RunResult
+from fastsample_dist.launch.runner import LaunchedCommand, RunLimits, Runner, RunResult
 from fastsample_dist.launch.screen import Screen
 
 PROGRAM = "fastsample-launch"
@@ -46,7 +46,7 @@ Hosts that hear nothing from the launcher for 30 s (cut off, or suspended by Ctr
 
 
 class UsageError(Exception):
-    """The command line is not understood."""
+    """The command line is wrong."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -58,7 +58,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 1")
+        raise argparse.ArgumentTypeError(f"must be an integer >= 1, not {text!r}")
     return int(text)
 
 
@@ -68,7 +68,7 @@ def _count_or_zero(text: str) -> int:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port (1 to 65535)")
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, not {text!r}")
     return int(text)
 
 
@@ -78,19 +78,19 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text!r}")
     return value
 
 
 def _setting(text: str) -> str:
     if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {text!r}")
     return text
 
 
 def _ssh_setting(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*[= ].+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE as after ssh's -o, such as Port=2222")
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE as after ssh's -o, such as Port=2222, not {text!r}")
     return text
 
 
@@ -121,7 +121,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--master-port", metavar="P", type=_port, help="where ranks of several hosts meet (default: drawn anew)")
     add("--ssh", metavar="PROGRAM", default="ssh", help="what reaches a host (default: %(default)s)")
     add("--ssh-option", metavar="NAME=VALUE", type=_ssh_setting, action="append", default=[], help="as after ssh's -o")
-    add("--verbose", action="store_true", help="show all that torchrun's agent and mpirun say")
+    add("--verbose", action="store_true", help="show all output of torchrun's agent and mpirun")
     add("--json", metavar="FILE", help="write what was started and how each host ended")
     return parser
 
@@ -147,7 +147,7 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(str(error), 2)
     except BrokenPipeError:  # as under `| head`; the interpreter would fail at its own flush once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _refuse("nobody reads the output any more; all ranks were ended.", 1)
+        return _refuse("the output was closed; all ranks were ended.", 1)
     except (ValueError, OSError, RuntimeError) as error:
         return _refuse(str(error), 1)
 
@@ -158,7 +158,7 @@ def _refuse(text: str, status: int) -> int:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    """Refuse what can be told from the command line alone."""
+    """Refuse what the command line alone shows to be wrong."""
     if not args.script:
         raise UsageError(f"no script; put it after --, as in: {PROGRAM} --nproc 2 -- train.py --epochs 10")
     if args.hosts is None:
@@ -174,10 +174,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _launch(args: argparse.Namespace) -> int:
-    placements = place_ranks(read_hosts(args.hosts), args.nproc) if args.hosts else None
-    options = _options(args, placements)
-    making, copying = _copies(args, options, placements)
-    starts = start_commands(options, placements)
+    layout = place_ranks(read_hosts(args.hosts), args.nproc) if args.hosts else None
+    options = _options(args, layout)
+    making, copying = _copies(args, options, layout)
+    starts = start_commands(options, layout)
     if args.dry_run:
         for command in (*making, *copying, *starts):
             print(command)
@@ -185,7 +185,7 @@ def _launch(args: argparse.Namespace) -> int:
     _check_machine(args, options)
     if args.json:
         _check_json_target(Path(args.json))
-    hosts = _hosts_of_ranks(placements, starts)
+    hosts = _hosts_of_ranks(layout, starts)
     limits = RunLimits(grace_s=args.grace_s, timeout_s=args.timeout_s, ends_with_rank=args.max_restarts == 0)
     result = None
     for commands in (making, copying, starts):
@@ -202,7 +202,7 @@ def _launch(args: argparse.Namespace) -> int:
     return result.status
 
 
-def _options(args: argparse.Namespace, placements: Sequence[Placement] | None) -> LaunchOptions:
+def _options(args: argparse.Namespace, layout: Sequence[HostRanks] | None) -> LaunchOptions:
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     nproc = args.nproc or 1
     return LaunchOptions(
@@ -214,7 +214,7 @@ def _options(args: argparse.Namespace, placements: Sequence[Placement] | None) -
         env=tuple(args.env),
         mpirun=_find_mpirun(args.python) if args.mpi else None,
         as_root=is_root,
-        oversubscribe=placements is None and nproc > (os.cpu_count() or 1),
+        oversubscribe=layout is None and nproc > (os.cpu_count() or 1),
         max_restarts=args.max_restarts,
         grace_s=args.grace_s,
         ssh=tuple(shlex.split(args.ssh)),
@@ -224,12 +224,12 @@ def _options(args: argparse.Namespace, placements: Sequence[Placement] | None) -
 
 
 def _copies(
-    args: argparse.Namespace, options: LaunchOptions, placements: Sequence[Placement] | None
+    args: argparse.Namespace, options: LaunchOptions, layout: Sequence[HostRanks] | None
 ) -> tuple[list[Command], list[Command]]:
-    if not args.copy_parts or placements is None:
+    if not args.copy_parts or layout is None:
         return [], []
     parts, destination = split_copy_parts(args.copy_parts, options.workdir)
-    return copy_commands(options, plan_copies(parts, destination, placements))
+    return copy_commands(options, plan_copies(parts, destination, layout))
 
 
 def _find_mpirun(python: str) -> str:
@@ -260,17 +260,17 @@ def _check_machine(args: argparse.Namespace, options: LaunchOptions) -> None:
     if args.hosts:
         return
     if not Path(options.workdir).is_dir():
-        raise ValueError(f"--workdir {options.workdir} is no directory; pass one that exists.")
+        raise ValueError(f"--workdir {options.workdir} is not a directory; pass one that exists.")
     if options.script[0] != "-m" and not Path(options.workdir, options.script[0]).is_file():
         raise ValueError(f"script {options.script[0]} was not found in {options.workdir}; check its path.")
     if not args.mpi and args.python == sys.executable and importlib.util.find_spec("torch") is None:
         raise RuntimeError(f"torch is not installed in {args.python}; install it, or pass --python.")
 
 
-def _hosts_of_ranks(placements: Sequence[Placement] | None, starts: Sequence[Command]) -> list[str]:
-    if placements is None:
+def _hosts_of_ranks(layout: Sequence[HostRanks] | None, starts: Sequence[Command]) -> list[str]:
+    if layout is None:
         return [starts[0].host] * len(starts[0].ranks)
-    return [placement.host.target for placement in placements for _ in placement.ranks]
+    return [host_ranks.host.target for host_ranks in layout for _ in host_ranks.ranks]
 
 
 def _screen(args: argparse.Namespace, hosts: Sequence[str]) -> Screen:
@@ -280,11 +280,11 @@ def _screen(args: argparse.Namespace, hosts: Sequence[str]) -> Screen:
 
 def _summary(result: RunResult, screen: Screen) -> str | None:
     """One line about the end; None after success."""
-    unsure = [job.command.host for job in result.jobs if job.killed]
+    unsure = [launched.command.host for launched in result.all_launched if launched.killed]
     left = f"; {', '.join(unsure)} did not answer in time: look there for processes left" if unsure else ""
     after = f"after {result.seconds:.1f} s"
     if result.reason == "interrupted" and not left:
-        return None  # the runner has said so
+        return None  # the runner has reported it
     if result.reason is not None:
         return f"{PROGRAM}: {result.reason}; all ranks ended {after}{left}"
     if result.status == 0:
@@ -294,23 +294,23 @@ def _summary(result: RunResult, screen: Screen) -> str | None:
         where = f" on {first.host}" if screen.several_hosts else ""
         said = "; its traceback:" if first.lines else ""
         return f"{PROGRAM}: error: rank {first.rank}{where} {first.how}; the run ended {after}{left}{said}"
-    job = result.failed_job
-    assert job is not None  # a status without a failing rank comes from a process
-    what = f"{Path(job.command.argv[0]).name} for {job.command.host} ended with status {job.status}"
-    said = job.last_error.strip() or "it said nothing"
-    return f"{PROGRAM}: error: {what} ({said}); the run ended {after}{left}{_advice(job)}"
+    launched = result.failed_command
+    assert launched is not None  # a status without a failing rank comes from a process
+    what = f"{Path(launched.command.argv[0]).name} for {launched.command.host} ended with status {launched.status}"
+    said = launched.last_error.strip() or "it printed nothing"
+    return f"{PROGRAM}: error: {what} ({said}); the run ended {after}{left}{_advice(launched)}"
 
 
-def _advice(job: Job) -> str:
-    """What to do about a process that failed without a rank having failed, where that can be told."""
-    if "fastsample_dist.launch.guard" in job.last_error and "No module" in job.last_error:
+def _advice(launched: LaunchedCommand) -> str:
+    """What to do about a process that failed although no rank failed; "" where the cause is not known."""
+    if "fastsample_dist.launch.guard" in launched.last_error and "No module" in launched.last_error:
         return "; install fastsample_dist on that host in the interpreter that --python names"
-    if job.status == SSH_FAILED and job.command.host != LOCAL:
+    if launched.status == SSH_FAILED and launched.command.host != LOCAL:
         return (
             "; the connection was refused or lost: check that ssh reaches the host without a password. Ranks that run "
             f"there end by themselves after {guard.SILENCE_S:g} s of silence"
         )
-    if job.status == NOT_FOUND and job.command.host != LOCAL:
+    if launched.status == NOT_FOUND and launched.command.host != LOCAL:
         return "; pass an interpreter that every host has with --python"
     return ""
 
@@ -328,16 +328,16 @@ def _report(args: argparse.Namespace, hosts: Sequence[str], result: RunResult) -
         "traceback": None if failure is None else failure.lines,
         "hosts": [
             {
-                "host": job.command.host,
-                "ranks": list(job.command.ranks),
-                "command": list(job.command.argv),
-                "pid": job.process.pid,
-                "status": job.status,
-                "seconds": job.ended_s,
-                "killed": job.killed,
-                "last_error": job.last_error or None,
+                "host": launched.command.host,
+                "ranks": list(launched.command.ranks),
+                "command": list(launched.command.argv),
+                "pid": launched.process.pid,
+                "status": launched.status,
+                "seconds": launched.ended_s,
+                "killed": launched.killed,
+                "last_error": launched.last_error or None,
             }
-            for job in result.jobs
+            for launched in result.all_launched
         ],
     }
 

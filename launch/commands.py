@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastsample_dist.launch.hosts import Host, Placement
+from fastsample_dist.launch.hosts import HostEntry, HostRanks
 from fastsample_dist.launch.parts import PartCopy
 
 # Later -o options of the same name do not count for ssh, so the user's come first.
@@ -31,10 +31,10 @@ class LaunchOptions:
       nproc: ranks, without a hosts file.
       env: "NAME=VALUE" each.
       mpirun: path of Open MPI's mpirun; None starts torchrun's agent.
-      as_root: this user is root, which mpirun refuses unless told.
+      as_root: this user is root, which mpirun refuses by default.
       oversubscribe: more ranks than cores on this machine.
       max_restarts: how often torchrun's agent restarts the ranks.
-      grace_s: seconds that ranks have to end by themselves when told to.
+      grace_s: seconds that ranks have to end by themselves when asked to.
       ssh: program and its leading arguments.
       ssh_options: NAME=VALUE each, as after ssh's -o.
       master_port: where ranks on several hosts meet, on the first host.
@@ -76,23 +76,23 @@ class Command:
         return shlex.join(self.argv)
 
 
-def start_commands(options: LaunchOptions, placements: Sequence[Placement] | None = None) -> list[Command]:
+def start_commands(options: LaunchOptions, layout: Sequence[HostRanks] | None = None) -> list[Command]:
     """What to start, one command per host; under mpirun one for all.
 
     Args:
       options: how to start.
-      placements: hosts and their ranks; None: this machine.
+      layout: hosts and their ranks; None: this machine.
     Raises:
       ValueError: a host that mpirun cannot take.
     """
-    if placements is None:
+    if layout is None:
         agent = _mpirun(options, None) if options.mpirun else _torchrun(options, ["--standalone"], options.nproc, None)
         return [Command(LOCAL, (*_host_guard(options, options.nproc), *agent), range(options.nproc))]
-    world = range(placements[-1].ranks.stop)
+    world = range(layout[-1].ranks.stop)
     if options.mpirun:
-        largest = max(len(placement.ranks) for placement in placements)
-        return [Command(LOCAL, (*_host_guard(options, largest), *_mpirun(options, placements)), world)]
-    return [_ssh_start(options, placements, index) for index in range(len(placements))]
+        largest = max(len(host_ranks.ranks) for host_ranks in layout)
+        return [Command(LOCAL, (*_host_guard(options, largest), *_mpirun(options, layout)), world)]
+    return [_ssh_start(options, layout, index) for index in range(len(layout))]
 
 
 def copy_commands(options: LaunchOptions, copies: Sequence[PartCopy]) -> tuple[list[Command], list[Command]]:
@@ -100,7 +100,7 @@ def copy_commands(options: LaunchOptions, copies: Sequence[PartCopy]) -> tuple[l
     making, copying = [], []
     shell = shlex.join((*options.ssh, *_ssh_settings(options)))
     for copy in copies:
-        host, ranks = copy.placement.host, copy.placement.ranks
+        host, ranks = copy.host_ranks.host, copy.host_ranks.ranks
         make = ssh_argv(options, host, ("mkdir", "-p", "--", copy.destination))
         making.append(Command(host.target, make, ranks, guarded=False))
         target = f"{rsync_host(host)}:{copy.destination}/"
@@ -109,12 +109,12 @@ def copy_commands(options: LaunchOptions, copies: Sequence[PartCopy]) -> tuple[l
     return making, copying
 
 
-def ssh_argv(options: LaunchOptions, host: Host, remote: Sequence[str]) -> tuple[str, ...]:
+def ssh_argv(options: LaunchOptions, host: HostEntry, remote: Sequence[str]) -> tuple[str, ...]:
     """ssh to a host that runs `remote` there; the remote shell sees one quoted line."""
     return (*options.ssh, *_ssh_settings(options), host.target, shlex.join(remote))
 
 
-def rsync_host(host: Host) -> str:
+def rsync_host(host: HostEntry) -> str:
     """The host as rsync writes it: an IPv6 address has brackets."""
     if ":" not in host.address:
         return host.target
@@ -126,18 +126,18 @@ def _ssh_settings(options: LaunchOptions) -> list[str]:
     return [word for setting in (*options.ssh_options, *SSH_DEFAULTS) for word in ("-o", setting)]
 
 
-def _ssh_start(options: LaunchOptions, placements: Sequence[Placement], index: int) -> Command:
-    placement = placements[index]
-    if len(placements) == 1:
+def _ssh_start(options: LaunchOptions, layout: Sequence[HostRanks], index: int) -> Command:
+    host_ranks = layout[index]
+    if len(layout) == 1:
         meeting = ["--standalone"]
     else:
-        meeting = ["--nnodes", str(len(placements)), "--node-rank", str(index)]
-        meeting += ["--master-addr", placements[0].host.address, "--master-port", str(options.master_port)]
+        meeting = ["--nnodes", str(len(layout)), "--node-rank", str(index)]
+        meeting += ["--master-addr", layout[0].host.address, "--master-port", str(options.master_port)]
     remote = (
-        *_host_guard(options, len(placement.ranks), installed=True),
-        *_torchrun(options, meeting, len(placement.ranks), placement.host),
+        *_host_guard(options, len(host_ranks.ranks), installed=True),
+        *_torchrun(options, meeting, len(host_ranks.ranks), host_ranks.host),
     )
-    return Command(placement.host.target, ssh_argv(options, placement.host, remote), placement.ranks)
+    return Command(host_ranks.host.target, ssh_argv(options, host_ranks.host, remote), host_ranks.ranks)
 
 
 def _guard(options: LaunchOptions, mode: str, installed: bool) -> list[str]:
@@ -157,28 +157,28 @@ def _rank_command(options: LaunchOptions, installed: bool) -> list[str]:
     return [*_guard(options, "rank", installed), "--", options.python, "-u", *options.script]
 
 
-def _torchrun(options: LaunchOptions, meeting: list[str], nproc: int, host: Host | None) -> list[str]:
+def _torchrun(options: LaunchOptions, meeting: list[str], nproc: int, host: HostEntry | None) -> list[str]:
     agent = [options.python, "-m", "torch.distributed.run", *meeting, "--nproc-per-node", str(nproc)]
     agent += ["--max-restarts", str(options.max_restarts), "--monitor-interval", "0.1", "--no-python"]
     return [*agent, *_rank_command(options, installed=host is not None)]
 
 
-def _mpirun(options: LaunchOptions, placements: Sequence[Placement] | None) -> list[str]:
+def _mpirun(options: LaunchOptions, layout: Sequence[HostRanks] | None) -> list[str]:
     assert options.mpirun is not None
     agent = [options.mpirun, *(["--allow-run-as-root"] if options.as_root else [])]
     agent += ["--bind-to", "none"]  # by default two ranks get one core each, however many there are
-    if placements is None:
+    if layout is None:
         agent += ["--oversubscribe"] if options.oversubscribe else []
         return [*agent, "-n", str(options.nproc), *_rank_command(options, installed=False)]
-    for host in (placement.host for placement in placements):
+    for host in (host_ranks.host for host_ranks in layout):
         if "@" in host.target or ":" in host.target:
             raise ValueError(
                 f"{host.target} (line {host.line} of the hosts file) does not go with --mpi: mpirun takes names and "
                 "IPv4 addresses only; give the user with --ssh-option User=NAME, or leave out --mpi."
             )
-    hosts = ",".join(f"{placement.host.target}:{len(placement.ranks)}" for placement in placements)
+    hosts = ",".join(f"{host_ranks.host.target}:{len(host_ranks.ranks)}" for host_ranks in layout)
     agent += ["--host", hosts, "--map-by", "slot", "--wdir", options.workdir]
     agent += ["--mca", "plm_rsh_no_tree_spawn", "1"]  # daemons would start daemons with half of ssh's settings
     agent += ["--mca", "plm_rsh_agent", shlex.join((*options.ssh, *_ssh_settings(options)))]
     agent += [word for setting in options.env for word in ("-x", setting.partition("=")[0])]
-    return [*agent, "-n", str(placements[-1].ranks.stop), *_rank_command(options, installed=True)]
+    return [*agent, "-n", str(layout[-1].ranks.stop), *_rank_command(options, installed=True)]

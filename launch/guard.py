@@ -2,12 +2,12 @@
 
 `guard.py host ... -- AGENT`: starts an agent (torchrun's, or mpirun) on this machine and holds a lifeline: standard
 input. A byte there is a sign of life or an order ("i" interrupt, "t" terminate, "k" kill). When it closes, or is
-silent for SILENCE_S after the first byte, the agent is told to end, and killed with all its descendants when it has
+silent for SILENCE_S after the first byte, the agent is asked to end, and killed with all its descendants when it has
 not ended after the grace. As subreaper of its descendants the guard sees those too whose parents ended.
 
-`guard.py rank ... -- COMMAND`: starts one rank and writes every line of its output as "[rank] line". Told to end, it
+`guard.py rank ... -- COMMAND`: starts one rank and writes every line of its output as "[rank] line". Asked to end, it
 passes that on and kills the rank after the grace, whatever the agent's own patience is (30 s for torchrun). How a rank
-ended unasked, or that it was started again, it says in a line of its own (NOTE).
+ended unasked, or that it was started again, it reports in a line of its own (NOTE).
 
 Both follow their parent when it is killed (Linux: PR_SET_PDEATHSIG).
 """
@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-NOTE = "fastsample-launch:"  # begins what a guard says itself
+NOTE = "fastsample-launch:"  # begins a guard's own lines
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 LOCAL_SIZE_VARIABLES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 KEPT_TMPDIR = "FASTSAMPLE_KEPT_TMPDIR"  # the user's TMPDIR, which ranks get back
@@ -38,7 +38,7 @@ OPENMPI_SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"
 SILENCE_S = 30.0
 AGENT_EXTRA_S = 1.0  # ranks are killed after the grace; their agent may take this much longer
 SWEEP_S = 3.0
-DRAIN_S = 1.0  # for output that is under way when a rank has ended
+DRAIN_S = 1.0  # for output that has not arrived when a rank has ended
 MAX_LINE_BYTES = 1 << 16
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -139,7 +139,7 @@ class HostGuard:
             self._stop(signal.SIGTERM)
 
     def _take_orders(self) -> bool:
-        """Do what the lifeline says; False when it is closed."""
+        """Follow the orders of the lifeline; False when it is closed."""
         orders = os.read(sys.stdin.fileno(), 4096)
         self._heard_at = time.monotonic()
         if b"k" in orders:
@@ -197,7 +197,7 @@ class RankGuard:
         self._command, self._grace_s = command, grace_s
         self._rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "?")
         self._prefix = f"[{self._rank}] ".encode()
-        self._told_to_end = False
+        self._asked_to_end = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -219,7 +219,7 @@ class RankGuard:
             start_new_session=True,
             preexec_fn=_follow_parent(signal.SIGKILL),
         )
-        if self._told_to_end:  # between the handlers and the start
+        if self._asked_to_end:  # between the handlers and the start
             self._kill_group()
         pumps = [
             threading.Thread(target=self._pump, args=(pipe.fileno(), target), daemon=True)
@@ -228,7 +228,7 @@ class RankGuard:
         for pump in pumps:
             pump.start()
         code = self._process.wait()
-        unasked = code != 0 and not self._told_to_end
+        unasked = code != 0 and not self._asked_to_end
         signal.setitimer(signal.ITIMER_REAL, 0)
         end = time.monotonic() + DRAIN_S
         for pump in pumps:
@@ -239,7 +239,7 @@ class RankGuard:
         return _status(code)
 
     def _pass_on(self, number: int, _frame: object) -> None:
-        self._told_to_end = True
+        self._asked_to_end = True
         if self._process is not None and self._process.returncode is None:
             interrupt = number in (signal.SIGINT, signal.SIGUSR2)
             with contextlib.suppress(ProcessLookupError):
@@ -266,7 +266,7 @@ class RankGuard:
     def _write(self, target: int, line: bytes) -> None:
         line = line.rstrip(b"\r").rpartition(b"\r")[2]
         data = self._prefix + line + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # nobody reads any more; the rank must not block for that
+        with contextlib.suppress(BrokenPipeError):  # its reader is gone; the rank must not block for that
             while data:  # up to 4096 bytes at once are not torn apart by other ranks' lines
                 data = data[os.write(target, data) :]
 

@@ -17,12 +17,12 @@ MAX_PORT = 65535
 
 
 @dataclass(frozen=True)
-class Host:
-    """A machine of the hosts file.
+class HostEntry:
+    """A line of the hosts file: a machine.
 
     Attributes:
       target: what ssh connects to: "address" or "user@address".
-      slots: ranks it takes; None when the file does not say.
+      slots: ranks it takes; None when the file does not give them.
       line: its line in the file, from 1.
     """
 
@@ -37,18 +37,18 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Placement:
+class HostRanks:
     """A host and the ranks that run there, a range of consecutive numbers."""
 
-    host: Host
+    host: HostEntry
     ranks: range
 
 
-def read_hosts(path: str | Path) -> list[Host]:
+def read_hosts(path: str | Path) -> list[HostEntry]:
     """The hosts of a file, in its order.
 
     Raises:
-      ValueError: unreadable, empty, a line that is no host, or a host that comes twice; says which line.
+      ValueError: unreadable, empty, a line that is not a host, or a host named twice; the message gives the line.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -58,16 +58,16 @@ def read_hosts(path: str | Path) -> list[Host]:
     return parse_hosts(text, str(path))
 
 
-def parse_hosts(text: str, name: str = "hosts") -> list[Host]:
+def parse_hosts(text: str, name: str = "hosts") -> list[HostEntry]:
     """The hosts of a hosts file's text; see `read_hosts`. `name` stands for the file in errors."""
-    hosts: list[Host] = []
+    hosts: list[HostEntry] = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split("#", 1)[0].split()
         if words:
             hosts.append(_parse_line(words, f"{name}:{number}", number))
     if not hosts:
         raise ValueError(f'{name} names no host; expected one "address [slots=N]" a line.')
-    seen: dict[str, Host] = {}
+    seen: dict[str, HostEntry] = {}
     for host in hosts:
         earlier = seen.setdefault(host.address, host)
         if earlier is not host:
@@ -78,24 +78,24 @@ def parse_hosts(text: str, name: str = "hosts") -> list[Host]:
     return hosts
 
 
-def _parse_line(words: list[str], place: str, number: int) -> Host:
+def _parse_line(words: list[str], place: str, number: int) -> HostEntry:
     target, options = words[0], words[1:]
     if not _ADDRESS.fullmatch(target):
-        raise ValueError(f'{place}: {target!r} is no address; expected "address [slots=N]".')
+        raise ValueError(f'{place}: {target!r} is not an address; expected "address [slots=N]".')
     if not options:
-        return Host(target, None, number)
+        return HostEntry(target, None, number)
     slots = _SLOTS.fullmatch(options[0])
     if len(options) == 1 and slots:
-        return Host(target, int(slots[1]), number)
+        return HostEntry(target, int(slots[1]), number)
     if len(options) == 1 and options[0].isdecimal() and 0 < int(options[0]) <= MAX_PORT:
-        return Host(target, None, number)  # DGL's "ip port"
+        return HostEntry(target, None, number)  # DGL's "ip port"
     raise ValueError(
-        f'{place}: {" ".join(options)!r} after {target} is not understood; expected "address [slots=N]" with N of at '
-        'least 1, or "ip port" as in DGL\'s ip_config.'
+        f'{place}: {" ".join(options)!r} after {target} is not understood; expected "address [slots=N]" with N >= 1, '
+        'or "ip port" as in DGL\'s ip_config.'
     )
 
 
-def place_ranks(hosts: Sequence[Host], nproc: int | None) -> list[Placement]:
+def place_ranks(hosts: Sequence[HostEntry], nproc: int | None) -> list[HostRanks]:
     """Which ranks run on which host.
 
     Args:
@@ -104,7 +104,7 @@ def place_ranks(hosts: Sequence[Host], nproc: int | None) -> list[Placement]:
     Raises:
       ValueError: nproc is more than a host's slots.
     """
-    placements, first = [], 0
+    layout, first = [], 0
     for host in hosts:
         if nproc is not None and host.slots is not None and nproc > host.slots:
             raise ValueError(
@@ -112,6 +112,6 @@ def place_ranks(hosts: Sequence[Host], nproc: int | None) -> list[Placement]:
                 "lower --nproc, raise slots, or leave --nproc out to fill the slots."
             )
         count = nproc or host.slots or 1
-        placements.append(Placement(host, range(first, first + count)))
+        layout.append(HostRanks(host, range(first, first + count)))
         first += count
-    return placements
+    return layout

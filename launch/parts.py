@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastsample_dist.launch.hosts import Placement
+from fastsample_dist.launch.hosts import HostRanks
 
 MANIFEST = "manifest.json"
 TOPOLOGY = "topology"
@@ -20,7 +20,7 @@ TOPOLOGY = "topology"
 class PartCopy:
     """What one host gets: absolute source paths and the directory that takes them."""
 
-    placement: Placement
+    host_ranks: HostRanks
     sources: tuple[str, ...]
     destination: str
 
@@ -54,20 +54,20 @@ def read_num_parts(parts: Path) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"--copy-parts: {file} is no manifest of a partition ({reason}); pass a directory written by "
+            f"--copy-parts: {file} is not the manifest of a partition ({reason}); pass a directory written by "
             "fastsample-partition."
         ) from error
     return num_parts
 
 
-def plan_copies(parts: Path, destination: str, placements: Sequence[Placement]) -> list[PartCopy]:
+def plan_copies(parts: Path, destination: str, layout: Sequence[HostRanks]) -> list[PartCopy]:
     """What to copy to each host.
 
     Raises:
       ValueError: no partition there, a directory is missing, or its parts cannot be dealt out equally.
     """
     num_parts = read_num_parts(parts)
-    world_size = placements[-1].ranks.stop
+    world_size = layout[-1].ranks.stop
     if num_parts % world_size:
         raise ValueError(
             f"--copy-parts: {parts} has {num_parts} parts but world_size is {world_size}; start a number of ranks that "
@@ -75,11 +75,11 @@ def plan_copies(parts: Path, destination: str, placements: Sequence[Placement]) 
         )
     per_rank = num_parts // world_size
     copies = []
-    for placement in placements:
-        own = range(placement.ranks.start * per_rank, placement.ranks.stop * per_rank)
+    for host_ranks in layout:
+        own = range(host_ranks.ranks.start * per_rank, host_ranks.ranks.stop * per_rank)
         names = [MANIFEST, TOPOLOGY, *(f"part-{part}" for part in own)]
         missing = [name for name in names if not (parts / name).exists()]
         if missing:
             raise ValueError(f"--copy-parts: {parts} lacks {', '.join(missing)}; partition the graph again.")
-        copies.append(PartCopy(placement, tuple(str(parts / name) for name in names), destination))
+        copies.append(PartCopy(host_ranks, tuple(str(parts / name) for name in names), destination))
     return copies

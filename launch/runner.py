@@ -1,9 +1,9 @@
-"""Runs the launcher's commands to their end: output, lifelines, signals, deadlines. One thread, one loop.
+"""Runs the launcher's commands until they end: output, lifelines, signals, deadlines. One thread, one loop.
 
 Every process has a session of its own, so that Ctrl-C reaches the launcher alone, which then gives the order to all
 hosts at once. The order goes down each guard's lifeline (standard input, through ssh), and closing the lifeline is an
 order too; so hosts end their ranks whether the launcher asks, dies, or is cut off. When a process fails, or a rank and
-no restart is left, the others get SETTLE_S to say what they saw, then the order to end. Who does not follow is killed:
+no restart is left, the others get SETTLE_S to report what they saw, then the order to end. What does not end is killed:
 ranks by their guards after the grace, then agents, then guards and ssh from here.
 """
 
@@ -48,7 +48,7 @@ class RunLimits:
 
 
 @dataclass(eq=False)
-class Job:
+class LaunchedCommand:
     """A command that was started.
 
     Attributes:
@@ -74,16 +74,16 @@ class RunResult:
       status: exit status for the launcher.
       reason: what ended it from outside ("interrupted", "terminated", "did not end within 5 s"), or None.
       failure: the rank that failed first, if one did.
-      failed_job: the process that failed first, if one did.
-      jobs: all processes.
+      failed_command: the process that failed first, if one did.
+      all_launched: all processes.
       seconds: from the start to the end.
     """
 
     status: int
     reason: str | None
     failure: RankFailure | None
-    failed_job: Job | None
-    jobs: list[Job]
+    failed_command: LaunchedCommand | None
+    all_launched: list[LaunchedCommand]
     seconds: float
 
 
@@ -98,7 +98,7 @@ class Runner:
 
     def __init__(self, commands: Sequence[Command], limits: RunLimits, screen: Screen) -> None:
         self._commands, self._limits, self._screen = commands, limits, screen
-        self._jobs: list[Job] = []
+        self._launched: list[LaunchedCommand] = []
         self._selector = selectors.DefaultSelector()
         self._start_s = time.monotonic()
         self._beat_s = self._start_s
@@ -106,7 +106,7 @@ class Runner:
         self._stopped_at: float | None = None
         self._killed_at: float | None = None
         self._status, self._reason = 0, None
-        self._failed_job: Job | None = None
+        self._failed_command: LaunchedCommand | None = None
 
     def run(self) -> RunResult:
         """Run everything to its end; SIGINT, SIGTERM and SIGHUP end it.
@@ -121,7 +121,7 @@ class Runner:
             try:
                 for command in self._commands:
                     self._start(command)
-                while any(job.status is None for job in self._jobs):
+                while any(launched.status is None for launched in self._launched):
                     self._turn(signals)
                 self._drain()
             finally:
@@ -131,11 +131,11 @@ class Runner:
 
     def _result(self) -> RunResult:
         status, failure = self._status, None
-        if self._reason is None and (self._failed_job is not None or self._screen.failures):
+        if self._reason is None and (self._failed_command is not None or self._screen.failures):
             failure = self._screen.first_failure()
-            status = failure.status if failure is not None else self._failed_job.status
+            status = failure.status if failure is not None else self._failed_command.status
         seconds = time.monotonic() - self._start_s
-        return RunResult(status, self._reason, failure, self._failed_job, self._jobs, seconds)
+        return RunResult(status, self._reason, failure, self._failed_command, self._launched, seconds)
 
     def _start(self, command: Command) -> None:
         stdin = subprocess.PIPE if command.guarded else subprocess.DEVNULL
@@ -144,14 +144,14 @@ class Runner:
             process = subprocess.Popen(command.argv, stdin=stdin, stdout=pipe, stderr=pipe, start_new_session=True)
         except OSError as error:
             raise RuntimeError(f"{command.argv[0]} cannot be started ({error.strerror}); install it.") from error
-        job = Job(command, process)
-        self._jobs.append(job)
+        launched = LaunchedCommand(command, process)
+        self._launched.append(launched)
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
         for stream in (process.stdout, process.stderr):
             os.set_blocking(stream.fileno(), False)
-            job.rests[stream.fileno()] = b""
-            self._selector.register(stream, selectors.EVENT_READ, job)
+            launched.rests[stream.fileno()] = b""
+            self._selector.register(stream, selectors.EVENT_READ, launched)
 
     def _turn(self, signals: int) -> None:
         """Wait for something to happen, at most TICK_S, and act on it."""
@@ -159,9 +159,9 @@ class Runner:
         if any(key.fileobj == signals for key in ready):
             self._take_signals(os.read(signals, 256))
         self._read([key for key in ready if key.data is not None])
-        for job in self._jobs:
-            if job.status is None and job.process.poll() is not None:
-                self._take_end(job)
+        for launched in self._launched:
+            if launched.status is None and launched.process.poll() is not None:
+                self._take_end(launched)
         if self._limits.ends_with_rank and self._stop_at is None and self._screen.failures:
             self._stop_at = time.monotonic() + SETTLE_S
         self._look_at_clock()
@@ -180,24 +180,24 @@ class Runner:
                     self._selector.unregister(key.fileobj)
                 self._take_output(key.data, key.fd, chunk)
 
-    def _take_output(self, job: Job, descriptor: int, chunk: bytes) -> None:
-        is_error = descriptor == job.process.stderr.fileno()
-        *lines, rest = (job.rests[descriptor] + chunk).split(b"\n")
+    def _take_output(self, launched: LaunchedCommand, descriptor: int, chunk: bytes) -> None:
+        is_error = descriptor == launched.process.stderr.fileno()
+        *lines, rest = (launched.rests[descriptor] + chunk).split(b"\n")
         if not chunk and rest:
             lines, rest = [rest], b""
-        job.rests[descriptor] = rest
+        launched.rests[descriptor] = rest
         for line in lines:
             text = line.decode(errors="replace").rstrip("\r")
             if is_error and any(character.isalnum() for character in text):
-                job.last_error = text
-            self._screen.take(job.command.host, text, is_error)
+                launched.last_error = text
+            self._screen.take(launched.command.host, text, is_error)
 
-    def _take_end(self, job: Job) -> None:
-        code = job.process.returncode
-        job.status = 128 - code if code < 0 else code
-        job.ended_s = time.monotonic() - self._start_s
-        if job.status != 0 and self._stopped_at is None and self._failed_job is None:
-            self._failed_job = job
+    def _take_end(self, launched: LaunchedCommand) -> None:
+        code = launched.process.returncode
+        launched.status = 128 - code if code < 0 else code
+        launched.ended_s = time.monotonic() - self._start_s
+        if launched.status != 0 and self._stopped_at is None and self._failed_command is None:
+            self._failed_command = launched
             self._stop_at = self._stop_at or time.monotonic() + SETTLE_S
 
     def _take_signals(self, numbers: bytes) -> None:
@@ -219,15 +219,15 @@ class Runner:
         self._order(order)
 
     def _order(self, order: bytes) -> None:
-        for job in self._jobs:
-            if job.status is not None:
+        for launched in self._launched:
+            if launched.status is not None:
                 continue
-            if job.process.stdin is None:
+            if launched.process.stdin is None:
                 if order != b"\n":
-                    job.process.terminate()
+                    launched.process.terminate()
             else:
                 with contextlib.suppress(BrokenPipeError, BlockingIOError):
-                    os.write(job.process.stdin.fileno(), order)
+                    os.write(launched.process.stdin.fileno(), order)
 
     def _look_at_clock(self) -> None:
         now, limits = time.monotonic(), self._limits
@@ -253,29 +253,29 @@ class Runner:
         end = time.monotonic() + DRAIN_S
         while len(self._selector.get_map()) > 1 and time.monotonic() < end:
             self._read([key for key, _ in self._selector.select(0.05) if key.data is not None])
-        for job in self._jobs:
-            for descriptor in job.rests:
-                self._take_output(job, descriptor, b"")
+        for launched in self._launched:
+            for descriptor in launched.rests:
+                self._take_output(launched, descriptor, b"")
 
     def _leave(self) -> None:
-        """End what still runs, because this process cannot go on (its output was closed, a program was missing)."""
+        """End what still runs, because this process cannot continue (its output was closed, a program was missing)."""
         self._order(b"k")
         end = time.monotonic() + KILL_EXTRA_S
-        for job in self._jobs:
+        for launched in self._launched:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                job.process.wait(max(0.0, end - time.monotonic()))
+                launched.process.wait(max(0.0, end - time.monotonic()))
         self._kill()
 
     def _kill(self) -> None:
         """Kill what is left of this process's own children; their guards' lifelines close with it."""
-        for job in self._jobs:
-            if job.process.stdin is not None:
+        for launched in self._launched:
+            if launched.process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
-                    job.process.stdin.close()
-            if job.process.poll() is None:
-                job.killed = True
-                job.process.kill()
-                job.process.wait()
+                    launched.process.stdin.close()
+            if launched.process.poll() is None:
+                launched.killed = True
+                launched.process.kill()
+                launched.process.wait()
 
 
 @contextmanager

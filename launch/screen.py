@@ -3,7 +3,7 @@
 A rank's guard writes "[rank] line"; here that becomes "[host:rank] line" where there are several hosts. From a line
 that begins a traceback on, a rank's standard error is held back: for HOLD_S when the rank lives on, until the end of
 the run when it does not. So the run can end with the traceback of the rank that failed first, shown once. A rank that
-failed because another one did (its error says that a connection broke) is not taken for the first.
+failed because another one did (its error reports a broken connection) is not taken for the first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RankFailure:
     Attributes:
       rank: its number.
       host: where it ran.
-      how: "ended with exit status 1", "was killed by SIGKILL"; "raised" when its guard could not say.
+      how: "ended with exit status 1", "was killed by SIGKILL"; "raised" when its guard could not report it.
       status: exit status as a shell gives it.
       lines: its standard error from the traceback on, not shown yet.
     """
@@ -71,7 +71,7 @@ class Screen:
       err: where standard error goes.
       hosts: host of every rank, in their order; one distinct host is not shown.
       colour: prefixes are coloured by rank.
-      verbose: what agents say is never left out.
+      verbose: output of agents is never left out.
       clock: seconds, for tests.
     """
 
@@ -89,9 +89,9 @@ class Screen:
         self.several_hosts = len(set(hosts)) > 1
         self._colour, self._verbose, self._clock = colour, verbose, clock
         self._held: dict[int, _Held] = {}
-        self._agents: list[tuple[str, str]] = []  # what agents said once a failure was under way
+        self._agents: list[tuple[str, str]] = []  # output of agents after the first sign of a failure
         self.failures: list[RankFailure] = []
-        self.ending = False  # the launcher gave the order to end: what agents say of it does not matter
+        self.ending = False  # the launcher gave the order to end: what agents print about it does not matter
 
     def take(self, host: str, line: str, is_error: bool) -> None:
         """Show or hold one line without its end; `host` is that of the process it came from."""
@@ -108,7 +108,7 @@ class Screen:
         elif note := _END_NOTE.match(text):
             self._add_failure(rank, note[1], int(note[2]) if note[2] else signal_status(note[3]))
         elif self.ending and not self._verbose and _INTERRUPTED.fullmatch(text):
-            return  # the launcher has said it for all
+            return  # the launcher has reported it for all
         elif rank in self._held:
             self._held[rank].lines.append(text)
         elif _OPENING.fullmatch(text):

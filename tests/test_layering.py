@@ -3,10 +3,11 @@
     csrc/core -> csrc/{cpu,cuda} -> ops, device -> graph, comm -> sampling, features -> pipeline -> train
       -> verify, doctor, bench, examples
 
-`files`, `memory_sizes` and `command` are below all of them, `entry` above.
+`files`, `memory_sizes` and `command` are below all of them, `entry` above. No module imports one that imports it, be
+it through others, inside a function or for types only.
 
 Python imports are read from the syntax tree, those inside functions and `importlib.import_module("name")` included;
-C++ ones from the #include lines. `violations` is the checker; it is tested on a made-up tree first.
+C++ ones from the #include lines. `violations` and `find_circle` are the checkers, tested on made-up trees first.
 """
 
 import ast
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -191,6 +193,35 @@ def violations(root: Path) -> list[str]:
     return found
 
 
+def modules_of(root: Path) -> dict[str, Path]:
+    """Every module of the installed package by its dotted name."""
+    modules = {}
+    for directory in (PACKAGE, *MOVED_IN):
+        for path in sorted((root / directory).rglob("*.py")):
+            relative = path.relative_to(root)
+            names = (relative.parent if path.name == "__init__.py" else relative.with_suffix("")).parts
+            modules[".".join(names if names[0] == PACKAGE else (PACKAGE, *names))] = path
+    return modules
+
+
+def find_circle(root: Path) -> list[str]:
+    """Modules that import each other in a circle, the first one again at the end; [] where there is none."""
+    modules = modules_of(root)
+    imports: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        imports[module] = set()
+        for found in find_imports(ast.parse(path.read_text()), module, path.name == "__init__.py"):
+            target = found.target
+            while target and target not in modules:  # the name of something in a module
+                target = target.rpartition(".")[0]
+            imports[module] |= {target} - {"", PACKAGE}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
 def run_python(code: str) -> dict:
     """What a fresh interpreter prints as JSON after running `code`."""
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -264,12 +295,44 @@ def write_tree(root: Path, files: dict[str, str]) -> None:
 def test_checker_accepts_a_tree_in_order(tmp_path):
     write_tree(tmp_path, GOOD)
     assert violations(tmp_path) == []
+    assert find_circle(tmp_path) == []
 
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD_PYTHON + BAD_HEADERS)
 def test_checker_finds_a_violation(tmp_path, name, text, message):
     write_tree(tmp_path, {**GOOD, name: text})
     assert any(line.startswith(name) and message in line for line in violations(tmp_path))
+
+
+CIRCLES = {
+    "for types": ("if TYPE_CHECKING:\n    from fastsample_dist.comm.a import A", "import fastsample_dist.comm.b"),
+    "in a function": ("def f():\n    from fastsample_dist.comm import a", "from fastsample_dist.comm.b import f"),
+    "relative": ("from . import a", "from .b import B"),
+    "of itself": ("pass", "from fastsample_dist.comm.a import A"),
+}
+
+
+@pytest.mark.parametrize(("b", "a"), CIRCLES.values(), ids=CIRCLES)
+def test_checker_finds_a_circle(tmp_path, a, b):
+    write_tree(tmp_path, {**GOOD, "fastsample_dist/comm/a.py": a, "fastsample_dist/comm/b.py": b})
+    assert "fastsample_dist.comm.a" in find_circle(tmp_path)
+
+
+def test_checker_finds_a_circle_of_directories_that_are_moved_in(tmp_path):
+    tree = {
+        "launch/__init__.py": "from fastsample_dist.launch.a import A",
+        "launch/a.py": "from fastsample_dist.launch.b import B",
+        "launch/b.py": "from fastsample_dist.launch import A",
+    }
+    write_tree(tmp_path, tree)
+    assert len(find_circle(tmp_path)) == 4
+    write_tree(tmp_path, {**tree, "launch/b.py": "import os"})
+    assert find_circle(tmp_path) == []
+
+
+def test_the_house_has_no_circle():
+    assert find_circle(ROOT) == []
+    assert len(modules_of(ROOT)) > 200
 
 
 def test_the_house_keeps_the_order():

@@ -3,7 +3,7 @@
 A public collective is a template written once: check the arguments, name the call, set its deadline, cut
 long messages into rounds, run the backend's primitive, count. A backend adds only `_exchange`, `_reduce`,
 `_broadcast`, `_barrier`, the ways to derive another communicator (`_duplicate`, `_split`) and the ways to end
-(`_close`, `_leave`). What is no collective is in membership.py.
+(`_close`, `_leave`). Everything but the collectives is in membership.py.
 
 Rows are exchanged in two steps. `plan_rows` sends every peer one pair (rows from me to you, my longest
 message in rows): a rank then knows what it receives and the longest message of the whole group, so all ranks

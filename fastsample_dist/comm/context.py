@@ -1,6 +1,6 @@
 """`DistContext`: how a process joins its run, and how it leaves it.
 
-Joining: the environment says who started the process (environment.py); torch.distributed meets at a store
+Joining: the environment shows who started the process (environment.py); torch.distributed meets at a store
 (rendezvous.py) over the interface that routes there (network_interface.py), MPI needs neither. Leaving after success:
 all ranks wait for each other once, then release their groups. Leaving by an exception: nobody waits. Under
 torch.distributed this rank's connections are closed, which makes the others fail within moments; under MPI the
@@ -110,7 +110,7 @@ class DistContext:
         try:
             return cls._join(info, timeout_s, device)
         except KeyboardInterrupt:
-            say_interrupts_in_one_line(info.rank)
+            report_interrupts_in_one_line(info.rank)
             raise
 
     @classmethod
@@ -158,19 +158,19 @@ class DistContext:
         self.comm.close()
 
     def _leave_failed(self, error: BaseException) -> None:
-        """Leave at once; the exception goes on to the caller, except under MPI, where the run ends here."""
+        """Leave at once; the exception propagates to the caller, except under MPI, where the run ends here."""
         if self._left:
             return
         self._left = True
         if isinstance(error, KeyboardInterrupt):
-            say_interrupts_in_one_line(self.rank)
+            report_interrupts_in_one_line(self.rank)
         if self.comm.abort_ends_process:
             _print_failure(self.rank, error)
         self.comm.abort()
 
 
-def say_interrupts_in_one_line(rank: int) -> None:
-    """From now on a KeyboardInterrupt that nobody catches is one line instead of its traceback.
+def report_interrupts_in_one_line(rank: int) -> None:
+    """From now on an uncaught KeyboardInterrupt is one line instead of its traceback.
 
     It is still raised, for those who catch it to save what they have, and still ends the process by SIGINT.
     """
@@ -213,7 +213,7 @@ def _device(wanted: str, rank: int, share: Callable[[DeviceReport], list[DeviceR
 
 
 def _local_place(comm: Communicator, info: LaunchInfo) -> tuple[int, int]:
-    """(local_rank, local_world_size), counted by host name where the launcher does not say."""
+    """(local_rank, local_world_size), counted by host name where the launcher does not give them."""
     if info.local_rank is not None and info.local_world_size is not None:
         return info.local_rank, info.local_world_size
     hosts = comm.all_gather_object(socket.gethostname(), purpose="join")
@@ -284,7 +284,7 @@ def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, wanted
 
 
 def _shared_board(comm: Communicator) -> FileBoard:
-    """The status board of the ranks of this machine; its file has lost its name when this returns."""
+    """The status board of the ranks of this machine; its file is unlinked when this returns."""
     host = socket.gethostname()
     hosts = comm.all_gather_object(host, purpose="join")
     first = hosts.index(host)

@@ -1,10 +1,10 @@
-"""What a launcher tells a process in its environment: a pure function from a mapping to `LaunchInfo`.
+"""What a launcher sets in a process's environment: a pure function from a mapping to `LaunchInfo`.
 
 Launchers, innermost first: torchrun (or RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set by hand), Open MPI's
 mpirun (OMPI_COMM_WORLD_*), MPICH's and Intel MPI's mpiexec (PMI_*, MPI_LOCAL*), Slurm's srun (SLURM_* of a
-step), or none. Launchers start each other, so several may speak: torchrun under srun, mpirun inside a Slurm
-allocation. The innermost one counts; where two must describe the same ranks and do not, or one of them is only
-half there, the environment is refused together with the variables seen.
+step), or none. Launchers start each other, so several may have set theirs: torchrun under srun, mpirun inside a Slurm
+allocation. The innermost one counts; where two must describe the same ranks and do not, or the variables of one are
+incomplete, the environment is refused and the message shows the variables found.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class LaunchInfo:
       backend: "torch", "mpi" or "local".
       rank: this process among world_size.
       world_size: number of processes of the run.
-      local_rank: this process among those of its machine; None when the launcher does not say.
-      local_world_size: processes on this machine; None when the launcher does not say.
+      local_rank: this process among those of its machine; None when the launcher does not give it.
+      local_world_size: processes on this machine; None when the launcher does not give it.
       master_addr: where ranks meet (backend "torch"); may be None for one rank.
       master_port: its port (backend "torch").
       agent_store: the launcher itself serves the meeting point (torchrun).
@@ -63,7 +63,7 @@ class LaunchInfo:
 
 
 def parse_environment(environ: Mapping[str, str], backend: str | None = None) -> LaunchInfo:
-    """Read which launcher started this process, and what it said.
+    """Read which launcher started this process, and how.
 
     Args:
       environ: environment variables.
@@ -142,7 +142,7 @@ class _Reader:
     def integer(self, name: str, lowest: int, end: int | None = None) -> int:
         """The variable as an integer of lowest .. end - 1."""
         text = self.environ[name]
-        expected = f"an integer of at least {lowest}" + ("" if end is None else f" and below {end}")
+        expected = f"an integer >= {lowest}" + ("" if end is None else f" and below {end}")
         if not re.fullmatch(r"-?\d+", text.strip()):
             raise self.refuse(f"{name} is {text!r}", f"expected {expected}")
         value = int(text)
@@ -172,7 +172,7 @@ def _innermost(reader: _Reader) -> LaunchInfo:
         return _openmpi(reader)
     slurm_step = reader.has_any("SLURM_STEP_ID")
     if reader.has_any(*PMI_VARIABLES):
-        # srun sets PMI_RANK too, for MPI libraries; mpiexec's own variables tell its ranks from srun's.
+        # srun sets PMI_RANK too, for MPI libraries; mpiexec's own variables distinguish its ranks from srun's.
         if not slurm_step or reader.has_any("MPI_LOCALRANKID", "MPI_LOCALNRANKS"):
             return _pmi(reader)
         pmi, slurm = _pmi(reader), _slurm(reader)

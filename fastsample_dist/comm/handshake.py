@@ -1,9 +1,9 @@
 """Connections to the run's meeting point, under a deadline whatever listens there.
 
-torch's TCPStore waits without any limit for the first answer of a service that accepts and stays mute, and asks one
-that answers something else again and again. So it is constructed in a thread of its own. When the time is up its
-connection is shut down, which ends that thread: none is left that could wake while the interpreter ends. (Given up
-before that, it may sleep until torch's own limit, the same deadline; it asks for nothing until then.)
+torch's TCPStore waits without limit for the first answer of a service that accepts and stays silent, and retries
+endlessly when one answers something else. So it is constructed in a thread of its own. When the time is up its
+connection is shut down, which ends that thread: none is left that could wake while the interpreter ends. (Abandoned
+before that, it may sleep until torch's own limit, the same deadline, and does nothing until then.)
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import torch.distributed as dist
 from fastsample_dist.comm.deadline import Deadline
 from fastsample_dist.comm.environment import LaunchInfo
 
-ASK_AFTER_S = 5.0  # a store answers within milliseconds; from then on it is worth asking what else it may be
-ANSWER_S = 1.0  # for another service to say what it is
+ASK_AFTER_S = 5.0  # a store answers within milliseconds; from then on it is worth probing what else it may be
+ANSWER_S = 1.0  # for another service to identify itself
 BREAK_OFF_S = 2.0  # for the thread to see that its connection is gone
 POLL_S = 0.05
 MAX_ANSWER = 60  # characters of it in a message
@@ -61,7 +61,7 @@ class _Attempt:
         self._info, self._serves, self._timeout_s = info, serves, timeout_s
         self._deadline, self._older = Deadline(timeout_s), _connections(info.master_port)
         self._error: Exception | None = None
-        self._answer: str | None = None  # what a foreign service said
+        self._answer: str | None = None  # the answer of a foreign service
         self.store: dist.TCPStore | None = None
         self._thread = threading.Thread(target=self._construct, name="fastsample-handshake", daemon=True)
         self._thread.start()
@@ -103,7 +103,7 @@ class _Attempt:
                 self._thread.join(POLL_S)
 
     def failure(self) -> str:
-        """What went wrong, and what listens there as far as it says."""
+        """What went wrong, and what listens there as far as it identifies itself."""
         address, answer = address_of(self._info), self._answer or _answer_of(self._info)
         said = "" if self._error is None else str(self._error).split("\n", 1)[0]
         foreign = "" if answer is None else f"another service listens there, {answer}"
@@ -121,7 +121,7 @@ class _Attempt:
 
 
 def _answer_of(info: LaunchInfo) -> str | None:
-    """What the service at the meeting point says to a request that a store does not know; None when it is silent."""
+    """What the service at the meeting point answers to a request unknown to a store; None when it is silent."""
     try:
         with socket.create_connection((info.master_addr, info.master_port), timeout=ANSWER_S) as connection:
             connection.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
@@ -131,7 +131,7 @@ def _answer_of(info: LaunchInfo) -> str | None:
     first = said.decode("latin-1").split("\r\n", 1)[0]
     if not first:
         return None
-    return f"an HTTP server ({first})" if first.startswith("HTTP/") else f"which says {first!r}"
+    return f"an HTTP server ({first})" if first.startswith("HTTP/") else f"which answers {first!r}"
 
 
 def _connections(port: int | None) -> set[int]:
@@ -150,10 +150,10 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
     """The socket of a descriptor that somebody else closes.
 
     Raises:
-      OSError: it is closed by now, or no socket.
+      OSError: it is closed by now, or not a socket.
     """
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        raise OSError(f"descriptor {descriptor} is no socket")
+        raise OSError(f"descriptor {descriptor} is not a socket")
     connection = socket.socket(fileno=descriptor)
     try:
         yield connection

@@ -53,7 +53,7 @@ def choose_interface(master_addr: str | None, several_machines: bool) -> None:
 
     Args:
       master_addr: where the ranks meet; None for a run of one rank.
-      several_machines: the run spans more than one machine, as far as the launcher says.
+      several_machines: the run spans more than one machine, as far as the launcher shows.
     Raises:
       RuntimeError: no route; a loopback address for several machines; psutil missing for several machines.
     """

@@ -173,7 +173,7 @@ class TorchCommunicator(Communicator):
         """Close the connections: waits in other threads fail, and so do the peers'.
 
         A torch without `ProcessGroup.abort` keeps them until the process ends, which closes them as well.
-        The group is never destructed: its destructor waits for a collective that is still under way, up to
+        The group is never destructed: its destructor waits for a collective that is still running, up to
         the time limit, and would hold up the end of the process.
         """
         self._keep_works()

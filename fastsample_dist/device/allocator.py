@@ -1,6 +1,6 @@
-"""What happens to memory that a batch has given back.
+"""What happens to memory that a batch has freed.
 
-Every step allocates and frees the same few hundred megabytes. glibc hands large blocks back to the kernel at once
+Every step allocates and frees the same few hundred megabytes. glibc returns large blocks to the kernel at once
 and takes new ones page by page, each zeroed by the kernel first (tests/device/test_allocator.py counts the faults).
 """
 

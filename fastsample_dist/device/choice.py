@@ -1,4 +1,4 @@
-"""Which device a rank computes on: what each rank has is told to all, and all decide by the same rule.
+"""Which device a rank computes on: all ranks share what each of them has, and decide by the same rule.
 
 So "cuda" is refused on every rank with one and the same line when one rank cannot, and "auto" never leaves some ranks
 on GPUs and others on the CPU. `agree_device` is the rule, on values alone. A rank takes GPU number local_rank of those
@@ -23,7 +23,7 @@ class DeviceError(RuntimeError):
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """What one rank has.
+    """The GPUs of one rank.
 
     Attributes:
       host: its machine.
@@ -37,7 +37,7 @@ class DeviceReport:
 
 
 def check_device(device: str) -> str:
-    """The choice itself.
+    """`device` as it is.
 
     Raises:
       ValueError: not one of DEVICES.
@@ -97,11 +97,11 @@ def agree_device(wanted: str, reports: Sequence[DeviceReport], rank: int) -> tup
     Raises:
       DeviceError: "cuda" is wanted and some rank cannot; names the first such rank.
     """
-    said = [(peer, report.refusal) for peer, report in enumerate(reports) if report.refusal]
-    numbers, told = ([], said) if said else _numbers(reports)
-    if not told:
+    without = [(peer, report.refusal) for peer, report in enumerate(reports) if report.refusal]
+    numbers, refusals = ([], without) if without else _numbers(reports)
+    if not refusals:
         return torch.device(CUDA, numbers[rank]), "asked for" if wanted == CUDA else "every rank has a GPU"
-    peer, refusal = told[0]
+    peer, refusal = refusals[0]
     named = f"rank {peer} on {reports[peer].host}: {refusal}" if len(reports) > 1 else refusal
     if wanted == CUDA:
         raise DeviceError(f'device is "cuda" but {named}; or use "cpu".')

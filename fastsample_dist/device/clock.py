@@ -1,10 +1,10 @@
-"""How long a rank's stages take, on the host and on a device that works behind its back.
+"""How long a rank's stages take, on the host and on a device that runs asynchronously.
 
 A host's mark is the time. A CUDA device's mark is an event on the current stream, stamped when the device gets there,
-so the time between two marks is that of the work between them: what the device still had to do before does not count,
-and what the host does while the device has nothing to do counts. Recording an event waits for nothing; reading a time
-waits for its later mark. Whoever reads times some steps later (`lag`) therefore costs the device no pause, and by the
-same wait never runs further ahead of it.
+so the time between two marks is that of the work between them: work queued before does not count, and the host's own
+work counts while the device is idle. Recording an event does not wait; reading a time waits for its later mark. A
+reader that is some steps behind (`lag`) therefore never idles the device, and by the same wait never runs further ahead
+of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fastsample_dist.ops.cuda import EventTimer
 
 
 class Clock:
-    """Times of work that is done when the call returns: that of the CPU. Also the interface of the other.
+    """Times of work that is done when the call returns: that of the CPU. Also the interface of CudaClock.
 
     Attributes:
       lag: steps after which the times of a step are best read.
@@ -47,7 +47,7 @@ class CudaClock(Clock):
     """
 
     lag = 2
-    _POLL_S = 5e-5  # waits ask again and again: one inside CUDA would hold up Ctrl-C while another rank is gone
+    _POLL_S = 5e-5  # waits poll: one inside CUDA would delay Ctrl-C while another rank is gone
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -72,7 +72,7 @@ class CudaClock(Clock):
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock that tells the truth about a device's work."""
+    """The clock that measures a device's work."""
     return CudaClock(device) if device.type == "cuda" else Clock()
 
 

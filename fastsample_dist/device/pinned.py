@@ -1,6 +1,6 @@
 """Copies in pinned host memory, which CUDA kernels read over the bus under the pointer that the host uses.
 
-The copy is in anonymous pages of exactly its size, registered by cudaHostRegister. Two shorter ways are not taken.
+The copy is in anonymous pages of exactly its size, registered by cudaHostRegister. Two shorter ways do not work well.
 Registering the mapping of a file is not supported everywhere: the kernel refuses long-lived pins of many file systems'
 pages, and read-only mappings need an attribute that not every device has. torch's pinned allocator rounds sizes up to a
 power of two by default, which can double a large table.
@@ -19,7 +19,7 @@ PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the proces
 
 
 class _PinnedPages(mmap.mmap):
-    """Anonymous pages that are pinned from `pin` until nobody holds them."""
+    """Anonymous pages that are pinned from `pin` until the last reference is gone."""
 
     address: int | None = None  # while pinned
 

@@ -106,7 +106,7 @@ def choose_places(tables: Sequence[Table], room: Room) -> list[Placement]:
         return [_on_host(table, room.device) for table in tables]
     left = {DEVICE: room.device_bytes, PINNED: room.host_bytes}
     found: dict[int, Placement] = {}
-    for number in sorted(range(len(tables)), key=lambda i: tables[i].choice == AUTO):  # what was asked for comes first
+    for number in sorted(range(len(tables)), key=lambda i: tables[i].choice == AUTO):  # what the user chose comes first
         placement = _placed(tables[number], room, left)
         left[placement.where] -= placement.num_bytes
         found[number] = placement

@@ -1,7 +1,7 @@
 """Streams: a background thread enqueues on a CUDA stream of its own and hands what it made to the consumer's stream.
 
 Hand-over, without a wait of the host: after a batch the thread records an event on its stream; the consumer makes its
-current stream wait for that event, and tells the allocator that the batch's tensors are now used there too
+current stream wait for that event, and registers the batch's tensors with the allocator as used there too
 (record_stream), so that their memory is not given to a later batch of the thread while the consumer's kernels still
 read it. When the thread starts, its stream waits for what the consumer has enqueued so far: the tables that it reads
 may have been written by that.
@@ -25,7 +25,7 @@ class HasTensors(Protocol):
 
 
 class Lane:
-    """Where a background thread's work goes, on the CPU: nowhere else. Also the interface of the other."""
+    """Where a background thread's work goes, on the CPU: nowhere else. Also the interface of StreamLane."""
 
     def start(self) -> None:
         """Called by the consumer before the thread's first work."""

@@ -192,7 +192,7 @@ REFUSED = {
     "rank-empty": ({**BY_HAND, "RANK": ""}, "RANK is ''", "WORLD_SIZE=2"),
     "rank-too-large": ({**BY_HAND, "RANK": "2"}, "RANK is 2.*below 2", "WORLD_SIZE=2"),
     "rank-negative": ({**BY_HAND, "RANK": "-1"}, "RANK is -1", "WORLD_SIZE=2"),
-    "no-ranks": ({**BY_HAND, "WORLD_SIZE": "0"}, "WORLD_SIZE is 0.*at least 1", "RANK=1"),
+    "no-ranks": ({**BY_HAND, "WORLD_SIZE": "0"}, "WORLD_SIZE is 0.*>= 1", "RANK=1"),
     "port-too-large": ({**BY_HAND, "MASTER_PORT": "65536"}, "MASTER_PORT is 65536", "RANK=1"),
     "local-rank-alone": (without(TORCHRUN, "LOCAL_WORLD_SIZE"), "LOCAL_WORLD_SIZE missing", "LOCAL_RANK=1"),
     "local-rank-too-large": ({**TORCHRUN, "LOCAL_RANK": "2"}, "LOCAL_RANK is 2", "LOCAL_WORLD_SIZE=2"),

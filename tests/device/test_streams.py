@@ -28,7 +28,7 @@ def ctx():
         yield context
 
 
-class Told(Lane):
+class TracedLane(Lane):
     """A lane that notes who calls it, and when."""
 
     def __init__(self):
@@ -55,7 +55,7 @@ class Told(Lane):
 
 
 def test_the_thread_works_in_the_lane_and_the_consumer_receives_from_it():
-    lane, background = Told(), "fastsample-prefetch"
+    lane, background = TracedLane(), "fastsample-prefetch"
     prefetcher = Prefetcher(lambda number: lane.note("make", number) or number, range(3), 2, 10, lane)
     assert list(prefetcher) == [0, 1, 2]
     prefetcher.close()
@@ -79,7 +79,7 @@ def test_a_lane_that_fails_is_told_to_the_consumer():
 
 def test_a_loader_keeps_its_lane_from_epoch_to_epoch(path, ctx, monkeypatch):
     made = []
-    monkeypatch.setattr("fastsample_dist.pipeline.loader.lane_of", lambda device: made.append(Told()) or made[-1])
+    monkeypatch.setattr("fastsample_dist.pipeline.loader.lane_of", lambda device: made.append(TracedLane()) or made[-1])
     loader = DistLoader(DistData.load(path, ctx), [3, 3], 40, prefetch=2)
     for _ in range(2):
         assert len(list(loader)) == 3

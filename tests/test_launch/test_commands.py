@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from fastsample_dist.launch.commands import LaunchOptions, copy_commands, start_commands
-from fastsample_dist.launch.hosts import Host, parse_hosts, place_ranks
+from fastsample_dist.launch.hosts import HostEntry, parse_hosts, place_ranks
 from fastsample_dist.launch.parts import PartCopy
 
 GUARD = "/py -I -m fastsample_dist.launch.guard"
@@ -44,8 +44,8 @@ def test_mpirun_gets_no_leave_that_it_does_not_need(flag):
 
 
 def test_several_hosts_under_torchrun():
-    placements = place_ranks(parse_hosts("me@10.0.0.1 slots=2\n10.0.0.2 30050"), None)
-    made = start_commands(options(script=("t.py",), master_port=20007, ssh_options=("Port=2222",)), placements)
+    layout = place_ranks(parse_hosts("me@10.0.0.1 slots=2\n10.0.0.2 30050"), None)
+    made = start_commands(options(script=("t.py",), master_port=20007, ssh_options=("Port=2222",)), layout)
     shared = "--master-addr 10.0.0.1 --master-port 20007"
     rest = f"--max-restarts 0 --monitor-interval 0.1 --no-python {GUARD} rank --grace-s 5 -- /py -u t.py"
     ssh = SSH.replace("ssh", "ssh -o Port=2222", 1)
@@ -59,8 +59,8 @@ def test_several_hosts_under_torchrun():
 
 
 def test_several_hosts_under_mpirun_are_one_command():
-    placements = place_ranks(parse_hosts("10.0.0.1 slots=2\n10.0.0.2"), None)
-    made = start_commands(options(script=("t.py",), mpirun="mpirun", env=("A=b c", "D=")), placements)
+    layout = place_ranks(parse_hosts("10.0.0.1 slots=2\n10.0.0.2"), None)
+    made = start_commands(options(script=("t.py",), mpirun="mpirun", env=("A=b c", "D=")), layout)
     assert lines(made) == [
         "/py -I /g.py host --grace-s 5 --ranks 2 --chdir /w --interrupt-with SIGUSR2 --env 'A=b c' --env D= -- "
         "mpirun --bind-to none --host 10.0.0.1:2,10.0.0.2:1 --map-by slot --wdir /w --mca plm_rsh_no_tree_spawn 1 "
@@ -71,19 +71,19 @@ def test_several_hosts_under_mpirun_are_one_command():
 @pytest.mark.parametrize("target", ["me@a", "fd00::1"])
 def test_hosts_that_mpirun_cannot_take_are_refused(target):
     with pytest.raises(ValueError, match="does not go with --mpi"):
-        start_commands(options(mpirun="mpirun"), place_ranks([Host(target)], None))
+        start_commands(options(mpirun="mpirun"), place_ranks([HostEntry(target)], None))
 
 
 def test_words_reach_the_script_unchanged_through_the_remote_shell():
     words = ("t.py", "it's", "a b", "$HOME", "*", "", 'x"y', "\\", "--", ";")
-    [command] = start_commands(options(script=words), place_ranks([Host("a")], None))
+    [command] = start_commands(options(script=words), place_ranks([HostEntry("a")], None))
     remote = shlex.split(command.argv[-1])
     assert tuple(remote[-len(words) :]) == words
 
 
 def test_copies_make_the_directory_then_bring_manifest_topology_and_parts():
-    [placement] = place_ranks([Host("me@fd00::1")], None)
-    copy = PartCopy(placement, ("/p/manifest.json", "/p/topology", "/p/part-0"), "/my data")
+    [host_ranks] = place_ranks([HostEntry("me@fd00::1")], None)
+    copy = PartCopy(host_ranks, ("/p/manifest.json", "/p/topology", "/p/part-0"), "/my data")
     making, copying = copy_commands(options(), [copy])
     assert lines(making) == [f"""{SSH} me@fd00::1 'mkdir -p -- '"'"'/my data'"'"''"""]
     assert lines(copying) == [

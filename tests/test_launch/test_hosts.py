@@ -2,7 +2,7 @@
 
 import pytest
 
-from fastsample_dist.launch.hosts import Host, parse_hosts, place_ranks, read_hosts
+from fastsample_dist.launch.hosts import HostEntry, parse_hosts, place_ranks, read_hosts
 
 
 def described(text):
@@ -30,8 +30,8 @@ def test_address_is_the_target_without_its_user():
         ("a 30050 1", "f:1: '30050 1' after a is not understood"),
         ("a 70000", "f:1: '70000' after a is not understood"),
         ("a slots=1 slots=2", "f:1: 'slots=1 slots=2' after a is not understood"),
-        ("-oProxyCommand=x", "f:1: '-oProxyCommand=x' is no address"),
-        ("a;b", "f:1: 'a;b' is no address"),
+        ("-oProxyCommand=x", "f:1: '-oProxyCommand=x' is not an address"),
+        ("a;b", "f:1: 'a;b' is not an address"),
         ("a\n\nme@a slots=2", "f:3: a was named on line 1 already; give a host one line, with slots=N for N ranks."),
         ("# nothing\n\n", 'f names no host; expected one "address [slots=N]" a line.'),
     ],
@@ -51,15 +51,15 @@ def test_a_missing_file_and_a_binary_file_are_refused_by_name(tmp_path):
 
 
 def test_ranks_are_numbered_host_by_host():
-    hosts = [Host("a", 2), Host("b"), Host("c", 3)]
-    assert [placement.ranks for placement in place_ranks(hosts, None)] == [range(2), range(2, 3), range(3, 6)]
+    hosts = [HostEntry("a", 2), HostEntry("b"), HostEntry("c", 3)]
+    assert [host_ranks.ranks for host_ranks in place_ranks(hosts, None)] == [range(2), range(2, 3), range(3, 6)]
 
 
 def test_nproc_counts_on_every_host():
-    hosts = [Host("a", 2), Host("b")]
-    assert [placement.ranks for placement in place_ranks(hosts, 2)] == [range(2), range(2, 4)]
+    hosts = [HostEntry("a", 2), HostEntry("b")]
+    assert [host_ranks.ranks for host_ranks in place_ranks(hosts, 2)] == [range(2), range(2, 4)]
 
 
 def test_more_ranks_than_slots_are_refused():
     with pytest.raises(ValueError, match=r"--nproc is 3 but a has slots=2 \(line 7 of the hosts file\); lower --nproc"):
-        place_ranks([Host("a", 2, 7)], 3)
+        place_ranks([HostEntry("a", 2, 7)], 3)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fastsample_dist.launch.hosts import Host, place_ranks
+from fastsample_dist.launch.hosts import HostEntry, place_ranks
 from fastsample_dist.launch.parts import plan_copies, split_copy_parts
 
 
@@ -25,7 +25,7 @@ def names(copy):
 
 def test_a_host_gets_the_parts_of_its_ranks_only(tmp_path):
     parts = make_parts(tmp_path / "parts", 6)
-    copies = plan_copies(parts, "/data", place_ranks([Host("a", 2), Host("b", 1)], None))
+    copies = plan_copies(parts, "/data", place_ranks([HostEntry("a", 2), HostEntry("b", 1)], None))
     assert names(copies[0]) == ["manifest.json", "topology", "part-0", "part-1", "part-2", "part-3"]
     assert names(copies[1]) == ["manifest.json", "topology", "part-4", "part-5"]
 
@@ -33,7 +33,7 @@ def test_a_host_gets_the_parts_of_its_ranks_only(tmp_path):
 def test_parts_that_do_not_fit_the_ranks_are_refused(tmp_path):
     parts = make_parts(tmp_path / "parts", 4)
     with pytest.raises(ValueError, match="has 4 parts but world_size is 3; start a number of ranks that divides 4"):
-        plan_copies(parts, "/data", place_ranks([Host("a", 3)], None))
+        plan_copies(parts, "/data", place_ranks([HostEntry("a", 3)], None))
 
 
 def test_a_part_that_is_missing_is_named(tmp_path):
@@ -41,15 +41,15 @@ def test_a_part_that_is_missing_is_named(tmp_path):
     (parts / "part-1" / "labels.npy").unlink()
     (parts / "part-1").rmdir()
     with pytest.raises(ValueError, match="lacks part-1; partition the graph again"):
-        plan_copies(parts, "/data", place_ranks([Host("a", 2)], None))
+        plan_copies(parts, "/data", place_ranks([HostEntry("a", 2)], None))
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"num_parts": 0}', '{"num_parts": "2"}'])
 def test_what_is_no_partition_is_refused_by_name(tmp_path, text):
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(ValueError, match=r"manifest\.json is no manifest of a partition"):
-        plan_copies(tmp_path, "/data", place_ranks([Host("a")], None))
+    with pytest.raises(ValueError, match=r"manifest\.json is not the manifest of a partition"):
+        plan_copies(tmp_path, "/data", place_ranks([HostEntry("a")], None))
 
 
 def test_destination_is_the_same_path_or_starts_from_the_working_directory(tmp_path, monkeypatch):

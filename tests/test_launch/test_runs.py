@@ -180,7 +180,7 @@ def test_a_closed_output_ends_the_run(start):
     launcher.wait_for("up ", 2)
     launcher.process.stdout.close()
     assert launcher.wait() == 1
-    assert launcher.err == ["fastsample-launch: error: nobody reads the output any more; all ranks were ended."]
+    assert launcher.err == ["fastsample-launch: error: the output was closed; all ranks were ended."]
     assert launcher.nothing_is_left(within_s=ENOUGH_S)
 
 

@@ -11,14 +11,11 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.npy_files import CHUNK_BYTES, NpyHeader, map_array, open_npy, read_npy_header
-
-if TYPE_CHECKING:
-    from fastsample_dist.graph.inputs import ReadOptions
 
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # of the zip format; the last two are the sizes of name and extra field
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, struct.error)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from fastsample_dist.graph.datasets import RawGraph, read_object
-from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.edge_store import write_edges
 from fastsample_dist.graph.inputs.heterogeneous import (
     FEATURE_NAMES,
@@ -34,6 +33,7 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     note_left_out,
 )
 from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges
+from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.inputs.text_tables import announce, made_name, read_table
 from fastsample_dist.graph.labels import MULTILABEL, REGRESSION, class_labels
 from fastsample_dist.graph.npy_files import open_npy

@@ -1,4 +1,4 @@
-"""How the rows of an edge list are to be read, the names that its columns may have, and its suffixes."""
+"""How the rows of an edge list are to be read: options, names of columns, limits of ids, and its suffixes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ TEXT_SUFFIXES = (*(plain + packed for packed in PACKED_SUFFIXES for plain in PLA
 BLANKS = " "  # any blanks and tabs
 END_NAMES = (("src", "dst"), ("source", "target"), ("source", "destination"), ("u", "v"), ("from", "to"))
 WEIGHT_NAME = "weight"
+MAX_NAME_BYTES = 1024  # of an id that is text
 _NAMED_DELIMITERS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": BLANKS}
 _NO_DELIMITERS = "#\"'\r\n.+-_"
+
+
+class NotIntegersError(ValueError):
+    """Ids that were to be relabelled are no integers; the message says where."""
 
 
 @dataclass(frozen=True, kw_only=True)

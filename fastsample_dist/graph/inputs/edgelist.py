@@ -25,9 +25,10 @@ from fastsample_dist.graph.datasets import (
     read_columns,
     read_meta,
 )
-from fastsample_dist.graph.inputs import TEXT_SUFFIXES, ReadOptions
+from fastsample_dist.graph.inputs.edge_options import TEXT_SUFFIXES
 from fastsample_dist.graph.inputs.edge_store import gather_edges, highest_id, write_edges
 from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges
+from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.inputs.relabel import distinct_names, numbered
 from fastsample_dist.graph.inputs.text_edges import TextEdges
 from fastsample_dist.graph.labels import agreed_task

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.heterogeneous import (
     FEATURE_NAMES,
     WEIGHT_NAMES,
@@ -34,6 +33,7 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     note_left_out,
 )
 from fastsample_dist.graph.inputs.pickles import as_array, load_saved
+from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.inputs.text_tables import announce, read_table
 from fastsample_dist.graph.labels import class_labels
 from fastsample_dist.graph.npy_files import open_npy

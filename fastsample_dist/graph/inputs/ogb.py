@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.ogb_raw import KNOWN_SETS, read_raw, set_name
+from fastsample_dist.graph.inputs.read_options import ReadOptions
 
 ROOT = Path("dataset")  # where ogb puts data sets by default
 

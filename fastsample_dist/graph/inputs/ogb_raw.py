@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.archives import Archive
 from fastsample_dist.graph.inputs.heterogeneous import (
     EdgeType,
@@ -32,6 +31,7 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     note_left_out,
 )
 from fastsample_dist.graph.inputs.pickles import as_array, load_saved
+from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.inputs.text_tables import announce, read_lines, read_table
 from fastsample_dist.graph.labels import class_labels
 

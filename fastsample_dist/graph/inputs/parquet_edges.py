@@ -16,9 +16,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fastsample_dist.graph.inputs.edge_options import END_NAMES, WEIGHT_NAME, EdgeListOptions
-from fastsample_dist.graph.inputs.text_edges import NotIntegersError
-from fastsample_dist.graph.inputs.text_rows import MAX_NAME_BYTES
+from fastsample_dist.graph.inputs.edge_options import (
+    END_NAMES,
+    MAX_NAME_BYTES,
+    WEIGHT_NAME,
+    EdgeListOptions,
+    NotIntegersError,
+)
 
 logger = logging.getLogger(__name__)
 

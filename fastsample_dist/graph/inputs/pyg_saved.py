@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.graph.datasets import RawGraph
-from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.heterogeneous import (
     MASK_NAMES,
     EdgeType,
@@ -31,6 +30,7 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     only_of,
 )
 from fastsample_dist.graph.inputs.pickles import Record, as_array, load_saved, stand_in
+from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.inputs.scratch import Scratch
 from fastsample_dist.graph.labels import class_labels
 

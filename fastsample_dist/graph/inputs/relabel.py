@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fastsample_dist.graph.inputs.text_edges import NotIntegersError
+from fastsample_dist.graph.inputs.edge_options import NotIntegersError
 from fastsample_dist.memory_sizes import format_size
 
 logger = logging.getLogger(__name__)

@@ -175,9 +175,9 @@ def ogb_sizes(path: Path, undirected: bool | None) -> GraphSizes:
       ValueError: no such directory, or one without raw/.
     """
     # loaded with their format only
-    from fastsample_dist.graph.inputs import ReadOptions
     from fastsample_dist.graph.inputs.archives import Archive
     from fastsample_dist.graph.inputs.ogb_raw import KNOWN_SETS, only_count, set_name
+    from fastsample_dist.graph.inputs.read_options import ReadOptions
 
     raw, name = path / "raw", set_name(path)
     both = bool(undirected) or (name in KNOWN_SETS and KNOWN_SETS[name].add_inverse_edge)

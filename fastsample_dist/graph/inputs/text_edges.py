@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fastsample_dist.graph.inputs.edge_options import EdgeListOptions
+from fastsample_dist.graph.inputs.edge_options import EdgeListOptions, NotIntegersError
 from fastsample_dist.graph.inputs.packed import packing_of, text_bytes
 from fastsample_dist.graph.inputs.text_rows import (
     RowLayout,
@@ -38,10 +38,6 @@ MAX_LINE_BYTES = 1 << 20
 FAST_BYTES = 1 << 20  # of text for which loading pyarrow (60 MB) is worth it
 _UTF8_MARK = b"\xef\xbb\xbf"
 _NO_LIMIT = 2**63
-
-
-class NotIntegersError(ValueError):
-    """Ids that were to be relabelled are not integers; the message says where."""
 
 
 class TextEdges:

@@ -20,12 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastsample_dist.graph.inputs.edge_options import BLANKS, END_NAMES, WEIGHT_NAME, EdgeListOptions
+from fastsample_dist.graph.inputs.edge_options import BLANKS, END_NAMES, MAX_NAME_BYTES, WEIGHT_NAME, EdgeListOptions
 from fastsample_dist.graph.inputs.packed import packing_in
 
 logger = logging.getLogger(__name__)
 
-MAX_NAME_BYTES = 1024  # of an id that is text
 _LOOK_BYTES = 4096  # where a file that is not text shows it
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _INTEGER = re.compile(rb"[+-]?[0-9]+")

@@ -10,16 +10,13 @@ import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fastsample_dist.graph.inputs.edge_store import HEADER_BYTES
+from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.inputs.text_edges import Lines
 from fastsample_dist.graph.npy_files import open_npy
-
-if TYPE_CHECKING:
-    from fastsample_dist.graph.inputs import ReadOptions
 
 
 class GrowingNpy:
