@@ -12,14 +12,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
+
+from torch import nn
 
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.metrics import EpochStats, EpochTotals
 
-if TYPE_CHECKING:
-    from fastsample_dist.train.trainer import Trainer
+
+class RunTrainer(Protocol):
+    """What a callback may use of the `Trainer` (trainer.py has the words)."""
+
+    model: nn.Module
+
+    def totals(self) -> EpochTotals: ...
+    def state(self) -> dict[str, Any]: ...
+    def load_state(self, state: dict[str, Any]) -> None: ...
+    def set_learning_rate(self, lr: float) -> None: ...
+    @property
+    def learning_rate(self) -> float: ...
+    def evaluate(self, loader: DistLoader) -> float | dict[str, float]: ...
 
 
 @dataclass(kw_only=True)
@@ -34,7 +47,7 @@ class Run:
       carried: totals of the part of the epoch that an earlier run did; a checkpoint sets it in `on_begin`.
     """
 
-    trainer: Trainer
+    trainer: RunTrainer
     loader: DistLoader
     epochs: int
     step: int = 0
