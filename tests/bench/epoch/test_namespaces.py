@@ -63,8 +63,8 @@ def test_ranks_on_hosts_meet_and_load_what_is_theirs(parts, tmp_path):
         found = run_ranks(job, made.hosts)
     manifest = read_manifest(parts)
     assert [entry["own_range"] for entry in found] == [
-        list(manifest.part_ranges[0:3:2]),
-        list(manifest.part_ranges[2:5:2]),
+        tuple(manifest.part_ranges[0:3:2]),
+        tuple(manifest.part_ranges[2:5:2]),
     ]
     assert [entry["interface"] for entry in found] == ["eth0", "eth0"]
 
