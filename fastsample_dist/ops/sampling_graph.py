@@ -176,10 +176,10 @@ class SamplingGraph:
         )
 
     def _check(self, spec: SampleSpec) -> None:
-        checks.require(
-            self._has_weights or not spec.traits.weighted,
-            f"method is {spec.method!r} but the graph has no weights; build it with weights, one per edge.",
-        )
+        if spec.traits.weighted and not self._has_weights:
+            raise ValueError(
+                f"method is {spec.method!r} but the graph has no weights; build it with weights, one per edge."
+            )
 
     def _hops(self, batch: ctypes._Pointer, spec: SampleSpec) -> SampledHops:
         owner = _BatchOwner(batch)
