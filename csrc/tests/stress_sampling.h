@@ -306,8 +306,10 @@ class Samplers {
     }
   }
 
-  // In a thread of its own the scratch of a call is all there is: offsets, and the tree where it was needed.
+  // In a thread of its own the scratch of a call is all there is: offsets, and the tree where it was needed. The
+  // definition of a hop keeps no scratch.
   void reach_the_sum_tree() const {
+    if (strcmp(fs_isa(), "scalar") == 0) return;
     std::thread([&] {
       sample_neighbors(graph_.view(kDraws[4]), kDraws[4], seeds_, 1);
       require(fs_sampler_scratch_bytes() > kSeeds * 16, "no row of these weights needed a sum tree");

@@ -190,7 +190,7 @@ class Streams {
     };
     FsStream bad = good;
     bad.num_parts = 0;
-    refuse_with(bad, "0 parts; expected at least 1");
+    refuse_with(bad, "0 parts; expected 1 to 2^31 - 1");
     bad = good;
     bad.score = 7;
     refuse_with(bad, "score 7");

@@ -230,7 +230,7 @@ def test_other_methods_are_refused(cuda_device, method):
 
 def test_an_unknown_kernel_is_refused(cuda_device):
     graph = random_csc()
-    with pytest.raises(ValueError, match="kernel is 'fast'; expected 'per_hop', 'persistent' or 'auto'"):
+    with pytest.raises(ValueError, match="kernel is 'fast'; expected 'auto', 'per_hop' or 'persistent'"):
         CudaSamplingGraph(cuda_device.put(graph.indptr), cuda_device.put(graph.indices), kernel="fast")
 
 
