@@ -103,7 +103,9 @@ def test_an_infinite_loss_with_finite_gradients_stops_a_rank_whose_batch_is_empt
 
 
 def test_a_learning_rate_that_is_too_high_is_named(task, ctx):
-    with pytest.raises(NonFiniteError, match=r"^step \d+: .*: lower the learning rate \(it is 1e\+30\), or check the labels"):
+    with pytest.raises(
+        NonFiniteError, match=r"^step \d+: .*: lower the learning rate \(it is 1e\+30\), or check the labels"
+    ):
         make_trainer(ctx, lr=1e30).run_epoch(DistLoader(DistData.load(task.path, ctx), (3, 3), 30))
 
 
