@@ -88,7 +88,8 @@ def test_wrong_number_before_is_refused(parts, tmp_path, capsys, numbers, messag
 def test_terminated_repartition_leaves_nothing(parts, tmp_path):
     script = (
         "import os, signal, sys\n"
-        "from fastsample_dist.partition import cli, repartition as module\n"
+        "from fastsample_dist.partition import cli\n"
+        "from fastsample_dist.partition.write import repartition as module\n"
         "module._rewrite_column = lambda *rest: os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
