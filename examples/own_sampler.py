@@ -1,8 +1,8 @@
 """A sampler of your own: neighbours by importance, with coefficients that make up for the choice.
 
 A neighbour u of v is picked with probability p(u) = min(1, fanout * w(u) / sum of w), w being the edge's weight, by
-itself; its coefficient 1 / (p(u) * number of neighbours) makes the weighted sum of the picks an unbiased estimate of
-the mean over all neighbours. An edge of weight 0 counts as none.
+itself. Its coefficient 1 / p(u) says how many edges it stands for, so the weighted mean of the picks, which the models
+take, estimates the mean over all neighbours. An edge of weight 0 counts as none.
 
     torchrun --nproc-per-node 2 examples/own_sampler.py PARTS     # parts with edge weights, features and labels
 """
@@ -43,7 +43,7 @@ class ImportanceHops:
             taken = torch.from_numpy(random.random(end - first)) < p
             counts.append(int(taken.sum()))
             edge_ids.append(first + taken.nonzero()[:, 0])
-            edge_weights.append(1 / (p[taken] * (p > 0).sum()))
+            edge_weights.append(1 / p[taken])
         picked = torch.cat([torch.empty(0, dtype=torch.int64), *edge_ids])
         weights = torch.cat([torch.empty(0, dtype=torch.float64), *edge_weights]).float()
         return Picks(torch.tensor(counts).cumsum(0), self.graph.indices[picked], picked, edge_weights=weights)

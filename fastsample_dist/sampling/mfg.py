@@ -54,8 +54,8 @@ class MFG:
         GPU would be waited for.
       edge_values: [num_edges], dtype of the graph's weights: what the graph stores for every edge; None when it was not
         asked for. The models of fastsample_dist.train do not read it.
-      edge_weights: float [num_edges]; coefficients that the sampler computed (LADIES, subgraph ratios, PinSAGE), by
-        which models multiply the edges' messages; None: the sampler sets none.
+      edge_weights: float [num_edges], 0 or more; coefficients that the sampler computed (LADIES, subgraph ratios,
+        PinSAGE): how many edges each one stands for, which models take into account; None: the sampler sets none.
       includes_dst: every row holds an edge from the destination to itself already, its coefficient included, so that a
         model adds no term of its own for it.
     Raises:

@@ -6,11 +6,11 @@ mfgs[i] and returns the rows of its destinations, which are the sources of mfgs[
 column). A row is computed from its own sampled in-edges alone: no statistics over the batch, no degrees of other
 nodes. Therefore k ranks compute what one process computes on the union of their seeds, dropout included.
 
-Coefficients that a sampler sets (`mfg.edge_weights`) multiply the messages of their edges, and the weighted messages
-are summed without a further division: LADIES (NeurIPS'19, algorithm 1: the reweighted, row-normalised Laplacian) and
-GraphSAINT (ICLR'20, equation 2: every message divided by its edge's probability) compute them so that the sum is the
-estimate. GAT multiplies after its softmax, as DGL's GATConv does with its edge_weight. The layers' docstrings state
-the sums, also for rows that hold their destination already (`mfg.includes_dst`). The graph's stored weights
+Coefficients that a sampler sets (`mfg.edge_weights`, 0 or more) count how many edges of the graph a kept one stands
+for: an edge with coefficient w acts as w parallel edges would, so coefficients of 1 change nothing. Means become
+weighted means, the softmax of GAT gains log w in its scores. Rows that a sampler has normalised (LADIES, NeurIPS'19,
+algorithm 1; visits of PinSAGE, KDD'18, section 3.1) come out as the plain weighted sum. The layers' docstrings state
+the formulas, also for rows that hold their destination already (`mfg.includes_dst`). The graph's stored weights
 (`mfg.edge_values`) are never applied.
 
 Cost on a CPU: every pass over memory shows beside the matrix products, so aggregation comes before the product
@@ -245,8 +245,8 @@ def layer_widths(in_dim: int, hidden_dim: int, num_classes: int, num_layers: int
 class SAGELayer(nn.Module):
     """W [own row | neighbours] + b; the linear map has 2 * in_width columns, own rows first.
 
-    Neighbours: the mean of their rows; with edge_weights the sum of w_e x_u over the edges e = (u, v), not divided
-    further. With includes_dst the edges from v itself are left out of both: the own row stands for them.
+    Neighbours: the mean of their rows; with edge_weights sum of w_e x_u / sum of w_e over the edges e = (u, v), 0 where
+    all of them are 0. With includes_dst the edges from v itself are left out: the own row stands for them.
     """
 
     def __init__(self, in_width: int, out_width: int) -> None:
@@ -275,8 +275,8 @@ class SAGELayer(nn.Module):
 class GCNLayer(nn.Module):
     """W combined + b, combined being the mean of the own row and the neighbours'.
 
-    With edge_weights: the own row plus the sum of w_e x_u over the edges e = (u, v), not divided further. With
-    includes_dst the row's edges alone: their mean, or with edge_weights their weighted sum.
+    With edge_weights: (own row + sum of w_e x_u) / (1 + sum of w_e) over the edges e = (u, v). With includes_dst the
+    row's edges alone: their mean, or their weighted mean.
     """
 
     def __init__(self, in_width: int, out_width: int) -> None:
@@ -286,24 +286,26 @@ class GCNLayer(nn.Module):
 
     def forward(self, mfg: MFG, rows: Tensor) -> Tensor:
         """[num_src, in_width] -> [num_dst, out_width]."""
-        weights = None if mfg.edge_weights is None else mfg.edge_weights.to(rows.dtype)
         if mfg.includes_dst:
+            weights = None if mfg.edge_weights is None else _shares(mfg, mfg.edge_weights, rows.dtype)
             reduce = "mean" if weights is None else "sum"
             return self.linear(
                 ops.aggregate(mfg.indptr, mfg.indices, rows, weights, reduce=reduce, checked=mfg.checked)
             )
-        own, total = _own_and_sum(mfg, rows, weights)
-        if weights is not None:
-            return self.linear(own + total)
-        return self.linear((own + total) / (mfg.indptr.diff() + 1).to(rows.dtype).unsqueeze(1))
+        if mfg.edge_weights is None:
+            own, total = _own_and_sum(mfg, rows)
+            return self.linear((own + total) / (mfg.indptr.diff() + 1).to(rows.dtype).unsqueeze(1))
+        own, total = _own_and_sum(mfg, rows, mfg.edge_weights.to(rows.dtype))
+        sums = _row_sums(mfg, mfg.edge_weights.to(torch.promote_types(mfg.edge_weights.dtype, rows.dtype)).unsqueeze(1))
+        return self.linear((own + total) / (1 + sums).to(rows.dtype))
 
 
 class GATLayer(nn.Module):
     """Per head: sum of alpha_uv W h_u over the in-neighbours u and v itself, with alpha the softmax of
     LeakyReLU(a_src . W h_u + a_dst . W h_v).
 
-    With edge_weights the message of an edge is w_e alpha_e W h_u: attention is computed as without them, and the own
-    term has weight 1. With includes_dst the softmax and the sum are over the row's edges alone.
+    With edge_weights log w_e is added to the score of an edge, and the own term counts as one edge. With includes_dst
+    the softmax and the sum are over the row's edges alone.
 
     The self-edge is a term of its own, so the edge lists stay as sampled. The scores are products with W folded
     into the attention vectors: reading a narrow input again is cheaper than reading the wide output. They and the
@@ -323,8 +325,6 @@ class GATLayer(nn.Module):
         """[num_src, in_width] -> [num_dst, num_heads * head_width], or [num_dst, head_width] averaged."""
         values = self.linear(rows)
         attention, own_attention = self._attention(mfg, self._scores(rows))
-        if mfg.edge_weights is not None:
-            attention = attention * mfg.edge_weights.to(attention.dtype).unsqueeze(1)
         heads = self._sum_heads(mfg, values, attention.to(values.dtype), own_attention)
         return (heads.mean(1) if self.average else heads.flatten(1)) + self.bias.to(heads.dtype)
 
@@ -362,28 +362,43 @@ class GATLayer(nn.Module):
             if self_scores is not None:
                 shift = torch.where(degrees.unsqueeze(1) > 0, torch.maximum(shift, self_scores), self_scores)
         edge_terms = (edge_scores - shift[edge_dst]).exp()
-        total = ops.aggregate(mfg.indptr, edges, edge_terms, reduce="sum", checked=mfg.checked)
+        if mfg.edge_weights is not None:
+            edge_terms = edge_terms * mfg.edge_weights.to(edge_terms.dtype).unsqueeze(1)
+        total = _row_sums(mfg, edge_terms)
         if self_scores is None:
-            return edge_terms / _take(mfg, total, edge_dst), None
+            return edge_terms / _take(mfg, torch.where(total == 0, 1, total), edge_dst), None
         self_terms = (self_scores - shift).exp()
         total = total + self_terms
         return edge_terms / _take(mfg, total, edge_dst), self_terms / total
 
 
 def _neighbour_coefficients(mfg: MFG, dtype: torch.dtype) -> Tensor:
-    """What GraphSAGE multiplies every edge's message by before it sums, [num_edges]: edge_weights, or 1 / number of
-    neighbours; 0 for a destination's edge from itself where includes_dst says that these stand for its own row.
+    """What GraphSAGE multiplies every edge's message by before it sums, [num_edges]: its share of its row; 0 for a
+    destination's edge from itself where includes_dst says that these stand for its own row.
     """
-    if not mfg.includes_dst:
-        return mfg.edge_weights.to(dtype)
-    degrees = mfg.indptr.diff()
-    edge_dst = torch.repeat_interleave(degrees, output_size=mfg.num_edges)
-    is_neighbour = mfg.indices != edge_dst
-    if mfg.edge_weights is not None:
-        return mfg.edge_weights.to(dtype) * is_neighbour
-    counted = F.pad(is_neighbour.cumsum(0), (1, 0))  # neighbours before every edge; integers, so exact
-    counts = counted[mfg.indptr[1:]] - counted[mfg.indptr[:-1]]
-    return is_neighbour / counts.clamp(min=1)[edge_dst].to(dtype)
+    weights = mfg.edge_weights
+    if mfg.includes_dst:
+        edge_dst = torch.repeat_interleave(mfg.indptr.diff(), output_size=mfg.num_edges)
+        is_neighbour = mfg.indices != edge_dst
+        weights = is_neighbour.to(torch.float64) if weights is None else weights * is_neighbour
+    return _shares(mfg, weights, dtype)
+
+
+def _shares(mfg: MFG, weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """Every edge's weight as a share of its row's sum, [num_edges]; 0 in a row whose sum is 0. Divided in the wider of
+    both dtypes, in float32 at least.
+    """
+    weights = weights.to(torch.promote_types(torch.promote_types(weights.dtype, dtype), torch.float32))
+    edge_dst = torch.repeat_interleave(mfg.indptr.diff(), output_size=mfg.num_edges)
+    sums = _row_sums(mfg, weights.unsqueeze(1))
+    return (weights / _take(mfg, torch.where(sums == 0, 1, sums), edge_dst).squeeze(1)).to(dtype)
+
+
+def _row_sums(mfg: MFG, values: Tensor) -> Tensor:
+    """Sums of the edges' values by destination, [num_edges, k] -> [num_dst, k]; 16-bit ones are added in float32."""
+    wide = values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+    edges = torch.arange(mfg.num_edges, device=values.device)
+    return ops.aggregate(mfg.indptr, edges, wide, reduce="sum", checked=mfg.checked)
 
 
 def _own_and_sum(mfg: MFG, rows: Tensor, edge_weights: Tensor | None = None) -> tuple[Tensor, Tensor]:

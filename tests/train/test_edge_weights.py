@@ -4,6 +4,7 @@ The oracle is dense: a matrix [num_dst, num_src] of coefficients, multiplied wit
 """
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
@@ -68,15 +69,15 @@ def sage_oracle(layer, mfg, x):
     matrix = scatter(mfg, coefficients_of(mfg))
     if mfg.includes_dst:
         matrix = matrix * (1 - own(mfg))
-    if mfg.edge_weights is None:
-        matrix = matrix / matrix.sum(1, keepdim=True).clamp(min=1)
+    sums = matrix.sum(1, keepdim=True)
+    matrix = matrix / torch.where(sums == 0, 1, sums)
     return F.linear(torch.cat([own(mfg) @ x, matrix @ x], 1), layer.linear.weight, layer.linear.bias)
 
 
 def gcn_oracle(layer, mfg, x):
     matrix = scatter(mfg, coefficients_of(mfg)) + (0 if mfg.includes_dst else own(mfg))
-    if mfg.edge_weights is None:
-        matrix = matrix / matrix.sum(1, keepdim=True)
+    sums = matrix.sum(1, keepdim=True)
+    matrix = matrix / torch.where(sums == 0, 1, sums)
     return F.linear(matrix @ x, layer.linear.weight, layer.linear.bias)
 
 
@@ -85,10 +86,10 @@ def gat_oracle(layer, mfg, x):
     (src, dst), heads = mfg.edge_index(), []
     for head in range(layer.num_heads):
         to_source, to_own = h[:, head] @ layer.attention[0, head], h[:, head] @ layer.attention[1, head]
-        terms = F.leaky_relu(to_source[src] + to_own[dst], 0.2).exp()
+        terms = coefficients_of(mfg) * F.leaky_relu(to_source[src] + to_own[dst], 0.2).exp()
         own_terms = F.leaky_relu(to_source + to_own, 0.2).exp().diag()[: mfg.num_dst] * (0 if mfg.includes_dst else 1)
         total = (scatter(mfg, terms) + own_terms).sum(1, keepdim=True)
-        heads.append((scatter(mfg, terms * coefficients_of(mfg)) + own_terms) / total @ h[:, head])
+        heads.append((scatter(mfg, terms) + own_terms) / torch.where(total == 0, 1, total) @ h[:, head])
     return (torch.stack(heads).mean(0) if layer.average else torch.cat(heads, 1)) + layer.bias
 
 
@@ -136,6 +137,21 @@ def test_gradcheck_of_rows_and_coefficients(kind, includes_dst):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_edge_acts_as_many_times_as_its_coefficient_says(kind):
+    """Whole coefficients equal parallel edges, one of 0 equals no edge, and 1 everywhere changes nothing."""
+    batch, model = make_batch(), make_model(kind, num_layers=1)
+    (mfg, _) = batch.mfgs
+    times = torch.arange(mfg.num_edges) % 3
+    rows = [mfg.indices[first:end].repeat_interleave(times[first:end]) for first, end in pairwise(mfg.indptr.tolist())]
+    indptr = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+    repeated = dataclasses.replace(mfg, indptr=indptr, indices=torch.cat(rows), edge_ids=None)
+    found = model([dataclasses.replace(mfg, edge_weights=times.double())], batch.features)
+    torch.testing.assert_close(found, model([repeated], batch.features), rtol=1e-12, atol=1e-12)
+    ones = dataclasses.replace(mfg, edge_weights=torch.ones(mfg.num_edges))
+    torch.testing.assert_close(model([ones], batch.features), model([mfg], batch.features), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_stored_values_are_not_applied(kind):
     batch, model = make_batch(), make_model(kind)
     valued = [dataclasses.replace(mfg, edge_values=torch.rand(mfg.num_edges)) for mfg in batch.mfgs]
@@ -146,6 +162,8 @@ def test_a_ladies_batch_is_the_product_of_its_matrices():
     """Rows with their destination and row-normalised coefficients: the plain product, no degree anywhere."""
     batch, model = weighted_batch(True), make_model("gcn", num_layers=1)
     (mfg, _) = batch.mfgs
+    sums = scatter(mfg, mfg.edge_weights).sum(1)
+    mfg = dataclasses.replace(mfg, edge_weights=mfg.edge_weights / sums[mfg.edge_index()[1]])
     expected = F.linear(
         scatter(mfg, mfg.edge_weights) @ batch.features, model.layers[0].linear.weight, model.layers[0].linear.bias
     )
