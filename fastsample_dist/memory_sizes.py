@@ -13,11 +13,11 @@ def parse_bytes(text: str) -> int:
     """Bytes of a size such as 2GB, 512MiB or 3000000.
 
     Raises:
-      ValueError: it is no size.
+      ValueError: it is not a size.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].upper() not in _UNITS:
-        raise ValueError(f"{text!r} is no size; expected a number with B, kB, MB, GB, TB, MiB or GiB, such as 2GB.")
+        raise ValueError(f"{text!r} is not a size; expected a number with B, kB, MB, GB, TB, MiB or GiB, such as 2GB.")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 

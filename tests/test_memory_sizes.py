@@ -17,7 +17,7 @@ def test_sizes_are_read(text, count):
 
 @pytest.mark.parametrize("text", ["", "2 G B", "GB", "-1", "1e9", "2PB"])
 def test_other_text_is_refused(text):
-    with pytest.raises(ValueError, match="is no size; expected a number"):
+    with pytest.raises(ValueError, match="is not a size; expected a number"):
         parse_bytes(text)
 
 

@@ -40,8 +40,8 @@ class DistFeatures:
         lo, hi = book.part2range(comm.rank)
         if local.lo != lo or local.rows.shape[0] != hi - lo:
             raise ValueError(
-                f"features have {local.rows.shape[0]} rows from node {local.lo} but rank {comm.rank} owns the nodes "
-                f"{lo} to {hi - 1}; pass one row per own node."
+                f"features have {local.rows.shape[0]} rows from node {local.lo} but rank {comm.run_rank} owns the "
+                f"nodes {lo} to {hi - 1}; pass one row per own node."
             )
         self.local, self.book, self.comm, self.near = local, book, comm, tuple(near)
 

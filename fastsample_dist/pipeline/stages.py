@@ -219,4 +219,4 @@ def _compute_dtype(features: DistFeatures) -> torch.dtype | None:
 
 def place(comm: Communicator, given: StepInput) -> str:
     """Who and when: opens a message."""
-    return f"rank {comm.rank}, step {given.step}"
+    return f"rank {comm.run_rank}, step {given.step}"

@@ -20,7 +20,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops, SampleSpec
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble
-from fastsample_dist.sampling.sampler import includes_destination, integer_ids
+from fastsample_dist.sampling.sampler import includes_dst, integer_ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Picks:
 
 
 class HopSource(Protocol):
-    """Where the neighbours come from. Rows that already hold their destination: see sampler.includes_destination."""
+    """Where the neighbours come from. Rows that already hold their destination: see sampler.includes_dst."""
 
     def neighbors(self, nodes: Tensor, hop: int, step: int) -> Picks:
         """Pick neighbours of every node.
@@ -76,7 +76,7 @@ class LayeredSampler:
         if num_hops < 1:
             raise ValueError(f"num_hops is {num_hops}; expected an integer >= 1, one hop per model layer.")
         self.source, self.num_hops, self.rng_seed, self.orig_ids = source, num_hops, rng_seed, orig_ids
-        self.includes_destination = includes_destination(source)
+        self.includes_dst = includes_dst(source)
 
     def sample(self, seeds: Tensor | Sequence[int], step: int = 0) -> MiniBatch:
         """Sample all hops for `seeds`.
@@ -103,7 +103,7 @@ class LayeredSampler:
         batch = assemble(replace(hops, nodes=nodes), self.orig_ids, draw, look_up=looks_up, edge_values=values or None)
         if not self._trusts_source:
             batch.mfgs = [
-                replace(mfg, edge_weights=of_hop, includes_dst=self.includes_destination, checked=False)
+                replace(mfg, edge_weights=of_hop, includes_dst=self.includes_dst, checked=False)
                 for mfg, of_hop in zip(batch.mfgs, reversed(weights), strict=True)
             ]
         return batch

@@ -48,12 +48,12 @@ def kernel_report(sampler: Sampler) -> list[KernelReport]:
     return [] if report is None else report()
 
 
-def includes_destination(source: object) -> bool:
+def includes_dst(source: object) -> bool:
     """Whether every sampled row already holds an edge from the destination to itself, by the attribute
-    `includes_destination` of a sampler or HopSource; False without. MFGs pass it on (`includes_dst`), and models add no
+    `includes_dst` of a sampler or HopSource; False without. MFGs pass it on (`includes_dst`), and models add no
     edge of their own.
     """
-    return bool(getattr(source, "includes_destination", False))
+    return bool(getattr(source, "includes_dst", False))
 
 
 def integer_ids(seeds: Tensor | Sequence[int]) -> Tensor:

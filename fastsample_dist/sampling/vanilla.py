@@ -96,7 +96,7 @@ class VanillaSampler(LayeredSampler):
         self._lo, self._hi = book.part2range(comm.rank)
         if own_graph.num_nodes != self._hi - self._lo:
             raise ValueError(
-                f"own_graph has {own_graph.num_nodes} rows but rank {comm.rank} owns {self._hi - self._lo} nodes; "
+                f"own_graph has {own_graph.num_nodes} rows but rank {comm.run_rank} owns {self._hi - self._lo} nodes; "
                 "pass the rows of this rank's range."
             )
         if kernel == PERSISTENT:
@@ -127,7 +127,7 @@ class VanillaSampler(LayeredSampler):
             low, high = (int(bound) for bound in torch.aminmax(ids))
             if low < self._lo or high >= self._hi:
                 raise ValueError(
-                    f"seeds holds node ids from {low} to {high}; in the vanilla scheme rank {self.comm.rank} can only "
-                    f"start from its own nodes {self._lo} to {self._hi - 1}."
+                    f"seeds holds node ids from {low} to {high}; in the vanilla scheme rank {self.comm.run_rank} can "
+                    f"only start from its own nodes {self._lo} to {self._hi - 1}."
                 )
         return ids.to(graph.device, graph.indices.dtype)

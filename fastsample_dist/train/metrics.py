@@ -125,11 +125,6 @@ def global_sum(comm: Communicator, values: list[float]) -> list[float]:
     return comm.all_reduce(torch.tensor(values, dtype=torch.float64), purpose="metrics").tolist()
 
 
-def global_count(comm: Communicator, counts: list[int]) -> list[int]:
-    """Exact sums of integers over all ranks. Purpose "metrics". Collective: every rank must call this."""
-    return comm.all_reduce(torch.tensor(counts, dtype=torch.int64), purpose="metrics").tolist()
-
-
 def num_correct(logits: Tensor, labels: Tensor) -> int:
     """Rows whose largest logit is at the label; of equals the first counts."""
     return int((logits.argmax(dim=1) == labels).sum())

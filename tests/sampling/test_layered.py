@@ -132,7 +132,7 @@ def test_the_vanilla_scheme_refuses_seeds_of_other_ranks():
 class OwnRows:
     """Every node picks itself, with a coefficient of the hop."""
 
-    includes_destination = True
+    includes_dst = True
 
     def neighbors(self, nodes, hop, step):
         weights = torch.full((nodes.numel(),), hop + 1.0)

@@ -3,7 +3,7 @@
 import torch
 
 from fastsample_dist import NeighborSampler
-from fastsample_dist.sampling.sampler import can_sample_many, includes_destination, kernel_report, payload_exchanges
+from fastsample_dist.sampling.sampler import can_sample_many, includes_dst, kernel_report, payload_exchanges
 from fastsample_dist.testing import conformance_graph
 
 
@@ -15,7 +15,7 @@ class Least:
 
 
 class Able(Least):
-    includes_destination = True
+    includes_dst = True
 
     def sample_many(self, seeds, first_step=0):
         return [self.sample(own, first_step + i) for i, own in enumerate(seeds)]
@@ -28,7 +28,7 @@ class Able(Least):
 
 
 def capabilities(sampler):
-    asked = (can_sample_many, payload_exchanges, kernel_report, includes_destination)
+    asked = (can_sample_many, payload_exchanges, kernel_report, includes_dst)
     return [ask(sampler) for ask in asked]
 
 

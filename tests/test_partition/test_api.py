@@ -89,7 +89,7 @@ def test_nodes_are_counted_by_the_highest_id(tmp_path):
         ({"splits": {"train": np.ones(3, dtype=bool)}}, r"the mask of train has shape \(3,\); expected \(60,\)"),
         ({"features": RAW.features[:-1], "num_nodes": 60}, r"features has shape \(59, 3\); expected \(60, dim\)"),
         ({"method": "spectral"}, "method is 'spectral'"),
-        ({"memory_limit": "much"}, "'much' is no size"),
+        ({"memory_limit": "much"}, "'much' is not a size"),
         ({"graph": RAW.to_csc(), "num_nodes": 7}, "num_nodes is 7 but the graph has 60 nodes"),
         ({"graph": RAW.to_csc(), "edge_weight": np.ones(3)}, "edge_weight was passed beside a CSCGraph"),
         ({"graph": np.empty((2, 0), dtype=int), "num_nodes": None}, "there is no edge, feature or label"),

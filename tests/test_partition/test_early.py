@@ -127,7 +127,7 @@ NAMES = {
     "no assignment file": (["--method", "file", "--assignment", "nowhere.npy"], "nowhere.npy is missing"),
     "no assignment": (["--method", "file"], "method file and an assignment go together"),
     "a report that cannot be written": (["--json", "nowhere/report.json"], "--json nowhere/report.json"),
-    "a limit that is none": (["--memory-limit", "much"], "is no size"),
+    "a limit that is none": (["--memory-limit", "much"], "is not a size"),
     "feature type": (["--feature-dtype", "int3"], "invalid choice: 'int3'"),
 }
 

@@ -342,7 +342,7 @@ def test_what_a_method_holds_depends_on_edges_listed_both_ways(tmp_path, listed_
 @pytest.mark.parametrize("text", ["", "GB", "2 potatoes", "-1GB", "0x10"])
 def test_size_that_is_none_is_refused(text, graph, tmp_path, capsys):
     assert main(arguments(graph, tmp_path / "parts", f"--memory-limit={text}")) == 1
-    assert "is no size; expected a number with B, kB" in capsys.readouterr().err
+    assert "is not a size; expected a number with B, kB" in capsys.readouterr().err
 
 
 # ---- types of features

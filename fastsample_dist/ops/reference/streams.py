@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-MASK32, MASK64 = 2**32 - 1, 2**64 - 1
+MASK32 = 2**32 - 1
 SAMPLING, DROPOUT, LAYER_SAMPLING = 1, 2, 3  # domains of the streams
 
 

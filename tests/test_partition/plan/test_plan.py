@@ -158,7 +158,7 @@ def test_a_graph_larger_than_the_machine_is_planned_from_its_headers(plan, tmp_p
         ((*SIZES, "--fanouts", "15,x"), "--fanouts is '15,x'; expected integers"),
         ((*SIZES, "--bandwidth", "25GB/s"), "--bandwidth '25GB/s' is not a bandwidth; expected bits per second"),
         ((*SIZES, "--latency", "fast"), "--latency 'fast' is not a latency; expected"),
-        ((*SIZES, "--hosts-memory", "much"), "--hosts-memory 'much' is no size"),
+        ((*SIZES, "--hosts-memory", "much"), "--hosts-memory 'much' is not a size"),
         ((*SIZES, "--memory-limit", "0"), "memory_limit is 0; expected at least 1"),
         ((*SIZES, "--format", "npy"), "--format goes with --input"),
         ((*SIZES, "--method", "metis"), "--method does not go with --plan"),
