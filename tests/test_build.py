@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.grids import grid
 from tests.toolchain import cmake
 from tests.waiting import BUILD_S
 
@@ -303,7 +304,7 @@ def beside_own_modules(tmp_path) -> Path:
 WAYS = ("installed", "checkout", "editable")
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=grid(WAYS, gate=["installed"]))
 def python(request, beside_own_modules) -> tuple[Path, dict[str, str]]:
     """A Python that has the package in one of the ways in which users have it, and its environment."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}

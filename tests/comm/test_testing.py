@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -163,11 +164,17 @@ run_distributed(2, hang, args=(sys.argv[1],))
 """
 
 
-def test_ranks_end_when_the_test_that_started_them_is_killed(tmp_path):
-    script, folder, temporary = tmp_path / "parent.py", tmp_path / "pids", tmp_path / "temporary"
+@pytest.fixture
+def short_temporary():
+    """A directory for temporary files with a name so short that a fork server's socket fits."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def test_ranks_end_when_the_test_that_started_them_is_killed(tmp_path, short_temporary):
+    script, folder, temporary = tmp_path / "parent.py", tmp_path / "pids", short_temporary
     script.write_text(PARENT)
     folder.mkdir()
-    temporary.mkdir()
     root = str(Path(fastsample_dist.__file__).parent.parent)
     parent = subprocess.Popen(
         [sys.executable, str(script), str(folder)], env={**os.environ, "PYTHONPATH": root, "TMPDIR": str(temporary)}

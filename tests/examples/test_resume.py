@@ -148,7 +148,7 @@ def stop_after_some_steps(line, watch_dir, number):
     [
         pytest.param("alone", signal.SIGINT, marks=pytest.mark.grid),
         pytest.param("alone", signal.SIGTERM, marks=pytest.mark.grid),
-        ("torchrun", signal.SIGINT),
+        pytest.param("torchrun", signal.SIGINT, marks=pytest.mark.grid),
         pytest.param("mpirun", signal.SIGINT, marks=[needs_mpi, pytest.mark.grid]),
     ],
 )

@@ -161,6 +161,7 @@ def test_rank_0_alone_prints_epochs_accuracy_and_the_communication_table(torchru
     assert all(purpose in printed for purpose in ("feature_rows", "gradients", "payload exchanges per step: 2"))
 
 
+@pytest.mark.grid  # in the gate test_distributed_loop.py starts ranks with mpirun
 def test_mpirun_gives_the_results_of_torchrun(parts, tmp_path, torchrun_results):
     file = tmp_path / "out.json"
     finished = launch("mpirun", 2, "--data", parts(2), *SMALL, "--json", str(file))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fastsample_dist import DistContext, DistData, DistLoader
-from fastsample_dist.comm.board import Watch
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.comm.watch import Watch
 from fastsample_dist.pipeline import schemes
 from fastsample_dist.pipeline.lookahead import CheckHandOver, GroupedSample
 from fastsample_dist.pipeline.placed import WHOLE
