@@ -98,7 +98,8 @@ FEW_TESTS = [str(TESTS / "ops" / f"test_{name}.py") for name in ("compact_cuda",
 KERNEL_RUNS = [("address", "emulated and not grid", FEW_TESTS), ("address,undefined", "emulated", KERNEL_TESTS)]
 
 
-@pytest.mark.parametrize("case", grid(KERNEL_RUNS, gate=KERNEL_RUNS[:1]), ids=str)
+@pytest.mark.grid
+@pytest.mark.parametrize("case", KERNEL_RUNS, ids=str)
 def test_cuda_kernels_are_clean_on_the_emulator(case, tmp_path):
     """The tests of the kernels again: reads and writes outside of tensors and of the pieces of scratch are found."""
     (sanitizer, tests, files), compiler = case, find_compiler()

@@ -11,6 +11,7 @@ import torch
 import fastsample_dist as fsd
 from fastsample_dist.graph.storage import load_part, load_topology, read_manifest
 from tests.graph.inputs.layouts import SPLITS, TYPED, draw_graph, flat, pyg_attributes, pyg_stores
+from tests.grids import grid
 from tests.test_partition.test_api import contents
 from tests.waiting import ENOUGH_S
 
@@ -220,7 +221,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("way", ["data", "from_data"])
+@pytest.mark.parametrize("way", grid(["data", "from_data"], gate=["data"]))
 def test_what_is_left_out_reaches_a_user_who_set_up_no_logging(way, tmp_path):
     pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
     run = subprocess.run(
