@@ -21,9 +21,9 @@ GPU_PYTHON ?=
 GPU_REPORT ?= benchmarks/gpu-$(shell nvidia-smi --query-gpu=name --format=csv,noheader --id=0 2>/dev/null | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
 GPU_BENCH  ?= --verify
 GPU_TESTS  ?= tests
-# Processes that share the tests, a file to each at a time for the sake of its fixtures. Many tests wait for others: two
-# processes more than a small machine has cores.
-WORKERS    ?= 6
+# Processes that share the tests, a file to each at a time for the sake of its fixtures. Many tests wait for others, so
+# more processes than a small machine has cores.
+WORKERS    ?= 4
 PYTEST     := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # A CUDA graph is not recorded without torch's caching allocator.
 SMALL_CASES ?= tests/ops tests/bench/gpu/test_kernels.py --ignore=tests/ops/test_captured.py
