@@ -67,7 +67,7 @@ def _alias_tables_cpu(indptr: Tensor, weights: Tensor, num_threads: int) -> tupl
     table = torch.empty(num_edges, 2, dtype=torch.int32)
     library.advise_huge_pages(table)  # draws read it at random
     num_positive = torch.empty(num_rows, dtype=torch.int64)
-    edges = library.EdgeWeights(
+    edges = library.WeightedEdges(
         indptr.data_ptr(), weights.data_ptr(), num_rows, num_edges, library.type_code(weights), num_threads
     )
     library.call(library.core().fs_alias_tables, ctypes.byref(edges), table.data_ptr(), num_positive.data_ptr())

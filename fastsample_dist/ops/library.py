@@ -145,7 +145,7 @@ class MiniBatchMemory(Structure):
 
 
 @DECLARED.mirror("FsEdgeWeights")
-class EdgeWeights(Structure):
+class WeightedEdges(Structure):
     """FsEdgeWeights."""
 
     _fields_ = (
@@ -292,7 +292,7 @@ DECLARED.prototypes.update({
         POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, POINTER(POINTER(MiniBatchMemory)),
     ),
     "fs_compact": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
-    "fs_alias_tables": (POINTER(EdgeWeights), c_void_p, c_void_p),
+    "fs_alias_tables": (POINTER(WeightedEdges), c_void_p, c_void_p),
     "fs_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int32),
     "fs_merge_rows": (POINTER(RowPair), c_void_p, c_int64, c_int32, c_void_p, c_int32),
     "fs_bucket_by_part": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),

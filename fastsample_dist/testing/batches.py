@@ -26,7 +26,7 @@ def fail(step: int, hop: int, text: str) -> NoReturn:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class HopEdges:
     """One MFG of a batch as NumPy arrays; `dst` holds the destination's local id of every edge."""
 
     step: int
@@ -51,7 +51,7 @@ class Layer:
         return {node: edges[ends[i] : ends[i + 1]] for i, node in enumerate(nodes)}
 
 
-def read_layers(batch: Any, seeds: Tensor, step: int, num_hops: int) -> list[Layer]:
+def read_layers(batch: Any, seeds: Tensor, step: int, num_hops: int) -> list[HopEdges]:
     """The layers of a batch from the seeds outwards, each a well-formed MFG on top of the one before.
 
     Raises:
@@ -127,7 +127,7 @@ class EdgeClasses:
         first, end = (int(classes.min()), int(classes.max()) + 1) if classes.size else (0, 0)
         return edges, first, classes - first, self.keys[first:end] % self.num_nodes
 
-    def of_layer(self, layer: Layer) -> np.ndarray:
+    def of_layer(self, layer: HopEdges) -> np.ndarray:
         """Class of every edge of a layer, after all checks that need no statistics.
 
         Raises:
@@ -158,7 +158,7 @@ class EdgeClasses:
             )
         return classes
 
-    def _check_counts(self, layer: Layer) -> None:
+    def _check_counts(self, layer: HopEdges) -> None:
         fanout, nodes = self.spec.fanouts[layer.hop], layer.src_nodes[: layer.num_dst]
         limits = self._limits_of(nodes, fanout)
         got, fewest, most = np.diff(layer.indptr), limits.fewest[nodes], limits.most[nodes]
@@ -189,7 +189,7 @@ class EdgeClasses:
         """Positions of a row's edges."""
         return slice(int(self.indptr[node]), int(self.indptr[node + 1]))
 
-    def _by_edge_id(self, layer: Layer, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
+    def _by_edge_id(self, layer: HopEdges, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
         if layer.edge_ids is None:
             fail(layer.step, layer.hop, "edge_ids is None; expected one id per edge.")
         ids = layer.edge_ids
@@ -208,7 +208,7 @@ class EdgeClasses:
         return ids
 
 
-def _read_layer(mfg: Any, dst_nodes: np.ndarray, step: int, hop: int) -> Layer:
+def _read_layer(mfg: Any, dst_nodes: np.ndarray, step: int, hop: int) -> HopEdges:
     indptr, indices, src_nodes = (_array(getattr(mfg, name)) for name in ("indptr", "indices", "src_nodes"))
     num_dst = int(mfg.num_dst)
     if num_dst != dst_nodes.size or indptr.shape != (num_dst + 1,):
@@ -224,10 +224,10 @@ def _read_layer(mfg: Any, dst_nodes: np.ndarray, step: int, hop: int) -> Layer:
     edge_ids = getattr(mfg, "edge_ids", None)
     dst = np.repeat(np.arange(num_dst), counts)
     edge_ids = None if edge_ids is None else _array(edge_ids)
-    return Layer(step, hop, indptr, indices, src_nodes, dst, edge_ids)
+    return HopEdges(step, hop, indptr, indices, src_nodes, dst, edge_ids)
 
 
-def _check_order(layer: Layer) -> None:
+def _check_order(layer: HopEdges) -> None:
     """Local ids in range, nodes distinct, new nodes in order of first appearance and none without an edge."""
     indices, num_src = layer.indices, layer.src_nodes.size
     if indices.size and not 0 <= indices.min() <= indices.max() < num_src:

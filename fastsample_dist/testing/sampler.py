@@ -29,7 +29,7 @@ from torch import Tensor
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampleSpec, reference
 from fastsample_dist.ops.reference import RowLaw
-from fastsample_dist.testing.batches import EdgeClasses, LawOfRow, Layer, SampleFunction, read_layers
+from fastsample_dist.testing.batches import EdgeClasses, HopEdges, LawOfRow, SampleFunction, read_layers
 from fastsample_dist.testing.graphs import conformance_graph
 from fastsample_dist.testing.row_picks import Row, RowPicks
 from fastsample_dist.testing.statistics import MIN_EXPECTED, Evidence
@@ -156,7 +156,7 @@ class _Columns:
             self.column_of_class[first : first + sources.size] = np.arange(self.width, self.width + sources.size)
             self.width += sources.size
 
-    def count(self, layer: Layer) -> np.ndarray:
+    def count(self, layer: HopEdges) -> np.ndarray:
         """How often the seeds took each class in one hop, int [width]."""
         of_seeds = self.classes.of_layer(layer)[: layer.indptr[len(self.rows)]]
         return np.bincount(self.column_of_class[of_seeds], minlength=self.width)
@@ -185,7 +185,7 @@ def _check_contract(sample_fn: SampleFunction, seeds: Tensor, num_hops: int) -> 
                 _check_common_nodes(whole, part)
 
 
-def _check_common_nodes(whole: Layer, part: Layer) -> None:
+def _check_common_nodes(whole: HopEdges, part: HopEdges) -> None:
     expected = whole.picks()
     for node, found in part.picks().items():
         if node in expected and found != expected[node]:

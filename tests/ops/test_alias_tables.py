@@ -146,7 +146,7 @@ def test_refuses_a_total_beyond_doubles(weight):
 
 def test_refuses_a_row_of_2_to_the_31_edges():
     indptr = torch.tensor([0, 4, 4 + 2**31])  # refused by its offsets: no array of that length is read
-    edges = library.EdgeWeights(indptr.data_ptr(), None, 2, 4 + 2**31, library.TYPE_CODES[torch.float32], 1)
+    edges = library.WeightedEdges(indptr.data_ptr(), None, 2, 4 + 2**31, library.TYPE_CODES[torch.float32], 1)
     with pytest.raises(ValueError, match="node 1 has 2147483648 in-edges; expected fewer than 2\\^31"):
         library.call(library.core().fs_alias_tables, ctypes.byref(edges), None, None)
 
