@@ -33,33 +33,46 @@ inline FsStatus check_parts(const char* operation, int64_t num_parts) {
               static_cast<long long>(num_parts));
 }
 
+// With replacement a fanout is the number of picks of every row, so their sum must fit.
 inline FsStatus check_fanout(const char* operation, long long fanout, int hop, bool replace) {
+  constexpr long long kMostReplaced = 1LL << 31;
   if (fanout < FS_TAKE_ALL) {
-    return fail(FS_INVALID_ARGUMENT, "%s: fanout %lld of hop %d; expected -1 (all neighbours) or more", operation,
-                fanout, hop);
+    return fail(FS_INVALID_ARGUMENT, "%s: fanouts holds %lld; expected -1 (all neighbours) or more in hop %d",
+                operation, fanout, hop);
   }
   if (fanout == FS_TAKE_ALL && replace) {
-    return fail(FS_INVALID_ARGUMENT, "%s: fanout -1 (all neighbours) of hop %d cannot be drawn with replacement",
-                operation, hop);
+    return fail(FS_INVALID_ARGUMENT,
+                "%s: fanouts holds -1 (all neighbours), which cannot be drawn with replacement in hop %d", operation,
+                hop);
+  }
+  if (fanout > kMostReplaced && replace) {
+    return fail(FS_INVALID_ARGUMENT, "%s: fanouts holds %lld; expected at most %lld with replacement in hop %d",
+                operation, fanout, kMostReplaced, hop);
+  }
+  return FS_OK;
+}
+
+// What needs no graph. Python's names of methods have refusals of their own (ops/sample_spec.py).
+inline FsStatus check_sample_spec(const char* operation, const FsSampleSpec& spec) {
+  const bool is_known = spec.method >= FS_UNIFORM && spec.method <= FS_LABOR;
+  if (!is_known || (spec.method == FS_LABOR && spec.replace != 0)) {
+    return fail(FS_INVALID_ARGUMENT,
+                "%s: method %d with replace %d; expected 0 (uniform), 1 (weighted), or 2 (labor) with replace 0",
+                operation, spec.method, spec.replace);
+  }
+  for (int32_t hop = 0; hop < spec.num_hops; ++hop) {
+    const FsStatus status = check_fanout(operation, spec.fanouts[hop], spec.first_hop + hop, spec.replace != 0);
+    if (status != FS_OK) return status;
   }
   return FS_OK;
 }
 
 inline FsStatus check_sample_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec) {
-  if (spec.method < FS_UNIFORM || spec.method > FS_LABOR) {
-    return fail(FS_INVALID_ARGUMENT, "%s: method %d; expected 0 (uniform), 1 (weighted) or 2 (labor)", operation,
-                spec.method);
-  }
+  const FsStatus status = check_sample_spec(operation, spec);
+  if (status != FS_OK) return status;
   if (spec.method == FS_WEIGHTED && graph.weights == nullptr) {
     return fail(FS_INVALID_ARGUMENT, "%s: method weighted without weights; expected weights and alias tables",
                 operation);
-  }
-  if (spec.method == FS_LABOR && spec.replace != 0) {
-    return fail(FS_INVALID_ARGUMENT, "%s: method labor takes every edge at most once; expected replace 0", operation);
-  }
-  for (int32_t hop = 0; hop < spec.num_hops; ++hop) {
-    const FsStatus status = check_fanout(operation, spec.fanouts[hop], spec.first_hop + hop, spec.replace != 0);
-    if (status != FS_OK) return status;
   }
   return check_id_type(operation, graph.id_type);
 }

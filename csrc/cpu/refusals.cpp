@@ -53,3 +53,8 @@ extern "C" FsStatus fs_refuse(int32_t refusal, const char* operation, const int6
   for (int i = 0; i < FS_REFUSAL_VALUES; ++i) found.at[i] = values[i];
   return fs::refuse(static_cast<FsRefusal>(refusal), operation, found);
 }
+
+extern "C" FsStatus fs_check_sample_spec(const char* operation, const FsSampleSpec* spec) {
+  const FsStatus status = fs::check_threads(operation, spec->num_threads);
+  return status != FS_OK ? status : fs::check_sample_spec(operation, *spec);
+}

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 5
+#define FS_ABI_VERSION 6
 
 typedef enum { FS_OK = 0, FS_INVALID_ARGUMENT = 1, FS_OUT_OF_MEMORY = 2, FS_DEVICE_ERROR = 3 } FsStatus;
 
@@ -122,6 +122,8 @@ typedef struct {
   uint64_t rng_seed;
   uint64_t step;
 } FsSampleSpec;
+/* Refuses, as `operation`, what every sampling function refuses without a graph: threads, method, fanouts. */
+FS_API FsStatus fs_check_sample_spec(const char* operation, const FsSampleSpec* spec);
 
 /* One hop of a sampled mini-batch, CSC over local ids. The source nodes are nodes[0 .. num_src); the first num_dst of
  * them are the destinations. */

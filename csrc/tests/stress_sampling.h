@@ -358,9 +358,9 @@ class Samplers {
     FsGraph view = graph_.view(kDraws[0]);
     FsMiniBatch* batch = nullptr;
     const auto sample = [&](const FsSampleSpec& how) { return fs_sample_mfg(&view, &how, seeds_.data(), 5, &batch); };
-    refused(sample(spec(below, 1)), "fanout -2 of hop 1");
+    refused(sample(spec(below, 1)), "fanouts holds -2; expected -1 (all neighbours) or more in hop 1");
     refused(sample(spec(all, 1)), "cannot be drawn with replacement");
-    refused(sample(spec(labor, 1)), "expected replace 0");
+    refused(sample(spec(labor, 1)), "2 (labor) with replace 0");
     refused(sample(spec(kDraws[0], 0)), "num_threads is 0");
     refused(sample(spec(kDraws[4], 1)), "method weighted without weights");
     view.id_type = FS_FLOAT32;

@@ -63,7 +63,7 @@ class FileState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Progress:
+class VerificationState:
     """How far a verification is.
 
     Attributes:
@@ -117,7 +117,7 @@ class Verification:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._records.save({name: (state, self._expected(name)) for name, state in self._results.items()})
 
-    def wait(self, timeout_s: float | None = None) -> Progress:
+    def wait(self, timeout_s: float | None = None) -> VerificationState:
         """Wait until all is compared or something is wrong, at most `timeout_s`."""
         done, _ = wait(self._futures, timeout_s, return_when="FIRST_EXCEPTION")
         errors = [error for error in (future.exception() for future in done) if error is not None]
@@ -125,7 +125,7 @@ class Verification:
             if not isinstance(error, ValueError):
                 raise error
         is_done = bool(errors) or len(done) == len(self._futures)
-        return Progress(str(errors[0]) if errors else None, is_done, self._bytes_done, self.bytes_total)
+        return VerificationState(str(errors[0]) if errors else None, is_done, self._bytes_done, self.bytes_total)
 
     def _expected(self, name: str) -> str:
         return str(self._manifest.files[name]["sha256"])

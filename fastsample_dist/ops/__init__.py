@@ -20,6 +20,7 @@ from fastsample_dist.ops import stream_partition as _stream_partition
 from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
 from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
+from fastsample_dist.ops.captured import CapturedSampler
 from fastsample_dist.ops.compact import bucket_by_part, compact
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
@@ -33,6 +34,7 @@ from fastsample_dist.ops.stream_partition import StreamRule, stream_partition
 __all__ = [
     "TAKE_ALL",
     "AliasTables",
+    "CapturedSampler",
     "DropoutKey",
     "EdgeWeights",
     "RowCache",

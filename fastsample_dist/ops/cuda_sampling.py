@@ -169,8 +169,6 @@ class CudaSamplingGraph(SamplingGraph):
         return sizes
 
     def _enqueue(self, request: Request) -> EnqueuedBatch:
-        if request.kernel == PERSISTENT:
-            persistent.check_served(request.spec)
         batch = self._allocate(request, request.spec.arguments(request.step), relabels=True)
         self.enqueue_into(batch)
         return batch

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fastsample_dist.ops import abi
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
 OK, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR = range(4)
@@ -309,6 +309,7 @@ DECLARED.prototypes.update({
     "fs_read_ranges": (c_int32, c_void_p, c_void_p, c_int64, c_void_p),
     "fs_set_isa": (c_char_p,),
     "fs_refuse": (c_int32, c_char_p, POINTER(c_int64)),
+    "fs_check_sample_spec": (c_char_p, POINTER(SampleArguments)),
 })  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def sample_mfg(
     """
     nodes, indptrs, edges, edge_ids = torch.ops.fastsample.sample_mfg(
         indptr, indices, orig_ids, _tensors(weights), seeds, list(spec.fanouts), spec.flags, [spec.rng_seed, step],
-        spec.threads,
+        spec.num_threads,
     )  # fmt: skip
     return SampledHops(nodes, indptrs, edges, edge_ids)
 
@@ -84,7 +84,7 @@ def sample_neighbors(
     Source: FastSample, section 3.3. Cost: O(n + picks). Deterministic: yes.
     """
     picks, neighbors, edge_ids = torch.ops.fastsample.sample_neighbors(
-        indptr, indices, orig_ids, rows, spec.fanouts[hop], spec.flags, [spec.rng_seed, step, hop], spec.threads
+        indptr, indices, orig_ids, rows, spec.fanouts[hop], spec.flags, [spec.rng_seed, step, hop], spec.num_threads
     )
     return picks, neighbors, edge_ids if spec.edge_ids else None
 
@@ -103,7 +103,7 @@ def _edge_weights(tensors: list[Tensor]) -> EdgeWeights | None:
     return EdgeWeights(tensors[0], AliasTables(tensors[1], tensors[2] if len(tensors) > 2 else None))
 
 
-def _spec(fanouts: list[int], flags: list[int], rng_seed: int, num_threads: int) -> SampleSpec:
+def _spec(fanouts: list[int], flags: list[int], rng_seed: int, num_threads: int | None) -> SampleSpec:
     code, replace, layer_dependency, edge_ids = flags
     method = next(method.name for method in METHODS.values() if method.code == code)
     return SampleSpec(
@@ -122,7 +122,7 @@ def _sample_mfg(
     fanouts: list[int],
     flags: list[int],
     key: list[int],
-    num_threads: int,
+    num_threads: int | None,
 ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
     graph = graph_type(indptr, indices, orig_ids, weights=_edge_weights(weights))
     hops = graph.sample(seeds, _spec(fanouts, flags, key[0], num_threads), key[1])
@@ -138,7 +138,7 @@ def _sample_neighbors(
     fanout: int,
     flags: list[int],
     key: list[int],
-    num_threads: int,
+    num_threads: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rng_seed, step, hop = key
     spec = _spec([fanout] * (hop + 1), flags, rng_seed, num_threads)
@@ -149,12 +149,12 @@ def _sample_neighbors(
 SCHEMAS = {
     "sample_mfg": (
         "(Tensor indptr, Tensor indices, Tensor? orig_ids, Tensor[] weights, Tensor seeds, int[] fanouts, int[] flags, "
-        "int[] key, int num_threads) -> (Tensor, Tensor[], Tensor[], Tensor[])",
+        "int[] key, int? num_threads) -> (Tensor, Tensor[], Tensor[], Tensor[])",
         partial(_sample_mfg, SamplingGraph),
     ),
     "sample_neighbors": (
         "(Tensor indptr, Tensor indices, Tensor? orig_ids, Tensor rows, int fanout, int[] flags, int[] key, "
-        "int num_threads) -> (Tensor, Tensor, Tensor)",
+        "int? num_threads) -> (Tensor, Tensor, Tensor)",
         partial(_sample_neighbors, SamplingGraph),
     ),
 }

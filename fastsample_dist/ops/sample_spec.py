@@ -1,4 +1,7 @@
-"""SampleSpec: how neighbours are drawn, as one value."""
+"""SampleSpec: how neighbours are drawn, as one value.
+
+What C's types cannot express (integers, names of methods) is refused here, the rest by the core, in its words.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from fastsample_dist.ops import checks, library
 from fastsample_dist.ops.sample_methods import METHODS, SampleMethod, quoted
 
 TAKE_ALL = -1
-MOST_FANOUT, MOST_REPLACED = 2**63 - 1, 2**31  # with replacement a row has as many picks, so their sum must fit
+MOST_FANOUT = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +51,11 @@ class SampleSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "fanouts", tuple(_whole(fanout) for fanout in self.fanouts))
         for fanout in self.fanouts:
-            checks.require(fanout >= TAKE_ALL, f"fanouts holds {fanout}; expected -1 (all neighbours) or more.")
-            most = MOST_REPLACED if self.replace else MOST_FANOUT
-            checks.require(fanout <= most, f"fanouts holds {fanout}; expected at most {most}; -1 takes all neighbours.")
             checks.require(
-                not (self.replace and fanout == TAKE_ALL),
-                "fanouts holds -1 (all neighbours), which cannot be drawn with replacement; pass replace=False.",
+                abs(fanout) <= MOST_FANOUT,
+                f"fanouts holds {fanout}; expected 64 bits, so at most {MOST_FANOUT}; -1 takes all neighbours.",
             )
         checks.require(0 <= self.rng_seed < 2**63, f"rng_seed is {self.rng_seed}; expected 0 to 2**63 - 1.")
-        checks.require(
-            self.num_threads is None or self.num_threads >= 1,
-            f"num_threads is {self.num_threads}; expected at least 1, or None for torch's setting.",
-        )
         checks.require(self.method in METHODS, f"method is {self.method!r}; expected {quoted([*METHODS])}.")
         checks.require(
             self.traits.replaceable or not self.replace,
@@ -71,6 +67,8 @@ class SampleSpec:
             f"layer_dependency is True, but method {self.method!r} has no variates to share; pass method="
             f"{quoted(sharing)}.",
         )
+        threads = 1 if self.num_threads is None else self.num_threads
+        library.call(library.core().fs_check_sample_spec, b"SampleSpec", self._arguments(threads))
 
     @property
     def threads(self) -> int:
@@ -95,10 +93,11 @@ class SampleSpec:
         """
         if step < 0:
             raise ValueError(f"step is {step}; expected 0 or more.")
+        return self._arguments(self.threads, step, hop)
+
+    def _arguments(self, threads: int, step: int = 0, hop: int | None = None) -> library.SampleArguments:
         fanouts = self._c_fanouts if hop is None else (ctypes.c_int64 * 1)(self.fanouts[hop])
-        return library.SampleArguments(
-            fanouts, len(fanouts), hop or 0, *self._c_flags, self.threads, self.rng_seed, step
-        )
+        return library.SampleArguments(fanouts, len(fanouts), hop or 0, *self._c_flags, threads, self.rng_seed, step)
 
     @cached_property
     def _c_fanouts(self) -> ctypes.Array:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fastsample_dist import ops
-from fastsample_dist.ops.captured import CapturedSampler
+from fastsample_dist.ops import CapturedSampler
 from tests.ops.graphs import random_csc
 from tests.ops.test_cuda_sampling import SEED, STEP, both, on_cpu
 from tests.ops.test_sample_mfg import same

@@ -97,8 +97,14 @@ def test_with_replacement_more_picks_than_memory_holds_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("fanout", "replace", "most"), [(2**63, False, 2**63 - 1), (2**64 + 5, False, 2**63 - 1), (2**31 + 1, True, 2**31)]
+    ("fanout", "replace", "expected"),
+    [
+        (2**63, False, f"64 bits, so at most {2**63 - 1}; -1 takes all neighbours"),
+        (2**64 + 5, False, f"64 bits, so at most {2**63 - 1}; -1 takes all neighbours"),
+        (-(2**64) - 5, False, "64 bits"),
+        (2**31 + 1, True, f"at most {2**31} with replacement in hop 1"),
+    ],
 )
-def test_numbers_that_the_core_cannot_hold_are_refused(fanout, replace, most):
-    with pytest.raises(ValueError, match=f"fanouts holds {fanout}; expected at most {most}; -1 takes all neighbours"):
+def test_numbers_that_the_core_cannot_hold_are_refused(fanout, replace, expected):
+    with pytest.raises(ValueError, match=f"fanouts holds {fanout}; expected {expected}"):
         ops.SampleSpec(fanouts=(5, fanout), replace=replace)

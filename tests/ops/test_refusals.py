@@ -3,11 +3,11 @@
 import ast
 import re
 from collections import Counter
-from ctypes import c_int64
+from ctypes import POINTER, c_int64
 
 import pytest
 
-from fastsample_dist.ops import library
+from fastsample_dist.ops import SampleSpec, library
 from fastsample_dist.ops.library import Refusal
 from tests.toolchain import CSRC
 
@@ -15,7 +15,8 @@ OPS = CSRC.parent / "fastsample_dist" / "ops"
 LITERALS = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*')
 VALUE = re.compile(r"%(?:ll)?[a-z]|%\.\d[a-z]")
 OPERATION = re.compile(r"^(?:\{\}|\w+): ")
-LEAST_WORDS = 3  # fewer make no refusal
+LEAST_WORDS = 3  # no more make no refusal
+CLAUSE_WORDS = 6  # so many equal ones in a row are no coincidence
 
 
 def normal(text):
@@ -55,8 +56,34 @@ def test_the_core_words_each_refusal_once():
 
 
 def test_python_leaves_the_words_of_the_core_to_the_core():
-    core = set(messages_of_csrc())
-    assert [place for place in messages_of_python() if place[1] in core] == []
+    core = messages_of_csrc()
+    repeated = [
+        (file, clause)
+        for file, message in messages_of_python()
+        for clause in re.split(r"; |, which ", message)
+        if len(clause.split()) >= CLAUSE_WORDS and any(clause in line for line in core)
+    ]
+    assert repeated == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"fanouts": (3, -2)}, {"fanouts": (-1,), "replace": True}, {"fanouts": (2**31 + 1,), "replace": True},
+     {"fanouts": (2,), "num_threads": 0}],
+    ids=["below -1", "all with replacement", "too many with replacement", "threads"],
+)  # fmt: skip
+def test_a_spec_is_refused_with_the_line_of_the_core(options):
+    good = SampleSpec(fanouts=(1,) * len(options["fanouts"]), replace=options.get("replace", False), num_threads=1)
+    arguments = good.arguments(0)
+    for hop, fanout in enumerate(options["fanouts"]):
+        arguments.fanouts[hop] = fanout
+    arguments.num_threads = options.get("num_threads", 1)
+    graph, batch = library.Graph(), POINTER(library.MiniBatchMemory)()
+    with pytest.raises(ValueError) as by_the_core:
+        library.call(library.core().fs_sample_mfg, graph, arguments, None, 0, batch)
+    with pytest.raises(ValueError) as by_the_spec:
+        SampleSpec(**options)
+    assert str(by_the_spec.value).removeprefix("SampleSpec") == str(by_the_core.value).removeprefix("sample_mfg")
 
 
 @pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.name)

@@ -56,6 +56,18 @@ def test_every_registered_operator_has_a_case():
     assert {name.split(".")[0] for name in registered} == set(CASES)
 
 
+def test_sampling_operators_are_traced_without_a_break():
+    spec = ops.SampleSpec(fanouts=(3, 2), rng_seed=7)
+
+    def batch(indptr, indices, seeds, x):
+        hops = ops.sample_mfg(indptr, indices, seeds, spec, step=3)
+        return hops.nodes, ops.gather_rows(x, hops.nodes) * 2, ops.sample_neighbors(indptr, indices, seeds, spec, hop=0)
+
+    arguments = (GRAPH.indptr, GRAPH.indices, SEEDS, torch.rand(GRAPH.indptr.numel() - 1, 3))
+    compiled = torch.compile(batch, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*arguments), batch(*arguments), rtol=0, atol=0)
+
+
 def test_set_isa_refuses_an_unknown_set():
     with pytest.raises(ValueError, match="instruction set 'sse9' is not available here"):
         ops.set_isa("sse9")

@@ -66,11 +66,11 @@ print(json.dumps(found))
         ({"dropout": 1.0}, r"--dropout is 1.0; expected a probability of at least 0 and below 1"),
         ({"timeout_s": 0}, r"--timeout-s is 0; expected a number of seconds > 0"),
         ({"seed": -1}, r"rng_seed is -1; expected 0 to"),
-        ({"fanouts": (5, 5, -2)}, r"fanouts holds -2; expected -1 \(all neighbours\) or more"),
+        ({"fanouts": (5, 5, -2)}, r"SampleSpec: fanouts holds -2; expected -1 \(all neighbours\) or more"),
         ({"fanouts": (5, 5, 2.5)}, r"fanouts holds 2.5; expected integers"),
         (
             {"replace": True, "eval_fanouts": (-1, -1, -1)},
-            r"fanouts holds -1 \(all neighbours\), which cannot be drawn",
+            r"SampleSpec: fanouts holds -1 \(all neighbours\), which cannot be drawn",
         ),
         ({"lr_step": 0}, r"--lr-step is 0; expected an integer >= 1"),
         ({"lr_gamma": 1.5}, r"--lr-gamma is 1\.5; expected a factor above 0 and at most 1"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastsample_dist.ops.sample_spec import SampleSpec
 
 
-class Graph(Protocol):
+class CscArrays(Protocol):
     """What is read of a graph (graph/csc.py): rows in canonical order."""
 
     indptr: Tensor
@@ -42,7 +42,7 @@ class Hops(NamedTuple):
 class Row:
     """What a draw reads of a destination: its row of the graph, and what keys its random words."""
 
-    graph: Graph
+    graph: CscArrays
     number: int
     spec: SampleSpec
     hop: int
@@ -79,7 +79,7 @@ class Row:
 
 
 def sample_neighbors(
-    graph: Graph, rows: Tensor, spec: SampleSpec, hop: int, step: int = 0, src_orig_ids: Tensor | None = None
+    graph: CscArrays, rows: Tensor, spec: SampleSpec, hop: int, step: int = 0, src_orig_ids: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One hop: (indptr, neighbours, edge ids). src_orig_ids: of the sources, when `graph` is a slice of another."""
     src_orig_ids = graph.orig_ids if src_orig_ids is None else src_orig_ids
@@ -100,7 +100,7 @@ def compact(dst_nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
     return torch.tensor(list(local), dtype=dst_nodes.dtype), torch.tensor(indices, dtype=neighbors.dtype)
 
 
-def sample_mfg(graph: Graph, seeds: Tensor, spec: SampleSpec, step: int = 0) -> Hops:
+def sample_mfg(graph: CscArrays, seeds: Tensor, spec: SampleSpec, step: int = 0) -> Hops:
     """All hops: sample, then relabel."""
     hops = Hops(seeds, [], [], [])
     for hop in range(len(spec.fanouts)):
