@@ -78,15 +78,18 @@ inline FsStatus check_sample_request(const char* operation, const FsGraph& graph
 }
 
 // Of what merge_rows makes out_type.
-inline FsStatus check_merge(const FsRowPair& pair, int32_t out_type) {
-  const bool is_known = pair.in_type >= FS_FLOAT32 && pair.in_type <= FS_INT16;
-  const bool is_target = out_type == FS_FLOAT32 || out_type == FS_FLOAT64 || out_type == FS_BFLOAT16;
-  if (!is_known || (pair.in_type != out_type && !is_target)) {
-    return fail(FS_INVALID_ARGUMENT, "merge_rows: no conversion from type %d to type %d", pair.in_type, out_type);
+inline FsStatus check_merge(const FsRowTables& tables, int32_t out_type) {
+  if (tables.num_tables < 1 || tables.num_tables > FS_MOST_TABLES) {
+    return fail(FS_INVALID_ARGUMENT, "merge_rows: %d tables; expected 1 to %d", tables.num_tables, FS_MOST_TABLES);
   }
-  if (pair.fetched_type != pair.in_type && pair.fetched_type != out_type) {
-    return fail(FS_INVALID_ARGUMENT, "merge_rows: fetched rows have type %d; expected %d or %d", pair.fetched_type,
-                pair.in_type, out_type);
+  const bool is_known = tables.in_type >= FS_FLOAT32 && tables.in_type <= FS_INT16;
+  const bool is_target = out_type == FS_FLOAT32 || out_type == FS_FLOAT64 || out_type == FS_BFLOAT16;
+  if (!is_known || (tables.in_type != out_type && !is_target)) {
+    return fail(FS_INVALID_ARGUMENT, "merge_rows: no conversion from type %d to type %d", tables.in_type, out_type);
+  }
+  if (tables.fetched_type != tables.in_type && tables.fetched_type != out_type) {
+    return fail(FS_INVALID_ARGUMENT, "merge_rows: fetched rows have type %d; expected %d or %d", tables.fetched_type,
+                tables.in_type, out_type);
   }
   return FS_OK;
 }

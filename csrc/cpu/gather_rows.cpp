@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "parallel_rows.h"
+#include "row_place.h"
 #include "status.h"
 #include "vector/vector_kernels.h"
 
@@ -32,6 +33,18 @@ void gather(const char* rows, int64_t row_bytes, const Id* ids, int64_t begin, i
   }
 }
 
+bool has_place(const FsRowTables& tables, int64_t place) {
+  if (place < 0) return -1 - place < tables.num_fetched;
+  const int64_t table = place_table(place);
+  return table < tables.num_tables && place_row(place) < tables.tables[table].num_rows;
+}
+
+FsStatus refuse_place(const FsRowTables& tables, int64_t place, int64_t position) {
+  const int64_t table = refused_table(place, tables.num_tables);
+  const int64_t largest = place_in(table, tables.tables[table].num_rows - 1);
+  return refuse(FS_REFUSED_PLACE, "merge_rows", {{place, position, -tables.num_fetched, largest}});
+}
+
 }  // namespace
 }  // namespace fs
 
@@ -51,17 +64,15 @@ FsStatus fs_gather_rows(const void* rows, int64_t num_rows, int64_t row_bytes, i
   });
 }
 
-FsStatus fs_merge_rows(const FsRowPair* pair, const int64_t* places, int64_t num_out, int32_t out_type, void* out,
+FsStatus fs_merge_rows(const FsRowTables* tables, const int64_t* places, int64_t num_out, int32_t out_type, void* out,
                        int32_t num_threads) {
-  const FsStatus status = fs::check_merge(*pair, out_type);
+  const FsStatus status = fs::check_merge(*tables, out_type);
   if (status != FS_OK) return status;
   for (int64_t i = 0; i < num_out; ++i) {
-    if (places[i] >= pair->num_own || -1 - places[i] >= pair->num_fetched) {
-      return fs::refuse(FS_REFUSED_PLACE, "merge_rows", {{places[i], i, -pair->num_fetched, pair->num_own - 1}});
-    }
+    if (!fs::has_place(*tables, places[i])) return fs::refuse_place(*tables, places[i], i);
   }
-  fs::parallel_rows(num_out, pair->row_width * 4, num_threads, [&](int64_t begin, int64_t end) {
-    fs::vector_kernels().merge_rows(*pair, places, out_type, out, begin, end);
+  fs::parallel_rows(num_out, tables->row_width * 4, num_threads, [&](int64_t begin, int64_t end) {
+    fs::vector_kernels().merge_rows(*tables, places, out_type, out, begin, end);
   });
   return FS_OK;
 }

@@ -1,4 +1,4 @@
-// merge_rows on CUDA: own and fetched rows in one launch, converted on the way as csrc/cpu/vector/merge_rows.h does.
+// merge_rows on CUDA: rows of all tables in one launch, converted on the way as csrc/cpu/vector/merge_rows.h does.
 // Kernel and memory: row_kernels.cuh. Fetched rows may have the result's type already, where the sender converted them.
 #include <type_traits>
 
@@ -8,7 +8,7 @@ namespace fs {
 namespace {
 
 struct Merge {
-  const FsRowPair& pair;
+  const FsRowTables& tables;
   const FsCudaRowCache* cache;
   const int64_t* places;
   int64_t num_out;
@@ -18,20 +18,30 @@ struct Merge {
   cudaStream_t stream;
 };
 
+NearTables near_tables(const FsRowTables& tables) {
+  NearTables near = {};
+  for (int32_t i = 1; i < tables.num_tables; ++i, ++near.count) {
+    near.rows[near.count] = tables.tables[i].rows;
+    near.num_rows[near.count] = tables.tables[i].num_rows;
+  }
+  return near;
+}
+
 template <typename In, typename Out>
 RowTask<int64_t, In, Out> merge_task(const Merge& m) {
   RowTask<int64_t, In, Out> task = {};
-  task.own = static_cast<const In*>(m.pair.own);
-  task.num_own = m.pair.num_own;
+  task.own = static_cast<const In*>(m.tables.tables[0].rows);
+  task.num_own = m.tables.tables[0].num_rows;
+  task.near = near_tables(m.tables);
   if (m.cache != nullptr) {
     task.cached = static_cast<const In*>(m.cache->rows);
     task.num_cached = m.cache->num_rows;
     task.cache_places = m.cache->places;
     task.has_wide_places = m.cache->place_type == FS_INT64;
   }
-  task.fetched = m.pair.fetched;
-  task.num_fetched = m.pair.num_fetched;
-  task.is_converted = m.pair.fetched_type != m.pair.in_type;
+  task.fetched = m.tables.fetched;
+  task.num_fetched = m.tables.num_fetched;
+  task.is_converted = m.tables.fetched_type != m.tables.in_type;
   task.places = m.places;
   task.num_out = m.num_out;
   task.out = static_cast<Out*>(m.out);
@@ -41,9 +51,8 @@ RowTask<int64_t, In, Out> merge_task(const Merge& m) {
 }
 
 // Whether rows and tables of a column type begin at multiples of a chunk of `count` columns.
-bool fits(const void* table, int64_t row_width, int64_t column_bytes, int64_t count) {
-  return row_width % count == 0 &&
-         reinterpret_cast<uintptr_t>(table) % static_cast<uint64_t>(column_bytes * count) == 0;
+bool fits(uint64_t starts, int64_t row_width, int64_t column_bytes, int64_t count) {
+  return row_width % count == 0 && starts % static_cast<uint64_t>(column_bytes * count) == 0;
 }
 
 template <typename In, typename Out>
@@ -52,9 +61,11 @@ void launch_converting(const Merge& m) {
     constexpr int64_t kIn = sizeof(In), kOut = sizeof(Out);
     constexpr int kCount = static_cast<int>(16 / (kIn > kOut ? kIn : kOut));  // the wider side moves 16 bytes at a time
     const RowTask<int64_t, In, Out> task = merge_task<In, Out>(m);
-    const int64_t width = m.pair.row_width;
-    if (fits(task.own, width, kIn, kCount) && fits(task.cached, width, kIn, kCount) &&
-        fits(task.fetched, width, task.is_converted ? kOut : kIn, kCount) && fits(task.out, width, kOut, kCount)) {
+    const int64_t width = m.tables.row_width;
+    const uint64_t read = alignment_of(m.tables.tables[0].rows, m.cache, nullptr, nullptr) | alignment_of(task.near);
+    const uint64_t fetched = reinterpret_cast<uintptr_t>(task.fetched), out = reinterpret_cast<uintptr_t>(task.out);
+    if (fits(read, width, kIn, kCount) && fits(fetched, width, task.is_converted ? kOut : kIn, kCount) &&
+        fits(out, width, kOut, kCount)) {
       launch_copy_rows<kCount>(task, width, m.stream);
     } else {
       launch_copy_rows<1>(task, width, m.stream);
@@ -64,10 +75,11 @@ void launch_converting(const Merge& m) {
 
 template <typename In>
 FsStatus merge_from(const Merge& m) {
-  if (m.pair.in_type == m.out_type) {
-    const int64_t row_bytes = m.pair.row_width * static_cast<int64_t>(sizeof(In));
-    const uint64_t alignment = alignment_of(m.pair.own, m.cache, m.pair.fetched, m.out);
-    launch_widest(merge_task<int8_t, int8_t>(m), row_bytes, alignment, m.stream);
+  if (m.tables.in_type == m.out_type) {
+    const int64_t row_bytes = m.tables.row_width * static_cast<int64_t>(sizeof(In));
+    const RowTask<int64_t, int8_t, int8_t> task = merge_task<int8_t, int8_t>(m);
+    const uint64_t alignment = alignment_of(task.own, m.cache, task.fetched, m.out) | alignment_of(task.near);
+    launch_widest(task, row_bytes, alignment, m.stream);
   } else if (m.out_type == FS_FLOAT32) {
     launch_converting<In, float>(m);
   } else if (m.out_type == FS_FLOAT64) {
@@ -79,7 +91,7 @@ FsStatus merge_from(const Merge& m) {
 }
 
 FsStatus merge(const Merge& m) {
-  switch (m.pair.in_type) {
+  switch (m.tables.in_type) {
     case FS_FLOAT32:
       return merge_from<float>(m);
     case FS_FLOAT64:
@@ -100,10 +112,10 @@ FsStatus merge(const Merge& m) {
 }  // namespace
 }  // namespace fs
 
-extern "C" FsStatus fs_cuda_merge_rows(const FsRowPair* pair, const FsCudaRowCache* cache, const int64_t* places,
+extern "C" FsStatus fs_cuda_merge_rows(const FsRowTables* tables, const FsCudaRowCache* cache, const int64_t* places,
                                        int64_t num_out, int32_t out_type, void* out, const FsCudaBadPlace* bad,
                                        void* stream) {
-  const FsStatus status = fs::check_merge(*pair, out_type);
+  const FsStatus status = fs::check_merge(*tables, out_type);
   if (status != FS_OK || num_out == 0) return status;
-  return fs::merge({*pair, cache, places, num_out, out_type, out, *bad, static_cast<cudaStream_t>(stream)});
+  return fs::merge({*tables, cache, places, num_out, out_type, out, *bad, static_cast<cudaStream_t>(stream)});
 }

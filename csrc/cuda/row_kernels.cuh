@@ -1,6 +1,7 @@
-// Rows by number from up to three tables, copied or converted: what gather_rows and merge_rows share.
+// Rows by number from several tables, copied or converted: what gather_rows and merge_rows share.
 //
-//   place >= 0   row `place` of the own table; where the cache holds a copy of that row, the copy
+//   place >= 0   row of a table by core/row_place.h, the own one first; where the cache holds a copy of an own row, the
+//                copy
 //   place < 0    row -1 - place of the fetched table (gather_rows has none: such an id is refused)
 //
 // Mapping: a group of 1 to 32 lanes, as many as a row has chunks, works on kRowsAtOnce rows: it reads a chunk of each
@@ -25,6 +26,7 @@
 
 #include "device.cuh"
 #include "number_access.h"
+#include "row_place.h"
 
 namespace fs {
 namespace {
@@ -89,6 +91,13 @@ struct Convert<Same, Same, kCount> {
   static FS_DEVICE Chunk<Same, kCount> run(const Chunk<Same, kCount>& in) { return in; }
 };
 
+// Tables after the own one.
+struct NearTables {
+  const void* rows[FS_MOST_TABLES - 1];
+  int64_t num_rows[FS_MOST_TABLES - 1];
+  int64_t count;
+};
+
 // The tables, and what becomes of their rows. A row has `chunks` chunks; In and Out are a column's types.
 template <typename Place, typename In, typename Out>
 struct RowTask {
@@ -98,6 +107,7 @@ struct RowTask {
   int64_t num_cached;
   const void* cache_places;  // [num_own] >= 0: row of `cached`, < 0: not in it; null: there is no cache
   bool has_wide_places;      // int64, else int32
+  NearTables near;
   const void* fetched;
   int64_t num_fetched;
   bool is_converted;  // fetched rows are Out, else In
@@ -126,7 +136,9 @@ FS_DEVICE void report_bad_place(const RowTask<Place, In, Out>& task, int64_t pos
   task.bad.mailbox[1] = place;
   task.bad.mailbox[2] = position;
   task.bad.mailbox[3] = -task.num_fetched;
-  task.bad.mailbox[FS_CUDA_MAILBOX_WORDS - 1] = task.num_own - 1;
+  const int64_t table = refused_table(place, task.near.count + 1);
+  const int64_t num_rows = table == 0 ? task.num_own : task.near.num_rows[table - 1];
+  task.bad.mailbox[FS_CUDA_MAILBOX_WORDS - 1] = place_in(table, num_rows - 1);
   __threadfence_system();
   *static_cast<volatile int64_t*>(task.bad.mailbox) = task.operation;
 }
@@ -139,10 +151,18 @@ FS_DEVICE int64_t cache_slot(const RowTask<Place, In, Out>& task, int64_t row) {
   return slot < task.num_cached ? slot : -1;
 }
 
+template <typename Place, typename In, typename Out>
+FS_DEVICE bool has_place(const RowTask<Place, In, Out>& task, int64_t place) {
+  if (place < 0) return -1 - place < task.num_fetched;
+  const int64_t table = place_table(place);
+  if (table == 0) return place < task.num_own;
+  return table <= task.near.count && place_row(place) < task.near.num_rows[table - 1];
+}
+
 template <int kCount, typename Place, typename In, typename Out>
 FS_DEVICE RowSource<In, Out> find_row(const RowTask<Place, In, Out>& task, int64_t i, bool reports) {
   const int64_t place = task.places[i], width = task.chunks * kCount;
-  if (place >= task.num_own || -1 - place >= task.num_fetched) {
+  if (!has_place(task, place)) {
     if (reports) report_bad_place(task, i, place);
     return {nullptr, nullptr, 0};
   }
@@ -153,9 +173,15 @@ FS_DEVICE RowSource<In, Out> find_row(const RowTask<Place, In, Out>& task, int64
     }
     return {static_cast<const In*>(task.fetched) + start, nullptr, 0};
   }
-  const int64_t slot = cache_slot(task, place);
-  if (slot >= 0) return {task.cached + slot * width, nullptr, 0};
-  const In* row = task.own + place * width;
+  const int64_t table = place_table(place);
+  const In* row;
+  if (table == 0) {
+    const int64_t slot = cache_slot(task, place);
+    if (slot >= 0) return {task.cached + slot * width, nullptr, 0};
+    row = task.own + place * width;
+  } else {
+    row = static_cast<const In*>(task.near.rows[table - 1]) + place_row(place) * width;
+  }
   constexpr uint64_t kChunkBytes = sizeof(Chunk<In, kCount>);
   constexpr uint64_t kLine = kChunkBytes * kWarp < kLineBytes ? kChunkBytes * kWarp : kLineBytes;
   const uint64_t behind = reinterpret_cast<uintptr_t>(row) % kLine;
@@ -200,13 +226,21 @@ FS_KERNEL void __launch_bounds__(kThreads, kBlocksAtOnce) copy_rows(RowTask<Plac
   }
 }
 
+// The tables' starts, or-ed.
+inline uint64_t alignment_of(const NearTables& near) {
+  uint64_t starts = 0;
+  for (int64_t i = 0; i < near.count; ++i) starts |= reinterpret_cast<uintptr_t>(near.rows[i]);
+  return starts;
+}
+
 // Sets what follows from a row's size and enqueues the kernel.
 template <int kCount, typename Place, typename In, typename Out>
 void launch_copy_rows(RowTask<Place, In, Out> task, int64_t row_columns, cudaStream_t stream) {
   constexpr int64_t kChunkBytes = sizeof(Chunk<In, kCount>);
   constexpr int64_t kLine = kChunkBytes * kWarp < kLineBytes ? kChunkBytes * kWarp : kLineBytes;
   const int64_t row_bytes = row_columns * static_cast<int64_t>(sizeof(In));
-  const bool is_aligned = row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(task.own) % kLine == 0;
+  const uint64_t starts = reinterpret_cast<uintptr_t>(task.own) | alignment_of(task.near);
+  const bool is_aligned = row_bytes % kLine == 0 && starts % kLine == 0;
   task.chunks = row_columns / kCount;
   task.shifts = row_bytes >= kLine && !is_aligned;
   const int64_t steps = task.chunks + (task.shifts ? kLine / kChunkBytes - 1 : 0);
@@ -232,6 +266,7 @@ void launch_words(const RowTask<Place, int8_t, int8_t>& bytes, int64_t row_bytes
                                            bytes.num_cached,
                                            bytes.cache_places,
                                            bytes.has_wide_places,
+                                           bytes.near,
                                            bytes.fetched,
                                            bytes.num_fetched,
                                            false,

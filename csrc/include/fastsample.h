@@ -192,18 +192,27 @@ FS_API FsStatus fs_alias_tables(const FsEdgeWeights* edges, uint32_t* out_table,
 FS_API FsStatus fs_gather_rows(const void* rows, int64_t num_rows, int64_t row_bytes, int32_t id_type, const void* ids,
                                int64_t num_ids, void* out, int32_t num_threads);
 
-/* A rank's own rows and the rows it fetched, with one place per output row (see fs_merge_rows). */
+#define FS_ROW_BITS 48
+#define FS_MOST_TABLES 64
+
 typedef struct {
-  const void* own;     /* [num_own, row_width] in_type */
-  const void* fetched; /* [num_fetched, row_width] fetched_type */
-  int64_t num_own, num_fetched, row_width;
+  const void* rows; /* [num_rows, row_width] in_type */
+  int64_t num_rows;
+} FsRowTable;
+/* Rows that are read where they lie (a rank's own, then those of others that are in reach) and rows that were fetched.
+ */
+typedef struct {
+  const FsRowTable* tables; /* [num_tables], 1 to FS_MOST_TABLES; 0 is the rank's own */
+  const void* fetched;      /* [num_fetched, row_width] fetched_type */
+  int64_t num_fetched, row_width;
+  int32_t num_tables;
   int32_t in_type;
   int32_t fetched_type; /* in_type, or out_type where the sender has converted already */
-} FsRowPair;
-/* out[i] = places[i] >= 0 ? own[places[i]] : fetched[-1 - places[i]], converted from in_type to out_type (equal types,
- * or any of float32/float16/bfloat16/float64/int8/uint8/int16 to float32, float64 or bfloat16).
- * places [num_out] int64, out [num_out, row_width] out_type. */
-FS_API FsStatus fs_merge_rows(const FsRowPair* pair, const int64_t* places, int64_t num_out, int32_t out_type,
+} FsRowTables;
+/* out[i] is the row at places[i]: if < 0, row -1 - place of `fetched`; else row (place mod 2^FS_ROW_BITS) of table
+ * (place >> FS_ROW_BITS). Converted from in_type to out_type (equal types, or any of float32/float16/bfloat16/float64/
+ * int8/uint8/int16 to float32, float64 or bfloat16). places [num_out] int64, out [num_out, row_width] out_type. */
+FS_API FsStatus fs_merge_rows(const FsRowTables* tables, const int64_t* places, int64_t num_out, int32_t out_type,
                               void* out, int32_t num_threads);
 
 /* Group ids by owner. part_ranges [num_parts + 1]: part p owns ids part_ranges[p] .. part_ranges[p + 1] - 1.

@@ -95,8 +95,9 @@ typedef struct {
 /* out[i] = rows[ids[i]]: ids [num_ids] id_type, out [num_ids, row_bytes]. */
 FS_API FsStatus fs_cuda_gather_rows(const FsCudaRows* rows, int32_t id_type, const void* ids, int64_t num_ids,
                                     void* out, const FsCudaBadPlace* bad, void* stream);
-/* As fs_merge_rows; pair->own may lie in pinned host memory, with or without a cache (or NULL) of own rows. */
-FS_API FsStatus fs_cuda_merge_rows(const FsRowPair* pair, const FsCudaRowCache* cache, const int64_t* places,
+/* As fs_merge_rows; tables->tables itself is in host memory, and its rows may lie in pinned host memory. cache (or
+ * NULL) is of table 0. */
+FS_API FsStatus fs_cuda_merge_rows(const FsRowTables* tables, const FsCudaRowCache* cache, const int64_t* places,
                                    int64_t num_out, int32_t out_type, void* out, const FsCudaBadPlace* bad,
                                    void* stream);
 

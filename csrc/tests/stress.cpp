@@ -96,8 +96,10 @@ class Problem {
     std::vector<int64_t> places(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) places[static_cast<size_t>(i)] = i % 3 == 0 ? i : -1 - i;
     std::vector<double> merged(rows.size());
-    const FsRowPair pair = {rows.data(), table_.data(), count, kNodes, columns, FS_FLOAT32, FS_FLOAT32};
-    succeed(fs_merge_rows(&pair, places.data(), count, FS_FLOAT64, merged.data(), num_threads), "merge_rows");
+    const FsRowTable parts[] = {{rows.data(), count}, {table_.data(), kNodes}};
+    for (int64_t i = 0; i < count; i += 5) places[static_cast<size_t>(i)] = (int64_t{1} << FS_ROW_BITS) + i % kNodes;
+    const FsRowTables tables = {parts, table_.data(), kNodes, columns, 2, FS_FLOAT32, FS_FLOAT32};
+    succeed(fs_merge_rows(&tables, places.data(), count, FS_FLOAT64, merged.data(), num_threads), "merge_rows");
     written.add("merge_rows", merged);
   }
 

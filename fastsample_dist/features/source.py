@@ -2,7 +2,8 @@
 
 A fetch looks for every node in the tables that this process can read by itself (the own rows with their cache, other
 parts' rows that are mapped here, caches of other ranks' rows); only the nodes that are in none of them are asked for
-over the network. `RowPlaces` notes which table holds each node's row, and one merge (`ops.merge_rows`) reads them all.
+over the network. `RowPlaces` notes which table holds each node's row, and one merge (`ops.merge_rows`) reads them all,
+each row where it lies.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from fastsample_dist import ops
 
 
 class FeatureSource(Protocol):
@@ -30,22 +33,23 @@ class FeatureSource(Protocol):
 
 
 class RowTable(Protocol):
-    """Rows of some nodes, readable without asking another rank."""
+    """Rows of some nodes, readable without asking another rank.
+
+    Attributes:
+      rows: [num_rows, dim], in the stored dtype of the features, contiguous; where kernels of the device that fetches
+        can read them.
+    """
+
+    @property
+    def rows(self) -> Tensor: ...
 
     def find(self, nodes: Tensor) -> Tensor:
         """int64 [n]; the table's row of every node, -1 for a node that it lacks."""
         ...
 
-    def read(self, rows: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """The rows of these numbers, [n, dim], in the stored dtype or converted to `dtype`."""
-        ...
-
 
 class RowPlaces:
     """Which table holds the row of every node of one fetch, and which of its rows that is.
-
-    Table 0 is the own one, which the merge reads in place. The rows of every other table stand in blocks that were read
-    or received for this fetch; they are counted through, block after block.
 
     Args:
       nodes: [n] of the fetch.
@@ -57,35 +61,25 @@ class RowPlaces:
         self.missing = nodes
         self._positions: Tensor | None = None  # of `missing` among all nodes; None: it is all of them
         self._places = torch.empty(0, dtype=torch.int64)
-        self._blocks: list[Tensor] = []
-        self._num_block_rows = 0
 
-    def add_block(self, rows: Tensor) -> Tensor:
-        """Add rows; returns the place of each, int64 [len(rows)]."""
-        first = -1 - self._num_block_rows
-        self._blocks.append(rows)
-        self._num_block_rows += len(rows)
-        return torch.arange(first, first - len(rows), -1, device=rows.device)
-
-    def look_in(self, table: RowTable, dtype: torch.dtype | None) -> None:
-        """Take the rows of missing nodes that a table holds, in the dtype of all blocks."""
-        rows = table.find(self.missing)
-        held = rows >= 0
-        positions = torch.arange(held.numel(), device=held.device) if self._positions is None else self._positions
-        if self._positions is None:
-            self._places = torch.empty_like(positions)
-        self._places[positions[held]] = self.add_block(table.read(rows[held], dtype))
-        self.missing, self._positions = self.missing[~held], positions[~held]
-
-    def complete(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Place what is still missing.
+    def look_in(self, number: int, table: RowTable) -> None:
+        """Take the places of those missing nodes that a table holds.
 
         Args:
-          places: int64 [m]; >= 0: that row of table 0; < 0: as `add_block` returned it.
-        Returns:
-          (places int64 [n], rows of all blocks), as `ops.merge_rows` reads them.
+          number: of the table, as `ops.place_in` counts them.
+          table: holds a row of some of them.
         """
-        if self._positions is not None:
-            self._places[self._positions] = places
-            places = self._places
-        return places, self._blocks[0] if len(self._blocks) == 1 else torch.cat(self._blocks)
+        rows = table.find(self.missing)
+        held = rows >= 0
+        if self._positions is None:
+            self._positions = torch.arange(held.numel(), device=held.device)
+            self._places = torch.empty_like(self._positions)
+        self._places[self._positions[held]] = ops.place_in(number, rows[held])
+        self.missing, self._positions = self.missing[~held], self._positions[~held]
+
+    def complete(self, places: Tensor) -> Tensor:
+        """Places of all nodes, int64 [n], given those of `missing`; for `ops.merge_rows`."""
+        if self._positions is None:
+            return places
+        self._places[self._positions] = places
+        return self._places

@@ -68,7 +68,7 @@ class LocalFeatures:
 
         Args, Raises: as `gather`. See FeatureSource.
         """
-        return self.merge(self._numbers(nodes).long(), self._no_rows(), dtype, checked=checked)
+        return self.merge(self._numbers(nodes).long(), self.no_rows(), dtype, checked=checked)
 
     def find(self, nodes: Tensor) -> Tensor:
         """See RowTable."""
@@ -76,16 +76,24 @@ class LocalFeatures:
         return torch.where((rows >= 0) & (rows < self.rows.shape[0]), rows, -1)
 
     def read(self, rows: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """See RowTable; the row numbers are in range by construction."""
+        """The rows of these numbers, [n, dim], stored dtype or converted; in range by construction."""
         if dtype is None:
             return ops.gather_rows(self.rows, rows, self.cache, checked=False)
-        return self.merge(rows.long(), self._no_rows(), dtype, checked=False)
+        return self.merge(rows.long(), self.no_rows(), dtype, checked=False)
 
-    def merge(self, places: Tensor, fetched: Tensor, dtype: torch.dtype | None, *, checked: bool = True) -> Tensor:
-        """Own and other rows by place (`ops.merge_rows`): >= 0 counts own rows, < 0 the others (source.py)."""
-        return ops.merge_rows(self.rows, fetched, places, dtype, self.cache, checked=checked)
+    def merge(
+        self,
+        places: Tensor,
+        fetched: Tensor,
+        dtype: torch.dtype | None,
+        *,
+        near: Sequence[Tensor] = (),
+        checked: bool = True,
+    ) -> Tensor:
+        """Own, near and fetched rows by place; see `ops.merge_rows`."""
+        return ops.merge_rows(self.rows, fetched, places, dtype, self.cache, near=near, checked=checked)
 
-    def _no_rows(self) -> Tensor:
+    def no_rows(self) -> Tensor:
         """[0, dim] on `device`: what is received where all rows are own."""
         return self.rows[:0].to(self.device)
 

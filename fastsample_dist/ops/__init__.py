@@ -22,7 +22,7 @@ from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
 from fastsample_dist.ops.captured import CapturedSampler
 from fastsample_dist.ops.compact import bucket_by_part, compact
-from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
+from fastsample_dist.ops.gather_rows import gather_rows, merge_rows, place_in
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
 from fastsample_dist.ops.row_tables import RowCache, raise_deferred_errors
 from fastsample_dist.ops.sage_layer import sage_layer
@@ -53,6 +53,7 @@ __all__ = [
     "gather_rows",
     "isa",
     "merge_rows",
+    "place_in",
     "raise_deferred_errors",
     "sage_layer",
     "sample_mfg",

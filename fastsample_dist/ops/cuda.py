@@ -22,7 +22,16 @@ NAME = "libfastsample_cuda.so"
 OutOfMemory = torch.cuda.OutOfMemoryError  # of torch's allocator
 
 # Structs of fastsample.h that the CUDA library takes as well.
-SHARED = ("FsAbiEntry", "FsWeightTables", "FsGraph", "FsSampleSpec", "FsRowPair", "FsAggregation", "FsActDropout")
+SHARED = (
+    "FsAbiEntry",
+    "FsWeightTables",
+    "FsGraph",
+    "FsSampleSpec",
+    "FsRowTable",
+    "FsRowTables",
+    "FsAggregation",
+    "FsActDropout",
+)
 DECLARED = abi.Declarations(structs={name: library.DECLARED.structs[name] for name in SHARED})
 
 

@@ -1,7 +1,8 @@
-"""gather_rows: rows of a table by id (CPU and CUDA); merge_rows: own and fetched rows in one pass."""
+"""gather_rows: rows of a table by id (CPU and CUDA); merge_rows: own, near and fetched rows in one pass."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_void_p
 
 import torch
@@ -20,6 +21,8 @@ from fastsample_dist.ops.row_tables import (
     check_table,
 )
 
+_ROW_BITS, _MOST_TABLES = 48, 64
+library.DECLARED.values(FS_ROW_BITS=_ROW_BITS, FS_MOST_TABLES=_MOST_TABLES)
 MERGE_OUT_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
@@ -38,7 +41,7 @@ class _Rows(Structure):
 cuda.DECLARED.functions(
     fs_cuda_gather_rows=(POINTER(_Rows), c_int32, c_void_p, c_int64, c_void_p, POINTER(BadPlace), c_void_p),
     fs_cuda_merge_rows=(
-        POINTER(library.RowPair), POINTER(CacheArguments), c_void_p, c_int64, c_int32, c_void_p, POINTER(BadPlace),
+        POINTER(library.RowTables), POINTER(CacheArguments), c_void_p, c_int64, c_int32, c_void_p, POINTER(BadPlace),
         c_void_p,
     ),
 )  # fmt: skip
@@ -71,9 +74,12 @@ def merge_rows(
     dtype: torch.dtype | None = None,
     cache: RowCache | None = None,
     *,
+    near: Sequence[Tensor] = (),
     checked: bool = True,
 ) -> Tensor:
-    """Rows from two tables: out[i] = own[places[i]] if places[i] >= 0, else fetched[-1 - places[i]].
+    """Rows of several tables by place: own[place] for 0 <= place < 2**48, fetched[-1 - place] for place < 0.
+
+    `place_in` gives the places of near tables.
 
     Args:
       own: [num_own, width] float or small integer; the rows this rank holds; for a GPU as in `gather_rows`.
@@ -81,16 +87,22 @@ def merge_rows(
       places: int64 [n].
       dtype: of the result: None keeps it; float32, float64 and bfloat16 are converted to on the way.
       cache: of own rows, as in `gather_rows`.
+      near: further tables like `own`, at most 63, read where they lie.
       checked: as in `gather_rows`.
     Returns:
       [n, width] on the places' device.
     Raises:
-      ValueError: a place outside both tables, widths or dtypes that differ, a conversion that does not exist.
+      ValueError: a place outside the tables, widths or dtypes that differ, a conversion that does not exist.
     Cost: O(n * width), each row read once and written once. Deterministic: yes.
     """
     cached, slots = (None, None) if cache is None else (cache.rows, cache.places)
     dtype = own.dtype if dtype is None else dtype
-    return torch.ops.fastsample.merge_rows(own, fetched, places, dtype, cached, slots, checked)
+    return torch.ops.fastsample.merge_rows(own, fetched, places, dtype, cached, slots, checked, list(near) or None)
+
+
+def place_in(table: int, rows: Tensor) -> Tensor:
+    """Places of rows (int64) of a table: 0 is `own` of `merge_rows`, k its near[k - 1]."""
+    return rows if table == 0 else rows + (table << _ROW_BITS)
 
 
 def _row_bytes(rows: Tensor) -> int:
@@ -133,15 +145,15 @@ def _gather_rows_cuda(
         "fs_cuda_gather_rows", ids,
         table, library.type_code(ids), ids.data_ptr(), ids.numel(), out.data_ptr(), report.arguments,
     )  # fmt: skip
-    report.refuse(GATHER_ROWS, ids, (0, rows.shape[0] - 1))
+    report.refuse(GATHER_ROWS, ids, lambda _: (0, rows.shape[0] - 1))
     return out
 
 
 def _check_merge(
-    own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, library.RowPair]:
+    own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype, near: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, library.RowTables]:
     """Places as the core takes them, the result to be filled, and the tables."""
-    for name, table in (("own", own), ("fetched", fetched)):
+    for name, table in (("own", own), ("fetched", fetched), *(("a near table", table) for table in near)):
         checks.require(
             table.dim() == 2 and table.is_contiguous(),
             f"{name} has shape {tuple(table.shape)}; expected [n, width], contiguous.",
@@ -151,28 +163,35 @@ def _check_merge(
         f"own is {own.dtype} of width {own.shape[1]}, fetched {fetched.dtype} of width {fetched.shape[1]}; "
         f"expected one width, and fetched of own's dtype or {dtype}.",
     )
+    for table in near:
+        checks.require(
+            table.dtype == own.dtype and table.shape[1] == own.shape[1],
+            f"a near table is {table.dtype} of width {table.shape[1]}; expected own's {own.dtype} and {own.shape[1]}.",
+        )
     checks.require(
         dtype == own.dtype or dtype in MERGE_OUT_DTYPES,
         f"merge_rows cannot convert {own.dtype} to {dtype}; expected float32, float64 or bfloat16.",
     )
     places = checks.vector("places", places, (torch.int64,))
     out = torch.empty((places.numel(), own.shape[1]), dtype=dtype, device=places.device)
-    pair = library.RowPair(
-        own.data_ptr(), fetched.data_ptr(), own.shape[0], fetched.shape[0], own.shape[1],
+    tables = [library.RowTable(table.data_ptr(), table.shape[0]) for table in (own, *near)]
+    merged = library.RowTables(
+        (library.RowTable * len(tables))(*tables), fetched.data_ptr(), fetched.shape[0], own.shape[1], len(tables),
         library.type_code(own), library.type_code(fetched),
     )  # fmt: skip
-    return places, out, pair
+    return places, out, merged
 
 
 def _merge_rows_cpu(
     own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype,
     cached: Tensor | None = None, slots: Tensor | None = None, _checked: bool = True,
+    near: Sequence[Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    places, out, pair = _check_merge(own, fetched, places, dtype)
+    places, out, tables = _check_merge(own, fetched, places, dtype, near or ())
     check_cache(own, cached, slots)
     library.call(
         library.core().fs_merge_rows,
-        pair, places.data_ptr(), places.numel(), library.type_code(out), out.data_ptr(), library.num_threads(),
+        tables, places.data_ptr(), places.numel(), library.type_code(out), out.data_ptr(), library.num_threads(),
     )  # fmt: skip
     return out
 
@@ -180,26 +199,35 @@ def _merge_rows_cpu(
 def _merge_rows_cuda(
     own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype,
     cached: Tensor | None = None, slots: Tensor | None = None, checked: bool = True,
+    near: Sequence[Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    places, out, pair = _check_merge(own, fetched, places, dtype)
-    for name, table in (("own", own), ("fetched", fetched)):
+    near = near or ()
+    places, out, tables = _check_merge(own, fetched, places, dtype, near)
+    for name, table in (("own", own), ("fetched", fetched), *(("a near table", table) for table in near)):
         check_table(name, table, places.device)
     check_cache(own, cached, slots)
     report = BadPlaceReport(places.device, checked)
     cuda.call(
         "fs_cuda_merge_rows", places,
-        pair, cache_arguments(cached, slots, places.device), places.data_ptr(), places.numel(),
+        tables, cache_arguments(cached, slots, places.device), places.data_ptr(), places.numel(),
         library.type_code(out), out.data_ptr(), report.arguments,
     )  # fmt: skip
-    report.refuse(MERGE_ROWS, places, (-fetched.shape[0], own.shape[0] - 1))
+    report.refuse(MERGE_ROWS, places, lambda place: (-fetched.shape[0], _largest_place(place, (own, *near))))
     return out
+
+
+def _largest_place(place: int, tables: Sequence[Tensor]) -> int:
+    """Of the table that a refused place names; see refused_table in csrc/core/row_place.h."""
+    table = min(max(place, 0) >> _ROW_BITS, len(tables) - 1)
+    return (table << _ROW_BITS) + tables[table].shape[0] - 1
 
 
 _CACHE_SCHEMA = "Tensor? cached=None, Tensor? cache_places=None, bool checked=True"
 SCHEMAS = {
     "gather_rows": (f"(Tensor rows, Tensor ids, {_CACHE_SCHEMA}) -> Tensor", _gather_rows_cpu),
     "merge_rows": (
-        f"(Tensor own, Tensor fetched, Tensor places, ScalarType dtype, {_CACHE_SCHEMA}) -> Tensor",
+        "(Tensor own, Tensor fetched, Tensor places, ScalarType dtype, "
+        f"{_CACHE_SCHEMA}, Tensor[]? near=None) -> Tensor",
         _merge_rows_cpu,
     ),
 }

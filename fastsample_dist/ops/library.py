@@ -158,16 +158,23 @@ class WeightedEdges(Structure):
     )
 
 
-@DECLARED.mirror("FsRowPair")
-class RowPair(Structure):
-    """FsRowPair."""
+@DECLARED.mirror("FsRowTable")
+class RowTable(Structure):
+    """FsRowTable."""
+
+    _fields_ = (("rows", c_void_p), ("num_rows", c_int64))
+
+
+@DECLARED.mirror("FsRowTables")
+class RowTables(Structure):
+    """FsRowTables."""
 
     _fields_ = (
-        ("own", c_void_p),
+        ("tables", POINTER(RowTable)),
         ("fetched", c_void_p),
-        ("num_own", c_int64),
         ("num_fetched", c_int64),
         ("row_width", c_int64),
+        ("num_tables", c_int32),
         ("in_type", c_int32),
         ("fetched_type", c_int32),
     )
@@ -294,7 +301,7 @@ DECLARED.prototypes.update({
     "fs_compact": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
     "fs_alias_tables": (POINTER(WeightedEdges), c_void_p, c_void_p),
     "fs_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int32),
-    "fs_merge_rows": (POINTER(RowPair), c_void_p, c_int64, c_int32, c_void_p, c_int32),
+    "fs_merge_rows": (POINTER(RowTables), c_void_p, c_int64, c_int32, c_void_p, c_int32),
     "fs_bucket_by_part": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "fs_stream_partition": (POINTER(Stream), c_void_p),
     "fs_aggregate": (POINTER(Aggregation), c_void_p, c_void_p, c_int64, c_void_p),

@@ -9,6 +9,7 @@ without waiting.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from ctypes import Structure, c_int32, c_int64, c_void_p, pointer
 from dataclasses import dataclass
 from typing import NoReturn
@@ -127,13 +128,14 @@ class BadPlaceReport:
             raise_deferred_errors(device)
             self.arguments = BadPlace(None, _mailbox(device).data_ptr())
 
-    def refuse(self, operation: int, places: Tensor, bounds: tuple[int, int]) -> None:
-        """Raise ValueError where the kernel found a place outside `bounds` (least, largest)."""
+    def refuse(self, operation: int, places: Tensor, bounds: Callable[[int], tuple[int, int]]) -> None:
+        """Raise ValueError where the kernel found a bad place; bounds(place) is the least and the largest one."""
         if self._first is None:
             return
         position = int(self._first)
         if position >= 0:
-            _refuse(operation, int(places[position]), position, *bounds)
+            place = int(places[position])
+            _refuse(operation, place, position, *bounds(place))
 
 
 def raise_deferred_errors(device: torch.device) -> None:

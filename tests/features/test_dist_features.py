@@ -51,20 +51,17 @@ class HotRows:
     """A cache of some nodes' rows, wherever they are owned."""
 
     def __init__(self, nodes):
-        self.nodes = nodes
+        self.nodes, self.rows = nodes, TABLE[nodes]
 
     def find(self, nodes):
         same = nodes.long()[:, None] == self.nodes
         return torch.where(same.any(1), same.int().argmax(1), -1)
 
-    def read(self, rows, dtype):
-        return TABLE[self.nodes[rows]].to(dtype or TABLE.dtype)
-
 
 def fetch_on_ranks(ctx, make_near, dtype):
     """(nodes, rows, counters)"""
     book = PartitionBook(RANGES)
-    features = DistFeatures(part(ctx.rank), book, ctx.comm, make_near(ctx.rank))
+    features = DistFeatures(part(ctx.rank), book, ctx.comm).with_near(make_near(ctx.rank))
     nodes = torch.randperm(20, generator=torch.Generator().manual_seed(ctx.rank))[:15].int()
     ctx.comm.reset_stats()
     return nodes, features.fetch(nodes, dtype), ctx.comm.stats()
@@ -101,11 +98,39 @@ def test_further_tables_serve_a_fetch_and_their_rows_do_not_travel(make_near, dt
     found = run_distributed(4, fetch_on_ranks, args=(make_near, dtype))
     for rank, (nodes, rows, stats) in enumerate(found):
         assert torch.equal(rows, TABLE[nodes.long()].to(dtype or TABLE.dtype))
+        if make_near is every_other_part:
+            assert stats == {}
+            continue
         asked = int((~held_near(make_near, rank, nodes)).sum())
         assert stats["feature_ids"]["bytes_sent"] == 4 * asked and stats["feature_ids"]["calls"] == 1
         assert stats["feature_rows"]["bytes_received"] == 8 * asked and stats["feature_rows"]["calls"] == 1
-    if make_near is every_other_part:
-        assert all(stats["feature_rows"]["bytes_sent"] == 0 for _, _, stats in found)
+
+
+def fetch_with_other_parts(ctx, skip):
+    """(whether this rank exchanges, rows, counters): rank `skip` lacks one part, the others have all."""
+    near = [part(number) for number in range(4) if number != ctx.rank and (ctx.rank, number) != (skip, 0)]
+    features = DistFeatures(part(ctx.rank), PartitionBook(RANGES), ctx.comm).with_near(near)
+    ctx.comm.reset_stats()
+    return features.exchanges, features.fetch(torch.arange(20).flip(0), torch.float32), ctx.comm.stats()
+
+
+@pytest.mark.parametrize("skip", [None, 2])
+def test_ranks_agree_once_whether_they_ever_ask_each_other(skip):
+    for exchanges, rows, stats in run_distributed(4, fetch_with_other_parts, args=(skip,)):
+        assert exchanges == (skip is not None) and bool(stats) == exchanges
+        assert torch.equal(rows, TABLE.flip(0).float())
+
+
+def fetch_a_bad_node(ctx):
+    lo, hi = PartitionBook(RANGES).part2range(ctx.rank)
+    near = [part(number) for number in range(4) if number != ctx.rank]
+    features = DistFeatures(part(ctx.rank), PartitionBook(RANGES), ctx.comm).with_near(near)
+    with pytest.raises(ValueError, match=f"merge_rows: place {20 - lo} at position 1; expected 0 to {hi - lo - 1}"):
+        features.fetch(torch.tensor([3, 20]))
+
+
+def test_a_node_outside_the_graph_is_refused_without_an_exchange_too():
+    run_distributed(4, fetch_a_bad_node)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -121,7 +146,7 @@ def fetch_narrow(ctx, table, dtype):
     ranges = torch.tensor([0, 7, 20])
     lo, hi = PartitionBook(ranges).part2range(ctx.rank)
     near = [LocalFeatures(table[12:15], 12), LocalFeatures(table[3:5], 3)]
-    features = DistFeatures(LocalFeatures(table[lo:hi], lo), PartitionBook(ranges), ctx.comm, near)
+    features = DistFeatures(LocalFeatures(table[lo:hi], lo), PartitionBook(ranges), ctx.comm).with_near(near)
     return features.fetch(torch.arange(20), dtype)
 
 

@@ -32,9 +32,9 @@ def cuda_kernels(library):
         pair = (None, None) if cache is None else (cache.rows, cache.places)
         return ops.cuda_kernels["gather_rows"](rows, ids, *pair, checked)
 
-    def merge(own, fetched, places, dtype=None, cache=None, *, checked=True):
+    def merge(own, fetched, places, dtype=None, cache=None, *, near=(), checked=True):
         pair = (None, None) if cache is None else (cache.rows, cache.places)
-        return ops.cuda_kernels["merge_rows"](own, fetched, places, dtype or own.dtype, *pair, checked)
+        return ops.cuda_kernels["merge_rows"](own, fetched, places, dtype or own.dtype, *pair, checked, near)
 
     loaded = cuda.load(library)
     cuda.core = lambda: loaded
@@ -83,7 +83,7 @@ def test_a_bad_node_is_refused_at_once_or_by_the_next_fetch(emulated_library):
 
 
 def fetch_on_ranks(ctx, library, dtype):
-    """(rows with the CPU's kernels, rows with CUDA's, rows with CUDA's and a cache, counted bytes of each)"""
+    """(rows by the CPU's kernels, by CUDA's, with a cache, with near rows too; counted bytes of the first three)"""
     lo, hi = PartitionBook(RANGES).part2range(ctx.rank)
     features = DistFeatures(LocalFeatures(ROWS[lo:hi], lo), PartitionBook(RANGES), ctx.comm)
     nodes = torch.randperm(NUM_NODES, generator=torch.Generator().manual_seed(ctx.rank))[:33].int()
@@ -98,14 +98,18 @@ def fetch_on_ranks(ctx, library, dtype):
     with cuda_kernels(library):
         fetch(features)
         fetch(features.with_cache(torch.arange(lo, hi)[::2]))
-    return found, stats
+        near = [LocalFeatures(ROWS[40:50], 40), LocalFeatures(ROWS[7:13], 7)]
+        fetch(features.with_cache(torch.arange(lo, hi)[::2]).with_near(near))
+    return found, stats[:3]
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
 def test_ranks_fetch_the_cpus_rows_and_bytes(emulated_library, dtype):
-    for (nodes, on_cpu, on_cuda, cached), stats in run_distributed(3, fetch_on_ranks, args=(emulated_library, dtype)):
+    for (nodes, on_cpu, on_cuda, cached, near), stats in run_distributed(
+        3, fetch_on_ranks, args=(emulated_library, dtype)
+    ):
         assert torch.equal(on_cpu, ROWS[nodes.long()].to(dtype or torch.float16))
-        assert torch.equal(on_cuda, on_cpu) and torch.equal(cached, on_cpu)
+        assert torch.equal(on_cuda, on_cpu) and torch.equal(cached, on_cpu) and torch.equal(near, on_cpu)
         assert stats[0] == stats[1] == stats[2]
 
 

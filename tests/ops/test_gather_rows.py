@@ -41,6 +41,49 @@ def test_merge_rows_equals_the_oracle(in_dtype, out_dtype, isa, use_isa):
     assert torch.equal(merged, expected) and merged.dtype == expected.dtype
 
 
+def places_in(tables, num_fetched, count):
+    """Random places of tables of these sizes, and of fetched rows."""
+    every = [ops.place_in(number, torch.arange(size)) for number, size in enumerate(tables)]
+    every = torch.cat([*every, torch.arange(-num_fetched, 0)])
+    return every[torch.randint(0, len(every), (count,))]
+
+
+@pytest.mark.parametrize("in_dtype", [torch.float16, torch.float32, torch.int8])
+@pytest.mark.parametrize("out_dtype", [None, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [0, 70, 70_000])
+@pytest.mark.parametrize("num_near", [1, 3, 63])
+def test_merge_rows_reads_near_tables(in_dtype, out_dtype, count, num_near):
+    """70,000 rows of 160 or 80 bytes: the larger ones are written past the caches."""
+    sizes = [20, *(torch.arange(num_near) % 4).tolist()]
+    own, fetched, *near = ((torch.randn(size, 40) * 9).to(in_dtype) for size in (20, 5, *sizes[1:]))
+    places = places_in(sizes, 5, count)
+    merged = ops.merge_rows(own, fetched, places, out_dtype, near=near)
+    assert torch.equal(merged, reference.merge_rows(own, fetched, places, out_dtype, near))
+
+
+@pytest.mark.parametrize(
+    ("place", "largest"),
+    [(5, 4), ((1 << 48) + 7, (1 << 48) + 6), (2 << 48, (1 << 48) + 6), (-4, 4), (2**62, (1 << 48) + 6)],
+)
+def test_a_place_outside_near_tables_is_refused(place, largest):
+    with pytest.raises(ValueError, match=f"merge_rows: place {place} at position 1; expected -3 to {largest}"):
+        ops.merge_rows(torch.rand(5, 2), torch.rand(3, 2), torch.tensor([0, place]), near=[torch.rand(7, 2)])
+
+
+@pytest.mark.parametrize(
+    ("near", "message"),
+    [
+        ([torch.rand(7, 3)], "a near table is torch.float32 of width 3; expected own's torch.float32 and 2"),
+        ([torch.rand(7, 2).half()], "a near table is torch.float16 of width 2; expected own's torch.float32 and 2"),
+        ([torch.rand(7)], r"a near table has shape \(7,\); expected \[n, width\], contiguous"),
+        ([torch.rand(1, 2)] * 64, "merge_rows: 65 tables; expected 1 to 64"),
+    ],
+)
+def test_near_tables_that_do_not_fit_are_refused(near, message):
+    with pytest.raises(ValueError, match=message):
+        ops.merge_rows(torch.rand(5, 2), torch.rand(3, 2), torch.tensor([0]), near=near)
+
+
 @pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
 def test_merge_rows_takes_fetched_rows_that_are_converted_already(isa, use_isa):
     use_isa(isa)

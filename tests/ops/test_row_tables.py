@@ -206,6 +206,21 @@ def test_the_first_bad_place_is_refused_in_the_cpus_words(cuda_device, places):
     assert str(on_cuda.value) == str(on_cpu.value)
 
 
+@pytest.mark.parametrize("place", [5, (1 << 48) + 7, 2 << 48, -4, 2**62])
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_bad_place_beside_near_tables_is_refused_in_the_cpus_words(cuda_device, place, checked):
+    own, fetched, near, places = torch.rand(5, 2), torch.rand(3, 2), torch.rand(7, 2), torch.tensor([0, place])
+    with pytest.raises(ValueError) as on_cpu:
+        ops.merge_rows(own, fetched, places, near=[near])
+    put = cuda_device.put
+    with pytest.raises(ValueError) as on_cuda:
+        cuda_device.kernel("merge_rows")(
+            put(own), put(fetched), put(places), torch.float32, None, None, checked, [put(near)]
+        ).cpu()
+        ops.raise_deferred_errors(device_of(cuda_device))
+    assert str(on_cuda.value).startswith(str(on_cpu.value))
+
+
 def gather_unchecked(device, rows, ids):
     return device.kernel("gather_rows")(device.put(rows), device.put(ids), None, None, False)
 
@@ -270,11 +285,15 @@ def test_random_tables_places_and_caches(cuda_device, seed):
     dtype, width = NARROW[number(0, len(NARROW) - 1)], number(1, 150)
     out_dtype = (dtype, torch.float32, torch.float64, torch.bfloat16)[number(0, 3)]
     own, fetched = draw((number(1, 40), width), dtype), draw((number(0, 20), width), dtype)
-    places = torch.randint(-fetched.shape[0], own.shape[0], (number(0, 200),), generator=draws)
+    near = [draw((number(0, 9), width), dtype) for _ in range(number(0, 4))]
+    every = [ops.place_in(table, torch.arange(len(rows))) for table, rows in enumerate([own, *near])]
+    every = torch.cat([*every, torch.arange(-len(fetched), 0)])
+    places = every[torch.randint(0, len(every), (number(0, 200),), generator=draws)]
     cached = torch.randperm(own.shape[0], generator=draws)[: number(0, own.shape[0])]
     table = misaligned(cuda_device.put(own), number(0, 8) * dtype.itemsize)
     cache = RowCache.of(own, cached, table.device)
     merged = cuda_device.kernel("merge_rows")(
-        table, cuda_device.put(fetched), cuda_device.put(places), out_dtype, cache.rows, cache.places
-    )
-    assert torch.equal(merged.cpu(), ops.merge_rows(own, fetched, places, out_dtype))
+        table, cuda_device.put(fetched), cuda_device.put(places), out_dtype, cache.rows, cache.places, True,
+        [misaligned(cuda_device.put(rows), number(0, 8) * dtype.itemsize) for rows in near],
+    )  # fmt: skip
+    assert torch.equal(merged.cpu(), ops.merge_rows(own, fetched, places, out_dtype, near=near))

@@ -43,7 +43,8 @@ struct VectorKernels {
   void (*act_dropout)(const FsActDropout&, const void* x, void* y, int64_t begin, int64_t end);
   void (*act_dropout_grad)(const FsActDropout&, const void* y, const void* grad_y, void* grad_x, int64_t begin,
                            int64_t end);
-  void (*merge_rows)(const FsRowPair&, const int64_t* places, int32_t out_type, void* out, int64_t begin, int64_t end);
+  void (*merge_rows)(const FsRowTables&, const int64_t* places, int32_t out_type, void* out, int64_t begin,
+                     int64_t end);
   // Blocks 0 .. num_blocks - 1 of the streams of nodes [num_groups][kGroupNodes] (original ids; pad the last group with
   // any id): out [num_groups][4 * num_blocks][kGroupNodes], out[g][w][l] is word w of the stream of nodes[g][l].
   void (*stream_words)(StageKey, const uint64_t* nodes, int64_t num_groups, int32_t num_blocks, uint32_t* out);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -23,8 +25,10 @@ def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
     return torch.stack(picked) if picked else rows[:0].clone()
 
 
-def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def merge_rows(
+    own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype | None = None, near: Sequence[Tensor] = ()
+) -> Tensor:
     """Row by row, converted."""
-    dtype = own.dtype if dtype is None else dtype
-    picked = [(own[p] if p >= 0 else fetched[-1 - p]).to(dtype) for p in places.tolist()]
+    dtype, tables = own.dtype if dtype is None else dtype, [own, *near]
+    picked = [(tables[p >> 48][p % 2**48] if p >= 0 else fetched[-1 - p]).to(dtype) for p in places.tolist()]
     return torch.stack(picked) if picked else own[:0].to(dtype)
