@@ -28,7 +28,7 @@ from fastsample_dist.pipeline.lookahead import group_size, look_ahead
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
-from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds
+from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, warn_of_idle_ranks
 from fastsample_dist.pipeline.stages import Stage, make_stages, run_stages
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, kernel_report, payload_exchanges
@@ -46,7 +46,7 @@ class DistLoader:
       batch_size: seeds per rank and step, an integer >= 1.
       sampler: any object with `sample(seeds, step) -> MiniBatch`, in place of fanouts and of the options that say how
         the schemes draw.
-      split: "train", "val" or "test": its nodes are the seeds.
+      split: "train", "val" or "test": its nodes are the seeds. A rank without any takes part with empty batches.
       seeds: this rank's seeds in place of a split's: own nodes (`data.own_range`), each once, by their ids in the
         partition. All ranks pass some or none do; a rank's may be empty. Labels are the stored ones of these nodes:
         -1 (NaN where the task is not classification) for a node without one, so leave such nodes out of training.
@@ -58,8 +58,8 @@ class DistLoader:
       device: where the batches are.
       places: where the tables are that this rank's batches are made from; str() of each is a line for a report.
     Raises:
-      ValueError: an argument out of range; a train split that is empty on some rank; seeds that are refused on one
-        rank, on all of them.
+      ValueError: an argument out of range; a split that is empty on all ranks; seeds that are refused on one rank, on
+        all of them.
     """
 
     def __init__(
@@ -275,7 +275,9 @@ class DistLoader:
                 f"seeds is given on rank {given.index(True)} but not on rank {given.index(False)}; pass it on all "
                 "ranks (it may be empty) or on none."
             )
-        check_counts("seeds" if self._own_seeds else split, per_rank, all_needed=split == "train" and seeds is None)
+        check_counts("seeds" if self._own_seeds else split, per_rank)
+        if split == "train" and not self._own_seeds and data.ctx.rank == 0:
+            warn_of_idle_ranks(per_rank)
         if self.options.drop_last:
             check_full_batches(per_rank, self.batch_size)
         return own, per_rank

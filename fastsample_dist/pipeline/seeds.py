@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.pipeline.data import DistData
+
+logger = logging.getLogger(__name__)
 
 Seeds = Tensor | np.ndarray | Sequence[int]
 
@@ -55,25 +58,34 @@ def _refuse_foreign(data: DistData, ids: Tensor) -> None:
     )
 
 
-def check_counts(source: str, seeds_per_rank: Sequence[int], *, all_needed: bool) -> None:
+def check_counts(source: str, seeds_per_rank: Sequence[int]) -> None:
     """Refuse seeds that leave nothing to do.
 
     Args:
       source: of the seeds: "train" for its split, or "seeds" for those that were given.
       seeds_per_rank: how many each rank has.
-      all_needed: one rank without seeds is enough to refuse them.
     Raises:
-      ValueError: there is no seed, or none on some rank.
+      ValueError: no rank has a seed.
     """
-    empty = [rank for rank, count in enumerate(seeds_per_rank) if count == 0]
-    if not empty or not (all_needed or len(empty) == len(seeds_per_rank)):
+    if any(seeds_per_rank):
         return
     if source == "seeds":
-        raise ValueError(f"seeds is empty on all {len(empty)} rank(s); pass own nodes on one rank at least.")
+        raise ValueError(f"seeds is empty on all {len(seeds_per_rank)} rank(s); pass own nodes on one rank at least.")
     raise ValueError(
-        f"the {source} split is empty on rank {empty[0]} (seeds per rank: {list(seeds_per_rank)}); expected at least "
-        f"one seed on every rank, partition into fewer parts or add {source} nodes."
+        f"the {source} split is empty on all {len(seeds_per_rank)} rank(s); expected at least one seed: add {source} "
+        "nodes, or name another split."
     )
+
+
+def warn_of_idle_ranks(seeds_per_rank: Sequence[int]) -> None:
+    """Log which ranks have no train node: they take part in every step with an empty batch of weight 0."""
+    idle = [rank for rank, count in enumerate(seeds_per_rank) if count == 0]
+    if idle:
+        logger.warning(
+            "the train split is empty on rank(s) %s (seeds per rank: %s): they take part with empty batches; partition "
+            "into fewer parts, or add train nodes there, to have all ranks train",
+            *(", ".join(map(str, idle)), list(seeds_per_rank)),
+        )
 
 
 def check_full_batches(seeds_per_rank: Sequence[int], batch_size: int) -> None:

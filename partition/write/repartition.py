@@ -194,8 +194,8 @@ def _cut_ranges(path: Path, manifest: Manifest, pieces: int) -> tuple[int, ...]:
         train = load_part(path, manifest, part).splits.get("train")
         if train is not None and len(train) < pieces:
             logger.warning(
-                "part %d of %s has %d train nodes for %d new parts, expected at least one each; training refuses a "
-                "split that is empty on a rank",
+                "part %d of %s has %d train nodes for %d new parts, expected at least one each; a rank whose parts "
+                "have none takes part in training with empty batches",
                 *(part, path, len(train), pieces),
             )
         bounds += cut_points((lo, hi), np.empty(0, np.int64) if train is None else train.numpy(), pieces)

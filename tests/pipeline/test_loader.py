@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import logging
 import threading
+from logging.handlers import BufferingHandler
 
 import pytest
 import torch
@@ -190,23 +192,38 @@ def test_a_newer_format_version_is_refused(tmp_path, ctx):
         DistData.load(drawn.path, ctx)
 
 
-def empty_rank(ctx, path):
-    data = DistData.load(path, ctx)
-    if ctx.rank == 1:
+def train_on_some(ctx, path, empty, scheme):
+    """(batches, warnings) where the train split is empty on these ranks."""
+    data, logged = DistData.load(path, ctx), BufferingHandler(capacity=100)
+    if ctx.rank in empty:
         data._splits["train"] = data.split("train")[:0]
-    try:
-        DistLoader(data, [2], 4)
-    except ValueError as error:
-        return str(error)
-    return None
+    logging.getLogger("fastsample_dist.pipeline").addHandler(logged)
+    loader = DistLoader(data, [2, 2], 4, scheme=scheme, rng_seed=3)
+    batches = [(batch.seeds.tolist(), batch.num_global_seeds, batch.loss_weight) for batch in loader]
+    return batches, [record.getMessage() for record in logged.buffer]
 
 
-def test_a_train_split_that_is_empty_on_one_rank_is_refused_on_all(tmp_path):
+@pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
+def test_a_rank_without_train_nodes_takes_part_with_empty_batches(tmp_path, scheme):
     drawn = draw_partition(tmp_path, 2, num_train=10)
-    errors = run_distributed(2, empty_rank, args=(drawn.path,))
-    assert errors[0] == errors[1] and errors[0].startswith(
-        "the train split is empty on rank 1 (seeds per rank: [5, 0])"
-    )
+    (trains, warned), (idle, silent) = run_distributed(2, train_on_some, args=(drawn.path, [1], scheme))
+    assert [len(seeds) for seeds, _, _ in trains] == [4, 1] and [entry[1:] for entry in trains] == [(4, 1.0), (1, 1.0)]
+    assert idle == [([], 4, 0.0), ([], 1, 0.0)] and silent == []
+    assert len(warned) == 1
+    assert warned[0].startswith("the train split is empty on rank(s) 1 (seeds per rank: [5, 0]): they take part with")
+
+
+def refused_everywhere(ctx, path):
+    with pytest.raises(ValueError) as refused:
+        train_on_some(ctx, path, [0, 1], "hybrid")
+    return str(refused.value)
+
+
+def test_a_train_split_that_is_empty_on_all_ranks_is_refused(tmp_path):
+    drawn = draw_partition(tmp_path, 2, num_train=10)
+    said = "the train split is empty on all 2 rank(s); expected at least one seed: add train nodes, or name another"
+    said += " split."
+    assert run_distributed(2, refused_everywhere, args=(drawn.path,)) == [said] * 2
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,11 @@ class Recorder:
             yield batch
 
 
-def train_rank(ctx, path, kind, scheme):
-    """One epoch of STEPS steps. The last of several ranks runs out of seeds after the first."""
+def train_rank(ctx, path, kind, scheme, last_seeds=5):
+    """One epoch of STEPS steps. The last of several ranks runs out of seeds after the first, or has none at all."""
     data = DistData.load(path, ctx)
     if ctx.rank > 0 and ctx.rank == ctx.world_size - 1:
-        data._splits["train"] = data.split("train")[:5]
+        data._splits["train"] = data.split("train")[:last_seeds]
     batch_size = math.ceil(120 / ctx.world_size / STEPS)
     loader = Recorder(DistLoader(data, FANOUTS, batch_size, scheme=scheme, rng_seed=RNG_SEED))
     model = make_model(kind, seed=ctx.rank)  # all continue with rank 0's parameters
@@ -97,6 +97,14 @@ def torch_run(tmp_path_factory):
 def test_torch_ranks_equal_one_process(torch_run, world_size, kind, scheme):
     task, results = torch_run(world_size, kind, scheme)
     assert_equal_to_one_process(task, kind, results)
+
+
+@pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
+def test_a_rank_without_train_nodes_changes_nothing(tmp_path, scheme):
+    task = make_task(tmp_path, 2)
+    results = run_distributed(2, train_rank, args=(task.path, "sage", scheme, 0))
+    assert all(seeds.numel() == 0 for seeds in results[1][1])
+    assert_equal_to_one_process(task, "sage", results)
 
 
 @needs_mpi
