@@ -7,12 +7,16 @@ being written (a full disk, say) lack the file's name; `naming_file` is the one 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_LOCK_NAME = "lock"
 NOT_ABOUT_FILES = (ConnectionError, ChildProcessError, InterruptedError, TimeoutError)
 
 
@@ -39,9 +43,12 @@ def naming_file(path: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def complete_file(path: str | Path) -> Iterator[Path]:
+def complete_file(path: str | Path, *, durable: bool = False) -> Iterator[Path]:
     """Another name to write a file under; at the end of the block it becomes `path`, or what a link there leads to.
 
+    Args:
+      path: the final name.
+      durable: at the end of the block the file is on the disk under that name, whatever happens to the machine.
     Raises:
       OSError: the disk refuses; it names `path`. However the block fails, nothing is left of the file.
     """
@@ -50,7 +57,11 @@ def complete_file(path: str | Path) -> Iterator[Path]:
     try:
         with naming_file(path):
             yield partial
+            if durable:
+                _sync(partial)
             partial.replace(target)
+            if durable:
+                sync_directory(target.parent)
     except OSError as error:
         if error.filename == str(partial):  # the user knows the other name
             error.filename, error.filename2 = str(path), None
@@ -60,15 +71,57 @@ def complete_file(path: str | Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def write_text(path: str | Path, text: str) -> None:
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable (fsync of the directory itself)."""
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_text(path: str | Path, text: str, *, durable: bool = False) -> None:
     """Write a file that appears complete; see `complete_file`."""
-    with complete_file(path) as partial:
+    with complete_file(path, durable=durable) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: str | Path, results: Mapping[str, object]) -> None:
     """Write results as JSON; see `complete_file`."""
     write_text(path, json.dumps(results, indent=1) + "\n")
+
+
+@contextmanager
+def locked_folder(prefix: str, where: Path | None = None) -> Iterator[Path]:
+    """A new folder, removed at the end of the block, or by `remove_stale` after a kill.
+
+    Args:
+      prefix: of its name.
+      where: it is made; None: the directory for temporary files.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
+    try:
+        with (folder / f"{_LOCK_NAME}.new").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            Path(lock.name).rename(folder / _LOCK_NAME)  # a lock that can be seen is held
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_stale(prefix: str, where: Path | None = None) -> list[Path]:
+    """Remove the folders of `locked_folder` whose processes were killed: nobody holds their locks. Returns them."""
+    removed = []
+    for folder in (where or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
+        with suppress(OSError), (folder / _LOCK_NAME).open("r+") as lock:  # gone meanwhile, or still in use
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+            removed.append(folder)
+    return removed
 
 
 def check_writable(option: str, file: Path) -> None:

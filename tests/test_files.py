@@ -4,11 +4,24 @@ import errno
 import gzip
 import json
 import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fastsample_dist.files import check_writable, complete_file, naming_file, write_json, write_text
+from fastsample_dist.bench.graphs import work_folder
+from fastsample_dist.files import (
+    check_writable,
+    complete_file,
+    locked_folder,
+    naming_file,
+    remove_stale,
+    write_json,
+    write_text,
+)
 from tests.small_disk import small_files, small_tmpfs
 
 
@@ -87,3 +100,51 @@ def test_a_pipe_is_refused_and_stays(tmp_path):
     with pytest.raises(ValueError, match="--json .*pipe.* a device or a pipe.*pass"):
         check_writable("--json", tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_durable_file_and_its_name_are_synced(tmp_path, monkeypatch, durable):
+    """Data before the name appears, the directory after it."""
+    synced = []
+
+    def note(handle):
+        synced.append((str(Path(f"/proc/self/fd/{handle}").readlink()), (tmp_path / "state.json").exists()))
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_text(tmp_path / "state.json", "{}", durable=durable)
+    expected = [(str(tmp_path / ".state.json.partial"), False), (str(tmp_path), True)]
+    assert synced == (expected if durable else [])
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from fastsample_dist.files import locked_folder
+with locked_folder("work-", Path(sys.argv[1])):
+    os.kill(os.getpid(), 9)
+"""
+
+
+def kill_one(where):
+    """A process that held a folder and was killed; returns what it left."""
+    done = subprocess.run([sys.executable, "-c", KILLED, str(where)], cwd=Path(__file__).parents[1], check=False)
+    assert done.returncode == -9
+    [left] = where.iterdir()
+    return left
+
+
+def test_folders_of_killed_processes_are_removed_and_others_left_alone(tmp_path):
+    left = kill_one(tmp_path)
+    with locked_folder("work-", tmp_path) as used, locked_folder("other-", tmp_path) as other:
+        (tmp_path / "work-without-lock").mkdir()
+        assert remove_stale("work-", tmp_path) == [left]
+        assert sorted(tmp_path.iterdir()) == sorted([used, other, tmp_path / "work-without-lock"])
+    assert [path.name for path in tmp_path.iterdir()] == ["work-without-lock"]
+
+
+def test_a_benchmark_removes_what_killed_ones_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = kill_one(tmp_path).rename(tmp_path / "fastsample-bench-1")
+    with work_folder(None) as work:
+        assert list(tmp_path.iterdir()) == [work] and work != left
+    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.files import locked_folder, remove_stale
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import META_NAME, read_npy_graph
 from fastsample_dist.graph.manifest import MANIFEST_NAME, read_manifest
@@ -26,6 +26,7 @@ from fastsample_dist.graph.storage import load_topology
 from fastsample_dist.testing.jobs import own_environment
 from fastsample_dist.testing.supervisor import last_line, run_process
 
+FOLDER_PREFIX = "fastsample-bench-"  # of temporary work folders
 RMAT = re.compile(r"rmat:(\d+):(\d+)")
 # Size of the task on a generated graph: that of ogbn-products (100 features, 47 classes, a tenth for training).
 TASK = ("--features", "100", "--classes", "47", "--train-fraction", "0.1")
@@ -134,10 +135,14 @@ class GraphSource:
 
 @contextmanager
 def work_folder(work: Path | None) -> Iterator[Path]:
-    """The directory for what is generated: `work`, made if it is missing, or a temporary one for the block."""
+    """The directory for what is generated: `work`, made if it is missing, or a temporary one for the block.
+
+    Temporary ones that killed benchmarks have left are removed first.
+    """
     if work is None:
-        with tempfile.TemporaryDirectory(prefix="fastsample-bench-") as name:
-            yield Path(name)
+        remove_stale(FOLDER_PREFIX)
+        with locked_folder(FOLDER_PREFIX) as folder:
+            yield folder
         return
     work.mkdir(parents=True, exist_ok=True)
     yield work

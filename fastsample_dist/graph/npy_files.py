@@ -159,15 +159,6 @@ def drop_pages(array: np.ndarray) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable (fsync of the directory itself)."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 class NpyWriter:
     """Write one .npy file in order, chunk by chunk; a context manager.
 

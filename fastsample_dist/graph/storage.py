@@ -38,10 +38,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastsample_dist.files import naming_file
+from fastsample_dist.files import naming_file, sync_directory
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest, read_manifest
-from fastsample_dist.graph.npy_files import NpyWriter, open_npy, sha256_file, sync_directory
+from fastsample_dist.graph.npy_files import NpyWriter, open_npy, sha256_file
 
 __all__ = [
     "BFLOAT16",

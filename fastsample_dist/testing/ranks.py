@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import signal
@@ -41,6 +42,7 @@ PEERS_GRACE_S = 30.0  # after the first failure, for the other ranks to end by t
 STACK_DUMP_S = 0.3  # until a rank has printed where it is
 MPI_START_S = 300.0  # for every rank to load torch; the caller's limit counts from then on
 OUTPUT_TAIL_CHARS = 4000
+SOCKET_NAME_BYTES = 107  # of an address of AF_UNIX on Linux
 
 
 class RankError(RuntimeError):
@@ -79,9 +81,10 @@ def run_distributed(
     Raises:
       RankError: a rank raised or died.
       RankTimeoutError: ranks had not finished after `timeout_s`.
-      ValueError: `fn` or `args` cannot be pickled.
+      ValueError: `fn` or `args` cannot be pickled; the name of the directory for temporary files is too long.
     """
     content = _dump_call(fn, args, comm_timeout_s or timeout_s, verify_exchanges)
+    check_socket_name()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     with (
@@ -130,6 +133,23 @@ def run_mpi(
             if any(FAILED in report for report in reports):
                 status = None  # after a failure mpirun's status says nothing about the other ranks
             return _judge(reports, [status] * world_size, timeout_s, lambda: _tail(Path(output.name)))
+
+
+def check_socket_name() -> None:
+    """Refuse a directory for temporary files in which a fork server's socket would have too long a name.
+
+    Raises:
+      ValueError: with the directory and the number of bytes that fit.
+    """
+    socket = Path(multiprocessing.util.get_temp_dir()) / "listener-xxxxxxxx"  # as multiprocessing names it
+    excess = len(os.fsencode(socket)) - SOCKET_NAME_BYTES
+    if excess > 0:
+        directory = tempfile.gettempdir()
+        length = len(os.fsencode(directory))
+        raise ValueError(
+            f"the directory for temporary files, {directory}, has a name of {length} bytes; expected at most "
+            f"{length - excess}, since a socket is made there; set TMPDIR to a shorter one."
+        )
 
 
 def mpi_missing_reason() -> str | None:

@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import logging
-import os
 import pickle
 import re
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 
-from fastsample_dist.graph.npy_files import sync_directory
+from fastsample_dist.files import complete_file
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ class CheckpointFiles:
         self.directory, self._keep = directory, keep
 
     def prepare(self) -> None:
-        """Make the directory, see that it can be written, and clear away what killed writers left.
+        """Make the directory, see that it can be written, and clear away what killed writers left (`complete_file`).
 
         Raises:
           ValueError: it cannot be made or written.
@@ -91,17 +90,12 @@ class CheckpointFiles:
           RuntimeError: it could not be written; the earlier ones are as they were, and no other file is left.
         """
         path = self.directory / f"step-{step:09}.ckpt"
-        partial = path.with_name(f".{path.name}.partial")
         try:
             if not self.directory.is_dir():
                 self.directory.mkdir(parents=True, exist_ok=True)
                 logger.warning("checkpoint directory %s was gone with what it held; made it again.", self.directory)
-            with partial.open("wb") as file:
-                file.write(encode(content))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            sync_directory(self.directory)
+            with complete_file(path, durable=True) as partial:
+                partial.write_bytes(encode(content))
         except OSError as error:
             survivors = [earlier.name for earlier in self.paths() if earlier != path]
             kept = f"{survivors[-1]} before it is untouched" if survivors else "there is no earlier one"
@@ -109,9 +103,6 @@ class CheckpointFiles:
                 f"checkpoint {path} could not be written ({error.strerror}); {kept}; make room or choose another "
                 "directory."
             ) from error
-        finally:
-            with suppress(OSError):  # what cannot be deleted now is cleared away by the next run's `prepare`
-                partial.unlink(missing_ok=True)
         self._delete_before(path)
         return path
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fastsample_dist.files import naming_file
+from fastsample_dist.files import write_text
 from fastsample_dist.graph.inputs.scratch import Scratch
 from fastsample_dist.graph.listed_rows import ListedRows
 from fastsample_dist.graph.npy_files import CHUNK_BYTES, drop_pages
@@ -122,12 +122,7 @@ class Journal:
     def save(self, step: str, **state: Any) -> None:
         """Replace the state of a step that `begin` has opened; durable on return."""
         self._steps[step]["state"] = state
-        partial = self.path / f"{JOURNAL_NAME}.partial"
-        with naming_file(partial), partial.open("w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "steps": self._steps}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.path / JOURNAL_NAME)
+        write_text(self.path / JOURNAL_NAME, json.dumps({"format": FORMAT, "steps": self._steps}), durable=True)
 
     def finished(self, step: str) -> bool:
         """Whether a step is recorded as done."""

@@ -1,5 +1,6 @@
 """run_distributed and run_mpi: results, failures, time limits, and nothing left behind."""
 
+import multiprocessing.util
 import os
 import subprocess
 import sys
@@ -186,3 +187,13 @@ def test_ranks_end_when_the_test_that_started_them_is_killed(tmp_path, short_tem
         parent.wait()
     wait_until(lambda: all(has_ended(int(path.name)) for path in folder.iterdir()), "the end of the ranks")
     assert not list(temporary.glob("fastsample-run-*"))
+
+
+def test_a_directory_whose_name_is_too_long_for_a_socket_is_refused(tmp_path, monkeypatch):
+    long = tmp_path / ("long" * 20)
+    monkeypatch.setattr(multiprocessing.util, "get_temp_dir", lambda: str(long / "pymp-12345678"))
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    fits = 107 - len("/pymp-12345678/listener-12345678")
+    said = f"{long}, has a name of {len(str(long))} bytes; expected at most {fits}, since a socket .*; set TMPDIR to a"
+    with pytest.raises(ValueError, match=said):
+        run_distributed(1, os.getpid)

@@ -235,9 +235,9 @@ from fastsample_dist.train import checkpoint_files
 files = checkpoint_files.CheckpointFiles(Path(sys.argv[1]), 1)
 files.prepare()
 files.write(1, {"epoch": 1})
-setattr(*{"sync": (checkpoint_files.os, "fsync"), "rename": (Path, "replace")}[sys.argv[2]], lambda *_: os.kill(os.getpid(), 9))
+setattr(*{"sync": (os, "fsync"), "rename": (Path, "replace")}[sys.argv[2]], lambda *_: os.kill(os.getpid(), 9))
 files.write(2, {"epoch": 2})
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.parametrize("moment", ["sync", "rename"])

@@ -13,7 +13,6 @@ data; its lock is then free, and the next start removes it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -21,16 +20,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastsample_dist.files import locked_folder, remove_stale
 from fastsample_dist.graph import storage
 from fastsample_dist.graph.manifest import MANIFEST_NAME, read_manifest
 from fastsample_dist.testing.jobs import RankHost
 
 FOLDER_PREFIX = "fastsample-hosts-"
-LOCK_NAME = "lock"
 SUBNET = "10.77.0"
 FIRST_HOST, MAX_HOSTS = 11, 200
 # tbf needs a bucket of at least rate / HZ (4 ms at 250 Hz); 1 MiB is enough up to 2 Gbit/s.
@@ -110,8 +109,8 @@ def namespace_hosts(
     if reason is not None:
         raise RuntimeError(f"hosts in namespaces cannot be made here: {reason}.")
     where = Path(work or tempfile.gettempdir())
-    remove_stale(where)
-    with _locked_folder(where) as folder, _Anchors() as anchors:
+    remove_stale(FOLDER_PREFIX, where)
+    with locked_folder(FOLDER_PREFIX, where) as folder, _Anchors() as anchors:
         for index in range(count):
             place_parts(parts, folder / f"host-{index}", index, count)
         (folder / "data").mkdir()
@@ -141,17 +140,6 @@ def place_parts(parts: Path, target: Path, index: int, count: int) -> None:
             file.hardlink_to(parts / name)
         except OSError:  # another file system, or one without links
             shutil.copyfile(parts / name, file)
-
-
-def remove_stale(where: Path) -> list[Path]:
-    """Remove the directories of runs that were killed: those whose lock nobody holds. Returns them."""
-    removed = []
-    for folder in where.glob(f"{FOLDER_PREFIX}*"):
-        with suppress(OSError), (folder / LOCK_NAME).open("r+") as lock:  # gone meanwhile, or still in use
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
-            removed.append(folder)
-    return removed
 
 
 def run_tool(*command: str) -> None:
@@ -217,15 +205,3 @@ def _make_host(anchors: _Anchors, switch: Sequence[str], folder: Path, index: in
         run_tool(*switch, "tc", "qdisc", "add", "dev", port, *limit)
         run_tool(*enter, "tc", "qdisc", "add", "dev", "eth0", *limit)
     return RankHost(address, enter)
-
-
-@contextmanager
-def _locked_folder(where: Path) -> Iterator[Path]:
-    """A new directory with a lock that is held for the block; removed at its end."""
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=where))
-    try:
-        with (folder / LOCK_NAME).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

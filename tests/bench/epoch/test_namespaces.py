@@ -1,6 +1,5 @@
 """Hosts in network namespaces: what each has, that they reach each other, and that nothing of them stays."""
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fastsample_dist.bench.epoch import namespaces
-from fastsample_dist.bench.epoch.namespaces import missing_reason, namespace_hosts, place_parts, remove_stale
+from fastsample_dist.bench.epoch.namespaces import missing_reason, namespace_hosts, place_parts
 from fastsample_dist.graph.manifest import read_manifest
 from fastsample_dist.testing.jobs import RankJob, run_ranks
 from tests.grids import grid
@@ -127,17 +126,6 @@ def test_a_killed_command_leaves_no_host_and_the_next_start_removes_its_director
     assert len(left) == (1 if number == signal.SIGKILL else 0)
     with namespace_hosts(parts, 1, work=tmp_path):
         assert not any(folder.exists() for folder in left)
-
-
-def test_a_directory_in_use_is_left_alone(tmp_path):
-    used, stale = tmp_path / "fastsample-hosts-used", tmp_path / "fastsample-hosts-stale"
-    for folder in (used, stale):
-        folder.mkdir()
-        (folder / "lock").touch()
-    with (used / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert remove_stale(tmp_path) == [stale]
-    assert used.exists() and not stale.exists()
 
 
 def test_a_host_gets_links_to_its_share_of_the_files(parts, tmp_path):

@@ -215,7 +215,7 @@ def test_a_journal_that_cannot_be_written_is_named(tmp_path):
     with Journal(tmp_path / "parts") as journal, small_files(10), pytest.raises(OSError) as raised:
         journal.begin("count", {})
         journal.save("count", done=True)
-    assert raised.value.filename == str(journal.path / "journal.json.partial")
+    assert raised.value.filename == str(journal.path / "journal.json")
 
 
 def test_a_repartition_names_its_file(tmp_path, capsys):
