@@ -17,23 +17,13 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 
+from processes import run_tool
+
 BRIDGE = "bridge"
 # Two-digit last octets: DGL numbers its clients by sorting addresses as strings.
 FIRST_HOST = 11
 # tbf needs a bucket of at least rate / HZ (4 ms at 250 Hz); 1 MiB is enough up to 2 Gbit/s.
 TBF_LIMITS = ("burst", "1mb", "latency", "50ms")
-
-
-def run_tool(*command: str) -> None:
-    """Run a command to its end.
-
-    Raises:
-      RuntimeError: it fails; with the command and the last line it wrote.
-    """
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise RuntimeError(f"`{' '.join(command)}` ended with {done.returncode}: {said[-1] if said else 'no message'}")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import psutil
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # DGL's environment need not have fastsample_dist
 from fastsample_dist.testing.supervisor import Supervisor
+from fastsample_dist.testing.supervisor import run_tool as run_tool
 
 POLL_S = 0.25
 EXIT_GRACE_S = 30.0

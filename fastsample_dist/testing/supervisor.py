@@ -169,6 +169,17 @@ def run_process(
         return subprocess.CompletedProcess(command, status, *map(_text, (out, error)))
 
 
+def run_tool(*command: str) -> None:
+    """Run a program of the system that ends soon.
+
+    Raises:
+      RuntimeError: it fails; with the command and the last line it wrote.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"`{' '.join(command)}` ended with {done.returncode}: {last_line(done)}")
+
+
 def last_line(done: subprocess.CompletedProcess) -> str:
     """The last line that a command wrote, of its errors where there are any."""
     lines = (done.stderr.strip() or done.stdout.strip()).splitlines()

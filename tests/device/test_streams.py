@@ -7,8 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData, DistLoader
 from fastsample_dist.device.streams import Lane, StreamLane, lane_of, to_device
 from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.sampling.mfg import MFG
@@ -20,12 +19,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("task"), 1, dtype="float32").path
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 class TracedLane(Lane):

@@ -1,4 +1,4 @@
-"""A drawn mini-batch for the conversions, without a sampler: the operator and `assemble` are enough."""
+"""The dgl package, and a drawn mini-batch without a sampler: the operator and `assemble` are enough."""
 
 from collections.abc import Callable
 
@@ -8,6 +8,16 @@ import torch
 from fastsample_dist import ops
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble
 from tests.ops.graphs import random_csc
+
+
+@pytest.fixture
+def dgl():
+    """The dgl package; skips where it is missing or does not fit the installed torch."""
+    try:
+        import dgl
+    except (ImportError, OSError) as error:
+        pytest.skip(f"dgl cannot be imported: {error}")
+    return dgl
 
 
 @pytest.fixture

@@ -23,16 +23,6 @@ except ImportError as error:
 SEEDS = [7, 3, 41, 0, 59]
 
 
-@pytest.fixture
-def dgl():
-    """The dgl package; skips where it is missing or does not fit the installed torch."""
-    try:
-        import dgl
-    except (ImportError, OSError) as error:
-        pytest.skip(f"dgl cannot be imported: {error}")
-    return dgl
-
-
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_block_edges_are_the_mfg_edges_in_order(dgl, draw_batch, dtype):
     batch = draw_batch(SEEDS, [4, 3, 2], dtype)

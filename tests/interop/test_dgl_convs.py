@@ -145,16 +145,6 @@ class SameWidth(nn.Module):
             return block.dstdata["h"]
 
 
-@pytest.fixture
-def dgl():
-    """The dgl package; skips where it is missing or does not fit the installed torch."""
-    try:
-        import dgl
-    except (ImportError, OSError) as error:
-        pytest.skip(f"dgl cannot be imported: {error}")
-    return dgl
-
-
 @pytest.fixture(params=[torch.int32, pytest.param(torch.int64, marks=pytest.mark.grid)], ids=["int32", "int64"])
 def mfg(request, draw_batch):
     return draw_batch(SEEDS, [4], request.param)

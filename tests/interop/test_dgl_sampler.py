@@ -12,16 +12,6 @@ SEEDS = torch.tensor([7, 3, 41, 0, 19])
 
 
 @pytest.fixture
-def dgl():
-    """The dgl package; skips where it is missing or does not fit the installed torch."""
-    try:
-        import dgl
-    except (ImportError, OSError) as error:
-        pytest.skip(f"dgl cannot be imported: {error}")
-    return dgl
-
-
-@pytest.fixture
 def graph():
     """60 nodes, 700 edges, over original ids."""
     return dataclasses.replace(random_csc(), orig_ids=None)

@@ -9,8 +9,9 @@ import torch
 from fastsample_dist import interop
 from fastsample_dist.graph.inputs import ReadOptions, read_graph
 from tests.graph.inputs.layouts import (
-    SPLITS,
     TYPED,
+    dgl_graph,
+    dgl_heterograph,
     draw_graph,
     flat,
     found,
@@ -79,32 +80,13 @@ def test_pyg_saves_types_that_we_read(pyg_data, tmp_path):
 
 
 @pytest.fixture
-def dgl():
-    """The dgl package; skips where it is missing."""
-    return pytest.importorskip("dgl", reason="dgl is not installed")
-
-
-@pytest.fixture
 def one_type(dgl):
-    graph = draw_graph(weighted=True)
-    made = dgl.graph(tuple(torch.from_numpy(graph.edges)), num_nodes=graph.num_nodes)
-    made.ndata["feat"], made.ndata["label"] = torch.from_numpy(graph.features), torch.from_numpy(graph.labels)
-    for split in SPLITS:
-        made.ndata[f"{split}_mask"] = torch.from_numpy(graph.mask(split))
-    made.edata["weight"] = torch.from_numpy(graph.weights)
-    return made
+    return dgl_graph(dgl, draw_graph(weighted=True))
 
 
 @pytest.fixture
 def several_types(dgl):
-    edges = {key: tuple(torch.from_numpy(pairs)) for key, pairs in TYPED.edges.items()}
-    made = dgl.heterograph(edges, num_nodes_dict=TYPED.counts)
-    for name, rows in TYPED.features.items():
-        made.nodes[name].data["feat"] = torch.from_numpy(rows)
-    made.nodes["paper"].data["label"] = torch.from_numpy(TYPED.labels["paper"])
-    for split, ids in TYPED.splits["paper"].items():
-        made.nodes["paper"].data[f"{split}_mask"] = torch.from_numpy(np.isin(np.arange(5), ids))
-    return made
+    return dgl_heterograph(dgl, TYPED)
 
 
 def test_a_dgl_graph(one_type):

@@ -9,8 +9,7 @@ from logging.handlers import BufferingHandler
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData, DistLoader
 from fastsample_dist.pipeline.loader import epoch_permutation
 from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.testing import RankError, run_distributed
@@ -21,12 +20,6 @@ from tests.waiting import ENOUGH_S, NEVER_S
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     return draw_partition(tmp_path_factory.mktemp("drawn"), 1)
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 def seeds_of(loader):

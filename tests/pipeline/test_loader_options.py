@@ -32,12 +32,6 @@ def weighted(tmp_path_factory):
     return draw_weighted(tmp_path_factory.mktemp("weighted"), 1)
 
 
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
-
-
 # --- edge ids and stored weights
 
 

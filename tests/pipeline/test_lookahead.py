@@ -6,8 +6,7 @@ The oracle is the plain loader of the same seeds.
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader, SampleSpec
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData, DistLoader, SampleSpec
 from fastsample_dist.pipeline.lookahead import group_size
 from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.pipeline.schemes import make_sampler
@@ -21,12 +20,6 @@ FANOUTS, BATCH, STEPS = [3, 2], 10, 11  # steps of an epoch
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return draw_partition(tmp_path_factory.mktemp("drawn"), 1).path
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 @pytest.fixture(autouse=True)

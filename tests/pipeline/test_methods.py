@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader, LaborSampler, NeighborSampler, SampleSpec
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData, DistLoader, LaborSampler, NeighborSampler, SampleSpec
 from fastsample_dist.pipeline.schemes import make_sampler
 from fastsample_dist.testing import run_distributed
 from tests.grids import grid
@@ -76,12 +75,6 @@ def runs(tmp_path_factory):
         return done[world_size]
 
     return get
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 @pytest.mark.parametrize("world_size", grid([1, 2, 3, 4], gate=[1, 3]))

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData, DistLoader
 from fastsample_dist.pipeline.epoch_plan import EpochPlan
 from fastsample_dist.pipeline.position import LoaderPosition, pick_own
 from fastsample_dist.testing import run_distributed
@@ -22,12 +21,6 @@ def drawn(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     return draw_partition(tmp_path_factory.mktemp("alone"), 1)
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 def facts_of(data, batch):

@@ -5,8 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData, DistLoader
 from fastsample_dist.comm.watch import Watch
 from fastsample_dist.pipeline import schemes
 from fastsample_dist.pipeline.lookahead import CheckHandOver, GroupedSample
@@ -21,12 +20,6 @@ FANOUTS, BATCH = [3, 2], 26  # 101 train seeds: 4 steps
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return draw_partition(tmp_path_factory.mktemp("drawn"), 1).path
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 @pytest.fixture

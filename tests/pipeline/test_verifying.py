@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from fastsample_dist import DistContext, DistData
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData
 from fastsample_dist.graph import verification
 from fastsample_dist.graph.verification import RECORDS, Verification
 from fastsample_dist.pipeline import verifying
@@ -21,12 +20,6 @@ def path(tmp_path):
     drawn = draw_partition(tmp_path, 2)
     time.sleep(2 * verification._FINE_TICK_S)  # a file must be older than the tick of its clock to be remembered
     return drawn.path
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 def files_hashed(monkeypatch) -> list[str]:

@@ -10,7 +10,16 @@ import torch
 
 import fastsample_dist as fsd
 from fastsample_dist.graph.storage import load_part, load_topology, read_manifest
-from tests.graph.inputs.layouts import SPLITS, TYPED, draw_graph, flat, pyg_attributes, pyg_stores
+from tests.graph.inputs.layouts import (
+    SPLITS,
+    TYPED,
+    dgl_graph,
+    dgl_heterograph,
+    draw_graph,
+    flat,
+    pyg_attributes,
+    pyg_stores,
+)
 from tests.grids import grid
 from tests.test_partition.test_api import contents
 from tests.waiting import ENOUGH_S
@@ -26,12 +35,7 @@ def masks() -> dict[str, torch.Tensor]:
 
 def make_dgl(feature: str = "feat", label: str = "label"):
     dgl = pytest.importorskip("dgl", reason="dgl is not installed")
-    made = dgl.graph(tuple(torch.from_numpy(GRAPH.edges)), num_nodes=GRAPH.num_nodes)
-    made.ndata[feature], made.ndata[label] = torch.from_numpy(GRAPH.features), torch.from_numpy(GRAPH.labels)
-    for name, mask in masks().items():
-        made.ndata[name] = mask
-    made.edata["weight"] = torch.from_numpy(GRAPH.weights)
-    return made
+    return dgl_graph(dgl, GRAPH, feature, label)
 
 
 def make_pyg():
@@ -124,14 +128,7 @@ def make_typed(library: str):
                     made[key][name] = value
         return made
     dgl = pytest.importorskip("dgl", reason="dgl is not installed")
-    edges = {key: tuple(torch.from_numpy(pairs)) for key, pairs in TYPED.edges.items()}
-    made = dgl.heterograph(edges, num_nodes_dict=TYPED.counts)
-    for name, rows in TYPED.features.items():
-        made.nodes[name].data["feat"] = torch.from_numpy(rows)
-    made.nodes["paper"].data["label"] = torch.from_numpy(TYPED.labels["paper"])
-    for split, ids in TYPED.splits["paper"].items():
-        made.nodes["paper"].data[f"{split}_mask"] = torch.from_numpy(np.isin(np.arange(5), ids))
-    return made
+    return dgl_heterograph(dgl, TYPED)
 
 
 @pytest.mark.parametrize("library", ["dgl", "pyg"])

@@ -5,8 +5,7 @@ import logging
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData, DistLoader
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
 from fastsample_dist.train import Callback, checkpoint
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
@@ -28,12 +27,6 @@ def task(tmp_path_factory):
 @pytest.fixture(scope="module")
 def task4(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("task4"), 4, dtype="float32")
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 class Watcher(Callback):

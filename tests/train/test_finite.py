@@ -7,8 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fastsample_dist import DistContext, DistData, DistLoader
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData, DistLoader
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
@@ -41,12 +40,6 @@ def task2(tmp_path_factory):
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("task"), 1, dtype="float32")
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 def make_trainer(ctx, *, lr=0.02, **options):

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastsample_dist import DistContext, DistData, DistLoader, NeighborSampler
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData, DistLoader, NeighborSampler
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.train import Checkpointer, CheckpointSettings, Trainer, load_checkpoint
 from fastsample_dist.train.inference import accuracy, layerwise
@@ -52,12 +51,6 @@ MODULES = {"whole": Mean, "layer by layer": LayerByLayer}
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("task"), 2, dtype="float32")
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 def start(ctx, path, make, directory, *, transform=None, resume=False):

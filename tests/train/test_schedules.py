@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR, MultiStepLR, OneCycleLR, ReduceLROnPlateau
 
-from fastsample_dist import DistContext, DistData, DistLoader
-from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist import DistData, DistLoader
 from fastsample_dist.train.callbacks import Callback
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings
 from fastsample_dist.train.schedules import make_schedule
@@ -22,12 +21,6 @@ EPOCHS, LR = 4, 0.02
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("task"), 1, dtype="float32")
-
-
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
 
 
 def cosine(optimizer):

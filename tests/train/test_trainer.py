@@ -21,12 +21,6 @@ def task(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("task"), 1, dtype="float32")
 
 
-@pytest.fixture
-def ctx():
-    with DistContext(LocalCommunicator()) as context:
-        yield context
-
-
 def make_trainer(ctx, model=None, *, lr=0.02, precision="fp32"):
     model = make_model("sage").float() if model is None else model
     return Trainer(model, torch.optim.Adam(model.parameters(), lr=lr), ctx, precision=precision)

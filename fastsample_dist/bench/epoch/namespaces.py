@@ -28,6 +28,7 @@ from fastsample_dist.files import locked_folder, remove_stale
 from fastsample_dist.graph import storage
 from fastsample_dist.graph.manifest import MANIFEST_NAME, read_manifest
 from fastsample_dist.testing.jobs import RankHost
+from fastsample_dist.testing.supervisor import run_tool
 
 FOLDER_PREFIX = "fastsample-hosts-"
 SUBNET = "10.77.0"
@@ -140,18 +141,6 @@ def place_parts(parts: Path, target: Path, index: int, count: int) -> None:
             file.hardlink_to(parts / name)
         except OSError:  # another file system, or one without links
             shutil.copyfile(parts / name, file)
-
-
-def run_tool(*command: str) -> None:
-    """Run a command to its end.
-
-    Raises:
-      RuntimeError: it fails; with the command and the last line it wrote.
-    """
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise RuntimeError(f"`{' '.join(command)}` ended with {done.returncode}: {said[-1] if said else 'no message'}")
 
 
 class _Anchors:

@@ -368,6 +368,31 @@ def pyg_attributes(graph: Graph) -> dict:
     return attributes
 
 
+def dgl_graph(dgl: types.ModuleType, graph: Graph, feature: str = "feat", label: str = "label") -> object:
+    """A DGLGraph with all that a weighted graph has."""
+    made = dgl.graph(tuple(torch.from_numpy(graph.edges)), num_nodes=graph.num_nodes)
+    made.ndata[feature], made.ndata[label] = torch.from_numpy(graph.features), torch.from_numpy(graph.labels)
+    for split in SPLITS:
+        made.ndata[f"{split}_mask"] = torch.from_numpy(graph.mask(split))
+    made.edata["weight"] = torch.from_numpy(graph.weights)
+    return made
+
+
+def dgl_heterograph(dgl: types.ModuleType, graph: Typed) -> object:
+    """A DGLGraph of several node types, with their features, labels and splits."""
+    edges = {key: tuple(torch.from_numpy(pairs)) for key, pairs in graph.edges.items()}
+    made = dgl.heterograph(edges, num_nodes_dict=graph.counts)
+    for name, rows in graph.features.items():
+        made.nodes[name].data["feat"] = torch.from_numpy(rows)
+    for name, labels in graph.labels.items():
+        made.nodes[name].data["label"] = torch.from_numpy(labels)
+    for name, splits in graph.splits.items():
+        for split, ids in splits.items():
+            mask = np.isin(np.arange(graph.counts[name]), ids)
+            made.nodes[name].data[f"{split}_mask"] = torch.from_numpy(mask)
+    return made
+
+
 def pyg_stores(graph: Typed) -> dict:
     """Stores of a HeteroData, as its to_dict gives them."""
     stores: dict = {"_global_store": {}}
