@@ -11,7 +11,6 @@ import torch
 import fastsample_dist as fsd
 from fastsample_dist.graph.storage import load_part, load_topology, read_manifest
 from tests.graph.inputs.layouts import (
-    SPLITS,
     TYPED,
     dgl_graph,
     dgl_heterograph,
@@ -27,10 +26,6 @@ from tests.waiting import ENOUGH_S
 GRAPH = draw_graph(weighted=True)
 ARRAYS = {"features": GRAPH.features, "labels": GRAPH.labels, "splits": GRAPH.splits}
 HOW = {"num_parts": 2, "method": "random", "seed": 4, "name": "mine"}
-
-
-def masks() -> dict[str, torch.Tensor]:
-    return {f"{split}_mask": torch.from_numpy(GRAPH.mask(split)) for split in SPLITS}
 
 
 def make_dgl(feature: str = "feat", label: str = "label"):
