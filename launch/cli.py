@@ -1,7 +1,7 @@
-"""The command `fastsample-launch`: start a script on every rank, here or on many machines, and see it to its end.
+"""The command `fastsample-launch`: start a script on every rank, here or on many machines, and stay until it ends.
 
-Exit status: 0 all ranks succeeded; the failing rank's own; 124 timeout; 130 interrupted; 143 terminated; 1 what was
-found does not fit; 2 the command line is wrong.
+Exit status: 0 all ranks succeeded; the failing rank's own; 124 timeout; 130 interrupted; 143 terminated; 1 something
+does not fit; 2 the command line is wrong.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} [--nproc N] [--hosts FILE] [--mpi] [options] -- script.py [arguments]",
-        description="Start a training script on every rank of a run and see it to its end.",
+        description="Start a training script on every rank of a run and stay with it until it ends.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -3,7 +3,7 @@
 `guard.py host ... -- AGENT`: starts an agent (torchrun's, or mpirun) on this machine and holds a lifeline: standard
 input. A byte there is a sign of life or an order ("i" interrupt, "t" terminate, "k" kill). When it closes, or is
 silent for SILENCE_S after the first byte, the agent is asked to end, and killed with all its descendants when it has
-not ended after the grace. As subreaper of its descendants the guard sees those too whose parents ended.
+not ended after the grace. As subreaper of its descendants the guard also sees those whose parents have ended.
 
 `guard.py rank ... -- COMMAND`: starts one rank and writes every line of its output as "[rank] line". Asked to end, it
 passes that on and kills the rank after the grace, whatever the agent's own patience is (30 s for torchrun). How a rank

@@ -2,8 +2,8 @@
 
 `agree_on` compares facts (options, hashes of files): ranks that differ would wait for each other without end, fail with
 the transport's own message, or train to the end on different things. `agree` runs something that one rank alone may
-refuse. Both raise the same error on every rank, so that all end by themselves, and both name ranks that are not in the
-same call. Messages number ranks as in the run, in a sub-group too.
+refuse. Both raise the same error on every rank, so that all of them exit on their own, and both name ranks that are not
+in the same call. Messages number ranks as in the run, in a sub-group too.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Communicator(Membership):
     A call that fails is not counted.
 
     Use one communicator from one thread at a time; another thread gets its own by `duplicate()`. All ranks
-    make the same calls in the same order. After a failed collective the ranks no longer agree where they are,
+    make the same calls in the same order. After a failed collective the ranks no longer agree on where they are,
     so every later call on the same communicator is refused with the first failure.
 
     Ranks of a sub-group (`split`) are numbered 0 to world_size - 1 in calls and results; messages, the status board
@@ -100,7 +100,7 @@ class Communicator(Membership):
         return RowPlan(counts, [count for count, _ in received], max(longest for _, longest in received))
 
     def exchange_rows(self, rows: Tensor, plan: RowPlan, *, purpose: str) -> Tensor:
-        """Send each rank its rows and return the rows that came.
+        """Send each rank its rows and return the rows received.
 
         Collective: every rank must call this, with the same plan, dtype and row shape.
 
@@ -140,7 +140,7 @@ class Communicator(Membership):
           send_counts: rows for each rank, [world_size].
           purpose: what the bytes are counted as.
         Returns:
-          The rows that came, grouped by source rank, and how many came from each rank, [world_size].
+          The rows received, grouped by source rank, and how many came from each rank, [world_size].
         Raises:
           ValueError, RuntimeError: as `plan_rows` and `exchange_rows`.
         """
@@ -321,7 +321,7 @@ class Communicator(Membership):
 
         Args:
           lane: names it, see `_next_lane`.
-          deadline: until when all members must have come.
+          deadline: by which all members must have joined.
         """
 
     @abstractmethod
@@ -341,7 +341,7 @@ class Communicator(Membership):
     # ---- written once ----
 
     def _exchange_pairs(self, pairs: list[tuple[int, int]], deadline: Deadline) -> list[tuple[int, int]]:
-        """Send pair r to rank r; return the pairs that came, by rank. int64, so 16 bytes each."""
+        """Send pair r to rank r; return the pairs received, by rank. int64, so 16 bytes each."""
         send = torch.tensor(pairs, dtype=torch.int64)
         recv = torch.empty_like(send)
         lengths = [16] * self.world_size

@@ -1,4 +1,4 @@
-"""Where every rank publishes which collective it is about to enter, so that a deadline can name who did not come.
+"""Where every rank publishes which collective it is about to enter, so that a deadline can name who is missing.
 
 Before each collective a rank publishes its global step, the collective with its purpose, and how many collectives it
 has made on this communicator. All ranks of a communicator make the same calls in the same order, so when a deadline
@@ -76,7 +76,7 @@ class StoreBoard(StatusBoard):
     Args:
       store: a connection that nobody else uses; its timeout is set here.
       rank: this rank.
-      server: who serves the store, in words, for the case that it does not answer.
+      server: who serves the store, in words, in case it does not answer.
     """
 
     def __init__(self, store: dist.Store, rank: int, server: str) -> None:

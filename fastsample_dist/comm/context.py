@@ -137,7 +137,7 @@ class DistContext:
         """Wait until every rank is done, then release the communicator. A second call does nothing.
 
         Collective: every rank must call this. After a failed collective it does not wait; under MPI it then
-        aborts the run, because MPI cannot end in order any more.
+        aborts the run, because MPI can no longer shut down cleanly.
 
         Raises:
           RuntimeError: another rank ended early or did not come before the deadline.
@@ -186,7 +186,7 @@ def report_interrupts_in_one_line(rank: int) -> None:
 
 
 def _print_failure(rank: int, error: BaseException) -> None:
-    """Print the traceback that the interpreter cannot print any more; of Ctrl-C one line."""
+    """Print the traceback that the interpreter can no longer print; for Ctrl-C, one line."""
     if isinstance(error, KeyboardInterrupt):
         sys.stderr.write(_INTERRUPTED.format(rank=rank))
         return

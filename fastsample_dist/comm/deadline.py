@@ -53,7 +53,7 @@ class Deadline:
     def check(self) -> None:
         """Raise `DeadlineError` once the time is up, `CollectiveError` once the rank leaves."""
         if self._aborted is not None and self._aborted.is_set():
-            raise CollectiveError("was broken off because this rank leaves the run")
+            raise CollectiveError("was interrupted because this rank is leaving the run")
         if self.remaining_s == 0.0:
             raise DeadlineError(self.timeout_s)
 

@@ -165,7 +165,7 @@ class _Reader:
 
 
 def _innermost(reader: _Reader) -> LaunchInfo:
-    """The launcher that stands next to the process."""
+    """The launcher that started the process directly."""
     if reader.has_any("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
         return _torchrun(reader)
     if reader.has_any(*OPENMPI_VARIABLES):

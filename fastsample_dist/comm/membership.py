@@ -200,5 +200,5 @@ class Membership(ABC):
 
 
 def group_note(run_ranks: tuple[int, ...]) -> str:
-    """What stands behind a rank in the messages of a sub-group: " (group of ranks 2, 3)", ranks of the run."""
+    """What follows a rank in the messages of a sub-group: " (group of ranks 2, 3)", ranks of the run."""
     return f" (group of {rank_names(sorted(run_ranks))})"

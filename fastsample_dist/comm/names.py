@@ -1,4 +1,4 @@
-"""How ranks and collectives are called in messages. A process has one number everywhere: its rank in the run."""
+"""How ranks and collectives are named in messages. A process has one number everywhere: its rank in the run."""
 
 from __future__ import annotations
 

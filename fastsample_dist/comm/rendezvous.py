@@ -1,9 +1,9 @@
-"""How the ranks of a torch.distributed run meet, and how a rank that does not come is named.
+"""How the ranks of a torch.distributed run meet, and how a rank that never arrives is named.
 
 Rank 0 serves a TCP store (under torchrun the agent may serve it already). Every rank adds itself under its
 number; rank 0 waits until all are there and publishes its verdict: "complete", or which ranks are missing, so
-that all who came report the same. Without a verdict (rank 0 itself is missing) a rank looks by itself at its
-deadline. All waits are short polls, so that Ctrl-C ends them.
+that all that did arrive report the same thing. Without a verdict (rank 0 itself is missing) a rank looks
+for itself at its deadline. All waits are short polls, so that Ctrl-C ends them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def meet(info: LaunchInfo, timeout_s: float) -> dist.Store:
       info: this process's launch; a run of one rank needs no address.
       timeout_s: seconds until all ranks must have come.
     Raises:
-      RuntimeError: a rank is missing (named), came twice, or thinks of another world size; rank 0's port is
+      RuntimeError: a rank is missing (named), came twice, or expects another world size; rank 0's port is
         taken.
     """
     if info.world_size == 1:
@@ -150,7 +150,7 @@ def _await_listener(info: LaunchInfo, deadline: Deadline) -> None:
 
 
 def _join(store: dist.Store, info: LaunchInfo) -> None:
-    """Add this rank, and refuse a second process of the same rank or another idea of the world's size."""
+    """Add this rank, and refuse a second process with the same rank, or a different world size."""
     size = store.compare_set("world_size", "", str(info.world_size)).decode()
     if size != str(info.world_size):
         raise RuntimeError(
@@ -166,7 +166,7 @@ def _join(store: dist.Store, info: LaunchInfo) -> None:
 
 
 def _missing_ranks(store: dist.Store, info: LaunchInfo, deadline: Deadline) -> list[int]:
-    """Ranks that did not come until the deadline; empty as soon as all are there."""
+    """Ranks that had not joined by the deadline; empty as soon as all are there."""
     if info.rank != 0:
         verdict = _await_key(store, "verdict", deadline.remaining_s + VERDICT_GRACE_S)
         if verdict:

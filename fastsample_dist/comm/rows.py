@@ -29,7 +29,7 @@ class RowPlan:
     max_message_rows: int
 
     def reversed(self) -> RowPlan:
-        """The plan of the reply: what came is sent back. Its longest message is the same, turned round."""
+        """The plan of the reply: what was received is sent back. Its longest message is the same, reversed."""
         return RowPlan(self.recv_counts, self.send_counts, self.max_message_rows)
 
 

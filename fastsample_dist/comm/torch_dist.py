@@ -148,7 +148,7 @@ class TorchCommunicator(Communicator):
     def _over(
         self, run_ranks: tuple[int, ...], rank: int, lane: str, deadline: Deadline, counters: Counters
     ) -> TorchCommunicator:
-        """A communicator over these ranks of the run, as whose number `rank` this process takes part."""
+        """A communicator over these ranks of the run, in which this process has the number `rank`."""
         timeout = group_timeout(self._backend, self.timeout_s)
         try:
             group = _new_group(run_ranks, rank, self._backend, self._store, lane, timeout)
@@ -212,7 +212,7 @@ def _leak_reference(thing: object) -> None:
 
 
 def _run(start: Callable[[], dist.Work], is_cuda: bool, deadline: Deadline) -> dist.Work:
-    """Start a collective and wait until it is done; the work of one that is broken off is never released.
+    """Start a collective and wait until it is done; the work of one that is interrupted is never released.
 
     Raises:
       DeadlineError: the deadline passed first.

@@ -81,7 +81,7 @@ class Watch:
             self._run.board.publish(self.lane, Status(step, what, self._calls, time.time()))
 
     def leave(self) -> None:
-        """The collective has ended, well or not."""
+        """The collective has ended, successfully or not."""
         if self._run.trace is not None:
             what, begin_ns, step = self._entered
             self._run.trace.add(what, "collective", begin_ns, step)

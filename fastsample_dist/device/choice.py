@@ -1,4 +1,4 @@
-"""Which device a rank computes on: all ranks share what each of them has, and decide by the same rule.
+"""Which device a rank computes on: all ranks report what each of them has, and decide by the same rule.
 
 So "cuda" is refused on every rank with one and the same line when one rank cannot, and "auto" never leaves some ranks
 on GPUs and others on the CPU. `agree_device` is the rule, on values alone. A rank takes GPU number local_rank of those

@@ -92,7 +92,7 @@ def choose_places(tables: Sequence[Table], room: Room) -> list[Placement]:
     """Where each table goes by the rule in the module's text; numbers in, values out.
 
     Args:
-      tables: the more they gain by device memory, the earlier.
+      tables: those that gain most from device memory first.
       room: what may be filled.
     Returns:
       A Placement per table.

@@ -107,7 +107,8 @@ class CapturedSampler:
         seeds = self.graph.row_ids("seeds", seeds)
         checks.require(
             seeds.numel() == self.num_seeds,
-            f"seeds has {seeds.numel()} entries; recorded were {self.num_seeds}: sample other sizes without recording.",
+            f"seeds has {seeds.numel()} entries, but {self.num_seeds} were recorded; sample other sizes without "
+            "recording.",
         )
         checks.require(step >= 0, f"step is {step}; expected 0 or more.")
         self._seeds.copy_(seeds, non_blocking=True)

@@ -46,7 +46,7 @@ def bucket_by_part(ids: Tensor, part_ranges: Tensor) -> tuple[Tensor, Tensor, Te
       part_ranges: int64 [num_parts + 1]; part p owns the ids part_ranges[p] .. part_ranges[p + 1] - 1.
     Returns:
       (grouped [n] of ids' dtype, counts int64 [num_parts], places int64 [n]); grouped[places] equals ids. grouped and
-      places are on the ids' device, counts is on that of part_ranges. On a GPU one read-back brings bad ids and counts.
+      places are on the ids' device, counts is on that of part_ranges. On a GPU one read-back has bad ids and counts.
     Raises:
       ValueError: an id that no part owns.
     Source: FastSample, section 3.3. Cost: O(n log num_parts). Deterministic: yes.

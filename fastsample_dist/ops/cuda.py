@@ -63,7 +63,7 @@ def call(name: str, where: Tensor, *arguments: object) -> None:
 def call_in(loaded: ctypes.CDLL, name: str, where: Tensor, *arguments: object) -> None:
     """Enqueue an entry point on the device of `where`; its last argument, the stream, is added.
 
-    Tensors of the host are for the emulated library (csrc/cuda/emulated), which knows no streams.
+    Host tensors are for the emulated library (csrc/cuda/emulated), which knows no streams.
 
     Raises:
       ValueError, MemoryError, RuntimeError: as `library.raise_for_status`.

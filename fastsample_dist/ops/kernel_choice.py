@@ -96,7 +96,7 @@ class KernelChoice:
           num_seeds: how many seeds it has.
           enqueue: enqueues it with the kernel of this name.
         Returns:
-          What `enqueue` does.
+          What `enqueue` returns.
         """
         contest = self._contests.setdefault(kind_of(spec, num_seeds), _Contest())
         self._read(contest)

@@ -56,7 +56,7 @@ class CpuCore:
 
 
 class CudaCore:
-    """The CUDA library. A call enqueues its work; edges that do not exist are passed over."""
+    """The CUDA library. A call enqueues its work; edges that do not exist are skipped."""
 
     def check_edges(self, spec: Aggregation, indptr: Tensor, indices: Tensor) -> None:
         """Refuse edges that do not exist, with the CPU's words. Waits for the device.

@@ -436,7 +436,7 @@ def type_code(tensor: Tensor) -> int:
 
 
 def advise_huge_pages(tensor: Tensor, *, now: bool = False) -> None:
-    """Ask the system to hold a tensor's memory in huge pages, which random reads profit from.
+    """Ask the system to hold a tensor's memory in huge pages, which speeds up random reads.
 
     Contents stay as they are; a system without them (or without Linux) is not an error.
 

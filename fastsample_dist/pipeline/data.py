@@ -31,7 +31,7 @@ class DistData:
 
     Attributes:
       ctx: the rank's context.
-      manifest: what the partition says of itself.
+      manifest: what the partition says about itself.
       graph: the whole topology, mapped, with orig_ids.
       book: node ranges of the parts on disk.
       rank_book: node ranges of the ranks (equal to `book` when there is one part per rank).

@@ -165,7 +165,7 @@ class DistLoader:
             yield from ahead
 
     def position(self, epoch: int, step: int) -> LoaderPosition:
-        """Where a run stands that has used all batches before `step`, whatever was made ahead.
+        """The position of a run that has used all batches before `step`, whatever was made ahead.
 
         Collective: every rank must call this, with the same arguments. Purposes "counts" and "checkpoint".
 

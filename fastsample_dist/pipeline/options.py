@@ -1,4 +1,4 @@
-"""LoaderOptions: all that a DistLoader can be asked for beside its data and seeds, checked once."""
+"""LoaderOptions: all that a DistLoader can be asked for besides its data and seeds, checked once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_SCHEMES = ("scheme", "method", "replace", "layer_dependency", "edge_ids", "ed
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """What a DistLoader can be asked for beside its data and own seeds.
+    """What a DistLoader can be asked for besides its data and own seeds.
 
     Attributes:
       fanouts: neighbours per node and hop, hop order from the seeds outwards; one per model layer. None: `sampler`.

@@ -49,7 +49,7 @@ def placed(graph: CSCGraph, device: torch.device | str | None, *, weighted: bool
       weighted: its weights are needed too.
     Raises:
       ValueError: the graph fits neither on the device nor into pinned memory, or lacks weights.
-      MemoryError, RuntimeError: the memory was taken meanwhile; a GPU that this process cannot use.
+      MemoryError, RuntimeError: the memory has been taken in the meantime; a GPU that this process cannot use.
     """
     device = graph.device if device is None else numbered(device)
     if device == graph.device:

@@ -50,8 +50,8 @@ class MFG:
         edges' weights), or None when the sampler was not asked for them.
       known_orig_ids: int64 [num_dst or more]; original ids of the first source nodes, the destinations among them,
         where they were looked up with the batch (on a GPU), else None.
-      checked: a sampler made the edges, so that they are right and operators need not look at them again, for which a
-        GPU would be waited for.
+      checked: a sampler made the edges, so that they are known to be right and operators need not check them again,
+        which on a GPU would mean waiting.
       edge_values: [num_edges], dtype of the graph's weights: what the graph stores for every edge; None when it was not
         asked for. The models of fastsample_dist.train do not read it.
       edge_weights: float [num_edges], 0 or more; coefficients that the sampler computed (LADIES, subgraph ratios,
@@ -141,7 +141,7 @@ class MiniBatch:
       draw: rng_seed and global step.
       features: [num_inputs, feature_dim] or None before they are fetched.
       labels: int64 [num_seeds], -1 for a seed without a label; float32 [num_seeds, columns], NaN: not known, when they
-        are no classes; or None.
+        are not classes; or None.
       epoch: epoch of the loader.
       num_global_seeds: seeds of this step summed over all ranks, the loss is divided by it; 0 in a sampler's own batch,
         whose seeds are all that there are.
@@ -185,7 +185,7 @@ class MiniBatch:
 
         A mean over this rank's seeds times this weight, summed over ranks, is the mean over the seeds of all ranks; so
         gradients are summed over ranks (where DDP averages them, multiply by the number of ranks too). The mean over
-        the seeds of an empty batch is NaN, which no weight repairs: `mean_loss` gives 0 there.
+        the seeds of an empty batch is NaN, which no weight can repair: `mean_loss` gives 0 there.
         """
         own = self.seeds.numel()
         return own / self._num_seeds_of_step if own else 0.0

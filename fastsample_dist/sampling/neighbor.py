@@ -123,7 +123,7 @@ class NeighborSampler:
     def sample_many(self, seeds: Sequence[Tensor | Sequence[int]], first_step: int = 0) -> list[MiniBatch]:
         """Sample many mini-batches at once, each in one thread.
 
-        The batches are those of `sample`, but a thread that has a batch to itself waits for nobody: the way to use
+        The batches are those of `sample`, but a thread that has a batch to itself waits for no other: the way to use
         many cores.
 
         Args:

@@ -1,4 +1,4 @@
-"""A small graph on which a wrong sampler has little to hide behind."""
+"""A small graph on which a wrong sampler is likely to be found out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def conformance_graph(fanout: int = 3, dtype: torch.dtype = torch.int32, seed: i
       dtype: of `indices`, int32 or int64.
       seed: of the neighbours and weights.
     Returns:
-      CSCGraph with weights and permuted, far apart original ids. Rows 0 to 3 have as many in-edges, 4 has `fanout`,
+      CSCGraph with weights and permuted, far apart original ids. Rows 0 to 3 have 0 to 3 in-edges, row 4 has `fanout`,
       5 and 6 have fanout + 1 and the same sources, 7 has 2 * fanout, 8 has NUM_LARGE * fanout, 9 parallel edges,
       10 a self-loop, 11 no positive weight, 12 `fanout` positive weights among more, 13 one, 14 weights from
       1e-12 to 1, 15 weights of zero at every third edge. The remaining nodes have one or two in-edges.

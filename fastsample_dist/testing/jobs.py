@@ -2,7 +2,7 @@
 
 A rank is a command that runs testing/job_rank.py; a job names a task ("module:function") and gives every rank its
 settings. Ranks of one machine meet at a store in this process; ranks on hosts of their own (a command prefix that
-enters the host, and its address) meet at rank 0's; under MPI, mpirun starts them. Supervisor and reports see to it
+enters the host, and its address) meet at rank 0's; under MPI, mpirun starts them. Supervisor and reports ensure
 that nothing outlives this process.
 """
 

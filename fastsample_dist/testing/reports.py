@@ -7,8 +7,8 @@
     reports/left-<rank>       the rank has left its context
     reports/failed-<rank>     `Failure`, written before the other ranks can fail because of it
 
-Everything else in it belongs to the call. A rank that finds the lock free knows that nobody waits any more: it removes
-the folder and ends.
+Everything else in it belongs to the call. A rank that finds the lock free knows that nobody is waiting any longer: it
+removes the folder and ends.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def dump(content: object) -> bytes:
 
 
 class Reporter:
-    """How a rank reports to the folder of its run; it ends this process when nobody waits for it any more."""
+    """How a rank reports to the folder of its run; it ends this process when nobody is waiting for it any longer."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank, self._has_failed = folder, rank, False

@@ -9,8 +9,8 @@ counts are held against the exact laws (row_picks.py, statistics.py):
 - every pair of edges of a row: how often both were taken;
 - every possible set of picks, where there are few: chi-square;
 - the same row in consecutive steps, the same row in consecutive hops, two rows of as many edges: independent;
-- a method that shares variates (LABOR): one per source, so whoever takes a source with a smaller probability makes the
-  others take it, too.
+- a method that shares variates (LABOR): one per source, so a destination that takes a source with a smaller probability
+  makes the others take it too.
 The laws are those of the methods of `SampleSpec`, or a sampler's own (`law`).
 """
 
@@ -79,7 +79,7 @@ def check_sampler(
       trials: batches to count picks in, 2 or more. A probability p that is off by less than about
         6 * sqrt(p / trials) stays unseen.
       false_alarm: probability that a correct sampler is refused, all statistics together (see statistics.py).
-      seeds: nodes whose rows are looked at, distinct; None chooses up to 40 of degrees as different as possible.
+      seeds: nodes whose rows are checked, distinct; None chooses up to 40 of degrees as different as possible.
       keyed: False for a sampler outside the contract, whose batches are no function of (seeds, step); leaves out that
         batches repeat and that a node's picks do not depend on the other seeds.
       law: of a sampler that draws otherwise than the methods of SampleSpec: called as law(edges, fanout) with the

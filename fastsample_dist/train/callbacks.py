@@ -22,7 +22,7 @@ from fastsample_dist.train.metrics import EpochStats, EpochTotals
 
 
 class RunTrainer(Protocol):
-    """What a callback may use of the `Trainer` (trainer.py has the words)."""
+    """What a callback may use of the `Trainer` (described in trainer.py)."""
 
     model: nn.Module
 
@@ -62,8 +62,8 @@ class EpochReport:
       stats: its loss and times, over all ranks.
       step: global steps done.
       is_last: no epoch comes after it.
-      figures: what else is known of it, by name, such as {"lr": 0.01, "val_acc": 0.7}. Callbacks may add to it; those
-        after them in the list see it, the log files among them.
+      figures: what else is known about it, by name, such as {"lr": 0.01, "val_acc": 0.7}. Callbacks may add to it;
+        those after them in the list see it, the log files among them.
     """
 
     stats: EpochStats
@@ -73,7 +73,7 @@ class EpochReport:
 
 
 class Callback:
-    """Derive from it and override what is of interest.
+    """Derive from it and override the methods you need.
 
     Every rank has callbacks of its own, and all ranks call them at the same points: a callback may run a collective
     where all ranks do, and prints on `run.loader.data.ctx.rank == 0`. What `on_step` and `on_epoch` return must be the

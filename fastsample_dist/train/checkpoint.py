@@ -121,7 +121,7 @@ class Checkpointer(Callback):
         Collective: every rank must call this, with the same arguments, before the first step.
 
         Args:
-          resume: resume from the checkpoint that is there, if any. Without it the directory must hold none.
+          resume: resume from the checkpoint that is there, if any. Without it the directory must have none.
           attempt: which restart of this launch this is (LaunchInfo.attempt). From 1 on, the run resumes from the
             checkpoints of its earlier attempts by itself.
         Returns:
@@ -141,7 +141,7 @@ class Checkpointer(Callback):
         return self.resumed
 
     def on_begin(self, run: Run) -> None:
-        """Hand over how far the resumed run had come.
+        """Pass on how far the resumed run had got.
 
         Raises:
           ValueError: `begin` was not called.
@@ -184,7 +184,7 @@ class Checkpointer(Callback):
         self.save()
 
     def save(self) -> None:
-        """Write a checkpoint of the step done last, unless there is one already.
+        """Write a checkpoint of the latest finished step, unless there is one already.
 
         When it cannot be written, that is a warning on rank 0: training continues and the earlier checkpoints are
         untouched.

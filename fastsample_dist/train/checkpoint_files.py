@@ -1,9 +1,9 @@
-"""Checkpoint files: one directory, one file a checkpoint, complete or not there.
+"""Checkpoint files: one directory, one file per checkpoint, either complete or absent.
 
 A file is one line of JSON (format, version, size and SHA-256 of what follows) and then what torch.save wrote. It is
 written under another name, synced to the disk and renamed, so that neither a full disk nor a kill at any moment leaves
 half a checkpoint under a checkpoint's name or harms an earlier one. Old ones are deleted only after that. Reading
-executes nothing: torch.load takes tensors and plain values alone.
+executes nothing: torch.load accepts only tensors and plain values.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CheckpointFiles:
         self.directory, self._keep = directory, keep
 
     def prepare(self) -> None:
-        """Make the directory, see that it can be written, and clear away what killed writers left (`complete_file`).
+        """Make the directory, check that it can be written, and clear away what killed writers left (`complete_file`).
 
         Raises:
           ValueError: it cannot be made or written.
@@ -85,7 +85,7 @@ class CheckpointFiles:
           step: global step of the next batch; names the file.
           content: tensors and plain values in dictionaries and lists.
         Returns:
-          The file's path; it is on the disk.
+          The file's path; it is durable.
         Raises:
           RuntimeError: it could not be written; the earlier ones are as they were, and no other file is left.
         """
@@ -93,7 +93,9 @@ class CheckpointFiles:
         try:
             if not self.directory.is_dir():
                 self.directory.mkdir(parents=True, exist_ok=True)
-                logger.warning("checkpoint directory %s was gone with what it held; made it again.", self.directory)
+                logger.warning(
+                    "checkpoint directory %s was deleted with its contents; it has been made again.", self.directory
+                )
             with complete_file(path, durable=True) as partial:
                 partial.write_bytes(encode(content))
         except OSError as error:

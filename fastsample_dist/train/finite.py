@@ -1,6 +1,6 @@
 """FiniteGuard: training stops, on all ranks at the same step, at the first loss that is NaN or infinite.
 
-A rank sees its own share of the loss alone. Where that is not finite, its gradients are made NaN (`mark`), so the sum
+A rank sees only its own share of the loss. Where that is not finite, its gradients are made NaN (`mark`), so the sum
 of all ranks' gradients, which every rank has anyway, is not finite on any of them: all reach the same verdict, for
 one pass over the gradients and no further collective. Only after a bad step do they exchange what each knows. On a GPU
 the verdict is read with the loss, some steps later, before anything is saved.
@@ -85,7 +85,7 @@ class FiniteGuard:
         per_rank = self._ctx.comm.all_gather_object((loss, int(node)), purpose=PURPOSE)
         message = self._message(step, [loss for loss, _ in per_rank], [node for _, node in per_rank])
         if not self._allow:
-            raise NonFiniteError(f"{message}; allow_nonfinite=True (--allow-nonfinite) continues all the same.")
+            raise NonFiniteError(f"{message}; allow_nonfinite=True (--allow-nonfinite) continues anyway.")
         self._done = True
         if self._ctx.rank == 0:
             logger.warning("%s; training continues, as requested.", message)

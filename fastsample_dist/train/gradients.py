@@ -1,4 +1,4 @@
-"""Gradients of all ranks, summed: behind one small interface, whatever carries the collectives.
+"""Gradients of all ranks, summed: behind one small interface, whatever the backend.
 
 The loss of a rank is divided by the seeds of all ranks (metrics.seed_loss), so the SUM of the ranks' gradients is the
 gradient on the union batch. Under torch.distributed, DistributedDataParallel starts the sum of one bucket while the
@@ -95,7 +95,7 @@ class DDPGradients(LocalGradients):
         self.waiting = Lap(self._clock, self._buckets.last, self._clock.mark())
 
     def _raise_own(self, error: RuntimeError) -> None:
-        """Raise what went wrong in a hook: torch wraps it in its own words and a traceback as text."""
+        """Raise what went wrong in a hook: torch wraps it in a message of its own, with the traceback as text."""
         if KeyboardInterrupt.__name__ in str(error):
             raise KeyboardInterrupt from None
         failure = self._buckets.comm.failure
@@ -111,7 +111,7 @@ class DDPGradients(LocalGradients):
 
 class _BucketSum:
     """The communication hook. It must not know the module: the module's C++ reducer owns the hook, and a cycle through
-    C++ is never collected, so the process group's threads would outlive the run and be cut off at exit.
+    C++ is never collected, so the process group's threads would outlive the run and be killed at exit.
     """
 
     def __init__(self, comm: Communicator, clock: Clock) -> None:

@@ -1,9 +1,9 @@
 """Layer-wise inference with all neighbours: each layer for all nodes of the graph before the next begins.
 
-Batch-wise evaluation with all neighbours visits a node once per batch that reaches it; here every node passes every
-layer once (GraphSAGE, NeurIPS'17, calls it full-batch inference). A rank computes the rows of its own nodes, in runs
-of consecutive ids; the rows of their in-neighbours come by the exchange that fetches features, from a table that each
-rank keeps of its own rows of the layer before. That table is a file mapped into memory, so a rank needs memory for one
+Batch-wise evaluation with all neighbours visits a node once per batch that reaches it; here every node passes through
+every layer once (GraphSAGE, NeurIPS'17, calls it full-batch inference). A rank computes the rows of its own nodes, in
+runs of consecutive ids; the rows of their in-neighbours come by the exchange that fetches features, from a table that
+each rank keeps of its own rows of the layer before. That table is a file mapped into memory, so a rank needs memory for one
 batch, not for its share of the hidden rows. For a model on a GPU the host looks up the in-edges and fetches the rows,
 and the GPU computes: its memory too holds one batch.
 """
@@ -69,7 +69,7 @@ def layerwise(
     Args:
       model: GraphSAGE, GCN, GAT, another LayeredModel, or one's own (train/protocol.py); dropout is off. Computes in
         its parameters' dtype. A module without `apply_layer` is called with the MFGs of all hops instead, so that a
-        node is computed again for every batch that reaches it: right, but much slower on a deep model.
+        node is computed again for every batch that reaches it: correct, but much slower on a deep model.
       data: with features.
       batch_size: most own nodes per batch, at least 1.
       num_layers: MFGs that the model takes, if it has no attribute of that name.

@@ -1,6 +1,6 @@
 """The command `fastsample-verify`: do k ranks compute, on this partition, what one process computes?
 
-For every number of ranks they are started and compared with one process (compare.py). The first difference is printed
+Each number of ranks is started in turn and compared with one process (compare.py). The first difference is printed
 and ends the command. Exit status: 0 when all agree, 1 otherwise.
 """
 

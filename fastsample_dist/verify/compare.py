@@ -1,8 +1,8 @@
 """k ranks against one process, step by step: seeds, in-neighbours, input nodes, features, labels, summed gradients.
 
 The ranks (rank.py) make a few mini-batches through their loaders; one process (reference.py) computes what they must
-be. All but gradients must be equal; those are compared within a tolerance, because sums of ranks round in another order
-than one process. The first difference is named by ranks, scheme, step, rank, hop and original node id.
+be. All but gradients must be equal; those are compared within a tolerance, because the ranks' sums are rounded in
+another order than one process's. The first difference is named by ranks, scheme, step, rank, hop and original node id.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Difference(Exception):  # noqa: N818  # it is a result, not an error of th
 
 
 def verify(options: RunOptions, settings: VerifySettings, num_ranks: int) -> dict:
-    """Compare one number of ranks with one process.
+    """Compare a run of so many ranks with one process.
 
     Returns:
       {"ranks", "schemes", "batches", "tensors", "edges", "gradient_error": largest, as a share of the largest entry,

@@ -226,7 +226,7 @@ def test_a_failing_process_ends_at_once_without_crash_noise(tmp_path):
             process.kill()
     assert all(process.returncode != 0 for process in processes)
     assert "ValueError: boom" in texts[0]
-    assert "barrier of prefetch was broken off because this rank leaves the run" in texts[0]
+    assert "barrier of prefetch was interrupted because this rank is leaving the run" in texts[0]
     assert "rank 1, outside a step: barrier failed because a peer ended" in texts[1]
     for text in texts:
         assert "terminate called" not in text

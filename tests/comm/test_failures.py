@@ -166,7 +166,9 @@ def raise_while_a_thread_waits(ctx):
 
 def test_leaving_by_an_exception_ends_collectives_of_other_threads():
     message = run_distributed(2, raise_while_a_thread_waits, **WITHOUT_WAITING)[0]
-    assert message.startswith("rank 0, outside a step: barrier of prefetch was broken off because this rank leaves")
+    assert message.startswith(
+        "rank 0, outside a step: barrier of prefetch was interrupted because this rank is leaving"
+    )
 
 
 def interrupted_in_wait(ctx, interrupted):

@@ -368,7 +368,7 @@ def abort_while_a_group_waits(ctx):
 
 def test_aborting_the_parent_ends_its_groups():
     message, closed = run_distributed(2, abort_while_a_group_waits, ENOUGH_S, comm_timeout_s=NEVER_S)[0]
-    assert message.startswith("rank 0 (group of ranks 0, 1), outside a step: barrier of prefetch was broken off")
+    assert message.startswith("rank 0 (group of ranks 0, 1), outside a step: barrier of prefetch was interrupted")
     assert closed
 
 

@@ -52,7 +52,7 @@ def test_bad_seeds_are_refused_and_the_next_batch_is_right(cuda_device):
 
 def test_another_number_of_seeds_is_refused(cuda_device):
     _, captured = make(cuda_device)
-    with pytest.raises(ValueError, match="seeds has 3 entries; recorded were 9"):
+    with pytest.raises(ValueError, match="seeds has 3 entries, but 9 were recorded"):
         captured.sample(cuda_device.put(torch.arange(3).int()))
 
 

@@ -155,7 +155,7 @@ def test_a_directory_that_was_deleted_is_made_again_with_a_warning(tmp_path, cap
     files.write(2, CONTENT)
     assert names(tmp_path / "run") == ["step-000000002.ckpt"]
     assert [record.getMessage() for record in caplog.records] == [
-        f"checkpoint directory {tmp_path}/run was gone with what it held; made it again."
+        f"checkpoint directory {tmp_path}/run was deleted with its contents; it has been made again."
     ]
 
 

@@ -60,7 +60,7 @@ def assert_all_ranks_name_the_features(found):
     assert messages == {
         f"step {BAD_STEP}: the loss is nan on rank 1; the features of node {node} (original id) in the batch of rank 1 "
         "are NaN or infinite: correct the features of the input and partition again; allow_nonfinite=True "
-        "(--allow-nonfinite) continues all the same."
+        "(--allow-nonfinite) continues anyway."
     }
     assert [steps for _, _, steps in found] == [[0], [0]]  # the bad step is the last, on both
 

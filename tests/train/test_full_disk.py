@@ -68,5 +68,5 @@ def test_directories_that_are_deleted_in_the_middle_are_made_again(parts, tmp_pa
     assert len(list((tmp_path / "run").iterdir())) == 3
     assert len(list((tmp_path / "board").iterdir())) == 1
     assert [record.getMessage() for record in caplog.records] == [
-        f"checkpoint directory {tmp_path}/run was gone with what it held; made it again."
+        f"checkpoint directory {tmp_path}/run was deleted with its contents; it has been made again."
     ]
