@@ -3,9 +3,9 @@
 Batch-wise evaluation with all neighbours visits a node once per batch that reaches it; here every node passes through
 every layer once (GraphSAGE, NeurIPS'17, calls it full-batch inference). A rank computes the rows of its own nodes, in
 runs of consecutive ids; the rows of their in-neighbours come by the exchange that fetches features, from a table that
-each rank keeps of its own rows of the layer before. That table is a file mapped into memory, so a rank needs memory for one
-batch, not for its share of the hidden rows. For a model on a GPU the host looks up the in-edges and fetches the rows,
-and the GPU computes: its memory too holds one batch.
+each rank keeps of its own rows of the layer before. That table is a file mapped into memory, so a rank needs memory
+for one batch, not for its share of the hidden rows. For a model on a GPU the host looks up the in-edges and fetches the
+rows, and the GPU computes: its memory too holds one batch.
 """
 
 from __future__ import annotations
