@@ -128,7 +128,8 @@ void sample_persistent(const BatchCall& call, const FsCudaQueueOptions& options)
 FsStatus check_persistent(const FsGraph& graph, const FsSampleSpec& spec) {
   const FsStatus status = check_cuda_request("sample_mfg", graph, spec);
   if (status != FS_OK || spec.method == FS_UNIFORM) return status;
-  return fail(FS_INVALID_ARGUMENT, "sample_mfg: method %d; expected 0 (uniform), which alone the persistent kernel draws", spec.method);
+  return fail(FS_INVALID_ARGUMENT,
+              "sample_mfg: method %d; expected 0 (uniform), which alone the persistent kernel draws", spec.method);
 }
 
 }  // namespace
