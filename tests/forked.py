@@ -89,9 +89,10 @@ def _run(line: list[str], environ: dict[str, str], outputs: tuple[Path, Path]) -
 
 
 def run_forked(
-    num_ranks: int, script: Path, options: Sequence[object], **extra: str
+    num_ranks: int, script: Path | str, options: Sequence[object], **extra: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `script` on ranks that meet as under torchrun, with `extra` in their environment.
+    """Run `script`, or "-m" and a module in `options`, on ranks that meet as under torchrun, with `extra` in their
+    environment.
 
     Returns:
       What was printed, rank by rank, and the first exit status that is not 0.
