@@ -11,6 +11,7 @@ import torch
 
 from fastsample_dist.testing import mpi_missing_reason
 from tests.forked import run_forked
+from tests.grids import grid
 from tests.train.task import FEATURE_DIM, NUM_CLASSES, make_task
 from tests.waiting import ENOUGH_S
 
@@ -56,9 +57,10 @@ def test_the_loop_fits_on_a_page():
     assert len(SCRIPT.read_text().splitlines()) <= 60
 
 
-def test_two_ranks_learn_what_one_does(run):
+@pytest.mark.parametrize("launcher", grid([FORKED, TORCHRUN], gate=[FORKED]))
+def test_two_ranks_learn_what_one_does(run, launcher):
     losses, accuracy, model = run(FORKED, 1)
-    losses_of_two, accuracy_of_two, model_of_two = run(TORCHRUN, 2)
+    losses_of_two, accuracy_of_two, model_of_two = run(launcher, 2)
     assert len(losses) == EPOCHS and losses_of_two == pytest.approx(losses, rel=TOLERANCE)
     assert accuracy_of_two == pytest.approx(accuracy, abs=0.05)  # a node on the border may fall to either side
     for name, tensor in model.items():
@@ -66,12 +68,12 @@ def test_two_ranks_learn_what_one_does(run):
 
 
 def test_it_learns(run):
-    losses, accuracy, _ = run(TORCHRUN, 2)
+    losses, accuracy, _ = run(FORKED, 2)
     assert losses[-1] < 0.7 * losses[0] and accuracy > 2 / NUM_CLASSES
 
 
 def test_the_saved_model_is_a_state_dict(run):
-    _, _, model = run(TORCHRUN, 2)
+    _, _, model = run(FORKED, 2)
     assert model["layers.0.linear.weight"].shape == (64, 2 * FEATURE_DIM)
 
 
