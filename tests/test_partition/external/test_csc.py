@@ -26,6 +26,7 @@ EVERY_ID_TYPE = list(itertools.product([False, True], ID_TYPES))
 ID_TYPES_OF_THE_GATE = [(False, "int32"), (True, "int64"), (False, "uint8"), (True, ">i4")]
 EVERY_WEIGHT_TYPE = list(itertools.product([False, True], WEIGHT_TYPES))
 WEIGHTS_OF_THE_GATE = [(False, "float16"), (True, "float32"), (False, "float64"), (True, "uint8"), (False, ">f4")]
+INTERRUPTIONS = list(itertools.product(["group_edges", "sort_edges"], [1, 3, 6], [False, True]))
 
 
 @pytest.fixture(autouse=True)
@@ -153,9 +154,7 @@ def test_finished_topology_is_not_sorted_again(tmp_path, monkeypatch):
         assert built(raw, journal) == in_memory(raw)
 
 
-@pytest.mark.parametrize("passed", ["group_edges", "sort_edges"])
-@pytest.mark.parametrize("calls", [1, 3, 6])
-@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize(("passed", "calls", "undirected"), grid(INTERRUPTIONS, gate=INTERRUPTIONS[::5], several=True))
 def test_goes_on_after_an_interruption(passed, calls, undirected, tmp_path, monkeypatch):
     raw = draw_raw(undirected=undirected, weighted=True)
     original, left = getattr(csc, passed), [calls]
