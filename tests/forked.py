@@ -25,7 +25,7 @@ class ForkedPython:
     """A Python program in the place of `subprocess.Popen([sys.executable, ...])`, in a session of its own.
 
     Args:
-      line: a script's path or "-m" and a module, then its arguments.
+      line: a script's path, "-m" and a module, or "-c" and code, then its arguments.
       environ: its whole environment.
       outputs: files that take its standard output and error.
     """
@@ -77,7 +77,10 @@ def _run(line: list[str], environ: dict[str, str], outputs: tuple[Path, Path]) -
     os.environ.clear()
     os.environ.update(environ)
     sys.path[:0] = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", *sys.path)]
-    if line[0] == "-m":
+    if line[0] == "-c":
+        sys.argv = ["-c", *line[2:]]
+        exec(compile(line[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif line[0] == "-m":
         sys.argv = line[1:]
         runpy.run_module(line[1], run_name="__main__", alter_sys=True)
     else:
@@ -86,9 +89,10 @@ def _run(line: list[str], environ: dict[str, str], outputs: tuple[Path, Path]) -
 
 
 def run_forked(
-    num_ranks: int, script: Path, options: Sequence[object], **extra: str
+    num_ranks: int, script: Path | str, options: Sequence[object], **extra: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `script` on ranks that meet as under torchrun, with `extra` in their environment.
+    """Run `script`, or "-m" and a module in `options`, on ranks that meet as under torchrun, with `extra` in their
+    environment.
 
     Returns:
       What was printed, rank by rank, and the first exit status that is not 0.
@@ -107,6 +111,23 @@ def run_forked(
                 process.wait()
         printed = ["".join(path.read_text() for path in paths) for paths in zip(*outputs, strict=True)]
     return subprocess.CompletedProcess([script, *options], next((status for status in statuses if status), 0), *printed)
+
+
+def run_code(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run what `python -c` takes; signals, exit status and outputs are those of a process of its own.
+
+    Where nobody catches KeyboardInterrupt, the status is 1, not that of the signal.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = tuple(Path(folder) / kind for kind in OUTPUTS)
+        process = ForkedPython(["-c", code, *arguments], dict(os.environ), outputs)
+        try:
+            status = process.wait(ENOUGH_S)
+        finally:
+            process.kill()
+            process.wait()
+        printed = [path.read_text() if path.exists() else "" for path in outputs]
+    return subprocess.CompletedProcess([code, *arguments], status, *printed)
 
 
 def fork_python(command: Sequence[str], **options: object) -> ForkedPython | subprocess.Popen:

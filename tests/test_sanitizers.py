@@ -1,5 +1,6 @@
 """The C ABI under the sanitizers: many callers at once, against one caller with one thread (csrc/tests/stress*.cpp)."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -20,19 +21,20 @@ PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\
 PROGRAMS = ("fastsample_stress", "fastsample_stress_partition")
 
 SANITIZERS = ("address,undefined", "thread")
-PAIRS, THREES = ("2", "2"), ("3", "3")  # CALLERS TEAM: a race needs two
+PAIRS, THREES = ("2", "2", "32"), ("3", "3", "32")  # CALLERS TEAM BITS: a race needs two; ids of 32 bits or of 64
+THREES_OF_LONG_IDS = ("3", "3", "64")
 
 
-def load_for(sanitizer: str, compiler: str, load: tuple[str, str]) -> tuple[str, str, str]:
-    """CALLERS TEAM ROUNDS.
+def load_for(sanitizer: str, compiler: str, load: tuple[str, str, str]) -> tuple[str, str, str, str]:
+    """CALLERS TEAM ROUNDS BITS.
 
     The thread sanitizer cannot see into an OpenMP library. With gcc the build brings one that it can
     (csrc/tests/visible_openmp.cpp); with another compiler a call has one thread, and only callers run at the same time.
     """
-    callers, team = load
+    callers, team, bits = load
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     hidden = sanitizer == "thread" and "Free Software Foundation" not in version
-    return callers, "1" if hidden else team, "1"
+    return callers, "1" if hidden else team, "1", bits
 
 
 def require_runtime(sanitizer: str, compiler: str, directory: Path) -> None:
@@ -72,7 +74,7 @@ def built(tmp_path_factory):
 
 
 FEW_CALLERS = ("thread", "fastsample_stress", PAIRS)
-STRESS = [FEW_CALLERS, *((sanitizer, program, THREES) for sanitizer in SANITIZERS for program in PROGRAMS)]
+STRESS = [FEW_CALLERS, *itertools.product(SANITIZERS, PROGRAMS, (THREES, THREES_OF_LONG_IDS))]
 
 
 @pytest.mark.parametrize("case", grid(STRESS, gate=[FEW_CALLERS]), ids=str)

@@ -10,21 +10,22 @@
 namespace stress {
 
 struct Load {
-  int callers, team, rounds;
+  int callers, team, rounds, id_bits;
 };
 
 inline Load read_load(int argc, char** argv) {
-  const Load load = {argc == 4 ? atoi(argv[1]) : 0, argc == 4 ? atoi(argv[2]) : 0, argc == 4 ? atoi(argv[3]) : 0};
-  if (load.callers < 1 || load.team < 1 || load.rounds < 1) {
-    fprintf(stderr, "usage: %s CALLERS TEAM ROUNDS   (each 1 or more)\n", argv[0]);
+  const auto given = [&](int place) { return argc == 5 ? atoi(argv[place]) : 0; };
+  const Load load = {given(1), given(2), given(3), given(4)};
+  if (load.callers < 1 || load.team < 1 || load.rounds < 1 || (load.id_bits != 32 && load.id_bits != 64)) {
+    fprintf(stderr, "usage: %s CALLERS TEAM ROUNDS 32|64   (three numbers of 1 or more, bits of an id)\n", argv[0]);
     exit(2);
   }
   return load;
 }
 
 inline void say_done(const char* program, const Load& load) {
-  printf("%s: %d callers, %d threads a call, %d rounds: every result as with one thread\n", program, load.callers,
-         load.team, load.rounds);
+  printf("%s: %d callers, %d threads a call, %d rounds, ids of %d bits: every result as with one thread\n", program,
+         load.callers, load.team, load.rounds, load.id_bits);
 }
 
 // run(num_threads, written) calls everything there is to test. The instruction set changes under the callers.

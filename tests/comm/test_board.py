@@ -15,6 +15,7 @@ from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineErr
 from fastsample_dist.comm.watch import Watch
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_mpi
 from tests.comm.test_failures import free_port
+from tests.grids import grid
 from tests.waiting import ENOUGH_S
 
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
@@ -161,10 +162,10 @@ with DistContext.from_env(timeout_s=200) as ctx:  # longer than the start of one
 """
 
 
-@pytest.mark.parametrize(
-    ("stopped", "said"),
-    [(1, "rank 1 did not come: last seen "), (0, "the store (rank 0) does not answer")],
-)
+STOPPED = [(1, "rank 1 did not come: last seen "), (0, "the store (rank 0) does not answer")]
+
+
+@pytest.mark.parametrize(("stopped", "said"), grid(STOPPED, gate=STOPPED[:1], several=True))
 def test_a_stopped_rank_is_named_by_all_others(stopped, said, tmp_path):
     """Rank 0 serves the store here, so when it is stopped itself, that it does not answer is the diagnosis."""
     script = tmp_path / "script.py"
@@ -202,6 +203,7 @@ def stop_in_step(ctx):
 
 
 @needs_mpi
+@pytest.mark.grid
 def test_mpi_a_stopped_rank_is_named():
     with pytest.raises(RankError) as failed:
         run_mpi(3, stop_in_step, timeout_s=ENOUGH_S)

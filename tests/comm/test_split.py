@@ -320,6 +320,7 @@ def stalled_over_mpi(ctx):
 
 
 @needs_mpi
+@pytest.mark.grid
 def test_mpi_a_member_that_does_not_come_is_named_at_the_groups_deadline():
     with pytest.raises(RankError) as failed:
         run_mpi(4, stalled_over_mpi, ENOUGH_S)

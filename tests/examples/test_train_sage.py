@@ -172,8 +172,10 @@ def test_mpirun_gives_the_results_of_torchrun(parts, tmp_path, torchrun_results)
     assert results["comm"]["gradients"]["bytes_sent"] == expected["comm"]["gradients"]["bytes_sent"]
 
 
-def test_parts_that_do_not_fit_the_ranks_are_refused_in_one_line(parts):
-    finished = launch("torchrun", 2, "--data", parts(3), *SMALL)
+@pytest.mark.parametrize("launcher", grid(["forked", "torchrun"], gate=["forked"]))
+def test_parts_that_do_not_fit_the_ranks_are_refused_in_one_line(parts, launcher):
+    options = ("--data", parts(3), *SMALL)
+    finished = run_forked(2, SCRIPT, options) if launcher == "forked" else launch(launcher, 2, *options)
     lines = {line for line in finished.stderr.splitlines() if line.startswith("error:")}
     expected = f"error: {parts(3)} has 3 parts but world_size is 2; start 3 ranks or partition with --num-parts 2."
     assert finished.returncode != 0 and lines == {expected}

@@ -8,6 +8,7 @@ from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.testing import run_distributed
+from tests.grids import grid
 
 ROWS = torch.arange(12.0).reshape(6, 2)
 
@@ -92,7 +93,7 @@ def held_near(make_near, rank, nodes):
     return torch.stack([table.find(nodes) >= 0 for table in tables]).any(0)
 
 
-@pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", grid([None, torch.float32, torch.float64], gate=[None, torch.float64]))
 @pytest.mark.parametrize("make_near", NEAR, ids=lambda make: make.__name__)
 def test_further_tables_serve_a_fetch_and_their_rows_do_not_travel(make_near, dtype):
     found = run_distributed(4, fetch_on_ranks, args=(make_near, dtype))

@@ -10,6 +10,7 @@ from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.schemes import make_sampler
 from fastsample_dist.pipeline.stages import make_stages, run_stages
 from fastsample_dist.testing import run_distributed
+from tests.grids import grid
 from tests.parts import draw_partition
 
 FANOUTS, BATCH, SEED, EPOCHS = [3, 2], 11, 2**35 + 1, 2
@@ -53,7 +54,7 @@ def run_rank(ctx, path, scheme):
     return [facts_of(data, batch) for _ in range(EPOCHS) for batch in loader]
 
 
-@pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
+@pytest.mark.parametrize("scheme", grid(["hybrid", "vanilla"], gate=["vanilla"]))
 def test_one_process_makes_the_batches_of_two_virtual_ranks_one_after_another(tmp_path, scheme):
     path = draw_partition(tmp_path, 2).path
     expected = run_distributed(2, run_rank, args=(path, scheme))

@@ -12,6 +12,7 @@ from fastsample_dist import DistContext, DistData, DistLoader, interop
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.testing import run_distributed
+from tests.grids import grid
 from tests.parts import draw_partition
 
 NUM_EDGES = 3000
@@ -84,8 +85,10 @@ def edges_on_rank(ctx, path, scheme, prefetch, method):
     return found
 
 
-@pytest.mark.parametrize("method", ["uniform", "weighted"])
-@pytest.mark.parametrize("prefetch", [0, 2])
+WAYS = [(0, "uniform"), (0, "weighted"), (2, "uniform"), (2, "weighted")]
+
+
+@pytest.mark.parametrize(("prefetch", "method"), grid(WAYS, gate=[WAYS[1], WAYS[2]], several=True))
 def test_edges_have_their_ids_and_weights_in_both_schemes_on_two_ranks(tmp_path, prefetch, method):
     path = draw_weighted(tmp_path, 2).path
     hybrid, vanilla = (

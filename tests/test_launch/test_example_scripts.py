@@ -60,6 +60,7 @@ def test_slurm_script_trains_on_every_task(parts, tmp_path):
 
 
 @pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
+@pytest.mark.grid
 def test_mpirun_script_trains_on_every_slot_of_the_hostfile(parts, tmp_path):
     beside = Path(sys.executable).with_name("mpirun")
     env = {**dict.fromkeys(AS_ROOT, "1"), "MPIRUN": str(beside) if beside.exists() else "mpirun"}

@@ -16,6 +16,7 @@ from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.report.display import format_bytes
+from tests.forked import run_code
 from tests.test_partition.inputs import draw_raw, write_input
 
 REPOSITORY = Path(fastsample_dist.partition.write.writer.__file__).parents[3]
@@ -302,8 +303,7 @@ def test_interrupted_writing_leaves_nothing(graph, tmp_path, signal_name):
         "sys.exit(cli.main(sys.argv[1:]))"
     )
     argv = ["--input", graph, "--num-parts", "2", "--output", tmp_path / "parts"]
-    argv = [sys.executable, "-c", script, *map(str, argv)]
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    done = run_code(script, *argv)
     assert (done.returncode, done.stderr) == (130, "fastsample-partition: interrupted; no partial output is left.\n")
     assert list(tmp_path.iterdir()) == [graph]
 

@@ -1,8 +1,6 @@
 """fastsample-partition --check, --repartition and --inspect with traffic, as commands."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import fastsample_dist.partition.write.repartition
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
+from tests.forked import run_code
 from tests.test_partition.damage import entry, rewrite
 from tests.test_partition.inputs import draw_raw
 
@@ -93,10 +92,7 @@ def test_terminated_repartition_leaves_nothing(parts, tmp_path):
         "module._rewrite_column = lambda *rest: os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
-    argv = [sys.executable, "-c", script, "--repartition", parts, "4", "--output", tmp_path / "four"]
-    done = subprocess.run(
-        [str(item) for item in argv], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_code(script, "--repartition", parts, "4", "--output", tmp_path / "four")
     assert (done.returncode, done.stderr) == (130, "fastsample-partition: interrupted; no partial output is left.\n")
     assert list(tmp_path.iterdir()) == [parts]
 

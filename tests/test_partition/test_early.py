@@ -10,10 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import fastsample_dist as fsd
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, least_sizes
+from fastsample_dist.graph.inputs.text_edges import TextEdges
+from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.partition import api, cli
 from fastsample_dist.partition.write import build
 from fastsample_dist.partition.write import disk_space as disk
@@ -52,6 +56,54 @@ def write_parquet(path: Path) -> Path:
     return path
 
 
+def write_parquet_alone(path: Path) -> Path:
+    """Its footer has the highest id."""
+    pq.write_table(pa.table({"src": [0, 49_999_999], "dst": [1, 2]}), path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+def write_names_with_meta(path: Path) -> Path:
+    path = write_list_with_meta(path)
+    (path / "edges.csv").write_text("ann,bob\nbob,eve\n")
+    return path
+
+
+def write_huge_columns(path: Path) -> Path:
+    """Features for 50 million nodes, most of them a hole in the file."""
+    path.mkdir()
+    with (path / "features.npy").open("wb") as file:
+        header = {"descr": "|i1", "fortran_order": False, "shape": (META["num_nodes"], 1)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + META["num_nodes"])
+    return path
+
+
+def write_names_beside_features(path: Path) -> Path:
+    (write_huge_columns(path) / "edges.csv").write_text("ann,bob\nbob,eve\n")
+    return path
+
+
+def write_named_parquet_beside_features(path: Path) -> Path:
+    pq.write_table(pa.table({"src": ["ann", "bob"], "dst": ["bob", "eve"]}), write_huge_columns(path) / "e.parquet")
+    return path
+
+
+def write_pickle(path: Path) -> Path:
+    """A Data that states its nodes."""
+    return save_data(path, num_nodes=META["num_nodes"])
+
+
+def write_pickle_with_features(path: Path) -> Path:
+    """One whose features count them; the file is read by shapes alone."""
+    return save_data(path, x=torch.zeros(1, dtype=torch.int8).expand(META["num_nodes"], 1))
+
+
+def save_data(path: Path, **columns: object) -> Path:
+    path = path.with_suffix(".pt")
+    torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), **columns}, path)
+    return path
+
+
 def write_chunked_huge(path: Path) -> Path:
     file = write_chunked(path, draw_graph()) / "metadata.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "num_nodes_per_type": [META["num_nodes"]]}))
@@ -67,7 +119,9 @@ def write_graphbolt_huge(path: Path) -> Path:
     return path
 
 
-HUGE = [write_chunked_huge, write_graphbolt_huge, write_npy_huge, write_list_with_meta, write_list, write_parquet]
+NAMED = [write_names_with_meta, write_names_beside_features, write_named_parquet_beside_features]  # to be relabelled
+HUGE = [write_parquet_alone, write_pickle, write_pickle_with_features, *NAMED]
+HUGE += [write_chunked_huge, write_graphbolt_huge, write_npy_huge, write_list_with_meta, write_list, write_parquet]
 FORMATS = [write_input, lambda path: write_ogb(path, draw_graph()), lambda path: write_chunked(path, draw_graph())]
 FORMATS.append(lambda path: write_pyg(path.with_suffix(".pt"), draw_graph()))
 
@@ -92,7 +146,8 @@ def arguments(graph: Path, output: Path, *more: object) -> list[object]:
 @pytest.mark.parametrize("write", HUGE)
 def test_limit_too_low_for_the_nodes_is_refused_unread(tmp_path, capsys, unread, write):
     graph = write(tmp_path / "graph")
-    line = refused(capsys, *arguments(graph, tmp_path / "parts", "--memory-limit", "1GB"))
+    options = ["--memory-limit", "1GB", *(["--relabel"] if write in NAMED else [])]
+    line = refused(capsys, *arguments(graph, tmp_path / "parts", *options))
     nodes = int(re.search(r"the memory limit is 1GB but (\d+) nodes take at least", line)[1])
     assert 0.99 * 50_000_000 <= nodes <= 50_000_000
     assert "pass --memory-limit " in line
@@ -112,6 +167,90 @@ def test_a_method_that_holds_the_graph_is_refused_unread(tmp_path, capsys, unrea
     graph = write_npy_huge(tmp_path / "graph")
     argv = arguments(graph, tmp_path / "parts", "--memory-limit", "1GB", "--method", "metis")
     assert "method metis holds the whole graph in memory" in refused(capsys, *argv)
+
+
+NUM_EDGES = 300_000  # 2.4 MB of topology at least
+
+
+def many_edges() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 50, (2, NUM_EDGES))
+
+
+def parquet_of_names(path: Path) -> Path:
+    source, destination = many_edges().astype("U")
+    pq.write_table(pa.table({"src": source, "dst": destination}), path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+def text_of_names(path: Path) -> Path:
+    lines = (f"n{source},n{destination}\n" for source, destination in many_edges().T.tolist())
+    path.with_suffix(".csv").write_text("from,to\n" + "".join(lines))
+    return path.with_suffix(".csv")
+
+
+def pickle_of_edges(path: Path) -> Path:
+    torch.save({"edge_index": torch.from_numpy(many_edges())}, path.with_suffix(".pt"))
+    return path.with_suffix(".pt")
+
+
+@pytest.mark.parametrize(
+    ("write", "options", "least_bytes"),
+    [
+        (parquet_of_names, ["--relabel"], 4 * NUM_EDGES),
+        (text_of_names, ["--relabel", "--header"], 2 * NUM_EDGES),  # the lines are estimated: half of them are certain
+        (pickle_of_edges, [], 4 * NUM_EDGES),
+    ],
+)
+def test_edges_whose_nodes_are_not_counted_yet_need_a_disk_and_memory(
+    tmp_path, capsys, unread, monkeypatch, write, options, least_bytes
+):
+    """What their number alone takes: of the output, and of a method that holds them."""
+    graph = write(tmp_path / "graph")
+    argv = arguments(graph, tmp_path / "parts", *options)
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "free_bytes", lambda directory: 1000)
+        needed = re.search(r"takes ([\d,]+) bytes of disk while it is made but 1,000 are free", refused(capsys, *argv))
+        assert int(needed[1].replace(",", "")) >= least_bytes
+    monkeypatch.setattr(build, "resident_bytes", lambda: 0)
+    line = refused(capsys, *argv, "--method", "metis", "--memory-limit", "40MB")
+    assert "method metis holds the whole graph in memory" in line and "the memory limit is 40MB" in line
+    assert list(tmp_path.iterdir()) == [graph]
+
+
+@pytest.mark.parametrize(
+    ("names", "least"),
+    [("7 07\n07 007\n", 1), ('"a" b\nb "b"\n', 2), ("1 2\n2 1\n", 2)],
+    ids=["zeros", "quotes", "plain"],
+)
+def test_names_that_may_be_one_are_counted_once(tmp_path, names, least):
+    """7 and 007 are one where all names are integers."""
+    graph = tmp_path / "edges.txt"
+    graph.write_text(names)
+    assert least_sizes(graph, None, ReadOptions(edges=EdgeListOptions(relabel=True))).num_nodes == least
+    argv = ["--input", graph, "--relabel", "--method", "random", "--num-parts", 1, "--output", tmp_path / "parts"]
+    assert cli.main([str(item) for item in argv]) == 0
+    assert read_manifest(tmp_path / "parts").num_nodes >= least
+
+
+def test_a_saved_graph_whose_tensors_are_not_mapped_is_not_read_twice(tmp_path):
+    edges = torch.tensor([[0, 1], [1, 2]])
+    torch.save({"edge_index": edges, "num_nodes": 9}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    torch.save({"edge_index": edges, "num_nodes": 9, "text": "x" * (1 << 24)}, tmp_path / "long.pt")
+    torch.save({"edge_index": edges, "num_nodes": 9}, tmp_path / "new.pt")
+    nodes = [least_sizes(tmp_path / f"{name}.pt").num_nodes for name in ("old", "long", "new")]
+    assert nodes == [1, 1, 9]
+
+
+def test_columns_and_task_beside_an_edge_list_are_checked_before_it_is_read(tmp_path, capsys, monkeypatch):
+    graph = write_list_with_meta(tmp_path / "graph")
+    monkeypatch.setattr(TextEdges, "chunks", lambda edges: pytest.fail("the list was read"))
+    (graph / "labels.npy").write_bytes(b"not an array at all")
+    assert "labels.npy is not a readable .npy file" in refused(capsys, *arguments(graph, tmp_path / "parts"))
+    (graph / "labels.npy").unlink()
+    np.save(graph / "edge_weight.npy", np.ones(2))
+    (graph / "edges.csv").write_text("0,1,5\n1,2,5\n")
+    line = refused(capsys, *arguments(graph, tmp_path / "parts", "--weight-column", "3"))
+    assert "has edge_weight.npy and a column weight in edges.csv; expected one of them" in line
 
 
 def test_a_full_disk_is_refused_unread(tmp_path, capsys, unread, monkeypatch):

@@ -15,7 +15,8 @@ from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, edgelist,
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.partition import cli
 from fastsample_dist.partition.cli import main
-from tests.test_partition.test_edgelist_input import KILLED_RUN, arguments, contents, run_python
+from tests.forked import run_code
+from tests.test_partition.test_edgelist_input import KILLED_RUN, arguments, contents
 
 NUM_NODES = 60
 RNG = np.random.default_rng(7)
@@ -149,7 +150,7 @@ def test_the_names_are_checked_verified_and_carried_over(tmp_path, capsys):
 def test_killed_while_relabelling_the_run_resumes_to_the_same_bytes(tmp_path, monkeypatch, count):
     (tmp_path / "edges.txt").write_bytes(text(names=[str(7 * number) for number in range(NUM_NODES)], weights=True))
     argv = arguments(tmp_path / "edges.txt", tmp_path / "parts", "--on-disk", "--relabel", "--weight-column", 3)
-    assert run_python(KILLED_RUN, "read", str(count), *argv).returncode == -signal.SIGKILL
+    assert run_code(KILLED_RUN, "read", str(count), *argv).returncode == -signal.SIGKILL
     monkeypatch.setattr(edgelist, "SMALL_BYTES", 0)
     assert main(argv) == 0
     plain = arguments(tmp_path / "edges.txt", tmp_path / "plain", "--relabel", "--weight-column", 3)
@@ -160,7 +161,7 @@ def test_killed_while_relabelling_the_run_resumes_to_the_same_bytes(tmp_path, mo
 def test_other_options_after_a_kill_read_the_list_anew(tmp_path, monkeypatch):
     (tmp_path / "edges.txt").write_bytes(text(weights=True))
     argv = arguments(tmp_path / "edges.txt", tmp_path / "parts", "--on-disk")
-    done = run_python(KILLED_RUN, "save", "4", *argv, "--columns", "1,2")
+    done = run_code(KILLED_RUN, "save", "4", *argv, "--columns", "1,2")
     assert done.returncode == -signal.SIGKILL
     monkeypatch.setattr(edgelist, "SMALL_BYTES", 0)
     assert main([*argv, "--columns", "2,1"]) == 0

@@ -19,6 +19,7 @@ from fastsample_dist.graph.inputs import edgelist
 from fastsample_dist.graph.storage import load_topology, read_manifest
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external.journal import work_directory
+from tests.forked import run_code
 from tests.grids import grid
 
 REPOSITORY = Path(fastsample_dist.partition.__file__).parents[2]
@@ -176,7 +177,7 @@ def test_run_killed_while_reading_goes_on_to_the_same_bytes(tmp_path, drawn, mon
         graph = tmp_path / "edges.txt.gz"
         graph.write_bytes(gzip.compress((tmp_path / "edges.txt").read_bytes()))
     argv = arguments(graph, tmp_path / "parts", "--on-disk")
-    assert run_python(KILLED_RUN, "read", str(count), *argv).returncode == -signal.SIGKILL
+    assert run_code(KILLED_RUN, "read", str(count), *argv).returncode == -signal.SIGKILL
     assert not (tmp_path / "parts").exists()
     assert work_directory(tmp_path / "parts").is_dir()
     monkeypatch.setattr(edgelist, "SMALL_BYTES", 0)
@@ -190,7 +191,7 @@ def test_run_killed_while_reading_goes_on_to_the_same_bytes(tmp_path, drawn, mon
 def test_run_killed_later_does_not_read_again(tmp_path, drawn, monkeypatch, count):
     graph = write_text(tmp_path / "edges.txt", drawn)
     argv = arguments(graph, tmp_path / "parts", "--on-disk")
-    assert run_python(KILLED_RUN, "save", str(count), *argv).returncode == -signal.SIGKILL
+    assert run_code(KILLED_RUN, "save", str(count), *argv).returncode == -signal.SIGKILL
     assert main(arguments(graph, tmp_path / "plain")) == 0
     monkeypatch.setattr(edgelist, "SMALL_BYTES", 0)
     monkeypatch.setattr(edgelist.TextEdges, "chunks", lambda source: pytest.fail("the text was read again"))
@@ -202,7 +203,7 @@ def test_run_killed_later_does_not_read_again(tmp_path, drawn, monkeypatch, coun
 def test_a_list_that_changed_after_a_kill_is_read_again(tmp_path, drawn, monkeypatch):
     graph = write_text(tmp_path / "edges.txt", drawn)
     argv = arguments(graph, tmp_path / "parts", "--on-disk")
-    assert run_python(KILLED_RUN, "save", "4", *argv).returncode == -signal.SIGKILL
+    assert run_code(KILLED_RUN, "save", "4", *argv).returncode == -signal.SIGKILL
     monkeypatch.setattr(edgelist, "SMALL_BYTES", 0)
     write_text(graph, drawn[::-1][:2000])
     os.utime(graph, ns=(1, 1))

@@ -91,7 +91,7 @@ def end_during_metis(number: signal.Signals, code: str, *argv: str) -> tuple[int
     ("kind", "number"),
     [
         ("text", signal.SIGINT),
-        ("npy", signal.SIGTERM),
+        pytest.param("npy", signal.SIGTERM, marks=pytest.mark.grid),
         pytest.param("text", signal.SIGTERM, marks=pytest.mark.grid),
         pytest.param("npy", signal.SIGINT, marks=pytest.mark.grid),
     ],

@@ -24,6 +24,7 @@ from fastsample_dist.partition.plan.memory import memory_budget, method_needs
 from fastsample_dist.partition.report import display as cli_report
 from fastsample_dist.partition.write import disk_space as disk
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
+from tests.forked import run_code
 from tests.grids import grid
 from tests.small_disk import enlarge, small_tmpfs
 from tests.test_partition.inputs import draw_raw, write_input
@@ -87,8 +88,7 @@ def arguments(graph: Path, output: Path, *more: object) -> list[str]:
 
 
 def run_killed(where: str, count: int, argv: list[str]) -> int:
-    command = [sys.executable, "-c", KILLED_RUN, where, str(count), *argv]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=300, check=False).returncode
+    return run_code(KILLED_RUN, where, count, *argv).returncode
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import torch
 
 from fastsample_dist import CSCGraph, LaborSampler, NeighborSampler, ops
 from fastsample_dist.testing import Independent, Replaced, check_sampler, conformance_graph
+from tests.grids import grid
 from tests.testing.samplers import floyd, oracle_sampler, plain_sampler
 
 FANOUTS = (3, 2)
@@ -30,7 +31,7 @@ def check_plain(draw, *, fanouts=FANOUTS, trials=1000, seeds=range(16), keyed=Tr
 
 
 @family
-@pytest.mark.parametrize("edge_ids", [False, True])
+@pytest.mark.parametrize("edge_ids", grid([False, True], gate=[True]))
 def test_the_family_passes(draws, edge_ids):
     spec = ops.SampleSpec(fanouts=FANOUTS, rng_seed=1, edge_ids=edge_ids, **draws)
     sampler = NeighborSampler.from_spec(GRAPH, spec)

@@ -44,17 +44,20 @@ def test_mpirun_gives_the_same():
     assert [(result["rank"], result["word"]) for result in results] == [(0, "a"), (1, "b")]
 
 
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize(("refusal", "kind"), [(True, ValueError), (False, RuntimeError)])
 def test_the_rank_that_failed_first_is_named(refusal, kind):
     with pytest.raises(kind, match="rank 1 does not want"):
         run_ranks(job("raise_on", [{"rank": 1, "refusal": refusal}] * 2))
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_rank_that_ends_without_a_report_is_named():
     with pytest.raises(RuntimeError, match="rank 0 ended with exit code 7 and no result"):
         run_ranks(job("exit_silently", [{}]))
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_rank_that_is_late_is_named_and_killed(tmp_path, monkeypatch):
     def passed_s() -> float:
         """The deadline passes when rank 0 has returned and rank 1 sleeps."""
@@ -69,6 +72,7 @@ def test_a_rank_that_is_late_is_named_and_killed(tmp_path, monkeypatch):
     wait_until_gone([int(path.read_text().split()[0]) for path in tmp_path.glob("pid-*")])
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_rank_that_is_killed_is_named_not_those_that_fail_because_of_it():
     with pytest.raises(RuntimeError, match="rank 1 of 3 ranks was killed by SIGKILL"):
         run_ranks(job("kill_on", [{"rank": 1}] * 3))

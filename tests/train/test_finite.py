@@ -70,6 +70,7 @@ def test_features_with_nan_on_one_rank_stop_all_and_are_named(task2):
 
 
 @needs_mpi
+@pytest.mark.grid
 def test_features_with_nan_on_one_rank_stop_all_under_mpi(task2):
     assert_all_ranks_name_the_features(run_mpi(2, caught, args=(task2.path,)))
 

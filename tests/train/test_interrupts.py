@@ -3,6 +3,7 @@
 import pytest
 
 from fastsample_dist.testing import mpi_missing_reason
+from tests.grids import grid
 from tests.interrupted import ROOT, interrupt
 from tests.train.task import make_task
 
@@ -19,12 +20,13 @@ def options(path):
     return ("--data", path, "--epochs", 100000, "--batch-size", 20, "--hidden", 8, "--threads", 1, "--timeout-s", 60)
 
 
-@pytest.mark.parametrize("more", [(), ("--prefetch", 2)])
+@pytest.mark.parametrize("more", grid([(), ("--prefetch", 2)], gate=[("--prefetch", 2)]))
 def test_one_process_says_one_line(task, more):
     ended = interrupt([SCRIPT, *options(task[1]), *more], "epoch 2/")
     assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."])
 
 
+@pytest.mark.grid  # test_a_script_of_ones_own_says_one_line[2] and the launcher's torchrun represent it
 def test_each_rank_under_torchrun_says_one_line(task):
     ended = interrupt([*TORCHRUN, SCRIPT, *options(task[2]), "--prefetch", 2], "epoch 2/")
     own = [line for line in ended.err if "interrupted" in line]
@@ -33,7 +35,7 @@ def test_each_rank_under_torchrun_says_one_line(task):
     assert ended.status != 0
 
 
-@pytest.mark.parametrize("way", ["torchrun", "mpirun"])
+@pytest.mark.parametrize("way", grid(["torchrun", "mpirun"], gate=["torchrun"]))
 def test_the_launcher_says_one_line(task, way):
     if way == "mpirun" and mpi_missing_reason() is not None:
         pytest.skip(f"no MPI here: {mpi_missing_reason()}")

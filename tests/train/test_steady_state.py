@@ -10,6 +10,7 @@ import torch
 from fastsample_dist import DistData, DistLoader
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.train.trainer import Trainer
+from tests.grids import grid
 from tests.train.task import make_model, make_task
 
 EARLY, LATE = (3, 4, 5), (28, 29, 30)  # epochs; one reading alone also shows what the kernel does with pages
@@ -42,7 +43,7 @@ def thirty_epochs(ctx, path, prefetch):
     return seen
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("prefetch", grid([0, 2], gate=[2]))
 def test_memory_and_files_of_every_rank_stay(tmp_path, prefetch):
     path = make_task(tmp_path, 2, num_nodes=400).path
     for seen in run_distributed(2, thirty_epochs, timeout_s=300, args=(path, prefetch)):

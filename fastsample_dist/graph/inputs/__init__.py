@@ -19,7 +19,7 @@ from fastsample_dist.graph.datasets import META_NAME, RawGraph, read_npy_graph
 from fastsample_dist.graph.inputs.edge_options import TEXT_SUFFIXES, EdgeListOptions
 from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.inputs.scratch import Scratch
-from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes, least_of
+from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes, NodesUnknownError, least_of
 
 __all__ = [
     "FORMATS",
@@ -134,6 +134,7 @@ _FORMATS = (
         name="pyg",
         summary="a PyTorch Geometric Data or HeteroData saved by torch.save (.pt), or a data set of one",
         reader=f"{_HERE}.pyg_saved:read_pyg",
+        sizes=f"{_HERE}.pyg_saved:pyg_sizes",
         recognises=lambda path: (
             path.suffix in (".pt", ".pth") or (not _has(path, "split") and any((path / "processed").glob("*.pt")))
         ),
@@ -224,6 +225,8 @@ def least_sizes(path: str | Path, format_name: str | None = None, options: ReadO
             num_nodes, num_edges = _loaded(chosen.counts)(Path(path))
             return GraphSizes(name=Path(path).name, num_nodes=num_nodes, num_listed=num_edges, has_labels=False)
         return least_of(input_sizes(path, format_name, options.undirected, options.edges))
+    except NodesUnknownError as error:
+        return error.least
     except (ValueError, ImportError, OSError):
         return UNKNOWN
 

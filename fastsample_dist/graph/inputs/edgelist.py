@@ -68,6 +68,10 @@ def read_edgelist(path: Path, options: ReadOptions) -> RawGraph:
     made_from = [*files, directory / META_NAME] if meta else files
     listed = _List(files, made_from, options, meta["num_nodes"] if meta else MAX_NODES)
     shown = path if path.is_dir() and _PART.match(files[0].name) else files[0]
+    task = agreed_task(str(path), meta and meta.get("task"), options.task)
+    columns = read_columns(directory) if directory else {}
+    if listed.source.has_weights and "edge_weight" in columns:
+        raise ValueError(f"{path} has edge_weight.npy and a column weight in {shown.name}; expected one of them.")
     if meta and options.edges.relabel and meta["num_nodes"] != len(listed.names):
         raise ValueError(
             f"{path / META_NAME} states {meta['num_nodes']} nodes but {shown.name} has {len(listed.names)} distinct "
@@ -81,12 +85,9 @@ def read_edgelist(path: Path, options: ReadOptions) -> RawGraph:
         num_nodes = len(listed.names) if options.edges.relabel else highest_id(edges) + 1
         meta = {"name": name, "num_nodes": num_nodes, "undirected": bool(options.undirected)}
         meta["counted_by_ids"] = not options.edges.relabel
-    meta["task"] = agreed_task(str(path), meta.get("task"), options.task)
-    columns = read_columns(directory) if directory else {}
+    meta["task"] = task
     places = {"edge_index": str(shown)}
     if listed.source.has_weights:
-        if "edge_weight" in columns:
-            raise ValueError(f"{path} has edge_weight.npy and a column weight in {shown.name}; expected one of them.")
         columns["edge_weight"] = listed.weights()
         places["edge_weight"] = f"{shown}: column {options.edges.weight_column or 'weight'}"
     if options.edges.relabel:

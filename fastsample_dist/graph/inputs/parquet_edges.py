@@ -85,6 +85,17 @@ class ParquetEdges:
         """What the edges would take as text, about."""
         return self.num_edges * 2 * np.dtype(np.int64).itemsize
 
+    def least_highest_id(self) -> int:
+        """The highest id that the files' statistics state, of columns that have some; -1 without. No rows are read."""
+        highest = -1
+        for file, columns in zip(self._files, self._columns, strict=True):
+            with _opened(file) as table:
+                for group in map(table.metadata.row_group, range(table.metadata.num_row_groups)):
+                    chunks = [group.column(place) for place in range(group.num_columns)]
+                    found = [chunk.statistics for chunk in chunks if chunk.path_in_schema in columns.ends]
+                    highest = max([highest, *(int(each.max) for each in found if each and each.has_min_max)])
+        return highest
+
     def chunks(self) -> Iterator[np.ndarray]:
         """The edges, int64 [n, 2] at a time.
 

@@ -28,6 +28,7 @@ _FAILURES = (
     *(pickle.UnpicklingError, RuntimeError, ValueError, EOFError),
     *(KeyError, TypeError, AttributeError, IndexError, AssertionError),
 )
+READ_BYTES = 1 << 24  # of a file of which only shapes are wanted
 _lock = threading.Lock()  # torch keeps one list of allowed names per process
 
 
@@ -129,6 +130,24 @@ def load_saved(file: Path, stand_ins: Sequence[type[Record]] = ()) -> Any:
         return _with_arrays(loaded)
     except _FAILURES as error:
         raise ValueError(f"{file} {_refusal(error)}") from error
+
+
+def check_mappable(file: Path) -> None:
+    """Refuse a file that `load_saved` does not leave mostly unread: tensors are mapped from zip archives, their
+    descriptions and whatever is not a tensor are read.
+
+    Raises:
+      ValueError: an older form of torch.save, or more than READ_BYTES besides tensors.
+    """
+    reason = "is no zip archive"
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            described = sum(item.file_size for item in archive.infolist() if item.filename.endswith("data.pkl"))
+        reason = "" if described <= READ_BYTES else f"holds {described} bytes besides its tensors"
+    if reason:
+        raise ValueError(
+            f"{file} {reason}, so its sizes are unknown before it is read; save its tensors by torch.save."
+        )
 
 
 def as_array(

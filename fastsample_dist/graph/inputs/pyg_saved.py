@@ -10,7 +10,8 @@ neither needed nor run: its classes are replaced by records (pickles.py), whose 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,10 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     note_left_out,
     only_of,
 )
-from fastsample_dist.graph.inputs.pickles import Record, as_array, load_saved, stand_in
+from fastsample_dist.graph.inputs.pickles import Record, as_array, check_mappable, load_saved, stand_in
 from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.inputs.scratch import Scratch
+from fastsample_dist.graph.inputs.sizes import GraphSizes, NodesUnknownError, num_targets
 from fastsample_dist.graph.labels import class_labels
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,9 @@ _CLASSES = {
 _HETERO = _CLASSES["hetero_data.HeteroData"]
 _PER_NODE = ("x", "y", *(name for names in MASK_NAMES.values() for name in names))
 _KEPT = {*_PER_NODE, "edge_index", "edge_attr", "edge_weight", "num_nodes"}
+_WEIGHTS = ("edge_weight", "edge_attr")
+EdgeKey = tuple[str, str, str]  # source, relation, target
+_ONLY_EDGES = ("", "", "")  # those of a Data
 _NOT_DATA = ("pre_filter.pt", "pre_transform.pt")
 
 
@@ -63,8 +68,44 @@ def read_pyg(path: Path, options: ReadOptions) -> RawGraph:
         what is expected.
     """
     file = _find_file(path)
-    saved = load_saved(file, [*_CLASSES.values()])
-    return from_mapping(_mapping_of(saved, file), options, file=file)
+    return from_mapping(_mapping_of(file), options, file=file)
+
+
+def pyg_sizes(path: Path, undirected: bool | None) -> GraphSizes:
+    """Sizes of a saved Data or HeteroData, by the shapes of its tensors, which stay unread in the file.
+
+    Raises:
+      ValueError: as `read_pyg`, as far as shapes show; or a file whose tensors cannot be left unread.
+      NodesUnknownError: nodes that only their edges count.
+    """
+    file = _find_file(path)
+    check_mappable(file)
+    nodes, edges = _stores_of(_mapping_of(file))
+    shapes = [getattr(store.get("edge_index"), "shape", ()) for store in edges.values()]
+    if any(len(shape) != 2 for shape in shapes):
+        raise ValueError(f"{file} has edges of shape {[*map(tuple, shapes)]}; expected (2, num_edges) of each type.")
+    counts = {key: _stated_count(store) for key, store in nodes.items()}
+    for key in {end for source, _, target in edges for end in (source, target)}:
+        counts.setdefault(key, None)
+    features, labels = (
+        next((store[name] for store in nodes.values() if store.get(name) is not None), None) for name in ("x", "y")
+    )
+    dtype = "" if features is None else str(features.dtype).removeprefix("torch.")
+    sizes = GraphSizes(
+        name=_graph_name(file),
+        num_nodes=max(1, sum(count or 0 for count in counts.values())),
+        num_listed=sum(shape[1] for shape in shapes),
+        undirected=bool(undirected),
+        weight_dtype=_weight_dtype([*edges.values()]),
+        feature_dim=0 if features is None or features.ndim != 2 else features.shape[1],
+        feature_dtype="float32" if dtype == "bfloat16" else dtype,  # as it is read
+        has_labels=labels is not None,
+        num_targets=0 if labels is None else num_targets(tuple(labels.shape), None),
+    )
+    if None in counts.values():
+        message = f"the number of nodes in {path} is unknown before it is read; pass --num-nodes and --num-edges."
+        raise NodesUnknownError(message, replace(sizes, least_nodes=sizes.num_nodes))
+    return sizes
 
 
 def from_mapping(
@@ -103,19 +144,10 @@ def typed_graph(
       ValueError: a value is not what is expected; two names for one split.
     """
     where = name if file is None else str(file)
-    typed = any(isinstance(key, tuple) for key in mapping)
     scratch = None if file is None or options is None else options.scratch
     view = _View(file, where, scratch, options and options.task, skip)
-    if typed:
-        node_stores = {
-            key: value
-            for key, value in mapping.items()
-            if isinstance(key, str) and _is_store(value) and key != "_global_store"
-        }
-        edge_stores = {key: value for key, value in mapping.items() if isinstance(key, tuple)}
-    else:
-        node_stores, edge_stores = {"": mapping}, {("", "", ""): mapping}
-    for key, store in {**node_stores, **(edge_stores if typed else {})}.items():
+    node_stores, edge_stores = _stores_of(mapping)
+    for key, store in {**node_stores, **({} if _ONLY_EDGES in edge_stores else edge_stores)}.items():
         others = sorted(str(name) for name, value in store.items() if name not in _KEPT and value is not None)
         note_left_out(f"{where}: {'__'.join(key) if isinstance(key, tuple) else key}".removesuffix(": "), others)
     edges = [view.edge_type(key, store) for key, store in edge_stores.items()]
@@ -130,6 +162,30 @@ def typed_graph(
         sources=[] if file is None else [file],
         where=where,
     )
+
+
+def _stores_of(mapping: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[EdgeKey, Any]]:
+    """Attributes by node type and by (source, relation, target); a Data has one of each, without names."""
+    if not any(isinstance(key, tuple) for key in mapping):
+        return {"": mapping}, {_ONLY_EDGES: mapping}
+    nodes = {key: value for key, value in mapping.items() if isinstance(key, str) and _is_store(value)}
+    nodes.pop("_global_store", None)
+    return nodes, {key: value for key, value in mapping.items() if isinstance(key, tuple)}
+
+
+def _stated_count(store: Mapping[str, Any]) -> int | None:
+    """Nodes of a store, stated or by the first thing with an entry for each; None: neither is there."""
+    if isinstance(store.get("num_nodes"), int):
+        return store["num_nodes"]
+    return next((len(store[name]) for name in _PER_NODE if store.get(name) is not None), None)
+
+
+def _weight_dtype(edges: Sequence[Mapping[str, Any]]) -> str | None:
+    """NumPy's name of the type of the edges' weights, which are stored where every type of edges has some."""
+    found = [next((store[name] for name in _WEIGHTS if store.get(name) is not None), None) for store in edges]
+    if any(value is None or value.ndim > 2 or (value.ndim == 2 and value.shape[1] > 1) for value in found):
+        return None
+    return np.result_type(*(as_array(value[:0]).dtype if isinstance(value, Tensor) else value for value in found)).name
 
 
 def says_num_nodes(store: Mapping[str, Any]) -> bool:
@@ -158,10 +214,8 @@ class _View:
         masks = {split: only_of(stored, names, nodes, split) for split, names in wanted.items()}
         arrays = {split: self._array(prefix, store, name) for split, name in masks.items() if name}
         arrays = {split: mask for split, mask in arrays.items() if mask is not None}
-        count = store.get("num_nodes")
-        if not isinstance(count, int):
-            lengths = [len(store[name]) for name in _PER_NODE if store.get(name) is not None]
-            count = lengths[0] if lengths else self._count_by_edges(key, edges)
+        count = _stated_count(store)
+        count = self._count_by_edges(key, edges) if count is None else count
         places = {
             "features": f"{prefix}x",
             "labels": f"{prefix}y",
@@ -248,9 +302,9 @@ def _find_file(path: Path) -> Path:
     raise ValueError(f"{path} holds no .pt file; expected a saved Data or HeteroData; pass the file itself.")
 
 
-def _mapping_of(saved: Any, file: Path) -> Mapping[Any, Any]:
+def _mapping_of(file: Path) -> Mapping[Any, Any]:
     """The plain form of what a file holds."""
-    kind = None
+    saved, kind = load_saved(file, [*_CLASSES.values()]), None
     if isinstance(saved, tuple) and 2 <= len(saved) <= 4:
         slices, kind = saved[1], saved[2] if len(saved) > 2 else None
         count = _count_graphs(slices)

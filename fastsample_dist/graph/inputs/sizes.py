@@ -2,6 +2,7 @@
 
 npy: headers. A raw OGB directory: its lists of counts, or the headers inside its .npz archives. Text: the size of the
 file over the mean length of the lines in a few sampled blocks, and the highest id among them: marked as estimates.
+Where only a reading counts the nodes, as of names that are relabelled, what is certain is in NodesUnknownError.
 """
 
 from __future__ import annotations
@@ -10,11 +11,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from fastsample_dist.graph.datasets import INT32_MAX_EDGES, META_NAME, RawGraph, check_npy_names, read_meta
+from fastsample_dist.graph.datasets import (
+    INT32_MAX_EDGES,
+    MAX_NODES,
+    META_NAME,
+    RawGraph,
+    check_npy_names,
+    read_meta,
+)
 from fastsample_dist.graph.inputs.edge_options import EdgeListOptions
 from fastsample_dist.graph.inputs.packed import packing_of
 from fastsample_dist.graph.labels import MULTILABEL, REGRESSION
@@ -142,6 +150,18 @@ def least_of(sizes: GraphSizes) -> GraphSizes:
     return replace(sizes, num_nodes=sizes.least_nodes or sizes.num_nodes, num_listed=sizes.num_listed // 2)
 
 
+class NodesUnknownError(ValueError):
+    """Only reading an input counts its nodes.
+
+    Attributes:
+      least: sizes that it has at least (`least_of`).
+    """
+
+    def __init__(self, message: str, least: GraphSizes) -> None:
+        super().__init__(message)
+        self.least = least
+
+
 UNKNOWN = GraphSizes(name="graph", num_nodes=1, num_listed=0, has_labels=False, estimated="all", least_nodes=1)
 
 
@@ -224,64 +244,74 @@ def edgelist_sizes(path: Path, undirected: bool | None, options: EdgeListOptions
     Args:
       path, undirected, options: as ReadOptions has them.
     Raises:
-      ValueError: no or several lists, one that is not text, one without edges in what was sampled, or names instead of
-        ids, whose number is known only after reading.
+      ValueError: no or several lists, one that is not text, one without edges in what was sampled.
+      NodesUnknownError: names instead of ids, or .parquet, without a meta.json that states the number of nodes.
     """
     from fastsample_dist.graph.inputs.edgelist import find_files  # loaded with its format only
 
     options = options or EdgeListOptions()
-    if options.relabel:
-        raise ValueError(
-            f"the number of nodes in {path} is unknown before it is read; pass --num-nodes and --num-edges."
-        )
     files = find_files(path)
     if path.is_dir():
         check_npy_names(path, edges=False)
     beside = _headers(path) if path.is_dir() else {}
     meta = read_meta(path) if (path / META_NAME).is_file() else None
-    if files[0].suffix == ".parquet":
-        if meta is None:
-            raise ValueError(
-                f"{path} does not state the number of nodes; pass --num-nodes and --num-edges, not --input."
-            )
-        sizes = _parquet_sizes(meta, files, options)
-        return _weighted(replace(sizes, **_described(path, beside, meta["task"])), options)
-    samples = [_sample_text(file, options) for file in files]
-    lines, sampled = (sum(sample[item] for sample in samples) for item in (0, 2))
-    highest = max(sample[1] for sample in samples)
-    if not sampled:
-        raise ValueError(f"{path}: no line 'source destination' in what was sampled; pass --num-nodes and --num-edges.")
-    # Of n ids drawn from 0 .. N - 1, the highest is about N n / (n + 1).
-    sizes = GraphSizes(
-        name=path.name.split(".")[0],
-        num_nodes=round((highest + 1) * (1 + 1 / sampled)),
-        num_listed=lines,
-        undirected=bool(undirected),
-        id_dtype=_read_as(highest),
-        estimated=f"edges and nodes of {path} by {sampled // 2} of its lines",
-        least_nodes=highest + 1,
-    )
+    is_table = files[0].suffix == ".parquet"
+    sizes = (_parquet_sizes if is_table else _text_sizes)(path, files, options)
+    described = _described(path, beside, meta and meta["task"])
+    described["weight_dtype"] = described["weight_dtype"] or sizes.weight_dtype
+    sizes = replace(sizes, **described)
     if meta is not None:
         known = {key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")}
-        read = f"edges of {path} by {sampled // 2} of its lines"
-        sizes = replace(sizes, **known, estimated=read, least_nodes=None)
-    return _weighted(replace(sizes, **_described(path, beside, meta and meta["task"])), options)
+        id_dtype = _read_as(meta["num_nodes"]) if is_table or options.relabel else sizes.id_dtype
+        read = sizes.estimated.replace("edges and nodes", "edges")
+        return replace(sizes, **known, id_dtype=id_dtype, estimated=read, least_nodes=None)
+    sizes = replace(sizes, undirected=bool(undirected))
+    if not is_table and not options.relabel:
+        return sizes
+    by_node = [columns.shape[0] for name, columns in beside.items() if name in ("features", "labels") and columns.shape]
+    sizes = least_of(sizes)
+    known = max([*by_node[:1], sizes.num_nodes])  # other columns than there are nodes are refused
+    message = (
+        f"{path} does not state the number of nodes; pass --num-nodes and --num-edges, not --input."
+        if is_table
+        else f"the number of nodes in {path} is unknown before it is read; pass --num-nodes and --num-edges."
+    )
+    raise NodesUnknownError(message, replace(sizes, num_nodes=known, estimated="", least_nodes=known))
 
 
-def _weighted(sizes: GraphSizes, options: EdgeListOptions) -> GraphSizes:
-    """With the weights of a column that the options name."""
-    return replace(sizes, weight_dtype="float64") if options.weight_column is not None else sizes
+def _text_sizes(path: Path, files: list[Path], options: EdgeListOptions) -> GraphSizes:
+    """Of text, estimated by a sample; relabelled, the nodes are the names in it, which are the least there are."""
+    samples = [_sample_text(file, options) for file in files]
+    sampled = sum(sample.num_ids for sample in samples)
+    if not sampled:
+        raise ValueError(f"{path}: no line 'source destination' in what was sampled; pass --num-nodes and --num-edges.")
+    highest = max(sample.highest for sample in samples)
+    least = max(sample.num_names for sample in samples) if options.relabel else highest + 1
+    # Of n ids drawn from 0 .. N - 1, the highest is about N n / (n + 1).
+    return GraphSizes(
+        name=path.name.split(".")[0],
+        num_nodes=least if options.relabel else round(least * (1 + 1 / sampled)),
+        num_listed=sum(sample.num_lines for sample in samples),
+        id_dtype=_read_as(highest),
+        weight_dtype=None if options.weight_column is None else "float64",
+        estimated=f"edges and nodes of {path} by {sampled // 2} of its lines",
+        least_nodes=least,
+    )
 
 
-def _parquet_sizes(meta: Mapping[str, Any], tables: list[Path], options: EdgeListOptions) -> GraphSizes:
-    """Of .parquet files, whose metadata have the number of edges, and meta.json, which has that of nodes."""
+def _parquet_sizes(path: Path, tables: list[Path], options: EdgeListOptions) -> GraphSizes:
+    """Of .parquet files, whose metadata have the number of edges and, as a rule, the highest id."""
     from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges  # it needs pyarrow
 
-    edges = ParquetEdges(tables, meta["num_nodes"], lambda count: None, options)
+    edges = ParquetEdges(tables, MAX_NODES, lambda count: None, options)
+    least = 1 if options.relabel else edges.least_highest_id() + 1
     return GraphSizes(
-        **{key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")},
+        name=path.name.split(".")[0],
+        num_nodes=least,
         num_listed=edges.num_edges,
-        id_dtype=_read_as(meta["num_nodes"]),
+        id_dtype=_read_as(least),
+        weight_dtype=edges.weight_dtype and edges.weight_dtype.name,
+        least_nodes=least,
     )
 
 
@@ -318,8 +348,24 @@ def _described(directory: Path, columns: Mapping[str, NpyHeader], task: str | No
     }
 
 
-def _sample_text(file: Path, options: EdgeListOptions) -> tuple[int, int, int]:
-    """(lines, highest id, ids seen) of an edge list, from blocks spread over it; of a packed one its beginning."""
+class _Sample(NamedTuple):
+    """What some blocks of an edge list show.
+
+    Attributes:
+      num_lines: of the file, by the length of those seen.
+      highest: id among them; 0 where ids are relabelled.
+      num_ids: that were seen.
+      num_names: different ones among them, at least, where they are relabelled; 0 otherwise.
+    """
+
+    num_lines: int
+    highest: int
+    num_ids: int
+    num_names: int
+
+
+def _sample_text(file: Path, options: EdgeListOptions) -> _Sample:
+    """A sample of an edge list, from blocks spread over it; of a packed one its beginning."""
     from fastsample_dist.graph.inputs.parquet_edges import load  # the home of pyarrow
     from fastsample_dist.graph.inputs.text_edges import parses_fast
     from fastsample_dist.graph.inputs.text_rows import find_layout
@@ -328,7 +374,7 @@ def _sample_text(file: Path, options: EdgeListOptions) -> tuple[int, int, int]:
         load()  # so that the memory of the process is known before it is limited
     layout = None
     size = file.stat().st_size
-    ids: list[int] = []
+    ids: list[bytes] = []
     text_bytes = num_lines = 0
     if packing_of(file) is not None:
         block, taken = _first_block(file)
@@ -344,14 +390,28 @@ def _sample_text(file: Path, options: EdgeListOptions) -> tuple[int, int, int]:
             text = line.split(b"#")[0].strip()
             if not text:
                 continue
-            layout = layout or find_layout(str(file), text, options)
+            if layout is None:
+                layout = find_layout(str(file), text, options)
+                if options.header:
+                    continue
             fields = layout.split(text)
             ends = [fields[end] for end in layout.ends] if len(fields) > max(layout.ends) else [b""]
-            if all(end.isdigit() for end in ends):  # else a header, or a fault that reading will name
-                ids += map(int, ends)
-                num_lines += 1
+            if all(ends) if options.relabel else all(end.isdigit() for end in ends):
+                ids += ends
+                num_lines += 1  # others are a header, or a fault that reading will name
         text_bytes += len(whole)
-    return round(size * num_lines / max(1, text_bytes)), max(ids, default=0), len(ids)
+    names = {_least_name(name) for name in ids} if options.relabel else ()
+    highest = 0 if options.relabel else max(map(int, ids), default=0)
+    return _Sample(round(size * num_lines / max(1, text_bytes)), highest, len(ids), len(names))
+
+
+def _least_name(name: bytes) -> int | bytes:
+    """What names may have in common that are one name: 007 and 7 where all are integers, "a" and a."""
+    name = name.strip(b'"')
+    try:
+        return int(name)
+    except ValueError:
+        return name
 
 
 def _first_block(file: Path) -> tuple[bytes, int]:

@@ -15,6 +15,8 @@ from fastsample_dist.bench.epoch import namespaces
 from fastsample_dist.bench.epoch.network_model import Measured, epoch_s, exchange_s, gradients_s
 from fastsample_dist.graph.network import Network
 from fastsample_dist.testing import mpi_missing_reason
+from tests.forked import run_forked
+from tests.grids import grid
 from tests.train.task import make_task
 from tests.waiting import ENOUGH_S, wait_until
 
@@ -57,11 +59,17 @@ def test_configurations_on_one_and_two_ranks(forked_ranks, parts, tmp_path, caps
     assert "alpha-beta model" in printed.out and "losses are equal over 4 configurations" in printed.out
 
 
-def test_a_launcher_starts_the_ranks(parts, tmp_path):
+@pytest.mark.parametrize("way", grid(["forked", "torchrun"], gate=["forked"]))
+def test_a_launcher_starts_the_ranks(parts, tmp_path, way):
     file = tmp_path / "out.json"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    command = [*launcher, "fastsample_dist.bench.cli", "epoch", str(parts), *SMALL, "--json", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=ENOUGH_S, check=False)
+    command = ["-m", "fastsample_dist.bench.cli", "epoch", str(parts), *SMALL, "--json", str(file)]
+    if way == "forked":
+        done = run_forked(2, command[0], command[1:])
+    else:
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        done = subprocess.run(
+            [*launcher, *command], cwd=ROOT, capture_output=True, text=True, timeout=ENOUGH_S, check=False
+        )
     assert done.returncode == 0, done.stderr
     measured = json.loads(file.read_text())["runs"]
     assert [entry["ranks"] for entry in measured] == [2]

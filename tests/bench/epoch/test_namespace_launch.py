@@ -140,6 +140,7 @@ def test_trains_across_hosts_by_ssh(parts, tmp_path, launcher):
     assert json.loads((tmp_path / "out.json").read_text())["world_size"] == 2
 
 
+@pytest.mark.grid
 def test_a_host_that_is_cut_off_ends_the_run_with_a_diagnosis(parts, tmp_path):
     endless = ("--epochs", "100000", "--batch-size", "20", "--hidden", "16", "--threads", "1", "--eval-every", "0")
     with namespace_hosts(parts, 2, work=tmp_path) as made:

@@ -2,14 +2,16 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fastsample_dist.graph.generators import write_npy_graph
-from fastsample_dist.graph.inputs import input_sizes
-from fastsample_dist.graph.inputs.sizes import GraphSizes
+from fastsample_dist.graph.inputs import ReadOptions, input_sizes, least_sizes, read_graph
+from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 
@@ -108,6 +110,30 @@ def test_parquet_beside_meta_tells_its_rows(tmp_path):
     (tmp_path / "meta.json").write_text(json.dumps({"name": "g", "num_nodes": 9, "undirected": False}))
     sizes = input_sizes(tmp_path, "edgelist")
     assert (sizes.num_nodes, sizes.num_edges, sizes.estimated) == (9, 4, "")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_saved_data_tells_its_shapes(tmp_path, dtype):
+    data = {"edge_index": torch.tensor(EDGES), "x": torch.zeros(5, 7, dtype=dtype), "y": torch.zeros(5, 3)}
+    torch.save({**data, "edge_attr": torch.ones(4, 1)}, tmp_path / "g.pt")
+    dim = {"feature_dim": 7, "feature_dtype": "float16" if dtype == torch.float16 else "float32", "num_targets": 3}
+    expected = GraphSizes(name="g", num_nodes=5, num_listed=4, undirected=True, weight_dtype="float32", **dim)
+    assert input_sizes(tmp_path / "g.pt", undirected=True) == expected
+    found = sizes_of(read_graph(tmp_path / "g.pt", options=ReadOptions(undirected=True)))
+    assert replace(found, num_classes=None) == expected
+
+
+def test_a_saved_hetero_data_adds_its_types_up(tmp_path):
+    """A type without features, and one that its edges alone count."""
+    edges = torch.tensor(EDGES[:, :3])
+    stores = {"a": {"x": torch.zeros(4, 2)}, "b": {"num_nodes": 9}, ("a", "to", "b"): {"edge_index": edges}}
+    torch.save({**stores, ("b", "to", "a"): {"edge_index": edges}}, tmp_path / "g.pt")
+    sizes = input_sizes(tmp_path / "g.pt")
+    assert (sizes.num_nodes, sizes.num_listed, sizes.feature_dim, sizes.weight_dtype) == (13, 6, 2, None)
+    torch.save({**stores, ("a", "to", "c"): {"edge_index": edges}}, tmp_path / "g.pt")
+    with pytest.raises(ValueError, match="number of nodes in .*g.pt is unknown before it is read; pass --num-nodes"):
+        input_sizes(tmp_path / "g.pt")
+    assert least_sizes(tmp_path / "g.pt").num_nodes == 13
 
 
 def test_text_without_edges_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """The topology sorted on disk against RawGraph.to_csc: the same offsets, sources and weights, bit for bit."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,16 @@ from fastsample_dist.partition.external import csc
 from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.csc import build_stored, sort_edge_bytes
 from fastsample_dist.partition.external.journal import Journal
+from tests.grids import grid
 from tests.test_partition.inputs import draw_raw
 
 ID_TYPES = ["int32", "int64", "uint8", "int16", "uint32", "uint64", ">i4", ">i8"]
 WEIGHT_TYPES = ["float16", "float32", "float64", ">f4", "int32", "uint8", "int64"]
+EVERY_ID_TYPE = list(itertools.product([False, True], ID_TYPES))
+ID_TYPES_OF_THE_GATE = [(False, "int32"), (True, "int64"), (False, "uint8"), (True, ">i4")]
+EVERY_WEIGHT_TYPE = list(itertools.product([False, True], WEIGHT_TYPES))
+WEIGHTS_OF_THE_GATE = [(False, "float16"), (True, "float32"), (False, "float64"), (True, "uint8"), (False, ">f4")]
+INTERRUPTIONS = list(itertools.product(["group_edges", "sort_edges"], [1, 3, 6], [False, True]))
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +84,7 @@ def test_drawn_graphs(undirected, weighted, data, tmp_path_factory):
     assert on_disk(raw, tmp_path_factory.mktemp("drawn")) == in_memory(raw)
 
 
-@pytest.mark.parametrize("undirected", [False, True])
-@pytest.mark.parametrize("dtype", ID_TYPES)
+@pytest.mark.parametrize(("undirected", "dtype"), grid(EVERY_ID_TYPE, gate=ID_TYPES_OF_THE_GATE, several=True))
 def test_every_id_type(undirected, dtype, tmp_path):
     raw = draw_raw(undirected=undirected)
     edges = raw.edge_index.astype(dtype)
@@ -86,8 +92,7 @@ def test_every_id_type(undirected, dtype, tmp_path):
     assert on_disk(typed, tmp_path) == in_memory(typed)
 
 
-@pytest.mark.parametrize("undirected", [False, True])
-@pytest.mark.parametrize("dtype", WEIGHT_TYPES)
+@pytest.mark.parametrize(("undirected", "dtype"), grid(EVERY_WEIGHT_TYPE, gate=WEIGHTS_OF_THE_GATE, several=True))
 def test_every_weight_type(undirected, dtype, tmp_path):
     raw = draw_raw(undirected=undirected)
     weights = np.random.default_rng(0).integers(0, 9, raw.edge_index.shape[1]).astype(dtype)
@@ -149,9 +154,7 @@ def test_finished_topology_is_not_sorted_again(tmp_path, monkeypatch):
         assert built(raw, journal) == in_memory(raw)
 
 
-@pytest.mark.parametrize("passed", ["group_edges", "sort_edges"])
-@pytest.mark.parametrize("calls", [1, 3, 6])
-@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize(("passed", "calls", "undirected"), grid(INTERRUPTIONS, gate=INTERRUPTIONS[::5], several=True))
 def test_goes_on_after_an_interruption(passed, calls, undirected, tmp_path, monkeypatch):
     raw = draw_raw(undirected=undirected, weighted=True)
     original, left = getattr(csc, passed), [calls]
