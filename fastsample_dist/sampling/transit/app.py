@@ -23,6 +23,7 @@ from fastsample_dist.ops.reference.streams import INITIAL
 
 if TYPE_CHECKING:
     from fastsample_dist.graph.csc import CSCGraph
+    from fastsample_dist.sampling.transit.laws import History, Law
 
 NULL = -1  # as a vertex: none
 INF = math.inf  # of steps(): until no transit is left
@@ -185,6 +186,16 @@ class App:
           weighted: edge weights are used.
         """
         return self.par
+
+    def law(self, graph: CSCGraph, history: History) -> Law | None:
+        """Probability of each vertex as the next pick, NULL among them; None: not stated. For check_app, which holds
+        picks against it.
+        """
+        return None
+
+    def weighted(self, graph: CSCGraph) -> bool:
+        """Whether edge weights of this graph are used."""
+        return self.needs.weights is not False and graph.weights is not None
 
 
 def by_original_id(graph: CSCGraph) -> Tensor:
