@@ -130,7 +130,12 @@ def cases(draw):
     node = st.integers(-1, graph.num_nodes - 1)
     roots = draw(st.lists(st.lists(node, min_size=num_roots, max_size=num_roots), max_size=6))
     ids = draw(st.lists(st.sampled_from([0, 1, 2, 3, 2**40, 2**63 - 1]), min_size=len(roots), max_size=len(roots)))
-    return app, graph, torch.tensor(roots, dtype=torch.int64).reshape(-1, num_roots), torch.tensor(ids, dtype=torch.int64)
+    return (
+        app,
+        graph,
+        torch.tensor(roots, dtype=torch.int64).reshape(-1, num_roots),
+        torch.tensor(ids, dtype=torch.int64),
+    )
 
 
 def outcome(sample):
@@ -167,7 +172,9 @@ BUILT_IN = st.one_of(
                                                     st.integers(0, 5)), data=st.data())  # fmt: skip
 @settings(max_examples=150, deadline=None)
 def test_a_built_in_application_equals_its_definition(app, graph, run, data):
-    num_roots = 1 if isinstance(app, transit.DeepWalk | transit.PPR | transit.Node2Vec) else data.draw(st.integers(1, 3))
+    num_roots = (
+        1 if isinstance(app, transit.DeepWalk | transit.PPR | transit.Node2Vec) else data.draw(st.integers(1, 3))
+    )
     node = st.integers(-1, graph.num_nodes - 1)
     rows = data.draw(st.lists(st.lists(node, min_size=num_roots, max_size=num_roots), max_size=6))
     roots, bound = torch.tensor(rows, dtype=torch.int64).reshape(-1, num_roots), transit.bind(app, graph)
