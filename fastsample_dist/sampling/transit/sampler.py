@@ -100,5 +100,5 @@ def _check_device(graph: CSCGraph, device: torch.device | str | None) -> None:
     for found in (wanted, graph.indptr.device):
         if found.type != "cpu":
             raise ValueError(
-                f"the device is {found}; applications are sampled on the CPU: pass a graph in host memory, and no device."
+                f"the device is {found}; applications are sampled on the CPU: pass a graph in host memory, no device."
             )
