@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 
 import numpy as np
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing.templates import AttributeTemplate
@@ -24,7 +25,7 @@ from fastsample_dist.sampling.transit.numba_rows import (
     RowTraits, RowType, element_reader, graph_rows, require_index, row_functions, task_graph, task_tables,
 )  # fmt: skip
 from fastsample_dist.sampling.transit.numba_types import (
-    FORCED, NULL, READERS, field, forced, leave, prefetch, read_address, read_int64, shift, write_int64,
+    FORCED, NULL, field, forced, leave, place, read_address, read_int64, shift, write_int64,
 )  # fmt: skip
 
 task_ids, task_step, task_roots = (field(StepTask, name) for name in ("sample_ids", "step_index", "num_roots"))
@@ -236,19 +237,13 @@ def _span(context, builder, kind, address, length):
 def _lower_sample_attribute(context, builder, sample, value, name):
     names = [entry.name for entry in sample.state]
     kind = _SampleAttributes.generic_resolve(None, sample, name)
-    if name not in names:
-        address, length = _compile(context, builder, _column_span(sample.columns.index(name)), sample, value, 2)
-        return _span(context, builder, kind, address, length)
-    before, own = sample.state[: names.index(name)], sample.state[names.index(name)]
-    address, length = _compile(context, builder, _state_span(before, own), sample, value, 2)
-    return _span(context, builder, kind, address, length)
-
-
-def _compile(context, builder, function, kind, value, count):
-    """Values that a function of one argument returns, compiled in place."""
-    returned = types.Tuple((types.voidptr, types.int64))
-    made = context.compile_internal(builder, function, returned(kind), [value])
-    return cgutils.unpack_tuple(builder, made, count)
+    if name in names:
+        place_of = _state_span(sample.state[: names.index(name)], sample.state[names.index(name)])
+    else:
+        place_of = _column_span(sample.columns.index(name))
+    address_and_length = types.Tuple((types.voidptr, types.int64))
+    made = context.compile_internal(builder, place_of, address_and_length(sample), [value])
+    return _span(context, builder, kind, *cgutils.unpack_tuple(builder, made, 2))
 
 
 def _column_span(number: int):
@@ -263,30 +258,28 @@ def _state_span(before: tuple, own):
 
     def span(s):
         roots = task_roots(s._task)
-        place = s._sample * task_state_words(s._task) + words + rooted * roots
-        return shift(task_state(s._task), 8 * place), roots if of_roots else np.int64(count)
+        first = s._sample * task_state_words(s._task) + words + rooted * roots
+        return shift(task_state(s._task), 8 * first), roots if of_roots else np.int64(count)
 
     return span
 
 
 @lower_getattr_generic(ParamsType)
 def _lower_parameter(context, builder, par, value, name):
+    words = cgutils.create_struct_proxy(par)(context, builder, value).words
     at = 0
     for own, kind in par.kinds:
         if own == name:
             break
-        at += 1 if kind in ("int", "float") else 2
-    read = {"int": read_int64, "float": READERS[types.float64]}.get(kind)
-    if read is not None:
-        returned = types.int64 if kind == "int" else types.float64
-        return context.compile_internal(builder, lambda par: read(par._words, 8 * at), returned(par), [value])
-    address, length = _compile(
-        context, builder, lambda par: (read_address(par._words, 8 * at), read_int64(par._words, 8 * at + 8)), par, value, 2
-    )
-    return _span(context, builder, ArrayType(getattr(types, kind), wraps=True), address, length)
+        at += 8 if kind in ("int", "float") else 16
+    returned = _ParamsAttributes.generic_resolve(None, par, name)
 
+    def load(dtype, offset):
+        return builder.load(place(builder, words, ir.IntType(64)(offset), context.get_value_type(dtype)))
 
-make_attribute_wrapper(ParamsType, "words", "_words")
+    if not isinstance(returned, ArrayType):
+        return load(returned, at)
+    return _span(context, builder, returned, load(types.voidptr, at), load(types.int64, at + 8))
 
 
 # ---- elements ----

@@ -11,11 +11,12 @@ compile_cpu.py, which is the way in, imports them on use.
 from __future__ import annotations
 
 import ctypes
+import operator
 
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic, make_attribute_wrapper, models, overload_method, register_jitable
+from numba.extending import intrinsic, make_attribute_wrapper, models, overload, overload_method, register_jitable
 from numba.extending import register_model
 
 FORCED = {"forceinline": True}  # small functions become part of `next`, and their structures registers
@@ -31,7 +32,7 @@ def forced(function):
 # ---- memory ----
 
 
-def _place(builder, address, offset, dtype):
+def place(builder, address, offset, dtype):
     """The typed pointer `offset` bytes behind an address."""
     return builder.bitcast(builder.gep(address, [offset]), dtype.as_pointer())
 
@@ -43,7 +44,7 @@ def reader(dtype: types.Type):
     @intrinsic
     def read(typing, address, offset):
         def generate(context, builder, signature, arguments):
-            return builder.load(_place(builder, *arguments, context.get_value_type(dtype)), align=size)
+            return builder.load(place(builder, *arguments, context.get_value_type(dtype)), align=size)
 
         return dtype(types.voidptr, types.intp), generate
 
@@ -63,8 +64,8 @@ def field(structure: type[ctypes.Structure], name: str):
     @intrinsic
     def read(typing, address):
         def generate(context, builder, signature, arguments):
-            place = _place(builder, arguments[0], ir.IntType(64)(offset), context.get_value_type(dtype))
-            value = builder.load(place, align=size)
+            source = place(builder, arguments[0], ir.IntType(64)(offset), context.get_value_type(dtype))
+            value = builder.load(source, align=size)
             value.set_metadata("invariant.load", builder.module.add_metadata([]))
             return value
 
@@ -79,8 +80,8 @@ def writer(dtype: types.Type):
     @intrinsic
     def write(typing, address, offset, value):
         def generate(context, builder, signature, arguments):
-            place = _place(builder, *arguments[:2], context.get_value_type(dtype))
-            builder.store(arguments[2], place, align=dtype.bitwidth // 8)
+            target = place(builder, *arguments[:2], context.get_value_type(dtype))
+            builder.store(arguments[2], target, align=dtype.bitwidth // 8)
             return context.get_dummy_value()
 
         return types.void(types.voidptr, types.intp, dtype), generate
@@ -261,7 +262,7 @@ def philox_words(typing, sample_id, block, key0, key1, words, stride):
             c2, c3 = builder.xor(builder.xor(high0, c3), key1), low0
             key0, key1 = builder.add(key0, word(_WEYL[0])), builder.add(key1, word(_WEYL[1]))
         for i, value in enumerate((c0, c1, c2, c3)):
-            builder.store(value, _place(builder, words, builder.mul(stride, double(i)), word), align=4)
+            builder.store(value, place(builder, words, builder.mul(stride, double(i)), word), align=4)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.uint32, types.uint32, types.voidptr, types.intp), generate
@@ -382,6 +383,93 @@ def draw_below(state, bound):
             return np.int64(multiply_high(word, n))
 
 
+# ---- word64: 0 .. 2^64 - 1, which no signed integer holds ----
+
+
+class Word64Type(types.Type):
+    """What draw.word64() gives. Numba would make a float of an unsigned and a signed integer; this compares exactly with
+    integers, and offers `>> n`, `& n` and `% n`; anything else is refused when it is compiled.
+    """
+
+    def __init__(self):
+        super().__init__(name="word64")
+
+
+WORD64 = Word64Type()
+
+
+@register_model(Word64Type)
+class _Word64Model(models.StructModel):
+    def __init__(self, manager, word):
+        super().__init__(manager, word, [("bits", types.uint64)])
+
+
+make_attribute_wrapper(Word64Type, "bits", "_bits")
+make_word64 = maker(WORD64)
+
+
+@forced
+def compare_word64(bits, n):
+    """Sign of word64 - n."""
+    if n < 0:
+        return 1
+    return np.int64(bits > np.uint64(n)) - np.int64(bits < np.uint64(n))
+
+
+def _is_word_and_integer(a, b) -> bool:
+    return isinstance(a, Word64Type) and isinstance(b, types.Integer | types.IntegerLiteral) and b.signed
+
+
+def _overload_comparison(compare):
+    @overload(compare, jit_options=FORCED)
+    def compared(a, b):
+        if _is_word_and_integer(a, b):
+            return lambda a, b: compare(compare_word64(a._bits, b), 0)
+        if _is_word_and_integer(b, a):
+            return lambda a, b: compare(0, compare_word64(b._bits, a))
+        if isinstance(a, Word64Type) and isinstance(b, Word64Type):
+            return lambda a, b: compare(a._bits, b._bits)
+        return None
+
+
+for _compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+    _overload_comparison(_compare)
+
+
+@overload(operator.rshift, jit_options=FORCED)
+def _shift_word64(word, n):
+    if not _is_word_and_integer(word, n):
+        return None
+
+    def shifted(word, n):
+        if n < 0:
+            raise ValueError("negative shift count")
+        return make_word64((word._bits >> np.uint64(n) if n < 64 else _ZERO,))
+
+    return shifted
+
+
+@overload(operator.and_, jit_options=FORCED)
+def _mask_word64(word, mask):
+    if not _is_word_and_integer(word, mask):
+        return None
+    return lambda word, mask: make_word64((word._bits & np.uint64(mask),))
+
+
+@overload(operator.mod, jit_options=FORCED)
+def _word64_modulo(word, n):
+    if not _is_word_and_integer(word, n):
+        return None
+
+    def modulo(word, n):
+        if n == 0:
+            raise ZeroDivisionError("integer modulo by zero")
+        rest = np.int64(word._bits % np.uint64(n if n > 0 else -n))
+        return rest + n if n < 0 and rest else rest
+
+    return modulo
+
+
 @overload_method(DrawType, "word", jit_options=FORCED)
 def _draw_word(draw):
     return lambda draw: np.int64(next_word(draw._state))
@@ -389,7 +477,7 @@ def _draw_word(draw):
 
 @overload_method(DrawType, "word64", jit_options=FORCED)
 def _draw_word64(draw):
-    return lambda draw: next_word64(draw._state)
+    return lambda draw: make_word64((next_word64(draw._state),))
 
 
 @overload_method(DrawType, "below", jit_options=FORCED)
