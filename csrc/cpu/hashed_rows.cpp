@@ -24,8 +24,7 @@ constexpr int kChunk = 64;  // ids whose buckets are asked for together
 
 uint32_t buckets_for(int64_t degree, int32_t ids_per_bucket) {
   if (degree <= kScannedDegree) return 0;
-  constexpr int64_t kMost = (int64_t{1} << kBucketsBits) - 1;
-  return static_cast<uint32_t>(std::min((degree + ids_per_bucket - 1) / ids_per_bucket, kMost));
+  return static_cast<uint32_t>(std::min((degree + ids_per_bucket - 1) / ids_per_bucket, kMaxBuckets));
 }
 
 // Counts the buckets of all rows, and writes their records unless `nodes` is null.
