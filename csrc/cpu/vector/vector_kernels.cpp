@@ -6,6 +6,7 @@
 #include "aggregate_rows.h"
 #include "dropout_rows.h"
 #include "merge_rows.h"
+#include "node2vec_step.h"
 #include "philox_nodes.h"
 #include "sample_edges.h"
 
@@ -30,7 +31,8 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         sample_edges_of<int64_t>,
                                         relabel_edges<int32_t>,
                                         relabel_edges<int64_t>,
-                                        first_words};
+                                        first_words,
+                                        node2vec_step};
   return kernels;
 }
 
