@@ -23,6 +23,8 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsTransitRequest, roots, sample_ids, num_samples, block_samples, rng_seed, step, num_threads, schedule)
   FS_STRUCT(FsTransitFailure, sample, sample_id, step, node, fault, function)
   FS_STRUCT(FsTransitResult, num_samples, num_steps, width, num_vertices, offsets, vertices)
+  FS_STRUCT(FsHashedRows, nodes, buckets, num_buckets, ids_per_bucket, num_threads)
+  FS_STRUCT(FsEdgeQueries, rows, vertices, answers, count)
   FS_CONSTANT(FS_ABI_VERSION)
   FS_CONSTANT(FS_OK) FS_CONSTANT(FS_INVALID_ARGUMENT) FS_CONSTANT(FS_OUT_OF_MEMORY) FS_CONSTANT(FS_DEVICE_ERROR)
   FS_CONSTANT(FS_APP_ERROR)

@@ -173,6 +173,37 @@ FS_API FsStatus fs_transit_sample(const FsGraph* graph, const FsTransitTables* t
                                   const FsTransitRequest* request, FsTransitFailure* failure, FsTransitResult** out);
 FS_API void fs_transit_free(FsTransitResult* result);
 
+/* Membership queries: whether a vertex is in a row, exactly, by reading about one cache line (core/hashed_rows.h).
+ * Rows of more than 16 neighbours have buckets of 64 bytes, ids_per_bucket of their ids to each on average; shorter
+ * rows are scanned in the graph's indices. */
+typedef struct {
+  uint64_t* nodes;        /* [num_rows, 2] records */
+  void* buckets;          /* [num_buckets, 64 bytes] at a multiple of 64; int32 or int64 ids, by the graph's id_type */
+  int64_t num_buckets;    /* of fs_hashed_rows_size */
+  int32_t ids_per_bucket; /* 1 to 16 (int32 ids) or 8 (int64): the fewer, the more memory and the shorter the probes */
+  int32_t num_threads;
+} FsHashedRows;
+
+/* Pairs to ask for. */
+typedef struct {
+  const int64_t* rows;     /* [count] rows of the graph, or FS_NULL_NODE: nothing is in it */
+  const int64_t* vertices; /* [count] any values */
+  uint8_t* answers;        /* [count] 1: the vertex is in the row; 0: it is not */
+  int64_t count;
+} FsEdgeQueries;
+
+/* Buckets of a graph's rows. Refused: decreasing offsets, rows of more than 2147483640 edges, more than 2^32 buckets,
+ * 2^36 edges or more. */
+FS_API FsStatus fs_hashed_rows_size(const FsGraph* graph, int32_t ids_per_bucket, int64_t* out_num_buckets);
+
+/* Fills tables->nodes and tables->buckets, the same for any number of threads. An id is stored once, however many
+ * parallel edges there are. Scratch: a byte per bucket of the longest row and thread. Refused besides: a negative id,
+ * num_buckets of another graph. */
+FS_API FsStatus fs_hashed_rows(const FsGraph* graph, const FsHashedRows* tables);
+
+/* Answers queries; tables as fs_hashed_rows made them of this graph. Refused: a row outside the graph. */
+FS_API FsStatus fs_has_edges(const FsGraph* graph, const FsHashedRows* tables, const FsEdgeQueries* queries);
+
 #ifdef __cplusplus
 }
 #endif
