@@ -7,6 +7,7 @@
 #include "dropout_rows.h"
 #include "merge_rows.h"
 #include "philox_nodes.h"
+#include "race_words.h"
 #include "sample_edges.h"
 
 #define FS_JOIN_(a, b) a##b
@@ -30,7 +31,8 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         sample_edges_of<int64_t>,
                                         relabel_edges<int32_t>,
                                         relabel_edges<int64_t>,
-                                        first_words};
+                                        first_words,
+                                        race_words};
   return kernels;
 }
 

@@ -55,6 +55,8 @@ struct VectorKernels {
   void (*relabel_edges_64)(int64_t* edges, int64_t begin, int64_t end, Relabeling<int64_t>* ids);
   // out[i] is the first word of the stream of nodes[i], i < n.
   void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
+  // out[i] is the random word of candidate orig_ids[i] in a sample's race (core/exponential_race.h), i < n.
+  void (*race_words)(StageKey, const uint64_t* orig_ids, int64_t n, uint64_t sample_id, uint64_t* out);
 };
 
 const VectorKernels& vector_kernels();  // the table in use
