@@ -21,13 +21,14 @@
 
 namespace fs {
 
-constexpr uint64_t kRaceLogError = 2;                 // units of 2^-58
-constexpr uint64_t kLn2 = 0xB17217F7D1CF79ACull;      // ln 2 in units of 2^-64, rounded
-constexpr int kAtanhTerms = 19;                       // the first one left out is below 2^-64: 9^-19 / 41
+constexpr uint64_t kRaceLogError = 2;             // units of 2^-58
+constexpr uint64_t kLn2 = 0xB17217F7D1CF79ACull;  // ln 2 in units of 2^-64, rounded
+constexpr int kAtanhTerms = 19;                   // the first one left out is below 2^-64: 9^-19 / 41
 constexpr uint64_t kWholeWord = 0xFFFFFFFFFFFFFFFFull;
 
-// numerator * 2^63 / divisor, cut; numerator < divisor, divisor >= 2^63. Bit by bit: few candidates get this far.
+// numerator * 2^63 / divisor, cut; numerator < divisor, divisor >= 2^63.
 FS_HD uint64_t shifted_quotient(uint64_t numerator, uint64_t divisor) {
+#if defined(__CUDA_ARCH__)
   uint64_t quotient = 0, rest = numerator;
   for (int bit = 0; bit < 63; ++bit) {
     const bool carries = rest >> 63 != 0;
@@ -39,17 +40,24 @@ FS_HD uint64_t shifted_quotient(uint64_t numerator, uint64_t divisor) {
     }
   }
   return quotient;
+#else
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(numerator) << 63) / divisor);
+#endif
+}
+
+FS_HD int leading_zeros(uint64_t word) {
+#if defined(__CUDA_ARCH__)
+  return __clzll(static_cast<long long>(word));
+#else
+  return __builtin_clzll(word);
+#endif
 }
 
 // -ln((word | 1) / 2^64) in units of 2^-58, off by less than kRaceLogError.
 FS_HD uint64_t race_log(uint64_t word) {
   const uint64_t x = word | 1;
-  int shift = 0;
-  uint64_t m = x;
-  while (m >> 63 == 0) {
-    m <<= 1;
-    ++shift;
-  }
+  const int shift = leading_zeros(x);
+  const uint64_t m = x << shift;
   const uint64_t z = shifted_quotient(0 - m, (1ull << 63) + (m >> 1));  // (2^64 - m) / (2^64 + m)
   const uint64_t w = multiply_high(z, z);
   uint64_t series = 0;
