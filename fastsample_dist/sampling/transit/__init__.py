@@ -22,6 +22,7 @@ from fastsample_dist.sampling.transit.app import (
     params,
 )  # fmt: skip
 from fastsample_dist.sampling.transit.binding import BoundApp, Layout, bind
+from fastsample_dist.sampling.transit.laws import History
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.subgraphs import MVS, ClusterGCN
 from fastsample_dist.sampling.transit.walks import PPR, DeepWalk, KHop, MultiRW, Node2Vec
@@ -39,6 +40,7 @@ __all__ = [
     "BoundApp",
     "ClusterGCN",
     "DeepWalk",
+    "History",
     "KHop",
     "Layout",
     "MultiRW",

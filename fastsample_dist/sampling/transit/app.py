@@ -23,6 +23,7 @@ from fastsample_dist.ops.reference.streams import INITIAL
 
 if TYPE_CHECKING:
     from fastsample_dist.graph.csc import CSCGraph
+    from fastsample_dist.sampling.transit.laws import History, Law
 
 NULL = -1  # as a vertex: none
 INF = math.inf  # of steps(): until no transit is left
@@ -186,6 +187,16 @@ class App:
         """
         return self.par
 
+    def law(self, graph: CSCGraph, history: History) -> Law | None:
+        """Probability of each vertex as the next pick, NULL among them; None: not stated. For check_app, which holds
+        picks against it.
+        """
+        return None
+
+    def weighted(self, graph: CSCGraph) -> bool:
+        """Whether edge weights of this graph are used."""
+        return self.needs.weights is not False and graph.weights is not None
+
 
 def by_original_id(graph: CSCGraph) -> Tensor:
     """All nodes in ascending order of original id, int64 [num_nodes]."""
@@ -204,7 +215,7 @@ def _value_of(name: str, value: Any) -> int | float | np.ndarray:
         return int(value)
     if isinstance(value, float | np.floating):
         return float(value)
-    array = np.array(value.cpu() if isinstance(value, Tensor) else value, order="C")
+    array = np.array(value.numpy(force=True) if isinstance(value, Tensor) else value, order="C")
     if array.ndim != 1 or array.dtype not in ARRAY_DTYPES:
         raise ValueError(
             f"parameter {name} is {array.dtype} of shape {array.shape}; expected an int, a float, or a one-dimensional "

@@ -253,7 +253,7 @@ def bind(app: App, graph: CSCGraph) -> BoundApp:
         raise ValueError(f"{name} needs a race of an individual application; expected transit.COLLECTIVE.")
     if app.needs.weights is True and graph.weights is None:
         raise ValueError(f"{name} needs edge weights but the graph has none; build it with weights, one per edge.")
-    weighted = app.needs.weights is not False and graph.weights is not None
+    weighted = app.weighted(graph)
     par = app.prepare(graph, weighted)
     if not isinstance(par, Params):
         raise TypeError(f"{name}.prepare returned {type(par).__name__}; expected transit.params(...).")

@@ -72,7 +72,7 @@ def run(bound: BoundApp, roots: Tensor, sample_ids: Tensor, key: DrawKey) -> Sam
       sample_ids: int64 [S].
     """
     plan, engine = bound.plan(roots.shape[1]), PlainEngine(bound, key)
-    grown = [engine.grow(plan, own, i) for own, i in zip(roots.tolist(), sample_ids.tolist(), strict=True)]
+    grown = _grow_all(engine, plan, roots.tolist(), sample_ids.tolist())
     num_steps = max((len(picks) for picks in grown), default=0) if plan.until_done else plan.num_steps
     steps = []
     for step in range(num_steps):
@@ -82,6 +82,29 @@ def run(bound: BoundApp, roots: Tensor, sample_ids: Tensor, key: DrawKey) -> Sam
         padded = [picks + [NULL] * (width - len(picks)) for picks in own]
         steps.append(torch.tensor(padded, dtype=torch.int64).reshape(len(own), width))
     return Samples(roots, steps, sample_ids, key)
+
+
+class AppError(RuntimeError):
+    """What an application did wrong in a step; `step` is that of the message."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+def _grow_all(engine: PlainEngine, plan: Plan, roots: list[list[int]], sample_ids: list[int]) -> list[list[list[int]]]:
+    """Picks of all samples. Raises AppError: of several failures that of the first step, and there of the first sample,
+    as engines do that take all samples through a step together.
+    """
+    grown, failures = [], []
+    for own, sample_id in zip(roots, sample_ids, strict=True):
+        try:
+            grown.append(engine.grow(plan, own, sample_id))
+        except AppError as error:
+            failures.append(error)
+    if failures:
+        raise min(failures, key=lambda error: error.step)
+    return grown
 
 
 @dataclass(frozen=True)
@@ -124,7 +147,7 @@ class PlainEngine:
                 return s.picks
             s.add(self._picks(s, step))
         if plan.until_done and any(node != NULL for node in s.picks[-1]):
-            raise RuntimeError(never_ended(sample_id, plan.num_steps))
+            raise AppError(never_ended(sample_id, plan.num_steps), plan.num_steps)
         return s.picks
 
     def _transits(self, s: Sample, number: int, shape: StepShape) -> list[int]:
@@ -191,16 +214,15 @@ class PlainEngine:
         except TypeError:
             node = None
         if node is None or not NULL <= node < self.bound.graph.num_nodes:
-            raise RuntimeError(no_node(name, returned, s.id, step, self.bound.graph.num_nodes))
+            raise AppError(no_node(name, returned, s.id, step, self.bound.graph.num_nodes), step)
         return node
 
     def _call(self, function: Callable, s: Sample, step: int, arguments: tuple, name: str) -> Any:
         try:
             return function(*arguments)
         except Exception as error:
-            raise RuntimeError(
-                f"{name} raised {type(error).__name__} ({error}) in sample {s.id} at step {step}"
-            ) from error
+            message = f"{name} raised {type(error).__name__} ({error}) in sample {s.id} at step {step}"
+            raise AppError(message, step) from error
 
 
 def no_node(name: str, returned: Any, sample_id: int, step: int, num_nodes: int) -> str:

@@ -8,7 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.sampling.transit.app import INF, NULL, ROOTS, App, Needs, needs, params
+from fastsample_dist.sampling.transit.laws import History, Law, normalised, row_shares
 
 MIN_STOP = 1e-5  # of PPR: its table of lengths then has 4.4 million entries
 _ONE = 2**32  # a threshold that every word is below
@@ -40,6 +42,10 @@ class DeepWalk(App):
     def next(s, transits, edges, step, draw, par):
         """A neighbour."""
         return edges.pick(draw)
+
+    def law(self, graph: CSCGraph, history: History) -> Law:
+        """Shares of the row; see App."""
+        return row_shares(graph, history.transit, self.weighted(graph)) or {NULL: 1.0}
 
 
 class PPR(App):
@@ -88,6 +94,12 @@ class PPR(App):
         if step >= s.length[0]:
             return NULL
         return edges.pick(draw)
+
+    def law(self, graph: CSCGraph, history: History) -> Law:
+        """After the first step, the walk ends with probability stop; see App."""
+        shares = row_shares(graph, history.transit, self.weighted(graph))
+        ends = self.stop if history.step else 0.0
+        return {NULL: ends, **{node: (1.0 - ends) * share for node, share in shares.items()}} if shares else {NULL: 1.0}
 
 
 class Node2Vec(App):
@@ -147,6 +159,16 @@ class Node2Vec(App):
             if coin < threshold:
                 return u
 
+    def law(self, graph: CSCGraph, history: History) -> Law:
+        """See the class, and App."""
+        shares = row_shares(graph, history.transit, self.weighted(graph))
+        if history.step:
+            previous = history.path[-2]
+            near = row_shares(graph, previous, False)
+            for node in shares:
+                shares[node] *= 1.0 / self.p if node == previous else 1.0 if node in near else 1.0 / self.q
+        return normalised(shares) if shares else {NULL: 1.0}
+
 
 class MultiRW(App):
     """Multi-dimensional random walk: each step walks from one of the sample's vertices, and the neighbour that it comes
@@ -155,11 +177,12 @@ class MultiRW(App):
     Args:
       length: steps.
       by_degree: choose the vertex in proportion to its number of neighbours, as frontier sampling (and GraphSAINT) do,
-        instead of uniformly, as NextDoor does. A step costs the number of roots.
+        instead of uniformly, as NextDoor does. A step costs the number of roots. A place for a root that is NULL counts
+        as a vertex without neighbours.
     Source: Ribeiro & Towsley, "Estimating and sampling graphs with multidimensional random walks", IMC'10, algorithm 1.
     """
 
-    state: ClassVar = {"chosen": (np.int64, 1), "roots": (np.int64, ROOTS)}
+    state: ClassVar = {"roots": (np.int64, ROOTS), "chosen": (np.int64, 1)}
     needs = needs(weights=False)
 
     def __init__(self, length: int = 100, by_degree: bool = False) -> None:
@@ -184,25 +207,22 @@ class MultiRW(App):
             s.roots[i] = s.root(i)
 
     def step_transits(step, s, index, draw, par):
-        """The vertex to walk from; NULL if there is none (by degree: none with neighbours)."""
-        if par.by_degree != 0:
-            total = 0
-            for i in range(s.num_roots):
-                total += len(s.row(s.roots[i]))
-            if total == 0:
-                return NULL
-            left = draw.below(total)
-            chosen = 0
-            while left >= len(s.row(s.roots[chosen])):
-                left -= len(s.row(s.roots[chosen]))
-                chosen += 1
-        else:
-            count = 0
-            while count < s.num_roots and s.roots[count] != NULL:
-                count += 1
-            if count == 0:
-                return NULL
-            chosen = draw.below(count)
+        """The vertex to walk from; by degree: NULL if no vertex has neighbours."""
+        if s.num_roots == 0:
+            return NULL
+        if par.by_degree == 0:
+            s.chosen[0] = draw.below(s.num_roots)
+            return s.roots[s.chosen[0]]
+        total = 0
+        for i in range(s.num_roots):
+            total += len(s.row(s.roots[i]))
+        if total == 0:
+            return NULL
+        left = draw.below(total)
+        chosen = 0
+        while left >= len(s.row(s.roots[chosen])):
+            left -= len(s.row(s.roots[chosen]))
+            chosen += 1
         s.chosen[0] = chosen
         return s.roots[chosen]
 
@@ -246,6 +266,10 @@ class KHop(App):
         """A neighbour."""
         return edges.pick(draw)
 
+    def law(self, graph: CSCGraph, history: History) -> Law:
+        """Shares of the row; see App."""
+        return row_shares(graph, history.transit, self.weighted(graph)) or {NULL: 1.0}
+
 
 def survival_thresholds(stop: float) -> np.ndarray:
     """floor((1 - stop)^k * 2^63) for k = 1, 2, ... while it is above 0, int64; by integers, the same everywhere."""
@@ -254,7 +278,7 @@ def survival_thresholds(stop: float) -> np.ndarray:
     while power >> 65:
         thresholds.append(power >> 65)
         power = power * keep >> 128
-    return np.minimum(np.array(thresholds, dtype=np.uint64), 2**63 - 1).astype(np.int64)
+    return np.array(thresholds, dtype=np.int64)
 
 
 def _length(length: int) -> int:
