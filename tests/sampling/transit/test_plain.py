@@ -120,7 +120,7 @@ def test_samples_end_when_they_have_no_transit():
     graph = small_graph()
     app = made(Counting, num_steps=transit.INF)
     out = plain.sample(graph, app, [6, 0, 4], rng_seed=5)
-    assert out.num_steps == max(int((row != NULL).sum()) for row in out.vertices)
+    assert out.num_steps == max(int((row != NULL).sum()) for row in out.vertices) - 1
     assert out.steps[-1].shape == (3, 1)
     assert out.vertices[1].tolist() == [0] + [NULL] * out.num_steps
 
@@ -199,7 +199,7 @@ def test_of_several_failures_the_first_step_counts():
 def test_a_sample_may_take_as_many_steps_as_allowed():
     app = made(next=lambda s, transits, edges, step, draw, par: NULL if step == 4 else edges[0], num_steps=transit.INF)
     app.max_steps = 5
-    assert plain.sample(small_graph(), app, [1]).vertices.tolist() == [[1, 1, 1, 1, 1, NULL]]
+    assert plain.sample(small_graph(), app, [1]).vertices.tolist() == [[1, 1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("app", [Own(), made(num_steps=transit.INF), Together(), transit.MVS(), transit.MultiRW(2)])
