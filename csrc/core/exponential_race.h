@@ -74,7 +74,7 @@ FS_HD uint64_t race_log(uint64_t word) {
 // Not above race_log(word), without a logarithm: -ln U >= 1 - U.
 FS_HD uint64_t race_log_at_least(uint64_t word) {
   const uint64_t below_one = (0 - (word | 1)) >> 6;
-  return below_one > kRaceLogError ? below_one - kRaceLogError - 1 : 0;
+  return below_one > kRaceLogError + 1 ? below_one - (kRaceLogError + 1) : 0;
 }
 
 // Time of arrival, in units of 2^-58: two IEEE operations, so that it is the same everywhere. weight > 0.

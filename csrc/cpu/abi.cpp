@@ -24,7 +24,9 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsTransitFailure, sample, sample_id, step, node, fault, function)
   FS_STRUCT(FsTransitResult, num_samples, num_steps, width, num_vertices, offsets, vertices)
   FS_STRUCT(FsCollectiveSpec, row_scale, column_scale, record, self_edges, edge_scale, ranked)
-  FS_STRUCT(FsRecordedEdges, batch, edge_weights)
+  FS_STRUCT(FsRecordedHop, num_dst, num_src, num_edges)
+  FS_STRUCT(FsRecordedEdges, num_hops, num_nodes, num_edges, num_weights, hops, nodes, offsets, indices, edge_ids,
+            edge_weights)
   FS_STRUCT(FsCollectiveResult, samples, edges)
   FS_CONSTANT(FS_RECORD_NONE) FS_CONSTANT(FS_RECORD_TO_NEW) FS_CONSTANT(FS_RECORD_TO_UNION)
   FS_CONSTANT(FS_RECORD_WITHIN)

@@ -53,7 +53,7 @@ typename CollectiveEngine<Id>::Grown CollectiveEngine<Id>::grow(const Collective
     this->call(call.app.initial, FS_IN_INITIAL, task, 1);
   }
   run_steps();
-  FsRecordedEdges edges = {nullptr, nullptr};
+  FsRecordedEdges edges = {};
   const FsCollectiveSpec& spec = call.spec;
   if (spec.record == FS_RECORD_WITHIN) {
     for (const int64_t vertex : vertices_) {

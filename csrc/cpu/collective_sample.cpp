@@ -153,7 +153,7 @@ FsStatus sample_all(const CollectiveCall& call, FsTransitFailure* failure, FsCol
   memset(result.get(), 0, sizeof(FsCollectiveResult));
   const int64_t count = result->samples.num_samples = call.request.num_samples;
   result->edges = take_array<FsRecordedEdges>(count);
-  std::fill_n(result->edges, count, FsRecordedEdges{nullptr, nullptr});
+  std::fill_n(result->edges, count, FsRecordedEdges{});
   std::vector<std::vector<int64_t>> grown(static_cast<size_t>(count));
   Failures failures;
   const int threads = static_cast<int>(std::min<int64_t>(call.request.num_threads, count));
@@ -212,11 +212,12 @@ void fs_collective_free(FsCollectiveResult* result) {
   if (result == nullptr) return;
   for (int64_t s = 0; s < result->samples.num_samples && result->edges != nullptr; ++s) {
     const FsRecordedEdges& edges = result->edges[s];
-    for (int32_t hop = 0; edges.batch != nullptr && hop < edges.batch->num_hops; ++hop) {
-      fs::give_block(edges.edge_weights[hop]);
-    }
+    fs::give_block(edges.hops);
+    fs::give_block(edges.nodes);
+    fs::give_block(edges.offsets);
+    fs::give_block(edges.indices);
+    fs::give_block(edges.edge_ids);
     fs::give_block(edges.edge_weights);
-    fs_mini_batch_free(edges.batch);
   }
   fs::give_block(result->edges);
   fs::give_block(result->samples.vertices);

@@ -110,25 +110,21 @@ class ColumnSums {
   }
 
  private:
-  FS_INLINE void add(Id node, double entry) {
-    const int32_t column = columns_.enter(node);
-    if (column == static_cast<int32_t>(sums_.size())) {
-      sums_.push_back(entry * entry);
-    } else {
-      sums_[static_cast<size_t>(column)] += entry * entry;
-    }
+  // Slots of a direct index take 4 bytes per row of the graph and thread: 4 MiB.
+  static constexpr int64_t kDirectRows = 1 << 20;
+
+  FS_INLINE void add(Id node, double square) {
+    const size_t column = static_cast<size_t>(columns_.enter(node));
+    if (column == sums_.size()) sums_.push_back(0);
+    sums_[column] += square;
   }
 
   void add_row(const CscView<Id>& graph, const EdgeValues& values, Id row) {
     const int64_t begin = graph.indptr[row], end = graph.indptr[row + 1];
+    if (values.all_one() && columns_.is_direct()) return add_plain_row(graph, row, begin, end);
     double total = 0, own = 0;
-    if (values.all_one()) {
-      total = static_cast<double>(end - begin);
-    } else {
-      for (int64_t edge = begin; edge < end; ++edge) total += values[edge];
-    }
+    for (int64_t edge = begin; edge < end; ++edge) total += values[edge];
     total += 1;
-    const double single = 1.0 / total;
     for (int64_t edge = begin; edge < end;) {
       const Id source = graph.indices[edge];
       double value = values[edge];
@@ -136,13 +132,54 @@ class ColumnSums {
       if (source == row) {
         own = value;
       } else {
-        add(source, value == 1.0 ? single : value / total);
+        add(source, value / total * (value / total));
       }
     }
-    add(row, (1 + own) / total);
+    add(row, (1 + own) / total * ((1 + own) / total));
   }
 
-  NodeIndex<Id> columns_;
+  // The same without weights, where a node's slot is its id. Whether a column is new is a coin toss, so both ways are
+  // one: a new column's sum is 0 already.
+  void add_plain_row(const CscView<Id>& graph, Id row, int64_t begin, int64_t end) {
+    const double total = static_cast<double>(end - begin) + 1, share = 1.0 / total, single = share * share;
+    const size_t count = static_cast<size_t>(columns_.count());
+    const size_t most = count + static_cast<size_t>(end - begin) + 1;
+    columns_.entered().resize(most);
+    sums_.resize(most, 0);
+    Id* nodes = columns_.entered().data();
+    int32_t* slots = columns_.slots();
+    double* sums = sums_.data();
+    int32_t next = static_cast<int32_t>(count);
+    const auto add_to = [&](Id node, double square) {
+      const int32_t found = slots[node], column = found < 0 ? next : found;
+      slots[node] = column;
+      nodes[next] = node;
+      next += found < 0;
+      sums[column] += square;
+    };
+    double own = 1;
+    for (int64_t edge = begin; edge < end;) {
+      const Id source = graph.indices[edge];
+      if (!graph.has_row(source)) {
+        columns_.entered().resize(static_cast<size_t>(next));
+        throw BadSource{static_cast<int64_t>(source)};
+      }
+      int64_t last = edge + 1;
+      while (last < end && graph.indices[last] == source) ++last;
+      const double value = static_cast<double>(last - edge);
+      edge = last;
+      if (source == row) {
+        own += value;
+      } else {
+        add_to(source, value == 1 ? single : value / total * (value / total));
+      }
+    }
+    add_to(row, own / total * (own / total));
+    columns_.entered().resize(static_cast<size_t>(next));
+    sums_.resize(static_cast<size_t>(next));
+  }
+
+  NodeIndex<Id> columns_{kDirectRows};
   std::vector<double> sums_;        // by column
   std::vector<uint64_t> orig_ids_;  // by column
   std::vector<Id> rows_;            // added so far

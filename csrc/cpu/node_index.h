@@ -19,11 +19,19 @@ struct BadSource {
 template <typename Id>
 class NodeIndex {
  public:
+  // direct_rows: up to so many rows there is a slot per node from the start.
+  explicit NodeIndex(int64_t direct_rows = 0) : direct_rows_(static_cast<uint64_t>(direct_rows)) {}
+
   // Empty, for nodes of a graph of num_rows rows. Costs the nodes that were in it, or the slots where these are fewer.
   void start(int64_t num_rows) {
     num_rows_ = static_cast<uint64_t>(num_rows);
     if (slots_.empty()) slots_.assign(kLeastSlots, kEmpty);
-    if (nodes_.size() * 8 < slots_.size()) {
+    if (num_rows_ <= direct_rows_ && slots_.size() < num_rows_) {
+      size_t slots = kLeastSlots;
+      while (slots < num_rows_) slots *= 2;
+      nodes_.clear();
+      slots_.assign(slots, kEmpty);
+    } else if (nodes_.size() * 8 < slots_.size()) {
       for (size_t i = 0; i < nodes_.size(); ++i) {
         uint64_t at = home(nodes_[i]);
         while (slots_[at] != static_cast<int32_t>(i)) at = (at + 1) & mask();  // slots before it may be empty by now
@@ -40,6 +48,11 @@ class NodeIndex {
   Id node(int64_t i) const { return nodes_[static_cast<size_t>(i)]; }
   const Id* nodes() const { return nodes_.data(); }
   size_t bytes() const { return slots_.capacity() * sizeof(int32_t) + nodes_.capacity() * sizeof(Id); }
+
+  bool is_direct() const { return is_direct_; }
+  // For callers that enter many nodes of a direct index without a branch: see ColumnSums.
+  int32_t* slots() { return slots_.data(); }
+  std::vector<Id>& entered() { return nodes_; }
 
   // Number of a node, -1: not in it.
   FS_INLINE int32_t find(Id node) const {
@@ -85,6 +98,7 @@ class NodeIndex {
     }
   }
 
+  const uint64_t direct_rows_;
   std::vector<int32_t> slots_;  // number of the node, kEmpty: none
   std::vector<Id> nodes_;
   uint64_t num_rows_ = 0;

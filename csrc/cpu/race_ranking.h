@@ -27,17 +27,16 @@ class RaceRanking {
   // Numbers of the first `wanted` candidates to arrive, in order of (time, original id); fewer if there are fewer.
   const std::vector<int64_t>& run(StageKey key, uint64_t sample_id, const RaceField& field, int64_t wanted) {
     wanted_ = static_cast<size_t>(wanted);
-    limit_ = std::numeric_limits<double>::infinity();
-    ahead_.clear();
-    uint64_t words[kChunk];
-    for (int64_t begin = 0; begin < field.count && wanted > 0; begin += kChunk) {
-      const int64_t count = std::min(kChunk, field.count - begin);
-      vector_kernels().race_words(key, field.orig_ids + begin, count, sample_id, words);
-      for (int64_t i = 0; i < count; ++i) consider(words[i], field, begin + i);
-    }
-    std::sort(ahead_.begin(), ahead_.end());
     ranked_.clear();
+    if (wanted == 0) return ranked_;
+    // Races of a kind end at about the same time: a limit a little behind the last one's end leaves few candidates.
+    // Where it leaves too few the race is run again without one.
+    const bool is_guess = guess_ < std::numeric_limits<double>::infinity();
+    race(key, sample_id, field, guess_);
+    if (is_guess && ahead_.size() < wanted_) race(key, sample_id, field, std::numeric_limits<double>::infinity());
+    std::sort(ahead_.begin(), ahead_.end());
     for (size_t i = 0; i < std::min(wanted_, ahead_.size()); ++i) ranked_.push_back(ahead_[i].number);
+    guess_ = ahead_.size() < wanted_ ? std::numeric_limits<double>::infinity() : kSpareTime * ahead_[wanted_ - 1].time;
     return ranked_;
   }
 
@@ -45,6 +44,8 @@ class RaceRanking {
 
  private:
   static constexpr int64_t kChunk = 512;
+  static constexpr size_t kSpare = 32;
+  static constexpr double kSpareTime = 1.4;
   static constexpr double kRoundingUp = 1 + 1.0 / (1ll << 50);  // above what two products lose
 
   struct Arrival {
@@ -56,10 +57,25 @@ class RaceRanking {
     }
   };
 
-  FS_INLINE void consider(uint64_t word, const RaceField& field, int64_t number) {
+  // The candidates that arrive by the limit, or the first of them if they are many.
+  void race(StageKey key, uint64_t sample_id, const RaceField& field, double limit) {
+    const VectorKernels& kernels = vector_kernels();
+    uint64_t words[kChunk];
+    int32_t passed[kChunk];
+    limit_ = limit;
+    ahead_.clear();
+    for (int64_t begin = 0; begin < field.count; begin += kChunk) {
+      const int64_t count = std::min(kChunk, field.count - begin);
+      kernels.race_words(key, field.orig_ids + begin, count, sample_id, words);
+      const double bound = limit_ * kRoundingUp;
+      const int64_t num_passed = kernels.race_filter(words, field.weights + begin, count, bound, passed);
+      for (int64_t i = 0; i < num_passed; ++i) enter(words[passed[i]], field, begin + passed[i]);
+    }
+  }
+
+  void enter(uint64_t word, const RaceField& field, int64_t number) {
     const double weight = field.weights[number];
-    const double least = static_cast<double>(static_cast<int64_t>(race_log_at_least(word)));
-    if (least > limit_ * weight * kRoundingUp || !(weight > 0)) return;
+    if (!(weight > 0)) return;
     const double time = race_time(race_log(word), weight);
     if (time > limit_) return;
     ahead_.push_back({time, field.orig_ids[number], number});
@@ -74,11 +90,10 @@ class RaceRanking {
     limit_ = ahead_.back().time;
   }
 
-  static constexpr size_t kSpare = 32;
-
   std::vector<Arrival> ahead_;
   std::vector<int64_t> ranked_;
   double limit_ = 0;  // nobody later can be among the wanted
+  double guess_ = std::numeric_limits<double>::infinity();
   size_t wanted_ = 0;
 };
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "mini_batch.h"
+#include "batch_memory.h"
 
 namespace fs {
 namespace {
@@ -23,29 +23,22 @@ T* copied(const std::vector<T>& values) {
 
 }  // namespace
 
-void RecordedHops::clear() {
-  for (FsHop& hop : hops) {
-    give_block(hop.indptr);
-    give_block(hop.indices);
-    give_block(hop.edge_ids);
-  }
-  for (double* weights : edge_weights) give_block(weights);
-  hops.clear();
-  edge_weights.clear();
-}
-
 template <typename Id>
 void EdgeRecorder<Id>::start(int64_t num_rows) {
   index_.start(num_rows);
   members_.clear();
   nodes_.clear();
-  made_.clear();
+  hops_.clear();
+  offsets_.clear();
+  edge_ids_.clear();
+  indices_.clear();
+  weights_.clear();
 }
 
 template <typename Id>
 int32_t EdgeRecorder<Id>::member_of(Id node) {
   const int32_t member = index_.enter(node);
-  if (member == static_cast<int32_t>(members_.size())) members_.push_back({-1, -1, 0});
+  if (member == static_cast<int32_t>(members_.size())) members_.push_back({-1, -1, 0, 0});
   return member;
 }
 
@@ -60,23 +53,22 @@ void EdgeRecorder<Id>::add_node(Id node) {
 template <typename Id>
 void EdgeRecorder<Id>::record(const RecordRequest<Id>& request) {
   const int64_t num_dst = num_nodes();
+  const size_t first_edge = indices_.size();
   choose_sources(request);
-  offsets_.assign(1, 0);
-  edge_ids_.clear();
-  indices_.clear();
-  weights_.clear();
+  offsets_.push_back(0);
   for (int64_t dst = 0; dst < num_dst; ++dst) {
     const size_t first = weights_.size();
     record_row(request, nodes_[static_cast<size_t>(dst)]);
     if (request.spec.edge_scale == FS_EDGES_BY_COLUMN) normalise(first);
-    offsets_.push_back(static_cast<int64_t>(indices_.size()));
+    offsets_.push_back(static_cast<int64_t>(indices_.size() - first_edge));
   }
-  keep_hop(request, num_dst);
+  for (const Source& source : sources_) marked(index_.node(source.member)) = 0;
+  hops_.push_back({num_dst, num_nodes(), static_cast<int64_t>(indices_.size() - first_edge)});
 }
 
 template <typename Id>
 void EdgeRecorder<Id>::choose_sources(const RecordRequest<Id>& request) {
-  const int64_t hop = static_cast<int64_t>(made_.hops.size());
+  const int64_t hop = static_cast<int64_t>(hops_.size());
   sources_.clear();
   is_sorted_ = false;
   const auto choose = [&](Id node, int64_t picks) {
@@ -85,7 +77,9 @@ void EdgeRecorder<Id>::choose_sources(const RecordRequest<Id>& request) {
     if (member.hop != hop) {
       member.hop = hop;
       member.chosen = 0;
+      if (request.columns != nullptr) member.column = request.columns->sum_of(node);
       sources_.push_back({request.graph.orig_id(node), number});
+      marked(node) = 1;
     }
     member.chosen += picks;
   };
@@ -100,8 +94,7 @@ void EdgeRecorder<Id>::choose_sources(const RecordRequest<Id>& request) {
 template <typename Id>
 void EdgeRecorder<Id>::record_row(const RecordRequest<Id>& request, Id row) {
   const int32_t own = index_.find(row);
-  if (request.spec.self_edges != 0 &&
-      members_[static_cast<size_t>(own)].hop == static_cast<int64_t>(made_.hops.size())) {
+  if (request.spec.self_edges != 0 && members_[static_cast<size_t>(own)].hop == static_cast<int64_t>(hops_.size())) {
     add_edge(request, row, own, -1);
   }
   const int64_t degree = request.graph.indptr[row + 1] - request.graph.indptr[row];
@@ -115,9 +108,10 @@ void EdgeRecorder<Id>::record_row(const RecordRequest<Id>& request, Id row) {
 template <typename Id>
 void EdgeRecorder<Id>::scan_row(const RecordRequest<Id>& request, Id row) {
   const CscView<Id>& graph = request.graph;
-  const int64_t hop = static_cast<int64_t>(made_.hops.size());
+  const int64_t hop = static_cast<int64_t>(hops_.size());
   for (int64_t edge = graph.indptr[row]; edge < graph.indptr[row + 1]; ++edge) {
     const Id source = graph.indices[edge];
+    if (marked(source) == 0) continue;
     if (!graph.has_row(source)) throw BadSource{static_cast<int64_t>(source)};
     const int32_t member = index_.find(source);
     if (member >= 0 && members_[static_cast<size_t>(member)].hop == hop) add_edge(request, row, member, edge);
@@ -179,7 +173,7 @@ double EdgeRecorder<Id>::weight_of(const RecordRequest<Id>& request, Id row, int
     const double scaled = value * request.spec.row_scale[row] * request.spec.column_scale[source];
     return scaled * static_cast<double>(chosen) / static_cast<double>(request.num_picks);
   }
-  const double column = request.columns->sum_of(source);
+  const double column = members_[static_cast<size_t>(number)].column;
   if (request.spec.edge_scale == FS_EDGES_COLUMNS) return column;
   return value == 0 ? 0 : value / column;
 }
@@ -193,40 +187,27 @@ void EdgeRecorder<Id>::normalise(size_t first) {
 }
 
 template <typename Id>
-void EdgeRecorder<Id>::keep_hop(const RecordRequest<Id>& request, int64_t num_dst) {
-  const bool is_weighted = request.spec.edge_scale != FS_EDGES_UNWEIGHTED;
-  made_.hops.reserve(made_.hops.size() + 1);
-  made_.edge_weights.reserve(made_.hops.size() + 1);
-  made_.hops.push_back({num_dst, num_nodes(), static_cast<int64_t>(indices_.size()), nullptr, nullptr, nullptr});
-  made_.edge_weights.push_back(nullptr);
-  FsHop& hop = made_.hops.back();
-  hop.indptr = copied(offsets_);
-  hop.indices = copied(indices_);
-  hop.edge_ids = copied(edge_ids_);
-  if (is_weighted) made_.edge_weights.back() = copied(weights_);
-}
-
-template <typename Id>
 FsRecordedEdges EdgeRecorder<Id>::finish() {
-  OwnedBatch batch = make_batch(0);
-  FsHop* hops = take_array<FsHop>(static_cast<int64_t>(made_.hops.size()));
-  give_block(batch->hops);
-  batch->hops = hops;
-  batch->nodes = copied(nodes_);
-  batch->num_nodes = num_nodes();
-  double** weights = copied(made_.edge_weights);
-  if (!made_.hops.empty()) memcpy(hops, made_.hops.data(), made_.hops.size() * sizeof(FsHop));
-  batch->num_hops = static_cast<int32_t>(made_.hops.size());
-  made_.hops.clear();  // the batch owns them
-  made_.edge_weights.clear();
-  return {batch.release(), weights};
+  FsRecordedEdges edges = {};
+  edges.num_hops = static_cast<int64_t>(hops_.size());
+  edges.num_nodes = num_nodes();
+  edges.num_edges = static_cast<int64_t>(indices_.size());
+  edges.num_weights = static_cast<int64_t>(weights_.size());
+  edges.hops = copied(hops_);
+  edges.nodes = copied(nodes_);
+  edges.offsets = copied(offsets_);
+  edges.indices = copied(indices_);
+  edges.edge_ids = copied(edge_ids_);
+  edges.edge_weights = copied(weights_);
+  return edges;
 }
 
 template <typename Id>
 size_t EdgeRecorder<Id>::bytes() const {
   return index_.bytes() + members_.capacity() * sizeof(Member) + nodes_.capacity() * sizeof(Id) +
          sources_.capacity() * sizeof(Source) + (offsets_.capacity() + edge_ids_.capacity()) * sizeof(int64_t) +
-         indices_.capacity() * sizeof(Id) + weights_.capacity() * sizeof(double);
+         indices_.capacity() * sizeof(Id) + weights_.capacity() * sizeof(double) +
+         hops_.capacity() * sizeof(FsRecordedHop) + marks_.size();
 }
 
 template class EdgeRecorder<int32_t>;

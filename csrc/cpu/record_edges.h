@@ -13,23 +13,10 @@
 
 #include <vector>
 
-#include "batch_memory.h"
 #include "combined_rows.h"
 #include "fastsample_transit.h"
 
 namespace fs {
-
-// Hops of a sample while they are made.
-struct RecordedHops {
-  std::vector<FsHop> hops;
-  std::vector<double*> edge_weights;
-
-  RecordedHops() = default;
-  RecordedHops(const RecordedHops&) = delete;
-  RecordedHops& operator=(const RecordedHops&) = delete;
-  ~RecordedHops() { clear(); }
-  void clear();
-};
 
 // What a hop is recorded from.
 template <typename Id>
@@ -56,7 +43,7 @@ class EdgeRecorder {
   // Appends the hop into all nodes so far. Sources that are new become nodes.
   void record(const RecordRequest<Id>& request);
 
-  // Moves hops and nodes to a mini-batch of the library.
+  // The edges in blocks of the library's.
   FsRecordedEdges finish();
 
   size_t bytes() const;
@@ -66,6 +53,7 @@ class EdgeRecorder {
     int64_t local;   // id in the batch, -1: none yet
     int64_t hop;     // of which it is a source to record
     int64_t chosen;  // how often it was picked there
+    double column;   // weight of its column there
   };
   struct Source {
     uint64_t orig_id;
@@ -80,17 +68,23 @@ class EdgeRecorder {
   void add_edge(const RecordRequest<Id>& request, Id row, int32_t member, int64_t edge);
   double weight_of(const RecordRequest<Id>& request, Id row, int32_t member, int64_t edge) const;
   void normalise(size_t first);
-  void keep_hop(const RecordRequest<Id>& request, int64_t num_dst);
+  uint8_t& marked(Id node) {
+    return marks_[static_cast<size_t>(static_cast<uint64_t>(node) * 0x9E3779B97F4A7C15ull >> (64 - kLog2Marks))];
+  }
 
   NodeIndex<Id> index_;  // of members
   std::vector<Member> members_;
   std::vector<Id> nodes_;
   std::vector<Source> sources_;  // of the hop; sorted by original id once a row is searched
   bool is_sorted_ = false;
+  // By a hash of the node: not 0 where a source may be. Most neighbours are none, and are passed over by this alone.
+  static constexpr int kLog2Marks = 15;
+  std::vector<uint8_t> marks_ = std::vector<uint8_t>(size_t{1} << kLog2Marks);
+  // Of all hops, one behind the other.
+  std::vector<FsRecordedHop> hops_;
   std::vector<int64_t> offsets_, edge_ids_;
   std::vector<Id> indices_;
   std::vector<double> weights_;
-  RecordedHops made_;
 };
 
 }  // namespace fs

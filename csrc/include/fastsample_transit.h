@@ -175,7 +175,7 @@ FS_API void fs_transit_free(FsTransitResult* result);
 
 /* ---- collective applications ---- */
 /* Which edges of the graph a sample records. Source nodes are local ids: of FS_RECORD_TO_NEW and FS_RECORD_TO_UNION the
- * hops of a sample are those of a mini-batch (FsMiniBatch): hop k holds the edges of step k, its destinations are the
+ * hops of a sample are those of a mini-batch: hop k holds the edges of step k, its destinations are the
  * distinct transits of step k, its sources these and then the new nodes in order of first appearance, and these are the
  * transits of step k + 1. */
 typedef enum {
@@ -206,10 +206,22 @@ typedef struct {
                          A + I, normalised by row */
 } FsCollectiveSpec;
 
-/* Edges of one sample. */
+/* One hop of a sample's recorded edges. */
 typedef struct {
-  FsMiniBatch* batch;    /* hops with edge ids; or NULL: nothing is recorded */
-  double** edge_weights; /* [batch->num_hops] per hop [num_edges]; NULL where the edges are unweighted */
+  int64_t num_dst, num_src, num_edges;
+} FsRecordedHop;
+
+/* Edges of one sample, hop after hop: every array holds what belongs to hop 0, then to hop 1, ... All NULL where
+ * nothing is recorded. */
+typedef struct {
+  int64_t num_hops, num_nodes, num_edges, num_weights;
+  FsRecordedHop* hops;  /* [num_hops] */
+  void* nodes;          /* [num_nodes] id_type: sources of a hop are nodes[0 .. num_src), the first num_dst of them its
+                           destinations */
+  int64_t* offsets;     /* per hop [num_dst + 1] */
+  void* indices;        /* per hop [num_edges] local source ids, id_type */
+  int64_t* edge_ids;    /* per hop [num_edges] positions in the graph's indices */
+  double* edge_weights; /* per hop [num_edges]; num_weights is 0 where the edges are unweighted */
 } FsRecordedEdges;
 
 /* Owned by the library until fs_collective_free. */

@@ -10,7 +10,7 @@ import ctypes
 import enum
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint8, c_void_p
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -61,11 +61,29 @@ class SpecArguments(Structure):
     )
 
 
+@library.DECLARED.mirror("FsRecordedHop")
+class HopMemory(Structure):
+    """FsRecordedHop. Read as words of 8 bytes."""
+
+    _fields_ = (("num_dst", c_int64), ("num_src", c_int64), ("num_edges", c_int64))
+
+
 @library.DECLARED.mirror("FsRecordedEdges")
 class RecordedMemory(Structure):
     """FsRecordedEdges."""
 
-    _fields_ = (("batch", POINTER(library.MiniBatchMemory)), ("edge_weights", POINTER(c_void_p)))
+    _fields_ = (
+        ("num_hops", c_int64),
+        ("num_nodes", c_int64),
+        ("num_edges", c_int64),
+        ("num_weights", c_int64),
+        ("hops", c_void_p),
+        ("nodes", c_void_p),
+        ("offsets", c_void_p),
+        ("indices", c_void_p),
+        ("edge_ids", c_void_p),
+        ("edge_weights", c_void_p),
+    )
 
 
 @library.DECLARED.mirror("FsCollectiveResult")
@@ -147,16 +165,16 @@ class RecordedHops:
       indptrs: per hop, int64 [num_dst + 1].
       indices: per hop, [num_edges] of the graph's id dtype; local source ids.
       edge_ids: per hop, int64 [num_edges], positions in the graph's indices, -1 for a self edge that was added.
-      edge_weights: per hop, float64 [num_edges], or None.
+      edge_weights: per hop, float64 [num_edges]; None where edges are unweighted.
     """
 
     nodes: Tensor
-    num_dst: list[int] = field(default_factory=list)
-    num_src: list[int] = field(default_factory=list)
-    indptrs: list[Tensor] = field(default_factory=list)
-    indices: list[Tensor] = field(default_factory=list)
-    edge_ids: list[Tensor] = field(default_factory=list)
-    edge_weights: list[Tensor | None] = field(default_factory=list)
+    num_dst: Sequence[int]
+    num_src: Sequence[int]
+    indptrs: Sequence[Tensor]
+    indices: Sequence[Tensor]
+    edge_ids: Sequence[Tensor]
+    edge_weights: Sequence[Tensor] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,20 +292,17 @@ class CollectiveSampler:
         return CollectiveSamples(vertices, offsets, samples.num_steps, hops)
 
     def _hops(self, owner: _ResultOwner, edges: RecordedMemory) -> RecordedHops:
-        batch = edges.batch.contents
-        found = RecordedHops(owner.tensor(batch.nodes, batch.num_nodes, self._dtype))
-        records = ctypes.cast(batch.hops, POINTER(library.Hop))
-        for i in range(batch.num_hops):
-            hop, weights = records[i], edges.edge_weights[i]
-            found.num_dst.append(hop.num_dst)
-            found.num_src.append(hop.num_src)
-            found.indptrs.append(owner.tensor(hop.indptr, hop.num_dst + 1, torch.int64))
-            found.indices.append(owner.tensor(hop.indices, hop.num_edges, self._dtype))
-            found.edge_ids.append(owner.tensor(hop.edge_ids, hop.num_edges, torch.int64))
-            found.edge_weights.append(
-                None if weights is None else owner.tensor(weights, hop.num_edges, torch.float64)
-            )
-        return found
+        counts = (c_int64 * (3 * edges.num_hops)).from_address(edges.hops)[:]
+        num_dst, num_src, num_edges = counts[0::3], counts[1::3], counts[2::3]
+        weights = None
+        if self._spec.edge_scale != EdgeScale.UNWEIGHTED:
+            weights = owner.tensor(edges.edge_weights, edges.num_weights, torch.float64).split(num_edges)
+        return RecordedHops(
+            owner.tensor(edges.nodes, edges.num_nodes, self._dtype), num_dst, num_src,
+            owner.tensor(edges.offsets, sum(num_dst) + edges.num_hops, torch.int64).split([n + 1 for n in num_dst]),
+            owner.tensor(edges.indices, edges.num_edges, self._dtype).split(num_edges),
+            owner.tensor(edges.edge_ids, edges.num_edges, torch.int64).split(num_edges), weights,
+        )  # fmt: skip
 
 
 def _app_arguments(app: CollectiveApp) -> tuple[layouts.AppArguments, list]:

@@ -32,7 +32,8 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         relabel_edges<int32_t>,
                                         relabel_edges<int64_t>,
                                         first_words,
-                                        race_words};
+                                        race_words,
+                                        race_filter};
   return kernels;
 }
 

@@ -117,19 +117,21 @@ class CollectiveEngine:
         mfgs = []
         own = _weighs_edges(self.bound.app) and self._scale not in EDGE_SCALES.values()
         for k, num_dst in enumerate(hops.num_dst):
-            weights = hops.edge_weights[k]
+            weights = None if hops.edge_weights is None else hops.edge_weights[k]
             if own:
                 picks = np.empty(0, np.int64) if self.bound.app.record == "within" else samples.steps[k][s].numpy()
-                weights = self._own_weights(hops, k, picks)
+                weights = self._own_weights(hops, k, picks, weights)
             src_nodes = hops.nodes[: hops.num_src[k]]
             columns = (hops.indptrs[k], hops.indices[k], src_nodes, hops.edge_ids[k])
             mfgs.append(make_mfg(self.bound, samples.draw, num_dst, columns, weights))
         return mfgs[::-1]
 
-    def _own_weights(self, hops: RecordedHops, k: int, picks: np.ndarray) -> Tensor | None:
+    def _own_weights(
+        self, hops: RecordedHops, k: int, picks: np.ndarray, columns: Tensor | None
+    ) -> Tensor | None:
         """What the application's own edge_weights makes of a recorded step."""
         indptr, positions = hops.indptrs[k].numpy(), hops.edge_ids[k].numpy()
-        nodes, columns = hops.nodes.long().numpy(), hops.edge_weights[k]
+        nodes = hops.nodes.long().numpy()
         edges = RecordedEdges(
             k, indptr, np.repeat(nodes[: hops.num_dst[k]], np.diff(indptr)), nodes[hops.indices[k].numpy()], positions,
             edge_values(self.bound, positions), picks, None if columns is None else columns.numpy(), self.bound.par,
