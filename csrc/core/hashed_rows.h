@@ -18,8 +18,9 @@ constexpr int64_t kScannedDegree = 16;
 constexpr int kBucketBytes = 64;
 constexpr int kBucketsBits = 28;
 constexpr int64_t kMaxHashedEdges = int64_t{1} << (64 - kBucketsBits);  // offsets are below it
-constexpr int64_t kMaxHashedDegree = (int64_t{1} << 31) - 1;
-constexpr int64_t kMaxHashedBuckets = int64_t{1} << 32;  // of all rows together
+constexpr int64_t kMaxBuckets = (int64_t{1} << kBucketsBits) - 1;       // of a row
+constexpr int64_t kMaxHashedDegree = kMaxBuckets * 8;                   // which hold them, whatever the type of ids
+constexpr int64_t kMaxHashedBuckets = int64_t{1} << 32;                 // of all rows together
 
 // What a step reads of a row: where its neighbours lie, and where its buckets do.
 struct HashedNode {

@@ -10,7 +10,7 @@
 
 #include "batch_memory.h"
 #include "collective_engine.h"
-#include "status.h"
+#include "transit_call.h"
 #include "worker_pool.h"
 
 namespace fs {
@@ -88,23 +88,16 @@ struct FreeResult {
 };
 using OwnedResult = std::unique_ptr<FsCollectiveResult, FreeResult>;
 
-// Failures of several threads: the one that is reported.
-struct Failures {
+// The graph's fault of the first sample that meets one.
+struct FirstBadSource {
   std::mutex mutex;
-  FsTransitFailure app = {};
-  int64_t bad_sample = INT64_MAX, bad_source = 0;
+  int64_t sample = INT64_MAX, source = 0;
 
-  void take(const FsTransitFailure& found) {
+  void take(const BadSource& found, int64_t at) {
     const std::lock_guard<std::mutex> hold(mutex);
-    const bool is_first =
-        app.fault == FS_APP_FINE || found.step < app.step || (found.step == app.step && found.sample < app.sample);
-    if (is_first) app = found;
-  }
-  void take(const BadSource& found, int64_t sample) {
-    const std::lock_guard<std::mutex> hold(mutex);
-    if (sample >= bad_sample) return;
-    bad_sample = sample;
-    bad_source = found.id;
+    if (at >= sample) return;
+    sample = at;
+    source = found.id;
   }
 };
 
@@ -155,7 +148,8 @@ FsStatus sample_all(const CollectiveCall& call, FsTransitFailure* failure, FsCol
   result->edges = take_array<FsRecordedEdges>(count);
   std::fill_n(result->edges, count, FsRecordedEdges{});
   std::vector<std::vector<int64_t>> grown(static_cast<size_t>(count));
-  Failures failures;
+  FailureBoard failures;
+  FirstBadSource bad;
   const int threads = static_cast<int>(std::min<int64_t>(call.request.num_threads, count));
   share_runs(count, 1, threads, [&](int64_t sample, int64_t) {
     try {
@@ -163,20 +157,19 @@ FsStatus sample_all(const CollectiveCall& call, FsTransitFailure* failure, FsCol
       result->edges[sample] = found.edges;
       grown[static_cast<size_t>(sample)] = found.vertices;
     } catch (const AppFailure& found) {
-      failures.take(found.line);
+      failures.report(found.line);
     } catch (const BadSource& found) {
-      failures.take(found, sample);
+      bad.take(found, sample);
     }
   });
-  if (failures.bad_sample != INT64_MAX) {
-    const long long found = failures.bad_source;
+  if (bad.sample != INT64_MAX) {
+    const long long found = bad.source;
     return found < 0 ? refuse(FS_REFUSED_NEGATIVE_SOURCE, kOperation, {{found}})
                      : refuse(FS_REFUSED_SOURCE, kOperation, {{found, call.graph.num_rows - 1}});
   }
-  if (failures.app.fault != FS_APP_FINE) {
-    *failure = failures.app;
-    return fail(FS_APP_ERROR, "%s: the application failed in sample %lld at step %lld", kOperation,
-                static_cast<long long>(failures.app.sample_id), static_cast<long long>(failures.app.step));
+  if (!failures.is_empty()) {
+    *failure = failures.first();
+    return app_failed(*failure, call.graph.num_rows);
   }
   put_together(call, grown, result.get());
   *out = result.release();

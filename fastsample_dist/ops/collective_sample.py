@@ -19,6 +19,7 @@ from torch import Tensor
 from fastsample_dist.ops import checks, library
 from fastsample_dist.ops import transit_layouts as layouts
 from fastsample_dist.ops.alias_tables import WEIGHT_DTYPES
+from fastsample_dist.ops.transit_tables import TransitTables
 
 _ANY_BYTES = ctypes.c_char * 2**40  # as of sampling_graph.py
 
@@ -99,21 +100,6 @@ library.DECLARED.functions(
         POINTER(layouts.RequestArguments), POINTER(layouts.Failure), POINTER(POINTER(ResultMemory)),
     ),
 )  # fmt: skip
-
-
-class AppFailedError(RuntimeError):
-    """A callback of an application raised or returned what is no node, or the application never ends.
-
-    Attributes:
-      sample: position in the call.
-      step, node: see FsTransitFailure.
-      fault, function: what happened, and in which function.
-    """
-
-    def __init__(self, line: str, failure: layouts.Failure) -> None:
-        super().__init__(line)
-        self.sample, self.step, self.node = failure.sample, failure.step, failure.node
-        self.fault, self.function = layouts.AppFault(failure.fault), layouts.AppFunction(failure.function)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +190,7 @@ class CollectiveSampler:
       orig_ids: int64 [num_nodes], or None: ids are original.
       weights: float32 | float64 [num_edges], or None: every edge counts as 1.
       app: the application.
-      columns: int64 [num_nodes] each, what callbacks read.
-      tables: further tables of FsTransitTables by field name, addresses.
+      tables: what callbacks read besides; None: nothing.
     Raises:
       ValueError: a wrong dtype or shape, a tensor that is not contiguous.
     """
@@ -217,8 +202,7 @@ class CollectiveSampler:
         orig_ids: Tensor | None,
         weights: Tensor | None,
         app: CollectiveApp,
-        columns: Sequence[np.ndarray] = (),
-        tables: dict[str, int] | None = None,
+        tables: TransitTables | None = None,
     ) -> None:
         indptr = checks.vector("indptr", indptr, (torch.int64,))
         indices = checks.vector("indices", indices, checks.ID_DTYPES)
@@ -235,8 +219,7 @@ class CollectiveSampler:
             indptr.data_ptr(), indices.data_ptr(), library.address(orig_ids), None, weight_view, num_rows, 0,
             indices.numel(), library.type_code(indices),
         )  # fmt: skip
-        addresses = (c_int64 * max(1, len(columns)))(*(column.ctypes.data for column in columns))
-        self._tables = layouts.TableArguments(columns=ctypes.addressof(addresses), **(tables or {}))
+        self._tables = layouts.TableArguments() if tables is None else tables.arguments
         self.num_roots = app.num_roots
         self._app, arrays = _app_arguments(app)
         row_scale, column_scale = app.scales or (None, None)
@@ -245,7 +228,7 @@ class CollectiveSampler:
             None if column_scale is None else column_scale.ctypes.data,
             app.record, app.self_edges, app.edge_scale, app.ranked,
         )  # fmt: skip
-        self._kept = (indptr, indices, orig_ids, weights, weight_view, columns, addresses, app, arrays)
+        self._kept = (indptr, indices, orig_ids, weights, weight_view, tables, app, arrays)
 
     def sample(
         self, roots: Tensor, sample_ids: Tensor, rng_seed: int, step: int, num_threads: int
@@ -275,7 +258,7 @@ class CollectiveSampler:
             self._graph, self._tables, self._app, self._spec, request, failure, ctypes.byref(result)
         )
         if status == library.APP_ERROR:
-            raise AppFailedError(core.fs_last_error().decode(errors="replace"), failure)
+            raise layouts.AppFailedError(core.fs_last_error().decode(errors="replace"), failure)
         library.raise_for_status(status, core.fs_last_error)
         return self._views(_ResultOwner(result), result.contents)
 

@@ -9,19 +9,20 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.ops.collective_sample import (
-    AppFailedError,
     CollectiveApp,
     CollectiveSampler,
     EdgeScale,
     Record,
     RecordedHops,
 )
-from fastsample_dist.ops.transit_layouts import NextKind
+from fastsample_dist.ops.transit_layouts import AppFailedError, NextKind
+from fastsample_dist.ops.transit_tables import TableNeeds, TransitTables
 from fastsample_dist.sampling.mfg import MFG, DrawKey
-from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import BoundApp
+from fastsample_dist.sampling.transit.compile_cpu import CompiledApp, compile_app
 from fastsample_dist.sampling.transit.layers import LADIES, FastGCN, Layer
+from fastsample_dist.sampling.transit.plain import explained
 from fastsample_dist.sampling.transit.record import RecordedEdges, edge_values, make_mfg
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.subgraphs import ClusterGCN
@@ -59,13 +60,11 @@ class CollectiveEngine:
     """
 
     def __init__(self, bound: BoundApp, *, built_in: bool = True) -> None:
-        self.bound = bound
-        self._kind = collective_kind(bound) if built_in else NextKind.CALLBACK
-        self._functions = None
+        self.bound, self._tables = bound, None
+        self._kind, self._functions = collective_kind(bound), CompiledApp(0, None, None)
         if not built_in:
-            from fastsample_dist.sampling.transit.compile_cpu import compile_app
-
-            self._functions = compile_app(bound.app, bound.layout)
+            self._kind, self._functions = NextKind.CALLBACK, compile_app(bound)
+            self._tables = _tables(bound)
         self._scale = _edge_scale(bound)
         self._samplers: dict[int, CollectiveSampler] = {}
 
@@ -77,10 +76,8 @@ class CollectiveEngine:
         threads = torch.get_num_threads() if run.num_threads is None else run.num_threads
         try:
             found = self._samplers[num_roots].sample(roots, sample_ids, key.rng_seed, key.step, threads)
-        except AppFailedError as failure:
-            one = slice(failure.sample, failure.sample + 1)
-            plain.run(self.bound, roots[one], sample_ids[one], key)  # names what was raised
-            raise
+        except AppFailedError as error:
+            raise explained(error, self.bound, roots, key) from error
         widths = [self.bound.plan(num_roots).shape(k).picks for k in range(found.num_steps)]
         samples = Samples(found.vertices, found.offsets, num_roots, widths, sample_ids, key)
         if self.bound.app.record is not None:
@@ -99,9 +96,7 @@ class CollectiveEngine:
             num_roots=num_roots, params=par.words(),
             next_kind=self._kind,
             max_attempts=bound.app.max_attempts, state_words=layout.offsets(num_roots)[-1],
-            next=0 if functions is None else functions.next,
-            step_transits=0 if functions is None else functions.step_transits or 0,
-            initial=0 if functions is None else functions.initial or 0,
+            next=functions.next, step_transits=functions.step_transits or 0, initial=functions.initial or 0,
             until_done=plan.until_done, record=RECORDS[bound.app.record], self_edges=bound.app.self_edges,
             edge_scale=self._scale, ranked=layout.ranked,
             scales=(par.row_scale, par.column_scale) if self._scale == EdgeScale.SCALED else None,
@@ -109,7 +104,7 @@ class CollectiveEngine:
         )  # fmt: skip
         return CollectiveSampler(
             graph.indptr, graph.indices, graph.orig_ids, graph.weights if bound.weighted else None, app,
-            list(bound.columns.values()),
+            self._tables,
         )  # fmt: skip
 
     def _mfgs(self, hops: RecordedHops, samples: Samples, s: int) -> list[MFG]:
@@ -137,6 +132,14 @@ class CollectiveEngine:
             edge_values(self.bound, positions), picks, None if columns is None else columns.numpy(), self.bound.par,
         )  # fmt: skip
         return self.bound.app.edge_weights(edges)
+
+
+def _tables(bound: BoundApp) -> TransitTables:
+    """What compiled functions read."""
+    layout, graph = bound.layout, bound.graph
+    needs = TableNeeds(layout.weighted, layout.max_weight and layout.weighted, layout.edge_queries)
+    weights = graph.weights if layout.weighted else None
+    return TransitTables(graph.indptr, graph.indices, weights, needs, list(bound.columns.values()))
 
 
 def _weighs_edges(app: App) -> bool:

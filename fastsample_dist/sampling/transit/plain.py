@@ -13,6 +13,7 @@ from torch import Tensor
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import reference
 from fastsample_dist.ops.reference.streams import INITIAL, RACE, STEP_TRANSITS, TRANSIT
+from fastsample_dist.ops.transit_layouts import AppFailedError, AppFault
 from fastsample_dist.sampling.mfg import MFG, DrawKey
 from fastsample_dist.sampling.transit import race
 from fastsample_dist.sampling.transit.app import ALL, NULL, App
@@ -88,6 +89,21 @@ def run(bound: BoundApp, roots: Tensor, sample_ids: Tensor, key: DrawKey) -> Sam
         steps.append(torch.tensor(padded, dtype=torch.int64).reshape(len(own), width))
     mfgs = None if bound.app.record is None else engine.mfgs_of_sample
     return Samples.of_steps(roots, steps, sample_ids, key, mfgs)
+
+
+def explained(error: AppFailedError, bound: BoundApp, roots: Tensor, key: DrawKey) -> RuntimeError:
+    """What an application did wrong in a compiled form; an exception is named by running its sample again.
+
+    Args:
+      roots: int64 [S, R] of the call.
+    """
+    if error.fault is not AppFault.RAISED:
+        return RuntimeError(str(error))
+    try:
+        PlainEngine(bound, key).grow(bound.plan(roots.shape[1]), roots[error.sample].tolist(), error.sample_id)
+    except RuntimeError as named:
+        return named
+    return RuntimeError(f"{error}, compiled, but not in plain Python, which is its definition; please report it")
 
 
 class AppError(RuntimeError):
