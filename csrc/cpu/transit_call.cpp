@@ -27,22 +27,26 @@ void FailureBoard::report(const FsTransitFailure& failure) {
   first_step_.store(failure.step, std::memory_order_relaxed);
 }
 
-FsStatus TransitCall::refuse_failure(FsTransitFailure* failure) const {
-  *failure = failures.first();
-  const long long id = failure->sample_id, step = failure->step;
-  if (failure->fault == FS_APP_RAISED) {
-    return fail(FS_APP_ERROR, "%s raised in sample %lld at step %lld", name_of(failure->function), id, step);
+FsStatus app_failed(const FsTransitFailure& failure, int64_t num_rows) {
+  const long long id = failure.sample_id, step = failure.step;
+  if (failure.fault == FS_APP_RAISED) {
+    return fail(FS_APP_ERROR, "%s raised in sample %lld at step %lld", name_of(failure.function), id, step);
   }
-  if (failure->fault == FS_APP_BAD_NODE) {
+  if (failure.fault == FS_APP_BAD_NODE) {
     return fail(FS_APP_ERROR,
                 "%s returned node %lld for sample %lld at step %lld; expected 0 to %lld or transit.NULL (-1)",
-                name_of(failure->function), static_cast<long long>(failure->node), id, step,
-                static_cast<long long>(graph.num_rows - 1));
+                name_of(failure.function), static_cast<long long>(failure.node), id, step,
+                static_cast<long long>(num_rows - 1));
   }
   return fail(FS_APP_ERROR,
               "sample %lld has not ended after %lld steps; return transit.NULL in the end, or raise the application's "
               "max_steps",
               id, step);
+}
+
+FsStatus TransitCall::refuse_failure(FsTransitFailure* failure) const {
+  *failure = failures.first();
+  return app_failed(*failure, graph.num_rows);
 }
 
 FsStatus TransitCall::check() {

@@ -11,7 +11,7 @@ from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.engines import BUILT_IN, NUMBA, built_in_kind, forms_of
 from fastsample_dist.testing import check_app, conformance_graph
-from tests.sampling.transit.apps import Own, Together, small_graph
+from tests.sampling.transit.apps import Own, small_graph
 
 APPS = {
     "DeepWalk": transit.DeepWalk(5),
@@ -128,11 +128,6 @@ def test_tables_that_do_not_fit_are_refused(monkeypatch):
     with pytest.raises((MemoryError, ValueError), match="walk slots .* 100B of memory"):
         fsd.TransitSampler(small_graph(), transit.DeepWalk(3))
     fsd.TransitSampler(small_graph(weighted=False), transit.DeepWalk(3))
-
-
-def test_collective_applications_are_run_by_plain_python():
-    with pytest.raises(ValueError, match="Together has collective transits"):
-        fsd.TransitSampler(small_graph(), Together())
 
 
 @pytest.mark.parametrize("schedule", ["auto", "sample", "transit", "transit_flat"])
