@@ -27,14 +27,15 @@ typedef enum {
   FS_NEXT_CALLBACK = 0, /* FsTransitApp.next */
   FS_NEXT_UNIFORM = 1,  /* edges[below(degree)] */
   FS_NEXT_WEIGHTED = 2, /* alias draw: slot = below(degree), word() < threshold ? own : other (core/walk_slot.h) */
-  FS_NEXT_NODE2VEC = 3, /* rejection; params: back, near, far thresholds (of 2^32), largest */
-  /* As FS_NEXT_UNIFORM (params[2] == 0) or FS_NEXT_WEIGHTED, FS_NULL_NODE from step state[0] on. `initial` is built in:
-   * state[0] = 1 + number of entries above word64(); params[0], params[1]: address and length of the table, uint64
-   * descending, entry j = floor((1 - stop)^(j + 1) * 2^64). state_words is 1. */
+  FS_NEXT_NODE2VEC = 3, /* by rejection (core/node2vec.h), by weight where there are walk slots; params: thresholds of
+                           2^32 for going back, to a common neighbour, elsewhere */
+  /* As FS_NEXT_WEIGHTED where tables->walk_slots is given, else as FS_NEXT_UNIFORM; FS_NULL_NODE from step state[0] on.
+   * `initial` is built in: state[0] = 1 + number of entries above word64() >> 1. params: address and length of the
+   * entries, int64, descending: entry j is floor((1 - stop)^(j + 1) * 2^63). state_words is 1. */
   FS_NEXT_PPR = 4,
   /* Uniform; the pick takes the place of the chosen root. State: num_roots roots, then the number of the chosen one.
-   * `initial` (copies the roots) and step_transits are built in: below(num_roots) where params[0] is 0, else by degree:
-   * the root in whose share of the sum of degrees below(sum) falls, below(num_roots) where the sum is 0. */
+   * `initial` (copies the roots) and step_transits are built in: root below(num_roots) where params[0] is 0, else that
+   * in whose share of the sum of degrees below(sum) falls, FS_NULL_NODE where the sum is 0. One transit per step. */
   FS_NEXT_MULTI_RW = 5,
   FS_NEXT_LAYER = 6,  /* uniform in the combined neighbourhood until the sample has params[0] vertices */
   FS_NEXT_ALL = 7,    /* edges[n]; of sample size FS_ALL_NEIGHBORS */
@@ -151,7 +152,7 @@ typedef struct {
 /* Samples; owned by the library until fs_transit_free. */
 typedef struct {
   int64_t num_samples;
-  int64_t num_steps;    /* steps that have a pick in some sample (until_done), else all of the application's */
+  int64_t num_steps;    /* until_done: the most that a sample took; else all of the application's */
   int64_t width;        /* vertices of a sample, or -1: they differ (until_done, FS_ALL_NEIGHBORS) */
   int64_t num_vertices; /* of all samples together */
   int64_t* offsets;     /* [num_samples + 1] where the vertices of a sample begin; NULL unless width is -1 */

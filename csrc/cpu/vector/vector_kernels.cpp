@@ -9,6 +9,7 @@
 #include "node2vec_step.h"
 #include "philox_nodes.h"
 #include "sample_edges.h"
+#include "walk_steps.h"
 
 #define FS_JOIN_(a, b) a##b
 #define FS_JOIN(a, b) FS_JOIN_(a, b)
@@ -32,7 +33,9 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         relabel_edges<int32_t>,
                                         relabel_edges<int64_t>,
                                         first_words,
-                                        node2vec_step};
+                                        node2vec_step,
+                                        pick_neighbors<int32_t>,
+                                        pick_neighbors<int64_t>};
   return kernels;
 }
 

@@ -10,6 +10,7 @@
 #include "fastsample_transit.h"
 #include "hop_task.h"
 #include "philox.h"
+#include "pick_run.h"
 
 namespace fs {
 
@@ -57,6 +58,9 @@ struct VectorKernels {
   void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
   // A step of node2vec with one pick per sample: slots begin .. end - 1 as an FsStepKernel, transits may be none.
   void (*node2vec_step)(const FsStepTask&, int64_t begin, int64_t end);
+  // Picks of a step of an application, uniform or by weight.
+  PickedRun (*pick_neighbors_32)(const PickRun&);
+  PickedRun (*pick_neighbors_64)(const PickRun&);
 };
 
 const VectorKernels& vector_kernels();  // the table in use
