@@ -33,9 +33,9 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         relabel_edges<int32_t>,
                                         relabel_edges<int64_t>,
                                         first_words,
-                                        node2vec_step,
                                         pick_neighbors<int32_t>,
-                                        pick_neighbors<int64_t>};
+                                        pick_neighbors<int64_t>,
+                                        node2vec_step};
   return kernels;
 }
 

@@ -56,11 +56,11 @@ struct VectorKernels {
   void (*relabel_edges_64)(int64_t* edges, int64_t begin, int64_t end, Relabeling<int64_t>* ids);
   // out[i] is the first word of the stream of nodes[i], i < n.
   void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
-  // A step of node2vec with one pick per sample: slots begin .. end - 1 as an FsStepKernel, transits may be none.
-  void (*node2vec_step)(const FsStepTask&, int64_t begin, int64_t end);
   // Picks of a step of an application, uniform or by weight.
   PickedRun (*pick_neighbors_32)(const PickRun&);
   PickedRun (*pick_neighbors_64)(const PickRun&);
+  // A step of node2vec with one pick per sample: slots begin .. end - 1 as an FsStepKernel, transits may be none.
+  void (*node2vec_step)(const FsStepTask&, int64_t begin, int64_t end);
 };
 
 const VectorKernels& vector_kernels();  // the table in use
