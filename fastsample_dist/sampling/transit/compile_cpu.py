@@ -54,9 +54,7 @@ def compile_app(app: BoundApp) -> CompiledApp:
     weights = app.graph.weights.dtype if app.weighted else None
     functions = (app.next, app.step_transits, app.initial)
     with _lock:
-        return CompiledApp(
-            *(kernel and kernel.address for kernel in _kernels(functions, app.layout, app.graph.indices.dtype, weights))
-        )
+        return CompiledApp(*(kernel and kernel.address for kernel in _kernels(functions, app.layout, app.graph.indices.dtype, weights)))
 
 
 def require_numba(user: str) -> ModuleType:

@@ -85,7 +85,9 @@ def next_functions(app: AppTypes, function: Callable) -> list:
     """The user's `next`, compiled for probing and for real."""
     transits = ArrayType(types.int64)
     return [
-        compile_function(function, (app.sample(probing), transits, app.edges(probing), types.int64, DRAW, app.par))
+        compile_function(
+            function, (app.sample(probing), transits, app.edges(probing), types.int64, DRAW, app.par)
+        )
         for probing in (True, False)
     ]
 

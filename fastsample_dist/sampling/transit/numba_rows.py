@@ -100,7 +100,9 @@ class _RowModel(models.StructModel):
 @register_model(CombinedRowType)
 class _CombinedRowModel(models.StructModel):
     def __init__(self, manager, row):
-        super().__init__(manager, row, [("task", types.voidptr), ("sample", types.int64), ("length", types.int64)])
+        super().__init__(
+            manager, row, [("task", types.voidptr), ("sample", types.int64), ("length", types.int64)]
+        )
 
 
 for _name in ("task", "vertex", "begin", "length", "first", "buckets"):

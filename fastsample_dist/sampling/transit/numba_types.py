@@ -205,7 +205,9 @@ def caught_call(compiled):
                 result = context.cast(builder, result, signature.return_type, types.int64)
             else:
                 result = context.get_constant(types.int64, NULL)
-            return context.make_tuple(builder, returned, [builder.zext(status.is_error, ir.IntType(64)), result])
+            return context.make_tuple(
+                builder, returned, [builder.zext(status.is_error, ir.IntType(64)), result]
+            )
 
         returned = types.UniTuple(types.int64, 2)
         return returned(arguments), generate
@@ -347,9 +349,7 @@ def next_word(state):
     used = read_int64(state, _USED)
     if used == 4:
         block = read_int64(state, _NEXT_BLOCK)
-        philox_words(
-            read_int64(state, _SAMPLE_ID), block, read_uint32(state, _KEY0), read_uint32(state, _KEY1), state, 4
-        )
+        philox_words(read_int64(state, _SAMPLE_ID), block, read_uint32(state, _KEY0), read_uint32(state, _KEY1), state, 4)
         write_int64(state, _NEXT_BLOCK, block + 1)
         used = 0
     write_int64(state, _USED, used + 1)
