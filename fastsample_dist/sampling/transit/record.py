@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fastsample_dist.sampling.mfg import MFG, DrawKey
 from fastsample_dist.sampling.transit.app import NULL, Params
-from fastsample_dist.sampling.transit.binding import BoundApp
+from fastsample_dist.sampling.transit.binding import STEP_RECORDS, BoundApp
 
 SELF_EDGE = -1  # in place of an edge's position: an edge of I
 
@@ -95,7 +95,7 @@ class Recorder:
 
     def __init__(self, bound: BoundApp, draw: DrawKey) -> None:
         self.bound, self.draw = bound, draw
-        self.steps = bound.collective and bound.app.record in ("to_new", "to_union")
+        self.steps = bound.collective and bound.app.record in STEP_RECORDS
         self.nodes: list[int] = []
         self._indptr, self._indices = bound.graph.indptr.tolist(), bound.graph.indices
         self._mfgs: list[MFG] = []
