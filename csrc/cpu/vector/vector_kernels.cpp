@@ -6,8 +6,11 @@
 #include "aggregate_rows.h"
 #include "dropout_rows.h"
 #include "merge_rows.h"
+#include "node2vec_step.h"
 #include "philox_nodes.h"
+#include "race_words.h"
 #include "sample_edges.h"
+#include "walk_steps.h"
 
 #define FS_JOIN_(a, b) a##b
 #define FS_JOIN(a, b) FS_JOIN_(a, b)
@@ -30,7 +33,12 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         sample_edges_of<int64_t>,
                                         relabel_edges<int32_t>,
                                         relabel_edges<int64_t>,
-                                        first_words};
+                                        first_words,
+                                        race_words,
+                                        race_filter,
+                                        pick_neighbors<int32_t>,
+                                        pick_neighbors<int64_t>,
+                                        node2vec_step};
   return kernels;
 }
 
