@@ -8,6 +8,7 @@
 #ifndef FS_CPU_VECTOR_NODE2VEC_STEP_H_
 #define FS_CPU_VECTOR_NODE2VEC_STEP_H_
 
+#include "bucket_lanes.h"
 #include "node2vec_task.h"
 #include "philox_nodes.h"
 
@@ -175,7 +176,7 @@ class Node2VecStep {
     for (int o = 0; o < chunk.open_count; ++o) {
       const int i = chunk.open[o];
       const uint64_t coin = word(chunk, i, word_number + static_cast<int>(kWords) - 1);
-      const bool is_near = rows_.has(chunk.from[o], chunk.picks[i]);
+      const bool is_near = rows_.template has_by<WideLanes>(chunk.from[o], chunk.picks[i]);
       rejected[num_rejected] = chunk.samples[i];
       num_rejected += coin >= (is_near ? law_.near : law_.far);
     }
