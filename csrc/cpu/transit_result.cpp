@@ -2,11 +2,50 @@
 #include "transit_result.h"
 
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "room.h"
 #include "worker_pool.h"
 
 namespace fs {
+namespace {
+
+constexpr size_t kLeastKept = size_t{1} << 21;  // smaller ones malloc keeps
+
+// Pages of one freed result.
+class KeptPages {
+ public:
+  // Pages of at least so many bytes, and at most twice as many where they were kept.
+  Pages take(size_t bytes) {
+    {
+      const std::lock_guard<std::mutex> hold(mutex_);
+      if (pages_.data != nullptr && pages_.bytes >= bytes && pages_.bytes / 2 <= bytes) {
+        return std::exchange(pages_, {nullptr, 0});
+      }
+    }
+    return Pages::take(bytes);
+  }
+  void give(Pages pages) {
+    if (pages.bytes >= kLeastKept && pages.bytes <= kKeptVertexBytes) {
+      const std::lock_guard<std::mutex> hold(mutex_);
+      std::swap(pages, pages_);  // the last one is the likeliest to be asked for
+    }
+    if (pages.data != nullptr) pages.give();
+  }
+
+ private:
+  std::mutex mutex_;
+  Pages pages_ = {nullptr, 0};
+};
+
+// Never destructed: tensors over samples may be freed after the library's other statics.
+KeptPages& kept_pages() {
+  static KeptPages* kept = new KeptPages;
+  return *kept;
+}
+
+}  // namespace
 
 TransitResult* TransitResult::of_width(int64_t num_samples, int64_t num_steps, int64_t width) {
   std::unique_ptr<TransitResult> result(new TransitResult);
@@ -16,7 +55,7 @@ TransitResult* TransitResult::of_width(int64_t num_samples, int64_t num_steps, i
   if (width > 0 && num_samples > INT64_MAX / 16 / width) throw std::bad_alloc();
   result->num_vertices = num_samples * width;
   require_room(result->num_vertices, sizeof(int64_t));
-  result->vertex_pages_ = Pages::take(static_cast<size_t>(result->num_vertices) * sizeof(int64_t));
+  result->vertex_pages_ = kept_pages().take(static_cast<size_t>(result->num_vertices) * sizeof(int64_t));
   result->vertices = static_cast<int64_t*>(result->vertex_pages_.data);
   return result.release();
 }
@@ -35,7 +74,7 @@ TransitResult* TransitResult::of_lengths(const std::vector<int64_t>& lengths, in
 }
 
 TransitResult::~TransitResult() {
-  if (vertex_pages_.data != nullptr) vertex_pages_.give();
+  if (vertex_pages_.data != nullptr) kept_pages().give(vertex_pages_);
   if (offset_pages_.data != nullptr) offset_pages_.give();
 }
 

@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kChunkPicks = 128;
 constexpr int64_t kNoPosition = -1;
+constexpr int kLevel2 =
+    2;  // of a request: into the second cache, towards which more of them are under way (50 -> 58 M/s)
 
 // What uniform and weighted picks differ in.
 template <typename Id>
@@ -25,7 +27,7 @@ struct UniformPlaces {
   const Id* ids;
 
   explicit UniformPlaces(const PickRun& run) : ids(static_cast<const Id*>(run.indices)) {}
-  FS_INLINE void ask_for(int64_t position) const { __builtin_prefetch(ids + position); }
+  FS_INLINE void ask_for(int64_t position) const { __builtin_prefetch(ids + position, 0, kLevel2); }
   FS_INLINE int64_t pick(int64_t position, uint32_t) const { return ids[position]; }
 };
 
@@ -36,8 +38,9 @@ struct WeightedPlaces {
 
   explicit WeightedPlaces(const PickRun& run) : slots(static_cast<const WalkSlot<Id>*>(run.slots)) {}
   FS_INLINE void ask_for(int64_t position) const {
-    __builtin_prefetch(slots + position);
-    __builtin_prefetch(reinterpret_cast<const char*>(slots + position + 1) - 1);  // one of several crosses a line
+    __builtin_prefetch(slots + position, 0, kLevel2);
+    __builtin_prefetch(reinterpret_cast<const char*>(slots + position + 1) - 1, 0,
+                       kLevel2);  // one of several crosses a line
   }
   FS_INLINE int64_t pick(int64_t position, uint32_t word) const { return slots[position].pick(word); }
 };
