@@ -42,10 +42,18 @@ struct alignas(kBucketBytes) HashedBucket {
   Id ids[kIds];
 
   FS_HD bool full() const { return ids[kIds - 1] != kEmptyId; }
+};
 
-  FS_HD bool holds(Id id) const {
+// How ids are compared; cpu/vector/bucket_lanes.h has the same for wide vectors.
+struct PlainLanes {
+  template <typename Id>
+  static FS_HD bool holds(const HashedBucket<Id>& bucket, Id id) {
+    return scan(bucket.ids, HashedBucket<Id>::kIds, id);
+  }
+  template <typename Id>
+  static FS_HD bool scan(const Id* ids, uint32_t count, Id id) {
     bool found = false;
-    for (int i = 0; i < kIds; ++i) found |= ids[i] == id;
+    for (uint32_t i = 0; i < count; ++i) found |= ids[i] == id;
     return found;
   }
 };
@@ -71,20 +79,18 @@ struct HashedRows {
   const Id* indices;                // of the graph
 
   // Whether `vertex` is a neighbour of this row. Any vertex may be asked for; one that no id equals is not there.
-  FS_HD bool has(const HashedNode& row, int64_t vertex) const {
+  FS_HD bool has(const HashedNode& row, int64_t vertex) const { return has_by<PlainLanes>(row, vertex); }
+
+  template <typename Lanes>
+  FS_HD bool has_by(const HashedNode& row, int64_t vertex) const {
     const Id id = static_cast<Id>(vertex);
     if (id < 0 || id != vertex) return false;
     const uint32_t num_buckets = row.buckets();
-    if (num_buckets == 0) {
-      const Id* ids = indices + row.begin();
-      bool found = false;
-      for (uint32_t i = 0; i < row.degree; ++i) found |= ids[i] == id;
-      return found;
-    }
+    if (num_buckets == 0) return Lanes::scan(indices + row.begin(), row.degree, id);
     uint32_t at = home_bucket(vertex, num_buckets);
     for (uint32_t seen = 0; seen < num_buckets; ++seen) {  // a row whose buckets are all full is seen whole at most
       const HashedBucket<Id>& bucket = buckets[static_cast<uint64_t>(row.first) + at];
-      if (bucket.holds(id)) return true;
+      if (Lanes::holds(bucket, id)) return true;
       if (!bucket.full()) return false;
       at = at + 1 == num_buckets ? 0 : at + 1;
     }

@@ -76,7 +76,7 @@ void fill_row(const Id* ids, int64_t degree, HashedBucket<Id>* buckets, uint32_t
       const Id id = ids[first + i];
       uint32_t at = homes[i];
       // Distinct ids are no more than there are places, so this ends.
-      while (!buckets[at].holds(id)) {
+      while (!PlainLanes::holds(buckets[at], id)) {
         if (used[at] < Bucket::kIds) {
           buckets[at].ids[used[at]++] = id;
           break;

@@ -1,13 +1,14 @@
 // One step of node2vec for a block of walks, in lock step: the picks of core/node2vec.h, bit for bit.
 //
-// A step waits for memory four times: the record of the walk's node, a neighbour, a bucket of the row that the walk
-// came from, and so on with the next. Walks are taken in chunks, and each stage is a loop of its own over the chunk
-// that asks for what the next stage reads. Whether a coin accepts, rejects or leaves it open is as good as random, so
+// A step waits for memory three times: for the record of the walk's node, a neighbour, and a bucket of the row that the
+// walk came from. Walks are taken in chunks, and each stage is a loop of its own over the chunk that asks for what the
+// next stage, or the next step, reads. Whether a coin accepts, rejects or leaves it open is as good as random, so
 // lists are written without branches. The few walks whose pick was rejected are gathered over all chunks and tried
 // again together, so that there are always many to wait for.
 #ifndef FS_CPU_VECTOR_NODE2VEC_STEP_H_
 #define FS_CPU_VECTOR_NODE2VEC_STEP_H_
 
+#include "bucket_lanes.h"
 #include "node2vec_task.h"
 #include "philox_nodes.h"
 
@@ -59,6 +60,7 @@ class Node2VecStep {
 
   FS_INLINE int64_t sample_at(int64_t place) const { return task_.slots == nullptr ? place : task_.slots[place]; }
 
+  // Of roots; those of later transits are asked for when they are picked.
   FS_INLINE void ask_for_records(int64_t begin, int64_t end) const {
     if (begin + kWalks < end) end = begin + kWalks;
     for (int64_t place = begin; place < end; ++place) {
@@ -175,7 +177,7 @@ class Node2VecStep {
     for (int o = 0; o < chunk.open_count; ++o) {
       const int i = chunk.open[o];
       const uint64_t coin = word(chunk, i, word_number + static_cast<int>(kWords) - 1);
-      const bool is_near = rows_.has(chunk.from[o], chunk.picks[i]);
+      const bool is_near = rows_.template has_by<WideLanes>(chunk.from[o], chunk.picks[i]);
       rejected[num_rejected] = chunk.samples[i];
       num_rejected += coin >= (is_near ? law_.near : law_.far);
     }
