@@ -24,6 +24,7 @@ from fastsample_dist.ops.reference.streams import INITIAL
 if TYPE_CHECKING:
     from fastsample_dist.graph.csc import CSCGraph
     from fastsample_dist.sampling.transit.laws import History, Law
+    from fastsample_dist.sampling.transit.record import RecordedEdges
 
 NULL = -1  # as a vertex: none
 INF = math.inf  # of steps(): until no transit is left
@@ -132,6 +133,8 @@ class App:
         They start at 0. An application with state makes at most one pick per sample and step.
       par: values for `next`, by `transit.params(...)`.
       record: None, "to_new", "to_union" or "within": edges of the graph that are recorded as MFGs.
+      self_edges: recorded edges are those of A + I: where a destination is among the sources to record, its row begins
+        with an edge from itself, which is no edge of the graph. MFGs then have includes_dst, and no edge_ids.
       max_steps: of steps() == INF: more steps are an error.
       max_attempts: of unique(step): draws per pick before it stays NULL.
     """
@@ -141,6 +144,7 @@ class App:
     state: Mapping[str, tuple[Any, int]] = {}
     par: Params = Params({})
     record: str | None = None
+    self_edges: bool = False
     max_steps: int = 100_000
     max_attempts: int = 64
 
@@ -186,6 +190,10 @@ class App:
           weighted: edge weights are used.
         """
         return self.par
+
+    def edge_weights(self, edges: RecordedEdges) -> Tensor | None:
+        """Coefficients of a recorded step's edges, float [num_edges]: MFG.edge_weights; None: none."""
+        return None
 
     def law(self, graph: CSCGraph, history: History) -> Law | None:
         """Probability of each vertex as the next pick, NULL among them; None: not stated. For check_app, which holds
