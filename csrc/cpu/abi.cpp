@@ -1,5 +1,6 @@
-// fs_abi_entries: what fastsample.h and fastsample_transit.h declare, as this library was compiled.
+// fs_abi_entries: what fastsample.h and its fellows declare, as this library was compiled.
 #include "abi_entries.h"
+#include "fastsample_embedding.h"
 #include "fastsample_transit.h"
 
 // clang-format off
@@ -23,6 +24,12 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsTransitRequest, roots, sample_ids, num_samples, block_samples, rng_seed, step, num_threads, schedule)
   FS_STRUCT(FsTransitFailure, sample, sample_id, step, node, fault, function)
   FS_STRUCT(FsTransitResult, num_samples, num_steps, width, num_vertices, offsets, vertices)
+  FS_STRUCT(FsAliasDraws, alias_table, ids, numbers, num_slots, num_pairs, draws_per_pair, rng_seed, step, num_threads)
+  FS_STRUCT(FsRandomRows, ids, num_rows, width, rng_seed, bound, type, num_threads)
+  FS_STRUCT(FsSkipGram, rows, centers, contexts, num_rows, width, num_pairs, contexts_per_pair, scale, type, num_threads)
+  FS_STRUCT(FsRowUpdate, table, first_moments, second_moments, rows, slots, places, own, received, num_rows, width,
+            num_updated, num_grads, num_own, num_received, step_size, first_rate, second_rate, epsilon, type,
+            num_threads)
   FS_CONSTANT(FS_ABI_VERSION)
   FS_CONSTANT(FS_OK) FS_CONSTANT(FS_INVALID_ARGUMENT) FS_CONSTANT(FS_OUT_OF_MEMORY) FS_CONSTANT(FS_DEVICE_ERROR)
   FS_CONSTANT(FS_APP_ERROR)

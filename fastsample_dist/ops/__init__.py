@@ -12,16 +12,19 @@ from fastsample_dist.ops import act_dropout as _act_dropout
 from fastsample_dist.ops import aggregate as _aggregate
 from fastsample_dist.ops import alias_tables as _alias_tables
 from fastsample_dist.ops import compact as _compact
+from fastsample_dist.ops import embedding_draws as _embedding_draws
 from fastsample_dist.ops import fake
 from fastsample_dist.ops import gather_rows as _gather_rows
 from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
+from fastsample_dist.ops import skipgram as _skipgram
 from fastsample_dist.ops import stream_partition as _stream_partition
 from fastsample_dist.ops import transit_layouts as _transit_layouts  # noqa: F401  (declares its structs)
 from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
 from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
 from fastsample_dist.ops.compact import bucket_by_part, compact
+from fastsample_dist.ops.embedding_draws import alias_draws, random_rows
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
 from fastsample_dist.ops.row_tables import RowCache, raise_deferred_errors
@@ -29,6 +32,7 @@ from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
 from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
+from fastsample_dist.ops.skipgram import RowGradients, RowRule, skipgram_gradients, update_rows
 from fastsample_dist.ops.stream_partition import StreamRule, stream_partition
 
 __all__ = [
@@ -37,6 +41,8 @@ __all__ = [
     "DropoutKey",
     "EdgeWeights",
     "RowCache",
+    "RowGradients",
+    "RowRule",
     "SampleSpec",
     "SampledHops",
     "SamplingGraph",
@@ -45,6 +51,7 @@ __all__ = [
     "advise_huge_pages",
     "aggregate",
     "aggregate_concat",
+    "alias_draws",
     "alias_tables",
     "bucket_by_part",
     "compact",
@@ -53,12 +60,15 @@ __all__ = [
     "isa",
     "merge_rows",
     "raise_deferred_errors",
+    "random_rows",
     "sage_layer",
     "sample_mfg",
     "sample_neighbors",
     "sampler_scratch_bytes",
     "set_isa",
+    "skipgram_gradients",
     "stream_partition",
+    "update_rows",
 ]
 
 _NAMESPACE = "fastsample"
@@ -66,6 +76,7 @@ _NAMESPACE = "fastsample"
 
 _MODULES = (
     _sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer, _stream_partition,
+    _embedding_draws, _skipgram,
 )  # fmt: skip
 
 cuda_kernels: dict[str, Callable] = {}  # by operator: what runs on CUDA tensors

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "aggregation.h"
+#include "embedding_tasks.h"
 #include "fastsample.h"
 #include "hop_task.h"
 #include "philox.h"
@@ -55,6 +56,10 @@ struct VectorKernels {
   void (*relabel_edges_64)(int64_t* edges, int64_t begin, int64_t end, Relabeling<int64_t>* ids);
   // out[i] is the first word of the stream of nodes[i], i < n.
   void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
+  // Rows begin .. end of a batch: their gradients as centres (written), then as contexts (added).
+  void (*skipgram_centers)(const SkipGramTask&, int64_t begin, int64_t end);
+  void (*skipgram_contexts)(const SkipGramTask&, int64_t begin, int64_t end);
+  void (*update_rows)(const RowUpdateTask&, int64_t begin, int64_t end);
 };
 
 const VectorKernels& vector_kernels();  // the table in use
