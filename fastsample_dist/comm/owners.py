@@ -9,13 +9,15 @@ features/dist.py):
    received is put beside the own answers in the order of the ids (`in_order`, `lists_in_order`).
 
 That is two payload exchanges; a reply of lists also needs a plan of its own, because its sizes are not those of the
-request. A reply of lists to n ids is one message: n list lengths, then the lists' entries, value row by value row.
+request. A third exchange can send the owners one more row per id (`send_rows`), such as the gradient of what they
+replied; it needs no plan either. A reply of lists to n ids is one message: n list lengths, then the lists' entries, value row by value row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise, starmap
 
 import torch
@@ -103,6 +105,45 @@ class Request:
                 dim=1,
             ),
         )
+
+    def send_rows(self, rows: Tensor, *, purpose: str) -> Tensor:
+        """Send one row per id to the id's owner; return the rows received, one per id of `asked`.
+
+        Collective: every rank must call this.
+
+        Args:
+          rows: [num_ids, ...] in the order of the ids; those of `own_places` stay here.
+          purpose: what the bytes are counted as.
+        Returns:
+          [num_asked, ...] of the same dtype.
+        Raises:
+          RuntimeError: a collective failed or passed its deadline.
+        """
+        begin, end = self._first_own, self._first_own + self.own.numel()
+        others = torch.cat([self._grouped[:begin], self._grouped[end:]])
+        return self._comm.exchange_rows(rows[others], self._plan, purpose=purpose)
+
+    @property
+    def own_places(self) -> Tensor:
+        """Where the ids of `own` stand among the ids, int64 [num_own]."""
+        return self._grouped[self._first_own : self._first_own + self.own.numel()]
+
+    def by_rank(self, own: Tensor, asked: Tensor) -> Tensor:
+        """One value per id that this rank got, its own at its place among the ranks: ordered by (rank, position).
+
+        Args:
+          own: [num_own, ...]; for `own`.
+          asked: [num_asked, ...] of the same dtype; for `asked`.
+        """
+        before = sum(self._plan.recv_counts[: self._comm.rank])
+        return torch.cat([asked[:before], own, asked[before:]])
+
+    @cached_property
+    def _grouped(self) -> Tensor:
+        """Where each id of the groups stands among the ids: `_places` the other way round."""
+        order = torch.empty_like(self._places)
+        order[self._places] = torch.arange(order.numel(), device=order.device)
+        return order
 
     def in_order(self, own: Tensor, received: Tensor) -> Tensor:
         """One value per id, in the order of the ids.
