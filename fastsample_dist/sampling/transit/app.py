@@ -215,7 +215,7 @@ def _value_of(name: str, value: Any) -> int | float | np.ndarray:
         return int(value)
     if isinstance(value, float | np.floating):
         return float(value)
-    array = np.array(value.cpu() if isinstance(value, Tensor) else value, order="C")
+    array = np.array(value.numpy(force=True) if isinstance(value, Tensor) else value, order="C")
     if array.ndim != 1 or array.dtype not in ARRAY_DTYPES:
         raise ValueError(
             f"parameter {name} is {array.dtype} of shape {array.shape}; expected an int, a float, or a one-dimensional "

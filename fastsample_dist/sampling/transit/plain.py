@@ -73,7 +73,10 @@ def run(bound: BoundApp, roots: Tensor, sample_ids: Tensor, key: DrawKey) -> Sam
     """
     plan, engine = bound.plan(roots.shape[1]), PlainEngine(bound, key)
     grown = _grow_all(engine, plan, roots.tolist(), sample_ids.tolist())
-    num_steps = max((len(picks) for picks in grown), default=0) if plan.until_done else plan.num_steps
+    num_steps = plan.num_steps
+    if plan.until_done:  # the last step of a sample may pick nothing
+        useful = [k for own in grown for k, picks in enumerate(own) if any(pick != NULL for pick in picks)]
+        num_steps = max(useful, default=-1) + 1
     steps = []
     for step in range(num_steps):
         own = [picks[step] if step < len(picks) else [] for picks in grown]
@@ -81,7 +84,7 @@ def run(bound: BoundApp, roots: Tensor, sample_ids: Tensor, key: DrawKey) -> Sam
         width = max(map(len, own), default=0) if ragged else plan.shape(step).picks
         padded = [picks + [NULL] * (width - len(picks)) for picks in own]
         steps.append(torch.tensor(padded, dtype=torch.int64).reshape(len(own), width))
-    return Samples(roots, steps, sample_ids, key)
+    return Samples.of_steps(roots, steps, sample_ids, key)
 
 
 class AppError(RuntimeError):

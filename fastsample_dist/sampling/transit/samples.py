@@ -15,45 +15,82 @@ from fastsample_dist.sampling.transit.app import NULL
 class Samples:
     """The samples of one call, in the order of their roots.
 
-    Attributes:
-      roots: int64 [S, R]; NULL (-1) behind the last root of a sample.
-      steps: per step int64 [S, picks]; NULL where nothing was picked. With sample_size ALL picks is the largest number
-        of neighbours of a sample in this call.
+    Args:
+      flat: int64 [S, R + picks]; or [sum of lengths] with offsets: sample after sample its roots and the picks of its
+        steps, NULLs in their places, up to the last step that it took part in.
+      offsets: int64 [S + 1] or None.
+      num_roots: R.
+      widths: picks of each step; the most that a sample has.
       sample_ids: int64 [S].
-      mfgs: of applications that record edges: a list of MFGs, input side first, per sample; else None.
       draw: rng_seed and step.
+      mfgs_of_sample: of applications that record edges.
+    Attributes:
+      sample_ids, draw: as given.
     """
 
     def __init__(
         self,
-        roots: Tensor,
-        steps: Sequence[Tensor],
+        flat: Tensor,
+        offsets: Tensor | None,
+        num_roots: int,
+        widths: Sequence[int],
         sample_ids: Tensor,
         draw: DrawKey,
         mfgs_of_sample: list[list[MFG]] | None = None,
     ) -> None:
-        self.roots, self.steps, self.sample_ids, self.draw = roots, list(steps), sample_ids, draw
-        self.mfgs_of_sample = mfgs_of_sample
+        self._flat, self._offsets, self._num_roots, self._widths = flat, offsets, num_roots, list(widths)
+        self.sample_ids, self.draw, self.mfgs_of_sample = sample_ids, draw, mfgs_of_sample
+
+    @classmethod
+    def of_steps(
+        cls, roots: Tensor, steps: Sequence[Tensor], sample_ids: Tensor, draw: DrawKey,
+        mfgs_of_sample: list[list[MFG]] | None = None,
+    ) -> Samples:  # fmt: skip
+        """Samples of roots int64 [S, R] and per step int64 [S, picks]."""
+        widths = [step.shape[1] for step in steps]
+        return cls(torch.cat([roots, *steps], 1), None, roots.shape[1], widths, sample_ids, draw, mfgs_of_sample)
 
     def __len__(self) -> int:
         return self.sample_ids.numel()
 
     @property
     def num_steps(self) -> int:
-        """Steps that were run."""
-        return len(self.steps)
+        """Steps that were run; with steps() == INF those in which some sample got a vertex."""
+        return len(self._widths)
+
+    @property
+    def roots(self) -> Tensor:
+        """int64 [S, R]; NULL (-1) behind the last root of a sample."""
+        if self._offsets is None:
+            return self._flat[:, : self._num_roots]
+        return self._flat[self._offsets[:-1, None] + torch.arange(self._num_roots)]
 
     @cached_property
     def vertices(self) -> Tensor:
-        """Roots and picks of all steps, int64 [S, R + picks], NULLs in their places; built on first use."""
-        return torch.cat([self.roots, *self.steps], dim=1)
+        """Roots and picks of all steps, int64 [S, R + picks], NULL where nothing was picked. Where samples differ in
+        length it is padded with NULL to the longest, which takes its memory on first use; `nodes` does not.
+        """
+        if self._offsets is None:
+            return self._flat
+        padded = torch.full((len(self), self._num_roots + sum(self._widths)), NULL, dtype=torch.int64)
+        lengths = self._offsets.diff()
+        padded[torch.arange(padded.shape[1]) < lengths[:, None]] = self._flat
+        return padded
+
+    @cached_property
+    def steps(self) -> list[Tensor]:
+        """Per step int64 [S, picks]; with sample_size ALL as many as the sample with the most neighbours has."""
+        return list(self.vertices[:, self._num_roots :].split(self._widths, 1)) if self._widths else []
 
     @cached_property
     def _ragged(self) -> tuple[Tensor, Tensor]:
-        kept = self.vertices != NULL
-        ends = torch.zeros(len(self) + 1, dtype=torch.int64)
-        torch.cumsum(kept.sum(1), 0, out=ends[1:])
-        return ends, self.vertices[kept]
+        kept = self._flat != NULL
+        before = torch.zeros(kept.numel() + 1, dtype=torch.int64)
+        torch.cumsum(kept.reshape(-1), 0, out=before[1:])
+        offsets = self._offsets
+        if offsets is None:
+            offsets = torch.arange(len(self) + 1) * self._flat.shape[1]
+        return before[offsets], self._flat[kept]
 
     @property
     def indptr(self) -> Tensor:

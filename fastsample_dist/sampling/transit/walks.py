@@ -278,7 +278,7 @@ def survival_thresholds(stop: float) -> np.ndarray:
     while power >> 65:
         thresholds.append(power >> 65)
         power = power * keep >> 128
-    return np.minimum(np.array(thresholds, dtype=np.uint64), 2**63 - 1).astype(np.int64)
+    return np.array(thresholds, dtype=np.int64)
 
 
 def _length(length: int) -> int:
