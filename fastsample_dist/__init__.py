@@ -19,7 +19,10 @@ _PUBLIC = {
     "DistContext": "fastsample_dist.comm.context",
     "DistData": "fastsample_dist.pipeline.data",
     "DistLoader": "fastsample_dist.pipeline.loader",
+    "WalkLoader": "fastsample_dist.pipeline.walk_loader",
     "Trainer": "fastsample_dist.train.trainer",
+    "SkipGram": "fastsample_dist.train.skipgram",
+    "SkipGramOptions": "fastsample_dist.train.skipgram",
     "partition_graph": "fastsample_dist.partition.api",
 }
 _SUBMODULES = (

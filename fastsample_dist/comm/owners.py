@@ -10,7 +10,8 @@ features/dist.py):
 
 That is two payload exchanges; a reply of lists also needs a plan of its own, because its sizes are not those of the
 request. A third exchange can send the owners one more row per id (`send_rows`), such as the gradient of what they
-replied; it needs no plan either. A reply of lists to n ids is one message: n list lengths, then the lists' entries, value row by value row.
+replied; it needs no plan either. A reply of lists to n ids is one message: n list lengths, then the lists' entries,
+value row by value row.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ time, so that no process ever holds all of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def _chunks(data: DistData, rows_of: RowsOf, repetitions: int, chunk_nodes: int,
     ends = torch.searchsorted(orig_ids, torch.from_numpy(bounds)).tolist()
     to_first = [0] * comm.world_size
     for turn in range(repetitions):
-        for first, last in zip(ends[:-1], ends[1:], strict=True):
+        for first, last in pairwise(ends):
             rows = rows_of(lo + order[first:last], turn)
             to_first[0] = last - first
             plan = comm.plan_rows(to_first)

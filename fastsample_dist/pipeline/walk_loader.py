@@ -104,9 +104,7 @@ class WalkLoader:
             ):  # fmt: skip
                 check_count(name, value, least)
             if graph is not None and graph.num_nodes != data.num_nodes:
-                raise ValueError(
-                    f"graph has {graph.num_nodes} nodes but the partition {data.num_nodes}; pass the same."
-                )
+                raise ValueError(f"graph has {graph.num_nodes} nodes, the partition {data.num_nodes}; pass the same.")
             return TransitSampler(data.graph if graph is None else graph, app, rng_seed=rng_seed)
 
         self._sampler = agree(data.ctx, check)
@@ -190,9 +188,9 @@ class WalkLoader:
         per_part = [count for of_rank in counts for count in of_rank]
         if sum(per_part) != position.remaining.numel():
             raise ValueError(
-                f"{position.remaining.numel()} walks of epoch {position.epoch} are still to come but {sum(per_part)} of "
-                f"them are among the {sum(self._walks_per_part)} walks here; resume with the graph and walks_per_node "
-                "of the run that is to be continued."
+                f"{position.remaining.numel()} walks of epoch {position.epoch} are still to come but {sum(per_part)} "
+                f"of them are among the {sum(self._walks_per_part)} walks here; resume with the graph and "
+                "walks_per_node of the run that is to be continued."
             )
         plan = EpochPlan(position.epoch, position.step, per_part, self.batch_size)
         self._resumed, self.epoch = (plan, orders), position.epoch

@@ -187,8 +187,8 @@ class SkipGram:
         loss, pairs = sum(sum(of_parts) for _, of_parts in found), sum(count for count, _ in found)
         if not math.isfinite(loss):
             raise NonFiniteError(
-                f"the loss of epoch {epoch} is {loss}; expected a finite number: lower lr ({self.options.lr}) and start "
-                "again."
+                f"the loss of epoch {epoch} is {loss}; expected a finite number: start again with a smaller lr than "
+                f"{self.options.lr}."
             )
         seconds = time.perf_counter() - begin_s
         return EmbeddingStats(
@@ -245,9 +245,9 @@ class SkipGram:
         needed, free = 4 * shape[0] * shape[1] * tables, available_bytes()
         if needed > free:
             raise ValueError(
-                f"embeddings of {hi - lo} nodes with dim {self.options.dim} and optimizer {self.options.optimizer!r} take "
-                f"{needed / 1e9:.1f} GB on rank {self.data.ctx.rank}, but {free / 1e9:.1f} GB of memory are free; use "
-                "more ranks, a smaller dim, or optimizer 'sgd'."
+                f"embeddings of {hi - lo} nodes with dim {self.options.dim} and optimizer {self.options.optimizer!r} "
+                f"take {needed / 1e9:.1f} GB on rank {self.data.ctx.rank}, but {free / 1e9:.1f} GB of memory are free; "
+                "use more ranks, a smaller dim, or optimizer 'sgd'."
             )
         table = torch.zeros(shape)
         table[0::2] = ops.random_rows(
@@ -260,18 +260,19 @@ class SkipGram:
         """The pairs of one part's walks with their negatives, over the batch's own rows."""
         first, second, numbers = window_pairs(walks.shape[1], self.options.window)
         exists = walks != -1
-        is_pair = exists[:, first] & exists[:, second]
-        walk, pair = is_pair.nonzero(as_tuple=True)
+        walk, pair = (exists[:, first] & exists[:, second]).nonzero(as_tuple=True)
         negatives = self._negatives.draw(sample_ids[walk], numbers[pair], epoch)
         # Rows in order of first appearance: each position as centre, each as context, then the negatives.
-        nodes = walks[exists]
+        is_used = torch.zeros_like(exists)
+        is_used[walk, first[pair]] = True  # (i, j) is a pair where (j, i) is
+        nodes = walks[is_used]
         rows = torch.cat([2 * nodes, 2 * nodes + 1, 2 * negatives.flatten() + 1]).to(self._id_dtype)
         ids, local = ops.compact(rows[:0], rows)
         as_center, as_context, as_negative = local.int().split([nodes.numel(), nodes.numel(), negatives.numel()])
-        place = exists.flatten().cumsum(0).view_as(exists) - 1
+        place = is_used.flatten().cumsum(0).view_as(is_used) - 1
         centers = as_center[place[walk, first[pair]]]
         seen = as_context[place[walk, second[pair]]]
-        contexts = torch.cat([seen.unsqueeze(1), as_negative.view(-1, self.options.negatives)], dim=1)
+        contexts = torch.cat([seen.unsqueeze(1), as_negative.view(negatives.shape)], dim=1)
         return _Pairs(ids, centers, contexts)
 
     def _fetch(self, request: Request) -> Tensor:
