@@ -28,13 +28,13 @@ typedef enum {
   FS_NEXT_UNIFORM = 1,  /* edges[below(degree)] */
   FS_NEXT_WEIGHTED = 2, /* alias draw: slot = below(degree), word() < threshold ? own : other (core/walk_slot.h) */
   FS_NEXT_NODE2VEC = 3, /* rejection; params: back, near, far thresholds (of 2^32), largest */
-  /* As FS_NEXT_UNIFORM (params[2] == 0) or FS_NEXT_WEIGHTED, FS_NULL_NODE from step state[0] on. `initial` is built in:
-   * state[0] = 1 + number of entries above word64(); params[0], params[1]: address and length of the table, uint64
-   * descending, entry j = floor((1 - stop)^(j + 1) * 2^64). state_words is 1. */
+  /* As FS_NEXT_WEIGHTED where tables->walk_slots is given, else as FS_NEXT_UNIFORM; FS_NULL_NODE from step state[0] on.
+   * `initial` is built in: state[0] = 1 + number of entries above word64() >> 1. params: address and length of the
+   * entries, int64, descending: entry j is floor((1 - stop)^(j + 1) * 2^63). state_words is 1. */
   FS_NEXT_PPR = 4,
   /* Uniform; the pick takes the place of the chosen root. State: num_roots roots, then the number of the chosen one.
-   * `initial` (copies the roots) and step_transits are built in: below(num_roots) where params[0] is 0, else by degree:
-   * the root in whose share of the sum of degrees below(sum) falls, below(num_roots) where the sum is 0. */
+   * `initial` (copies the roots) and step_transits are built in: root below(num_roots) where params[0] is 0, else that
+   * in whose share of the sum of degrees below(sum) falls, FS_NULL_NODE where the sum is 0. One transit per step. */
   FS_NEXT_MULTI_RW = 5,
   FS_NEXT_LAYER = 6,  /* uniform in the combined neighbourhood until the sample has params[0] vertices */
   FS_NEXT_ALL = 7,    /* edges[n]; of sample size FS_ALL_NEIGHBORS */
@@ -151,7 +151,7 @@ typedef struct {
 /* Samples; owned by the library until fs_transit_free. */
 typedef struct {
   int64_t num_samples;
-  int64_t num_steps;    /* steps that have a pick in some sample (until_done), else all of the application's */
+  int64_t num_steps;    /* until_done: the most that a sample took; else all of the application's */
   int64_t width;        /* vertices of a sample, or -1: they differ (until_done, FS_ALL_NEIGHBORS) */
   int64_t num_vertices; /* of all samples together */
   int64_t* offsets;     /* [num_samples + 1] where the vertices of a sample begin; NULL unless width is -1 */
@@ -172,6 +172,37 @@ FS_API FsStatus fs_walk_slots(const FsEdgeWeights* edges, const void* indices, i
 FS_API FsStatus fs_transit_sample(const FsGraph* graph, const FsTransitTables* tables, const FsTransitApp* app,
                                   const FsTransitRequest* request, FsTransitFailure* failure, FsTransitResult** out);
 FS_API void fs_transit_free(FsTransitResult* result);
+
+/* Membership queries: whether a vertex is in a row, exactly, by reading about one cache line (core/hashed_rows.h).
+ * Rows of more than 16 neighbours have buckets of 64 bytes, ids_per_bucket of their ids to each on average; shorter
+ * rows are scanned in the graph's indices. */
+typedef struct {
+  uint64_t* nodes;        /* [num_rows, 2] records */
+  void* buckets;          /* [num_buckets, 64 bytes] at a multiple of 64; int32 or int64 ids, by the graph's id_type */
+  int64_t num_buckets;    /* of fs_hashed_rows_size */
+  int32_t ids_per_bucket; /* 1 to 16 (int32 ids) or 8 (int64): the fewer, the more memory and the shorter the probes */
+  int32_t num_threads;
+} FsHashedRows;
+
+/* Pairs to ask for. */
+typedef struct {
+  const int64_t* rows;     /* [count] rows of the graph, or FS_NULL_NODE: nothing is in it */
+  const int64_t* vertices; /* [count] any values */
+  uint8_t* answers;        /* [count] 1: the vertex is in the row; 0: it is not */
+  int64_t count;
+} FsEdgeQueries;
+
+/* Buckets of a graph's rows. Refused: decreasing offsets, rows of more than 2147483640 edges, more than 2^32 buckets,
+ * 2^36 edges or more. */
+FS_API FsStatus fs_hashed_rows_size(const FsGraph* graph, int32_t ids_per_bucket, int64_t* out_num_buckets);
+
+/* Fills tables->nodes and tables->buckets, the same for any number of threads. An id is stored once, however many
+ * parallel edges there are. Scratch: a byte per bucket of the longest row and thread. Refused besides: a negative id,
+ * num_buckets of another graph. */
+FS_API FsStatus fs_hashed_rows(const FsGraph* graph, const FsHashedRows* tables);
+
+/* Answers queries; tables as fs_hashed_rows made them of this graph. Refused: a row outside the graph. */
+FS_API FsStatus fs_has_edges(const FsGraph* graph, const FsHashedRows* tables, const FsEdgeQueries* queries);
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@ from fastsample_dist.ops import compact as _compact
 from fastsample_dist.ops import embedding_draws as _embedding_draws
 from fastsample_dist.ops import fake
 from fastsample_dist.ops import gather_rows as _gather_rows
+from fastsample_dist.ops import hashed_rows as _hashed_rows
 from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
 from fastsample_dist.ops import skipgram as _skipgram
@@ -27,6 +28,7 @@ from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
 from fastsample_dist.ops.compact import bucket_by_part, compact
 from fastsample_dist.ops.embedding_draws import alias_draws, random_rows
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
+from fastsample_dist.ops.hashed_rows import HashedRows, has_edges, hashed_rows, hashed_rows_bytes
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
 from fastsample_dist.ops.row_tables import RowCache, raise_deferred_errors
 from fastsample_dist.ops.sage_layer import sage_layer
@@ -41,6 +43,7 @@ __all__ = [
     "AliasTables",
     "DropoutKey",
     "EdgeWeights",
+    "HashedRows",
     "RowCache",
     "RowGradients",
     "RowRule",
@@ -58,6 +61,9 @@ __all__ = [
     "compact",
     "cuda_kernels",
     "gather_rows",
+    "has_edges",
+    "hashed_rows",
+    "hashed_rows_bytes",
     "isa",
     "merge_rows",
     "raise_deferred_errors",
@@ -76,8 +82,9 @@ _NAMESPACE = "fastsample"
 
 
 _MODULES = (
-    _sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer, _stream_partition,
     _embedding_draws, _skipgram,
+    _sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer, _stream_partition,
+    _hashed_rows,
 )  # fmt: skip
 
 cuda_kernels: dict[str, Callable] = {}  # by operator: what runs on CUDA tensors

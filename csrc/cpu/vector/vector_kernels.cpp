@@ -9,6 +9,7 @@
 #include "philox_nodes.h"
 #include "sample_edges.h"
 #include "skipgram_rows.h"
+#include "walk_steps.h"
 
 #define FS_JOIN_(a, b) a##b
 #define FS_JOIN(a, b) FS_JOIN_(a, b)
@@ -26,15 +27,17 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         act_dropout,
                                         act_dropout_grad,
                                         merge_rows,
+                                        skipgram_centers,
+                                        skipgram_contexts,
+                                        update_rows,
                                         stream_words,
                                         sample_edges_of<int32_t>,
                                         sample_edges_of<int64_t>,
                                         relabel_edges<int32_t>,
                                         relabel_edges<int64_t>,
                                         first_words,
-                                        skipgram_centers,
-                                        skipgram_contexts,
-                                        update_rows};
+                                        pick_neighbors<int32_t>,
+                                        pick_neighbors<int64_t>};
   return kernels;
 }
 

@@ -11,6 +11,7 @@
 #include "fastsample.h"
 #include "hop_task.h"
 #include "philox.h"
+#include "pick_run.h"
 
 namespace fs {
 
@@ -45,6 +46,10 @@ struct VectorKernels {
   void (*act_dropout_grad)(const FsActDropout&, const void* y, const void* grad_y, void* grad_x, int64_t begin,
                            int64_t end);
   void (*merge_rows)(const FsRowPair&, const int64_t* places, int32_t out_type, void* out, int64_t begin, int64_t end);
+  // Rows begin .. end of a batch: their gradients as centres (written), then as contexts (added).
+  void (*skipgram_centers)(const SkipGramTask&, int64_t begin, int64_t end);
+  void (*skipgram_contexts)(const SkipGramTask&, int64_t begin, int64_t end);
+  void (*update_rows)(const RowUpdateTask&, int64_t begin, int64_t end);
   // Blocks 0 .. num_blocks - 1 of the streams of nodes [num_groups][kGroupNodes] (original ids; pad the last group with
   // any id): out [num_groups][4 * num_blocks][kGroupNodes], out[g][w][l] is word w of the stream of nodes[g][l].
   void (*stream_words)(StageKey, const uint64_t* nodes, int64_t num_groups, int32_t num_blocks, uint32_t* out);
@@ -56,10 +61,9 @@ struct VectorKernels {
   void (*relabel_edges_64)(int64_t* edges, int64_t begin, int64_t end, Relabeling<int64_t>* ids);
   // out[i] is the first word of the stream of nodes[i], i < n.
   void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
-  // Rows begin .. end of a batch: their gradients as centres (written), then as contexts (added).
-  void (*skipgram_centers)(const SkipGramTask&, int64_t begin, int64_t end);
-  void (*skipgram_contexts)(const SkipGramTask&, int64_t begin, int64_t end);
-  void (*update_rows)(const RowUpdateTask&, int64_t begin, int64_t end);
+  // Picks of a step of an application, uniform or by weight.
+  PickedRun (*pick_neighbors_32)(const PickRun&);
+  PickedRun (*pick_neighbors_64)(const PickRun&);
 };
 
 const VectorKernels& vector_kernels();  // the table in use

@@ -20,7 +20,7 @@ MAX_SEED = 2**63 - 1
 
 
 class TransitSampler:
-    """Samples of an application. CSC means in-neighbours: walks go against the edges; for directed walks g.transposed().
+    """Samples of an application. CSC means in-neighbours: walks go against edges; for directed ones use g.transposed().
 
     What a pick is depends on (rng_seed, step, the step of the sample, sample id, number of the pick) and on rows alone:
     the same on any number of threads, under any schedule, in any division of the samples into calls and ranks, and, by
@@ -100,5 +100,5 @@ def _check_device(graph: CSCGraph, device: torch.device | str | None) -> None:
     for found in (wanted, graph.indptr.device):
         if found.type != "cpu":
             raise ValueError(
-                f"the device is {found}; applications are sampled on the CPU: pass a graph in host memory and no device."
+                f"the device is {found}; applications are sampled on the CPU: pass a graph in host memory, no device."
             )
