@@ -21,6 +21,7 @@ _PUBLIC = {
     "DistData": "fastsample_dist.pipeline.data",
     "DistLoader": "fastsample_dist.pipeline.loader",
     "WalkLoader": "fastsample_dist.pipeline.walk_loader",
+    "write_walks": "fastsample_dist.pipeline.walk_files",
     "Trainer": "fastsample_dist.train.trainer",
     "SkipGram": "fastsample_dist.train.skipgram",
     "SkipGramOptions": "fastsample_dist.train.skipgram",

@@ -47,7 +47,7 @@ def write_in_order(
       repetitions: turns.
       chunk_nodes: original ids that rank 0 gets at a time.
       purpose: what the bytes are counted as.
-      on_chunk: called after every chunk with (rows done, rows in all), on every rank.
+      on_chunk: called on rank 0 after every chunk with (rows done, rows in all).
     Raises:
       ValueError: on all ranks, when rank 0 cannot write; names the file.
       RuntimeError: a collective failed or passed its deadline.
