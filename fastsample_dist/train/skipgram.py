@@ -109,7 +109,7 @@ class EmbeddingStats:
 
 
 class SkipGram:
-    """Embeddings of all nodes, split between ranks by part.
+    """Embeddings of all nodes, split between ranks by part; in host memory and computed there, whatever the device.
 
     Collective: every rank must construct this, with the same options.
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kTerms = 16;      // contexts of a centre that are handled side by side
 constexpr int kProductLanes = 32;   // partial sums of a scalar product
+constexpr int64_t kPairsAhead = 4;  // pairs ahead of a centre whose contexts' rows are requested
 constexpr int64_t kTermsAhead = 4;  // terms ahead whose rows are requested
 
 template <typename T>
@@ -111,8 +112,8 @@ void centers_typed(const SkipGramTask& task, int64_t begin, int64_t end) {
     for (int64_t c = 0; c < pairs.width; ++c) sum[c] = 0;
     double loss = 0;
     for (int64_t i = task.center_offsets[row]; i < task.center_offsets[row + 1]; ++i) {
-      if (i + 1 < ahead) {
-        const int32_t* next = pairs.contexts + task.center_pairs[i + 1] * per_pair;
+      if (i + kPairsAhead < ahead) {
+        const int32_t* next = pairs.contexts + task.center_pairs[i + kPairsAhead] * per_pair;
         for (int64_t k = 0; k < per_pair && k < kTerms; ++k) prefetch_row(rows + next[k] * pairs.width, pairs.width);
       }
       const int64_t first = task.center_pairs[i] * per_pair;
