@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate, pairwise, starmap
 
 import torch
@@ -113,21 +112,25 @@ class Request:
         Collective: every rank must call this.
 
         Args:
-          rows: [num_ids, ...] in the order of the ids; those of `own_places` stay here.
+          rows: [num_ids, ...] in the order of `places`: grouped by owner; those of `own_span` stay here.
           purpose: what the bytes are counted as.
         Returns:
           [num_asked, ...] of the same dtype.
         Raises:
           RuntimeError: a collective failed or passed its deadline.
         """
-        begin, end = self._first_own, self._first_own + self.own.numel()
-        others = torch.cat([self._grouped[:begin], self._grouped[end:]])
-        return self._comm.exchange_rows(rows[others], self._plan, purpose=purpose)
+        begin, end = self.own_span
+        return self._comm.exchange_rows(torch.cat([rows[:begin], rows[end:]]), self._plan, purpose=purpose)
 
     @property
-    def own_places(self) -> Tensor:
-        """Where the ids of `own` stand among the ids, int64 [num_own]."""
-        return self._grouped[self._first_own : self._first_own + self.own.numel()]
+    def places(self) -> Tensor:
+        """Where each id stands among the ids grouped by owner, int64 [num_ids]."""
+        return self._places
+
+    @property
+    def own_span(self) -> tuple[int, int]:
+        """Where the group of this rank begins and ends there."""
+        return self._first_own, self._first_own + self.own.numel()
 
     def by_rank(self, own: Tensor, asked: Tensor) -> Tensor:
         """One value per id that this rank got, its own at its place among the ranks: ordered by (rank, position).
@@ -138,13 +141,6 @@ class Request:
         """
         before = sum(self._plan.recv_counts[: self._comm.rank])
         return torch.cat([asked[:before], own, asked[before:]])
-
-    @cached_property
-    def _grouped(self) -> Tensor:
-        """Where each id of the groups stands among the ids: `_places` the other way round."""
-        order = torch.empty_like(self._places)
-        order[self._places] = torch.arange(order.numel(), device=order.device)
-        return order
 
     def in_order(self, own: Tensor, received: Tensor) -> Tensor:
         """One value per id, in the order of the ids.

@@ -156,9 +156,9 @@ def random_rows(ids: Tensor, width: int, rng_seed: int, bound: float, dtype: tor
     return ids.new_empty((ids.shape[0], width), dtype=dtype)
 
 
-def skipgram_gradients(rows: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    """One gradient per row, one loss."""
-    return torch.empty_like(rows), rows.new_empty((), dtype=torch.float64)
+def skipgram_gradients(rows: Tensor, *_: object) -> Tensor:
+    """One loss; the gradients are written in place."""
+    return rows.new_empty((), dtype=torch.float64)
 
 
 def update_rows(*_: object) -> None:

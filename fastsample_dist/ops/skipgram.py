@@ -107,7 +107,13 @@ class RowGradients:
 
 
 def skipgram_gradients(
-    rows: Tensor, centers: Tensor, contexts: Tensor, scale: float = 1.0, num_threads: int | None = None
+    rows: Tensor,
+    centers: Tensor,
+    contexts: Tensor,
+    scale: float = 1.0,
+    num_threads: int | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Gradient and loss of skip-gram with negative sampling on a batch's rows.
 
@@ -121,15 +127,17 @@ def skipgram_gradients(
       contexts: int32 [num_pairs, 1 + negatives].
       scale: of the gradients; 1 / num_pairs makes them those of the mean.
       num_threads: None takes torch's setting.
+      out: contiguous, as rows: the gradients' memory, to be used again with every batch; None: new.
     Returns:
-      (grads [num_rows, width] of rows' dtype, 0 for a row in no pair; loss float64 [], the sum over all pairs, not
-      scaled).
+      (grads [num_rows, width] of rows' dtype, 0 for a row in no pair, which is `out` if that is given; loss float64 [],
+      the sum over all pairs, not scaled).
     Raises:
       ValueError: an id outside the rows, no context, a shape or dtype mismatch.
     Source: Mikolov et al., NIPS 2013, equation 4. Cost: O(num_pairs * (1 + negatives) * width). Deterministic: yes.
     """
     num_threads = library.num_threads() if num_threads is None else num_threads
-    return torch.ops.fastsample.skipgram_gradients(rows, centers, contexts, scale, num_threads)
+    grads = torch.empty_like(rows) if out is None else out
+    return grads, torch.ops.fastsample.skipgram_gradients(rows, centers, contexts, scale, num_threads, grads)
 
 
 def update_rows(table: Tensor, moments: tuple[Tensor, Tensor] | None, gradients: RowGradients, rule: RowRule) -> None:
@@ -151,18 +159,23 @@ def update_rows(table: Tensor, moments: tuple[Tensor, Tensor] | None, gradients:
 
 
 def _skipgram_gradients_cpu(
-    rows: Tensor, centers: Tensor, contexts: Tensor, scale: float, num_threads: int
-) -> tuple[Tensor, Tensor]:
+    rows: Tensor, centers: Tensor, contexts: Tensor, scale: float, num_threads: int, grads: Tensor
+) -> Tensor:
     rows = checks.matrix("rows", rows, _REAL_DTYPES)
     centers = checks.vector("centers", centers, (torch.int32,))
     contexts = checks.matrix("contexts", contexts, (torch.int32,), centers.numel())
-    grads, loss = torch.empty_like(rows), torch.empty((), dtype=torch.float64)
+    checks.require(
+        grads.shape == rows.shape and grads.dtype == rows.dtype and grads.is_contiguous(),
+        f"out is {grads.dtype} of shape {tuple(grads.shape)}; expected {rows.dtype} of shape {tuple(rows.shape)}, "
+        "contiguous.",
+    )
+    loss = torch.empty((), dtype=torch.float64)
     pairs = _SkipGram(
         rows.data_ptr(), centers.data_ptr(), contexts.data_ptr(), *rows.shape, *contexts.shape, scale,
         library.type_code(rows), num_threads,
     )  # fmt: skip
     library.call(library.core().fs_skipgram_gradients, ctypes.byref(pairs), grads.data_ptr(), loss.data_ptr())
-    return grads, loss
+    return loss
 
 
 def _update_rows_cpu(
@@ -196,7 +209,7 @@ def _update_rows_cpu(
 
 SCHEMAS = {
     "skipgram_gradients": (
-        "(Tensor rows, Tensor centers, Tensor contexts, float scale, int num_threads) -> (Tensor, Tensor)",
+        "(Tensor rows, Tensor centers, Tensor contexts, float scale, int num_threads, Tensor(a!) grads) -> Tensor",
         _skipgram_gradients_cpu,
     ),
     "update_rows": (

@@ -16,10 +16,11 @@ pair). A draw may hit the pair's own nodes, as in the paper's expectation.
 Rows. Rank r holds the rows of its own nodes, in[v] as row 2 v and out[v] as row 2 v + 1. A step is exactly three
 payload exchanges: `embedding_ids` to the owners, `embedding_rows` back, `embedding_gradients` to the owners.
 
-Order of sums. Each part's walks are one batch: the batch's gradient of a row is summed by `ops.skipgram_gradients` (as
-centre, then as context, by walk, pair and negative), and the owner adds the batches' gradients in the order of parts.
-As parts, not ranks, cut the walks (pipeline/walk_loader.py), one process and any number of ranks make the same batches
-and the same sums: the same bits.
+Order of sums. Each part's walks are one batch with rows of its own (a node that several parts need comes several
+times): `ops.skipgram_gradients` sums a batch's gradient of a row as centre, then as context, by walk, pair and negative,
+and the owner adds the batches' gradients in the order of parts, which is that of (rank, position). As parts, not ranks,
+cut the walks (pipeline/walk_loader.py), one process and any number of ranks make the same batches and the same sums: the
+same bits.
 
 The loss of a step is the mean over its walks (of all ranks) of the sum over a walk's pairs.
 """
@@ -132,6 +133,7 @@ class SkipGram:
         self._row_ranges = 2 * data.rank_book.part_ranges  # of the table's rows, by rank
         self._id_dtype = id_dtype(2 * data.num_nodes)
         self._updates = 0
+        self._batch_rows = torch.empty(2, 0, self.options.dim)
         self.table, self._moments = agree(data.ctx, self._first_rows)
 
     def fit(
@@ -168,8 +170,7 @@ class SkipGram:
           RuntimeError: a collective failed or passed its deadline; names rank, step and purpose.
         """
         begin_s, walk_s = time.perf_counter(), 0.0
-        epoch, steps, pairs, comm = loader.epoch, 0, 0, self.data.ctx.comm
-        losses = torch.zeros(self.data.manifest.num_parts // self.data.ctx.world_size, dtype=torch.float64)
+        epoch, steps, pairs, loss, comm = loader.epoch, 0, 0, 0.0, self.data.ctx.comm
         batches = iter(loader)
         try:
             while True:
@@ -179,12 +180,12 @@ class SkipGram:
                 if batch is None:
                     break
                 comm.step = batch.step
-                num_pairs, batch_losses = self.step(batch)
-                steps, pairs, losses = steps + 1, pairs + num_pairs, losses + batch_losses
+                num_pairs, batch_loss = self.step(batch)
+                steps, pairs, loss = steps + 1, pairs + num_pairs, loss + batch_loss
         finally:
             comm.step = -1
-        found = comm.all_gather_object((pairs, losses.tolist()), purpose=METRICS)
-        loss, pairs = sum(sum(of_parts) for _, of_parts in found), sum(count for count, _ in found)
+        totals = torch.tensor([loss, pairs], dtype=torch.float64)
+        loss, pairs = comm.all_reduce(totals, purpose=METRICS).tolist()
         if not math.isfinite(loss):
             raise NonFiniteError(
                 f"the loss of epoch {epoch} is {loss}; expected a finite number: start again with a smaller lr than "
@@ -192,31 +193,29 @@ class SkipGram:
             )
         seconds = time.perf_counter() - begin_s
         return EmbeddingStats(
-            epoch=epoch, loss=loss / max(pairs, 1), pairs=pairs, steps=steps, seconds=seconds, walk_s=walk_s
+            epoch=epoch, loss=loss / max(pairs, 1), pairs=int(pairs), steps=steps, seconds=seconds, walk_s=walk_s
         )
 
-    def step(self, batch: WalkBatch) -> tuple[int, Tensor]:
+    def step(self, batch: WalkBatch) -> tuple[int, float]:
         """One update from the walks of all ranks.
 
         Collective: every rank must call this, with its batch of the same step. Three payload exchanges.
 
         Returns:
-          (pairs of this rank, float64 [own parts] sums of their losses, before the update).
+          (pairs of this rank, the sum of their losses before the update).
         Raises:
           RuntimeError: a collective failed or passed its deadline.
         """
         parts = [self._pairs(walks, ids, batch.epoch) for walks, ids in batch.parts()]
         request = ask_owners(torch.cat([part.ids for part in parts]), self._row_ranges, self.data.ctx.comm, purpose=IDS)
-        rows = self._fetch(request)
-        sizes = [part.ids.numel() for part in parts]
-        scale = 1.0 / max(batch.num_global_walks, 1)
-        found = [
-            ops.skipgram_gradients(own, part.centers, part.contexts, scale)
-            for part, own in zip(parts, rows.split(sizes), strict=True)
-        ]
-        grads = found[0][0] if len(found) == 1 else torch.cat([grad for grad, _ in found])
+        rows, grads = self._fetch(request)
+        # The batch's rows stand grouped by owner; those of different parts are different rows, though of one node.
+        places = [place.int() for place in request.places.split([part.ids.numel() for part in parts])]
+        centers = torch.cat([place[part.centers] for place, part in zip(places, parts, strict=True)])
+        contexts = torch.cat([place[part.contexts] for place, part in zip(places, parts, strict=True)])
+        _, loss = ops.skipgram_gradients(rows, centers, contexts, 1.0 / max(batch.num_global_walks, 1), out=grads)
         self._update(request, grads)
-        return sum(part.centers.numel() for part in parts), torch.stack([loss for _, loss in found])
+        return centers.numel(), float(loss)
 
     def embeddings(self) -> Tensor:
         """The rows of own nodes, float32 [own nodes, dim]: row i is node data.own_range[0] + i. A view of the table."""
@@ -268,25 +267,30 @@ class SkipGram:
         nodes = walks[is_used]
         rows = torch.cat([2 * nodes, 2 * nodes + 1, 2 * negatives.flatten() + 1]).to(self._id_dtype)
         ids, local = ops.compact(rows[:0], rows)
-        as_center, as_context, as_negative = local.int().split([nodes.numel(), nodes.numel(), negatives.numel()])
+        as_center, as_context, as_negative = local.long().split([nodes.numel(), nodes.numel(), negatives.numel()])
         place = is_used.flatten().cumsum(0).view_as(is_used) - 1
         centers = as_center[place[walk, first[pair]]]
         seen = as_context[place[walk, second[pair]]]
         contexts = torch.cat([seen.unsqueeze(1), as_negative.view(negatives.shape)], dim=1)
         return _Pairs(ids, centers, contexts)
 
-    def _fetch(self, request: Request) -> Tensor:
-        """The rows asked for, in the order of the ids; replies to the other ranks on the way."""
+    def _fetch(self, request: Request) -> tuple[Tensor, Tensor]:
+        """(the rows asked for, room for their gradients), both grouped by owner; replies to the others on the way."""
         lo = int(self._row_ranges[self.data.ctx.rank])
         received = request.reply_rows(ops.gather_rows(self.table, request.asked - lo), purpose=ROWS)
-        places = request.in_order((request.own - lo).long(), -1 - torch.arange(received.shape[0]))
-        return ops.merge_rows(self.table, received, places)
+        (begin, end), count = request.own_span, request.places.numel()
+        if self._batch_rows.shape[1] < count:  # kept between steps: new memory for each costs a quarter of its time
+            self._batch_rows = torch.empty(2, count + count // 8, self.options.dim)
+        rows, grads = self._batch_rows[:, :count]
+        torch.index_select(self.table, 0, request.own - lo, out=rows[begin:end])
+        rows[:begin], rows[end:] = received[:begin], received[begin:]
+        return rows, grads
 
     def _update(self, request: Request, grads: Tensor) -> None:
         """Send gradients to the owners, add up own rows' in the order of (rank, position) and move the rows."""
         received = request.send_rows(grads, purpose=GRADIENTS)
         ids = request.by_rank(request.own, request.asked) - int(self._row_ranges[self.data.ctx.rank])
-        places = request.by_rank(request.own_places, -1 - torch.arange(received.shape[0]))
+        places = request.by_rank(torch.arange(*request.own_span), -1 - torch.arange(received.shape[0]))
         rows, slots = ops.compact(ids[:0], ids)
         self._updates += 1
         ops.update_rows(
@@ -302,7 +306,7 @@ class SkipGram:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """A batch's pairs. ids [num_rows]: rows of the table by owner's numbering; centers, contexts: places in `ids`."""
+    """A part's pairs. ids [num_rows]: rows of the whole table, each once; centers, contexts: places in `ids`."""
 
     ids: Tensor
     centers: Tensor

@@ -58,11 +58,13 @@ def send_back(ctx):
     request = ask_owners(ids, RANGES, ctx.comm, purpose="ids")
     rows = torch.stack([ids, torch.full_like(ids, ctx.rank), torch.arange(ids.numel())], dim=1)
     ctx.comm.reset_stats()
-    received = request.send_rows(rows, purpose="back")
-    assert torch.equal(received[:, 0], request.asked) and torch.equal(ids[request.own_places], request.own)
+    grouped = torch.empty_like(rows)
+    grouped[request.places] = rows
+    received, own = request.send_rows(grouped, purpose="back"), grouped[slice(*request.own_span)]
+    assert torch.equal(received[:, 0], request.asked) and torch.equal(own[:, 0], request.own)
     calls = {purpose: count["calls"] for purpose, count in ctx.comm.stats().items()}
     assert calls == {"back": 1}  # no plan of its own
-    found = request.by_rank(rows[request.own_places], received)
+    found = request.by_rank(own, received)
     assert torch.equal(request.by_rank(request.own, request.asked), found[:, 0])
     return found.tolist()
 

@@ -46,7 +46,7 @@ CASES = {
     "random_rows": (torch.arange(3), 4, 1, 0.5, torch.float32),
     "skipgram_gradients": (
         torch.rand(5, 3), torch.tensor([4, 0], dtype=torch.int32), torch.tensor([[1, 2], [4, 1]], dtype=torch.int32),
-        0.5, 1,
+        0.5, 1, torch.rand(5, 3),
     ),
     "update_rows": (
         torch.rand(5, 3), torch.rand(5, 3), torch.rand(5, 3), torch.tensor([4, 1]),
