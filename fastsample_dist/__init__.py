@@ -20,7 +20,11 @@ _PUBLIC = {
     "DistContext": "fastsample_dist.comm.context",
     "DistData": "fastsample_dist.pipeline.data",
     "DistLoader": "fastsample_dist.pipeline.loader",
+    "WalkLoader": "fastsample_dist.pipeline.walk_loader",
+    "write_walks": "fastsample_dist.pipeline.walk_files",
     "Trainer": "fastsample_dist.train.trainer",
+    "SkipGram": "fastsample_dist.train.skipgram",
+    "SkipGramOptions": "fastsample_dist.train.skipgram",
     "partition_graph": "fastsample_dist.partition.api",
 }
 _SUBMODULES = (

@@ -24,7 +24,9 @@ enum RandomDomain : uint32_t {
   kTransit = 4,       // picks of an application's step (transit_draw.h)
   kStepTransits = 5,  // its choice of transits
   kInitial = 6,       // its start
-  kRace = 7           // order of the vertices of a combined neighbourhood
+  kRace = 7,          // order of the vertices of a combined neighbourhood
+  kNegatives = 8,     // of skip-gram's pairs (fastsample_embedding.h)
+  kEmbedding = 9      // rows that embeddings start from
 };
 
 constexpr uint32_t kPhiloxM0 = 0xD2511F53u;

@@ -1,5 +1,6 @@
-// fs_abi_entries: what fastsample.h and fastsample_transit.h declare, as this library was compiled.
+// fs_abi_entries: what fastsample.h and its fellows declare, as this library was compiled.
 #include "abi_entries.h"
+#include "fastsample_embedding.h"
 #include "fastsample_transit.h"
 
 // clang-format off
@@ -14,6 +15,12 @@ static const FsAbiEntry kEntries[] = {
             position_type, merge, num_threads)
   FS_STRUCT(FsStream, indptr, indices, order, in_edges, kinds, capacities, num_nodes, num_edges, num_parts, id_type,
             score, alpha, rng_seed)
+  FS_STRUCT(FsAliasDraws, alias_table, ids, numbers, num_slots, num_pairs, draws_per_pair, rng_seed, step, num_threads)
+  FS_STRUCT(FsRandomRows, ids, num_rows, width, rng_seed, bound, type, num_threads)
+  FS_STRUCT(FsSkipGram, rows, centers, contexts, num_rows, width, num_pairs, contexts_per_pair, scale, type, num_threads)
+  FS_STRUCT(FsRowUpdate, table, first_moments, second_moments, rows, slots, places, own, received, num_rows, width,
+            num_updated, num_grads, num_own, num_received, step_size, first_rate, second_rate, epsilon, type,
+            num_threads)
   FS_STRUCT(FsTransitTables, walk_slots, total_weights, max_weights, hashed_nodes, hashed_buckets, columns)
   FS_STRUCT(FsStepTask, graph, tables, params, sample_ids, vertices, strides, widths, transits, num_distinct, combined,
             ranked, state, slots, out, failed_slot, rng_seed, step, step_index, num_samples, num_transits, sample_size,

@@ -6,6 +6,7 @@
 // sampled is checked against the graph as well (stress_sampling.h).
 #include "fastsample_bench.h"
 #include "stress_callers.h"
+#include "stress_embedding.h"
 #include "stress_queries.h"
 #include "stress_sampling.h"
 
@@ -19,7 +20,13 @@ constexpr int64_t kRowBytes = 212;
 template <typename Id>
 class Problem {
  public:
-  explicit Problem(uint64_t seed) : seed_(seed), generator_(seed), graph_(generator_), samplers_(graph_, seed) {
+  explicit Problem(uint64_t seed)
+      : seed_(seed),
+        generator_(seed),
+        graph_(generator_),
+        samplers_(graph_, seed),
+        embeddings_(seed),
+        wide_embeddings_(seed) {
     table_ = draw_numbers<float>(kNodes * kRowBytes / 4, generator_);
     wide_ = draw_numbers<float>(kNodes * kWide, generator_);
     narrow_ = draw_numbers<double>(kNodes * kNarrow, generator_);
@@ -49,6 +56,8 @@ class Problem {
     build_alias_tables(num_threads, written);
     Queries<Id>(graph_).run(num_threads, written);
     read_at_random(num_threads, written);
+    embeddings_.run(num_threads, written);
+    wide_embeddings_.run(num_threads, written);
     refuse_bad_input(num_threads);
   }
 
@@ -172,6 +181,8 @@ class Problem {
   Generator generator_;
   DrawnGraph<Id> graph_;
   Samplers<Id> samplers_;
+  EmbeddingProblem<float> embeddings_;
+  EmbeddingProblem<double> wide_embeddings_;
   std::vector<float> table_, wide_, weights_;
   std::vector<double> narrow_;
   std::vector<Bfloat16> half_;

@@ -9,7 +9,9 @@ features/dist.py):
    received is put beside the own answers in the order of the ids (`in_order`, `lists_in_order`).
 
 That is two payload exchanges; a reply of lists also needs a plan of its own, because its sizes are not those of the
-request. A reply of lists to n ids is one message: n list lengths, then the lists' entries, value row by value row.
+request. A third exchange can send the owners one more row per id (`send_rows`), such as the gradient of what they
+replied; it needs no plan either. A reply of lists to n ids is one message: n list lengths, then the lists' entries,
+value row by value row.
 """
 
 from __future__ import annotations
@@ -103,6 +105,42 @@ class Request:
                 dim=1,
             ),
         )
+
+    def send_rows(self, rows: Tensor, *, purpose: str) -> Tensor:
+        """Send one row per id to the id's owner; return the rows received, one per id of `asked`.
+
+        Collective: every rank must call this.
+
+        Args:
+          rows: [num_ids, ...] in the order of `places`: grouped by owner; those of `own_span` stay here.
+          purpose: what the bytes are counted as.
+        Returns:
+          [num_asked, ...] of the same dtype.
+        Raises:
+          RuntimeError: a collective failed or passed its deadline.
+        """
+        begin, end = self.own_span
+        return self._comm.exchange_rows(torch.cat([rows[:begin], rows[end:]]), self._plan, purpose=purpose)
+
+    @property
+    def places(self) -> Tensor:
+        """Where each id stands among the ids grouped by owner, int64 [num_ids]."""
+        return self._places
+
+    @property
+    def own_span(self) -> tuple[int, int]:
+        """Where the group of this rank begins and ends there."""
+        return self._first_own, self._first_own + self.own.numel()
+
+    def by_rank(self, own: Tensor, asked: Tensor) -> Tensor:
+        """One value per id that this rank got, its own at its place among the ranks: ordered by (rank, position).
+
+        Args:
+          own: [num_own, ...]; for `own`.
+          asked: [num_asked, ...] of the same dtype; for `asked`.
+        """
+        before = sum(self._plan.recv_counts[: self._comm.rank])
+        return torch.cat([asked[:before], own, asked[before:]])
 
     def in_order(self, own: Tensor, received: Tensor) -> Tensor:
         """One value per id, in the order of the ids.

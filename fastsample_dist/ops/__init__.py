@@ -13,11 +13,13 @@ from fastsample_dist.ops import aggregate as _aggregate
 from fastsample_dist.ops import alias_tables as _alias_tables
 from fastsample_dist.ops import collective_sample as _collective_sample  # noqa: F401  (declares its structs)
 from fastsample_dist.ops import compact as _compact
+from fastsample_dist.ops import embedding_draws as _embedding_draws
 from fastsample_dist.ops import fake
 from fastsample_dist.ops import gather_rows as _gather_rows
 from fastsample_dist.ops import hashed_rows as _hashed_rows
 from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
+from fastsample_dist.ops import skipgram as _skipgram
 from fastsample_dist.ops import stream_partition as _stream_partition
 from fastsample_dist.ops import transit_sample as _transit_sample  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
@@ -25,6 +27,7 @@ from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
 from fastsample_dist.ops.captured import CapturedSampler
 from fastsample_dist.ops.compact import bucket_by_part, compact
+from fastsample_dist.ops.embedding_draws import alias_draws, random_rows
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows, place_in
 from fastsample_dist.ops.hashed_rows import HashedRows, has_edges, hashed_rows, hashed_rows_bytes
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
@@ -33,6 +36,7 @@ from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
 from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
+from fastsample_dist.ops.skipgram import RowGradients, RowRule, skipgram_gradients, update_rows
 from fastsample_dist.ops.stream_partition import StreamRule, stream_partition
 
 __all__ = [
@@ -43,6 +47,8 @@ __all__ = [
     "EdgeWeights",
     "HashedRows",
     "RowCache",
+    "RowGradients",
+    "RowRule",
     "SampleSpec",
     "SampledHops",
     "SamplingGraph",
@@ -51,6 +57,7 @@ __all__ = [
     "advise_huge_pages",
     "aggregate",
     "aggregate_concat",
+    "alias_draws",
     "alias_tables",
     "bucket_by_part",
     "compact",
@@ -63,18 +70,22 @@ __all__ = [
     "merge_rows",
     "place_in",
     "raise_deferred_errors",
+    "random_rows",
     "sage_layer",
     "sample_mfg",
     "sample_neighbors",
     "sampler_scratch_bytes",
     "set_isa",
+    "skipgram_gradients",
     "stream_partition",
+    "update_rows",
 ]
 
 _NAMESPACE = "fastsample"
 
 
 _MODULES = (
+    _embedding_draws, _skipgram,
     _sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer, _stream_partition,
     _hashed_rows,
 )  # fmt: skip

@@ -144,3 +144,22 @@ def sage_layer_backward(
     return tuple(
         grad.new_empty(shape if need else none) for shape, none, need in zip(shapes, empty, needs, strict=True)
     )
+
+
+def alias_draws(table: Tensor, ids: Tensor, numbers: Tensor, draws_per_pair: int, *_: object) -> Tensor:
+    """So many positions per pair."""
+    return ids.new_empty((ids.shape[0], draws_per_pair))
+
+
+def random_rows(ids: Tensor, width: int, rng_seed: int, bound: float, dtype: torch.dtype) -> Tensor:
+    """One row per id."""
+    return ids.new_empty((ids.shape[0], width), dtype=dtype)
+
+
+def skipgram_gradients(rows: Tensor, *_: object) -> Tensor:
+    """One loss; the gradients are written in place."""
+    return rows.new_empty((), dtype=torch.float64)
+
+
+def update_rows(*_: object) -> None:
+    """The table and the moments are changed in place."""

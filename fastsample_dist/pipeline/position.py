@@ -8,6 +8,7 @@ twice the batch size make the same batches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,8 +45,13 @@ def gather_in_turn(own: Tensor, comm: Communicator) -> Tensor:
       comm: the ranks' communicator.
     """
     rows, counts = comm.all_to_all_rows(own, [own.numel()] + [0] * (comm.world_size - 1), purpose=PURPOSE)
-    turns = torch.cat([torch.arange(count) for count in counts])
-    return rows[turns.argsort(stable=True)]
+    return in_turn(rows.split(counts))
+
+
+def in_turn(lists: Sequence[Tensor]) -> Tensor:
+    """The first entry of every list, then the second of every list, and so on; one list at least."""
+    turns = torch.cat([torch.arange(len(entries)) for entries in lists])
+    return torch.cat([*lists])[turns.argsort(stable=True)]
 
 
 def pick_own(remaining: Tensor, own_orig_ids: Tensor) -> Tensor:

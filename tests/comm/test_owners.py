@@ -50,3 +50,26 @@ def ask_for_nobody(ctx):
 
 def test_an_id_that_no_rank_owns_is_refused():
     run_distributed(2, ask_for_nobody)
+
+
+def send_back(ctx):
+    """What this rank got, by (rank, position): (id, sending rank, place in its list)."""
+    ids = torch.tensor(IDS[ctx.rank], dtype=torch.int64)
+    request = ask_owners(ids, RANGES, ctx.comm, purpose="ids")
+    rows = torch.stack([ids, torch.full_like(ids, ctx.rank), torch.arange(ids.numel())], dim=1)
+    ctx.comm.reset_stats()
+    grouped = torch.empty_like(rows)
+    grouped[request.places] = rows
+    received, own = request.send_rows(grouped, purpose="back"), grouped[slice(*request.own_span)]
+    assert torch.equal(received[:, 0], request.asked) and torch.equal(own[:, 0], request.own)
+    calls = {purpose: count["calls"] for purpose, count in ctx.comm.stats().items()}
+    assert calls == {"back": 1}  # no plan of its own
+    found = request.by_rank(own, received)
+    assert torch.equal(request.by_rank(request.own, request.asked), found[:, 0])
+    return found.tolist()
+
+
+def test_rows_sent_after_the_ids_arrive_by_rank_and_position():
+    for rank, found in enumerate(run_distributed(4, send_back)):
+        owned = range(int(RANGES[rank]), int(RANGES[rank + 1]))
+        assert found == [[i, asker, at] for asker in range(4) for at, i in enumerate(IDS[asker]) if i in owned]

@@ -36,3 +36,74 @@ def test_a_partition_is_opened_without_reading_its_weights(tmp_path, monkeypatch
     manifest = read_manifest(parts)
     assert load_topology(parts, manifest).weights is not None
     assert load_topology(parts, manifest, (0, 10)).weights is not None
+
+
+def _edges(graph):
+    """(source, destination, weight, place in the list) of every edge by original ids, sorted."""
+    orig = torch.arange(graph.num_nodes) if graph.orig_ids is None else graph.orig_ids
+    dst = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.in_degrees())
+    columns = (orig[graph.indices.long()], orig[dst], graph.weights, graph.edge_map)
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _relabelled(graph, orig_ids):
+    """The same graph with node orig_ids[i] numbered i, rows canonical."""
+    new_ids = torch.argsort(orig_ids)
+    rows = []
+    for node in orig_ids.tolist():
+        entries = slice(int(graph.indptr[node]), int(graph.indptr[node + 1]))
+        rows.append((new_ids[graph.indices[entries].long()], graph.weights[entries], graph.edge_map[entries]))
+    indptr = torch.tensor([0, *(len(row[0]) for row in rows)]).cumsum(0)
+    indices, weights, edge_map = (torch.cat(column) for column in zip(*rows, strict=True))
+    return CSCGraph(indptr, indices.to(graph.indices.dtype), weights, orig_ids, edge_map=edge_map)
+
+
+def _drawn_graph(num_nodes=23, num_edges=140):
+    """Self-loops, parallel edges, nodes without edges in either direction; edge_map names the edge."""
+    generator = torch.Generator().manual_seed(4)
+    src, dst = torch.randint(num_nodes - 3, (2, num_edges), generator=generator)
+    weights = torch.randint(1, 5, (num_edges,), generator=generator).float()
+    return CSCGraph.from_edge_index(src, dst, num_nodes, weights, edge_map=torch.arange(num_edges))
+
+
+def test_transposed_has_every_edge_turned_round():
+    graph = _drawn_graph()
+    assert sorted((dst, src, weight, place) for src, dst, weight, place in _edges(graph.transposed())) == _edges(graph)
+
+
+def test_transposed_is_the_graph_of_the_turned_edge_list():
+    graph = _drawn_graph()
+    dst = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.in_degrees())
+    expected = CSCGraph.from_edge_index(dst, graph.indices, graph.num_nodes, graph.weights, edge_map=graph.edge_map)
+    found = graph.transposed()
+    for name in ("indptr", "indices", "weights"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+
+
+def test_transposed_twice_is_the_graph():
+    graph = _drawn_graph()
+    twice = graph.transposed().transposed()
+    assert torch.equal(twice.indptr, graph.indptr) and torch.equal(twice.indices, graph.indices)
+    assert torch.equal(twice.weights, graph.weights) and _edges(twice) == _edges(graph)
+
+
+def test_transposed_rows_ascend_by_original_id_after_relabelling():
+    graph = _drawn_graph()
+    orig_ids = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(1))
+    found, expected = _relabelled(graph, orig_ids).transposed(), _relabelled(graph.transposed(), orig_ids)
+    for name in ("indptr", "indices", "weights", "orig_ids"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+    assert _edges(found) == _edges(expected)
+
+
+@pytest.mark.parametrize("num_nodes", [0, 1, 4])
+def test_transposed_without_edges(num_nodes):
+    empty = torch.empty(0, dtype=torch.int32)
+    found = CSCGraph(torch.zeros(num_nodes + 1, dtype=torch.int64), empty).transposed()
+    assert found.num_nodes == num_nodes and found.num_edges == 0 and found.weights is None
+
+
+def test_a_slice_is_not_transposed():
+    graph = CSCGraph(torch.tensor([0, 1]), torch.tensor([3]))
+    with pytest.raises(ValueError, match="indices holds node 3 but the graph has 1 rows; expected the whole graph"):
+        graph.transposed()

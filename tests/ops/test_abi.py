@@ -22,7 +22,10 @@ DECLARING = (baseline, limits, touch)  # modules that declare what they call
 
 # By what the names of a library's functions begin with: its headers, and what Python declares of it.
 KINDS = {
-    "fs": (("include/fastsample.h", "include/fastsample_transit.h"), library.DECLARED),
+    "fs": (
+        ("include/fastsample.h", "include/fastsample_transit.h", "include/fastsample_embedding.h"),
+        library.DECLARED,
+    ),
     "fs_cuda": (("include/fastsample_cuda.h",), cuda.DECLARED),
     "fs_bench": (("bench/fastsample_bench.h",), native.CPU),
     "fs_cuda_bench": (("bench/fastsample_bench.h",), native.CUDA),

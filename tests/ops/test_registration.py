@@ -42,6 +42,17 @@ CASES = {
         torch.rand(6, 4), [torch.rand(6, 4), torch.rand(6, 12), torch.rand(4, 12), INDPTR, INDICES], torch.arange(6),
         [1, 2, 3, 100], 11, [True, True, True],
     ),
+    "alias_draws": (torch.tensor([[-1, 0], [5, 0]], dtype=torch.int32), torch.arange(3), torch.arange(3), 2, [1, 0]),
+    "random_rows": (torch.arange(3), 4, 1, 0.5, torch.float32),
+    "skipgram_gradients": (
+        torch.rand(5, 3), torch.tensor([4, 0], dtype=torch.int32), torch.tensor([[1, 2], [4, 1]], dtype=torch.int32),
+        0.5, 1, torch.rand(5, 3),
+    ),
+    "update_rows": (
+        torch.rand(5, 3), torch.rand(5, 3), torch.rand(5, 3), torch.tensor([4, 1]),
+        torch.tensor([1, 0, 1], dtype=torch.int32), torch.tensor([0, 1, -1]), torch.rand(2, 3), torch.rand(1, 3),
+        [0.1, 0.1, 0.001, 1e-8],
+    ),
     "act_dropout_backward": (torch.rand(4, 8), torch.rand(4, 8), torch.arange(4), 100, "identity", [1, 2, 3]),
 }  # fmt: skip
 

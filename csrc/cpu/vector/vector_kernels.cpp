@@ -10,6 +10,7 @@
 #include "philox_nodes.h"
 #include "race_words.h"
 #include "sample_edges.h"
+#include "skipgram_rows.h"
 #include "walk_steps.h"
 
 #define FS_JOIN_(a, b) a##b
@@ -28,6 +29,9 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         act_dropout,
                                         act_dropout_grad,
                                         merge_rows,
+                                        skipgram_centers,
+                                        skipgram_contexts,
+                                        update_rows,
                                         stream_words,
                                         sample_edges_of<int32_t>,
                                         sample_edges_of<int64_t>,

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "aggregation.h"
+#include "embedding_tasks.h"
 #include "fastsample_transit.h"
 #include "hop_task.h"
 #include "philox.h"
@@ -46,6 +47,10 @@ struct VectorKernels {
                            int64_t end);
   void (*merge_rows)(const FsRowTables&, const int64_t* places, int32_t out_type, void* out, int64_t begin,
                      int64_t end);
+  // Rows begin .. end of a batch: their gradients as centres (written), then as contexts (added).
+  void (*skipgram_centers)(const SkipGramTask&, int64_t begin, int64_t end);
+  void (*skipgram_contexts)(const SkipGramTask&, int64_t begin, int64_t end);
+  void (*update_rows)(const RowUpdateTask&, int64_t begin, int64_t end);
   // Blocks 0 .. num_blocks - 1 of the streams of nodes [num_groups][kGroupNodes] (original ids; pad the last group with
   // any id): out [num_groups][4 * num_blocks][kGroupNodes], out[g][w][l] is word w of the stream of nodes[g][l].
   void (*stream_words)(StageKey, const uint64_t* nodes, int64_t num_groups, int32_t num_blocks, uint32_t* out);

@@ -1,0 +1,119 @@
+"""write_walks: the walks of one epoch of WalkLoader as a .npy file, for tools that read walks (word2vec and others)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.comm.agree import agree
+from fastsample_dist.files import complete_file
+from fastsample_dist.graph.csc import CSCGraph, id_dtype
+from fastsample_dist.graph.npy_files import NpyWriter
+from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.original_order import write_in_order
+from fastsample_dist.pipeline.walk_loader import check_count, check_walks
+from fastsample_dist.sampling.transit.app import NULL, App
+from fastsample_dist.sampling.transit.sampler import TransitSampler
+
+CHUNK_NODES = 1 << 14
+PURPOSE = "walk_file"
+
+OnChunk = Callable[[int, int], object]
+
+
+def write_walks(
+    source: DistData | CSCGraph,
+    app: App,
+    path: str | Path,
+    walks_per_node: int = 10,
+    *,
+    rng_seed: int = 0,
+    epoch: int = 0,
+    progress: bool = True,
+) -> None:
+    """Write .npy [walks_per_node * num_nodes, length + 1]: row num_nodes * r + v is walk r from node v.
+
+    Node ids are original ones, the root first, -1 behind the end of a walk; int32 where they fit, else int64. Row s is
+    the walk that WalkLoader gives sample id s in this epoch. The file appears complete, under another name until then.
+    Memory: 2^14 walks.
+
+    Collective where `source` is DistData: every rank must call this, with the same arguments; rank 0 writes.
+
+    Args:
+      source: an opened partition, or a graph. Walks go against its edges; of a graph g along them is g.transposed().
+      app: an application of individual walks with a fixed number of steps, such as transit.Node2Vec(80).
+      path: of the file.
+      walks_per_node: at least 1.
+      rng_seed, epoch: as of WalkLoader.
+      progress: show it, on standard error: a bar on a terminal, a line per tenth elsewhere.
+    Raises:
+      ValueError: an application that makes no such walks, a number out of range; with DistData, on all ranks, a file
+        that cannot be written.
+      OSError: without, the same.
+      RuntimeError: a collective failed or passed its deadline.
+    """
+    data = source if isinstance(source, DistData) else None
+    graph = source if isinstance(source, CSCGraph) else source.graph
+
+    def check() -> TransitSampler:
+        check_count("walks_per_node", walks_per_node, 1)
+        check_count("epoch", epoch, 0)
+        check_walks(app)
+        if app.steps() == float("inf"):
+            raise ValueError(f"{type(app).__qualname__} has walks of any length; expected a fixed number of steps.")
+        return TransitSampler(graph, app, rng_seed=rng_seed)
+
+    sampler = check() if data is None else agree(data.ctx, check)
+    dtype, width = id_dtype(graph.num_nodes), int(app.steps()) + 1
+    orig_ids = torch.arange(graph.num_nodes) if graph.orig_ids is None else graph.orig_ids
+
+    def rows_of(nodes: Tensor, turn: int) -> Tensor:
+        sample_ids = orig_ids[nodes] + graph.num_nodes * turn
+        walks = sampler.sample(nodes, step=epoch, sample_ids=sample_ids).vertices
+        return torch.where(walks == NULL, NULL, orig_ids[walks.clamp(min=0)]).to(dtype)
+
+    with reporting("walks", progress and (data is None or data.ctx.rank == 0)) as on_chunk:
+        if data is not None:
+            write_in_order(
+                data, rows_of, path, dtype, width, repetitions=walks_per_node, chunk_nodes=CHUNK_NODES, purpose=PURPOSE,
+                on_chunk=on_chunk,
+            )  # fmt: skip
+            return
+        num_walks, done = walks_per_node * graph.num_nodes, 0
+        shape, numpy_dtype = (num_walks, width), torch.empty(0, dtype=dtype).numpy().dtype
+        with complete_file(path) as partial, NpyWriter(partial, numpy_dtype, shape) as file:
+            for turn in range(walks_per_node):
+                for nodes in orig_ids.argsort().split(CHUNK_NODES):
+                    file.append(rows_of(nodes, turn).numpy())
+                    done += nodes.numel()
+                    on_chunk(done, num_walks)
+
+
+@contextmanager
+def reporting(what: str, shown: bool) -> Iterator[OnChunk]:
+    """A function to call with (done, in all); shows them on standard error, as a bar on a terminal or in lines.
+
+    Args:
+      what: is done.
+      shown: False shows nothing.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True, quiet=not shown, highlight=False)
+    tenths = 0
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what)
+
+        def on_chunk(done: int, total: int) -> None:
+            nonlocal tenths
+            bar.update(task, completed=done, total=total)
+            if not console.is_terminal and done * 10 // total > tenths:
+                tenths = done * 10 // total
+                console.print(f"{what}: {done} of {total} ({10 * tenths} %)", soft_wrap=True)
+
+        yield on_chunk

@@ -1,0 +1,278 @@
+"""WalkLoader: an epoch of random walks in batches, the same number of steps on every rank.
+
+A sample is one walk: the repetition r of the walk from a node, whose number is the node's original id +
+num_nodes * r. The walk itself is a function of (rng_seed, epoch, sample number) alone, so an epoch has the same walks
+on any number of ranks and parts.
+
+Which walks make a batch depends on the parts, not on the ranks: every part shuffles its own samples with a permutation
+drawn from (rng_seed, epoch, part) and cuts them into batches, and a rank makes those of all its parts. So the steps are
+those of EpochPlan with parts as virtual ranks. A position is written and resumed as by DistLoader (position.py), with
+sample numbers in place of original ids.
+
+Topology is on every rank under hybrid, so walking exchanges nothing. Under vanilla each step of a walk would ask the
+owner of the node that it has reached: two exchanges per step, 2 * length per batch. That is refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.comm.agree import agree, agree_on
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.pipeline.data import DistData, own_parts
+from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_permutation
+from fastsample_dist.pipeline.lookahead import Prefetcher
+from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, in_turn, pick_own
+from fastsample_dist.sampling.transit.app import INDIVIDUAL, App
+from fastsample_dist.sampling.transit.sampler import TransitSampler
+
+
+@dataclass(frozen=True, eq=False)
+class WalkBatch:
+    """Walks of one step, those of this rank's parts one after another.
+
+    Attributes:
+      walks: int64 [num_walks, length + 1] node ids of the partitioned graph, the root first; -1 behind the end.
+      sample_ids: int64 [num_walks]; original id of the root + num_nodes * repetition.
+      part_sizes: walks of each of this rank's parts.
+      step: global step, the same on all ranks.
+      epoch: of the loader.
+      num_global_walks: walks of this step over all ranks.
+    """
+
+    walks: Tensor
+    sample_ids: Tensor
+    part_sizes: tuple[int, ...]
+    step: int
+    epoch: int
+    num_global_walks: int
+
+    def parts(self) -> list[tuple[Tensor, Tensor]]:
+        """(walks, sample_ids) of each of this rank's parts."""
+        return list(zip(self.walks.split(self.part_sizes), self.sample_ids.split(self.part_sizes), strict=True))
+
+
+class WalkLoader:
+    """Iterates over batches of walks from every node; one iteration is one epoch.
+
+    Constructing and iterating are collective: every rank must do both, with the same arguments. Iterating exchanges
+    nothing.
+
+    Args:
+      data: the opened partition.
+      app: an application of individual walks: one pick per step, such as transit.DeepWalk or transit.Node2Vec.
+      walks_per_node: walks from every node in an epoch, at least 1.
+      batch_size: walks per part and step, at least 1. With one part per rank that is per rank and step.
+      rng_seed: key of walking and shuffling, 0 .. 2**63 - 1.
+      shuffle: permute the samples anew every epoch.
+      prefetch: batches made ahead in a background thread; 0 makes each batch when it is asked for.
+      graph: to walk on in place of data.graph, such as data.graph.transposed(): a walk goes from a node to one of its
+        row, so against the edges of data.graph.
+      scheme: "hybrid".
+    Attributes:
+      epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
+    Raises:
+      ValueError: an argument out of range, an application that does not make walks, scheme "vanilla".
+    """
+
+    def __init__(
+        self,
+        data: DistData,
+        app: App,
+        walks_per_node: int = 10,
+        batch_size: int = 128,
+        *,
+        rng_seed: int = 0,
+        shuffle: bool = True,
+        prefetch: int = 0,
+        graph: CSCGraph | None = None,
+        scheme: str = "hybrid",
+    ) -> None:
+        self.data, self.app, self.epoch = data, app, 0
+
+        def check() -> TransitSampler:
+            check_scheme(scheme)
+            check_walks(app)
+            for name, value, least in (
+                ("walks_per_node", walks_per_node, 1), ("batch_size", batch_size, 1), ("prefetch", prefetch, 0),
+            ):  # fmt: skip
+                check_count(name, value, least)
+            if graph is not None and graph.num_nodes != data.num_nodes:
+                raise ValueError(f"graph has {graph.num_nodes} nodes, the partition {data.num_nodes}; pass the same.")
+            return TransitSampler(data.graph if graph is None else graph, app, rng_seed=rng_seed)
+
+        self._sampler = agree(data.ctx, check)
+        facts = {
+            "app": type(app).__qualname__, "steps": float(app.steps()), "walks_per_node": walks_per_node,
+            "batch_size": batch_size, "rng_seed": rng_seed, "shuffle": shuffle, "graph": graph is not None,
+        }  # fmt: skip
+        agree_on(data.ctx.comm, "WalkLoader", facts)
+        self.walks_per_node, self.batch_size, self.shuffle, self.prefetch = (
+            walks_per_node, batch_size, shuffle, prefetch,
+        )  # fmt: skip
+        self.rng_seed = rng_seed
+        self._parts = own_parts(data.manifest.num_parts, data.ctx)
+        self._walks_per_part = [size * walks_per_node for size in data.book.part_ranges.diff().tolist()]
+        self._resumed: tuple[EpochPlan, list[Tensor]] | None = None
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch, the same on all ranks."""
+        return self._whole_plan(0, 0).num_steps
+
+    def num_steps(self, epoch: int) -> int:
+        """Steps that an iteration of this epoch makes: fewer than len(loader) in the epoch that was resumed."""
+        return self._plan_of(epoch)[0].num_steps
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration makes.
+
+        Raises:
+          ValueError: a negative epoch, or one before that in which the loader was resumed.
+        """
+        first = 0 if self._resumed is None else self._resumed[0].epoch
+        if epoch < first:
+            raise ValueError(f"epoch is {epoch}; expected {first} or more.")
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[WalkBatch]:
+        """Batches of one epoch; empty ones where this rank has run out of samples."""
+        plan, orders = self._plan_of(self.epoch)
+        steps = list(zip(*(plan.step_inputs(order) for order in orders), strict=True))
+        self.epoch += 1
+        if self.prefetch == 0:
+            yield from map(self._batch, steps)
+            return
+        with closing(Prefetcher(self._batch, steps, self.prefetch, self.data.ctx.comm.timeout_s)) as ahead:
+            yield from ahead
+
+    def position(self, epoch: int, step: int) -> LoaderPosition:
+        """Where a run stands that has used all batches before `step`; `remaining` has sample numbers.
+
+        Collective: every rank must call this, with the same arguments. Purposes "counts" and "checkpoint".
+
+        Args:
+          epoch: the epoch under way.
+          step: global step of the next batch; the one after the epoch's last when all of them are done.
+        Returns:
+          The position, complete on rank 0; the other ranks' lacks the remaining samples.
+        Raises:
+          ValueError: the step is not in that epoch.
+        """
+        plan, orders = self._plan_of(epoch)
+        left = [
+            self._sample_ids(part, plan.seeds_from(step, order))
+            for part, order in zip(self._parts, orders, strict=True)
+        ]
+        return LoaderPosition(epoch, step, gather_in_turn(in_turn(left), self.data.ctx.comm))
+
+    def resume(self, position: LoaderPosition) -> None:
+        """Resume at a position: the next iteration makes what is left of its epoch, under its step numbers.
+
+        Collective: every rank must call this, with the whole position. The number of ranks, of parts and the batch size
+        may differ from those of the run that saved it; on the same parts the batches are the same.
+
+        Raises:
+          ValueError: on all ranks, when the remaining samples are not all there.
+        """
+        orders = [
+            pick_own(position.remaining, self._sample_ids(part, torch.arange(self._walks_per_part[part])))
+            for part in self._parts
+        ]
+        counts = self.data.ctx.comm.all_gather_object([order.numel() for order in orders], purpose=PURPOSE)
+        per_part = [count for of_rank in counts for count in of_rank]
+        if sum(per_part) != position.remaining.numel():
+            raise ValueError(
+                f"{position.remaining.numel()} walks of epoch {position.epoch} are still to come but {sum(per_part)} "
+                f"of them are among the {sum(self._walks_per_part)} walks here; resume with the graph and "
+                "walks_per_node of the run that is to be continued."
+            )
+        plan = EpochPlan(position.epoch, position.step, per_part, self.batch_size)
+        self._resumed, self.epoch = (plan, orders), position.epoch
+
+    def _whole_plan(self, epoch: int, first_step: int) -> EpochPlan:
+        return EpochPlan(epoch, first_step, self._walks_per_part, self.batch_size)
+
+    def _plan_of(self, epoch: int) -> tuple[EpochPlan, list[Tensor]]:
+        """The epoch's plan, and the samples of each own part in order: its repetition * part size + place in it."""
+        first_epoch, first_step = 0, 0
+        if self._resumed is not None:
+            plan, orders = self._resumed
+            if epoch == plan.epoch:
+                return plan, orders
+            first_epoch, first_step = plan.epoch + 1, plan.first_step + plan.num_steps
+        counts = [(part, self._walks_per_part[part]) for part in self._parts]
+        orders = [
+            epoch_permutation(count, self.rng_seed, epoch, part) if self.shuffle else torch.arange(count)
+            for part, count in counts
+        ]
+        return self._whole_plan(epoch, first_step + (epoch - first_epoch) * len(self)), orders
+
+    def _roots(self, part: int, samples: Tensor) -> Tensor:
+        """Node ids that samples of a part begin at."""
+        lo, hi = self.data.book.part2range(part)
+        return lo + samples % max(hi - lo, 1)
+
+    def _sample_ids(self, part: int, samples: Tensor) -> Tensor:
+        """Their numbers in the whole graph."""
+        lo, hi = self.data.book.part2range(part)
+        repetition = samples.div(max(hi - lo, 1), rounding_mode="floor")
+        return self.data.orig_ids(self._roots(part, samples)) + self.data.num_nodes * repetition
+
+    def _batch(self, given: tuple[StepInput, ...]) -> WalkBatch:
+        own = list(zip(self._parts, (one.seeds for one in given), strict=True))
+        roots = torch.cat([self._roots(part, samples) for part, samples in own])
+        sample_ids = torch.cat([self._sample_ids(part, samples) for part, samples in own])
+        first = given[0]
+        walks = self._sampler.sample(roots, step=first.epoch, sample_ids=sample_ids).vertices
+        sizes = tuple(samples.numel() for _, samples in own)
+        return WalkBatch(walks, sample_ids, sizes, first.step, first.epoch, first.num_global_seeds)
+
+
+def check_scheme(scheme: str) -> None:
+    """Refuse every scheme but hybrid, and say why.
+
+    Raises:
+      ValueError: as said.
+    """
+    if scheme == "vanilla":
+        raise ValueError(
+            "scheme is 'vanilla', under which every step of a walk would cost 2 exchanges (ask the owner of the node "
+            "reached, hear its neighbours); pass scheme='hybrid': topology is on every rank and walking costs none."
+        )
+    if scheme != "hybrid":
+        raise ValueError(f"scheme is {scheme!r}; expected 'hybrid'.")
+
+
+def check_walks(app: App) -> None:
+    """Refuse what does not make walks from one root.
+
+    Raises:
+      ValueError: the application is collective or makes several picks per step.
+    """
+    if not isinstance(app, App):
+        raise ValueError(f"app is a {type(app).__qualname__}; expected an application, such as transit.DeepWalk(80).")
+    name = type(app).__qualname__
+    if app.sampling_type != INDIVIDUAL:
+        raise ValueError(f"{name} is a collective application; expected walks, such as transit.DeepWalk(80).")
+    if (picks := app.sample_size(0)) != 1:
+        raise ValueError(f"{name} makes {picks} picks in a step; expected 1: a walk, such as transit.DeepWalk(80).")
+
+
+def check_count(name: str, value: int, least: int) -> None:
+    """Refuse what is no integer, or too small.
+
+    Raises:
+      ValueError: as said.
+    """
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}; expected an integer of at least {least}.") from None
+    if found < least:
+        raise ValueError(f"{name} is {value}; expected at least {least}.")

@@ -1,0 +1,83 @@
+"""write_walks: the loader's walks by original id, from a graph and from ranks alike; progress; what is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from fastsample_dist import CSCGraph, DistContext, DistData, WalkLoader
+from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.pipeline import walk_files
+from fastsample_dist.pipeline.walk_files import write_walks
+from fastsample_dist.sampling import transit
+from fastsample_dist.testing import run_distributed
+from tests.parts import draw_partition
+
+APP = transit.DeepWalk(4)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_partition(tmp_path_factory.mktemp("drawn"), 2)
+
+
+@pytest.fixture(scope="module")
+def expected(drawn, tmp_path_factory):
+    """The file of the graph over original ids, in one process."""
+    path = tmp_path_factory.mktemp("walks") / "walks.npy"
+    write_walks(drawn.graph, APP, path, 3, rng_seed=4, epoch=2, progress=False)
+    return np.load(path)
+
+
+def test_rows_are_the_loader_s_walks_by_sample_id(drawn, expected):
+    with DistContext(LocalCommunicator()) as ctx:
+        data = DistData.load(drawn.path, ctx)
+        loader = WalkLoader(data, APP, 3, 100, rng_seed=4)
+        loader.set_epoch(2)
+        seen = 0
+        for batch in loader:
+            walks = torch.where(batch.walks < 0, -1, data.orig_ids(batch.walks.clamp(min=0)))
+            assert np.array_equal(expected[batch.sample_ids.numpy()], walks.numpy())
+            seen += len(walks)
+    assert expected.shape == (seen, 5) and expected.dtype == np.int32
+
+
+def write_here(ctx, parts, path, chunk_nodes):
+    walk_files.CHUNK_NODES = chunk_nodes
+    write_walks(DistData.load(parts, ctx), APP, path, 3, rng_seed=4, epoch=2, progress=False)
+    return ctx.comm.stats()["walk_file"]["bytes_sent"]
+
+
+@pytest.mark.parametrize("chunk_nodes", [37, 1 << 14])
+def test_ranks_write_the_file_of_one_process(drawn, expected, tmp_path, chunk_nodes):
+    sent = run_distributed(2, write_here, args=(drawn.path, tmp_path / "walks.npy", chunk_nodes))
+    assert np.array_equal(np.load(tmp_path / "walks.npy"), expected)
+    assert [name.name for name in tmp_path.iterdir()] == ["walks.npy"]
+    assert sent[0] == 0 < sent[1]
+
+
+def test_lines_in_a_log(drawn, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(walk_files, "CHUNK_NODES", 60)
+    write_walks(drawn.graph, APP, tmp_path / "walks.npy", 1)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines == [f"walks: {done} of 240 ({10 * (done * 10 // 240)} %)" for done in (60, 120, 180, 240)]
+
+
+def test_no_half_file_stays(tmp_path, monkeypatch):
+    graph = CSCGraph(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32))
+    monkeypatch.setattr(walk_files.NpyWriter, "append", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_walks(graph, APP, tmp_path / "walks.npy", progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("app", "options", "message"),
+    [
+        (transit.PPR(), {}, "PPR has walks of any length; expected a fixed number of steps"),
+        (APP, {"walks_per_node": 0}, "walks_per_node is 0"),
+        (APP, {"epoch": -1}, "epoch is -1"),
+    ],
+)
+def test_refusals(drawn, tmp_path, app, options, message):
+    with pytest.raises(ValueError, match=message):
+        write_walks(drawn.graph, app, tmp_path / "walks.npy", **options)
