@@ -16,6 +16,7 @@ _PUBLIC = {
     "SampleSpec": "fastsample_dist.ops",
     "NeighborSampler": "fastsample_dist.sampling.neighbor",
     "LaborSampler": "fastsample_dist.sampling.neighbor",
+    "TransitSampler": "fastsample_dist.sampling.transit.sampler",
     "DistContext": "fastsample_dist.comm.context",
     "DistData": "fastsample_dist.pipeline.data",
     "DistLoader": "fastsample_dist.pipeline.loader",

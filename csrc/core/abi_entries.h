@@ -23,10 +23,32 @@
 #define FS_EACH_11(T, f, ...) FS_FIELD(T, f) FS_EACH_10(T, __VA_ARGS__)
 #define FS_EACH_12(T, f, ...) FS_FIELD(T, f) FS_EACH_11(T, __VA_ARGS__)
 #define FS_EACH_13(T, f, ...) FS_FIELD(T, f) FS_EACH_12(T, __VA_ARGS__)
-#define FS_PICK(a, b, c, d, e, f, g, h, i, j, k, l, m, chosen, ...) chosen
-#define FS_EACH(...)                                                                                       \
-  FS_PICK(__VA_ARGS__, FS_EACH_13, FS_EACH_12, FS_EACH_11, FS_EACH_10, FS_EACH_9, FS_EACH_8, FS_EACH_7,    \
-          FS_EACH_6, FS_EACH_5, FS_EACH_4, FS_EACH_3, FS_EACH_2, FS_EACH_1, )
+#define FS_EACH_14(T, f, ...) FS_FIELD(T, f) FS_EACH_13(T, __VA_ARGS__)
+#define FS_EACH_15(T, f, ...) FS_FIELD(T, f) FS_EACH_14(T, __VA_ARGS__)
+#define FS_EACH_16(T, f, ...) FS_FIELD(T, f) FS_EACH_15(T, __VA_ARGS__)
+#define FS_EACH_17(T, f, ...) FS_FIELD(T, f) FS_EACH_16(T, __VA_ARGS__)
+#define FS_EACH_18(T, f, ...) FS_FIELD(T, f) FS_EACH_17(T, __VA_ARGS__)
+#define FS_EACH_19(T, f, ...) FS_FIELD(T, f) FS_EACH_18(T, __VA_ARGS__)
+#define FS_EACH_20(T, f, ...) FS_FIELD(T, f) FS_EACH_19(T, __VA_ARGS__)
+#define FS_EACH_21(T, f, ...) FS_FIELD(T, f) FS_EACH_20(T, __VA_ARGS__)
+#define FS_EACH_22(T, f, ...) FS_FIELD(T, f) FS_EACH_21(T, __VA_ARGS__)
+#define FS_EACH_23(T, f, ...) FS_FIELD(T, f) FS_EACH_22(T, __VA_ARGS__)
+#define FS_EACH_24(T, f, ...) FS_FIELD(T, f) FS_EACH_23(T, __VA_ARGS__)
+#define FS_EACH_25(T, f, ...) FS_FIELD(T, f) FS_EACH_24(T, __VA_ARGS__)
+#define FS_EACH_26(T, f, ...) FS_FIELD(T, f) FS_EACH_25(T, __VA_ARGS__)
+#define FS_EACH_27(T, f, ...) FS_FIELD(T, f) FS_EACH_26(T, __VA_ARGS__)
+#define FS_EACH_28(T, f, ...) FS_FIELD(T, f) FS_EACH_27(T, __VA_ARGS__)
+#define FS_EACH_29(T, f, ...) FS_FIELD(T, f) FS_EACH_28(T, __VA_ARGS__)
+#define FS_EACH_30(T, f, ...) FS_FIELD(T, f) FS_EACH_29(T, __VA_ARGS__)
+#define FS_EACH_31(T, f, ...) FS_FIELD(T, f) FS_EACH_30(T, __VA_ARGS__)
+#define FS_EACH_32(T, f, ...) FS_FIELD(T, f) FS_EACH_31(T, __VA_ARGS__)
+#define FS_PICK(f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, \
+          f22, f23, f24, f25, f26, f27, f28, f29, f30, f31, f32, chosen, ...) chosen
+#define FS_EACH(...) \
+  FS_PICK(__VA_ARGS__, FS_EACH_32, FS_EACH_31, FS_EACH_30, FS_EACH_29, FS_EACH_28, FS_EACH_27, FS_EACH_26, \
+          FS_EACH_25, FS_EACH_24, FS_EACH_23, FS_EACH_22, FS_EACH_21, FS_EACH_20, FS_EACH_19, FS_EACH_18, \
+          FS_EACH_17, FS_EACH_16, FS_EACH_15, FS_EACH_14, FS_EACH_13, FS_EACH_12, FS_EACH_11, FS_EACH_10, \
+          FS_EACH_9, FS_EACH_8, FS_EACH_7, FS_EACH_6, FS_EACH_5, FS_EACH_4, FS_EACH_3, FS_EACH_2, FS_EACH_1, )
 
 #define FS_STRUCT(T, ...) {#T, "", 0, static_cast<int64_t>(sizeof(T))}, FS_EACH(__VA_ARGS__)(T, __VA_ARGS__)
 #define FS_CONSTANT(name) {"", #name, static_cast<int64_t>(name), 0},

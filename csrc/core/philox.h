@@ -1,9 +1,9 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
 //
 // Two levels of keys. A stage key is one Philox block keyed by rng_seed over (domain, stage, step): a stage is a hop of
-// sampling or a layer of dropout. A node's stream is the sequence of Philox blocks keyed by the stage key over
-// (block number, original node id). Nothing else enters, so a draw is the same on every thread, rank, partition and
-// device, and every part of the counter keeps its full 64 bits.
+// sampling, a layer of dropout or a step of an application. A node's stream is the sequence of Philox blocks keyed by
+// the stage key over (block number, original node id). Nothing else enters, so a draw is the same on every thread,
+// rank, partition and device, and every part of the counter keeps its full 64 bits.
 #ifndef FS_CORE_PHILOX_H_
 #define FS_CORE_PHILOX_H_
 
@@ -17,7 +17,15 @@ struct StageKey {
   uint32_t k0, k1;
 };
 
-enum RandomDomain : uint32_t { kSampling = 1, kDropout = 2, kLayer = 3 };
+enum RandomDomain : uint32_t {
+  kSampling = 1,
+  kDropout = 2,
+  kLayer = 3,
+  kTransit = 4,       // picks of an application's step (transit_draw.h)
+  kStepTransits = 5,  // its choice of transits
+  kInitial = 6,       // its start
+  kRace = 7           // order of the vertices of a combined neighbourhood
+};
 
 constexpr uint32_t kPhiloxM0 = 0xD2511F53u;
 constexpr uint32_t kPhiloxM1 = 0xCD9E8D57u;

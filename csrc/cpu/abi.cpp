@@ -1,5 +1,6 @@
-// fs_abi_entries: what fastsample.h declares, as this library was compiled.
+// fs_abi_entries: what fastsample.h and fastsample_transit.h declare, as this library was compiled.
 #include "abi_entries.h"
+#include "fastsample_transit.h"
 
 // clang-format off
 static const FsAbiEntry kEntries[] = {
@@ -13,8 +14,20 @@ static const FsAbiEntry kEntries[] = {
             position_type, merge, num_threads)
   FS_STRUCT(FsStream, indptr, indices, order, in_edges, kinds, capacities, num_nodes, num_edges, num_parts, id_type,
             score, alpha, rng_seed)
+  FS_STRUCT(FsTransitTables, walk_slots, total_weights, max_weights, hashed_nodes, hashed_buckets, columns)
+  FS_STRUCT(FsStepTask, graph, tables, params, sample_ids, vertices, strides, widths, transits, num_distinct, combined,
+            ranked, state, slots, out, failed_slot, rng_seed, step, step_index, num_samples, num_transits, sample_size,
+            picks, num_roots, transit_stride, ranked_stride, out_stride, state_words, attempt, first_pick, key0, key1)
+  FS_STRUCT(FsTransitApp, sample_sizes, num_transits, unique, params, next, step_transits, initial, num_steps,
+            num_roots, state_words, max_attempts, next_kind, sampling_type, until_done)
+  FS_STRUCT(FsTransitRequest, roots, sample_ids, num_samples, block_samples, rng_seed, step, num_threads, schedule)
+  FS_STRUCT(FsTransitFailure, sample, sample_id, step, node, fault, function)
+  FS_STRUCT(FsTransitResult, num_samples, num_steps, width, num_vertices, offsets, vertices)
+  FS_STRUCT(FsHashedRows, nodes, buckets, num_buckets, ids_per_bucket, num_threads)
+  FS_STRUCT(FsEdgeQueries, rows, vertices, answers, count)
   FS_CONSTANT(FS_ABI_VERSION)
   FS_CONSTANT(FS_OK) FS_CONSTANT(FS_INVALID_ARGUMENT) FS_CONSTANT(FS_OUT_OF_MEMORY) FS_CONSTANT(FS_DEVICE_ERROR)
+  FS_CONSTANT(FS_APP_ERROR)
   FS_CONSTANT(FS_INT32) FS_CONSTANT(FS_INT64) FS_CONSTANT(FS_FLOAT32) FS_CONSTANT(FS_FLOAT64) FS_CONSTANT(FS_BFLOAT16)
   FS_CONSTANT(FS_FLOAT16) FS_CONSTANT(FS_INT8) FS_CONSTANT(FS_UINT8) FS_CONSTANT(FS_INT16)
   FS_CONSTANT(FS_SUM) FS_CONSTANT(FS_MEAN) FS_CONSTANT(FS_MAX)
@@ -28,6 +41,15 @@ static const FsAbiEntry kEntries[] = {
   FS_CONSTANT(FS_UNIFORM) FS_CONSTANT(FS_WEIGHTED) FS_CONSTANT(FS_LABOR)
   FS_CONSTANT(FS_LDG) FS_CONSTANT(FS_FENNEL) FS_CONSTANT(FS_STREAM_LIMITS)
   FS_CONSTANT(FS_DROP_VARIATES)
+  FS_CONSTANT(FS_NULL_NODE) FS_CONSTANT(FS_ALL_NEIGHBORS)
+  FS_CONSTANT(FS_INDIVIDUAL) FS_CONSTANT(FS_COLLECTIVE)
+  FS_CONSTANT(FS_NEXT_CALLBACK) FS_CONSTANT(FS_NEXT_UNIFORM) FS_CONSTANT(FS_NEXT_WEIGHTED)
+  FS_CONSTANT(FS_NEXT_NODE2VEC) FS_CONSTANT(FS_NEXT_PPR) FS_CONSTANT(FS_NEXT_MULTI_RW) FS_CONSTANT(FS_NEXT_LAYER)
+  FS_CONSTANT(FS_NEXT_ALL) FS_CONSTANT(FS_NEXT_GLOBAL) FS_CONSTANT(FS_NEXT_RANKED)
+  FS_CONSTANT(FS_SCHEDULE_AUTO) FS_CONSTANT(FS_SCHEDULE_SAMPLE) FS_CONSTANT(FS_SCHEDULE_TRANSIT)
+  FS_CONSTANT(FS_SCHEDULE_TRANSIT_FLAT)
+  FS_CONSTANT(FS_APP_FINE) FS_CONSTANT(FS_APP_RAISED) FS_CONSTANT(FS_APP_BAD_NODE) FS_CONSTANT(FS_APP_NEVER_ENDS)
+  FS_CONSTANT(FS_IN_NEXT) FS_CONSTANT(FS_IN_STEP_TRANSITS) FS_CONSTANT(FS_IN_INITIAL)
   FS_END};
 // clang-format on
 

@@ -23,9 +23,15 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 5
+#define FS_ABI_VERSION 6
 
-typedef enum { FS_OK = 0, FS_INVALID_ARGUMENT = 1, FS_OUT_OF_MEMORY = 2, FS_DEVICE_ERROR = 3 } FsStatus;
+typedef enum {
+  FS_OK = 0,
+  FS_INVALID_ARGUMENT = 1,
+  FS_OUT_OF_MEMORY = 2,
+  FS_DEVICE_ERROR = 3,
+  FS_APP_ERROR = 4 /* a sampling application did what it must not (fastsample_transit.h) */
+} FsStatus;
 
 typedef enum {
   FS_INT32 = 0,

@@ -14,14 +14,18 @@ from fastsample_dist.ops import alias_tables as _alias_tables
 from fastsample_dist.ops import compact as _compact
 from fastsample_dist.ops import fake
 from fastsample_dist.ops import gather_rows as _gather_rows
+from fastsample_dist.ops import hashed_rows as _hashed_rows
 from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
 from fastsample_dist.ops import stream_partition as _stream_partition
+from fastsample_dist.ops import transit_layouts as _transit_layouts  # noqa: F401  (declares its structs)
+from fastsample_dist.ops import walk_slots as _walk_slots  # noqa: F401  (declares its function)
 from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
 from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
 from fastsample_dist.ops.compact import bucket_by_part, compact
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows
+from fastsample_dist.ops.hashed_rows import HashedRows, has_edges, hashed_rows, hashed_rows_bytes
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
 from fastsample_dist.ops.row_tables import RowCache, raise_deferred_errors
 from fastsample_dist.ops.sage_layer import sage_layer
@@ -35,6 +39,7 @@ __all__ = [
     "AliasTables",
     "DropoutKey",
     "EdgeWeights",
+    "HashedRows",
     "RowCache",
     "SampleSpec",
     "SampledHops",
@@ -49,6 +54,9 @@ __all__ = [
     "compact",
     "cuda_kernels",
     "gather_rows",
+    "has_edges",
+    "hashed_rows",
+    "hashed_rows_bytes",
     "isa",
     "merge_rows",
     "raise_deferred_errors",
@@ -65,6 +73,7 @@ _NAMESPACE = "fastsample"
 
 _MODULES = (
     _sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer, _stream_partition,
+    _hashed_rows,
 )  # fmt: skip
 
 cuda_kernels: dict[str, Callable] = {}  # by operator: what runs on CUDA tensors

@@ -51,6 +51,17 @@ def alias_tables(indptr: Tensor, weights: Tensor, *_: object) -> tuple[Tensor, T
     return weights.new_empty((weights.shape[0], 2), dtype=torch.int32), indptr.new_empty((indptr.shape[0] - 1,))
 
 
+def hashed_rows(indptr: Tensor, indices: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    """One record per row; how many buckets depends on the offsets."""
+    nodes = indptr.new_empty((indptr.shape[0] - 1, 2))
+    return nodes, indices.new_empty((_dynamic_size(), 16 if indices.dtype == torch.int32 else 8))
+
+
+def has_edges(indices: Tensor, nodes: Tensor, buckets: Tensor, rows: Tensor, vertices: Tensor, *_: object) -> Tensor:
+    """One answer per pair."""
+    return rows.new_empty(rows.shape, dtype=torch.bool)
+
+
 def compact(dst_nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
     """As many sources as there are distinct nodes."""
     return dst_nodes.new_empty((_dynamic_size(),)), torch.empty_like(neighbors)

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fastsample_dist.ops import abi
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
-OK, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR = range(4)
+OK, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR, APP_ERROR = range(5)
 
 TYPE_CODES = {
     torch.int32: 0,
@@ -60,7 +60,7 @@ class Refusal(enum.IntEnum):
 DECLARED = abi.Declarations(structs={"FsAbiEntry": abi.AbiEntry})
 DECLARED.values(
     FS_ABI_VERSION=ABI_VERSION, FS_OK=OK, FS_INVALID_ARGUMENT=INVALID_ARGUMENT, FS_OUT_OF_MEMORY=OUT_OF_MEMORY,
-    FS_DEVICE_ERROR=DEVICE_ERROR, FS_REFUSAL_VALUES=REFUSAL_VALUES,
+    FS_DEVICE_ERROR=DEVICE_ERROR, FS_APP_ERROR=APP_ERROR, FS_REFUSAL_VALUES=REFUSAL_VALUES,
     **{f"FS_{str(dtype).removeprefix('torch.').upper()}": code for dtype, code in TYPE_CODES.items()},
     **{f"FS_{name.upper()}": code for codes in (REDUCE_CODES, ACTIVATION_CODES) for name, code in codes.items()},
     **{f"FS_REFUSED_{refusal.name}": refusal.value for refusal in Refusal},

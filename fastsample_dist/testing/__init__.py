@@ -1,4 +1,5 @@
-"""For tests: run a function on several ranks (ranks.py), put a sampler through a conformance suite (sampler.py).
+"""For tests: run a function on several ranks (ranks.py), put a sampler through a conformance suite (sampler.py), or an
+application of graph sampling (apps.py).
 
 Names are resolved on first use: commands take `jobs` and `supervisor` from here where torch cannot be loaded.
 """
@@ -7,7 +8,8 @@ import importlib
 
 _HOMES = {
     "ops.reference": ("Certain", "Independent", "Replaced"),
-    "testing.graphs": ("conformance_graph",),
+    "testing.apps": ("AppReport", "check_app"),
+    "testing.graphs": ("conformance_graph", "relabelled"),
     "testing.ranks": ("RankError", "RankTimeoutError", "devices", "mpi_missing_reason", "run_distributed", "run_mpi"),
     "testing.sampler": ("SamplerReport", "check_sampler"),
 }

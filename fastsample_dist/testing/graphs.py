@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph.csc import CSCGraph, row_positions
 
 NUM_LARGE = 4  # a large row has this many times the fanout
 
@@ -51,3 +51,21 @@ def conformance_graph(fanout: int = 3, dtype: torch.dtype = torch.int32, seed: i
     degrees = torch.tensor([row.numel() for row in rows])
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
     return CSCGraph(indptr, torch.cat(rows).to(dtype), torch.cat(weights), orig_ids)
+
+
+def relabelled(graph: CSCGraph, seed: int = 0) -> tuple[CSCGraph, torch.Tensor]:
+    """A copy of a graph with its nodes in another order, as a partition has them.
+
+    Returns:
+      (the copy, new id of every node int64 [num_nodes]); the copy's orig_ids are the graph's original ids, and its rows
+      are in the same order as the graph's.
+    """
+    new_of = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(seed))
+    old_of = torch.argsort(new_of)
+    positions, _ = row_positions(graph.indptr.numpy(), old_of.numpy())
+    indptr = torch.zeros(graph.num_nodes + 1, dtype=torch.int64)
+    torch.cumsum(graph.in_degrees()[old_of], 0, out=indptr[1:])
+    indices = new_of[graph.indices[positions].long()].to(graph.indices.dtype)
+    weights = None if graph.weights is None else graph.weights[positions]
+    orig_ids = old_of if graph.orig_ids is None else graph.orig_ids[old_of]
+    return CSCGraph(indptr, indices, weights, orig_ids), new_of

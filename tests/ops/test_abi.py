@@ -20,18 +20,18 @@ MEMBER = re.compile(r"(\w+)(?:\[\w+\])?$")
 
 DECLARING = (baseline, limits, touch)  # modules that declare what they call
 
-# By what the names of a library's functions begin with: its header, and what Python declares of it.
+# By what the names of a library's functions begin with: its headers, and what Python declares of it.
 KINDS = {
-    "fs": ("include/fastsample.h", library.DECLARED),
-    "fs_cuda": ("include/fastsample_cuda.h", cuda.DECLARED),
-    "fs_bench": ("bench/fastsample_bench.h", native.CPU),
-    "fs_cuda_bench": ("bench/fastsample_bench.h", native.CUDA),
+    "fs": (("include/fastsample.h", "include/fastsample_transit.h"), library.DECLARED),
+    "fs_cuda": (("include/fastsample_cuda.h",), cuda.DECLARED),
+    "fs_bench": (("bench/fastsample_bench.h",), native.CPU),
+    "fs_cuda_bench": (("bench/fastsample_bench.h",), native.CUDA),
 }
 
 
-def header(name):
-    """({struct: fields in order}, {constant: value}) of a header."""
-    text = COMMENT.sub("", (CSRC / name).read_text())
+def headers(*names):
+    """({struct: fields in order}, {constant: value}) of some headers."""
+    text = COMMENT.sub("", "\n".join((CSRC / name).read_text() for name in names))
     structs = {}
     for body, struct in STRUCT.findall(text):
         declarations = [part.strip() for line in body.split(";") for part in line.split(",") if part.strip()]
@@ -44,13 +44,13 @@ def header(name):
 
 def declared_by(kind):
     """What a library of this kind has to list."""
-    structs, constants = header(KINDS[kind][0])
+    structs, constants = headers(*KINDS[kind][0])
     if kind == "fs_bench":
         structs = {name: fields for name, fields in structs.items() if name == "FsRandomReads"}
     elif kind == "fs_cuda_bench":
         structs = {name: fields for name, fields in structs.items() if name != "FsRandomReads"}
     elif kind == "fs_cuda":
-        structs |= {name: fields for name, fields in header("include/fastsample.h")[0].items() if name in cuda.SHARED}
+        structs |= {name: fields for name, fields in headers("include/fastsample.h")[0].items() if name in cuda.SHARED}
     return structs, constants
 
 

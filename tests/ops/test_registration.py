@@ -9,6 +9,7 @@ from tests.ops.graphs import random_csc, random_mfg
 GRAPH = random_csc()
 SEEDS = torch.arange(9, dtype=torch.int32)
 INDPTR, INDICES = random_mfg(6, 11, 25)
+TABLES = ops.hashed_rows(GRAPH.indptr, GRAPH.indices)
 
 
 def _x(*shape):
@@ -19,6 +20,8 @@ CASES = {
     "sample_mfg": (GRAPH.indptr, GRAPH.indices, GRAPH.orig_ids, [], SEEDS, [3, 2], [0, 0, 0, 1], [7, 1], 1),
     "sample_neighbors": (GRAPH.indptr, GRAPH.indices, None, SEEDS, 3, [0, 0, 0, 1], [7, 1, 0], 1),
     "alias_tables": (torch.tensor([0, 2, 2, 5]), torch.rand(5), 1),
+    "hashed_rows": (GRAPH.indptr, GRAPH.indices, 11, 1),
+    "has_edges": (GRAPH.indices, TABLES.nodes, TABLES.buckets, torch.arange(5), torch.arange(5), 1),
     "compact": (torch.tensor([4, 2]), torch.tensor([9, 2, 9])),
     "bucket_by_part": (torch.tensor([4, 2, 8]), torch.tensor([0, 5, 10])),
     "stream_partition": (

@@ -95,33 +95,36 @@ FS_INLINE void store_words(const Counters<kVectors>& c, int at, uint32_t* out) {
   Wide::pack(c.c3[at], c.c3[at + 1], out + 3 * kGroupNodes);
 }
 
-// Blocks 0 .. num_blocks - 1 of the nodes of one pair.
-inline void pair_words(const RoundKeys& keys, const uint64_t* nodes, int32_t num_blocks, uint32_t* out) {
+// Blocks first_block .. first_block + num_blocks - 1 of the nodes of one pair.
+inline void pair_words(const RoundKeys& keys, const uint64_t* nodes, uint32_t first_block, int32_t num_blocks,
+                       uint32_t* out) {
   const NodePair pair(keys, nodes);
   int64_t block = 0;
   for (; block + 2 <= num_blocks; block += 2) {
     Counters<4> c;
-    pair.start(keys, static_cast<uint32_t>(block), 0, c);
-    pair.start(keys, static_cast<uint32_t>(block) + 1, 2, c);
+    pair.start(keys, first_block + static_cast<uint32_t>(block), 0, c);
+    pair.start(keys, first_block + static_cast<uint32_t>(block) + 1, 2, c);
     last_rounds(keys, 2, c);
     store_words(c, 0, out + block * 4 * kGroupNodes);
     store_words(c, 2, out + (block + 1) * 4 * kGroupNodes);
   }
   if (block < num_blocks) {
     Counters<2> c;
-    pair.start(keys, static_cast<uint32_t>(block), 0, c);
+    pair.start(keys, first_block + static_cast<uint32_t>(block), 0, c);
     last_rounds(keys, 2, c);
     store_words(c, 0, out + block * 4 * kGroupNodes);
   }
 }
 
-void stream_words(StageKey key, const uint64_t* nodes, int64_t num_groups, int32_t num_blocks, uint32_t* out) {
+// As VectorKernels::stream_words, from first_block on; blocks are below 2^32.
+inline void stream_blocks(StageKey key, const uint64_t* nodes, int64_t num_groups, uint32_t first_block,
+                          int32_t num_blocks, uint32_t* out) {
   static_assert(kGroupNodes % Wide::kPairLanes == 0, "a group is made of pairs");
   const RoundKeys keys(key);
   const int64_t group_words = static_cast<int64_t>(num_blocks) * 4 * kGroupNodes;
   for (int64_t group = 0; group < num_groups; ++group) {
     for (int first = 0; first < kGroupNodes; first += Wide::kPairLanes) {
-      pair_words(keys, nodes + group * kGroupNodes + first, num_blocks, out + group * group_words + first);
+      pair_words(keys, nodes + group * kGroupNodes + first, first_block, num_blocks, out + group * group_words + first);
     }
   }
 }
@@ -170,10 +173,11 @@ inline void group_block(StageKey key, const uint64_t* nodes, uint32_t block, uin
   }
 }
 
-void stream_words(StageKey key, const uint64_t* nodes, int64_t num_groups, int32_t num_blocks, uint32_t* out) {
+inline void stream_blocks(StageKey key, const uint64_t* nodes, int64_t num_groups, uint32_t first_block,
+                          int32_t num_blocks, uint32_t* out) {
   for (int64_t group = 0; group < num_groups; ++group) {
     for (int32_t block = 0; block < num_blocks; ++block) {
-      group_block(key, nodes + group * kGroupNodes, static_cast<uint32_t>(block), out);
+      group_block(key, nodes + group * kGroupNodes, first_block + static_cast<uint32_t>(block), out);
       out += 4 * kGroupNodes;
     }
   }
@@ -191,6 +195,10 @@ void first_words(StageKey key, const uint64_t* nodes, int64_t n, uint32_t* out) 
 }
 
 #endif
+
+void stream_words(StageKey key, const uint64_t* nodes, int64_t num_groups, int32_t num_blocks, uint32_t* out) {
+  stream_blocks(key, nodes, num_groups, 0, num_blocks, out);
+}
 
 }  // namespace
 }  // namespace fs

@@ -8,6 +8,7 @@
 #include "merge_rows.h"
 #include "philox_nodes.h"
 #include "sample_edges.h"
+#include "walk_steps.h"
 
 #define FS_JOIN_(a, b) a##b
 #define FS_JOIN(a, b) FS_JOIN_(a, b)
@@ -30,7 +31,9 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         sample_edges_of<int64_t>,
                                         relabel_edges<int32_t>,
                                         relabel_edges<int64_t>,
-                                        first_words};
+                                        first_words,
+                                        pick_neighbors<int32_t>,
+                                        pick_neighbors<int64_t>};
   return kernels;
 }
 

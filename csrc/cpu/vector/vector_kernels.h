@@ -10,6 +10,7 @@
 #include "fastsample.h"
 #include "hop_task.h"
 #include "philox.h"
+#include "pick_run.h"
 
 namespace fs {
 
@@ -55,6 +56,9 @@ struct VectorKernels {
   void (*relabel_edges_64)(int64_t* edges, int64_t begin, int64_t end, Relabeling<int64_t>* ids);
   // out[i] is the first word of the stream of nodes[i], i < n.
   void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
+  // Picks of a step of an application, uniform or by weight.
+  PickedRun (*pick_neighbors_32)(const PickRun&);
+  PickedRun (*pick_neighbors_64)(const PickRun&);
 };
 
 const VectorKernels& vector_kernels();  // the table in use

@@ -14,6 +14,7 @@ from fastsample_dist.ops.reference.layers import (
     dropout_factors,
     sage_layer,
 )
+from fastsample_dist.ops.reference.membership import has_edges, hashed_rows, home_bucket
 from fastsample_dist.ops.reference.partitioning import stream_partition
 from fastsample_dist.ops.reference.probabilities import (
     inclusion_moments,
@@ -47,6 +48,9 @@ __all__ = [
     "compact",
     "dropout_factors",
     "gather_rows",
+    "has_edges",
+    "hashed_rows",
+    "home_bucket",
     "inclusion_moments",
     "inclusion_probabilities",
     "layer_pick",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 MASK32 = 2**32 - 1
-SAMPLING, DROPOUT, LAYER_SAMPLING = 1, 2, 3  # domains of the streams
+SAMPLING, DROPOUT, LAYER_SAMPLING = 1, 2, 3  # domains of the streams (core/philox.h)
+TRANSIT, STEP_TRANSITS, INITIAL, RACE = 4, 5, 6, 7
 
 
 def philox(key: tuple[int, int], counter: Sequence[int]) -> tuple[int, int, int, int]:

@@ -1,0 +1,33 @@
+// Random words of transit-parallel sampling (fastsample_transit.h): every pick of a sample has a stream of its own.
+//
+// The stage key is that of (domain, step k of the application, step of training); the counter has the sample's id and,
+// in the upper half of the block number, the number of the pick in its step. A pick may draw 2^34 words.
+#ifndef FS_CORE_TRANSIT_DRAW_H_
+#define FS_CORE_TRANSIT_DRAW_H_
+
+#include "philox.h"
+
+namespace fs {
+
+// What `next`, `step_transits` and `initial` draw from: the stream of one pick.
+class PickStream : public NodeStream {
+ public:
+  FS_HD PickStream(StageKey key, int64_t sample_id, int64_t pick)
+      : NodeStream(key, static_cast<uint64_t>(sample_id), static_cast<uint64_t>(pick) << 32) {}
+
+  FS_HD uint64_t word64() {
+    const uint64_t first = next();
+    return first | static_cast<uint64_t>(next()) << 32;
+  }
+  // threshold: 0 .. 2^32, the probability times 2^32.
+  FS_HD bool coin(uint64_t threshold) { return next() < threshold; }
+};
+
+// Key of step `k` of an application at `step` of training; domain is kTransit, kStepTransits, kInitial or kRace.
+FS_HD StageKey transit_key(uint64_t rng_seed, RandomDomain domain, int64_t k, uint64_t step) {
+  return stage_key(rng_seed, domain, static_cast<uint32_t>(k), step);
+}
+
+}  // namespace fs
+
+#endif  // FS_CORE_TRANSIT_DRAW_H_

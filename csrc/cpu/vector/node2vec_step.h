@@ -1,0 +1,261 @@
+// One step of node2vec for a block of walks, in lock step: the picks of core/node2vec.h, bit for bit.
+//
+// A step waits for memory four times: the record of the walk's node, a neighbour, a bucket of the row that the walk
+// came from, and so on with the next. Walks are taken in chunks, and each stage is a loop of its own over the chunk
+// that asks for what the next stage reads. Whether a coin accepts, rejects or leaves it open is as good as random, so
+// lists are written without branches. The few walks whose pick was rejected are gathered over all chunks and tried
+// again together, so that there are always many to wait for.
+#ifndef FS_CPU_VECTOR_NODE2VEC_STEP_H_
+#define FS_CPU_VECTOR_NODE2VEC_STEP_H_
+
+#include "fastsample_transit.h"
+#include "node2vec.h"
+#include "philox_nodes.h"
+#include "transit_draw.h"
+#include "walk_slot.h"
+
+namespace fs {
+namespace {
+
+template <typename Id, bool kWeighted>
+class Node2VecStep {
+ public:
+  explicit Node2VecStep(const FsStepTask& task)
+      : task_(task),
+        rows_{static_cast<const HashedNode*>(task.tables->hashed_nodes),
+              static_cast<const HashedBucket<Id>*>(task.tables->hashed_buckets),
+              static_cast<const Id*>(task.graph->indices)},
+        slots_(static_cast<const WalkSlot<Id>*>(task.tables->walk_slots)),
+        law_{kSure, kSure, kSure},
+        key_{task.key0, task.key1} {
+    if (task.step_index == 0) return;  // any neighbour is accepted: a plain pick
+    const uint64_t* params = reinterpret_cast<const uint64_t*>(task.params);
+    law_ = {params[0], params[1], params[2]};
+    previous_ = task.vertices[task.step_index - 1];
+    previous_stride_ = task.strides[task.step_index - 1];
+  }
+
+  // Slots begin .. end - 1 of the task's list, each by the definition.
+  void run_plainly(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t slot = task_.slots == nullptr ? i : task_.slots[i];
+      const int64_t sample = slot / task_.picks, n = slot % task_.picks;
+      const int64_t transit = task_.transits[sample * task_.transit_stride + n / task_.sample_size];
+      const int64_t number = task_.first_pick + task_.attempt * task_.picks + n;
+      task_.out[sample * task_.out_stride + n] = pick_plainly(sample, transit, number);
+    }
+  }
+
+  // Samples begin .. end - 1, of one pick each.
+  void run(int64_t begin, int64_t end) const {
+    int32_t rejected[kSpan];
+    for (int64_t first = begin; first < end; first += kSpan) {
+      const int64_t last = first + kSpan < end ? first + kSpan : end;
+      int64_t count = 0;
+      for (int64_t at = first; at < last; at += kWalks) {
+        ask_for_records(at + kWalks, last);
+        Chunk chunk;
+        chunk.count = static_cast<int>(at + kWalks < last ? kWalks : last - at);
+        for (int i = 0; i < chunk.count; ++i) chunk.samples[i] = static_cast<int32_t>(at - first) + i;
+        count += try_once(chunk, first, 0, rejected + count);
+      }
+      for (int64_t trial = 1; count > 0; ++trial) count = try_again(first, trial, count, rejected);
+    }
+  }
+
+ private:
+  static constexpr int kWalks = 128;                     // of a chunk
+  static constexpr int64_t kSpan = 4096;                 // samples whose rejected walks are gathered
+  static constexpr int64_t kWords = kWeighted ? 3 : 2;   // of a trial: neighbour, alias, coin
+  static constexpr int32_t kBlocks = kWeighted ? 2 : 1;  // that hold them
+
+  struct Chunk {
+    int count;                 // walks
+    int32_t samples[kWalks];   // counted from the first of the span
+    int64_t previous[kWalks];  // where the walk came from
+    uint64_t ids[kWalks];      // of samples
+    uint32_t words[kWalks * 4 * kBlocks];
+    int live_count, open_count;
+    uint8_t live[kWalks];  // walks that draw a neighbour
+    uint8_t open[kWalks];  // walks whose row must be asked
+    int64_t places[kWalks];
+    Id picks[kWalks];
+    HashedNode from[kWalks];  // record of `previous`, by place in `open`
+  };
+  static_assert(kWalks <= 256 && kWalks % kGroupNodes == 0, "walks are numbered by a byte and drawn in groups");
+
+  // One pick by its definition.
+  FS_INLINE int64_t pick_plainly(int64_t sample, int64_t transit, int64_t number) const {
+    if (transit < 0) return FS_NULL_NODE;
+    const HashedNode row = rows_.nodes[transit];
+    PickStream stream(key_, task_.sample_ids[sample], number);
+    return node2vec_draw(stream, rows_, law_, previous_of(sample), [&](PickStream& words) -> int64_t {
+      if (kWeighted) return walk_draw(words, slots_ + row.begin(), row.degree);
+      return row.degree == 0 ? FS_NULL_NODE
+                             : static_cast<int64_t>(rows_.indices[row.begin() + words.below(row.degree)]);
+    });
+  }
+
+  FS_INLINE int64_t previous_of(int64_t sample) const {
+    return previous_ == nullptr ? FS_NULL_NODE : previous_[sample * previous_stride_];
+  }
+
+  FS_INLINE void ask_for_records(int64_t begin, int64_t end) const {
+    if (begin + kWalks < end) end = begin + kWalks;
+    for (int64_t sample = begin; sample < end; ++sample) {
+      const int64_t transit = task_.transits[sample * task_.transit_stride];
+      __builtin_prefetch(rows_.nodes + (transit < 0 ? 0 : transit));
+    }
+  }
+
+  // One more trial of the rejected walks; returns how many of them are rejected again.
+  FS_INLINE int64_t try_again(int64_t first, int64_t trial, int64_t count, int32_t* rejected) const {
+    int64_t again = 0;  // written before what is read next
+    for (int64_t at = 0; at < count; at += kWalks) {
+      Chunk chunk;
+      chunk.count = static_cast<int>(at + kWalks < count ? kWalks : count - at);
+      for (int i = 0; i < chunk.count; ++i) chunk.samples[i] = rejected[at + i];
+      again += try_once(chunk, first, trial, rejected + again);
+    }
+    return again;
+  }
+
+  // Trial number `trial` of a chunk's walks. Returns how many picks were rejected, and whose.
+  FS_INLINE int64_t try_once(Chunk& chunk, int64_t first, int64_t trial, int32_t* rejected) const {
+    draw_words(chunk, first, trial);
+    draw_places(chunk, first, static_cast<int>(trial * kWords % 4));
+    const int64_t closed = toss_coins(chunk, first, static_cast<int>(trial * kWords % 4), rejected);
+    ask_for_buckets(chunk);
+    return closed + query(chunk, static_cast<int>(trial * kWords % 4), rejected + closed);
+  }
+
+  FS_INLINE void draw_words(Chunk& chunk, int64_t first, int64_t trial) const {
+    for (int i = 0; i < chunk.count; ++i) {
+      chunk.ids[i] = static_cast<uint64_t>(task_.sample_ids[first + chunk.samples[i]]);
+    }
+    const int groups = (chunk.count + kGroupNodes - 1) / kGroupNodes;
+    for (int i = chunk.count; i < groups * kGroupNodes; ++i) chunk.ids[i] = 0;
+    stream_blocks(key_, chunk.ids, groups, static_cast<uint32_t>(trial * kWords / 4), kBlocks, chunk.words);
+  }
+
+  FS_INLINE static uint32_t word(const Chunk& chunk, int walk, int number) {
+    return chunk.words[(walk / kGroupNodes * 4 * kBlocks + number) * kGroupNodes + walk % kGroupNodes];
+  }
+
+  // Draws a place in each walk's row and asks for it.
+  FS_INLINE void draw_places(Chunk& chunk, int64_t first, int word_number) const {
+    chunk.live_count = 0;
+    for (int i = 0; i < chunk.count; ++i) {
+      const int64_t sample = first + chunk.samples[i];
+      const int64_t transit = task_.transits[sample * task_.transit_stride];
+      const HashedNode row = transit < 0 ? HashedNode{} : rows_.nodes[transit];
+      const uint64_t product = static_cast<uint64_t>(word(chunk, i, word_number)) * row.degree;
+      const uint32_t low = static_cast<uint32_t>(product);
+      if (__builtin_expect(low < row.degree && low < (0u - row.degree) % row.degree, 0)) {
+        task_.out[sample * task_.out_stride] = pick_plainly(sample, transit, 0);  // the word is refused: others count
+        continue;
+      }
+      const int64_t place = row.begin() + static_cast<int64_t>(product >> 32);
+      chunk.places[i] = place;
+      chunk.live[chunk.live_count] = static_cast<uint8_t>(i);
+      chunk.live_count += row.degree > 0;
+      if (kWeighted) {
+        const char* slot = reinterpret_cast<const char*>(slots_ + place);
+        __builtin_prefetch(slot);
+        __builtin_prefetch(slot + sizeof(WalkSlot<Id>) - 1);  // it may cross a line
+      } else {
+        __builtin_prefetch(rows_.indices + place);
+      }
+      if (__builtin_expect(row.degree == 0, 0)) task_.out[sample * task_.out_stride] = FS_NULL_NODE;
+    }
+  }
+
+  // Reads the neighbours. Writes them all; lists those that the coin rejects, and those that it leaves open.
+  FS_INLINE int64_t toss_coins(Chunk& chunk, int64_t first, int word_number, int32_t* rejected) const {
+    const uint64_t least = law_.least(), most = law_.most();
+    int64_t num_rejected = 0;
+    chunk.open_count = 0;
+    for (int l = 0; l < chunk.live_count; ++l) {
+      const int i = chunk.live[l];
+      const int64_t sample = first + chunk.samples[i], previous = previous_of(sample);
+      const uint64_t coin = word(chunk, i, word_number + static_cast<int>(kWords) - 1);
+      int64_t u;
+      bool is_null = false;
+      if (kWeighted) {
+        const WalkSlot<Id>& slot = slots_[chunk.places[i]];
+        u = slot.pick(word(chunk, i, word_number + 1));
+        is_null = u < 0;
+      } else {
+        u = rows_.indices[chunk.places[i]];
+      }
+      const bool is_back = u == previous;
+      const uint64_t accepted = is_back ? law_.back : least, open = is_back ? law_.back : most;
+      task_.out[sample * task_.out_stride] = u;
+      chunk.picks[i] = static_cast<Id>(u);
+      chunk.previous[i] = previous;
+      rejected[num_rejected] = chunk.samples[i];
+      num_rejected += (coin >= open) & !is_null;
+      chunk.open[chunk.open_count] = static_cast<uint8_t>(i);
+      chunk.open_count += (coin >= accepted) & (coin < open) & !is_null;
+    }
+    return num_rejected;
+  }
+
+  FS_INLINE void ask_for_buckets(Chunk& chunk) const {
+    for (int o = 0; o < chunk.open_count; ++o) {
+      const int i = chunk.open[o];
+      const int64_t previous = chunk.previous[i];
+      chunk.from[o] = previous < 0 ? HashedNode{} : rows_.nodes[previous];
+      __builtin_prefetch(rows_.first_read(chunk.from[o], chunk.picks[i]));
+    }
+  }
+
+  FS_INLINE int64_t query(const Chunk& chunk, int word_number, int32_t* rejected) const {
+    int64_t num_rejected = 0;
+    for (int o = 0; o < chunk.open_count; ++o) {
+      const int i = chunk.open[o];
+      const uint64_t coin = word(chunk, i, word_number + static_cast<int>(kWords) - 1);
+      const bool is_near = rows_.has(chunk.from[o], chunk.picks[i]);
+      rejected[num_rejected] = chunk.samples[i];
+      num_rejected += coin >= (is_near ? law_.near : law_.far);
+    }
+    return num_rejected;
+  }
+
+  const FsStepTask& task_;
+  HashedRows<Id> rows_;
+  const WalkSlot<Id>* slots_;
+  Node2VecLaw law_;
+  const int64_t* previous_ = nullptr;
+  int64_t previous_stride_ = 0;
+  StageKey key_;
+};
+
+template <typename Id, bool kWeighted>
+void node2vec_step_of(const FsStepTask& task, int64_t begin, int64_t end, bool plainly) {
+  const Node2VecStep<Id, kWeighted> step(task);
+  if (plainly || task.slots != nullptr || task.picks != 1 || task.attempt != 0 || task.first_pick != 0) {
+    step.run_plainly(begin, end);
+  } else {
+    step.run(begin, end);
+  }
+}
+
+// An FsStepKernel; by weight where there are walk slots.
+template <bool kPlainly>
+int32_t node2vec_step(const FsStepTask* task, int64_t begin, int64_t end) {
+  const bool is_weighted = task->tables->walk_slots != nullptr;
+  if (task->graph->id_type == FS_INT32) {
+    is_weighted ? node2vec_step_of<int32_t, true>(*task, begin, end, kPlainly)
+                : node2vec_step_of<int32_t, false>(*task, begin, end, kPlainly);
+  } else {
+    is_weighted ? node2vec_step_of<int64_t, true>(*task, begin, end, kPlainly)
+                : node2vec_step_of<int64_t, false>(*task, begin, end, kPlainly);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace fs
+
+#endif  // FS_CPU_VECTOR_NODE2VEC_STEP_H_

@@ -1,0 +1,210 @@
+/* fastsample: transit-parallel sampling with user-defined applications (Jangda et al., "Accelerating Graph Sampling for
+ * Graph Machine Learning using GPUs", EuroSys'21). Part of the C ABI; conventions as in fastsample.h.
+ *
+ * A sample starts from roots and grows step by step. In a step its transits are looked at, and `next` is asked for
+ * every pick: individual applications make sample_size picks from each transit's neighbours, collective ones
+ * sample_size picks from the neighbours of all transits together. Vertices are int64 node ids here, whatever the
+ * graph's id type; FS_NULL_NODE means none. Pick number n of a sample at step k draws from the stream
+ *   NodeStream(stage_key(rng_seed, kTransit, k, step), sample_id, n << 32)                       (core/transit_draw.h)
+ * and from nothing else, so threads, blocks, schedule, device and ranks change nothing.
+ */
+#ifndef FASTSAMPLE_TRANSIT_H_
+#define FASTSAMPLE_TRANSIT_H_
+
+#include "fastsample.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FS_NULL_NODE (-1)
+#define FS_ALL_NEIGHBORS (-1) /* as a sample size: one pick per neighbour of the transit */
+
+typedef enum { FS_INDIVIDUAL = 0, FS_COLLECTIVE = 1 } FsSamplingType;
+
+/* Who makes the picks of a step. Params are words of FsTransitApp.params. */
+typedef enum {
+  FS_NEXT_CALLBACK = 0, /* FsTransitApp.next */
+  FS_NEXT_UNIFORM = 1,  /* edges[below(degree)] */
+  FS_NEXT_WEIGHTED = 2, /* alias draw: slot = below(degree), word() < threshold ? own : other (core/walk_slot.h) */
+  FS_NEXT_NODE2VEC = 3, /* rejection; params: back, near, far thresholds (of 2^32), largest */
+  /* As FS_NEXT_WEIGHTED where tables->walk_slots is given, else as FS_NEXT_UNIFORM; FS_NULL_NODE from step state[0] on.
+   * `initial` is built in: state[0] = 1 + number of entries above word64() >> 1. params: address and length of the
+   * entries, int64, descending: entry j is floor((1 - stop)^(j + 1) * 2^63). state_words is 1. */
+  FS_NEXT_PPR = 4,
+  /* Uniform; the pick takes the place of the chosen root. State: num_roots roots, then the number of the chosen one.
+   * `initial` (copies the roots) and step_transits are built in: root below(num_roots) where params[0] is 0, else that
+   * in whose share of the sum of degrees below(sum) falls, FS_NULL_NODE where the sum is 0. One transit per step. */
+  FS_NEXT_MULTI_RW = 5,
+  FS_NEXT_LAYER = 6,  /* uniform in the combined neighbourhood until the sample has params[0] vertices */
+  FS_NEXT_ALL = 7,    /* edges[n]; of sample size FS_ALL_NEIGHBORS */
+  FS_NEXT_GLOBAL = 8, /* alias draw from a table over all nodes, in params (FastGCN) */
+  FS_NEXT_RANKED = 9  /* the n-th of the exponential race over the combined neighbourhood (LADIES) */
+} FsNextKind;
+
+/* In which order the picks of a step are made. All give the same samples. */
+typedef enum {
+  FS_SCHEDULE_AUTO = 0,        /* by sample for one pick per transit, by transit where transits have many */
+  FS_SCHEDULE_SAMPLE = 1,      /* sample by sample */
+  FS_SCHEDULE_TRANSIT = 2,     /* grouped by transit, rows of many picks read once */
+  FS_SCHEDULE_TRANSIT_FLAT = 3 /* grouped by transit, all groups treated alike */
+} FsSchedule;
+
+/* What a step of an application reads besides the graph; what is not needed may be NULL. */
+typedef struct {
+  const void* walk_slots;        /* [num_edges] of fs_walk_slots; weighted picks */
+  const double* total_weights;   /* [num_rows] sum of the row's weights, left to right */
+  const double* max_weights;     /* [num_rows] */
+  const void* hashed_nodes;      /* [num_rows] records of fs_hashed_rows (core/hashed_rows.h); membership */
+  const void* hashed_buckets;    /* its buckets of 64 bytes */
+  const int64_t* const* columns; /* [num_columns] addresses of per-node columns of the application */
+} FsTransitTables;
+
+/* One step of a block of samples, as a step kernel sees it. A slot is one pick: slot = sample * picks + n, where sample
+ * counts inside the block and picks = slots of a sample in this step (num_transits * sample_size, or sample_size of a
+ * collective application).
+ *
+ * What next, step_transits and initial see differs in this:
+ *   next           slots of FS_NULL_NODE transits are never asked for (individual applications); out is the picks
+ *   step_transits  slot = sample * num_transits + index, picks = num_transits, sample_size = 1; out is `transits`
+ *   initial        slot = sample, picks = 1; nothing is written but state
+ * With sample size FS_ALL_NEIGHBORS next is called for one transit at a time: num_transits is 1, sample_size and picks
+ * are its degree, and first_pick the neighbours of the sample's transits before it. */
+typedef struct {
+  const FsGraph* graph;           /* graph->weights: weights by position, where the application reads them */
+  const FsTransitTables* tables;  /* never NULL */
+  const int64_t* params;          /* words of the application: int64, double bits, or address and length of an array */
+  const int64_t* sample_ids;      /* [num_samples] */
+  const int64_t* const* vertices; /* vertices[0]: the roots, vertices[k + 1]: the picks of step k, each [num_samples,
+                                     strides[.]]; those of steps < step_index can be read */
+  const int64_t* strides;         /* words from one sample to the next in vertices[.] */
+  const int64_t* widths;          /* vertices of a sample in vertices[.] */
+  const int64_t* transits;        /* [num_samples, transit_stride]; FS_NULL_NODE: none. Collective: the distinct ones
+                                     first */
+  const int64_t* num_distinct;    /* collective: [num_samples] distinct transits */
+  const int64_t* combined;        /* collective: [num_samples, num_transits + 1] sums of the transits' degrees */
+  const int64_t* ranked;          /* rows that rank: [num_samples, ranked_stride] vertices by the race, FS_NULL_NODE
+                                     behind the last */
+  int64_t* state;                 /* [num_samples, state_words]; zeros before `initial` */
+  const int64_t* slots;           /* slots to fill, in this order; NULL: begin .. end themselves */
+  int64_t* out;                   /* [num_samples, out_stride]: pick n of sample s goes to out[s * out_stride + n] */
+  int64_t* failed_slot;           /* where a callback says which slot raised */
+  uint64_t rng_seed;
+  uint64_t step;      /* of training, part of the key */
+  int64_t step_index; /* k */
+  int64_t num_samples, num_transits, sample_size, picks, num_roots;
+  int64_t transit_stride, ranked_stride, out_stride, state_words;
+  int64_t attempt;     /* 0, or the round of top-ups */
+  int64_t first_pick;  /* 0; of FS_ALL_NEIGHBORS see above. Pick number: first_pick + attempt * picks + n */
+  uint32_t key0, key1; /* stage key of this kernel's domain at this step */
+} FsStepTask;
+
+/* Fills slots begin .. end - 1 of the list (or the slots themselves), in order. Returns 0, or 1 when the application
+ * raised, with *task->failed_slot set to the slot (not the place in the list); slots before it are filled. Called by
+ * several threads for disjoint blocks. */
+typedef int32_t (*FsStepKernel)(const FsStepTask* task, int64_t begin, int64_t end);
+
+typedef struct {
+  const int64_t*
+      sample_sizes; /* [num_steps] picks per transit or per sample; FS_ALL_NEIGHBORS in the last step alone */
+  const int64_t* num_transits; /* [num_steps] transits of a sample */
+  const uint8_t* unique;       /* [num_steps], or NULL: no step */
+  const int64_t* params;
+  FsStepKernel next;          /* FS_NEXT_CALLBACK */
+  FsStepKernel step_transits; /* NULL: the picks of the step before (the roots at step 0). Slots are (sample, index) */
+  FsStepKernel initial;       /* NULL: none. Called once per sample before step 0; slots are samples */
+  int64_t num_steps;          /* with until_done: the limit */
+  int64_t num_roots, state_words, max_attempts;
+  int32_t next_kind;     /* FsNextKind */
+  int32_t sampling_type; /* FsSamplingType */
+  int32_t until_done;    /* not 0: a sample ends when it has no transit left; still running after num_steps: refused */
+} FsTransitApp;
+
+/* Samples to make. */
+typedef struct {
+  const int64_t* roots;      /* [num_samples, app->num_roots], FS_NULL_NODE: none */
+  const int64_t* sample_ids; /* [num_samples] >= 0, or NULL: the position */
+  int64_t num_samples;
+  int64_t block_samples; /* samples advanced together, at most; 0: chosen by what they take. Changes no sample */
+  uint64_t rng_seed, step;
+  int32_t num_threads;
+  int32_t schedule; /* FsSchedule */
+} FsTransitRequest;
+
+/* Why an application failed; of several failures that of the first step, and there of the first sample. */
+typedef enum {
+  FS_APP_FINE = 0,
+  FS_APP_RAISED = 1,    /* a callback returned 1 */
+  FS_APP_BAD_NODE = 2,  /* a callback returned `node`, which is neither a node nor FS_NULL_NODE */
+  FS_APP_NEVER_ENDS = 3 /* until_done: transits are left after num_steps steps */
+} FsAppFault;
+typedef enum { FS_IN_NEXT = 0, FS_IN_STEP_TRANSITS = 1, FS_IN_INITIAL = 2 } FsAppFunction;
+typedef struct {
+  int64_t sample; /* position in the call */
+  int64_t sample_id;
+  int64_t step;     /* k */
+  int64_t node;     /* FS_APP_BAD_NODE */
+  int32_t fault;    /* FsAppFault */
+  int32_t function; /* FsAppFunction */
+} FsTransitFailure;
+
+/* Samples; owned by the library until fs_transit_free. */
+typedef struct {
+  int64_t num_samples;
+  int64_t num_steps;    /* until_done: the most that a sample took; else all of the application's */
+  int64_t width;        /* vertices of a sample, or -1: they differ (until_done, FS_ALL_NEIGHBORS) */
+  int64_t num_vertices; /* of all samples together */
+  int64_t* offsets;     /* [num_samples + 1] where the vertices of a sample begin; NULL unless width is -1 */
+  int64_t* vertices;    /* [num_vertices] of a sample its roots and then its picks, step after step, FS_NULL_NODEs
+                           included. until_done: steps up to the sample's last one that has a pick */
+} FsTransitResult;
+
+/* Slots for drawing neighbours by weight without reading `indices`, by the same picks as fs_alias_tables' tables
+ * (core/walk_slot.h). indices [num_edges] id_type. out_slots [num_edges]: 12 bytes per edge (int32 ids: uint32
+ * threshold, int32 own, int32 other) or 24 (int64: uint32 threshold, 4 bytes unused, int64 own, int64 other).
+ * out_totals, out_maxima [num_rows] or NULL: sum, left to right, and maximum of a row's weights; 0 of an empty row.
+ * Scratch and refusals as of fs_alias_tables. out_slots may be NULL: only the sums. */
+FS_API FsStatus fs_walk_slots(const FsEdgeWeights* edges, const void* indices, int32_t id_type, void* out_slots,
+                              double* out_totals, double* out_maxima);
+
+/* Samples of an individual application. On success *out holds them. FS_APP_ERROR: *failure says what the application
+ * did; the graph's rows are trusted, what is in them and what callbacks return is checked. */
+FS_API FsStatus fs_transit_sample(const FsGraph* graph, const FsTransitTables* tables, const FsTransitApp* app,
+                                  const FsTransitRequest* request, FsTransitFailure* failure, FsTransitResult** out);
+FS_API void fs_transit_free(FsTransitResult* result);
+
+/* Membership queries: whether a vertex is in a row, exactly, by reading about one cache line (core/hashed_rows.h).
+ * Rows of more than 16 neighbours have buckets of 64 bytes, ids_per_bucket of their ids to each on average; shorter
+ * rows are scanned in the graph's indices. */
+typedef struct {
+  uint64_t* nodes;        /* [num_rows, 2] records */
+  void* buckets;          /* [num_buckets, 64 bytes] at a multiple of 64; int32 or int64 ids, by the graph's id_type */
+  int64_t num_buckets;    /* of fs_hashed_rows_size */
+  int32_t ids_per_bucket; /* 1 to 16 (int32 ids) or 8 (int64): the fewer, the more memory and the shorter the probes */
+  int32_t num_threads;
+} FsHashedRows;
+
+/* Pairs to ask for. */
+typedef struct {
+  const int64_t* rows;     /* [count] rows of the graph, or FS_NULL_NODE: nothing is in it */
+  const int64_t* vertices; /* [count] any values */
+  uint8_t* answers;        /* [count] 1: the vertex is in the row; 0: it is not */
+  int64_t count;
+} FsEdgeQueries;
+
+/* Buckets of a graph's rows. Refused: decreasing offsets, rows of more than 2147483640 edges, more than 2^32 buckets,
+ * 2^36 edges or more. */
+FS_API FsStatus fs_hashed_rows_size(const FsGraph* graph, int32_t ids_per_bucket, int64_t* out_num_buckets);
+
+/* Fills tables->nodes and tables->buckets, the same for any number of threads. An id is stored once, however many
+ * parallel edges there are. Scratch: a byte per bucket of the longest row and thread. Refused besides: a negative id,
+ * num_buckets of another graph. */
+FS_API FsStatus fs_hashed_rows(const FsGraph* graph, const FsHashedRows* tables);
+
+/* Answers queries; tables as fs_hashed_rows made them of this graph. Refused: a row outside the graph. */
+FS_API FsStatus fs_has_edges(const FsGraph* graph, const FsHashedRows* tables, const FsEdgeQueries* queries);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FASTSAMPLE_TRANSIT_H_ */

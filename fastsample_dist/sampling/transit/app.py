@@ -1,0 +1,228 @@
+"""App: a graph-sampling application, as a user writes it (Jangda et al., EuroSys'21, sections 3 and 4).
+
+A sample starts from roots and grows step by step. In a step its transits are looked at, and `next` is asked for every
+pick: individual applications pick sample_size(step) times from the neighbours of each transit, collective ones
+sample_size(step) times from the neighbours of all transits together. What `next` may use is in values.py, in plain
+Python: that is its definition, which every compiled form of it equals bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import reference
+from fastsample_dist.ops.reference.streams import INITIAL
+
+if TYPE_CHECKING:
+    from fastsample_dist.graph.csc import CSCGraph
+    from fastsample_dist.sampling.transit.laws import History, Law
+
+NULL = -1  # as a vertex: none
+INF = math.inf  # of steps(): until no transit is left
+ALL = -1  # of sample_size(): one pick per neighbour of the transit
+ROOTS = -1  # as the length of a state: one entry per root
+INDIVIDUAL, COLLECTIVE = "individual", "collective"
+RACES = (None, "squared")
+ROOT_STAGE = 1  # of domain INITIAL: the roots that initial_roots draws; stage 0 is `initial`
+ARRAY_DTYPES = (np.int32, np.int64, np.uint32, np.float32, np.float64)
+_HOST_NAMES = ("words", "kinds", "plain")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an application reads besides the rows; made by `needs`."""
+
+    weights: bool | str = "auto"
+    edge_queries: bool = False
+    max_weight: bool = False
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    race: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights not in ("auto", True, False):
+            raise ValueError(f'weights is {self.weights!r}; expected True, False or "auto" (if the graph has some).')
+        if self.race not in RACES:
+            raise ValueError(f'race is {self.race!r}; expected None or "squared".')
+
+
+def needs(
+    weights: bool | str = "auto",
+    edge_queries: bool = False,
+    max_weight: bool = False,
+    columns: Mapping[str, Any] | None = None,
+    race: str | None = None,
+) -> Needs:
+    """What an application reads besides the rows: the tables to build.
+
+    Args:
+      weights: True: edge weights, without which a graph is refused; False: none, so that `pick` is uniform and
+        `weight(i)` is 1; "auto": if the graph has weights.
+      edge_queries: `has(v)` of rows. Memory: about 6 bytes per edge.
+      max_weight: `max_weight` of rows. Memory: 8 bytes per node.
+      columns: by name: an integer per node, [num_nodes], in ascending order of original id (on a graph that is not
+        relabelled: by node id); read as s.<name>[v].
+      race: of collective applications: "squared" gives `edges.ranked(i)`.
+    """
+    return Needs(weights, edge_queries, max_weight, dict(columns or {}), race)
+
+
+class Params:
+    """Values handed to `next` as `par`, when it runs: another value needs no compilation; made by `params`.
+
+    Attributes:
+      kinds: per value (name, kind); kind is "int", "float", or the dtype of an array, such as "int64".
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = {name: _value_of(name, value) for name, value in values.items()}
+        self.kinds = tuple((name, _kind_of(value)) for name, value in self._values.items())
+
+    def __getattr__(self, name: str) -> Any:
+        values = self.__dict__.get("_values", {})
+        if name not in values:
+            raise AttributeError(f"there is no parameter {name!r}; the application has {sorted(values)}.")
+        return values[name]
+
+    def words(self) -> np.ndarray:
+        """The values as compiled code gets them, int64 [n], in declared order: an int as it is, a float as its double's
+        bits, an array as address and length. Keep the Params while the words are used: the arrays are its own.
+        """
+        words: list[int] = []
+        for value in self._values.values():
+            if isinstance(value, np.ndarray):
+                words += [value.ctypes.data, value.size]
+            else:
+                words.append(value if isinstance(value, int) else int(np.float64(value).view(np.int64)))
+        return np.array(words, dtype=np.int64)
+
+    def plain(self) -> SimpleNamespace:
+        """The values as Python's ints, floats and tuples of them."""
+        return SimpleNamespace(
+            **{n: tuple(v.tolist()) if isinstance(v, np.ndarray) else v for n, v in self._values.items()}
+        )
+
+
+def params(**values: Any) -> Params:
+    """Values that `next` reads as par.<name>: an int of 64 bits, a float (double), or a one-dimensional array or tensor
+    of int32, int64, uint32, float32 or float64, of which par.<name>[i] and len(par.<name>) are read. Elements of an
+    array are read as int64 or double.
+    """
+    return Params(values)
+
+
+class App:
+    """A sampling application; a subclass defines `next`, `steps` and `sample_size`, and what else differs.
+
+    `next`, `step_transits` and `initial` take no self: they are compiled, and see only their arguments (values.py says
+    what these offer). They must not order, hash or compute with node ids, which differ between partitions; equality is
+    fine. Integers in them are 64 bits wide. `fsd.testing.check_app` checks an application.
+
+    Attributes:
+      sampling_type: INDIVIDUAL or COLLECTIVE.
+      needs: tables, by `transit.needs(...)`.
+      state: integers kept per sample between steps: {"name": (np.int32 | np.int64, count)}; count may be ROOTS.
+        They start at 0. An application with state makes at most one pick per sample and step.
+      par: values for `next`, by `transit.params(...)`.
+      record: None, "to_new", "to_union" or "within": edges of the graph that are recorded as MFGs.
+      max_steps: of steps() == INF: more steps are an error.
+      max_attempts: of unique(step): draws per pick before it stays NULL.
+    """
+
+    sampling_type: str = INDIVIDUAL
+    needs: Needs = Needs()
+    state: Mapping[str, tuple[Any, int]] = {}
+    par: Params = Params({})
+    record: str | None = None
+    max_steps: int = 100_000
+    max_attempts: int = 64
+
+    next: Callable[..., int] | None = None  # next(s, transits, edges, step, draw, par) -> vertex or NULL
+    step_transits: Callable[..., int] | None = None  # step_transits(step, s, index, draw, par) -> vertex or NULL
+    initial: Callable[..., None] | None = None  # initial(s, draw, par): before step 0, for the state
+
+    def steps(self) -> int | float:
+        """Number of steps, or INF: a sample ends when all its transits are NULL."""
+        raise NotImplementedError(f"{type(self).__name__} has no steps(); return a number of steps, or transit.INF.")
+
+    def sample_size(self, step: int) -> int:
+        """Picks per transit (individual) or per sample (collective) in a step; ALL, in the last step alone: one pick
+        per neighbour of the transit.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no sample_size(step); return the picks of a step.")
+
+    def unique(self, step: int) -> bool:
+        """Whether the picks of a sample in this step are to be distinct."""
+        return False
+
+    def num_transits(self, step: int, num_roots: int) -> int | None:
+        """Transits of a sample in a step; None: the picks of the step before (at step 0 the roots)."""
+        return None
+
+    def initial_roots(self, graph: CSCGraph, sample_ids: Tensor, rng_seed: int, step: int) -> Tensor:
+        """Roots of samples for which none are given, int64 [S] or [S, R], NULL behind the last; default: a random node.
+
+        Args:
+          sample_ids: int64 [S]; what a sample gets must depend on its own id alone, and on original ids, not node ids.
+        """
+        if graph.num_nodes == 0 and sample_ids.numel():
+            raise ValueError("the graph has no nodes to take roots from; pass a graph with nodes.")
+        key, nodes = reference.stage_key(rng_seed, INITIAL, ROOT_STAGE, step), by_original_id(graph)
+        drawn = [reference.below(reference.node_words(key, own), graph.num_nodes) for own in sample_ids.tolist()]
+        return nodes[torch.tensor(drawn, dtype=torch.int64)]
+
+    def prepare(self, graph: CSCGraph, weighted: bool) -> Params:
+        """Parameters that depend on the graph; called once per TransitSampler. Default: `par`.
+
+        Args:
+          graph: what is sampled; tables over its nodes are best ordered by original id (`transit.by_original_id`).
+          weighted: edge weights are used.
+        """
+        return self.par
+
+    def law(self, graph: CSCGraph, history: History) -> Law | None:
+        """Probability of each vertex as the next pick, NULL among them; None: not stated. For check_app, which holds
+        picks against it.
+        """
+        return None
+
+    def weighted(self, graph: CSCGraph) -> bool:
+        """Whether edge weights of this graph are used."""
+        return self.needs.weights is not False and graph.weights is not None
+
+
+def by_original_id(graph: CSCGraph) -> Tensor:
+    """All nodes in ascending order of original id, int64 [num_nodes]."""
+    if graph.orig_ids is None:
+        return torch.arange(graph.num_nodes)
+    return torch.argsort(graph.orig_ids)
+
+
+def _value_of(name: str, value: Any) -> int | float | np.ndarray:
+    """A parameter as int, float or contiguous array."""
+    if name in _HOST_NAMES or name.startswith("_"):
+        raise ValueError(f"a parameter is named {name!r}; choose a name without a leading _ and not in {_HOST_NAMES}.")
+    if isinstance(value, int | np.integer | np.bool_):
+        if not -(2**63) <= int(value) < 2**63:
+            raise ValueError(f"parameter {name} is {value}; expected an integer of 64 bits.")
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value)
+    array = np.array(value.numpy(force=True) if isinstance(value, Tensor) else value, order="C")
+    if array.ndim != 1 or array.dtype not in ARRAY_DTYPES:
+        raise ValueError(
+            f"parameter {name} is {array.dtype} of shape {array.shape}; expected an int, a float, or a one-dimensional "
+            "array of int32, int64, uint32, float32 or float64."
+        )
+    return array
+
+
+def _kind_of(value: int | float | np.ndarray) -> str:
+    return value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__

@@ -1,0 +1,323 @@
+"""An application checked and put together with a graph: what all engines start from."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.sampling.transit.app import (
+    ALL,
+    COLLECTIVE,
+    INDIVIDUAL,
+    INF,
+    NULL,
+    ROOTS,
+    App,
+    Needs,
+    Params,
+    by_original_id,
+)  # fmt: skip
+
+RECORDS = (None, "to_new", "to_union", "within")
+STATE_DTYPES = (np.int32, np.int64)
+MAX_PICKS = 2**31  # the number of a pick is the high half of a block number (and attempts count on)
+_SAMPLE_NAMES = ("id", "num_roots", "size", "root", "vertex", "prev_vertex", "prev_edges", "row")
+
+
+@dataclass(frozen=True)
+class StateField:
+    """One state: its name, np.int32 or np.int64, and its entries (ROOTS: one per root)."""
+
+    name: str
+    dtype: type
+    count: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What compiled code must know of an application besides its functions; equal layouts share one compilation.
+
+    A sample's state is one int64 word per entry, field after field (`offsets`).
+
+    Attributes:
+      params: (name, kind) in order: "int" and "float" take a word, arrays (kind: the dtype) address and length.
+      state: fields in order.
+      columns: names in order.
+      weighted: edge weights are used; otherwise weight(i) is 1.0 and pick is uniform.
+      collective, edge_queries, max_weight, ranked: what rows offer.
+    """
+
+    params: tuple[tuple[str, str], ...]
+    state: tuple[StateField, ...]
+    columns: tuple[str, ...]
+    weighted: bool
+    collective: bool
+    edge_queries: bool
+    max_weight: bool
+    ranked: bool
+
+    def counts(self, num_roots: int) -> list[int]:
+        """Entries of each state field."""
+        return [num_roots if field.count == ROOTS else field.count for field in self.state]
+
+    def offsets(self, num_roots: int) -> list[int]:
+        """First word of each state field, and the number of words at the end."""
+        return np.concatenate([[0], np.cumsum(self.counts(num_roots), dtype=np.int64)]).astype(int).tolist()
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """One step of a sample: its transits, sample_size (ALL: one pick per neighbour), picks (ALL: unknown before, 0)."""
+
+    num_transits: int
+    sample_size: int
+    picks: int
+    unique: bool
+
+
+class Plan:
+    """The shapes of all steps for a number of roots, asked of the application as they are wanted."""
+
+    def __init__(self, bound: BoundApp, num_roots: int) -> None:
+        self.num_roots, self._bound, self._shapes = num_roots, bound, []
+        steps = bound.app.steps()
+        self.until_done = steps == INF
+        self.num_steps = bound.app.max_steps if self.until_done else _count("steps()", steps)
+        if not self.until_done:
+            self.shapes()
+
+    def shape(self, step: int) -> StepShape:
+        """Shape of a step. Raises ValueError: an answer of the application that is out of range."""
+        while len(self._shapes) <= step:
+            self._shapes.append(self._next_shape(len(self._shapes)))
+        return self._shapes[step]
+
+    def shapes(self) -> list[StepShape]:
+        """Shapes of all steps; of steps() == INF those up to max_steps."""
+        return [self.shape(step) for step in range(self.num_steps)]
+
+    def _next_shape(self, step: int) -> StepShape:
+        app, collective = self._bound.app, self._bound.collective
+        name = type(app).__name__
+        transits = self._num_transits(step)
+        size = operator.index(app.sample_size(step))
+        unique = bool(app.unique(step))
+        if size == ALL:
+            if collective or self.until_done or step != self.num_steps - 1 or unique:
+                raise ValueError(
+                    f"{name}.sample_size({step}) is transit.ALL; that is for the last step of an individual "
+                    "application with a number of steps and without unique: widths differ, so no step can follow."
+                )
+            return StepShape(transits, size, 0, unique)
+        _count(f"{name}.sample_size({step})", size)
+        picks = size if collective else transits * size
+        if picks * (app.max_attempts if unique else 1) >= MAX_PICKS:
+            raise ValueError(
+                f"{name} makes {picks} picks per sample at step {step}; expected fewer than 2^31, attempts of unique "
+                "picks included; sample fewer steps or fewer picks."
+            )
+        if self._bound.layout.state and picks > 1:
+            raise ValueError(
+                f"{name} has state and makes {picks} picks per sample at step {step}; expected one at most, because "
+                "the order of picks would matter; keep no state, or give each sample one root."
+            )
+        return StepShape(transits, size, picks, unique)
+
+    def _num_transits(self, step: int) -> int:
+        bound, name = self._bound, type(self._bound.app).__name__
+        last = self._shapes[-1] if step else None
+        default = self.num_roots if last is None else last.picks
+        if last is not None and bound.collective and bound.app.record is not None:
+            default += last.num_transits  # destinations first, then the new ones
+        own = bound.app.num_transits(step, self.num_roots)
+        if own is None:
+            return default
+        _count(f"{name}.num_transits({step}, {self.num_roots})", own)
+        if bound.step_transits is None and own != default:
+            raise ValueError(
+                f"{name}.num_transits({step}, {self.num_roots}) is {own} but the step before leaves {default}; define "
+                "step_transits, which says what the transits are."
+            )
+        return own
+
+
+@dataclass(frozen=True, eq=False)
+class BoundApp:
+    """An application and the graph that it samples, both checked.
+
+    Attributes:
+      weighted: edge weights are used.
+      par: of `app.prepare`.
+      layout: see Layout.
+      next, step_transits, initial: the functions; the latter two may be None.
+      columns: int64 [num_nodes] each, by node id.
+    """
+
+    app: App
+    graph: CSCGraph
+    weighted: bool
+    par: Params
+    layout: Layout
+    next: Callable[..., int]
+    step_transits: Callable[..., int] | None
+    initial: Callable[..., None] | None
+    columns: dict[str, np.ndarray]
+
+    @property
+    def collective(self) -> bool:
+        """Whether picks are made from the neighbours of all transits together."""
+        return self.app.sampling_type == COLLECTIVE
+
+    @cached_property
+    def _plans(self) -> dict[int, Plan]:
+        return {}
+
+    def plan(self, num_roots: int) -> Plan:
+        """Shapes of the steps. Raises ValueError: the application answers with something out of range."""
+        if num_roots not in self._plans:
+            self._plans[num_roots] = Plan(self, num_roots)
+        return self._plans[num_roots]
+
+    def ids(self, sample_ids: Tensor | None, count: int) -> Tensor:
+        """Ids of the samples, int64 [count]; None: their positions.
+
+        Raises:
+          ValueError: not one per sample, not integers, or negative.
+        """
+        if sample_ids is None:
+            return torch.arange(count)
+        ids = _integers("sample_ids", sample_ids)
+        if ids.shape != (count,) or bool((ids < 0).any()):
+            raise ValueError(
+                f"sample_ids has shape {tuple(ids.shape)}, smallest {int(ids.min()) if ids.numel() else 'none'}; "
+                f"expected {count} integers >= 0, one per sample."
+            )
+        return ids
+
+    def roots(self, roots: Any) -> Tensor:
+        """Roots of the samples, int64 [S, R] on the CPU.
+
+        Raises:
+          ValueError: not integers, not [S] or [S, R], or an id outside the graph that is not NULL.
+        """
+        nodes = _integers("roots", roots)
+        if nodes.dim() == 1:
+            nodes = nodes[:, None]
+        if nodes.dim() != 2:
+            raise ValueError(f"roots has shape {tuple(nodes.shape)}; expected [samples] or [samples, roots].")
+        if nodes.numel():
+            low, high = int(nodes.min()), int(nodes.max())
+            if low < NULL or high >= self.graph.num_nodes:
+                raise ValueError(
+                    f"roots holds node ids from {low} to {high}; expected 0 to {self.graph.num_nodes - 1}, or "
+                    "transit.NULL (-1) behind the last root of a sample."
+                )
+        return nodes.contiguous()
+
+
+def bind(app: App, graph: CSCGraph) -> BoundApp:
+    """Check an application and put it together with a graph.
+
+    Raises:
+      TypeError: no App, or one without `next`.
+      ValueError: an attribute with a value that is not allowed; weights wanted of a graph without; a column that is not
+        one integer per node.
+    """
+    if not isinstance(app, App):
+        hint = "an instance of it, such as app()" if isinstance(app, type) else "an object of a subclass of transit.App"
+        raise TypeError(f"app is {app!r}; expected {hint}.")
+    name = type(app).__name__
+    functions = {wanted: getattr(type(app), wanted) for wanted in ("next", "step_transits", "initial")}
+    if functions["next"] is None:
+        raise TypeError(f"{name} has no next; define next(s, transits, edges, step, draw, par), without self.")
+    if app.sampling_type not in (INDIVIDUAL, COLLECTIVE):
+        raise ValueError(
+            f"{name}.sampling_type is {app.sampling_type!r}; expected transit.INDIVIDUAL or transit.COLLECTIVE."
+        )
+    if app.record not in RECORDS:
+        raise ValueError(f"{name}.record is {app.record!r}; expected one of {RECORDS}.")
+    for limit in ("max_steps", "max_attempts"):
+        _count(f"{name}.{limit}", getattr(app, limit), least=1)
+    _check_recorded(app, functions["step_transits"])
+    if not isinstance(app.needs, Needs):
+        raise TypeError(f"{name}.needs is {app.needs!r}; expected transit.needs(...).")
+    if app.needs.race is not None and app.sampling_type != COLLECTIVE:
+        raise ValueError(f"{name} needs a race of an individual application; expected transit.COLLECTIVE.")
+    if app.needs.weights is True and graph.weights is None:
+        raise ValueError(f"{name} needs edge weights but the graph has none; build it with weights, one per edge.")
+    weighted = app.weighted(graph)
+    par = app.prepare(graph, weighted)
+    if not isinstance(par, Params):
+        raise TypeError(f"{name}.prepare returned {type(par).__name__}; expected transit.params(...).")
+    columns = _columns(app, graph)
+    layout = Layout(
+        par.kinds, _state(app), tuple(columns), weighted, app.sampling_type == COLLECTIVE,
+        app.needs.edge_queries, app.needs.max_weight, app.needs.race is not None,
+    )  # fmt: skip
+    return BoundApp(app, graph, weighted, par, layout, **functions, columns=columns)
+
+
+def _check_recorded(app: App, step_transits: Callable[..., int] | None) -> None:
+    if app.record is not None and app.sampling_type == COLLECTIVE and step_transits is not None:
+        raise ValueError(
+            f"{type(app).__name__} records edges and defines step_transits; the transits of a recorded step are the "
+            "source nodes of the step before; drop one of them."
+        )
+
+
+def _state(app: App) -> tuple[StateField, ...]:
+    fields = []
+    for name, entry in app.state.items():
+        try:
+            dtype, count = entry
+        except (TypeError, ValueError):
+            dtype, count = None, None
+        sound = dtype in STATE_DTYPES and isinstance(count, int) and (count >= 1 or count == ROOTS)
+        if not sound or not name.isidentifier() or name.startswith("_") or name in _SAMPLE_NAMES:
+            raise ValueError(
+                f"{type(app).__name__}.state has {name!r}: {entry!r}; expected a name that the sample does not use, "
+                "and (np.int32 or np.int64, entries >= 1 or transit.ROOTS)."
+            )
+        fields.append(StateField(name, np.int32 if dtype == np.int32 else np.int64, count))
+    return tuple(fields)
+
+
+def _columns(app: App, graph: CSCGraph) -> dict[str, np.ndarray]:
+    """Columns by node id."""
+    columns, order = {}, None
+    for name, given in app.needs.columns.items():
+        column = torch.as_tensor(given)
+        if name in app.state or name in _SAMPLE_NAMES or not name.isidentifier() or name.startswith("_"):
+            raise ValueError(f"column {name!r} of {type(app).__name__}: choose a name that the sample does not use.")
+        if column.shape != (graph.num_nodes,) or column.is_floating_point() or column.is_complex():
+            raise ValueError(
+                f"column {name} is {column.dtype} of shape {tuple(column.shape)}; expected an integer for each of the "
+                f"{graph.num_nodes} nodes."
+            )
+        order = by_original_id(graph) if order is None else order
+        placed = torch.empty(graph.num_nodes, dtype=torch.int64)
+        placed[order] = column.to(torch.int64).cpu()
+        columns[name] = placed.numpy()
+    return columns
+
+
+def _count(what: str, value: Any, least: int = 0) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{what} is {value!r}; expected an integer >= {least}.")
+    return int(value)
+
+
+def _integers(name: str, values: Any) -> Tensor:
+    """Ids as int64 on the CPU; an empty list counts as integers."""
+    ids = torch.as_tensor(values)
+    if (ids.dtype.is_floating_point or ids.dtype == torch.bool) and ids.numel():
+        raise ValueError(f"{name} is {ids.dtype}; expected integers.")
+    return ids.to("cpu", torch.int64)

@@ -1,0 +1,111 @@
+"""Engines: compiled forms of an application that sample for it.
+
+An application whose functions are those of a built-in one runs by that one's kernel in the compiled core; any other by
+Numba (compile_cpu.py). Both are put into the core's engine, which gives the samples of plain.py bit for bit.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from fastsample_dist.ops.transit_layouts import NextKind
+from fastsample_dist.sampling.mfg import DrawKey
+from fastsample_dist.sampling.transit.app import App
+from fastsample_dist.sampling.transit.binding import BoundApp
+from fastsample_dist.sampling.transit.samples import Samples
+from fastsample_dist.sampling.transit.subgraphs import MVS
+from fastsample_dist.sampling.transit.walks import PPR, DeepWalk, KHop, MultiRW, Node2Vec
+
+SCHEDULES = ("auto", "sample", "transit", "transit_flat")
+BUILT_IN, NUMBA = "built-in", "numba"
+
+
+@dataclass(frozen=True)
+class Run:
+    """How samples are made; never changes them.
+
+    Attributes:
+      num_threads: None takes torch's setting.
+      schedule: one of SCHEDULES.
+      block_samples: samples that a thread advances together; 0: chosen by their size.
+    """
+
+    num_threads: int | None = None
+    schedule: str = "auto"
+    block_samples: int = 0
+
+
+class Engine(Protocol):
+    """Samples of one application and graph."""
+
+    def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
+        """Samples of checked roots int64 [S, R] and ids int64 [S].
+
+        Raises:
+          RuntimeError: what the application did wrong, in the words of plain.py.
+        """
+        ...
+
+
+def forms_of(bound: BoundApp) -> list[str]:
+    """The compiled forms that there are of an application, the preferred one first: its own kernel, Numba's. Of one
+    that is not built in always Numba's, which is refused with the extra's name where Numba is missing.
+    """
+    if built_in_kind(bound) is None:
+        return [NUMBA]
+    return [BUILT_IN, NUMBA] if importlib.util.find_spec("numba") is not None else [BUILT_IN]
+
+
+@dataclass(frozen=True)
+class _BuiltIn:
+    """A built-in application: its class, and the kernels of picks by weight and without."""
+
+    app: type[App]
+    weighted: NextKind
+    uniform: NextKind
+
+
+_PICKS = (NextKind.WEIGHTED, NextKind.UNIFORM)
+_BUILT_IN = (
+    _BuiltIn(DeepWalk, *_PICKS),
+    _BuiltIn(KHop, *_PICKS),
+    _BuiltIn(PPR, NextKind.PPR, NextKind.PPR),
+    _BuiltIn(Node2Vec, NextKind.NODE2VEC, NextKind.NODE2VEC),
+    _BuiltIn(MultiRW, NextKind.MULTI_RW, NextKind.MULTI_RW),
+    _BuiltIn(MVS, NextKind.ALL, NextKind.ALL),
+)
+
+
+def built_in_kind(bound: BoundApp) -> NextKind | None:
+    """The core's kernel for an application, by its functions, state and parameters; None: it is a user's own."""
+    functions = (bound.next, bound.step_transits, bound.initial)
+    for entry in _BUILT_IN:
+        own = entry.app
+        if functions != (own.next, own.step_transits, own.initial) or bound.app.state != own.state:
+            continue
+        if own is MVS and type(bound.app).sample_size is not MVS.sample_size:
+            return None  # the kernel takes all neighbours, whatever the sample size
+        return entry.weighted if bound.weighted else entry.uniform
+    return None
+
+
+def make_engine(bound: BoundApp, form: str) -> Engine:
+    """An engine for one of forms_of.
+
+    Raises:
+      ImportError: Numba is wanted and missing.
+      ValueError: a function that Numba cannot compile.
+      MemoryError: tables that do not fit.
+    """
+    if bound.collective:
+        raise ValueError(
+            f"{type(bound.app).__name__} has collective transits, for which there is no compiled engine; run it by "
+            "transit.plain.sample."
+        )
+    from fastsample_dist.sampling.transit.individual import IndividualEngine
+
+    return IndividualEngine(bound, built_in_kind(bound) if form == BUILT_IN else None)

@@ -1,0 +1,261 @@
+"""Block kernels: an application's function over a range of slots of a task (FsStepKernel in fastsample_transit.h).
+
+`next` is compiled twice. Slots are taken in chunks: their transits are looked up and the rows' places asked for; random
+words are made, four per slot, by vector instructions; then every slot's `next` runs until it first reads the graph, asks
+for that cache line and leaves (numba_rows.py); and only then do the `next`s that count run, with their lines on the way.
+The first reads of later trials are missed: a second probing pass was measured, and brought nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numba import cfunc, njit
+from numba.core import types
+
+from fastsample_dist.ops.transit_layouts import StepTask
+from fastsample_dist.sampling.transit.numba_rows import (
+    CombinedRowType, RowTraits, RowType, record_prefetcher, row_functions, task_combined, task_distinct,
+    task_num_transits, task_stride, task_transits,
+)  # fmt: skip
+from fastsample_dist.sampling.transit.numba_sample import (
+    SIZE_BYTES, ArrayType, ParamsType, SampleType, task_ids, task_step,
+)  # fmt: skip
+from fastsample_dist.sampling.transit.numba_types import (
+    DRAW, DRAW_BYTES, NULL, caught_call, continue_draw, field, forced, is_nowhere, local_memory, maker, philox_words,
+    read_int64, set_keys, shift, start_draw, write_int64,
+)  # fmt: skip
+
+CHUNK = 64  # slots: as many lines are on the way at once; more did not help
+_KERNEL = types.int32(types.voidptr, types.int64, types.int64)
+# A chunk in memory: word w of a lane at w * _WORD_STRIDE + 4 * lane, then what was looked up, 8 bytes per lane.
+_WORD_STRIDE = 4 * CHUNK
+_SAMPLES, _NUMBERS, _TRANSITS, _IDS, _BLOCKS = (4 * _WORD_STRIDE + 8 * CHUNK * i for i in range(5))
+_CHUNK_BYTES = _BLOCKS + 8 * CHUNK
+
+task_params, task_slots, task_out, task_failed, task_key0, task_key1 = (
+    field(StepTask, name) for name in ("params", "slots", "out", "failed_slot", "key0", "key1")
+)
+task_picks, task_size, task_out_stride, task_attempt, task_first = (
+    field(StepTask, name) for name in ("picks", "sample_size", "out_stride", "attempt", "first_pick")
+)
+make_draw = maker(DRAW)
+
+
+@dataclass(frozen=True)
+class AppTypes:
+    """What compiled functions of an application are called with.
+
+    Attributes:
+      traits: of rows, those of a probing pass aside.
+      collective: `edges` are the rows of all transits.
+      state, columns, params: as binding.Layout has them.
+    """
+
+    traits: RowTraits
+    collective: bool
+    state: tuple
+    columns: tuple[str, ...]
+    params: tuple[tuple[str, str], ...]
+
+    def sample(self, probing: bool = False) -> SampleType:
+        """Type of `s`."""
+        return SampleType(replace(self.traits, probing=probing), self.state, self.columns)
+
+    def edges(self, probing: bool) -> RowType | CombinedRowType:
+        """Type of `edges`."""
+        return (CombinedRowType if self.collective else RowType)(replace(self.traits, probing=probing))
+
+    @property
+    def par(self) -> ParamsType:
+        """Type of `par`."""
+        return ParamsType(self.params)
+
+
+def compile_function(function: Callable, arguments: tuple[types.Type, ...]):
+    """A user's function compiled for these arguments, to be taken into a kernel whole."""
+    dispatcher = njit(nogil=True, forceinline=True)(function)
+    dispatcher.compile(arguments)
+    return dispatcher.overloads[arguments]
+
+
+def next_functions(app: AppTypes, function: Callable) -> list:
+    """The user's `next`, compiled for probing and for real."""
+    transits = ArrayType(types.int64)
+    return [
+        compile_function(
+            function, (app.sample(probing), transits, app.edges(probing), types.int64, DRAW, app.par)
+        )
+        for probing in (True, False)
+    ]
+
+
+def next_kernel(app: AppTypes, function: Callable):
+    """The kernel of `next`, a Numba cfunc."""
+    probing, real = next_functions(app, function)
+    probe, call = caught_call(probing), caught_call(real)
+    probing_arguments, arguments = (next_arguments(app, probing) for probing in (True, False))
+    look_up, make_par = chunk_reader(app), maker(app.par)
+
+    def kernel(task, begin, end):
+        chunk, state, counted = local_memory(_CHUNK_BYTES), local_memory(DRAW_BYTES), local_memory(SIZE_BYTES)
+        par = make_par((task_params(task),))
+        set_keys(state, task_key0(task), task_key1(task))
+        write_int64(counted, 0, NULL)
+        for first in range(begin, end, CHUNK):
+            count = min(CHUNK, end - first)
+            look_up(task, first, count, chunk)
+            make_words(task, count, chunk)
+            for lane in range(count):
+                if read_int64(chunk, _TRANSITS + 8 * lane) != NULL:
+                    take_words(chunk, lane, state)
+                    probe(probing_arguments(task, chunk, lane, state, counted, par))
+            for lane in range(count):
+                node = NULL
+                if read_int64(chunk, _TRANSITS + 8 * lane) != NULL:
+                    take_words(chunk, lane, state)
+                    raised, node = call(arguments(task, chunk, lane, state, counted, par))
+                    if raised:
+                        write_int64(task_failed(task), 0, slot_at(task, first + lane))
+                        return types.int32(1)
+                sample, number = read_int64(chunk, _SAMPLES + 8 * lane), read_int64(chunk, _NUMBERS + 8 * lane)
+                write_int64(task_out(task), 8 * (sample * task_out_stride(task) + number), node)
+        return types.int32(0)
+
+    return cfunc(_KERNEL)(kernel)
+
+
+def single_kernel(app: AppTypes, function: Callable, initial: bool):
+    """The kernel of `initial` or of `step_transits`, a Numba cfunc: one call after another."""
+    sample_type = app.sample()
+    leading = (sample_type,) if initial else (types.int64, sample_type, types.int64)
+    call = caught_call(compile_function(function, (*leading, DRAW, app.par)))
+    make_par, make_sample = maker(app.par), maker(sample_type)
+
+    @forced
+    def arguments(task, s, index, draw, par):
+        if initial:
+            return s, draw, par
+        return task_step(task), s, index, draw, par
+
+    def kernel(task, begin, end):
+        state, counted = local_memory(DRAW_BYTES), local_memory(SIZE_BYTES)
+        par = make_par((task_params(task),))
+        set_keys(state, task_key0(task), task_key1(task))
+        write_int64(counted, 0, NULL)
+        for position in range(begin, end):
+            slot = slot_at(task, position)
+            sample, index = split_slot(slot, task_picks(task))
+            start_draw(state, read_int64(task_ids(task), 8 * sample), index << 32)
+            s, draw = make_sample((task, sample, 0, counted)), make_draw((state, index, 0))
+            raised, node = call(arguments(task, s, index, draw, par))
+            if raised:
+                write_int64(task_failed(task), 0, slot)
+                return types.int32(1)
+            if not initial:
+                write_int64(task_out(task), 8 * (sample * task_out_stride(task) + index), node)
+        return types.int32(0)
+
+    return cfunc(_KERNEL)(kernel)
+
+
+# ---- the stages of a chunk ----
+
+
+@forced
+def slot_at(task, position):
+    """The slot at a position of the task."""
+    return position if is_nowhere(task_slots(task)) else read_int64(task_slots(task), 8 * position)
+
+
+@forced
+def split_slot(slot, picks):
+    """(slot // picks, slot % picks); walks have one pick, and need no division."""
+    if picks == 1:
+        return slot, 0
+    quotient = np.int64(np.uint64(slot) // np.uint64(picks))
+    return quotient, slot - quotient * picks
+
+
+def chunk_reader(app: AppTypes):
+    """A function that writes down what a chunk's slots are: sample, number, transit (NULL: next is not asked), sample id
+    and block of random words; (task, first position, slots, chunk).
+    """
+    collective, prefetch_record = app.collective, record_prefetcher(app.traits)
+
+    @forced
+    def transit_of(task, sample, number):
+        if collective:
+            some = read_int64(task_distinct(task), 8 * sample) > 0
+            return np.int64(0) if some else np.int64(NULL)
+        index, _ = split_slot(number, task_size(task))
+        transit = read_int64(task_transits(task), 8 * (sample * task_stride(task) + index))
+        if transit != NULL:
+            prefetch_record(task, transit)
+        return transit
+
+    @forced
+    def look_up(task, first, count, chunk):
+        picks = task_picks(task)
+        ahead = task_first(task) + task_attempt(task) * picks
+        for lane in range(count):
+            sample, number = split_slot(slot_at(task, first + lane), picks)
+            write_int64(chunk, _SAMPLES + 8 * lane, sample)
+            write_int64(chunk, _NUMBERS + 8 * lane, number)
+            write_int64(chunk, _TRANSITS + 8 * lane, transit_of(task, sample, number))
+            write_int64(chunk, _IDS + 8 * lane, read_int64(task_ids(task), 8 * sample))
+            write_int64(chunk, _BLOCKS + 8 * lane, (ahead + number) << 32)
+
+    return look_up
+
+
+@forced
+def make_words(task, count, chunk):
+    """The first four words of every lane."""
+    key0, key1 = task_key0(task), task_key1(task)
+    for lane in range(count):
+        block, sample_id = read_int64(chunk, _BLOCKS + 8 * lane), read_int64(chunk, _IDS + 8 * lane)
+        philox_words(sample_id, block, key0, key1, shift(chunk, 4 * lane), _WORD_STRIDE)
+
+
+@forced
+def take_words(chunk, lane, state):
+    """Puts the draw at the first word of a lane."""
+    next_block = read_int64(chunk, _BLOCKS + 8 * lane) + 1
+    continue_draw(state, read_int64(chunk, _IDS + 8 * lane), next_block, shift(chunk, 4 * lane), _WORD_STRIDE)
+
+
+def next_arguments(app: AppTypes, probing: bool):
+    """A function that puts the arguments of `next` together for a lane of a chunk."""
+    collective, edges = app.collective, app.edges(probing)
+    make_sample, make_transits, make_row = maker(app.sample(probing)), maker(ArrayType(types.int64)), maker(edges)
+    known_row = None if collective else row_functions(edges)[0]
+
+    @forced
+    def rows_of_all(task, sample):
+        distinct = read_int64(task_distinct(task), 8 * sample)
+        sums = shift(task_combined(task), 8 * sample * (task_num_transits(task) + 1))
+        transits = shift(task_transits(task), 8 * sample * task_stride(task))
+        return make_transits((transits, distinct)), make_row((task, sample, read_int64(sums, 8 * distinct)))
+
+    @forced
+    def row_of_one(task, chunk, lane):
+        transit = shift(chunk, _TRANSITS + 8 * lane)
+        return make_transits((transit, 1)), known_row(task, read_int64(transit, 0))
+
+    @forced
+    def arguments(task, chunk, lane, state, counted, par):
+        sample, number = read_int64(chunk, _SAMPLES + 8 * lane), read_int64(chunk, _NUMBERS + 8 * lane)
+        slot = task_first(task) + number
+        if collective:
+            turn = number
+            transits, row = rows_of_all(task, sample)
+        else:
+            turn = split_slot(number, task_size(task))[1]
+            transits, row = row_of_one(task, chunk, lane)
+        draw, s = make_draw((state, slot, turn)), make_sample((task, sample, slot, counted))
+        return s, transits, row, task_step(task), draw, par
+
+    return arguments

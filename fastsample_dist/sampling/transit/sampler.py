@@ -1,0 +1,104 @@
+"""TransitSampler: samples of a graph-sampling application from one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.sampling.mfg import DrawKey
+from fastsample_dist.sampling.transit import plain
+from fastsample_dist.sampling.transit.app import App
+from fastsample_dist.sampling.transit.binding import bind
+from fastsample_dist.sampling.transit.engines import SCHEDULES, Run, forms_of, make_engine
+from fastsample_dist.sampling.transit.samples import Samples
+
+MAX_SEED = 2**63 - 1
+
+
+class TransitSampler:
+    """Samples of an application. CSC means in-neighbours: walks go against edges; for directed ones use g.transposed().
+
+    What a pick is depends on (rng_seed, step, the step of the sample, sample id, number of the pick) and on rows alone:
+    the same on any number of threads, under any schedule, in any division of the samples into calls and ranks, and, by
+    original id, on any partition.
+
+    Args:
+      graph: in-neighbour lists; their rows in canonical order (graph/csc.py).
+      app: an application: a built-in one, such as transit.DeepWalk(length=80), or an object of a subclass of
+        transit.App, which Numba compiles (extra `[apps]`; one to three seconds per application and process).
+      rng_seed: 0 .. 2**63 - 1.
+      num_threads: None uses torch's intra-op setting; never changes a result.
+      device: None or "cpu": applications are sampled on the CPU.
+      schedule: "sample": every sample for itself; "transit": picks grouped by their transit, rows of many picks read
+        once; "transit_flat": grouped, without that distinction; "auto" chooses. Never changes a result.
+    Raises:
+      ImportError: an application of one's own, and Numba is missing.
+      TypeError: app is no application.
+      ValueError: an application that is refused (binding.py), a function that Numba cannot compile (with its line and
+        the reason), a device that is no CPU, an unknown schedule, an rng_seed out of range.
+      MemoryError: the tables that the application needs do not fit.
+    Source: Jangda et al., "Accelerating graph sampling for graph machine learning using GPUs", EuroSys'21.
+    """
+
+    def __init__(
+        self,
+        graph: CSCGraph,
+        app: App,
+        rng_seed: int = 0,
+        num_threads: int | None = None,
+        device: torch.device | str | None = None,
+        schedule: str = "auto",
+    ) -> None:
+        _check_device(graph, device)
+        if not 0 <= rng_seed <= MAX_SEED:
+            raise ValueError(f"rng_seed is {rng_seed}; expected 0 to 2**63 - 1.")
+        if num_threads is not None and num_threads < 1:
+            raise ValueError(f"num_threads is {num_threads}; expected 1 or more, or None for torch's setting.")
+        if schedule not in SCHEDULES:
+            raise ValueError(f"schedule is {schedule!r}; expected one of {SCHEDULES}.")
+        self.graph, self.app, self.rng_seed = graph, app, rng_seed
+        self._run = Run(num_threads, schedule)
+        self._bound = bind(app, graph)
+        self._engine = make_engine(self._bound, forms_of(self._bound)[0])
+
+    def sample(
+        self,
+        roots: Tensor | Sequence[Any] | None = None,
+        step: int = 0,
+        sample_ids: Tensor | Sequence[int] | None = None,
+        *,
+        num_samples: int | None = None,
+    ) -> Samples:
+        """Make samples.
+
+        Args:
+          roots: node ids, [S]: one root per sample, or [S, R], -1 behind the last root of a sample; they may repeat.
+            None: what the application's initial_roots gives, by default a random node per sample.
+          step: 0 or more; part of every draw's key, so that another step gives other samples.
+          sample_ids: int64 [S], 0 or more; None: the positions. Samples of equal id and roots are equal.
+          num_samples: S, where there are neither roots nor ids.
+        Returns:
+          Samples.
+        Raises:
+          ValueError: roots or ids that are refused, a negative step, an application that answers out of range.
+          RuntimeError: `next` raised or returned something that is no node, or the application never ends; the message
+            names sample and step.
+        """
+        if step < 0:
+            raise ValueError(f"step is {step}; expected 0 or more.")
+        key = DrawKey(self.rng_seed, step)
+        given, ids = plain.given_roots(self._bound, roots, key, sample_ids, num_samples)
+        return self._engine.sample(given, ids, key, self._run)
+
+
+def _check_device(graph: CSCGraph, device: torch.device | str | None) -> None:
+    wanted = torch.device(graph.device if device is None else device)
+    for found in (wanted, graph.indptr.device):
+        if found.type != "cpu":
+            raise ValueError(
+                f"the device is {found}; applications are sampled on the CPU: pass a graph in host memory, no device."
+            )

@@ -1,0 +1,96 @@
+"""Applications that take whole neighbourhoods or induced subgraphs (NextDoor, section 4.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import reference
+from fastsample_dist.ops.reference.streams import INITIAL
+from fastsample_dist.sampling.transit.app import (
+    ALL,
+    COLLECTIVE,
+    NULL,
+    ROOT_STAGE,
+    App,
+    by_original_id,
+    needs,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from fastsample_dist.graph.csc import CSCGraph
+
+
+class MVS(App):
+    """All neighbours of a batch of roots, in the order of roots and rows: the one-hop neighbourhood that minimal
+    variance sampling starts from.
+
+    Source: Cong et al., "Minimal variance sampling with provable guarantees for fast training of graph neural
+    networks", KDD'20, as NextDoor, section 4.2 has it.
+    """
+
+    needs = needs(weights=False)
+
+    def steps(self) -> int:
+        """See App."""
+        return 1
+
+    def sample_size(self, step: int) -> int:
+        """See App."""
+        return ALL
+
+    def next(s, transits, edges, step, draw, par):
+        """Every neighbour in its turn."""
+        return edges[draw.turn]
+
+
+class ClusterGCN(App):
+    """The subgraph that the nodes of some clusters, chosen without replacement, have among themselves.
+
+    Args:
+      clusters: int [num_nodes]; cluster of each node, 0 or more, in ascending order of original id.
+      num_clusters: clusters per sample; at most as many as there are.
+    Source: Chiang et al., "Cluster-GCN", KDD'19, section 3.2.
+    """
+
+    sampling_type = COLLECTIVE
+    record = "within"
+    needs = needs(weights=False)
+
+    def __init__(self, clusters: Tensor, num_clusters: int = 20) -> None:
+        self.clusters = torch.as_tensor(clusters).to(torch.int64)
+        self.total = int(self.clusters.max()) + 1 if self.clusters.numel() else 0
+        self.num_clusters = num_clusters
+        if self.clusters.dim() != 1 or (self.clusters < 0).any():
+            raise ValueError(f"clusters has shape {tuple(self.clusters.shape)}; expected a number >= 0 per node.")
+        if not 1 <= num_clusters <= max(1, self.total):
+            raise ValueError(
+                f"num_clusters is {num_clusters}; expected 1 to {self.total}, the clusters that there are."
+            )
+
+    def steps(self) -> int:
+        """See App."""
+        return 1
+
+    def sample_size(self, step: int) -> int:
+        """See App."""
+        return 0
+
+    def initial_roots(self, graph: CSCGraph, sample_ids: Tensor, rng_seed: int, step: int) -> Tensor:
+        """The nodes of the chosen clusters, in ascending order of original id; see App."""
+        if self.clusters.numel() != graph.num_nodes:
+            raise ValueError(f"clusters has {self.clusters.numel()} entries; expected one per node, {graph.num_nodes}.")
+        key, nodes = reference.stage_key(rng_seed, INITIAL, ROOT_STAGE, step), by_original_id(graph)
+        chosen = torch.zeros(sample_ids.numel(), max(1, self.total), dtype=torch.bool)
+        for i, own in enumerate(sample_ids.tolist()):
+            chosen[i, reference.pick(reference.node_words(key, own), self.total, self.num_clusters, False)] = True
+        members = [nodes[taken[self.clusters]] for taken in chosen]
+        if not members:
+            return torch.empty(0, 0, dtype=torch.int64)
+        return torch.nn.utils.rnn.pad_sequence(members, batch_first=True, padding_value=NULL)
+
+    def next(s, transits, edges, step, draw, par):
+        """Nothing: the sample is its roots."""
+        return NULL

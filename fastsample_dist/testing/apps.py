@@ -1,0 +1,171 @@
+"""check_app: a conformance suite for applications of graph sampling.
+
+First bit for bit: the application's functions as plain Python, which are its definition, against every compiled form
+(the built-in kernels, Numba), under every schedule, numbers of threads and block sizes, in one call and in two that
+share the samples by their ids, as ranks do; and on a relabelled copy of the graph, by original id. Then its law, if it
+states one (`App.law`): samples of the compiled form are held against it by exact and chi-square tests (app_laws.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.sampling.mfg import DrawKey
+from fastsample_dist.sampling.transit import plain
+from fastsample_dist.sampling.transit.app import NULL, App
+from fastsample_dist.sampling.transit.binding import BoundApp, bind
+from fastsample_dist.sampling.transit.engines import SCHEDULES, Engine, Run, forms_of, make_engine
+from fastsample_dist.sampling.transit.samples import Samples
+from fastsample_dist.testing.app_laws import weigh_samples
+from fastsample_dist.testing.graphs import relabelled
+from fastsample_dist.testing.statistics import Evidence
+
+THREADS = (1, 2, 5)
+BLOCKS = (1, 2, 7, 64, 4096)
+NUM_COMPARED = 24  # samples, without roots given
+LAW_ROOTS = 40
+KEY = DrawKey(rng_seed=7, step=3)
+FIRST_LAW_ID = 10**6  # their words are others than those of the compared samples
+
+
+@dataclass(frozen=True)
+class AppReport:
+    """What `check_app` looked at.
+
+    Attributes:
+      forms: compared with plain Python: "built-in", "numba".
+      num_samples: compared in each run.
+      num_runs: how often: forms x schedules x threads x block sizes, and the others.
+      num_law_picks: picks that were held against the stated law; 0: none is stated.
+      num_statistics: p-values computed.
+      smallest_p_value: the smallest of them; below false_alarm / num_statistics the check fails.
+      smallest_text: what it belongs to.
+    """
+
+    forms: tuple[str, ...]
+    num_samples: int
+    num_runs: int
+    num_law_picks: int
+    num_statistics: int
+    smallest_p_value: float
+    smallest_text: str
+
+
+def check_app(
+    app: App,
+    graph: CSCGraph,
+    *,
+    roots: Tensor | Sequence[Any] | None = None,
+    law_samples: int = 4000,
+    max_law_picks: int = 100_000,
+    false_alarm: float = 1e-6,
+) -> AppReport:
+    """Put an application through the conformance suite; return a report when nothing was found.
+
+    Args:
+      app: a short one is best: plain Python makes some 10,000 picks a second.
+      graph: what is sampled; small, with the rows that matter (`conformance_graph()`).
+      roots: int [S] or [S, R]; None: what the application's initial_roots gives.
+      law_samples: samples that are held against the law, with the roots in turn.
+      max_law_picks: of them; the rest is left out.
+      false_alarm: probability that a correct application is refused, all statistics together.
+    Returns:
+      AppReport.
+    Raises:
+      AssertionError: one line: what was found and what was expected.
+      ImportError: an application of one's own without Numba.
+      TypeError, ValueError: an application or roots that are refused.
+      RuntimeError: the application fails (in plain Python; a compiled form must fail in the same words).
+    """
+    bound = bind(app, graph)
+    suite = _Suite(bound, roots)
+    for form in forms_of(bound):
+        suite.compare_form(form)
+    suite.compare_relabelled()
+    evidence = Evidence(false_alarm)
+    engine = make_engine(bound, forms_of(bound)[0])
+    picks = weigh_samples(bound, suite.samples_for_law(engine, law_samples), evidence, max_law_picks)
+    evidence.decide()
+    return AppReport(
+        tuple(forms_of(bound)), len(suite.expected), suite.num_runs, picks, evidence.count, evidence.smallest_p_value,
+        evidence.text,
+    )  # fmt: skip
+
+
+class _Suite:
+    """The samples by definition, and what is compared with them."""
+
+    def __init__(self, bound: BoundApp, roots: Any) -> None:
+        self.bound, self.num_runs = bound, 0
+        count = NUM_COMPARED if roots is None else None
+        self.roots, self.ids = plain.given_roots(bound, roots, KEY, None, count)
+        self.has_roots = roots is not None
+        self.expected = plain.run(bound, self.roots, self.ids, KEY)
+
+    def compare_form(self, form: str) -> None:
+        """A compiled form, however it is run."""
+        engine = make_engine(self.bound, form)
+        for schedule, threads, block in product(SCHEDULES, THREADS, BLOCKS):
+            how = Run(num_threads=threads, schedule=schedule, block_samples=block)
+            where = f"{form}, schedule {schedule!r}, {threads} threads, blocks of {block}"
+            self._compare(engine.sample(self.roots, self.ids, KEY, how), slice(None), where)
+        half = len(self.ids) // 2
+        for part in (slice(None, half), slice(half, None)):
+            found = engine.sample(self.roots[part], self.ids[part], KEY, Run())
+            self._compare(found, part, f"{form}, samples {part.start or 0} to {part.stop or len(self.ids)} alone")
+
+    def compare_relabelled(self) -> None:
+        """Samples of a relabelled copy, by original id."""
+        copy, new_of = relabelled(self.bound.graph, seed=1)
+        other = bind(self.bound.app, copy)
+        if self.has_roots:
+            roots = _renamed(self.roots, new_of)
+        else:
+            roots = other.roots(other.app.initial_roots(copy, self.ids, KEY.rng_seed, KEY.step))
+        old_of = torch.argsort(new_of)
+        hint = "; nodes must be told apart by == alone, and tables over nodes ordered by original id"
+        found = plain.run(other, roots, self.ids, KEY)
+        self._compare(found, slice(None), "plain Python on a relabelled graph", rename=old_of, hint=hint)
+        for form in forms_of(other):
+            found = make_engine(other, form).sample(roots, self.ids, KEY, Run())
+            self._compare(found, slice(None), f"{form} on a relabelled graph", rename=old_of)
+
+    def samples_for_law(self, engine: Engine, count: int) -> Samples:
+        """Samples of other ids, the roots in turn."""
+        ids = FIRST_LAW_ID + torch.arange(count)
+        if self.has_roots:
+            roots = self.roots[:LAW_ROOTS][ids % min(LAW_ROOTS, len(self.roots))] if len(self.roots) else self.roots
+            ids = ids[: len(roots)]
+        else:
+            roots = self.bound.roots(self.bound.app.initial_roots(self.bound.graph, ids, KEY.rng_seed, KEY.step))
+        return engine.sample(roots, ids, KEY, Run())
+
+    def _compare(self, found: Samples, part: slice, where: str, rename: Tensor | None = None, hint: str = "") -> None:
+        self.num_runs += 1
+        expected, got = self.expected.vertices[part], found.vertices
+        if rename is not None:
+            got = _renamed(got, rename)
+        width = max(expected.shape[1], got.shape[1])  # of a part of the samples the longest may be shorter
+        expected, got = _widened(expected, width), _widened(got, width)
+        if not torch.equal(expected, got):
+            i, at = (expected != got).nonzero()[0].tolist()
+            raise AssertionError(
+                f"{where}: vertex {at} of sample {self.ids[part][i].item()} is {got[i, at].item()}; plain Python has "
+                f"{expected[i, at].item()}{hint}."
+            )
+
+
+def _renamed(nodes: Tensor, name_of: Tensor) -> Tensor:
+    """Nodes by other names; NULL stays."""
+    return torch.where(nodes == NULL, NULL, name_of[nodes.clamp(min=0)]) if len(name_of) else nodes
+
+
+def _widened(vertices: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.pad(vertices, (0, width - vertices.shape[1]), value=NULL)

@@ -1,0 +1,141 @@
+"""Applications that are refused, each in one line; parameters and layouts."""
+
+import ctypes
+
+import numpy as np
+import pytest
+import torch
+
+from fastsample_dist.sampling import transit
+from fastsample_dist.sampling.transit import plain
+from tests.sampling.transit.apps import Counting, Own, Together, small_graph
+
+
+def made(base=Own, **attributes):
+    """An application with some attributes or methods set to values."""
+    return type("Mine", (base,), attributes)()
+
+
+class Nothing(transit.App):
+    def steps(self):
+        return 1
+
+    def sample_size(self, step):
+        return 1
+
+
+class NoSteps(transit.App):
+    def next(s, transits, edges, step, draw, par):
+        return transit.NULL
+
+
+REFUSED = [
+    (Own, "expected an instance of it, such as app()"),
+    ("deepwalk", "an object of a subclass of transit.App"),
+    (Nothing(), "Nothing has no next; define next(s, transits, edges, step, draw, par), without self"),
+    (NoSteps(), "NoSteps has no steps()"),
+    (made(sampling_type="both"), "expected transit.INDIVIDUAL or transit.COLLECTIVE"),
+    (made(record="all"), "record is 'all'"),
+    (
+        made(Together, record="to_new", step_transits=lambda step, s, i, draw, par: 0),
+        "records edges and defines step_t",
+    ),
+    (made(max_steps=0), "max_steps is 0; expected an integer >= 1"),
+    (made(needs={}), "expected transit.needs(...)"),
+    (made(needs=transit.needs(race="squared")), "needs a race of an individual application"),
+    (made(needs=transit.needs(columns={"x": [1, 2]})), "column x is torch.int64 of shape (2,)"),
+    (made(needs=transit.needs(columns={"size": torch.zeros(12)})), "column 'size'"),
+    (made(state={"id": (np.int32, 1)}), "a name that the sample does not use"),
+    (made(state={"x": (np.float32, 1)}), "np.int32 or np.int64"),
+    (made(state={"x": 5}), "np.int32 or np.int64"),
+    (made(state={"x": (np.int32, 0)}), "entries >= 1"),
+    (made(prepare=lambda self, graph, weighted: 3), "prepare returned int; expected transit.params"),
+    (made(num_steps=-1), "steps() is -1; expected an integer >= 0"),
+    (made(num_steps=2.5), "steps() is 2.5"),
+    (made(picks=-2), "sample_size(0) is -2; expected an integer >= 0"),
+    (made(picks=transit.ALL), "is transit.ALL; that is for the last step"),
+    (made(Together, picks=transit.ALL, num_steps=1), "is transit.ALL; that is for the last step"),
+    (made(picks=transit.ALL, num_steps=1, distinct=True), "is transit.ALL; that is for the last step"),
+    (made(picks=2**30), "expected fewer than 2^31"),
+    (made(picks=2**26, num_steps=1, distinct=True), "attempts of unique picks included"),
+    (made(Counting, picks=2), "has state and makes 2 picks per sample at step 0"),
+    (made(num_transits=lambda self, step, num_roots: 3), "is 3 but the step before leaves 1; define step_transits"),
+]
+
+
+@pytest.mark.parametrize("app, message", REFUSED, ids=[message[:40] for _, message in REFUSED])
+def test_an_application_is_refused(app, message):
+    with pytest.raises((TypeError, ValueError, NotImplementedError)) as caught:
+        plain.sample(small_graph(), app, [1, 2])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_are_wanted_of_a_graph_that_has_some():
+    with pytest.raises(ValueError, match="DeepWalk needs edge weights but the graph has none"):
+        transit.bind(transit.DeepWalk(weighted=True), small_graph(weighted=False))
+
+
+@pytest.mark.parametrize("weighted, uses", [(None, True), (True, True), (False, False)])
+def test_weights_are_used_if_there_are_some_or_as_asked(weighted, uses):
+    assert transit.bind(transit.DeepWalk(weighted=weighted), small_graph()).weighted is uses
+
+
+@pytest.mark.parametrize("make", [
+    lambda: transit.DeepWalk(-1),
+    lambda: transit.PPR(0.0),
+    lambda: transit.PPR(1.5),
+    lambda: transit.Node2Vec(p=0.0),
+    lambda: transit.Node2Vec(q=float("nan")),
+    lambda: transit.Node2Vec(p=1e-11),
+    lambda: transit.ClusterGCN(torch.tensor([0, 1, -1])),
+    lambda: transit.ClusterGCN(torch.tensor([0, 1]), num_clusters=3),
+    lambda: transit.needs(weights="maybe"),
+    lambda: transit.needs(race="cubed"),
+    lambda: transit.params(x=[[1]]),
+    lambda: transit.params(x=np.zeros(2, np.uint64)),
+    lambda: transit.params(x=2**63),
+    lambda: transit.params(words=1),
+])  # fmt: skip
+def test_parameters_out_of_range_are_refused(make):
+    with pytest.raises(ValueError, match="expected|choose|too far apart"):
+        make()
+
+
+@pytest.mark.parametrize("roots, message", [
+    ([1, 12], "roots holds node ids from 1 to 12; expected 0 to 11"),
+    ([-2], "roots holds node ids from -2 to -2"),
+    ([1.5], "roots is torch.float32; expected integers"),
+    ([[[1]]], r"roots has shape (1, 1, 1)"),
+    (None, "there are no roots; pass them, or num_samples"),
+])  # fmt: skip
+def test_roots_are_refused(roots, message):
+    with pytest.raises(ValueError) as caught:
+        plain.sample(small_graph(), Own(), roots)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("ids", [[1], [1, -1], [[1, 2]], [0.5, 1.5]])
+def test_sample_ids_are_refused(ids):
+    with pytest.raises(ValueError, match="sample_ids"):
+        plain.sample(small_graph(), Own(), [1, 2], sample_ids=torch.tensor(ids))
+
+
+def test_parameters_become_words_in_their_order():
+    par = transit.params(a=-3, b=0.5, c=torch.tensor([7, 8], dtype=torch.int32), d=True)
+    words = par.words()
+    assert par.kinds == (("a", "int"), ("b", "float"), ("c", "int32"), ("d", "int"))
+    assert words[[0, 3, 4]].tolist() == [-3, 2, 1]
+    assert words[1:2].view(np.float64).tolist() == [0.5]
+    assert list((ctypes.c_int32 * 2).from_address(int(words[2]))) == [7, 8]
+    assert (par.a, par.b, par.plain().c) == (-3, 0.5, (7, 8))
+    with pytest.raises(AttributeError, match="no parameter 'e'"):
+        par.e  # noqa: B018
+
+
+def test_states_have_their_words_in_order():
+    app = made(Own, state={"a": (np.int32, 2), "b": (np.int64, transit.ROOTS), "c": (np.int64, 1)})
+    layout = transit.bind(app, small_graph()).layout
+    assert layout.offsets(num_roots=5) == [0, 2, 7, 8]
+    assert layout == transit.bind(app, small_graph()).layout
+    assert hash(layout) == hash(transit.bind(app, small_graph()).layout)
