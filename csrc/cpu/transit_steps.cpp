@@ -1,6 +1,7 @@
 // Built-in step kernels: see transit_steps.h.
 #include "transit_steps.h"
 
+#include "node2vec_task.h"
 #include "transit_draw.h"
 #include "walk_slot.h"
 
@@ -157,6 +158,8 @@ StepKernels kernels_of(const FsTransitApp& app) {
       return {uniform_next<Id>, app.step_transits, app.initial};
     case FS_NEXT_WEIGHTED:
       return {weighted_next<Id>, app.step_transits, app.initial};
+    case FS_NEXT_NODE2VEC:
+      return {node2vec_next, app.step_transits, app.initial};
     case FS_NEXT_PPR:
       return {ppr_next<Id>, nullptr, ppr_initial};
     case FS_NEXT_MULTI_RW:

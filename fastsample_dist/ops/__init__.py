@@ -18,8 +18,7 @@ from fastsample_dist.ops import hashed_rows as _hashed_rows
 from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
 from fastsample_dist.ops import stream_partition as _stream_partition
-from fastsample_dist.ops import transit_layouts as _transit_layouts  # noqa: F401  (declares its structs)
-from fastsample_dist.ops import walk_slots as _walk_slots  # noqa: F401  (declares its function)
+from fastsample_dist.ops import transit_sample as _transit_sample  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
 from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.alias_tables import AliasTables, alias_tables

@@ -179,3 +179,19 @@ class ResultMemory(Structure):
         ("offsets", c_void_p),
         ("vertices", c_void_p),
     )
+
+
+class AppFailedError(RuntimeError):
+    """A function of an application raised or returned what is no node, or the application never ends.
+
+    Attributes:
+      sample: position in the call.
+      sample_id, step, node: see FsTransitFailure.
+      fault, function: what happened, and in which function.
+    """
+
+    def __init__(self, line: str, failure: Failure) -> None:
+        super().__init__(line)
+        self.sample, self.sample_id = failure.sample, failure.sample_id
+        self.step, self.node = failure.step, failure.node
+        self.fault, self.function = AppFault(failure.fault), AppFunction(failure.function)

@@ -33,8 +33,8 @@ class WalkSlots:
     """What picks by weight read.
 
     Attributes:
-      slots: [num_edges, 3] of the id dtype: the bits of the threshold (unsigned; of int64 the lower half), own id, other
-        id. None where they were not asked for.
+      slots: [num_edges, 3] of the id dtype: the bits of the threshold (unsigned; of int64 the lower half), own id,
+        other id. None where they were not asked for.
       totals: float64 [num_rows]; sum of each row's weights, left to right. None where not asked for.
       maxima: float64 [num_rows]; largest weight of each row, 0 of an empty one. None where not asked for.
     """

@@ -21,7 +21,8 @@ from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import NULL, App
 from fastsample_dist.sampling.transit.binding import BoundApp, bind
-from fastsample_dist.sampling.transit.engines import SCHEDULES, Engine, Run, forms_of, make_engine
+from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
+from fastsample_dist.sampling.transit.engines import forms_of, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.testing.app_laws import weigh_samples
 from fastsample_dist.testing.graphs import relabelled

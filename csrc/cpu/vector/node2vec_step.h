@@ -8,11 +8,8 @@
 #ifndef FS_CPU_VECTOR_NODE2VEC_STEP_H_
 #define FS_CPU_VECTOR_NODE2VEC_STEP_H_
 
-#include "fastsample_transit.h"
-#include "node2vec.h"
+#include "node2vec_task.h"
 #include "philox_nodes.h"
-#include "transit_draw.h"
-#include "walk_slot.h"
 
 namespace fs {
 namespace {
@@ -20,33 +17,9 @@ namespace {
 template <typename Id, bool kWeighted>
 class Node2VecStep {
  public:
-  explicit Node2VecStep(const FsStepTask& task)
-      : task_(task),
-        rows_{static_cast<const HashedNode*>(task.tables->hashed_nodes),
-              static_cast<const HashedBucket<Id>*>(task.tables->hashed_buckets),
-              static_cast<const Id*>(task.graph->indices)},
-        slots_(static_cast<const WalkSlot<Id>*>(task.tables->walk_slots)),
-        law_{kSure, kSure, kSure},
-        key_{task.key0, task.key1} {
-    if (task.step_index == 0) return;  // any neighbour is accepted: a plain pick
-    const uint64_t* params = reinterpret_cast<const uint64_t*>(task.params);
-    law_ = {params[0], params[1], params[2]};
-    previous_ = task.vertices[task.step_index - 1];
-    previous_stride_ = task.strides[task.step_index - 1];
-  }
+  explicit Node2VecStep(const FsStepTask& task) : task_(task), step_(task), rows_(step_.rows), law_(step_.law) {}
 
-  // Slots begin .. end - 1 of the task's list, each by the definition.
-  void run_plainly(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t slot = task_.slots == nullptr ? i : task_.slots[i];
-      const int64_t sample = slot / task_.picks, n = slot % task_.picks;
-      const int64_t transit = task_.transits[sample * task_.transit_stride + n / task_.sample_size];
-      const int64_t number = task_.first_pick + task_.attempt * task_.picks + n;
-      task_.out[sample * task_.out_stride + n] = pick_plainly(sample, transit, number);
-    }
-  }
-
-  // Samples begin .. end - 1, of one pick each.
+  // Places begin .. end - 1 of the task's list of samples (or the samples themselves), of one pick each.
   void run(int64_t begin, int64_t end) const {
     int32_t rejected[kSpan];
     for (int64_t first = begin; first < end; first += kSpan) {
@@ -84,26 +57,12 @@ class Node2VecStep {
   };
   static_assert(kWalks <= 256 && kWalks % kGroupNodes == 0, "walks are numbered by a byte and drawn in groups");
 
-  // One pick by its definition.
-  FS_INLINE int64_t pick_plainly(int64_t sample, int64_t transit, int64_t number) const {
-    if (transit < 0) return FS_NULL_NODE;
-    const HashedNode row = rows_.nodes[transit];
-    PickStream stream(key_, task_.sample_ids[sample], number);
-    return node2vec_draw(stream, rows_, law_, previous_of(sample), [&](PickStream& words) -> int64_t {
-      if (kWeighted) return walk_draw(words, slots_ + row.begin(), row.degree);
-      return row.degree == 0 ? FS_NULL_NODE
-                             : static_cast<int64_t>(rows_.indices[row.begin() + words.below(row.degree)]);
-    });
-  }
-
-  FS_INLINE int64_t previous_of(int64_t sample) const {
-    return previous_ == nullptr ? FS_NULL_NODE : previous_[sample * previous_stride_];
-  }
+  FS_INLINE int64_t sample_at(int64_t place) const { return task_.slots == nullptr ? place : task_.slots[place]; }
 
   FS_INLINE void ask_for_records(int64_t begin, int64_t end) const {
     if (begin + kWalks < end) end = begin + kWalks;
-    for (int64_t sample = begin; sample < end; ++sample) {
-      const int64_t transit = task_.transits[sample * task_.transit_stride];
+    for (int64_t place = begin; place < end; ++place) {
+      const int64_t transit = task_.transits[sample_at(place) * task_.transit_stride];
       __builtin_prefetch(rows_.nodes + (transit < 0 ? 0 : transit));
     }
   }
@@ -131,11 +90,11 @@ class Node2VecStep {
 
   FS_INLINE void draw_words(Chunk& chunk, int64_t first, int64_t trial) const {
     for (int i = 0; i < chunk.count; ++i) {
-      chunk.ids[i] = static_cast<uint64_t>(task_.sample_ids[first + chunk.samples[i]]);
+      chunk.ids[i] = static_cast<uint64_t>(task_.sample_ids[sample_at(first + chunk.samples[i])]);
     }
     const int groups = (chunk.count + kGroupNodes - 1) / kGroupNodes;
     for (int i = chunk.count; i < groups * kGroupNodes; ++i) chunk.ids[i] = 0;
-    stream_blocks(key_, chunk.ids, groups, static_cast<uint32_t>(trial * kWords / 4), kBlocks, chunk.words);
+    stream_blocks(step_.key, chunk.ids, groups, static_cast<uint32_t>(trial * kWords / 4), kBlocks, chunk.words);
   }
 
   FS_INLINE static uint32_t word(const Chunk& chunk, int walk, int number) {
@@ -146,13 +105,13 @@ class Node2VecStep {
   FS_INLINE void draw_places(Chunk& chunk, int64_t first, int word_number) const {
     chunk.live_count = 0;
     for (int i = 0; i < chunk.count; ++i) {
-      const int64_t sample = first + chunk.samples[i];
+      const int64_t sample = sample_at(first + chunk.samples[i]);
       const int64_t transit = task_.transits[sample * task_.transit_stride];
       const HashedNode row = transit < 0 ? HashedNode{} : rows_.nodes[transit];
       const uint64_t product = static_cast<uint64_t>(word(chunk, i, word_number)) * row.degree;
       const uint32_t low = static_cast<uint32_t>(product);
       if (__builtin_expect(low < row.degree && low < (0u - row.degree) % row.degree, 0)) {
-        task_.out[sample * task_.out_stride] = pick_plainly(sample, transit, 0);  // the word is refused: others count
+        task_.out[sample * task_.out_stride] = step_.pick(sample, transit, 0);  // the word is refused: others count
         continue;
       }
       const int64_t place = row.begin() + static_cast<int64_t>(product >> 32);
@@ -160,7 +119,7 @@ class Node2VecStep {
       chunk.live[chunk.live_count] = static_cast<uint8_t>(i);
       chunk.live_count += row.degree > 0;
       if (kWeighted) {
-        const char* slot = reinterpret_cast<const char*>(slots_ + place);
+        const char* slot = reinterpret_cast<const char*>(step_.slots + place);
         __builtin_prefetch(slot);
         __builtin_prefetch(slot + sizeof(WalkSlot<Id>) - 1);  // it may cross a line
       } else {
@@ -177,12 +136,12 @@ class Node2VecStep {
     chunk.open_count = 0;
     for (int l = 0; l < chunk.live_count; ++l) {
       const int i = chunk.live[l];
-      const int64_t sample = first + chunk.samples[i], previous = previous_of(sample);
+      const int64_t sample = sample_at(first + chunk.samples[i]), previous = step_.previous_of(sample);
       const uint64_t coin = word(chunk, i, word_number + static_cast<int>(kWords) - 1);
       int64_t u;
       bool is_null = false;
       if (kWeighted) {
-        const WalkSlot<Id>& slot = slots_[chunk.places[i]];
+        const WalkSlot<Id>& slot = step_.slots[chunk.places[i]];
         u = slot.pick(word(chunk, i, word_number + 1));
         is_null = u < 0;
       } else {
@@ -223,36 +182,20 @@ class Node2VecStep {
   }
 
   const FsStepTask& task_;
-  HashedRows<Id> rows_;
-  const WalkSlot<Id>* slots_;
-  Node2VecLaw law_;
-  const int64_t* previous_ = nullptr;
-  int64_t previous_stride_ = 0;
-  StageKey key_;
+  const Node2VecTask<Id, kWeighted> step_;
+  const HashedRows<Id> rows_;
+  const Node2VecLaw law_;
 };
 
 template <typename Id, bool kWeighted>
-void node2vec_step_of(const FsStepTask& task, int64_t begin, int64_t end, bool plainly) {
-  const Node2VecStep<Id, kWeighted> step(task);
-  if (plainly || task.slots != nullptr || task.picks != 1 || task.attempt != 0 || task.first_pick != 0) {
-    step.run_plainly(begin, end);
-  } else {
-    step.run(begin, end);
+struct Node2VecSteps {
+  static void run(const FsStepTask& task, int64_t begin, int64_t end) {
+    Node2VecStep<Id, kWeighted>(task).run(begin, end);
   }
-}
+};
 
-// An FsStepKernel; by weight where there are walk slots.
-template <bool kPlainly>
-int32_t node2vec_step(const FsStepTask* task, int64_t begin, int64_t end) {
-  const bool is_weighted = task->tables->walk_slots != nullptr;
-  if (task->graph->id_type == FS_INT32) {
-    is_weighted ? node2vec_step_of<int32_t, true>(*task, begin, end, kPlainly)
-                : node2vec_step_of<int32_t, false>(*task, begin, end, kPlainly);
-  } else {
-    is_weighted ? node2vec_step_of<int64_t, true>(*task, begin, end, kPlainly)
-                : node2vec_step_of<int64_t, false>(*task, begin, end, kPlainly);
-  }
-  return 0;
+void node2vec_step(const FsStepTask& task, int64_t begin, int64_t end) {
+  with_node2vec_types<Node2VecSteps>(task, begin, end);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "aggregate_rows.h"
 #include "dropout_rows.h"
 #include "merge_rows.h"
+#include "node2vec_step.h"
 #include "philox_nodes.h"
 #include "sample_edges.h"
 #include "walk_steps.h"
@@ -33,7 +34,8 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         relabel_edges<int64_t>,
                                         first_words,
                                         pick_neighbors<int32_t>,
-                                        pick_neighbors<int64_t>};
+                                        pick_neighbors<int64_t>,
+                                        node2vec_step};
   return kernels;
 }
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "aggregation.h"
-#include "fastsample.h"
+#include "fastsample_transit.h"
 #include "hop_task.h"
 #include "philox.h"
 #include "pick_run.h"
@@ -59,6 +59,8 @@ struct VectorKernels {
   // Picks of a step of an application, uniform or by weight.
   PickedRun (*pick_neighbors_32)(const PickRun&);
   PickedRun (*pick_neighbors_64)(const PickRun&);
+  // A step of node2vec with one pick per sample: slots begin .. end - 1 as an FsStepKernel, transits may be none.
+  void (*node2vec_step)(const FsStepTask&, int64_t begin, int64_t end);
 };
 
 const VectorKernels& vector_kernels();  // the table in use

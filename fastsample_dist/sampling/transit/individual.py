@@ -1,0 +1,95 @@
+"""IndividualEngine: applications with individual transits, by the core's engine."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from fastsample_dist.ops.transit_layouts import AppFailedError, AppFault, NextKind
+from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest, transit_sample
+from fastsample_dist.ops.transit_tables import TableNeeds, TransitTables
+from fastsample_dist.sampling.mfg import DrawKey
+from fastsample_dist.sampling.transit.binding import BoundApp, Plan
+from fastsample_dist.sampling.transit.compile_cpu import CompiledApp, compile_app
+from fastsample_dist.sampling.transit.engine import Run
+from fastsample_dist.sampling.transit.plain import PlainEngine
+from fastsample_dist.sampling.transit.samples import Samples
+
+
+class IndividualEngine:
+    """Samples of an individual application.
+
+    Args:
+      bound: the application and its graph.
+      kind: of the core's kernel; None: the application's functions are compiled.
+    Raises:
+      ImportError, ValueError: as of compile_app; ValueError also for tables that do not fit into memory.
+    """
+
+    def __init__(self, bound: BoundApp, kind: NextKind | None) -> None:
+        self._bound, self._kind = bound, NextKind.CALLBACK if kind is None else kind
+        self._compiled = compile_app(bound) if kind is None else CompiledApp(0, None, None)
+        layout, graph = bound.layout, bound.graph
+        needs = TableNeeds(layout.weighted, layout.max_weight and layout.weighted, layout.edge_queries)
+        self._tables = TransitTables(
+            graph.indptr, graph.indices, graph.weights if layout.weighted else None, needs, list(bound.columns.values())
+        )
+        self._params = bound.par.words()
+        self._apps: dict[int, IndividualApp] = {}  # by number of roots
+
+    def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
+        """See Engine."""
+        plan = self._bound.plan(roots.shape[1])
+        request = TransitRequest(key.rng_seed, key.step, run.num_threads, run.schedule, run.block_samples)
+        try:
+            found = transit_sample(self._tables, self._app(plan), roots, sample_ids, request)
+        except AppFailedError as error:
+            raise self._explained(error, plan, roots, key) from error
+        widths = _widths(plan, found)
+        return Samples(found.vertices, found.offsets, plan.num_roots, widths, sample_ids, key)
+
+    def _app(self, plan: Plan) -> IndividualApp:
+        """The application in numbers."""
+        if plan.num_roots not in self._apps:
+            shapes, bound = plan.shapes(), self._bound
+            distinct = np.array([shape.unique for shape in shapes], dtype=bool)
+            self._apps[plan.num_roots] = IndividualApp(
+                np.array([shape.sample_size for shape in shapes], dtype=np.int64),
+                np.array([shape.num_transits for shape in shapes], dtype=np.int64),
+                plan.num_roots, self._kind, self._params,
+                unique=distinct if distinct.any() else None,
+                max_attempts=bound.app.max_attempts,
+                state_words=bound.layout.offsets(plan.num_roots)[-1],
+                next=self._compiled.next,
+                step_transits=self._compiled.step_transits or 0,
+                initial=self._compiled.initial or 0,
+                until_done=plan.until_done,
+                kept=(bound,),
+            )  # fmt: skip
+        return self._apps[plan.num_roots]
+
+    def _explained(self, error: AppFailedError, plan: Plan, roots: Tensor, key: DrawKey) -> RuntimeError:
+        """What the application did; an exception is named by plain Python, which runs that sample again."""
+        if error.fault is not AppFault.RAISED:
+            return RuntimeError(str(error))
+        try:
+            PlainEngine(self._bound, key).grow(plan, roots[error.sample].tolist(), error.sample_id)
+        except RuntimeError as named:
+            return named
+        return RuntimeError(f"{error}, compiled, but not in plain Python, which is its definition; please report it")
+
+
+def _widths(plan: Plan, found: SampledSteps) -> list[int]:
+    """Picks of each step, at most."""
+    if found.offsets is None:
+        return [shape.picks for shape in plan.shapes()]
+    longest = int(found.offsets.diff().max()) if len(found.offsets) > 1 else plan.num_roots
+    widths, left, step = [], longest - plan.num_roots, 0
+    if not plan.until_done:
+        widths = [shape.picks for shape in plan.shapes()]
+        widths[-1] = left - sum(widths)  # ALL: 0 picks before they are known
+        return widths
+    while left > 0:
+        widths.append(plan.shape(step).picks)
+        left, step = left - widths[-1], step + 1
+    return widths
