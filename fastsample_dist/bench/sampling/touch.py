@@ -71,7 +71,7 @@ class TouchLimit:
     def __init__(self, indices: Tensor, num_distinct: int) -> None:
         self.indices = indices
         slots = 1 << max(1, (2 * num_distinct - 1).bit_length())
-        self.table = _huge_table(slots * SLOT_BYTES[indices.dtype])
+        self.table = huge_table(slots * SLOT_BYTES[indices.dtype])
 
     def tune(self, threads: int) -> Prefetch:
         """The fastest way of requesting reads here, over distances and both levels of cache."""
@@ -142,7 +142,7 @@ def huge_page_bytes(tensor: Tensor) -> int | None:
     return min(1024 * kilobytes, end - start)
 
 
-def _huge_table(num_bytes: int) -> Tensor:
+def huge_table(num_bytes: int) -> Tensor:
     """int64 tensor of `num_bytes`, aligned to huge pages and asking for them, every page touched."""
     memory = mmap.mmap(-1, num_bytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -16,7 +16,7 @@ from fastsample_dist.bench.walk import report
 from fastsample_dist.bench.walk.cases import CASES
 from fastsample_dist.bench.walk.peers import Baseline
 from fastsample_dist.bench.walk.verify import verify
-from fastsample_dist.sampling.transit import SCHEDULES
+from fastsample_dist.sampling.transit.engine import SCHEDULES
 
 EXAMPLES = """examples:
   fastsample-bench walk --graph rmat:21:32 --threads 1,2 --limit --verify --baseline thunderrw=build/random_walk

@@ -19,11 +19,12 @@ from torch import Tensor
 
 import fastsample_dist as fsd
 from fastsample_dist.bench.graphs import GraphSource
-from fastsample_dist.bench.sampling.touch import read_rate, tuned
+from fastsample_dist.bench.sampling.touch import huge_table, read_rate, tuned
 from fastsample_dist.bench.timing import spread, steady
 from fastsample_dist.bench.walk.cases import MAX_WEIGHT, WalkCase
 from fastsample_dist.bench.walk.peers import Baseline, PeerRun, has_case, run_peer, write_graph
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops.walk_slots import slot_bytes
 
 LIMIT_READS = 1 << 22
 
@@ -132,7 +133,7 @@ def _measure_one(
         for baseline, huge in peers:
             progress(f"{case.name} with {threads} thread(s), trial {trial + 1}: {baseline.name}")
             rates.setdefault((baseline.name, huge), []).extend(run_peer(baseline, run, huge=huge))
-    limit = _limit(graph, samplers, case, threads, options) if options.limit else None
+    limit = _limit(graph, case, threads, options) if options.limit else None
     return _summary(case, threads, roots.numel(), steps, rates, limit) | {
         "tables": tables, "resident_bytes": resident_bytes(),
     }  # fmt: skip
@@ -165,16 +166,13 @@ def _ours(schedule: str) -> str:
     return "fastsample_dist" if schedule == "auto" else f"fastsample_dist, {schedule}"
 
 
-def _limit(
-    graph: CSCGraph, samplers: dict[str, fsd.TransitSampler], case: WalkCase, threads: int, options: WalkOptions
-) -> dict | None:
-    """The touch limit of a step: one random read of the offsets and one of the neighbours, or of the walk slots; None
-    for node2vec, whose reads depend on what was drawn.
+def _limit(graph: CSCGraph, case: WalkCase, threads: int, options: WalkOptions) -> dict | None:
+    """The touch limit of a step: one random read of the offsets and one of the neighbours, or of a table of the size of
+    the walk slots, on huge pages; None for node2vec, whose reads depend on what was drawn.
     """
     if case.name == "node2vec":
         return None
-    slots = next(iter(samplers.values())).walk_slots
-    touched = graph.indices if slots is None else slots
+    touched = huge_table(slot_bytes(graph.indices.dtype) * graph.num_edges) if case.weighted else graph.indices
     way = tuned(graph.indptr, touched, threads)
     rates = [
         read_rate(graph.indptr, touched, LIMIT_READS, threads=threads, way=way, seed=trial * LIMIT_READS)
