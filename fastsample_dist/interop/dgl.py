@@ -139,6 +139,38 @@ def block_sampler(
     return lambda seeds: sampler.sample_blocks(graph, seeds)[2]
 
 
+def walker(
+    graph: CSCGraph,
+    length: int,
+    *,
+    weighted: bool = False,
+    stop: float | None = None,
+    p_q: tuple[float, float] | None = None,
+) -> Callable[[Tensor], Tensor]:
+    """DGL's own random walks, against the direction of the edges as this library's.
+
+    Args:
+      graph: in-neighbour lists, which DGL gets as the out-edges that it walks along.
+      length: nodes that a walk adds, at most.
+      weighted: by graph.weights.
+      stop: probability to end after every step; None: never.
+      p_q: node2vec's return and in-out parameters; None: walks of first order.
+    Returns:
+      A function of roots, int64 [num_walks], that returns int64 [num_walks, length + 1], -1 behind a walk's end.
+    Raises:
+      ImportError: see `to_blocks`.
+    """
+    dgl = require_dgl("walker")
+    edges = ("csr", (graph.indptr, graph.indices.long(), torch.empty(0, dtype=torch.int64)))
+    made = dgl.graph(edges, num_nodes=graph.num_nodes).formats("csr")
+    if weighted:
+        made.edata[WEIGHTS] = graph.weights
+    prob = WEIGHTS if weighted else None
+    if p_q is not None:
+        return lambda roots: dgl.sampling.node2vec_random_walk(made, roots, *p_q, length, prob=prob)
+    return lambda roots: dgl.sampling.random_walk(made, roots, length=length, prob=prob, restart_prob=stop)[0]
+
+
 def set_num_threads(count: int) -> None:
     """Threads that DGL's kernels use from now on in this thread; where DGL shares torch's OpenMP, torch's too."""
     require_dgl("set_num_threads").utils.set_num_threads(count)

@@ -7,7 +7,7 @@ once, at the hop that first reached it. `to_data` gives such a graph by the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -71,6 +71,33 @@ def neighbor_loader(
         data, num_neighbors=list(fanouts), input_nodes=seeds, batch_size=batch_size, shuffle=False, is_sorted=True,
         num_workers=workers, persistent_workers=workers > 0,
     )  # fmt: skip
+
+
+def walker(graph: CSCGraph, length: int, *, p_q: tuple[float, float] = (1.0, 1.0)) -> Callable[[Tensor], Tensor]:
+    """PyG's own random walks (pyg_lib or torch_cluster), against the direction of the edges as this library's.
+
+    Args:
+      graph: in-neighbour lists; weights are not used.
+      length: nodes that a walk adds; a walk without a neighbour to go to stays where it is.
+      p_q: node2vec's return and in-out parameters; both 1: uniform walks.
+    Returns:
+      A function of roots, int64 [num_walks], that returns int64 [num_walks, length + 1].
+    Raises:
+      ImportError: neither package can be imported.
+    """
+    indptr, indices = graph.indptr, graph.indices.long()
+    try:
+        import pyg_lib  # noqa: F401  # registers its operators
+    except (ImportError, OSError):
+        try:
+            import torch_cluster  # noqa: F401  # registers its operators
+        except (ImportError, OSError) as error:
+            raise ImportError(
+                f"walks of PyG need pyg_lib or torch_cluster, and neither can be imported ({error}); install one."
+            ) from error
+        walk = torch.ops.torch_cluster.random_walk
+        return lambda roots: walk(indptr, indices, roots, length, *p_q)[0]
+    return lambda roots: torch.ops.pyg.random_walk(indptr, indices, roots, length, *p_q)
 
 
 def graph_sage(in_dim: int, hidden_dim: int, num_classes: int, num_layers: int, dropout: float) -> Module:

@@ -71,22 +71,33 @@ class TouchLimit:
     def __init__(self, indices: Tensor, num_distinct: int) -> None:
         self.indices = indices
         slots = 1 << max(1, (2 * num_distinct - 1).bit_length())
-        self.table = _huge_table(slots * SLOT_BYTES[indices.dtype])
+        self.table = huge_table(slots * SLOT_BYTES[indices.dtype])
 
     def tune(self, threads: int) -> Prefetch:
         """The fastest way of requesting reads here, over distances and both levels of cache."""
-        ways = [Prefetch(ahead, level) for ahead in AHEAD for level in (1, 2)]
-        best = {way: 0.0 for way in ways}
-        for trial in range(TUNING_TRIALS):
-            for way in ways:
-                best[way] = max(best[way], self.rate(TUNING_READS, threads, way, seed=trial * TUNING_READS))
-        return max(ways, key=best.__getitem__)
+        return tuned(self.indices, self.table, threads)
 
     def rate(self, num_reads: int, threads: int, way: Prefetch, seed: int) -> float:
         """Reads of each array per second; `seed` is the first counter, so runs should not overlap."""
-        start = time.perf_counter()
-        read_sum(self.indices, self.table, num_reads, threads=threads, way=way, seed=seed)
-        return num_reads / (time.perf_counter() - start)
+        return read_rate(self.indices, self.table, num_reads, threads=threads, way=way, seed=seed)
+
+
+def tuned(first: Tensor, second: Tensor, threads: int) -> Prefetch:
+    """The fastest way of requesting reads of two tensors here, over distances and both levels of cache."""
+    ways = [Prefetch(ahead, level) for ahead in AHEAD for level in (1, 2)]
+    best = dict.fromkeys(ways, 0.0)
+    for trial in range(TUNING_TRIALS):
+        for way in ways:
+            rate = read_rate(first, second, TUNING_READS, threads=threads, way=way, seed=trial * TUNING_READS)
+            best[way] = max(best[way], rate)
+    return max(ways, key=best.__getitem__)
+
+
+def read_rate(first: Tensor, second: Tensor, num_reads: int, *, threads: int, way: Prefetch, seed: int) -> float:
+    """Reads of each tensor per second; arguments as `read_sum`'s."""
+    start = time.perf_counter()
+    read_sum(first, second, num_reads, threads=threads, way=way, seed=seed)
+    return num_reads / (time.perf_counter() - start)
 
 
 def read_sum(first: Tensor, second: Tensor, num_reads: int, *, threads: int, way: Prefetch, seed: int) -> int:
@@ -131,7 +142,7 @@ def huge_page_bytes(tensor: Tensor) -> int | None:
     return min(1024 * kilobytes, end - start)
 
 
-def _huge_table(num_bytes: int) -> Tensor:
+def huge_table(num_bytes: int) -> Tensor:
     """int64 tensor of `num_bytes`, aligned to huge pages and asking for them, every page touched."""
     memory = mmap.mmap(-1, num_bytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -29,7 +29,13 @@ class Run:
 
 
 class Engine(Protocol):
-    """Samples of one application and graph."""
+    """Samples of one application and graph.
+
+    Attributes:
+      table_bytes: memory of the tables that it reads besides the graph.
+    """
+
+    table_bytes: int
 
     def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
         """Samples of checked roots int64 [S, R] and ids int64 [S].

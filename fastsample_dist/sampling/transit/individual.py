@@ -37,6 +37,11 @@ class IndividualEngine:
         self._params = bound.par.words()
         self._apps: dict[int, IndividualApp] = {}  # by number of roots
 
+    @property
+    def table_bytes(self) -> int:
+        """See Engine."""
+        return self._tables.num_bytes
+
     def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
         """See Engine."""
         plan = self._bound.plan(roots.shape[1])

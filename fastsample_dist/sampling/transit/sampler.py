@@ -66,6 +66,11 @@ class TransitSampler:
         self._bound = bind(app, graph)
         self._engine = make_engine(self._bound, forms_of(self._bound)[0])
 
+    @property
+    def table_bytes(self) -> int:
+        """Memory of the tables that the application reads besides the graph."""
+        return self._engine.table_bytes
+
     def sample(
         self,
         roots: Tensor | Sequence[Any] | None = None,
