@@ -1,4 +1,4 @@
-"""Names of an input directory's files: what almost has the name of a column is refused, not passed over.
+"""Names of an input directory's files: one that is almost the name of a column is refused, not skipped.
 
 A directory with feature.npy or features.npz in place of features.npy would be read as a graph without features.
 """

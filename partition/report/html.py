@@ -222,7 +222,7 @@ def _label_parts(ax: Axes, count: int) -> None:
 
 
 def _picture(figure: Figure, text: str) -> str:
-    """A figure as an image inside the page; a page per se, so that the names of its pieces clash with no other's."""
+    """A figure as an image inside the page; a document of its own, so that the names of its pieces clash with no other's."""
     from matplotlib import rc_context
 
     buffer = io.StringIO()

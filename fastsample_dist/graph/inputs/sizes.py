@@ -133,9 +133,9 @@ def sizes_of(raw: RawGraph, *, edge_map: bool = False) -> GraphSizes:
 
 
 def least_of(sizes: GraphSizes) -> GraphSizes:
-    """Sizes that a graph has at least, where some are estimated: what is refused by these is refused rightly.
+    """Lower bounds on a graph's sizes, where some are estimated: what these refuse, the true sizes refuse too.
 
-    Of estimated edges half are taken, as lines that were not sampled may be longer.
+    Of estimated edges, half are counted, as lines that were not sampled may be longer.
     """
     if not sizes.estimated:
         return sizes
@@ -347,7 +347,7 @@ def _sample_text(file: Path, options: EdgeListOptions) -> tuple[int, int, int]:
             layout = layout or find_layout(str(file), text, options)
             fields = layout.split(text)
             ends = [fields[end] for end in layout.ends] if len(fields) > max(layout.ends) else [b""]
-            if all(end.isdigit() for end in ends):  # else a header, or a fault that reading will name
+            if all(end.isdigit() for end in ends):  # else a header, or a fault that reading will report
                 ids += map(int, ends)
                 num_lines += 1
         text_bytes += len(whole)
