@@ -420,7 +420,7 @@ def _shortened(value: Any) -> str:
 
 
 def _signed(ids: np.ndarray) -> np.ndarray:
-    """Ids in a contiguous native int32 or int64 array: the types that torch computes with. No copy where not needed."""
+    """Ids in a contiguous native int32 or int64 array: the types that torch computes with. A copy only if needed."""
     dtype = np.int32 if ids.dtype.kind == "i" and ids.dtype.itemsize == 4 else np.int64
     return np.ascontiguousarray(ids, dtype=dtype)
 

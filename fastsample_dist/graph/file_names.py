@@ -50,7 +50,7 @@ def check_names(directory: Path, columns: Sequence[str]) -> None:
             f"{_advice(file, stem, meant)}, or move the file elsewhere if it is something else."
         )
     if left_out:
-        logger.info("%s: %s left out: no column of the npy format", directory, ", ".join(left_out))
+        logger.info("%s: %s left out: not a column of the npy format", directory, ", ".join(left_out))
 
 
 def _meant(stem: str, columns: Sequence[str]) -> str | None:

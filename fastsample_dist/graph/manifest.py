@@ -172,7 +172,7 @@ def _checked_types(file: Path, document: dict[str, Any]) -> dict[str, Any]:
     """The fields node_types and type_ranges; none where the graph has no types."""
     names, runs = document.get("node_types", []), document.get("type_ranges", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise _damaged(file, f"its node_types is {names!r}, no list of different names")
+        raise _damaged(file, f"its node_types is {names!r}, not a list of different names")
     if not isinstance(runs, list) or bool(runs) != bool(names):
         raise _damaged(file, f"its type_ranges do not fit its {len(names)} node types")
     end = 0

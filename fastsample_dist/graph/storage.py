@@ -287,7 +287,7 @@ class PartitionWriter:
         Returns:
           The manifest as written.
         Raises:
-          OSError: the output has appeared meanwhile, or the disk refuses.
+          OSError: the output has appeared in the meantime, or the disk refuses.
         """
         assert self._partial is not None, "PartitionWriter.finish outside the with block"
         manifest = Manifest(files=dict(sorted(self.files.items())), **fields)
@@ -316,7 +316,7 @@ class PartitionWriter:
                 retired.rename(target)
             if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise FileExistsError(
-                    f"{self.path} has appeared meanwhile, made by another run; it is left as it is, "
+                    f"{self.path} has appeared in the meantime, made by another run; it is left as it is, "
                     "choose another output."
                 ) from error
             raise

@@ -140,7 +140,7 @@ def fingerprint(array: np.ndarray | RowSegments | ListedRows | None) -> Any:
     """Plain values that change when an array's contents do.
 
     For a mapped file: its size, time of last change and a SHA-256 of blocks spread over it; for memory: a SHA-256 of
-      all.
+    all.
     """
     if array is None:
         return None

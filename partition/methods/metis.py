@@ -3,8 +3,8 @@
 With libmetis (package cmeel-metis) each of nodes, in-edges, train, validation and test nodes is a constraint of its
 own. The imbalance that METIS is given binds the largest part alone: the smallest may fall short by P - 1 times as much.
 So it is given TOLERANCE / (P - 1), at most MAX_IMBALANCE. A tight bound also cuts better: RMAT scale 17, edge factor
-16, 8 parts, cut edges and in-edges of the smallest part over the mean: 79.5 % and 0.57 with 5 %, 78.8 % and 0.85 with 2
-%, 78.1 % and 0.965 with 0.5 %.
+16, 8 parts, cut edges and in-edges of the smallest part over the mean: 79.5 % and 0.57 with 5 %, 78.8 % and 0.85 with
+2 %, 78.1 % and 0.965 with 0.5 %.
 
 METIS' result depends strongly on the seed where there are many constraints: the cut of Debian's package graph in 8
 parts is 27 % to 35 % over eight seeds. Small graphs are cut with TRIALS seeds and the smallest cut is taken.

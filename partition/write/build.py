@@ -217,7 +217,7 @@ def _check_disk(
     *,
     on_disk: bool = False,
 ) -> None:
-    """Refuse a graph for which the disk has no room: all of it or, once the topology is there, what is still to come."""
+    """Refuse a graph for which the disk has no room: all of it or, once the topology is there, what remains."""
     stored_edges = None if topology is None else topology.num_edges
     planned = options.num_parts, options.feature_dtype
     sizes = sizes_of(raw, edge_map=options.edge_map)

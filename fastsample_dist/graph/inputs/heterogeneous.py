@@ -273,7 +273,7 @@ def _joined_features(nodes: Sequence[NodeType]) -> np.ndarray | RowSegments | No
         if rows.ndim != 2 or rows.shape[1:] != model.shape[1:] or rows.dtype != model.dtype:
             raise ValueError(
                 f"{item.where('features')} has {rows.dtype} features of shape {rows.shape}, {first.where('features')} "
-                f"{model.dtype} of shape {model.shape}; expected one type and width for all; bring them to one."
+                f"{model.dtype} of shape {model.shape}; expected one type and width for all; convert them."
             )
     if len(nodes) == 1:
         return first.features

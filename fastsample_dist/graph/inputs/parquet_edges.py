@@ -79,7 +79,7 @@ class ParquetEdges:
         for file, columns in zip(files, self._columns, strict=True):
             if (columns.weight is not None) != self.has_weights:
                 having, lacking = (files[0], file) if self.has_weights else (file, files[0])
-                raise ValueError(f"{having} has a column weight but {lacking} has none; expected all or none to have.")
+                raise ValueError(f"{having} has a column weight but {lacking} has none; expected one in all or none.")
         self.weight_dtype = np.result_type(*(c.weight_dtype for c in self._columns)) if self.has_weights else None
 
     def text_bytes(self) -> int:
