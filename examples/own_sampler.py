@@ -1,8 +1,8 @@
-"""A sampler of your own: neighbours by importance, with coefficients that make up for the choice.
+"""A sampler of your own: neighbours by importance, with coefficients that correct for the choice.
 
-A neighbour u of v is picked with probability p(u) = min(1, fanout * w(u) / sum of w), w being the edge's weight, by
-itself. Its coefficient 1 / p(u) says how many edges it stands for, so the weighted mean of the picks, which the models
-take, estimates the mean over all neighbours. An edge of weight 0 counts as none.
+A neighbour u of v is picked, independently of the others, with probability p(u) = min(1, fanout * w(u) / sum of w), w
+being the edge's weight. Its coefficient 1 / p(u) says how many edges it stands for, so the weighted mean of the picks,
+which the models take, estimates the mean over all neighbours. An edge of weight 0 counts as none.
 
     torchrun --nproc-per-node 2 examples/own_sampler.py PARTS     # parts with edge weights, features and labels
 """

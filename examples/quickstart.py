@@ -1,4 +1,4 @@
-"""Quickstart: sample neighbourhoods and train GraphSAGE in one process, on a graph drawn on the spot."""
+"""Quickstart: sample neighbourhoods and train GraphSAGE in one process, on a graph generated on the spot."""
 
 import torch
 import torch.nn.functional as F

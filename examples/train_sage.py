@@ -6,13 +6,13 @@ One script for every launcher; each process is one rank and owns one part (or an
     mpirun -n 2 python examples/train_sage.py --data PARTS
     python examples/train_sage.py --data PARTS --device cuda
 
-With --device cuda every rank samples, fetches and trains on a GPU of its own; topology and features go to its memory,
+With --device cuda every rank samples, fetches and trains on a GPU of its own; topology and features go into its memory,
 or into pinned host memory where they do not fit (--placement). The mini-batches are those of the CPU; losses differ by
 the rounding of the matrix products alone.
 
 Evaluation sees sampled neighbours, as many as --eval-fanouts says (the training fanouts by default; -1 is all), or with
 --eval full all of them, layer by layer.
-Rank 0 prints; what it reports of communication are its own counts, evaluation left out.
+Rank 0 prints; the communication it reports is its own, evaluation left out.
 
 With --checkpoint-dir the run saves itself every --checkpoint-every steps, at its end, and at Ctrl-C or SIGTERM, which
 then ends it with status 130 (a second Ctrl-C ends it at once). --resume resumes from the newest valid checkpoint; under

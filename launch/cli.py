@@ -118,7 +118,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--timeout-s", metavar="S", type=_seconds, help="end the run after S seconds, with status 124")
     add("--grace-s", metavar="S", type=_seconds, default=5.0, help="from asking to killing (default: %(default)g)")
     add("--python", metavar="PATH", default=sys.executable, help="interpreter on every host (default: this one)")
-    add("--master-port", metavar="P", type=_port, help="where ranks of several hosts meet (default: drawn anew)")
+    add("--master-port", metavar="P", type=_port, help="where ranks of several hosts meet (default: drawn at random)")
     add("--ssh", metavar="PROGRAM", default="ssh", help="what reaches a host (default: %(default)s)")
     add("--ssh-option", metavar="NAME=VALUE", type=_ssh_setting, action="append", default=[], help="as after ssh's -o")
     add("--verbose", action="store_true", help="show all output of torchrun's agent and mpirun")

@@ -141,7 +141,7 @@ def _ssh_start(options: LaunchOptions, layout: Sequence[HostRanks], index: int) 
 
 
 def _guard(options: LaunchOptions, mode: str, installed: bool) -> list[str]:
-    """Isolated (-I), so that no launch.py of the user's directory comes in its place."""
+    """Isolated (-I), so that no launch.py in the user's directory takes its place."""
     place = ["-m", "fastsample_dist.launch.guard"] if installed else [options.guard]
     return [options.python, "-I", *place, mode, "--grace-s", f"{options.grace_s:g}"]
 

@@ -166,7 +166,7 @@ class HostGuard:
             _kill_all(descendants(os.getpid()))
 
     def _reap(self) -> bool:
-        """Take every ended child; False when there is none left at all."""
+        """Reap every ended child; False when there is none left at all."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -252,7 +252,7 @@ class RankGuard:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _pump(self, source: int, target: int) -> None:
-        """Copy lines; of a line that was written over (a carriage return) the last version."""
+        """Copy lines; of a line that was overwritten (a carriage return), the last version."""
         rest = b""
         while chunk := os.read(source, MAX_LINE_BYTES):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -289,8 +289,8 @@ def _run_host(args: argparse.Namespace) -> int:
         _say(f"{NOTE} cannot enter {args.chdir} ({error.strerror}); pass a --workdir that every host has")
         return 1
     _share_cores(args.ranks)
-    # Agents leave files in TMPDIR, torchrun even after a good end, and a killed mpirun its ranks' segments in /dev/shm;
-    # so they get directories that are removed with them.
+    # Agents leave files in TMPDIR, torchrun even after a normal end, and a killed mpirun its ranks' segments in
+    # /dev/shm; so they get directories that are removed with them.
     directories = [tempfile.mkdtemp(prefix="fastsample-launch-")]
     os.environ[KEPT_TMPDIR] = os.environ.get("TMPDIR", "")
     os.environ["TMPDIR"] = directories[0]

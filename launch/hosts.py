@@ -1,7 +1,7 @@
 """The hosts file, and which ranks run where.
 
 One host a line, "address [slots=N]"; "#" starts a comment. DGL's ip_config.txt ("ip" or "ip port") is accepted too:
-its port belongs to DGL's server and is left unused. Ranks are numbered host by host in the order of the file.
+its port belongs to DGL's server and is not used. Ranks are numbered host by host in the order of the file.
 """
 
 from __future__ import annotations

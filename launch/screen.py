@@ -53,7 +53,7 @@ class RankFailure:
 
     @property
     def follows_another(self) -> bool:
-        """The error speaks of a connection that broke: another rank was the first."""
+        """The error reports a connection that broke: another rank failed first."""
         return bool(self.lines) and bool(_FOLLOWING_ERROR.search("\n".join(self.lines[-3:])))
 
 

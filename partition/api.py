@@ -83,7 +83,7 @@ def partition_graph(
       output: the partition's directory; it appears when complete.
       overwrite: replace a partition that is there.
       task: what the labels are for: "classification", "multilabel" or "regression"; None: as
-        `fastsample_dist.graph.labels` sees it from their shape.
+        `fastsample_dist.graph.labels` infers it from their shape.
       **options: the fields of `GraphFacts` (name, num_nodes, undirected, edge_weight, num_classes, node_type,
         node_types) and of `partition.build.PartitionOptions` (method "metis", seed, assignment, on_disk,
         feature_dtype, edge_map, and memory_limit in bytes or as text such as "2GB").
@@ -91,7 +91,7 @@ def partition_graph(
       The finished partition's figures, counted from its files.
     Raises:
       ValueError: anything that does not fit, in one line. TypeError: an unknown option.
-      ImportError: the method's package is not there. OSError: the disk refuses.
+      ImportError: the method's package is missing. OSError: the disk refuses.
     """
     unknown = [name for name in options if name not in (*_FACTS, *_OPTIONS)]
     if unknown:

@@ -78,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--format",
         choices=tuple(FORMATS),
-        help="of the input; seen from the names of its files if not given. "
+        help="of the input; recognised from the names of its files if not given. "
         + "; ".join(f"{name}: {item.summary}" for name, item in FORMATS.items()),
     )
     parser.add_argument(
@@ -226,7 +226,7 @@ def _remains(args: argparse.Namespace | None, error: BaseException) -> str:
     work = work_directory(args.output)
     try:
         kept = work.is_dir()
-    except OSError:  # a name that cannot be: nothing was made
+    except OSError:  # an impossible name: nothing was made
         kept = False
     return f"unfinished work is kept in {work}: the same command resumes from it, or delete it." if kept else nothing
 

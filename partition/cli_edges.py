@@ -46,7 +46,7 @@ def edge_list_options(args: argparse.Namespace) -> EdgeListOptions:
     """What the options say.
 
     Raises:
-      ValueError: a value that is none.
+      ValueError: an invalid value.
     """
     return EdgeListOptions(
         header=bool(args.header),

@@ -20,4 +20,4 @@ class Progress:
         """How many bytes the running step is going to report, at most."""
 
     def bytes_done(self, count: int) -> None:
-        """So many more of them are done."""
+        """This many more of them are done."""

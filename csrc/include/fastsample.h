@@ -258,7 +258,7 @@ FS_API FsStatus fs_group_edges(const FsEdgeList* edges, const int64_t* bounds, i
 
 /* All edges of a range of destinations. */
 typedef struct {
-  uint64_t* keys;  /* [num_edges] as of fs_group_edges; the sources take their place, id_type */
+  uint64_t* keys;  /* [num_edges] as from fs_group_edges; the sources take their place, id_type */
   void* weights;   /* [num_edges] weight_type, sorted in place; or NULL */
   void* positions; /* [num_edges] position_type, sorted in place; or NULL */
   int64_t num_edges, first_row, num_rows;
@@ -270,11 +270,11 @@ typedef struct {
 } FsEdgeBucket;
 /* Sort by (destination, source), equal edges by weight and then as they are listed; with merge, of equal edges the
  * first alone. out_degrees [num_rows]; *out_num_edges is their sum. Scratch per edge: 4 bytes for its source, 4 or 8
- * for a weight and for a position, filled up to a multiple of 8 where one has 8; with weights and without positions
- * half of that for the longest row; 8 bytes per row. */
+ * for a weight and for a position, rounded up to a multiple of 8 where either takes 8; with weights and without
+ * positions half of that for the longest row; 8 bytes per row. */
 FS_API FsStatus fs_sort_edges(const FsEdgeBucket* bucket, int64_t* out_degrees, int64_t* out_num_edges);
 
-/* Read num_ranges pieces of an open file, begins [num_ranges] and sizes [num_ranges] in bytes, one behind the other
+/* Read num_ranges pieces of an open file, begins [num_ranges] and sizes [num_ranges] in bytes, one after the other
  * into out. Fastest when begins ascend. */
 FS_API FsStatus fs_read_ranges(int32_t fd, const int64_t* begins, const int64_t* sizes, int64_t num_ranges, void* out);
 

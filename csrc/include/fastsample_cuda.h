@@ -23,7 +23,7 @@ typedef struct {
   int64_t max_degree; /* of the graph */
   int64_t max_rows[FS_CUDA_MAX_HOPS];
   int64_t max_edges[FS_CUDA_MAX_HOPS];
-  int64_t max_tasks;       /* of the persistent kernel's queue; 0 of the other kernels */
+  int64_t max_tasks;       /* of the persistent kernel's queue; 0 for the other kernels */
   int64_t state_words;     /* of 8 bytes, at the start of the workspace */
   int64_t workspace_bytes; /* scratch of one call */
 } FsCudaSampleSizes;
@@ -122,7 +122,7 @@ FS_API FsStatus fs_cuda_compact(int32_t id_type, const void* dst_nodes, int64_t 
 /* Why it ended; ~0: it has not run, because there was no seed or no hop. */
 typedef enum {
   FS_CUDA_QUEUE_DONE = 0,  /* every task is done */
-  FS_CUDA_QUEUE_STUCK = 1, /* the watchdog: for patience_ns no task was begun, put in or finished */
+  FS_CUDA_QUEUE_STUCK = 1, /* the watchdog: for patience_ns no task was begun, queued or finished */
   FS_CUDA_QUEUE_FULL = 2   /* no room for a task or for its picks */
 } FsCudaQueueEnd;
 #define FS_CUDA_QUEUE_WORDS 80
@@ -147,7 +147,7 @@ FS_API FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec*
 
 /* ---- aggregation over the in-edges of an MFG ---- */
 /* Sets *out_bad (zeroed by the caller) to 1 unless indptr runs from 0 to num_edges without decreasing and every source
- * exists. The calls below do not need it: they pass over edges that do not exist, and never read outside the arrays. */
+ * exists. The calls below do not need it: they skip edges that do not exist, and never read outside the arrays. */
 FS_API FsStatus fs_cuda_check_edges(const FsAggregation* spec, int32_t* out_bad, void* stream);
 /* As fs_aggregate. */
 FS_API FsStatus fs_cuda_aggregate(const FsAggregation* spec, const void* x, void* out, int64_t out_stride,

@@ -30,7 +30,7 @@ def pack(directory: Path, file: Path) -> str:
     Returns:
       The hexadecimal SHA-256 of the packed file.
     Raises:
-      ValueError: the directory is no graph directory or has folders in it; the file exists or is not named .tar.xz.
+      ValueError: the directory is not a graph directory or has folders in it; the file exists or is not named .tar.xz.
     """
     if not file.name.endswith(SUFFIX):
         raise ValueError(f"{file} does not end in {SUFFIX}; name the packed file so.")
@@ -42,7 +42,7 @@ def pack(directory: Path, file: Path) -> str:
     folders = [member.name for member in members if not member.is_file()]
     if folders:
         raise ValueError(f"{directory} holds {folders[0]}, which is not a plain file; expected files only.")
-    packed = io.BytesIO()  # a few megabytes: packed in memory, so that a failure leaves no half a file
+    packed = io.BytesIO()  # a few megabytes: packed in memory, so that a failure leaves no partial file
     with (
         lzma.open(packed, "wb", format=lzma.FORMAT_XZ, check=lzma.CHECK_SHA256, filters=_FILTERS) as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar,

@@ -5,7 +5,7 @@ node too. Edges run from the one that needs to the one needed:
   depends (with pre-depends), recommends, suggests   binary -> binary
   build-depends (all three fields)                   source -> binary
   built-from                                         binary -> source
-Every alternative of `a | b` is an edge. A name that no package bears is virtual: it stands for the packages that
+Every alternative of `a | b` is an edge. A name that no package has is virtual: it stands for the packages that
 provide it, unless there are more than MAX_PROVIDERS (a dictionary, any of 200, says nothing); a name that nobody
 provides is left out, as are self-loops and repetitions of one (source, destination, type).
 

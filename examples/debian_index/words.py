@@ -1,7 +1,7 @@
 """Features of the packages: words of their descriptions, tf-idf, hashed to signed buckets.
 
-Per binary package: the words of the short and long description, less its own name, its source's name, the parts of
-both, and every word that names a section of the archive, whichever package it stands in. So neither a name
+Per binary package: the words of the short and long description, without its own name, its source's name, the parts of
+both, and every word that names a section of the archive, whichever package it occurs in. So neither a name
 (lib*, *-dev, python3-*) nor the word of the label reaches the features, and leaving a word out reveals nothing about
 the label. A word counts if MIN_SOURCES source packages use it:
 

@@ -36,7 +36,7 @@ def conditions(threads: int) -> dict:
 def busy_warning(found: dict) -> list[str]:
     """A line about other work on this machine, where there was any before the run."""
     load = found["load_before"]
-    return [f"warning: load average {load:.1f} before the run: others make figures slower"] if load > BUSY_LOAD else []
+    return [f"warning: load average {load:.1f} before the run: other work slows it"] if load > BUSY_LOAD else []
 
 
 def given_options(args: argparse.Namespace) -> dict:

@@ -18,7 +18,7 @@ def spread(rates: Sequence[float]) -> dict:
 
 @contextmanager
 def steady() -> Iterator[None]:
-    """No garbage collection inside the block, but where it is called."""
+    """No garbage collection inside the block, except where it is called explicitly."""
     enabled = gc.isenabled()
     gc.collect()
     gc.freeze()

@@ -37,7 +37,7 @@ OPTIONAL = {  # distribution: what it is for, and the extra that installs it
     "dgl": ("interop.dgl", "dgl"),
     "torch_geometric": ("interop.pyg", "pyg"),
 }
-# Documentation address (RFC 5737): no machine has it, so the way there is the default route.
+# Documentation address (RFC 5737): no machine has it, so the route to it is the default route.
 SOME_REMOTE_ADDRESS = "198.51.100.1"
 # Open MPI's segments and torch's tensors of worker processes; a container's default is 64 MiB.
 LEAST_SHM_BYTES = 256 << 20

@@ -102,7 +102,7 @@ def report(results: Sequence[CheckResult]) -> Table:
 
 
 def _guarded(check: Callable[[], list[CheckResult]]) -> list[CheckResult]:
-    """A check that fails itself gives a result too: the others must still be reported."""
+    """A check that itself fails gives a result too: the others must still be reported."""
     try:
         return check()
     except ERRORS as error:

@@ -20,7 +20,7 @@ def exchange(ctx: DistContext, settings: dict, folder: Path) -> dict:
     Returns:
       {"interface", "exchange_s": fastest of some exchanges, "mb_per_s": sent by this rank in it}.
     Raises:
-      RuntimeError: what came is not what was sent.
+      RuntimeError: what was received is not what was sent.
     """
     rows = torch.full((NUM_ROWS * ctx.world_size, ROW_VALUES), float(ctx.rank))
     seconds = []
@@ -30,7 +30,7 @@ def exchange(ctx: DistContext, settings: dict, folder: Path) -> dict:
         seconds.append(time.perf_counter() - started)
         expected = torch.arange(ctx.world_size).repeat_interleave(NUM_ROWS)
         if counts != [NUM_ROWS] * ctx.world_size or not torch.equal(received[:, 0].long(), expected):
-            raise RuntimeError(f"rank {ctx.rank}: all_to_all brought other rows than were sent.")
+            raise RuntimeError(f"rank {ctx.rank}: all_to_all delivered other rows than those sent.")
     total = ctx.comm.all_reduce(torch.tensor([ctx.rank + 1]), purpose="metrics").item()
     if total != ctx.world_size * (ctx.world_size + 1) // 2:
         raise RuntimeError(f"rank {ctx.rank}: all_reduce of 1 to {ctx.world_size} gave {total}.")

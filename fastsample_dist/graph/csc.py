@@ -109,10 +109,10 @@ class CSCGraph:
         return ops.EdgeWeights(self.weights.contiguous(), ops.alias_tables(self.indptr, self.weights))
 
     def advise_huge_pages(self, *, now: bool = False) -> None:
-        """Ask the system to hold the topology in huge pages, which sampling's random reads profit from.
+        """Ask the system to hold the topology in huge pages, which sampling's random reads benefit from.
 
         Args:
-          now: gather what is in memory already (for a graph that is; a mapped one is read as it is used).
+          now: gather what is in memory already (for a graph held there; a mapped one is read as it is used).
         """
         for column in (self.indptr, self.indices, self.weights, self.orig_ids):
             if column is not None:
@@ -220,7 +220,7 @@ class CSCGraph:
 
 
 def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the entries of some rows stand, row after row.
+    """Where the entries of some rows are, row after row.
 
     Args:
       indptr: int64 [num_rows + 1].
@@ -270,7 +270,7 @@ def _check_column(name: str, value: Tensor, dtypes: tuple[torch.dtype, ...], len
 
 
 def _check_weights(weights: Tensor) -> None:
-    """Refuse what no edge can be drawn in proportion to; memory: a chunk of marks."""
+    """Refuse weights that no edge can be drawn in proportion to; memory: a chunk of marks."""
     for lo in range(0, weights.numel(), _CHECKED_AT_ONCE):
         chunk = weights[lo : lo + _CHECKED_AT_ONCE]
         sound = torch.isfinite(chunk) & (chunk >= 0)

@@ -1,10 +1,10 @@
 """Input graphs: the `npy` directory, the checks that every input passes, and the topology built from its edges.
 
 An `npy` directory holds meta.json {"name", "num_nodes", "undirected"[, "num_classes"][, "task"][, "node_types"]},
-edge_index.npy [2, E] (row 0: sources, row 1: destinations) and, as far as the graph has them, edge_weight.npy [E],
+edge_index.npy [2, E] (row 0: sources, row 1: destinations) and, where the graph has them, edge_weight.npy [E],
 features.npy [N, D], labels.npy [N] (-1: unlabelled) or [N, C] (labels.py), node_type.npy [N] (index into node_types),
 train_idx.npy, val_idx.npy and test_idx.npy. Arrays stay memory-mapped; the checks read them in chunks. A graph that
-passes `checked_graph` can be used without further questions.
+passes `checked_graph` can be used without further checks.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RawGraph:
       nonfinite_features: how many feature values are NaN or infinite.
       node_types: names of the node types; () when all nodes are of one kind.
       node_type: integer [N], index into node_types; None without types.
-      counted_by_ids: nobody states num_nodes; it is the highest id of an edge + 1.
+      counted_by_ids: num_nodes is not stated; it is the highest id of an edge + 1.
       input_ids: int64 or bytes (UTF-8) [N]; what node v is called in the input, where its ids were relabelled. Else
         None: v itself.
     """
@@ -158,7 +158,7 @@ def read_object(file: Path, keys: Sequence[str]) -> dict[str, Any]:
 
     Args:
       file: the file.
-      keys: that it should have, for messages; they are not checked.
+      keys: those it should have, for messages; they are not checked.
     Raises:
       ValueError: the file is missing or holds something else.
     """
@@ -179,7 +179,7 @@ def read_meta(directory: Path) -> dict:
 
     Returns:
       {"name": str, "num_nodes": int, "undirected": bool, "num_classes": int | None, "task": str | None, "node_types":
-      as it stands there, see `checked_graph`}; other keys are left out.
+      as written there, see `checked_graph`}; other keys are left out.
     Raises:
       ValueError: the file or a key is missing, or a value has the wrong type.
     """
@@ -204,7 +204,7 @@ def check_npy_names(directory: Path, *, edges: bool = True) -> None:
 
     Args:
       directory: the input.
-      edges: edge_index.npy is one of them; else the edges stand in a list of another format.
+      edges: edge_index.npy is one of them; else the edges are in a list of another format.
     Raises:
       ValueError: such a file.
     """
@@ -215,7 +215,7 @@ def read_columns(directory: Path) -> dict[str, np.ndarray]:
     """Map the optional .npy files of an input directory: {column: array} of those that exist.
 
     Raises:
-      ValueError: a file is unreadable, or a symbolic link that leads nowhere.
+      ValueError: a file is unreadable, or is a symbolic link that leads nowhere.
     """
     for name in _UNSTORED:
         if (directory / f"{name}.npy").exists():
@@ -227,7 +227,7 @@ def read_columns(directory: Path) -> dict[str, np.ndarray]:
 def checked_graph(
     meta: dict, edge_index: np.ndarray | ListedRows, columns: dict[str, np.ndarray], *, locate: Callable[[str], str]
 ) -> RawGraph:
-    """Check a graph's arrays against each other and bring them together.
+    """Check a graph's arrays against each other and combine them.
 
     Args:
       meta: as from `read_meta`, "task" may be missing; "node_types" is a list of different names; without it types are
@@ -420,7 +420,7 @@ def _shortened(value: Any) -> str:
 
 
 def _signed(ids: np.ndarray) -> np.ndarray:
-    """Ids in a contiguous native int32 or int64 array: the types that torch computes with. No copy if they are."""
+    """Ids in a contiguous native int32 or int64 array: the types that torch computes with. A copy only if needed."""
     dtype = np.int32 if ids.dtype.kind == "i" and ids.dtype.itemsize == 4 else np.int64
     return np.ascontiguousarray(ids, dtype=dtype)
 

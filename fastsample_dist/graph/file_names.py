@@ -1,4 +1,4 @@
-"""Names of an input directory's files: what almost has the name of a column is refused, not passed over.
+"""Names of an input directory's files: one that is almost the name of a column is refused, not skipped.
 
 A directory with feature.npy or features.npz in place of features.npy would be read as a graph without features.
 """
@@ -50,7 +50,7 @@ def check_names(directory: Path, columns: Sequence[str]) -> None:
             f"{_advice(file, stem, meant)}, or move the file elsewhere if it is something else."
         )
     if left_out:
-        logger.info("%s: %s left out: no column of the npy format", directory, ", ".join(left_out))
+        logger.info("%s: %s left out: not a column of the npy format", directory, ", ".join(left_out))
 
 
 def _meant(stem: str, columns: Sequence[str]) -> str | None:

@@ -224,7 +224,7 @@ def write_npy_graph(
       name: name of the graph.
       features: [num_nodes, feature_dim] or None.
       labels: integer [num_nodes], -1 = unlabelled; or None.
-      splits: node ids of "train", "val", "test", as far as there are any.
+      splits: node ids of those of "train", "val", "test" that exist.
       undirected: meaning of the edges: each counts in both directions. A symmetric CSCGraph lists both already.
       arrays: more columns by file name without ".npy", e.g. {"edge_type": ...}.
       meta: more keys of meta.json; name, num_nodes, num_edges and undirected are set here.
@@ -258,12 +258,13 @@ def write_npy_graph(
 
 @contextmanager
 def new_directory(directory: str | Path) -> Iterator[Path]:
-    """Fill a hidden sibling in the block; it takes its final name when the block ends without an exception.
+    """Give the block a hidden sibling directory to fill; it takes its final name when the block ends without an
+    exception.
 
     Args:
       directory: the final name.
     Returns:
-      A context manager that gives the hidden directory.
+      A context manager that yields the hidden directory.
     Raises:
       ValueError: the directory exists already, or its parent does not.
     """

@@ -1,11 +1,11 @@
-"""How many classes labels stand for, where the input does not state it: the highest label + 1, if that can be meant.
+"""How many classes labels stand for, where the input does not state it: the highest label + 1, if that is plausible.
 
 A model has an output per class, so labels that are not numbered from 0 without wide gaps (ids of some other kind, a
 mark for "no label" other than -1) would ask for a model that fits nowhere. The rule, which honest class numbers pass:
 
     highest + 1 <= max(FREE_CLASSES, CLASSES_PER_LABEL * distinct labels)
 
-Whoever means more states num_classes, and then nothing is counted. Memory: at most MAX_COUNTED distinct values.
+Whoever has more states num_classes; then nothing is counted. Memory: at most MAX_COUNTED distinct values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_COUNTED = 1 << 22
 
 
 def count_classes(where: str, labels: np.ndarray) -> int:
-    """Number of classes of labels whose number nobody states: the highest + 1; 0 without a label.
+    """Number of classes, where it is not stated: the highest + 1; 0 without a label.
 
     Args:
       where: where the labels come from, for messages.

@@ -1,7 +1,7 @@
 """Labels of nodes: classes, or targets of other tasks.
 
     classification   a class per node: integers [N], -1: unlabelled. Floats count as classes (NaN: unlabelled) where the
-                     input's format keeps classes so, as ogb does, or where the task is stated.
+                     input's format keeps classes that way, as ogb does, or where the task is stated.
     multilabel       targets [N, C] of 0 and 1; NaN or -1: not known
     regression       targets [N, C], finite; NaN: not known
 

@@ -1,9 +1,9 @@
-"""manifest.json of a partition: what the partition holds, and size and SHA-256 of every file.
+"""manifest.json of a partition: what the partition holds, and the size and SHA-256 of every file.
 
 The manifest is written last, so a directory that has one is complete. It is JSON with sorted keys and no time
-stamp (the same partition gives the same bytes) and carries the SHA-256 of its own other fields, so that it can be
-damaged no more quietly than the files it lists. Keys that this release does not know are ignored; node_types and
-type_ranges stand there only for a graph whose nodes have types, task and num_targets only for labels that are no
+stamp (the same partition gives the same bytes) and carries the SHA-256 of its own other fields, so that damage to it
+is found as surely as damage to the files it lists. Keys that this release does not know are ignored; node_types and
+type_ranges appear only for a graph whose nodes have types, task and num_targets only for labels that are not
 classes (graph/labels.py): an older release finds no labels in such a partition.
 """
 
@@ -172,7 +172,7 @@ def _checked_types(file: Path, document: dict[str, Any]) -> dict[str, Any]:
     """The fields node_types and type_ranges; none where the graph has no types."""
     names, runs = document.get("node_types", []), document.get("type_ranges", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise _damaged(file, f"its node_types is {names!r}, no list of different names")
+        raise _damaged(file, f"its node_types is {names!r}, not a list of different names")
     if not isinstance(runs, list) or bool(runs) != bool(names):
         raise _damaged(file, f"its type_ranges do not fit its {len(names)} node types")
     end = 0

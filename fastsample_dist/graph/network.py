@@ -6,7 +6,8 @@ With P machines, full-duplex links and no contention in the switch, one message 
     sum over all (ring) of n calls and b bytes       2 n (P - 1) alpha + 2 (P - 1)/P b / beta
 Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, 2005, section 2.
 
-The plan of a partitioning feeds it with estimated bytes (plan_training.py), fastsample-bench with measured ones.
+The plan of a partitioning feeds it with estimated bytes (partition/plan/training.py), fastsample-bench with measured
+ones.
 """
 
 from __future__ import annotations

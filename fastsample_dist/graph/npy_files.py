@@ -78,7 +78,7 @@ def open_npy(path: Path) -> np.ndarray:
 
 
 class NpyHeader(NamedTuple):
-    """What stands before an array.
+    """What comes before an array in a file.
 
     Attributes:
       shape, dtype: of the array.
@@ -116,7 +116,7 @@ def npy_header(path: Path) -> NpyHeader:
 
 
 def read_npy_header(file: BinaryIO) -> NpyHeader:
-    """Header that begins at the place where a file is read; `offset` is the place behind it.
+    """Header at a file's current position; `offset` is the position after it.
 
     Raises:
       ValueError, EOFError: there is none, or the array would hold Python objects.
@@ -148,8 +148,8 @@ def row_chunks(num_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
 def drop_pages(array: np.ndarray) -> None:
     """Take a mapped file's pages out of this process's memory; they come back from the file when touched.
 
-    What goes through a large file calls it after each chunk, so that resident memory stays at a chunk. Writes into a
-    copy-on-write map are lost. A column of several arrays (row_segments.py) does it for each. Does nothing to others.
+    Code that goes through a large file calls it after each chunk, so that resident memory stays at a chunk. Writes into
+    a copy-on-write map are lost. A column of several arrays (row_segments.py) does it for each. Does nothing to others.
     """
     if hasattr(array, "drop_pages"):
         array.drop_pages()

@@ -1,7 +1,7 @@
 """Reading one .npy file from front to back, with the SHA-256 of its bytes taken on the way.
 
 One pass over the disk serves both those who look at the rows and those who compare the checksum, and memory holds
-one chunk. (A map of the file, as `graph.npy_files.open_npy` gives it, is for looking here and there.)
+one chunk. (A map of the file, as `graph.npy_files.open_npy` gives it, is for random access.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NpyStream:
       dtype, shape: as the file's header states them.
       sha256: hexadecimal, of the whole file; empty until `chunks` has run to its end.
     Raises:
-      ValueError: the file is missing, truncated, no .npy file, or stored column by column.
+      ValueError: the file is missing, truncated, not an .npy file, or stored column by column.
     """
 
     def __init__(self, path: Path) -> None:

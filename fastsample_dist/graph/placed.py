@@ -31,7 +31,7 @@ def place_graph(graph: CSCGraph, placement: Placement, *, weighted: bool = False
       CSCGraph; without `weighted` and `valued` it has no weights. placement.where "host" gives the graph itself.
     Raises:
       ValueError: weighted without weights.
-      MemoryError, RuntimeError: the device or the host has no memory for it.
+      MemoryError, RuntimeError: the device or the host does not have enough memory for it.
     """
     if placement.where == HOST:
         return graph

@@ -51,7 +51,7 @@ def check_overlaps(splits: dict[str, np.ndarray], locate: Callable[[str], str]) 
 
 
 def check_labelled(splits: dict[str, np.ndarray], label_fields: dict[str, Any], locate: Callable[[str], str]) -> None:
-    """Refuse train nodes without a label; warn of others."""
+    """Refuse train nodes without a label; warn about others."""
     if not label_fields:
         return
     for split, ids in splits.items():

@@ -14,7 +14,7 @@
     PARTS/part-<p>/train.npy val.npy test.npy   int64: global (relabelled) ids owned by p, ascending
 What the input did not have is not there and not in the manifest. A row of the topology lists the in-neighbours by
 ascending original id. Where nodes have types, a part's nodes of one type have consecutive ids (type_ranges of the
-manifest). A machine needs the manifest, topology/ and its own part-*/ only.
+manifest). A machine needs only the manifest, topology/ and its own part-*/.
 
 Reading maps the files: loading costs no copy, and all ranks of a machine share one. Opening a file compares its
 size with the manifest and its header with the graph; `verify_files` compares the bytes, and verification.py does so
@@ -228,7 +228,7 @@ class PartitionWriter:
             writer.finish(name=..., num_nodes=..., ...)        # the fields of Manifest except `files`
 
     The files are written to a hidden sibling directory `.<name>.partial-<random>`. Leaving the block without
-    `finish`, be it by an error or by Ctrl-C, removes that directory; an older partition under the final name stays
+    `finish`, whether by an error or by Ctrl-C, removes that directory; an older partition under the final name stays
     until the new one is complete.
 
     Args:
@@ -287,7 +287,7 @@ class PartitionWriter:
         Returns:
           The manifest as written.
         Raises:
-          OSError: the output has appeared meanwhile, or the disk refuses.
+          OSError: the output has appeared in the meantime, or the disk refuses.
         """
         assert self._partial is not None, "PartitionWriter.finish outside the with block"
         manifest = Manifest(files=dict(sorted(self.files.items())), **fields)
@@ -316,7 +316,7 @@ class PartitionWriter:
                 retired.rename(target)
             if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise FileExistsError(
-                    f"{self.path} has appeared meanwhile, made by another run; it is left as it is, "
+                    f"{self.path} has appeared in the meantime, made by another run; it is left as it is, "
                     "choose another output."
                 ) from error
             raise

@@ -8,8 +8,8 @@ Taking the SHA-256 of a large partition takes minutes, so what was compared is r
 
 An entry holds what the system reports of the file (device, inode, size, times of change) and the checksum found.
 It counts only while all of that and the manifest's checksum are the same: a file that was copied, replaced or written
-to is read again. The time of the inode's own change (ctime) is among them, which programs cannot set back. A file that
-changed too short a time ago to tell a later change by its time is compared, but not remembered. The manifest does not
+to is read again. Among them is the inode's own change time (ctime), which programs cannot set back. A file that
+changed too recently for a later change to show in its times is compared, but not remembered. The manifest does not
 list the records, and nothing else reads them: deleting them only means that everything is compared again.
 """
 
@@ -64,7 +64,7 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True)
 class VerificationState:
-    """How far a verification is.
+    """How far a verification has got.
 
     Attributes:
       refusal: what is wrong with the first file found missing, altered or unreadable; None: nothing so far.

@@ -364,7 +364,7 @@ def _bucket_bounds(degrees: np.ndarray, room: int) -> np.ndarray:
 
 @contextmanager
 def _appending(path: Path, length: int) -> Iterator[Any]:
-    """A file open for writing behind its first `length` bytes, the rest cut off."""
+    """A file open for writing after its first `length` bytes, the rest cut off."""
     with path.open("r+b" if path.exists() else "w+b", buffering=0) as file:
         with naming_file(path):
             file.truncate(length)

@@ -1,6 +1,6 @@
 """What a partitioning has finished, on disk, so that a killed run resumes where it was.
 
-The work directory stands beside the output, `.<name>.work`, and has journal.json: a state per step with the digest of
+The work directory is beside the output, `.<name>.work`, and has journal.json: a state per step with the digest of
 what the step was made from. A step whose digest differs, and all later ones, start again; so does everything when the
 file is damaged. Data reach the disk before the journal records them. A lock, which ends with the process, keeps a
 second run out.
@@ -43,7 +43,7 @@ def work_directory(output: str | Path) -> Path:
 def input_scratch(output: str | Path) -> Iterator[Scratch]:
     """Where reading the input of an output may make files: in the work directory.
 
-    They are kept, as the work directory is, when a run ends before its time and a later one will resume.
+    They are kept, as the work directory is, when a run ends early and a later one will resume.
     """
     work = work_directory(output)
     try:
@@ -139,7 +139,8 @@ class Journal:
 def fingerprint(array: np.ndarray | RowSegments | ListedRows | None) -> Any:
     """Plain values that change when an array's contents do.
 
-    Of a mapped file: its size, time of last change and a SHA-256 of blocks spread over it; of memory: a SHA-256 of all.
+    For a mapped file: its size, time of last change and a SHA-256 of blocks spread over it; for memory: a SHA-256 of
+    all.
     """
     if array is None:
         return None

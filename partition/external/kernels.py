@@ -132,7 +132,7 @@ def _position_code(positions: np.ndarray | None) -> int:
 
 
 def read_ranges(handle: int, begins: np.ndarray, sizes: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Read pieces of an open file, one behind the other.
+    """Read pieces of an open file, one after the other.
 
     Args:
       handle: file descriptor.

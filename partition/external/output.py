@@ -1,6 +1,6 @@
 """Writing a partition so that a killed run keeps the files it has finished.
 
-Like storage.PartitionWriter, but the unfinished partition stands in the work directory, and the journal has the record
+Like storage.PartitionWriter, but the unfinished partition is in the work directory, and the journal has the record
 (size and SHA-256) of every finished file. A file that was being written starts again.
 """
 
@@ -52,7 +52,7 @@ class ResumableWriter(PartitionWriter):
 
     @contextmanager
     def open(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> Iterator[NpyWriter]:
-        """As the base class has it; the finished file enters the journal."""
+        """As in the base class; the finished file enters the journal."""
         assert self._partial is not None, "ResumableWriter.open outside the with block"
         (self._partial / name).unlink(missing_ok=True)
         with super().open(name, dtype, shape) as file:

@@ -62,7 +62,7 @@ class TopologyRows:
 
     @property
     def names(self) -> list[str]:
-        """Columns that there are: "indices", and "weights" and "edge_map" where edges have them."""
+        """The columns that exist: "indices", and "weights" and "edge_map" where edges have them."""
         return [name for name in ("indices", "weights", "edge_map") if getattr(self._topology, name) is not None]
 
     def read(self, name: str, rows: np.ndarray) -> np.ndarray:

@@ -74,7 +74,7 @@ _METHODS = (
     Method(
         name="fennel",
         assign=assign_fennel,
-        summary="streaming as ldg, with Fennel's cost of large parts",
+        summary="streaming like ldg, with Fennel's penalty for large parts",
         memory=AssignMemory(node_bytes=50),
         in_memory=False,
         balances=True,

@@ -25,7 +25,7 @@ class Adjacency:
       indptr: int64 [num_nodes + 1].
       indices: int32 | int64 [num_entries]; neighbours of v at indptr[v] .. indptr[v + 1] - 1.
       weights: int32 [num_entries], stored directed edges between the two; None: the same number for every pair.
-      symmetric: every pair stands in both rows (`symmetrise`).
+      symmetric: every pair is in both rows (`symmetrise`).
     """
 
     indptr: np.ndarray
@@ -106,7 +106,7 @@ def estimate_neighbours(graph: CSCGraph, *, undirected: bool) -> int:
 
 
 def _without_loops(rows: Adjacency) -> Adjacency:
-    """The rows without their self-loops; the very arrays where there is none."""
+    """The rows without their self-loops; the same arrays where there are none."""
     degrees = np.diff(rows.indptr)
     kept, counts = [], np.zeros(rows.num_nodes + 1, dtype=np.int64)
     for lo, hi in edge_chunks(degrees):

@@ -46,7 +46,7 @@ def balance_parts(request: PartitionRequest, method: Method, parts: np.ndarray) 
 
     Args:
       request: what `parts` was made for.
-      method: that made it.
+      method: the one that made it.
       parts: int32 [num_nodes]; changed in place.
     """
     if request.num_parts == 1:
@@ -106,8 +106,8 @@ class _Quota:
 
     Attributes:
       remaining: moves still needed.
-      source_limit, target_limit: int64 [P]; a part may give / take at most so many.
-      source_need, target_need: int64 [P]; so many of these bring the part within floor .. ceil.
+      source_limit, target_limit: int64 [P]; a part may give / take at most this many.
+      source_need, target_need: int64 [P]; this many of these bring the part within floor .. ceil.
       free: how many moves may lack the need on one of their sides: |over - under|.
     """
 

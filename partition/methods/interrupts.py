@@ -5,11 +5,11 @@ So the call is made on a thread of its own and the main thread waits, where a si
 handler leaves the wait, and the call continues in the background until it returns or the process ends.
 
 METIS makes it harder: while it runs, SIGTERM and SIGABRT have a handler of its own, which jumps back into the call from
-whichever thread the signal arrives on - on any but METIS' own into nowhere. So the main thread watches the process'
-handler of SIGTERM and puts Python's back as soon as it is replaced; until then it holds SIGINT and SIGTERM back. A
-window remains where the process has more threads, which do not hold SIGTERM back (those of OpenMP or OpenBLAS, say): in
-the millisecond or so from METIS' start until the handler is put back the kernel picks one of these for a SIGTERM, and
-the process dies of it without its line.
+whichever thread the signal arrives on - on any but METIS' own, it jumps into nowhere. So the main thread watches the
+process' handler of SIGTERM and puts Python's back as soon as it is replaced; until then it holds SIGINT and SIGTERM
+back. A window remains where the process has more threads, which do not hold SIGTERM back (those of OpenMP or OpenBLAS,
+say): in the millisecond or so from METIS' start until the handler is put back the kernel picks one of these for a
+SIGTERM, and the process dies without printing its line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-POLL_S = 0.05  # how often the wait looks whether SIGTERM's handler was replaced
+POLL_S = 0.05  # how often the wait checks whether SIGTERM's handler was replaced
 START_POLL_S, START_S = 0.001, 1.0  # the same right after the start, and for how long signals are held back for it
 STRUCT_BYTES = 256  # more than any system's struct sigaction has
 

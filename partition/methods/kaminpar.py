@@ -1,10 +1,10 @@
 """`kaminpar`: multi-threaded multilevel partitioning (Gottesbueren et al., ESA 2021) for graphs too large for METIS.
 
-KaMinPar's Python package reads a graph from a file alone, so the graph is written to a temporary one (ParHIP's binary
+KaMinPar's Python package reads a graph only from a file, so the graph is written to a temporary one (ParHIP's binary
 format: header, byte offsets of the rows, neighbours, node weights, edge weights) chunk by chunk, and read back
 compressed. It takes one weight per node: 1 + in-edges. Balancing in-edges costs more of the cut than balancing nodes,
-so the nodes are left for levelling afterwards, which finds enough that cut little. The seed is passed on, but the same
-seed may give other parts: how threads meet enters, and that with one thread too.
+so the nodes are left for levelling afterwards, which finds enough nodes whose move costs little. The seed is passed on,
+but the same seed may give other parts: they depend on how threads interleave, and vary even with one thread.
 
 compute_partition (kaminpar 3.7.3) keeps Python's lock, so no Python signal handler runs before it is done: a caller
 that needs Ctrl-C to end it must let the signal end the process, as the command does (what it had on disk stays then).

@@ -30,11 +30,11 @@ class _Ranking(NamedTuple):
     """In which order nodes are moved."""
 
     key: Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (costs, gains): lowest first
-    least_gain: float  # the share by which a round must better its pair
+    least_gain: float  # the share by which a round must improve its pair
 
 
 # The cut decides until no pair improves much, as the small gains of nodes that would rather be elsewhere spoil other
-# loads; then gains count for more, and in the end alone.
+# loads; then gains count for more, and in the end they alone count.
 RANKINGS = (
     _Ranking(lambda costs, gains: costs / gains, 0.05),
     _Ranking(lambda costs, gains: np.where(costs > 0, costs / gains, costs * gains), 0.02),
@@ -43,7 +43,7 @@ RANKINGS = (
 
 
 class _Rule(NamedTuple):
-    """Of one call: share of the mean, who may move (None: all), and what draws candidates."""
+    """Of one call: share of the mean, which nodes may move (None: all), and what draws candidates."""
 
     tolerance: float
     movable: np.ndarray | None
@@ -141,7 +141,7 @@ def _excess(held: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def _badness(held: np.ndarray, tolerance: float) -> np.ndarray:
-    """What a round lessens: [num_constraints, ...] -> [...]."""
+    """What a round reduces: [num_constraints, ...] -> [...]."""
     return (_excess(held, tolerance) ** 2 + NEARNESS * (held - 1) ** 2).sum(axis=0)
 
 

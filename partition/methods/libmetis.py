@@ -27,7 +27,8 @@ OBJTYPE_CUT = 0
 METIS_OK = 1
 ERRORS = {-2: "it found its input wrong", -3: "out of memory", -4: "it was asked to end, or failed inside"}
 
-# METIS draws from the process' one generator: a call that works on after Ctrl-C would change the parts of the next.
+# METIS draws from the process' one generator: a call that keeps working after Ctrl-C would change the parts of the
+# next.
 _one_at_a_time = threading.Lock()
 
 
@@ -72,7 +73,8 @@ class Metis:
           int32 [num_nodes]; parts may be empty, and the imbalance is exceeded where METIS finds nothing better.
         Raises:
           RuntimeError: METIS reports a failure.
-          KeyboardInterrupt: at Ctrl-C, if the main thread called; METIS works on, unseen, until it or the process ends.
+          KeyboardInterrupt: at Ctrl-C, if the main thread called; METIS keeps working, unseen, until it or the process
+            ends.
         """
         columns = [np.ascontiguousarray(column, dtype=self.dtype) for column in (indptr, indices, node_weights)]
         xadj, adjncy, vwgt = columns

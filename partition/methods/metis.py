@@ -2,14 +2,14 @@
 
 With libmetis (package cmeel-metis) each of nodes, in-edges, train, validation and test nodes is a constraint of its
 own. The imbalance that METIS is given binds the largest part alone: the smallest may fall short by P - 1 times as much.
-So it is given TOLERANCE / (P - 1), at most MAX_IMBALANCE. Tight is also better here: RMAT scale 17, edge factor 16, 8
-parts, cut edges and in-edges of the smallest part over the mean: 79.5 % and 0.57 with 5 %, 78.8 % and 0.85 with 2 %,
-78.1 % and 0.965 with 0.5 %.
+So it is given TOLERANCE / (P - 1), at most MAX_IMBALANCE. A tight bound also cuts better: RMAT scale 17, edge factor
+16, 8 parts, cut edges and in-edges of the smallest part over the mean: 79.5 % and 0.57 with 5 %, 78.8 % and 0.85 with
+2 %, 78.1 % and 0.965 with 0.5 %.
 
-METIS' result depends much on the seed where constraints are many: the cut of Debian's package graph in 8 parts is
-27 % to 35 % over eight seeds. Small graphs are cut with TRIALS seeds and the smallest cut is taken.
+METIS' result depends strongly on the seed where there are many constraints: the cut of Debian's package graph in 8
+parts is 27 % to 35 % over eight seeds. Small graphs are cut with TRIALS seeds and the smallest cut is taken.
 
-pymetis, where libmetis is not, hands METIS one number per node; so there a node weighs
+pymetis, used where libmetis is missing, hands METIS one number per node; so there a node weighs
 
     RESOLUTION * (1 + in_degree / mean in_degree + [is a train node] * num_nodes / num_train)
 
@@ -18,7 +18,7 @@ recursive bisection, which misses the balance with weights as skewed as a power 
 in-edges of the largest over the smallest part: 8.5 by bisection and 1.7 by k-way for 2 parts, 12.5 and 5.8 for 4.
 
 Ctrl-C and SIGTERM end a call of libmetis at once (`libmetis`). pymetis 2025.2.2 keeps Python's lock, so a Python
-handler of Ctrl-C waits until METIS is done; SIGTERM it catches itself and fails.
+handler of Ctrl-C waits until METIS is done; it catches SIGTERM itself and fails.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class PartitionRequest:
       graph: the topology, original ids; its columns may be mapped from files.
       undirected: the topology holds both directions of every edge, once.
       num_parts: P, 1 .. num_nodes.
-      seed: 0 .. MAX_SEED; the same seed on the same graph gives the same parts (but for kaminpar).
-      splits: node ids of "train", "val" and "test", as far as they exist; unique, ascending.
+      seed: 0 .. MAX_SEED; the same seed on the same graph gives the same parts (except kaminpar).
+      splits: node ids of "train", "val" and "test", those that exist; unique, ascending.
       assignment: for method `file`: the file to read.
       num_threads: for methods with threads; None: as many as there are processors.
     Raises:
@@ -167,7 +167,7 @@ class MissingPackageError(ImportError):
 
 
 def importable(package: str) -> bool:
-    """Whether a package could be imported; it is not."""
+    """Whether a package could be imported; it is not imported."""
     return importlib.util.find_spec(package) is not None
 
 

@@ -10,7 +10,7 @@ from fastsample_dist.partition.methods.request import PartitionRequest
 
 
 def random_parts(num_nodes: int, train: np.ndarray, num_parts: int, seed: int) -> np.ndarray:
-    """Deal the shuffled train nodes, then the shuffled others, to the parts in turn; the parts sit in random order.
+    """Deal the shuffled train nodes, then the shuffled others, to the parts in turn; the parts are in random order.
 
     Args:
       num_nodes: number of nodes.

@@ -19,7 +19,7 @@ PLAN_OPTIONS = (*SIZE_OPTIONS, "hosts_memory", "bandwidth", "latency", "hidden")
 
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add --plan and what goes with it alone."""
+    """Add --plan and the options that go with it alone."""
     parser.add_argument(
         "--plan",
         action="store_true",

@@ -1,8 +1,8 @@
 """Peak memory of cutting a graph, from its sizes alone: by method and step, edges sorted in memory or on disk.
 
 Each figure is what is alive at a step's widest place, counted from the code and compared with runs
-(benchmarks/partition-plan.md): bytes above what the process holds before, mapped pages of the input included. What a
-refusal is decided by is the same figure with MARGIN (`needed_bytes`).
+(benchmarks/partition-plan.md): bytes above what the process holds before, mapped pages of the input included. A refusal
+is decided by the same figure with MARGIN (`needed_bytes`).
 
 In memory (`_cut_in_memory`): E stored edges, w bytes per id as computed with
     topology   the mapped list; 8 bytes per edge each for sort keys and order, half as much for the sort's workspace; in
@@ -108,7 +108,7 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, budget: MemoryB
 
 
 def topology_bytes(sizes: GraphSizes) -> int:
-    """At the widest place of `RawGraph.to_csc`, the listed edges included; of rows that are given what is copied."""
+    """At the widest place of `RawGraph.to_csc`, the listed edges included; for rows that are given, what is copied."""
     if sizes.given_rows:
         keys = 16 * sizes.num_listed if sizes.undirected else 0
         return sizes.edge_bytes * sizes.num_listed + keys + FIXED_BYTES
@@ -128,7 +128,7 @@ def num_neighbours(sizes: GraphSizes) -> int:
 
 
 def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours: int) -> int:
-    """What a method that holds the whole graph needs above the process's own, sorted on disk: the least there is.
+    """What a method that holds the whole graph needs above the process's own, at the least: sorted on disk.
 
     Args:
       sizes: of the graph.
@@ -142,7 +142,7 @@ def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours
 
 
 def needed_bytes(base: int, extra_bytes: int) -> int:
-    """What must be there before work is begun that is expected to take so many bytes above `base`."""
+    """What must be available before starting work that is expected to take this many bytes above `base`."""
     return base + int(MARGIN * extra_bytes) + SLACK_BYTES
 
 
@@ -172,7 +172,7 @@ def sorted_on_disk(sizes: GraphSizes, budget: MemoryBudget) -> bool:
 
 
 def method_needs(sizes: GraphSizes, method: str, budget: MemoryBudget, num_edges: int, neighbours: int) -> int:
-    """Bytes that a method needs which holds so many edges and neighbours in memory; 0 for the others."""
+    """Bytes that a method needs if it holds so many edges and neighbours in memory; 0 for the others."""
     if not METHODS[method].in_memory:
         return 0
     return needed_bytes(budget.base, whole_graph_bytes(sizes, method, num_edges, neighbours))

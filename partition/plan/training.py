@@ -194,7 +194,7 @@ def machine_memory(
 def least_machines(
     sizes: GraphSizes, scheme: str, hosts_memory: int, fixed: MachineMemory, row_bytes: int
 ) -> int | None:
-    """The least number of machines of so much memory that hold the graph under a scheme; None: no number does.
+    """The least number of machines with this much memory that hold the graph under a scheme; None: no number does.
 
     Args:
       fixed: of any number of machines; its program and batch are taken.
@@ -233,7 +233,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class StepShape:
-    """Of training: number of hops, of machines, and the network between them."""
+    """Shape of the training: the number of hops and of machines, and the network between them."""
 
     num_hops: int
     machines: int

@@ -252,7 +252,7 @@ class _Check:
         ordered = self._sound.issuperset(lookups)  # else rows and original ids are not known
         indptr, orig_ids = (open_npy(self._path / file) for file in lookups) if ordered else (None, None)
         before = -1  # original id of the source of the edge before; -1: none to compare with
-        one_way = 0  # hashes of the edges less hashes of their reverses: 0 when each is the reverse of another
+        one_way = 0  # hashes of the edges minus hashes of their reverses: 0 when each is the reverse of another
         for first_row, ids in self._rows(name, _ID_DTYPES, (self._manifest.num_edges,)):
             outside = (ids < 0) | (ids >= num_nodes)
             faults.add(f"is source {{}}; expected ids 0 to {num_nodes - 1}", first_row, outside, ids)
@@ -385,7 +385,7 @@ def _fits(stream: NpyStream, dtypes: tuple[str, ...], shape: tuple[int | None, .
 
 
 def _shifted(values: np.ndarray, before: int) -> np.ndarray:
-    """The value ahead of each; `before` stands ahead of the first."""
+    """The value before each; `before` precedes the first."""
     ahead = np.empty_like(values)
     ahead[1:] = values[:-1]
     ahead[0] = before
@@ -406,12 +406,12 @@ def _row_starts(indptr: np.ndarray, first_edge: int, count: int) -> np.ndarray:
 
 
 def _one_way(sources: np.ndarray, destinations: np.ndarray) -> int:
-    """Sum of the edges' hashes less that of their reverses'; it does not depend on the order of the edges."""
+    """Sum of the edges' hashes minus that of their reverses; it does not depend on the order of the edges."""
     return _hash_sum(sources, destinations) - _hash_sum(destinations, sources)
 
 
 def _one_way_places(sources: np.ndarray, destinations: np.ndarray, places: np.ndarray) -> int:
-    """Sum of the hashes of (pair of ends, place) over edges in one direction less that over the other's."""
+    """Sum of the hashes of (pair of ends, place) over edges in one direction minus that over the other's."""
     pairs = _hashes(np.minimum(sources, destinations), np.maximum(sources, destinations))
     forwards, backwards = sources < destinations, sources > destinations
     return _hash_sum(pairs[forwards], places[forwards]) - _hash_sum(pairs[backwards], places[backwards])

@@ -43,7 +43,8 @@ _COUNTED_IN_BYTES = ("topology", "write", "verify", "check", "repartition")
 class StepDisplay(Progress):
     """Shows steps: on a terminal with a bar and the time left, otherwise a plain line at the end of each.
 
-    Where there is no terminal, a step that counts bytes prints every LOG_INTERVAL_S how far it is and the time left.
+    Where there is no terminal, a step that counts bytes prints every LOG_INTERVAL_S how far it has got and the time
+    left.
 
     Args:
       around: {step: context manager factory} entered around a step. Such a step gets no moving bar: it may end the
@@ -111,7 +112,7 @@ class StepDisplay(Progress):
 
 
 class _StepLog:
-    """Plain lines about one step: how far it is, and how long it will still take at this pace."""
+    """Plain lines about one step: how far it has got, and how long the rest will take at this pace."""
 
     def __init__(self, label: str, console: Console) -> None:
         self.total = 0

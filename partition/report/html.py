@@ -66,8 +66,8 @@ def _sections(report: Mapping[str, Any]) -> Iterator[str]:
     yield _facts(report)
     yield "<h2>Balance</h2>"
     yield _paragraph(
-        "Each part's share of what training needs, as a multiple of the mean; every dot is a part. Beside it the "
-        "largest part. A step is as slow as the rank with the most work."
+        "Each part's share of what training needs, as a multiple of the mean; every dot is a part. The largest "
+        "part is given beside it. A step is as slow as the rank with the most work."
     )
     yield _picture(_balance_figure(report), "balance of the parts")
     yield "<h2>Edge cut and halo</h2>"
@@ -222,7 +222,7 @@ def _label_parts(ax: Axes, count: int) -> None:
 
 
 def _picture(figure: Figure, text: str) -> str:
-    """A figure as an image inside the page; a page per se, so that the names of its pieces clash with no other's."""
+    """A figure as an image inside the page; a document of its own, so that names inside it clash with no other's."""
     from matplotlib import rc_context
 
     buffer = io.StringIO()

@@ -1,7 +1,7 @@
 """`fastsample-partition --inspect PARTS`: figures of a finished partition, as tables, JSON and an HTML page.
 
 The partition's own figures are counted from its files (quality.py). With --fanouts the traffic of training is measured
-by sampling (traffic.py). --html writes both, with plots, as one page (report_html.py).
+by sampling (traffic.py). --html writes both, with plots, as one page (html.py).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def traffic_lines(traffic: Mapping[str, Any]) -> Iterator[str]:
 
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add what --inspect takes beside --json: --html and --num-batches."""
+    """Add what --inspect takes besides --json: --html and --num-batches."""
     parser.add_argument("--html", metavar="FILE", help="inspect: write the report as a self-contained page with plots")
     parser.add_argument(
         "--num-batches",
@@ -115,7 +115,7 @@ def parse_fanouts(text: str) -> tuple[int, ...]:
     """15,10,5 -> (15, 10, 5).
 
     Raises:
-      ValueError: something else than integers between commas.
+      ValueError: anything other than integers between commas.
     """
     try:
         return tuple(int(item) for item in text.split(","))

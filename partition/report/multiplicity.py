@@ -75,7 +75,7 @@ class EdgeCounter:
             self._before = int(ids[-1]), int(rows[-1])
 
     def counts(self, *, undirected: bool, listed: int | None) -> EdgeCounts:
-        """The figures, once all edges went by.
+        """The figures, once all edges have gone by.
 
         Args:
           undirected: every edge is stored in both directions.

@@ -2,7 +2,7 @@
 
 An edge is stored with its destination, so part p stores the in-edges of its nodes; one whose source lives in another
 part is cut. The halo of p is the set of distinct remote sources: what a layer over all of p would fetch. All figures
-are counted from the stored topology, none is taken over from the partitioner.
+are counted from the stored topology, none is taken from the partitioner.
 """
 
 from __future__ import annotations

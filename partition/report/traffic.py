@@ -2,16 +2,16 @@
 
 A number of mini-batches per part is drawn as training draws them: an epoch permutes the part's train nodes and cuts
 them into batches, the last one smaller. Where a whole epoch has no more batches than are to be measured, whole epochs
-are; else batches of one epoch are picked at random, so that the mean over batches estimates the mean over the epoch's
-steps without bias either way. Its standard error is the batches' standard deviation over the root of their number; in
-whole epochs the smaller last batches are there in their due number, so only the batches of full size vary. It is
-too large rather than too small where the batches are most of an epoch, since what one has another lacks.
+are taken; else batches of one epoch are picked at random, so that the mean over batches estimates the mean over the
+epoch's steps without bias either way. Its standard error is the batches' standard deviation over the root of their
+number; in whole epochs the smaller last batches occur in their due number, so only the batches of full size vary.
+It is too large rather than too small where the batches are most of an epoch, since what one has another lacks.
 
 Remote rows of a batch are its input nodes that the part does not own: each is one id out and one feature row back
 (the hybrid scheme's only traffic). The vanilla scheme also asks for the neighbours of every remote node of the hops
 below the first: an id out, a count and the picks back.
 
-A cache of share x holds the rows of x * num_nodes remote nodes on every machine. Which ones, by two policies:
+A cache of share x holds the rows of x * num_nodes remote nodes on every machine. Which ones depends on the policy:
     degree     most out-edges in the graph first (PaGraph): the same list for every machine
     hotness    most often an input node of this machine in pre-sampled epochs (GNNLab, section 6.3, PreSC), ties and
                nodes never seen by degree. Counted on other epochs than those that the curves are measured on:
@@ -279,7 +279,7 @@ class SeedBatches:
       steps: batches per epoch, 0 without train nodes.
     """
 
-    PRESAMPLED_EPOCHS = 2  # GNNLab, section 6.3: more of them rank the nodes hardly better
+    PRESAMPLED_EPOCHS = 2  # GNNLab, section 6.3: more of them hardly rank the nodes better
 
     def __init__(self, train: np.ndarray, batch_size: int, seed: tuple[int, ...]) -> None:
         self._train, self._batch_size, self._seed = train, batch_size, seed

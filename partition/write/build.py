@@ -142,7 +142,7 @@ def check_request(
       How the memory is divided.
     Raises:
       ValueError: an output that exists or cannot be written, no assignment file, more parts than nodes or than train
-        nodes, a memory limit or a disk that cannot do.
+        nodes, a memory limit or a disk that does not suffice.
       ImportError: the method's package is not there.
     """
     check_output(output, overwrite)
@@ -217,7 +217,7 @@ def _check_disk(
     *,
     on_disk: bool = False,
 ) -> None:
-    """Refuse a graph for which the disk has no room: all of it, or what is to come when the topology is there."""
+    """Refuse a graph for which the disk has no room: all of it or, once the topology is there, what remains."""
     stored_edges = None if topology is None else topology.num_edges
     planned = options.num_parts, options.feature_dtype
     sizes = sizes_of(raw, edge_map=options.edge_map)

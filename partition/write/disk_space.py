@@ -1,10 +1,10 @@
 """The refusal of a disk with too little room for a partition; plan/disk.py computes how much it takes.
 
-An older partition that is overwritten stays until the new one is complete, so it gives no room. What a killed run has
+An older partition that is overwritten stays until the new one is complete, so it frees no room. What a killed run has
 left in the work directory is used again or deleted, so it does.
 
 Only what is certainly needed is asked for: how many edges of an undirected graph are left when duplicates are merged
-shows when the topology is built, and then the question is asked again. A disk can still fill up by the last kilobytes,
+is known once the topology is built, and then the check is repeated. A disk can still fill up by the last kilobytes,
 as files take whole blocks, or by what others write meanwhile.
 """
 

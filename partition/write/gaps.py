@@ -1,8 +1,9 @@
 """Ids with huge gaps: an edge list of a few hundred edges must not quietly become a graph of millions of nodes.
 
-Where nobody states the number of nodes, it is the highest id + 1. E edges touch at most 2 E nodes, so a graph with
+Where the number of nodes is not stated, it is the highest id + 1. E edges touch at most 2 E nodes, so a graph with
 more than WIDEST times as many is nearly all gaps, whatever its edges are: its ids are not numbered from 0, and arrays
-with an entry per node would fill memory and disk. Small graphs are let through; whoever means it states num_nodes.
+with an entry per node would fill memory and disk. Small graphs are let through; whoever wants a large one states
+num_nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from fastsample_dist.graph.datasets import RawGraph
 
 WIDEST = 10  # nodes per end of an edge
-FREE_NODES = 1 << 20  # so many cost nothing
+FREE_NODES = 1 << 20  # this many cost nothing
 COUNTED_EDGES = 1 << 24  # of longer lists the distinct ids are not counted for the message
 
 

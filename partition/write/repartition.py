@@ -1,4 +1,4 @@
-"""`fastsample-partition --repartition PARTS NEW_P --output NEW`: another number of parts, the graph not cut again.
+"""`fastsample-partition --repartition PARTS NEW_P --output NEW`: another number of parts, without a new cut.
 
 Part p owns one contiguous range of ids, so parts can be joined with their neighbours and ranges can be cut, and no id
 changes. Then the topology does not change either: its files are hard links to the old ones (copies where the file
@@ -11,8 +11,8 @@ and not given a new checksum; linked files keep theirs.
 
 A cut at one point balances one thing. It is made by train nodes, since a step is as slow as the rank with the most
 seeds: when the old parts are within one train node of each other, the new ones are too. Between two train nodes
-there is room, and there the cut is put as close to equal numbers of nodes as it goes. How even the nodes are in
-the end depends on where the train nodes stand among the part's ids; the report says it. Without train nodes the cut
+there is room, and there the cut is put as close to equal numbers of nodes as possible. How even the nodes are in
+the end depends on where the train nodes are among the part's ids; the report shows it. Without train nodes the cut
 is by nodes. Within an old part the cut follows the ids (node types one after another, original ids inside a type), not
 the edges: expect more cut edges than from cutting the graph again.
 
@@ -210,8 +210,8 @@ def cut_points(owned: tuple[int, int], train: np.ndarray, pieces: int) -> list[i
       train: int64 [T]; train nodes in it, ascending. Fewer than `pieces`: the cut is by nodes.
       pieces: 1 .. hi - lo.
     Returns:
-      The pieces' ends, the last of which is hi. A cut may stand anywhere behind one train node and up to the next; it
-      stands as near to the point of equal nodes as that allows.
+      The pieces' ends, the last of which is hi. A cut may be anywhere after one train node and up to the next; it
+      is put as near to the point of equal nodes as that allows.
     """
     (lo, hi), ends = owned, []
     for piece in range(1, pieces):

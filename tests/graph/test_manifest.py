@@ -49,8 +49,8 @@ def test_graph_without_types_has_none_and_its_manifest_no_key(tmp_path):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"node_types": ["a", "a"]}, r"its node_types is \['a', 'a'\], no list of different names"),
-        ({"node_types": ["a", 1]}, "no list of different names"),
+        ({"node_types": ["a", "a"]}, r"its node_types is \['a', 'a'\], not a list of different names"),
+        ({"node_types": ["a", 1]}, "not a list of different names"),
         ({"type_ranges": []}, "its type_ranges do not fit its 2 node types"),
         ({"type_ranges": [[0, 1, 4]]}, "its type_ranges do not end where its parts do"),
         ({"type_ranges": [[0, 1, 5], [5, 9, 9]]}, "its type_ranges do not end where its parts do"),

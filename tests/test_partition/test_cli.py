@@ -392,5 +392,5 @@ def test_output_that_appears_meanwhile_stays_and_is_named(graph, tmp_path, capsy
 
     monkeypatch.setattr(fastsample_dist.partition.write.writer, "_write_part", write_after_another_run)
     line = run_refused(capsys, "--input", graph, "--num-parts", 2, "--method", "random", "--output", tmp_path / "parts")
-    assert "parts has appeared meanwhile, made by another run" in line
+    assert "parts has appeared in the meantime, made by another run" in line
     assert [item.name for item in (tmp_path / "parts").iterdir()] == ["theirs"]

@@ -5,7 +5,7 @@ For every number of ranks: start them (here, or on hosts in namespaces), let the
 epochs. A step's time is split into
     sample, fetch   making the batch; with prefetching in a second thread, beside the rest
     compute         forward, backward, optimizer
-    gradients       waiting for the other ranks' gradients after the own backward pass
+    gradients       waiting for the other ranks' gradients after this rank's own backward pass
     idle            the rest: with prefetching waiting for the next batch, otherwise the loop around the parts
 sample and fetch contain the waiting for the other ranks in their exchanges.
 """
@@ -140,7 +140,7 @@ def check_losses(configurations: Sequence[dict], num_ranks: int) -> None:
 
 
 def label(configuration: dict) -> str:
-    """How a configuration is called in tables."""
+    """What a configuration is called in tables."""
     return f"{configuration['scheme']}, prefetch {configuration['prefetch']}"
 
 

@@ -5,7 +5,7 @@ prefetching) and, on the most ranks k that were run, for every purpose the calls
 a step. Assumed: one rank per machine; what messages then cost is in fastsample_dist/graph/network.py. With P machines:
 
     all_to_all of purpose x   n_x calls that send b_x(P) bytes
-      b_x(P) = b_x (P - 1)/P * k/(k - 1)        nodes lie on any machine alike; 16 n_x (P - 1) for the counts
+      b_x(P) = b_x (P - 1)/P * k/(k - 1)        nodes are spread evenly over the machines; 16 n_x (P - 1) for the counts
     sum of gradients          n calls, b bytes
     step, prefetch 0          s + f + c + all_to_alls + gradients
     step, prefetch > 0        max(s + f + all_to_alls, c + gradients)     the background thread has a core of its own
@@ -26,7 +26,7 @@ MACHINES = (2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What the model is fed with, per step.
+    """What the model is fed, per step.
 
     Attributes:
       sample_s, fetch_s, compute_s: without communication.

@@ -1,7 +1,7 @@
 """What a rank of `fastsample-bench epoch` does: train epochs of every configuration in turn.
 
 A configuration is a scheme and a prefetch depth. Each has its own loader and its own model with the same initial
-parameters; epoch e of all configurations is run before epoch e + 1 of any, so that slow changes of the machine meet
+parameters; epoch e of all configurations is run before epoch e + 1 of any, so that slow changes of the machine affect
 all of them alike. Collectives are counted per configuration.
 """
 

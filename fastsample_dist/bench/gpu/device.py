@@ -110,7 +110,7 @@ def missing_reason() -> str | None:
 
 @dataclass(frozen=True)
 class GpuTimer:
-    """Takes times on a device.
+    """Measures times on a device.
 
     Attributes:
       device: the device.
@@ -168,7 +168,7 @@ class GpuTimer:
 
 
 def kernel_times(events: Iterable[Any]) -> list[tuple[str, float]]:
-    """(name, seconds) of the kernels among a profile's events: what ran on the device, but copies and memsets.
+    """(name, seconds) of the kernels among a profile's events: what ran on the device, except copies and memsets.
 
     Args:
       events: of torch.profiler.profile.events().

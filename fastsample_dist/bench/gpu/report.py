@@ -18,7 +18,7 @@ class Goal:
       text: what is to be reached, with its unit.
       bound: the value.
       is_upper: whether the figure must be below the bound, not at least as large.
-      unit: what the figure is multiplied with when it is shown, and the unit's name.
+      unit: what the figure is multiplied by when it is shown, and the unit's name.
     """
 
     text: str
@@ -78,7 +78,7 @@ def goal_lines(judged: Iterable[dict]) -> list[str]:
 
 
 def sampling_lines(found: dict) -> list[str]:
-    """Tables and lines of `gpu_sampling.measure`."""
+    """Tables and lines of `sampling.measure`."""
     reads = found["random_reads"]
     columns = ("hops", "fanout", "batch", "sampler", "whole us", "p10 - p90", "sampling kernels us", "all kernels us",
                "M edges", "G edges/s", "whole x", "kernels x", "of limit")  # fmt: skip
@@ -109,7 +109,7 @@ def sampling_lines(found: dict) -> list[str]:
 
 
 def gather_lines(found: dict) -> list[str]:
-    """Tables of `gpu_gather.measure`."""
+    """Tables of `gather.measure`."""
     copy, bus = found["copy"]["bytes_s"], found["bus"]
     columns = ("rows in", "dtype", "hit rate", "MB per call", "GB/s", "p10 - p90", "limit", "of limit",
                "kernels of limit")  # fmt: skip
@@ -135,7 +135,7 @@ def gather_lines(found: dict) -> list[str]:
 
 
 def aggregate_lines(found: dict) -> list[str]:
-    """Tables of `gpu_aggregate.measure`."""
+    """Tables of `aggregate.measure`."""
     columns = ("width", "dtype", "reduce", "by", "forward us", "backward us", "forward GB/s", "this / fastsample_dist")
     rows = [
         (
@@ -154,7 +154,7 @@ def aggregate_lines(found: dict) -> list[str]:
 
 
 def epoch_lines(found: dict) -> list[str]:
-    """Tables of `gpu_epoch.measure`."""
+    """Tables of `epoch.measure`."""
     columns = ("way", "epoch s", "sample s", "gather s", "compute s", "sum of parts s", "this / first")
     first = found["ways"][0]["epoch_s"]["median"] if found["ways"] else 1.0
     rows = []

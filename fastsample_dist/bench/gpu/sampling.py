@@ -1,7 +1,7 @@
-"""`fastsample-bench gpu sampling`: figures 8 and 9 of PGSampler, drawn again with this library's kernels.
+"""`fastsample-bench gpu sampling`: figures 8 and 9 of PGSampler, measured again with this library's kernels.
 
 For every number of hops, fanout and batch size, in turns on the same seeds: the library's kernels (per_hop, persistent,
-and auto, once it has chosen one of them) and the baseline that stands for DGL (gpu_baseline.py). Whole process: from
+and auto, once it has chosen one of them) and the baseline that stands for DGL (baseline.py). Whole process: from
 seeds in device memory to message flow graphs of all hops, everything the host does included. Sampling kernels: those
 that draw neighbours and put them into their places, of all hops, as PGSampler's figure 8 counts them; what only counts
 and relabels is left out.
@@ -143,7 +143,7 @@ def differences(found: SampledHops, expected: SampledHops) -> Iterator[str]:
 
 
 def baseline_failures(graph: CSCGraph, found: SampledHops, spec: SampleSpec) -> Iterator[str]:
-    """What a batch of the baseline breaks; its draws are its own, so there is nothing to be equal to.
+    """What a batch of the baseline violates; its draws are its own, so there is nothing to be equal to.
 
     Args:
       graph: on the batch's device, as everything that is compared.
@@ -253,7 +253,7 @@ def summarize(
 
 
 def crossover(runs: Sequence[dict]) -> dict | None:
-    """The number of sampled edges from which on the other of our kernels is the faster one.
+    """The number of sampled edges from which the other of our kernels is the faster one.
 
     Every bound between two settings is tried, either kernel below it, and the choice whose whole times add up to the
     least is taken.

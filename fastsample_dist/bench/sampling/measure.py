@@ -337,7 +337,7 @@ class _Limit:
         self.touch, self.threads = TouchLimit(indices, num_distinct), threads
         self.rates: list[float] = []
         self._way: Prefetch = self.touch.tune(threads)
-        self._counter = 1 << 32  # behind those of the tuning
+        self._counter = 1 << 32  # after those of the tuning
 
     def measure(self, num_reads: int) -> None:
         self.rates.append(self.touch.rate(num_reads, self.threads, self._way, self._counter))

@@ -58,7 +58,7 @@ def verify(graph: CSCGraph, batches: Batches, options: SamplingOptions, progress
 
 
 def structure_failures(graph: CSCGraph, spec: SampleSpec, batch: MiniBatch, num_usable: Tensor) -> Iterator[str]:
-    """What a whole mini-batch breaks, one line each.
+    """What a whole mini-batch violates, one line each.
 
     Args:
       graph: what was sampled.
@@ -79,7 +79,7 @@ def _hop_failures(graph: CSCGraph, spec: SampleSpec, fanout: int, mfg: MFG, num_
     dst, edge_ids, counts = mfg.dst_nodes.long(), mfg.edge_ids, mfg.indptr.diff()
     owners = dst.repeat_interleave(counts)
     if owners.numel() != mfg.num_edges or edge_ids.numel() != mfg.num_edges:
-        yield "its offsets, sources and edge ids are not equally many"
+        yield "its offsets, sources and edge ids differ in number"
         return
     in_row = (graph.indptr[owners] <= edge_ids) & (edge_ids < graph.indptr[owners + 1])
     if not bool(in_row.all()):

@@ -1,7 +1,7 @@
 """Formats of input graphs: what each is called, how it is recognised, and which function reads it.
 
     with Scratch() as scratch:
-        raw = read_graph("data/web")  # the format is seen from the files
+        raw = read_graph("data/web")  # the format is recognised from the files
         raw = read_graph("edges.csv.gz", "edgelist", ReadOptions(undirected=True, scratch=scratch))
 
 A reader takes (path, ReadOptions) and returns a checked RawGraph. It is loaded when its format is used, as some
@@ -211,12 +211,12 @@ def input_sizes(
 
 
 def least_sizes(path: str | Path, format_name: str | None = None, options: ReadOptions | None = None) -> GraphSizes:
-    """Sizes that an input graph has at least, as far as headers and file sizes show; the data are not read.
+    """Lower bounds on the sizes of an input graph, as far as headers and file sizes show; the data are not read.
 
     Args:
       path, format_name, options: as of `read_graph`.
     Returns:
-      GraphSizes; UNKNOWN where nothing is known, for example because of a fault that reading will name.
+      GraphSizes; UNKNOWN where nothing is known, for example because of a fault that reading will report.
     """
     try:
         options = options or ReadOptions()

@@ -51,7 +51,7 @@ class Archive:
         return 0 if info is None or info.compress_type == zipfile.ZIP_STORED else info.compress_size
 
     def header(self, name: str) -> NpyHeader:
-        """Shape and type of a member; of a packed one no more than its beginning is unpacked.
+        """Shape and type of a member; only the beginning of a packed one is unpacked.
 
         Raises:
           ValueError: no such member, or it is damaged.
@@ -72,7 +72,7 @@ class Archive:
             elsewhere is unpacked too.
         Raises:
           ValueError: no such member, or it is damaged, truncated or holds Python objects.
-          OSError: the disk refuses what is unpacked.
+          OSError: the disk refuses the unpacked data.
         """
         info = self._info(name)
         try:

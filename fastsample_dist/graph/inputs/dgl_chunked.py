@@ -47,12 +47,12 @@ def read_chunked(path: Path, options: ReadOptions) -> RawGraph:
     """Read a chunked graph; a reader of format `dgl-chunked`.
 
     Args:
-      path: metadata.json or its directory. Relative names of chunks start there.
+      path: metadata.json or its directory. Relative names of chunks are resolved from there.
       options: with `undirected` every edge counts in both directions; otherwise edges are as listed.
     Returns:
       RawGraph; node types in the order of the file.
     Raises:
-      ValueError: a file is missing or not sound, or does not have what the metadata say: by name.
+      ValueError: a file is missing or not sound, or does not hold what the metadata state, by name.
     """
     return _ChunkedGraph(path / METADATA_NAME if path.is_dir() else path, options).read()
 
@@ -200,7 +200,7 @@ class _ChunkedGraph:
 
 
 def _cut_like(weights: list[np.ndarray], pieces: list[tuple[str, np.ndarray]]) -> list[np.ndarray]:
-    """The weights of each piece of edges; what is too much or too little stands in the last."""
+    """The weights of each piece of edges; any excess or shortfall is in the last."""
     counts = [edges.shape[1] for _, edges in pieces]
     if [len(part) for part in weights] == counts:
         return weights

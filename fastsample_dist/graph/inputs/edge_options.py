@@ -16,7 +16,7 @@ _NO_DELIMITERS = "#\"'\r\n.+-_"
 
 
 class NotIntegersError(ValueError):
-    """Ids that were to be relabelled are no integers; the message says where."""
+    """Ids that were to be relabelled are not integers; the message says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class EdgeListOptions:
       weight_column: of the edges' weights, as `columns`; None: none, but in .parquet a column called weight.
       relabel: ids are any names (text, or integers with gaps); they become 0, 1, 2, ... in sorted order.
     Raises:
-      ValueError: a delimiter that is none, or columns that are not two.
+      ValueError: an invalid delimiter, or columns other than two.
     """
 
     header: bool = False

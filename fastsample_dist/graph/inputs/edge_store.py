@@ -1,7 +1,7 @@
 """Edges that come in chunks and whose number is known only at the end: in memory, or in an .npy file.
 
 Both forms have shape [2, E] in column-major order, an edge's source beside its destination: so they can be written as
-they come. Ids are int32 when all fit, else int64; a file widens in place when the first id comes that needs it.
+they come. Ids are int32 when all fit, else int64; a file widens in place when the first id that needs it comes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write_edges(path: Path, chunks: Iterable[np.ndarray]) -> None:
     """Write chunks int64 [n, 2] of (source, destination) as an .npy file, int32 | int64 [2, E]; durable on return.
 
     Raises:
-      OSError: the disk refuses; it names the file.
+      OSError: the disk refuses the write; the error names the file.
     """
     with naming_file(path):
         _write(path, chunks)
@@ -71,7 +71,7 @@ def _write(path: Path, chunks: Iterable[np.ndarray]) -> None:
 
 
 def _widen(file: BinaryIO, count: int) -> None:
-    """Make int64 of the `count` int32 values in the file; from the end, so that none is written over unread."""
+    """Widen the `count` int32 values in the file to int64; from the end, so that none is overwritten unread."""
     for lo, hi in reversed(list(row_chunks(count, _WIDE.itemsize))):
         file.seek(HEADER_BYTES + lo * _NARROW.itemsize)
         values = np.frombuffer(file.read((hi - lo) * _NARROW.itemsize), dtype=_NARROW)

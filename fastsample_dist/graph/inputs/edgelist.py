@@ -2,7 +2,7 @@
 
 Text has one edge "source destination" per line (text_edges.py), .parquet two columns (parquet_edges.py). Both are read
 in pieces: a short list into memory, a long one into a binary file of the scratch directory that is mapped from there
-and that a run finds again if the one before was killed. Ids that are names are relabelled on the way (relabel.py).
+and that the next run finds again if this one is killed. Ids that are names are relabelled on the way (relabel.py).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def read_edgelist(path: Path, options: ReadOptions) -> RawGraph:
     """Read an edge list; a reader of format `edgelist`.
 
     Args:
-      path: the file, text unless its name ends in .parquet; or a directory that holds exactly one, of a suffix in
-        TEXT_SUFFIXES, and, as far as the graph has them, meta.json and the .npy columns of the `npy` format except
+      path: the file, text unless its name ends in .parquet; or a directory that holds exactly one, with a suffix in
+        TEXT_SUFFIXES, and, where the graph has them, meta.json and the .npy columns of the `npy` format except
         edge_index.npy. Instead of one file it may hold the list in several parts of one suffix, as Spark writes them:
         part-00000.csv, part-00001.csv, ...; they are read in the order of their numbers, and no other list may be
         there.
@@ -124,15 +124,15 @@ def _suffix(file: Path) -> str | None:
 
 
 class _List:
-    """The arrays of a list: in memory, or of a long one mapped from the scratch directory.
+    """The arrays of a list: in memory or, for a long one, mapped from the scratch directory.
 
     Args:
       files: of the list.
-      made_from: the same, and what else changes the arrays.
+      made_from: the same, and whatever else changes the arrays.
       options: how to read.
       limit: ids are below it.
     Attributes:
-      source: that reads the files.
+      source: what reads the files.
     """
 
     def __init__(self, files: list[Path], made_from: list[Path], options: ReadOptions, limit: int) -> None:

@@ -49,19 +49,19 @@ def read_graphbolt(path: Path, options: ReadOptions) -> RawGraph:
     """Read a data set as its author wrote it; a reader of format `graphbolt`.
 
     Args:
-      path: metadata.yaml or its directory. Relative names of files start there.
+      path: metadata.yaml or its directory. Relative names of files are resolved from there.
       options: with `undirected` every edge counts in both directions; otherwise edges are as listed.
     Returns:
       RawGraph.
     Raises:
       ImportError: PyYAML is missing.
-      ValueError: a file is missing or not sound, or does not have what the metadata say: by name.
+      ValueError: a file is missing or not sound, or does not hold what the metadata state, by name.
     """
     return _OnDiskDataset(path / METADATA_NAME if path.is_dir() else path, options).read()
 
 
 def count_graphbolt(path: Path) -> tuple[int, int]:
-    """(nodes, edges at least) of a data set, as metadata.yaml states them: that of edges it does not.
+    """(nodes, edges at least) of a data set, as metadata.yaml states them; it does not count edges.
 
     Raises:
       ValueError, ImportError: as `read_graphbolt`, as far as that file goes.
@@ -243,7 +243,7 @@ def _unlabelled(count: int, values: np.ndarray) -> np.ndarray:
 
 
 def _type_of(item: Mapping[str, Any]) -> str:
-    """Name of the type; "" where there is but one."""
+    """Name of the type; "" where there is only one."""
     return str(item.get("type") or "")
 
 

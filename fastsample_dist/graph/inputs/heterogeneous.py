@@ -24,7 +24,7 @@ from fastsample_dist.graph.storage import SPLITS
 
 logger = logging.getLogger(__name__)
 
-# Names under which libraries and their users keep a node's or an edge's data, the most usual first.
+# Names under which libraries and their users keep a node's or an edge's data, the most common first.
 FEATURE_NAMES = ("feat", "x", "features", "feature", "node_feat")
 LABEL_NAMES = ("label", "y", "labels")
 WEIGHT_NAMES = ("weight", "edge_weight", "weights", "w")
@@ -178,7 +178,7 @@ def first_of(data: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 
 def only_of(data: Mapping[str, Any], names: Sequence[str], where: str, column: str) -> str | None:
-    """The one of some usual names that the data have; None if they have none.
+    """The one among some usual names that the data have; None if they have none.
 
     Args:
       data: by name.
@@ -222,7 +222,7 @@ def mask_ids(where: str, mask: np.ndarray, num_nodes: int) -> np.ndarray:
 
 
 def note_left_out(where: str, names: Sequence[str]) -> None:
-    """Say which data of an input a partition does not take."""
+    """Log which data of an input a partition does not take."""
     if names:
         logger.warning("%s: %s left out; partitions do not store it", where, ", ".join(map(str, names)))
 
@@ -273,7 +273,7 @@ def _joined_features(nodes: Sequence[NodeType]) -> np.ndarray | RowSegments | No
         if rows.ndim != 2 or rows.shape[1:] != model.shape[1:] or rows.dtype != model.dtype:
             raise ValueError(
                 f"{item.where('features')} has {rows.dtype} features of shape {rows.shape}, {first.where('features')} "
-                f"{model.dtype} of shape {model.shape}; expected one type and width for all; bring them to one."
+                f"{model.dtype} of shape {model.shape}; expected one type and width for all; convert them."
             )
     if len(nodes) == 1:
         return first.features

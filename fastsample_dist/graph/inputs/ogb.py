@@ -27,7 +27,7 @@ def read_ogb(path: Path, options: ReadOptions) -> RawGraph:
 
     Args:
       path: the data set's directory, e.g. dataset/ogbn_arxiv, or its name, e.g. ogbn-arxiv.
-      options: with `undirected` every edge counts in both directions; so it does in any case in the sets for which ogb
+      options: with `undirected` every edge counts in both directions; it always does in the sets for which ogb
         adds the inverse edges.
     Returns:
       RawGraph with features, labels and ogb's standard split.
@@ -75,7 +75,7 @@ def _download(name: str, directory: Path) -> None:
         raise ValueError(f"ogb asks before it downloads more than 1 GB, and there is no terminal; {advice}") from None
     except OSError as error:
         raise ValueError(f"{name} cannot be downloaded ({error}); {advice}") from error
-    except RuntimeError as error:  # ogb's word for a download that broke off
+    except RuntimeError as error:  # ogb's word for a download that was cut short
         raise ValueError(f"{name} was not downloaded ({str(error).rstrip('.')}); {advice}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

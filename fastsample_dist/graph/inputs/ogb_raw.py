@@ -83,8 +83,8 @@ def read_raw(directory: Path, options: ReadOptions) -> RawGraph:
 
     Args:
       directory: the data set's; it holds raw/ and split/.
-      options: with `undirected` every edge counts in both directions; so it does in the sets for which ogb adds the
-        inverse edges.
+      options: with `undirected` every edge counts in both directions; it always does in the sets for which ogb adds
+        the inverse edges.
     Returns:
       RawGraph with ogb's standard split.
     Raises:
@@ -250,7 +250,7 @@ class _RawSet:
 
 
 def _saved_split(file: Path, type_name: str) -> dict[str, np.ndarray]:
-    """The splits of one type out of split_dict.pt: {"train": ids} or {"train": {type: ids}}."""
+    """The splits of one type from split_dict.pt: {"train": ids} or {"train": {type: ids}}."""
     saved: Any = load_saved(file)
     if not isinstance(saved, Mapping) or not all(name in saved for name in _SPLIT_FILES.values()):
         raise ValueError(f"{file} holds no splits; expected a dict with train, valid and test; download it again.")

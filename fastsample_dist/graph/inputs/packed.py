@@ -1,6 +1,6 @@
 """Packed text files, by the ends of their names: .gz, .xz (standard library) and .zst (through pyarrow).
 
-Each is opened on a file that is open already, so that its position shows how far reading is.
+Each is opened on a file that is open already, so that its position shows how far reading has got.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ PACKINGS = (
 
 
 def packing_of(file: Path) -> Packing | None:
-    """How a file is packed, by its name; None: not."""
+    """How a file is packed, by its name; None: it is not packed."""
     return next((packing for packing in PACKINGS if file.name.endswith(packing.suffix)), None)
 
 
 def packing_in(data: bytes) -> Packing | None:
-    """How data are packed, by their first bytes; None: not that could be seen."""
+    """How data are packed, by their first bytes; None: not packed, as far as can be seen."""
     return next((packing for packing in PACKINGS if data.startswith(packing.magic)), None)
 
 

@@ -1,8 +1,9 @@
 """Edges from .parquet files, batch by batch, read through the `pyarrow` package (imported on use, here alone).
 
-The two ends are the columns src and dst, source and target (or destination), u and v, or from and to, in capitals or
-not; or, under other names, the only two integer columns; or those that `EdgeListOptions` names. A column `weight` gives
-the edges' weights. Floating-point ids are taken where all are whole numbers (pandas makes them of integers).
+The two ends are the columns src and dst, source and target (or destination), u and v, or from and to, in upper or
+lower case; or, under other names, the only two integer columns; or those that `EdgeListOptions` names. A column
+`weight` gives the edges' weights. Floating-point ids are accepted where all are whole numbers (pandas turns integers
+into them).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class ParquetEdges:
       num_edges: of all.
       has_weights: whether there is a column `weight`.
     Raises:
-      ImportError: pyarrow is not installed. ValueError: a file is damaged, or has not the columns that it should.
+      ImportError: pyarrow is not installed. ValueError: a file is damaged, or does not have the columns that it should.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class ParquetEdges:
         for file, columns in zip(files, self._columns, strict=True):
             if (columns.weight is not None) != self.has_weights:
                 having, lacking = (files[0], file) if self.has_weights else (file, files[0])
-                raise ValueError(f"{having} has a column weight but {lacking} has none; expected all or none to have.")
+                raise ValueError(f"{having} has a column weight but {lacking} has none; expected one in all or none.")
         self.weight_dtype = np.result_type(*(c.weight_dtype for c in self._columns)) if self.has_weights else None
 
     def text_bytes(self) -> int:
@@ -119,7 +120,7 @@ class ParquetEdges:
         """The ends of the edges as they are called, [n, 2] at a time: int64, or bytes (UTF-8) with `as_text`.
 
         Raises:
-          NotIntegersError: a column that holds no integers, or one that int64 does not hold. ValueError: an id that is
+          NotIntegersError: a column that holds no integers, or one that int64 cannot hold. ValueError: an id that is
             missing, empty or overlong, by file, column and row.
         """
         for file, columns in zip(self._files, self._columns, strict=True):
@@ -171,7 +172,7 @@ class ParquetEdges:
 
 
 def load() -> None:
-    """Load pyarrow's parser of text, so that a process holds from then on what it takes."""
+    """Load pyarrow's parser of text, so that from then on the process holds the memory it takes."""
     import pyarrow.csv  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""Files written by torch.save, read without running anything that stands in them.
+"""Files written by torch.save, read without running anything in them.
 
 torch.load(weights_only=True) builds tensors, containers and numbers, and refuses every other name that a file asks
 for. Names that inputs are known to use are given harmless classes of this module for the time of the load: they keep
@@ -125,7 +125,7 @@ def load_saved(file: Path, stand_ins: Sequence[type[Record]] = ()) -> Any:
         raise ValueError(f"{file} is missing; expected a file written by torch.save there.")
     try:
         with _allowed([*_NUMPY, *_BASICS, *stand_ins]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what torch thinks of the file stands in the refusal, if there is one
+            warnings.simplefilter("ignore")  # what torch thinks of the file is in the refusal, if there is one
             loaded = torch.load(str(file), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
         return _with_arrays(loaded)
     except _FAILURES as error:
@@ -209,7 +209,7 @@ def _with_arrays(value: Any) -> Any:
 
 
 def _refusal(error: Exception) -> str:
-    """What is wrong with a file, out of torch's message; where it asked for something by name, that name."""
+    """What is wrong with a file, from torch's message; where it asked for something by name, that name."""
     message = str(error)
     for mark in ("unsupported GLOBAL ", "GLOBAL "):
         if mark in message:

@@ -3,8 +3,8 @@
 Integers are sorted as numbers, text by the bytes of its UTF-8 (which is the order of its code points); ids are integers
 if every one of them is one that int64 holds (007 is 7 then), else all are text. So the new ids depend on the set of
 names alone, not on the order of the list or on how it is read. Two passes over the list: the first gathers the
-distinct names, the second looks every id up. Memory: the distinct names, several times over while they are merged; what
-would take more than there is room for is refused before it is taken.
+distinct names, the second looks every id up. Memory: the distinct names, several times over while they are merged; if
+that is more than there is room for, it is refused before it is taken.
 """
 
 from __future__ import annotations

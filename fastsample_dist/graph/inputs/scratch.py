@@ -1,6 +1,6 @@
 """Files that reading an input makes on the way: text parsed to binary, archives unpacked.
 
-They stand in one directory. A file appears when complete, with a record of what it was made from, so that a run that
+They are kept in one directory. A file appears when complete, with a record of what it was made from, so that a run that
 was killed finds it again and does not make it twice.
 """
 
@@ -20,7 +20,7 @@ from fastsample_dist.files import naming_file
 class Scratch:
     """A directory for files made from an input; a context manager.
 
-    Leaving the block deletes the directory, unless `keep` answers True.
+    Leaving the block deletes the directory, unless `keep` returns True.
 
     Args:
       directory: where; made on first use. None: a new temporary one.

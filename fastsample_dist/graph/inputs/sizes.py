@@ -141,9 +141,9 @@ def sizes_of(raw: RawGraph, *, edge_map: bool = False) -> GraphSizes:
 
 
 def least_of(sizes: GraphSizes) -> GraphSizes:
-    """Sizes that a graph has at least, where some are estimated: what is refused by these is refused rightly.
+    """Lower bounds on a graph's sizes, where some are estimated: what these refuse, the true sizes refuse too.
 
-    Of estimated edges half are taken, as lines that were not sampled may be longer.
+    Of estimated edges, half are counted, as lines that were not sampled may be longer.
     """
     if not sizes.estimated:
         return sizes
@@ -398,7 +398,7 @@ def _sample_text(file: Path, options: EdgeListOptions) -> _Sample:
             ends = [fields[end] for end in layout.ends] if len(fields) > max(layout.ends) else [b""]
             if all(ends) if options.relabel else all(end.isdigit() for end in ends):
                 ids += ends
-                num_lines += 1  # others are a header, or a fault that reading will name
+                num_lines += 1  # others are a header, or a fault that reading will report
         text_bytes += len(whole)
     names = {_least_name(name) for name in ids} if options.relabel else ()
     highest = 0 if options.relabel else max(map(int, ids), default=0)

@@ -99,7 +99,7 @@ def _position(where: str, name: str, fields: list[str], options: EdgeListOptions
 
 
 def _usual_ends(where: str, names: list[str], weight: int | None, named: bool) -> tuple[int, int]:
-    """Source and destination where nobody names their columns."""
+    """Source and destination where their columns are not named."""
     lower = [name.lower() for name in names]
     pairs = [pair for pair in END_NAMES if named and set(pair) <= set(lower)]
     if len(pairs) == 1:
@@ -210,7 +210,7 @@ def split_weights(where: Path, first_line: int, block: bytes, layout: RowLayout)
     """Weights of a block's edges whose ends are text, float64 [n].
 
     Raises:
-      ValueError: as `split_names`, or a weight that is none.
+      ValueError: as `split_names`, or a value that is not a weight.
     """
     weights = []
     for number, _, fields in _split_lines(where, first_line, block, layout):

@@ -92,7 +92,7 @@ def made_name(file: Path) -> str:
 
 
 def announce(files: Sequence[Path], options: ReadOptions) -> None:
-    """Tell how many bytes of text are going to be read, if there are any."""
+    """Report how many bytes of text will be read, if there are any."""
     if total := sum(file.stat().st_size for file in files if file.is_file()):
         options.on_total(total)
 
