@@ -8,6 +8,7 @@
 #include "stress_callers.h"
 #include "stress_queries.h"
 #include "stress_sampling.h"
+#include "stress_transit.h"
 
 namespace {
 
@@ -48,6 +49,7 @@ class Problem {
     }
     build_alias_tables(num_threads, written);
     Queries<Id>(graph_).run(num_threads, written);
+    Applications<Id>(graph_).run(num_threads, written);
     read_at_random(num_threads, written);
     refuse_bad_input(num_threads);
   }
