@@ -9,6 +9,7 @@
 #include "stress_embedding.h"
 #include "stress_queries.h"
 #include "stress_sampling.h"
+#include "stress_transit.h"
 
 namespace {
 
@@ -55,6 +56,7 @@ class Problem {
     }
     build_alias_tables(num_threads, written);
     Queries<Id>(graph_).run(num_threads, written);
+    Applications<Id>(graph_).run(num_threads, written);
     read_at_random(num_threads, written);
     embeddings_.run(num_threads, written);
     wide_embeddings_.run(num_threads, written);
