@@ -64,6 +64,7 @@ struct TransitCall {
 
  private:
   FsStatus check_app() const;
+  FsStatus check_node2vec() const;
   FsStatus check_steps();
   FsStatus check_request() const;
 };

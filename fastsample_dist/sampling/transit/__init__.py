@@ -16,15 +16,14 @@ from fastsample_dist.sampling.transit.app import (
     ROOTS,
     App,
     Needs,
-    Params,
     by_original_id,
     needs,
-    params,
 )  # fmt: skip
 from fastsample_dist.sampling.transit.binding import BoundApp, Layout, bind
 from fastsample_dist.sampling.transit.laws import History
 from fastsample_dist.sampling.transit.layers import LADIES, FastGCN, Layer
-from fastsample_dist.sampling.transit.record import RecordedEdges
+from fastsample_dist.sampling.transit.params import Params, params
+from fastsample_dist.sampling.transit.recorded_edges import RecordedEdges
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.subgraphs import MVS, ClusterGCN
 from fastsample_dist.sampling.transit.walks import PPR, DeepWalk, KHop, MultiRW, Node2Vec

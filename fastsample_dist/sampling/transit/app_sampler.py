@@ -23,8 +23,9 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble, orig_ids_of
 from fastsample_dist.sampling.sampler import as_node_ids
-from fastsample_dist.sampling.transit.app import ALL, COLLECTIVE, INF, NULL, App, Params
+from fastsample_dist.sampling.transit.app import ALL, COLLECTIVE, INF, NULL, App
 from fastsample_dist.sampling.transit.binding import STEP_RECORDS
+from fastsample_dist.sampling.transit.params import Params
 from fastsample_dist.sampling.transit.sampler import TransitSampler
 from fastsample_dist.sampling.transit.samples import Samples
 

@@ -22,9 +22,9 @@ from fastsample_dist.sampling.transit.app import (
     ROOTS,
     App,
     Needs,
-    Params,
     by_original_id,
 )  # fmt: skip
+from fastsample_dist.sampling.transit.params import Params
 
 STEP_RECORDS = ("to_new", "to_union")  # a hop per step, whose sources are the next step's transits
 RECORDS = (None, *STEP_RECORDS, "within")

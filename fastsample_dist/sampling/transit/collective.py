@@ -23,12 +23,13 @@ from fastsample_dist.sampling.transit.binding import BoundApp
 from fastsample_dist.sampling.transit.compile_cpu import CompiledApp, compile_app
 from fastsample_dist.sampling.transit.layers import LADIES, FastGCN, Layer
 from fastsample_dist.sampling.transit.plain import explained
-from fastsample_dist.sampling.transit.record import RecordedEdges, edge_values, make_mfg
+from fastsample_dist.sampling.transit.record import edge_values, make_mfg
+from fastsample_dist.sampling.transit.recorded_edges import RecordedEdges
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.subgraphs import ClusterGCN
 
 if TYPE_CHECKING:
-    from fastsample_dist.sampling.transit.engines import Run
+    from fastsample_dist.sampling.transit.engine import Run
 
 # By the function `next`: a subclass that defines another one is compiled like any user's.
 KINDS = {

@@ -1,4 +1,4 @@
-"""Engines: compiled forms of an application that sample for it.
+"""Which compiled form of an application samples for it.
 
 An application whose functions are those of a built-in one runs by that one's kernel in the compiled core; any other by
 Numba (compile_cpu.py). Both are put into the core's engine, which gives the samples of plain.py bit for bit.
@@ -8,48 +8,17 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
 
 from fastsample_dist.ops.transit_layouts import NextKind
-from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import BoundApp
 from fastsample_dist.sampling.transit.collective import CollectiveEngine, collective_kind
-from fastsample_dist.sampling.transit.samples import Samples
+from fastsample_dist.sampling.transit.engine import Engine
+from fastsample_dist.sampling.transit.individual import IndividualEngine
 from fastsample_dist.sampling.transit.subgraphs import MVS
 from fastsample_dist.sampling.transit.walks import PPR, DeepWalk, KHop, MultiRW, Node2Vec
 
-SCHEDULES = ("auto", "sample", "transit", "transit_flat")
 BUILT_IN, NUMBA = "built-in", "numba"
-
-
-@dataclass(frozen=True)
-class Run:
-    """How samples are made; never changes them.
-
-    Attributes:
-      num_threads: None takes torch's setting.
-      schedule: one of SCHEDULES.
-      block_samples: samples that a thread advances together; 0: chosen by their size.
-    """
-
-    num_threads: int | None = None
-    schedule: str = "auto"
-    block_samples: int = 0
-
-
-class Engine(Protocol):
-    """Samples of one application and graph."""
-
-    def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
-        """Samples of checked roots int64 [S, R] and ids int64 [S].
-
-        Raises:
-          RuntimeError: what the application did wrong, in the words of plain.py.
-        """
-        ...
 
 
 def forms_of(bound: BoundApp) -> list[str]:
@@ -106,6 +75,4 @@ def make_engine(bound: BoundApp, form: str) -> Engine:
     """
     if bound.collective:
         return CollectiveEngine(bound, built_in=form == BUILT_IN)
-    from fastsample_dist.sampling.transit.individual import IndividualEngine
-
     return IndividualEngine(bound, built_in_kind(bound) if form == BUILT_IN else None)

@@ -11,7 +11,7 @@ from fastsample_dist.ops.transit_tables import TableNeeds, TransitTables
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit.binding import BoundApp, Plan
 from fastsample_dist.sampling.transit.compile_cpu import CompiledApp, compile_app
-from fastsample_dist.sampling.transit.engines import Run
+from fastsample_dist.sampling.transit.engine import Run
 from fastsample_dist.sampling.transit.plain import explained
 from fastsample_dist.sampling.transit.samples import Samples
 

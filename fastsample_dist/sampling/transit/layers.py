@@ -16,12 +16,13 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.graph.csc import row_positions
-from fastsample_dist.sampling.transit.app import COLLECTIVE, INF, NULL, App, Params, by_original_id, needs, params
+from fastsample_dist.sampling.transit.app import COLLECTIVE, INF, NULL, App, by_original_id, needs
 from fastsample_dist.sampling.transit.laws import History, Law
+from fastsample_dist.sampling.transit.params import Params, params
 
 if TYPE_CHECKING:
     from fastsample_dist.graph.csc import CSCGraph
-    from fastsample_dist.sampling.transit.record import RecordedEdges
+    from fastsample_dist.sampling.transit.recorded_edges import RecordedEdges
 
 _EDGES_AT_ONCE = 1 << 22
 

@@ -13,7 +13,8 @@ from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import bind
-from fastsample_dist.sampling.transit.engines import SCHEDULES, Run, forms_of, make_engine
+from fastsample_dist.sampling.transit.engine import SCHEDULES, Run
+from fastsample_dist.sampling.transit.engines import forms_of, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
 
 MAX_SEED = 2**63 - 1
