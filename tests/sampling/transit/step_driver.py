@@ -34,7 +34,7 @@ class StepDriver:
 
     def __init__(self, bound, compiled, pieces=100, reorder=False):
         self.bound, self.compiled, self.pieces, self.reorder = bound, compiled, pieces, reorder
-        self.kept = []
+        self.kept, self.ranking = [], None
         graph, layout = bound.graph, bound.layout
         tables, weights = TableArguments(), None
         if layout.weighted:
@@ -142,6 +142,8 @@ class StepDriver:
             ends[1 : len(found) + 1] = np.cumsum(indptr[words(*found) + 1] - indptr[words(*found)])
             counts.append(len(found))
         task.transits, task.transit_stride = self.keep(distinct), transits.shape[1]
+        if self.ranking is not None:
+            task.ranked, task.ranked_stride = self.keep(self.ranking), self.ranking.shape[1]
         task.combined, task.num_distinct = self.keep(sums), self.keep(words(*counts))
 
     def all_neighbors(self, step, transits):
