@@ -17,10 +17,10 @@ Rows. Rank r holds the rows of its own nodes, in[v] as row 2 v and out[v] as row
 payload exchanges: `embedding_ids` to the owners, `embedding_rows` back, `embedding_gradients` to the owners.
 
 Order of sums. Each part's walks are one batch with rows of its own (a node that several parts need comes several
-times): `ops.skipgram_gradients` sums a batch's gradient of a row as centre, then as context, by walk, pair and negative,
-and the owner adds the batches' gradients in the order of parts, which is that of (rank, position). As parts, not ranks,
-cut the walks (pipeline/walk_loader.py), one process and any number of ranks make the same batches and the same sums: the
-same bits.
+times). `ops.skipgram_gradients` sums a batch's gradient of a row as centre, then as context, by walk, pair and
+negative; the owner adds the batches' gradients in the order of parts, which is that of (rank, position). As parts, not
+ranks, cut the walks (pipeline/walk_loader.py), one process and any number of ranks make the same batches and the same
+sums: the same bits.
 
 The loss of a step is the mean over its walks (of all ranks) of the sum over a walk's pairs.
 """
