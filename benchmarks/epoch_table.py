@@ -2,8 +2,8 @@
 
 Runs `examples/train_sage.py` on a generated RMAT graph for both schemes, both precisions, with and without dropout,
 under torchrun (gloo over TCP) and mpirun (shared memory on one machine); and, where --distdgl-python names an
-interpreter that has DGL 1.1.3, benchmarks/distdgl/run.py on the same graph between ours. One thread per process. Prints
-one Markdown table and writes all figures to --json.
+interpreter that has DGL 1.1.3, benchmarks/distdgl/run.py on the same graph between our runs. One thread per process.
+Prints one Markdown table and writes all figures to --json.
 
     python benchmarks/epoch_table.py --work DIR [--distdgl-python PYTHON] [--epochs 6] [--json FILE]
 

@@ -32,7 +32,7 @@ def main() -> None:
     """Partition one graph."""
     folder, result, num_parts = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     columns = [torch.from_numpy(np.load(folder / f"{name}.npy")).long() for name in ("indptr", "indices")]
-    graph = dgl.graph(("csc", (*columns, [])), num_nodes=len(columns[0]) - 1)  # it partitions int64 ids alone
+    graph = dgl.graph(("csc", (*columns, [])), num_nodes=len(columns[0]) - 1)  # it partitions int64 ids only
     del columns
     seen = {}
 

@@ -1,4 +1,4 @@
-"""What the command lines share: the parser, refusals in one line, an interrupted end in order, results as JSON.
+"""What the command lines share: the parser, refusals in one line, an orderly end when interrupted, results as JSON.
 
 A command is a function of its parsed arguments that returns (exit status, results). `run_command` turns what it
 raises into one line on standard error; SIGTERM ends it as Ctrl-C does, so that what it started is ended too.

@@ -1,4 +1,4 @@
-"""Sizes of memory: as text, and how much of the host's can be had."""
+"""Sizes of memory: as text, and how much of the host's is available."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parse_bytes(text: str) -> int:
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping, the control group's limit included."""
+    """Memory that is available without swapping, the control group's limit included."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:  # not Linux

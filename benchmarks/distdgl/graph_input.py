@@ -104,7 +104,7 @@ def read_graph(directory: str | Path) -> GraphInput:
 
 
 def fingerprint(directory: str | Path) -> dict[str, list[int]]:
-    """Return size and modification time of every input file, which tell if finished partitions still fit."""
+    """Return size and modification time of every input file, which show whether finished partitions still fit."""
     root = Path(directory)
     stats = {name: (root / name).stat() for name in FILES if (root / name).is_file()}
     return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}

@@ -1,7 +1,7 @@
 """Machines made of Linux namespaces: each has its own network interface and its own /dev/shm.
 
 DistDGL takes a process's machine from the host's addresses and names its shared memory after the graph, so
-two parts on one host need both apart. An anchor process (`unshare --net --mount`) holds a machine's
+two parts on one host need both kept apart. An anchor process (`unshare --net --mount`) holds a machine's
 namespaces; everything else enters them with nsenter. A veth pair joins each machine (its end: eth0) to one
 bridge:
 

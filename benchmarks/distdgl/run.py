@@ -170,7 +170,7 @@ def measure(args: argparse.Namespace) -> tuple[int, dict]:
     check_tools(settings)
     load = os.getloadavg()[0]
     if load > IDLE_LOAD:
-        print(f"warning: load average {load:.1f}; other work on this machine makes figures slower", flush=True)
+        print(f"warning: load average {load:.1f}; other work on this machine slows the figures down", flush=True)
     conditions = describe_conditions(settings, load)
     result = build_result(run_session(settings), conditions)
     print(format_table(result))

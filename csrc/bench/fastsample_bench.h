@@ -1,5 +1,5 @@
-/* The functions that only benchmarks call: libfastsample_bench.so and libfastsample_bench_cuda.so, which are no part of
- * the ABI of fastsample.h but follow its conventions. Each exports the version and error functions of its kind too.
+/* The functions that only benchmarks call: libfastsample_bench.so and libfastsample_bench_cuda.so, which are not part
+ * of the ABI of fastsample.h but follow its conventions. Each exports the version and error functions of its kind too.
  */
 #ifndef FASTSAMPLE_BENCH_H_
 #define FASTSAMPLE_BENCH_H_
@@ -59,7 +59,7 @@ typedef struct {
 } FsBenchRelabel;
 
 typedef struct {
-  const int32_t* is_first; /* [num_rows + num_edges] of fs_cuda_bench_find_first */
+  const int32_t* is_first; /* [num_rows + num_edges] from fs_cuda_bench_find_first */
   const int64_t* numbers;  /* [num_rows + num_edges] its inclusive prefix sums */
   void* nodes;             /* [last number] id_type: distinct ids in order of first appearance */
   void* indices;           /* [num_edges] id_type: local ids of the sources */
@@ -72,7 +72,7 @@ FS_API FsStatus fs_cuda_bench_count_picks(const FsBenchHop* hop, int64_t* out_co
 FS_API FsStatus fs_cuda_bench_reservoir(const FsBenchHop* hop, const int64_t* places, void* out_sources,
                                         int64_t* out_edges, void* stream);
 FS_API FsStatus fs_cuda_bench_table_bytes(const FsBenchRelabel* task, int64_t* out_bytes); /* host arithmetic only */
-/* out_is_first [num_rows + num_edges]: 1 where an id stands for the first time, destinations before sources. */
+/* out_is_first [num_rows + num_edges]: 1 where an id appears for the first time, destinations before sources. */
 FS_API FsStatus fs_cuda_bench_find_first(const FsBenchRelabel* task, int32_t* out_is_first, void* stream);
 FS_API FsStatus fs_cuda_bench_number(const FsBenchRelabel* task, const FsBenchNumbers* numbers, void* stream);
 /* The sum of the first words of num_reads random 32-byte sectors of an array (aligned to 32 bytes), into device

@@ -1,4 +1,4 @@
-// What act_dropout computes for one element, and where its variate stands in the node's stream.
+// What act_dropout computes for one element, and where its variate is in the node's stream.
 //
 // A row's columns come in groups of 128, and a group takes 16 Philox blocks of the row's stream. Block l of the group
 // gives 8 variates of 16 bits, for the columns 16 v + l (v = 2 * word + half, half 0 is the low one).

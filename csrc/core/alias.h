@@ -90,7 +90,7 @@ void build_alias_row(const Weight* weights, int64_t degree, double total, double
       stack[num_small++] = l;
     }
   }
-  // What is left has exactly its average share, but for rounding.
+  // What is left has exactly its average share, except for rounding.
   for (; large < degree; ++large) row[stack[large]] = {UINT32_MAX, static_cast<uint32_t>(stack[large])};
   while (num_small > 0) {
     const int32_t s = stack[--num_small];

@@ -32,7 +32,7 @@ struct CscView {
   FS_HD uint64_t orig_id(int64_t row) const { return static_cast<uint64_t>(orig_ids == nullptr ? row : orig_ids[row]); }
 };
 
-// Of a slice of a graph the sources have original ids of their own.
+// In a slice of a graph the sources have original ids of their own.
 template <typename Id>
 CscView<Id> view_of(const FsGraph& graph) {
   const bool is_slice = graph.src_orig_ids != nullptr;

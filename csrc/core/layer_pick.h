@@ -2,7 +2,7 @@
 //
 // Every source t has one variate u(t) for a whole hop, and an edge t -> s is taken iff u(t) / 2^32 < fanout /
 // degree(s). Destinations that share sources thus tend to take the same ones, which makes the union of sources small. A
-// row has `fanout` picks in the mean only; a row of no more than `fanout` neighbours takes them all.
+// row has `fanout` picks only on average; a row of no more than `fanout` neighbours takes them all.
 #ifndef FS_CORE_LAYER_PICK_H_
 #define FS_CORE_LAYER_PICK_H_
 

@@ -57,7 +57,7 @@ FS_HD int64_t draw_weighted_distinct(Stream& stream, const AliasEntry* table, in
 }
 
 // Sums of weights in a complete binary tree: node n has children 2 n and 2 n + 1, the root is node 1, and leaf i is
-// node num_leaves + i. Rounding is fixed (no fused multiply-add), so that host and device take the same way.
+// node num_leaves + i. Rounding is fixed (no fused multiply-add), so that host and device take the same path.
 class SumTree {
  public:
   // Doubles of scratch for a row.

@@ -15,7 +15,7 @@ namespace fs {
 template <typename Id>
 struct alignas(64) IdBucket {
   static constexpr int kLanes = 32 / sizeof(Id);
-  Id keys[kLanes];    // < 0: empty; then the lanes behind it are empty too
+  Id keys[kLanes];    // < 0: empty; then the lanes after it are empty too
   Id locals[kLanes];  // local id of the key
 };
 

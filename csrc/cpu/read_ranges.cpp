@@ -1,4 +1,4 @@
-// read_ranges: many pieces of a file, one behind the other in memory.
+// read_ranges: many pieces of a file, one after the other in memory.
 //
 // Pieces that lie close together are read at once and picked apart, so that a sweep over a file costs few calls; unlike
 // a mapping, what was read leaves no pages of the file with the process.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
-// The number that a file holds behind `label`, or kUnknown.
+// The number that a file holds after `label`, or kUnknown.
 double number_in(const char* path, const char* label) {
   FILE* file = fopen(path, "r");
   if (file == nullptr) return kUnknown;

@@ -23,7 +23,7 @@
 namespace fs {
 
 constexpr int64_t kPrefetchAhead = 40;   // rows ahead whose offsets are requested
-constexpr int64_t kRowsPerThread = 512;  // below this many rows a second thread costs more than it brings
+constexpr int64_t kRowsPerThread = 512;  // below this many rows a second thread costs more than it gains
 constexpr int64_t kChunkRows = 256;      // rows that a thread samples before it looks for other work
 constexpr int64_t kRunRows = 8192;       // rows that a thread looks up before it looks for other work
 

@@ -16,7 +16,7 @@ struct RefusedValues {
 };
 FsStatus refuse(FsRefusal refusal, const char* operation, const RefusedValues& values);
 
-// Thrown for a request that memory cannot hold, seen ahead.
+// Thrown for a request that memory cannot hold, before it is tried.
 struct NoRoom {
   long long num_edges;
   double needed_gb, free_gb;

@@ -1,8 +1,8 @@
 // Weighted picks of one hop (core/weighted_pick.h), in the pipeline of vector/edge_pipeline.h with one stage before it.
 //
 // An alias draw reads a slot of the row's table at a random place, and then the neighbour that it leads to. The words
-// of sixteen rows are computed at once; they determine which slots will be read, but for rare rejections, so those are
-// asked for first and read one group later.
+// of sixteen rows are computed at once; they determine which slots will be read, except for rare rejections, so those
+// are asked for first and read one group later.
 #ifndef FS_CPU_WEIGHTED_ROWS_H_
 #define FS_CPU_WEIGHTED_ROWS_H_
 

@@ -1,7 +1,7 @@
 // aggregate on CUDA: sum, mean or max of the in-neighbours' rows for every destination of an MFG. The mapping of rows
 // to threads is in aggregate_rows.cuh; sums keep the edges' order, so the result is the CPU's bit for bit.
 //
-// Edges whose source does not exist are passed over; fs_cuda_check_edges finds them.
+// Edges whose source does not exist are skipped; fs_cuda_check_edges finds them.
 #include "aggregate_rows.cuh"
 
 namespace fs {

@@ -50,7 +50,7 @@ inline HopBound hop_bound(const FsSampleSpec& spec, int hop, int64_t max_degree,
 }
 
 #if defined(FS_EMULATED) && defined(__SANITIZE_ADDRESS__)
-constexpr int64_t kGuardBytes = 256;  // behind a guarded piece; touching them is an error
+constexpr int64_t kGuardBytes = 256;  // after a guarded piece; touching them is an error
 inline void guard(const char* begin, const char* end) { __asan_poison_memory_region(begin, end - begin); }
 inline void allow(const char* begin, const char* end) { __asan_unpoison_memory_region(begin, end - begin); }
 #else
@@ -59,7 +59,7 @@ inline void guard(const char*, const char*) {}
 inline void allow(const char*, const char*) {}
 #endif
 
-// Hands out pieces of the workspace, one behind the other. With a null start it only counts.
+// Hands out pieces of the workspace, one after the other. With a null start it only counts.
 class Carver {
  public:
   explicit Carver(void* start) : start_(static_cast<char*>(start)) {}
@@ -74,7 +74,7 @@ class Carver {
     bytes_ = end;
     return reinterpret_cast<T*>(place);
   }
-  // From here on every piece has a guard behind it, where there are any.
+  // From here on every piece has a guard after it, where there are guards.
   void add_guards() { guards_ = true; }
   int64_t bytes() const { return bytes_; }
 
@@ -84,7 +84,7 @@ class Carver {
   bool guards_ = false;
 };
 
-// Scratch of one batch. What stands before `edges` starts as 0xFF bytes.
+// Scratch of one batch. What comes before `edges` starts as 0xFF bytes.
 template <typename Id>
 struct BatchScratch {
   uint64_t* state;       // [sizes.state_words]

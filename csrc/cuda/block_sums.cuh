@@ -26,7 +26,7 @@ FS_DEVICE Range block_range(int64_t count) {
   return {count * block / blocks, count * (block + 1) / blocks};
 }
 
-// Sum over the lanes up to and with the calling one. Every lane of the warp must call it.
+// Sum over the lanes up to and including the calling one. Every lane of the warp must call it.
 FS_DEVICE int64_t warp_scan(int64_t value) {
   const int lane = lane_number();
   for (int delta = 1; delta < kWarp; delta *= 2) {

@@ -5,7 +5,7 @@
 // compare every kernel with its oracle on machines without a GPU, under the sanitizers and under many schedules.
 //
 // A kernel is `FS_KERNEL void name(...)`, started by launch(); blocks have kThreads threads. Shared memory is declared
-// by FS_SHARED; FS_UNROLL stands before a loop that must be unrolled, so that its arrays become registers. Warp
+// by FS_SHARED; FS_UNROLL goes before a loop that must be unrolled, so that its arrays become registers. Warp
 // functions keep their CUDA names and always take a mask.
 #ifndef FS_CUDA_DEVICE_CUH_
 #define FS_CUDA_DEVICE_CUH_

@@ -1,4 +1,4 @@
-// Algorithms of the whole device that the CUDA toolkit brings along. The emulated library has the standard library's.
+// Algorithms of the whole device that come with the CUDA toolkit. The emulated library has the standard library's.
 #ifndef FS_CUDA_DEVICE_ALGORITHMS_CUH_
 #define FS_CUDA_DEVICE_ALGORITHMS_CUH_
 

@@ -10,7 +10,7 @@
 //
 // The table's value of a node is its local id, or, while its hop is being sampled, kFirstEdge + the least edge that
 // brings it: an atomic minimum, so the order of first appearance does not depend on the order of threads. `indices`
-// holds slots of the table until relabel turns each into a local id where it stands.
+// holds slots of the table until relabel turns each into a local id in place.
 #ifndef FS_CUDA_HOP_KERNELS_CUH_
 #define FS_CUDA_HOP_KERNELS_CUH_
 
@@ -156,7 +156,7 @@ FS_KERNEL void place_rows(DeviceHop<Id> hop) {
   if (blockIdx.x == gridDim.x - 1) hop.state[num_edges_word(hop.number)] = static_cast<uint64_t>(before);
 }
 
-// Slots as they stand in `indices` until they are relabelled. A table of int32 ids has less than 2^32 of them.
+// Slots as they are in `indices` until they are relabelled. A table of int32 ids has less than 2^32 of them.
 template <typename Id>
 FS_DEVICE uint64_t slot_of(Id word);
 template <>

@@ -4,10 +4,10 @@
 // of the hops h + 1, h + 2, ... so one number says what a node has, the first of its hops. The id table holds it
 // while the kernel runs, as kFoundBy + first hop, lowered by an atomic minimum: who lowers it from b to a puts in the
 // tasks of the hops a .. b - 1. Each (node, hop) is put in once, in whatever order its finders come, and the last hop's
-// finds are no tasks. This is PGSampler's bit per (node, hop), one word per node. Assembly lowers the word further, to
+// finds are not tasks. This is PGSampler's bit per (node, hop), one word per node. Assembly lowers the word further, to
 // the first edge that brings the node, then to its local id (hop_kernels.cuh).
 //
-// The picks of a task are written one behind the other wherever there is room next, in the order of the draws, as slots
+// The picks of a task are written one after the other wherever there is room next, in the order of the draws, as slots
 // of the id table; assembly copies them to where the order of the mini-batch wants them.
 #ifndef FS_CUDA_PERSISTENT_TASKS_CUH_
 #define FS_CUDA_PERSISTENT_TASKS_CUH_
@@ -24,7 +24,7 @@ static_assert(FS_CUDA_MAX_HOPS <= 1 << kHopBits, "a task's word holds its hop");
 // What the tasks found.
 template <typename Id>
 struct Records {
-  int64_t* places;     // [num_hops, slots] where a task's picks begin; set only of tasks that were done
+  int64_t* places;     // [num_hops, slots] where a task's picks begin; set only for tasks that were done
   Id* slots;           // [capacity] as in DeviceHop::indices
   int64_t* positions;  // [capacity] in graph.indices; null where they are not needed
   int64_t capacity;

@@ -1,7 +1,7 @@
 // Rows by number from several tables, copied or converted: what gather_rows and merge_rows share.
 //
-//   place >= 0   row of a table by core/row_place.h, the own one first; where the cache holds a copy of an own row, the
-//                copy
+//   place >= 0   row of a table by core/row_place.h, the rank's own first; where the cache holds a copy of an own row,
+//                the copy
 //   place < 0    row -1 - place of the fetched table (gather_rows has none: such an id is refused)
 //
 // Mapping: a group of 1 to 32 lanes, as many as a row has chunks, works on kRowsAtOnce rows: it reads a chunk of each
@@ -91,7 +91,7 @@ struct Convert<Same, Same, kCount> {
   static FS_DEVICE Chunk<Same, kCount> run(const Chunk<Same, kCount>& in) { return in; }
 };
 
-// Tables after the own one.
+// Tables after the rank's own.
 struct NearTables {
   const void* rows[FS_MOST_TABLES - 1];
   int64_t num_rows[FS_MOST_TABLES - 1];

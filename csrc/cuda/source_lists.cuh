@@ -55,7 +55,7 @@ inline FsStatus list_layout(const FsAggregation& spec, ListLayout* out) {
   return FS_OK;
 }
 
-// First position in sorted[0 .. count) that does not stand before `bound`, or (for kBeyond) that stands after it.
+// First position in sorted[0 .. count) that does not come before `bound`, or (for kBeyond) that comes after it.
 template <bool kBeyond, typename Value>
 FS_DEVICE int64_t bound_in(const Value* sorted, int64_t count, Value bound) {
   int64_t low = 0, high = count;

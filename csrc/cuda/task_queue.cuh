@@ -1,11 +1,11 @@
 // A queue of tasks in device memory for one persistent kernel, whose tasks bring further tasks (PGSampler, section
 // III-C). Warps are the work units: each takes tickets, does the tasks of those numbers, and puts in what they bring.
 //
-// Tasks are numbered in the order in which they are put in. The first `num_given` are known before the launch and stand
-// nowhere; the others are words in `tasks`, each written once, ~0 until then. A ticket may be ahead of the last task:
-// its holder waits for the task to come, or for the end. A warp does the tasks it holds in order and as they come,
-// never waiting for a later one first, so a warp cannot wait for a task that only it can bring, whatever the fetch size
-// is.
+// Tasks are numbered in the order in which they are put in. The first `num_given` are known before the launch and
+// stored nowhere; the others are words in `tasks`, each written once, ~0 until then. A ticket may be ahead of the last
+// task: its holder waits for the task to come, or for the end. A warp does the tasks it holds in order and as they
+// come, never waiting for a later one first, so a warp cannot wait for a task that only it can bring, whatever the
+// fetch size is.
 //
 // The end. `tail` counts tasks before they are put in, `finished` counts tasks after everything they bring has been
 // counted in `tail`, and a warp's own before it waits. Neither ever decreases and finished <= tail, so where `finished`
@@ -13,7 +13,7 @@
 // fetch size; PGSampler's rule (tickets have caught up with the tail) ends too early where a warp takes tickets faster
 // than tasks are put in.
 //
-// The watchdog. A warp that has waited for `patience_ns` in which no task was begun, put in or finished ends the kernel
+// The watchdog. A warp that has waited for `patience_ns` in which no task was begun, queued or finished ends the kernel
 // for all and writes down what it saw. So does a warp that finds no room for a task. Nothing waits for anything else.
 #ifndef FS_CUDA_TASK_QUEUE_CUH_
 #define FS_CUDA_TASK_QUEUE_CUH_
@@ -23,7 +23,7 @@
 namespace fs {
 
 // Words of the queue's control, each counter in a memory line of its own. They start as ~0: counters hold their count
-// less one.
+// minus one.
 // kRecordedWord counts the tasks' results.
 constexpr int kHeadWord = 0, kTailWord = 16, kFinishedWord = 32, kRecordedWord = 48;
 constexpr int kStopWord = FS_CUDA_QUEUE_END_WORD, kReportWord = kStopWord + 1;  // see FsCudaQueueEnd

@@ -270,8 +270,8 @@ class Communicator(Membership):
         """A communicator over some of the ranks: a sub-group with its own counters, deadline, step and failure.
 
         Collective: every rank must call this, with the same list, in the same order as other splits and duplicates;
-        ranks outside the list included. Several calls make several groups, which may overlap. A rank works in
-        different groups at the same time if it uses each from one thread.
+        ranks outside the list included. Several calls make several groups, which may overlap. A rank may work
+        in several groups at the same time if it uses each from one thread.
 
         The sub-group starts with this communicator's limits and step, and counts from zero; `stats` of this one does
         not include it. It is closed by its members, or with this communicator. A failure in it leaves this
@@ -301,7 +301,7 @@ class Communicator(Membership):
 
     @abstractmethod
     def _exchange(self, into: Segments, out: Segments, deadline: Deadline) -> None:
-        """Send piece r of `out` to rank r and receive piece r of `into` from it; the own piece is copied."""
+        """Send piece r of `out` to rank r and receive piece r of `into` from it; this rank's own piece is copied."""
 
     @abstractmethod
     def _reduce(self, flat: Tensor, op: str, deadline: Deadline) -> None:

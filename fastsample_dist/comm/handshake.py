@@ -39,7 +39,7 @@ def open_store(info: LaunchInfo, deadline: Deadline, *, serves: bool = False) ->
 
     Args:
       info: this process's launch, of a run with an address.
-      deadline: until when the store must have answered; at least a second is given.
+      deadline: by when the store must have answered; at least a second is given.
       serves: the store is in this process.
     Raises:
       RuntimeError: the port is taken, nobody serves a store there, or something else answers (named).
@@ -147,7 +147,7 @@ def _connections(port: int | None) -> set[int]:
 
 @contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """The socket of a descriptor that somebody else closes.
+    """The socket of a descriptor that other code closes.
 
     Raises:
       OSError: it is closed by now, or not a socket.

@@ -6,7 +6,7 @@ features/dist.py):
 1. `ask_owners` groups the ids by owner and sends each owner its group. A rank's own group never travels.
 2. The caller answers two lists of ids: `own`, for itself, and `asked`, for the others.
 3. The reply to `asked` is sent, as one row per id (`reply_rows`) or one list per id (`reply_lists`), and what has been
-   received is put beside the own answers in the order of the ids (`in_order`, `lists_in_order`).
+   received is put beside the rank's own answers in the order of the ids (`in_order`, `lists_in_order`).
 
 That is two payload exchanges; a reply of lists also needs a plan of its own, because its sizes are not those of the
 request. A third exchange can send the owners one more row per id (`send_rows`), such as the gradient of what they
@@ -53,8 +53,8 @@ class Request:
     asked: Tensor
     _comm: Communicator
     _plan: RowPlan
-    _places: Tensor  # int64 [n]: where each id stands among the ids grouped by owner
-    _first_own: int  # where the own group begins there
+    _places: Tensor  # int64 [n]: where each id is among the ids grouped by owner
+    _first_own: int  # where this rank's own group begins there
 
     def reply_rows(self, rows: Tensor, *, purpose: str) -> Tensor:
         """Send one row per id of `asked`; return the rows received, grouped by owner.

@@ -36,7 +36,7 @@ def meet(info: LaunchInfo, timeout_s: float) -> dist.Store:
 
     Args:
       info: this process's launch; a run of one rank needs no address.
-      timeout_s: seconds until all ranks must have come.
+      timeout_s: seconds within which all ranks must join.
     Raises:
       RuntimeError: a rank is missing (named), came twice, or expects another world size; rank 0's port is
         taken.
@@ -121,7 +121,7 @@ def _not_joined(info: LaunchInfo, missing: list[int], timeout_s: float) -> Runti
 
 
 def _connect(info: LaunchInfo, deadline: Deadline) -> dist.TCPStore:
-    """Serve the store (rank 0 without an agent) or connect to it once somebody listens."""
+    """Serve the store (rank 0 without an agent) or connect to it once something listens there."""
     serves = info.rank == 0 and not info.agent_store
     if not serves:
         _await_listener(info, deadline)

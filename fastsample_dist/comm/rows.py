@@ -82,7 +82,7 @@ def exchange_staged(
     out: Segments,
     limits: tuple[int, int],
 ) -> None:
-    """Exchange long messages span by span, through staging buffers; the own piece is copied.
+    """Exchange long messages span by span, through staging buffers; this rank's own piece is copied.
 
     Args:
       exchange: moves one round, `exchange(into, out)`; called once per round, on every rank alike.

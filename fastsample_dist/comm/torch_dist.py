@@ -15,7 +15,7 @@ collective is done, so that this costs no memory.
 Process groups of duplicates and sub-groups are made by torch's own helper and not by `dist.new_group`, which all
 ranks of the run must call, or else (use_local_synchronization) names groups by how many the process has: ranks in
 different sub-groups would name the same group differently and wait for each other. It also sorts the ranks. Here the
-name is the lane, which all members know alike.
+name is the lane, which is the same on all members.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class TorchCommunicator(Communicator):
         )
 
     def _close(self) -> None:
-        """Let torch forget the group; its threads end here unless somebody else keeps it, see above."""
+        """Let torch forget the group; its threads end here unless something else keeps it, see above."""
         self._keep_works()
         dist.destroy_process_group(self.process_group)
         self.process_group = None

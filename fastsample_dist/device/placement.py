@@ -2,7 +2,7 @@
 
 The rule, for tables in the order given (topology before features):
   1. a table whose place was chosen by the user is placed there, or refused where it does not fit;
-  2. any other is placed in device memory while it fits into what is free there less the reserve (RESERVE_SHARE of the
+  2. any other is placed in device memory while it fits into what is free there minus the reserve (RESERVE_SHARE of the
      device's memory unless stated), which is left to batches, model and workspace;
   3. what does not fit there is placed in pinned host memory, which kernels read over the bus by unified addressing
      (UVA), and refused where the host lacks the memory.

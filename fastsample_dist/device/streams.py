@@ -20,7 +20,7 @@ class HasTensors(Protocol):
     """What is handed over."""
 
     def tensors(self) -> list[Tensor]:
-        """All tensors of it alone."""
+        """All tensors that belong to it alone."""
         ...
 
 

@@ -4,7 +4,7 @@ One fetch: ask the owners (comm/owners.py: `feature_ids` out, `feature_rows` bac
 one pass that also converts the dtype. Two payload exchanges (FastSample, section 3.3). Rows travel in the stored dtype,
 or in the result's where that is narrower: the owner then rounds what the receiver would have rounded. Own rows never
 travel; input nodes are unique, so a remote row travels once per step and rank. Tables of other ranks' rows that this
-rank can read by itself are looked in first (source.py): what they hold does not travel either. Where no rank lacks a
+rank can read by itself are searched first (source.py): what they hold does not travel either. Where no rank lacks a
 row there is no exchange at all.
 """
 
@@ -62,11 +62,11 @@ class DistFeatures:
 
     @property
     def device(self) -> torch.device:
-        """Where ids are taken and rows are given."""
+        """Where ids are accepted and rows are returned."""
         return self.local.device
 
     def placed(self, placement: Placement) -> DistFeatures:
-        """The same features with the own rows where `placement` says (see `device.placement.choose_places`)."""
+        """The same features with this rank's own rows where `placement` says (see `device.placement.choose_places`)."""
         return self._with(local=self.local.placed(placement))
 
     def with_cache(self, nodes: Tensor) -> DistFeatures:
@@ -84,7 +84,7 @@ class DistFeatures:
         ever ask another: if not, a fetch runs no collective. A table must not lose rows later.
 
         Args:
-          tables: in the order in which they are looked in.
+          tables: in the order in which they are searched.
         Raises:
           RuntimeError: the collective failed or passed its deadline.
         """

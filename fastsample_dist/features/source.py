@@ -1,6 +1,6 @@
 """What a step needs of node features: `FeatureSource`, and how several tables of rows serve one fetch.
 
-A fetch looks for every node in the tables that this process can read by itself (the own rows with their cache, other
+A fetch looks for every node in the tables that this process can read by itself (its own rows with their cache, other
 parts' rows that are mapped here, caches of other ranks' rows); only the nodes that are in none of them are asked for
 over the network. `RowPlaces` notes which table holds each node's row, and one merge (`ops.merge_rows`) reads them all,
 each row where it lies.

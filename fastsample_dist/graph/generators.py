@@ -258,8 +258,7 @@ def write_npy_graph(
 
 @contextmanager
 def new_directory(directory: str | Path) -> Iterator[Path]:
-    """Give the block a hidden sibling directory to fill; it takes its final name when the block ends without an
-    exception.
+    """Give the block a hidden sibling to fill; it takes its final name when the block ends without an exception.
 
     Args:
       directory: the final name.

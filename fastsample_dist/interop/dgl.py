@@ -223,7 +223,7 @@ def from_graph(
         and edge types are joined, with one too.
       name: of the graph, for reports.
       undirected: every edge counts in both directions; reverses are added and duplicates merged.
-      task: what the labels are for, one of graph.labels.TASKS; None: seen from their shape.
+      task: what the labels are for, one of graph.labels.TASKS; None: inferred from their shape.
       where: where the graph comes from, for messages; its name by default.
     Returns:
       RawGraph; edges of the first type first, each in the order of their ids. bfloat16 features become float32.

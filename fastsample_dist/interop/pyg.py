@@ -203,7 +203,7 @@ def from_data(
         one too.
       name: of the graph, for reports.
       undirected: every edge counts in both directions; reverses are added and duplicates merged.
-      task: what the labels y are for, one of graph.labels.TASKS; None: seen from their shape.
+      task: what the labels y are for, one of graph.labels.TASKS; None: inferred from their shape.
     Returns:
       RawGraph; arrays share the tensors' memory where they can. bfloat16 features become float32.
     Raises:

@@ -1,5 +1,5 @@
 """aggregate: sum, mean or max over the in-edges of an MFG, with optional edge weights; differentiable.
-aggregate_concat: the same, written beside the destinations' own rows, as one matrix product wants them.
+aggregate_concat: the same, written beside the destinations' own rows, as one matrix product needs them.
 
 The gradient groups edges by source first, so sums keep the edges' order and results do not depend on the
 number of threads, nor on the device.

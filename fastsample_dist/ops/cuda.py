@@ -81,7 +81,7 @@ class Timer(Protocol):
     """Marks points in the order of a device's work."""
 
     def mark(self) -> object:
-        """A point behind the work enqueued so far."""
+        """A point after the work enqueued so far."""
         ...
 
     def elapsed_ms(self, start: object, stop: object) -> float | None:
@@ -108,7 +108,7 @@ class EventTimer:
         self._device = device
 
     def mark(self) -> torch.cuda.Event:
-        """An event behind the work enqueued so far."""
+        """An event after the work enqueued so far."""
         with torch.cuda.device(self._device):
             event = torch.cuda.Event(enable_timing=True)
             event.record()

@@ -51,8 +51,8 @@ def gather_rows(rows: Tensor, ids: Tensor, cache: RowCache | None = None, *, che
     """Rows of a table by id: out[i] = rows[ids[i]].
 
     Args:
-      rows: [num_rows, ...] of any dtype, contiguous (a memory-mapped tensor stays on disk but for the rows asked). For
-        ids on a GPU: on that GPU, or in pinned host memory that it reads over the bus.
+      rows: [num_rows, ...] of any dtype, contiguous (a memory-mapped tensor stays on disk except for the rows
+        requested). For ids on a GPU: on that GPU, or in pinned host memory that it reads over the bus.
       ids: int32 | int64 [n].
       cache: copies of some rows on the ids' GPU, read in place of the table's; the CPU reads the table.
       checked: False on a GPU: do not wait to find out whether an id is bad. Its row is zeros, and a later call on the

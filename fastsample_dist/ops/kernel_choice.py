@@ -1,6 +1,6 @@
 """Which of two kernels samples a kind of batch: the one that was faster here.
 
-Both give the same bits, so trying costs time alone. The first batches of a kind (how neighbours are drawn, and the
+Both give the same bits, so trying costs only time. The first batches of a kind (how neighbours are drawn, and the
 number of seeds up to a power of two) go to the two in turn; after some of each that do not count, the medians of a few
 decide, and the faster one samples the rest; where the persistent kernel's scratch does not fit, it is not tried again.
 Times come from marks on the device's stream that are read when they have been passed: nothing waits for them.

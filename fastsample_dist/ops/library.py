@@ -326,7 +326,7 @@ def load(path: Path, declared: abi.Declarations, remedy: str, *, kind: str = "fs
     Args:
       path: the file.
       declared: its functions, structs and constants.
-      remedy: how to make it right; ends the message.
+      remedy: what to do about a mismatch; ends the message.
       kind: what the names of its functions begin with.
     Raises:
       ImportError: it is missing, damaged, of another version, or was compiled with other structs; the message ends with

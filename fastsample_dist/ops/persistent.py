@@ -57,7 +57,7 @@ def serves(spec: SampleSpec) -> bool:
 
 
 def check_served(spec: SampleSpec) -> None:
-    """Refuse what `serves` denies.
+    """Refuse what `serves` rejects.
 
     Raises:
       ValueError: a method that the kernel does not draw.

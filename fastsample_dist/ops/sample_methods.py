@@ -1,4 +1,4 @@
-"""The ways to draw neighbours: the one list that everything in Python asks.
+"""The ways to draw neighbours: the one list that everything in Python consults.
 
 A new method is its kernel (csrc, under a code of FsSampleMethod), its oracle (a module of ops/reference with `draw` and
 `law`) and one line of `METHODS` here. Choices of commands, refusals, tests of samplers and the oracle follow.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SampleMethod:
-    """What is to be known of a method besides how it draws.
+    """What there is to know about a method besides how it draws.
 
     Attributes:
       name: as `SampleSpec.method`.
@@ -20,7 +20,7 @@ class SampleMethod:
       replaceable: can draw with replacement.
       shares_variates: all destinations of a hop see one variate per source, so that a fanout is the mean number of
         picks, rows are not independent, and hops can share the variates too (`layer_dependency`).
-      persistent: the persistent kernel draws so.
+      persistent: the persistent kernel draws this way.
       oracle: module of ops/reference that defines the draw and its law; None: the one of the method's name.
     """
 

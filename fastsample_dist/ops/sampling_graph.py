@@ -1,7 +1,7 @@
 """SamplingGraph: a graph's arrays, checked once, ready to be sampled from again and again by the compiled core.
 
 The operators of sample_mfg.py make one per call; a sampler keeps one. What the core returns is its own memory: the
-tensors are views of it, without a copy, and the last of them to go gives it back for the next batch.
+tensors are views of it, without a copy, and the last of them to be freed returns it for the next batch.
 
 Memory of the core, besides the batches themselves: every thread that samples keeps scratch, at most 22 bytes (int32
 ids; 43 with int64) per distinct node of its largest batch and 16 bytes per destination of its largest hop

@@ -171,7 +171,7 @@ class DistData:
         if not self.node_types:
             raise ValueError(f"{self.path} has no node types; partition an input with node_type.npy.")
         self.book.nid2part(ids)
-        # right=True: the first range that ends behind the id, so empty ranges are skipped
+        # right=True: the first range that ends after the id, so empty ranges are skipped
         ranges = torch.bucketize(ids.long(), self._type_ends.to(ids.device), right=True)
         return ranges % len(self.node_types)
 

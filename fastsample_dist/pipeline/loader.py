@@ -39,7 +39,7 @@ from fastsample_dist.sampling.transit.app_sampler import AppSampler
 class DistLoader:
     """Iterates over mini-batches of a split's seeds, or of given ones; one iteration is one epoch.
 
-    Constructing and iterating are collective: every rank must do both, with the same arguments but `seeds`.
+    Constructing and iterating are collective: every rank must do both, with the same arguments except `seeds`.
 
     Args:
       data: the opened partition.

@@ -63,8 +63,8 @@ def place_tables(tables: PlacedTables, request: PlacementRequest) -> PlacedTable
     Returns:
       The tables for that device; on the CPU the same.
     Raises:
-      ValueError: a table fits nowhere, or not where it was asked for; a choice without a GPU; missing weights; the
-        memory cannot be had.
+      ValueError: a table fits nowhere, or not where it was asked for; a choice without a GPU; missing weights; there
+        is not enough memory.
     """
     graph, orig_ids, features = tables.graph, tables.orig_ids, tables.features
     has_node_map = graph is not None and orig_ids is not None and orig_ids is not graph.orig_ids

@@ -32,7 +32,7 @@ def check_verify(verify: str | bool) -> str:
 
 
 def verify_together(ctx: DistContext, path: Path, manifest: Manifest, relpaths: Iterable[str], *, full: bool) -> None:
-    """Compare files with their checksums on all ranks, and say how far it is while it takes long.
+    """Compare files with their checksums on all ranks, and report progress where that takes long.
 
     Collective: every rank must call this. Ranks meet every few seconds, so that a rank with little to read does not
     run into its deadline while another reads for minutes. Purpose "setup".

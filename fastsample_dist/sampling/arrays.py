@@ -28,7 +28,7 @@ def check_kernel(kernel: str, device: torch.device | None = None, spec: SampleSp
       device: that samples, once it is known.
       spec: how it draws, once that is known.
     Raises:
-      ValueError: an unknown kernel, one chosen for the CPU, or one that does not draw so.
+      ValueError: an unknown kernel, one chosen for the CPU, or one that does not draw that way.
     """
     kernel_choice.check_kernel(kernel)
     if kernel == PERSISTENT and spec is not None:

@@ -1,4 +1,4 @@
-"""A small graph on which a wrong sampler is likely to be found out."""
+"""A small graph on which a wrong sampler is likely to be caught."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class RowPicks:
     ) -> None:
         p_value = correlation_p(left, right, (self.covariance, covariance))
         together = float(np.sum(left * right)) / left.shape[0]
-        text = f"{self}: its picks go with the picks {whose}: covariance {together:.4g}, expected 0"
+        text = f"{self}: its picks are correlated with those {whose}: covariance {together:.4g}, expected 0"
         evidence.add(p_value, lambda: text)
 
     def _weigh_edges(self, evidence: Evidence) -> None:

@@ -3,8 +3,8 @@
     on_begin(run); for every epoch: on_epoch_begin(epoch), on_step(batch) after every step, on_epoch(report); on_end()
 
 and close() in any case, after an error too. The progress bar, the log files, evaluation and checkpoints of
-`fastsample-train` are callbacks as well (report.py, evaluation.py, checkpoint.py), so that one of the user's gets
-what they get.
+`fastsample-train` are callbacks as well (report.py, evaluation.py, checkpoint.py), so that a user's callback gets what
+they get.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Callbacks:
     Attributes:
       stopped: one of them has ended training.
     Raises:
-      ValueError: something that is no Callback.
+      ValueError: something that is not a Callback.
     """
 
     def __init__(self, callbacks: Iterable[Callback], run: Run) -> None:

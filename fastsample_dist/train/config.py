@@ -51,7 +51,7 @@ class TrainConfig:
       device: "cpu", "cuda" or "auto"; for the caller, who makes the context.
       kernel: for sampling on a GPU: "auto", "per_hop" or "persistent".
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
-      epochs: to train, those of a run that is resumed included.
+      epochs: to train, including those of a run that is resumed.
       batch_size: seeds per rank and step.
       fanouts: neighbours per node, from the seeds outwards; -1 takes all.
       eval_fanouts: the same for evaluation; None: `fanouts`.
@@ -80,7 +80,7 @@ class TrainConfig:
       lr_schedule: "constant"; "cosine" and "linear" fall from `lr` towards 0 over all epochs; "step" multiplies by
         `lr_gamma` every `lr_step` epochs.
       lr_step, lr_gamma: of "step".
-      allow_new_lr: a run that is resumed continues with this `lr`, where another one is refused otherwise.
+      allow_new_lr: a run that is resumed continues with this `lr`; otherwise one that differs is refused.
       allow_nonfinite: continue when a loss or gradient is NaN or infinite, with a warning.
       verify: "once" compares the partition's checksums once per copy, "full" at every start.
       save_model: file for the trained model (load_model reads it), or None.

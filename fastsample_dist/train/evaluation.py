@@ -24,7 +24,7 @@ class Evaluation(Callback):
       config: when, and whether with sampled or all neighbours.
       trainer: whose model is measured.
       loaders: by split; "val" and "test" where neighbours are sampled.
-      progress: shows how far evaluation with all neighbours is.
+      progress: shows how far evaluation with all neighbours has got.
     Attributes:
       progress: as given.
       tally: what evaluation communicated.

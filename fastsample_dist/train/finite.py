@@ -1,9 +1,9 @@
 """FiniteGuard: training stops, on all ranks at the same step, at the first loss that is NaN or infinite.
 
 A rank sees only its own share of the loss. Where that is not finite, its gradients are made NaN (`mark`), so the sum
-of all ranks' gradients, which every rank has anyway, is not finite on any of them: all reach the same verdict, for
-one pass over the gradients and no further collective. Only after a bad step do they exchange what each knows. On a GPU
-the verdict is read with the loss, some steps later, before anything is saved.
+of all ranks' gradients, which every rank has anyway, is not finite on any of them: all reach the same verdict, at
+the cost of one pass over the gradients and no further collective. Only after a bad step do they exchange what each
+knows. On a GPU the verdict is read with the loss, some steps later, before anything is saved.
 """
 
 from __future__ import annotations

@@ -67,9 +67,9 @@ def layerwise(
     Collective: every rank must call this, with the same model and batch_size.
 
     Args:
-      model: GraphSAGE, GCN, GAT, another LayeredModel, or one's own (train/protocol.py); dropout is off. Computes in
-        its parameters' dtype. A module without `apply_layer` is called with the MFGs of all hops instead, so that a
-        node is computed again for every batch that reaches it: correct, but much slower on a deep model.
+      model: GraphSAGE, GCN, GAT, another LayeredModel, or a model of your own (train/protocol.py); dropout is off.
+        Computes in its parameters' dtype. A module without `apply_layer` is called with the MFGs of all hops instead,
+        so that a node is computed again for every batch that reaches it: correct, but much slower on a deep model.
       data: with features.
       batch_size: most own nodes per batch, at least 1.
       num_layers: MFGs that the model takes, if it has no attribute of that name.

@@ -39,7 +39,7 @@ class LayeredModel(nn.Module):
 
     Args:
       layers: called as layer(mfg, rows [num_src, width]) -> rows [num_dst, next width]; mfgs[0] goes to the first.
-        They get ReLU and dropout, but for one that has hidden(mfg, rows, key, p), which does both itself.
+        They get ReLU and dropout, except one that has hidden(mfg, rows, key, p), which does both itself.
       in_dim: columns of the features.
       dropout: probability that an element of a hidden row drops, 0 <= dropout < 1.
     Raises:

@@ -1,4 +1,4 @@
-"""What models and layers of one's own must offer, and the checks of it: one clear line where they do not.
+"""What models and layers of your own must offer, and the checks of it: one clear line where they do not.
 
     Trainer, checkpoints   any nn.Module called as model(mfgs, features) -> [num_seeds, outputs]
     layerwise              the same, which it gives all neighbours; `num_layers` is the number of its MFGs. With
@@ -40,7 +40,7 @@ class LayerwiseModel(Protocol):
     training: bool
 
     def apply_layer(self, number: int, mfg: MFG, rows: Tensor) -> Tensor:
-        """One layer with the activation that follows it; of evaluation, so without dropout.
+        """One layer with the activation that follows it; for evaluation, so without dropout.
 
         Args:
           number: of the layer, 0 is next to the features.
@@ -61,14 +61,14 @@ class LayerwiseModel(Protocol):
 
 
 def check_call(what: str, module: object, *arguments: str) -> None:
-    """Refuse what cannot be called with so many arguments.
+    """Refuse what cannot be called with these arguments.
 
     Args:
       what: names it in the message, such as "layer 0".
       module: an nn.Module.
       *arguments: their names, for the message.
     Raises:
-      ValueError: no nn.Module, or its forward takes other arguments.
+      ValueError: not an nn.Module, or its forward takes other arguments.
     """
     call = f"{what.split()[0]}({', '.join(arguments)})"
     if not isinstance(module, nn.Module):
@@ -94,7 +94,7 @@ def check_rows(what: str, rows: object, count: int, unit: str) -> None:
       count: rows expected.
       unit: what there is one row for, such as "seed".
     Raises:
-      ValueError: no tensor with so many rows.
+      ValueError: not a tensor with that many rows.
     """
     if isinstance(rows, Tensor) and rows.dim() > 0 and rows.shape[0] == count:
         return

@@ -48,7 +48,7 @@ def make_progress(console: Console) -> Progress:
 
 
 def device_lines(ctx: DistContext, places: Sequence[Placement]) -> list[str]:
-    """Rank 0's device and where the tables are that it reads, and why; nothing for a CPU that was asked for.
+    """Rank 0's device and where the tables that it reads are, and why; nothing for a CPU that was asked for.
 
     Args:
       ctx: the rank's context.
@@ -172,7 +172,7 @@ class ConsoleReport(Callback):
         self._console.print(f"epoch {number}/{self._epochs}  {epoch_line(report.stats, measured)}")
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()
 
 

@@ -271,7 +271,7 @@ def result_writes(
 def begin_checkpoints(
     config: TrainConfig, trainer: Trainer, loader: DistLoader, stop: StopSignal | None, console: Console
 ) -> Checkpointer | None:
-    """What saves the run, resumed where an earlier one stands; None without checkpoint_dir."""
+    """What saves the run, resumed where an earlier one left off; None without checkpoint_dir."""
     if config.checkpoint_dir is None:
         return None
     settings = CheckpointSettings(

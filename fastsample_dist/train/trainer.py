@@ -76,7 +76,7 @@ class Trainer:
       optimizer: over the model's parameters; the same kind and settings on every rank.
       ctx: the rank's context.
       precision: "fp32" computes in the parameters' dtype; "bf16" runs the forward pass under autocast.
-      loss_fn: called as loss_fn(outputs, mb.labels), never with an empty batch. Best returns one loss per seed,
+      loss_fn: called as loss_fn(outputs, mb.labels), never with an empty batch. Preferably returns one loss per seed,
         [num_seeds] or [num_seeds, k] (reduction="none"); a single number is taken as the mean over the batch's seeds,
         which is checked at the first step. Ranks' shares then add up to the mean over the seeds of all ranks exactly.
         None: by the kind of labels (objectives.py), cross-entropy for classes.
@@ -230,7 +230,7 @@ class Trainer:
         Collective: every rank must call this, with the same state.
 
         Raises:
-          ValueError: it is that of another model or optimizer, or one of both has no scheduler.
+          ValueError: it is that of another model or optimizer, or only one of the two has a scheduler.
         """
         check_same_model(self.model.state_dict(), state["model"])
         if state["kind"] != type(self._optimizer).__name__:
@@ -238,8 +238,8 @@ class Trainer:
                 f"the optimizer was {state['kind']} and is {type(self._optimizer).__name__}; pass the same kind."
             )
         if ("scheduler" in state) != (self._scheduler is not None):
-            had, has = ("a" if found else "no" for found in ("scheduler" in state, self._scheduler is not None))
-            raise ValueError(f"it was made with {had} learning-rate scheduler, this run has {has} such; pass the same.")
+            had, has = ("with" if found else "without" for found in ("scheduler" in state, self._scheduler is not None))
+            raise ValueError(f"it was made {had} a learning-rate scheduler, this run is {has} one; pass the same.")
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         if self._scheduler is not None:
@@ -359,7 +359,7 @@ class Trainer:
 
 
 def _end_epoch(scheduler: LRScheduler, loss: float) -> None:
-    """Step a scheduler, also where the epoch was resumed behind its last step and the optimizer has made none yet."""
+    """Step a scheduler, also where the epoch was resumed after its last step and the optimizer has made none yet."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         scheduler.step(*([loss] if isinstance(scheduler, ReduceLROnPlateau) else []))
@@ -391,7 +391,7 @@ def _check(model: nn.Module, device: torch.device, precision: str) -> None:
 
 
 def _check_device(model: nn.Module, device: torch.device) -> None:
-    """Refuse parameters that are elsewhere than the batches will be."""
+    """Refuse parameters that are on another device than the batches will be."""
     found = next((parameter.device for parameter in model.parameters()), device)
     if found != device:
         raise ValueError(f"the model is on {found} but the context's device is {device}; call model.to(ctx.device).")

@@ -27,7 +27,7 @@ class GrowingFile:
     """A file to which whole pieces are added; opened again for each, so that a deleted file is recreated.
 
     Args:
-      path: the file, continued where it is there; its directory must exist.
+      path: the file, continued if it exists; its directory must exist.
       head: what a new file begins with.
     Attributes:
       waiting: pieces that could not be written yet.

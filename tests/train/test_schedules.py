@@ -136,6 +136,6 @@ def test_another_constant_rate_is_exactly_that(task, ctx, tmp_path):
 def test_a_run_without_the_schedule_is_refused(task, ctx, tmp_path):
     interrupted(ctx, task, tmp_path, cosine)
     with pytest.raises(
-        ValueError, match="does not fit: it was made with a learning-rate scheduler, this run has no such; pass"
+        ValueError, match="does not fit: it was made with a learning-rate scheduler, this run is without one; pass"
     ):
         Run(ctx, task, tmp_path, lambda optimizer: None).checkpoints.begin(resume=True)

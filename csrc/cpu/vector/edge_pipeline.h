@@ -3,8 +3,8 @@
 // Memory is what sampling waits for: every pick reads one neighbour at a random place of `indices` and one bucket of
 // the id table. Positions are drawn ahead, into a ring. One loop over the picks asks for the neighbour of a pick, reads
 // that of the pick kReadAhead before it, which was asked for then, and asks for its bucket, and relabels the pick
-// kRelabelAhead before that, whose bucket was asked for then. Picks are independent but for the number of the next new
-// id, so the misses of some dozens of picks overlap.
+// kRelabelAhead before that, whose bucket was asked for then. Picks are independent except for the number of the next
+// new id, so the misses of some dozens of picks overlap.
 #ifndef FS_CPU_VECTOR_EDGE_PIPELINE_H_
 #define FS_CPU_VECTOR_EDGE_PIPELINE_H_
 

@@ -14,7 +14,7 @@ typedef uint32_t GroupLanes __attribute__((vector_size(kGroupNodes * sizeof(uint
 
 struct GroupPicks {
   alignas(64) uint32_t positions[kGroupFanout][kGroupNodes];
-  alignas(64) uint32_t redo[kGroupNodes];  // not 0: the lane may need a word more than one for a pick; draw it singly
+  alignas(64) uint32_t redo[kGroupNodes];  // not 0: the lane may need more than one word for a pick; draw it singly
 };
 
 // Picks i < fanout of every lane from words [fanout][kGroupNodes]. Without replacement every degree exceeds fanout.

@@ -124,7 +124,7 @@ void sample_edges_of(const HopTask<Id>& task, int64_t begin, int64_t end, Relabe
   }
 }
 
-// Relabels edges begin .. end of `edges` where they stand.
+// Relabels edges begin .. end of `edges` in place.
 template <typename Id>
 void relabel_edges(Id* edges, int64_t begin, int64_t end, Relabeling<Id>* ids) {
   IdBucket<Id> spare;

@@ -1,4 +1,4 @@
-// The kernels that profit from wide vectors, as a table of functions. vector_kernels.cpp is compiled once per
+// The kernels that benefit from wide vectors, as a table of functions. vector_kernels.cpp is compiled once per
 // instruction set; isa.cpp picks the table at run time. Every table gives the same bits: each output column is computed
 // by the same sequence of scalar operations (no contraction, no reassociation).
 #ifndef FS_CPU_VECTOR_KERNELS_H_
@@ -30,7 +30,7 @@ struct AggregateBuffers {
 };
 
 constexpr int kGroupNodes = 16;  // nodes whose random words are made side by side
-// Picks of a row that the kernels take; more are left to a hash set, for comparing grows with the square.
+// Picks of a row that the kernels take; more are left to a hash set, as comparing grows with the square.
 constexpr int kGroupFanout = 32;
 
 struct VectorKernels {
@@ -57,7 +57,7 @@ struct VectorKernels {
   // Rows begin .. end of a hop with a fanout of 0 .. kGroupFanout, drawn uniformly; relabelled unless `ids` is null.
   void (*sample_edges_32)(const HopTask<int32_t>&, int64_t begin, int64_t end, Relabeling<int32_t>* ids);
   void (*sample_edges_64)(const HopTask<int64_t>&, int64_t begin, int64_t end, Relabeling<int64_t>* ids);
-  // Relabels edges[begin .. end) where they stand.
+  // Relabels edges[begin .. end) in place.
   void (*relabel_edges_32)(int32_t* edges, int64_t begin, int64_t end, Relabeling<int32_t>* ids);
   void (*relabel_edges_64)(int64_t* edges, int64_t begin, int64_t end, Relabeling<int64_t>* ids);
   // out[i] is the first word of the stream of nodes[i], i < n.

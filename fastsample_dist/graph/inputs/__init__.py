@@ -175,7 +175,7 @@ def read_graph(path: str | Path, format_name: str | None = None, options: ReadOp
 
     Args:
       path: file or directory.
-      format_name: one of FORMATS; None: seen from the files.
+      format_name: one of FORMATS; None: recognised from the files.
       options: how to read.
     Returns:
       RawGraph; large arrays are memory-mapped.

@@ -43,7 +43,7 @@ def typed_graph(
       graph: a DGLGraph of one or several types; not a block.
       name: of the graph, for reports.
       undirected: every edge counts in both directions.
-      task: what the labels are for, one of graph.labels.TASKS; None: seen from their shape.
+      task: what the labels are for, one of graph.labels.TASKS; None: inferred from their shape.
       where: where the graph comes from, for messages; its name by default.
       skip: of "features", "labels", "splits" and "edge_weight" those that are not to be taken from the graph.
     Returns:

@@ -15,7 +15,7 @@ class ReadOptions:
 
     Attributes:
       undirected: every edge counts in both directions; None: as the input says, else directed.
-      task: what the labels are for, one of graph.labels.TASKS; None: as the input says, else seen from their shape.
+      task: what the labels are for, one of graph.labels.TASKS; None: as the input says, else inferred from their shape.
       scratch: for files that reading makes; what the graph maps lives as long as it does.
       on_total, on_bytes: called with the number of bytes of the input to be read, and of those read since; readers
         that only map files do not call them.

@@ -212,7 +212,8 @@ def _race(rates: np.ndarray, fanout: int) -> tuple[np.ndarray, np.ndarray]:
     """Probability [n] that i is among the first `fanout` to arrive, and [n, n] that i and j both are.
 
     P(i) = integral of rate_i exp(-rate_i t) P(fewer than `fanout` others arrived by t) dt, and with j before i, fewer
-    than fanout - 1 of the rest; by the trapezoid rule in log t, where the integrand is analytic and dies at both ends.
+    than fanout - 1 of the rest; by the trapezoid rule in log t, where the integrand is analytic and vanishes at both
+    ends.
     Cost: O(n^3 * fanout).
     """
     count = rates.size
