@@ -37,8 +37,8 @@ def test_tables_larger_than_the_free_memory_are_refused_in_one_line(monkeypatch)
     with pytest.raises(ValueError) as refused:
         TransitTables(GRAPH.indptr, GRAPH.indices, WEIGHTS, TableNeeds(weighted=True))
     assert str(refused.value) == (
-        "the application's tables take 8880B (walk slots 8400B, sums of weights 480B), but 2000B of memory are free; use "
-        "a machine with more, or an application that needs fewer tables (weighted=False drops the walk slots)."
+        "the application's tables take 8880B (walk slots 8400B, sums of weights 480B), but 2000B of memory are free; "
+        "use a machine with more, or an application that needs fewer tables (weighted=False drops the walk slots)."
     )
 
 
