@@ -9,6 +9,8 @@
 
 namespace fs {
 
+constexpr int64_t kLongRun = 64;  // picks of one transit from which on looking its row up once pays
+
 // A transit of a sample: `place` is sample * num_transits + index.
 struct TransitPlace {
   int64_t transit, place;

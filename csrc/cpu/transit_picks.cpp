@@ -5,11 +5,6 @@
 #include "transit_block.h"
 
 namespace fs {
-namespace {
-
-constexpr int64_t kLongRun = 64;  // picks of one transit from which on looking its row up once pays
-
-}  // namespace
 
 // Whether every slot of the step is asked for.
 bool TransitBlock::is_full(const FsStepTask& task) const {

@@ -45,7 +45,7 @@ typedef enum {
 
 /* In which order the picks of a step are made. All give the same samples. */
 typedef enum {
-  FS_SCHEDULE_AUTO = 0,        /* by sample for one pick per transit, by transit where transits have many */
+  FS_SCHEDULE_AUTO = 0,        /* by sample, or by transit where a transit has 64 built-in picks or more */
   FS_SCHEDULE_SAMPLE = 1,      /* sample by sample */
   FS_SCHEDULE_TRANSIT = 2,     /* grouped by transit, rows of many picks read once */
   FS_SCHEDULE_TRANSIT_FLAT = 3 /* grouped by transit, all groups treated alike */
