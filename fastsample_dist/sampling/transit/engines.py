@@ -70,8 +70,7 @@ def make_engine(bound: BoundApp, form: str) -> Engine:
 
     Raises:
       ImportError: Numba is wanted and missing.
-      ValueError: a function that Numba cannot compile.
-      MemoryError: tables that do not fit.
+      ValueError: a function that Numba cannot compile, or tables that do not fit into memory.
     """
     if bound.collective:
         return CollectiveEngine(bound, built_in=form == BUILT_IN)
