@@ -310,7 +310,7 @@ def _lower_parameter(context, builder, par, value, name):
 
 @overload(len, jit_options=FORCED)
 def _length(span):
-    if isinstance(span, ArrayType | StateType):
+    if isinstance(span, ArrayType):
         return lambda span: span._length
     return None
 

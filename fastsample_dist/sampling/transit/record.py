@@ -120,9 +120,7 @@ class Recorder:
     def _add(self, nodes: Sequence[int]) -> None:
         self.nodes = list(dict.fromkeys([*self.nodes, *nodes]))
 
-    def _record(
-        self, k: int, sources: set[int], picks: Sequence[int], columns: Mapping[int, float] | None
-    ) -> None:
+    def _record(self, k: int, sources: set[int], picks: Sequence[int], columns: Mapping[int, float] | None) -> None:
         destinations, edges = self.nodes, []
         for dst in destinations:
             own = [(dst, dst, SELF_EDGE)] if self.bound.app.self_edges and dst in sources else []
