@@ -1,4 +1,4 @@
-"""Compiled applications against the oracle (plain.py), bit for bit: kernels alone by tasks made by hand, then the engine."""
+"""Compiled applications against the oracle (plain.py), bit for bit: kernels alone, by hand-made tasks; the engine."""
 
 import sys
 import threading
@@ -69,7 +69,7 @@ class Draws(Own):
         for i in range(len(par.bounds)):
             bits ^= draw.below(par.bounds[i])
         word = draw.word64()
-        bits += (word < 2**62) * 2 + (word >= -1) + (2**61 > word) * 4 + (word >> 3 == word) * 8 + (word & 7) % 5
+        bits += (word < 2**62) * 2 + (word >= -1) + (2**61 > word) * 4 + (word >> 3 == word) * 8 + (word & 7) % 5  # noqa: SIM300
         return bits % 64
 
 
