@@ -57,7 +57,7 @@ ROOMS = {
 }
 TOP_LEVEL = ("partition", "launch", "examples")
 MOVED_IN = ("partition", "launch")  # directories of the checkout that are installed inside the package
-# The one file that imports each of these.
+# The one file that imports each of these, or those of LOADED_ON_USE.
 HOMES = {
     "dgl": "fastsample_dist/interop/dgl.py",
     "torch_geometric": "fastsample_dist/interop/pyg.py",
@@ -67,7 +67,16 @@ HOMES = {
     "mpi4py": "fastsample_dist/comm/mpi.py",
     "ogb": "fastsample_dist/graph/inputs/ogb.py",
     "pyarrow": "fastsample_dist/graph/inputs/parquet_edges.py",
+    "numba": "fastsample_dist/sampling/transit/compile_cpu.py",
+    "llvmlite": "fastsample_dist/sampling/transit/numba_types.py",
 }
+# Modules that import a package when they are loaded, since what they define is made of it; the home of that package
+# loads them, on use, and nobody else does.
+LOADED_ON_USE = {
+    f"fastsample_dist/sampling/transit/numba_{name}.py": {"numba", "llvmlite"}
+    for name in ("types", "rows", "sample", "kernels")
+}
+ON_USE = [path.removesuffix(".py").replace("/", ".") for path in LOADED_ON_USE]
 SHOWN = {"verify", "doctor", "bench"}  # rooms of commands that print tables
 ON_LOAD = {"torch", "numpy"}  # what the other modules may import when they are loaded
 OPTIONAL = [*HOMES, "psutil", "rich"]
@@ -155,9 +164,13 @@ def python_violations(root: Path, path: Path) -> Iterator[str]:
             yield f"{place}: imports {top}, which is not installed under that name; write {PACKAGE}.{top}"
         if room == "launch" and top not in sys.stdlib_module_names and target != "launch":
             yield f"{place}: launch imports {top}; expected the standard library only"
-        if top in HOMES and HOMES[top] != relative.as_posix():
+        loads = LOADED_ON_USE.get(relative.as_posix(), set())
+        if top in HOMES and HOMES[top] != relative.as_posix() and top not in loads:
             yield f"{place}: {top} is imported; only {HOMES[top]} may"
-        if foreign and found.on_load and names[0] == PACKAGE and room not in SHOWN and top not in ON_LOAD:
+        loaded = any(f"{found.target}.".startswith(f"{module}.") for module in ON_USE)
+        if loaded and found.on_load and not loads:
+            yield f"{place}: loading the module imports {found.target}; import it where it is used"
+        if foreign and found.on_load and names[0] == PACKAGE and room not in SHOWN and top not in ON_LOAD | loads:
             yield f"{place}: loading the module imports {top}; import it where it is used"
 
 
@@ -263,6 +276,12 @@ BAD_PYTHON = [
     ),
     ("fastsample_dist/comm/context.py", "from mpi4py import MPI", "only fastsample_dist/comm/mpi.py may"),
     ("fastsample_dist/comm/mpi.py", "from mpi4py import MPI", "loading the module imports mpi4py"),
+    ("fastsample_dist/sampling/transit/app.py", "def f():\n    import numba", "only fastsample_dist/sampling/transit/"),
+    (
+        "fastsample_dist/sampling/transit/app.py",
+        "from fastsample_dist.sampling.transit.numba_rows import RowType",
+        "import it where it is used",
+    ),
     ("fastsample_dist/train/d.py", "import rich", "loading the module imports rich"),
 ]
 BAD_HEADERS = [
@@ -278,6 +297,10 @@ GOOD = {
     "fastsample_dist/train/good.py": "from fastsample_dist import ops, __version__\nimport torch.nn as nn\nimport os",
     "fastsample_dist/comm/mpi.py": "def load():\n    from mpi4py import MPI\n    return MPI",
     "fastsample_dist/interop/dgl.py": "if TYPE_CHECKING:\n    from dgl import DGLGraph",
+    "fastsample_dist/sampling/transit/numba_rows.py": "from numba.core import types",
+    "fastsample_dist/sampling/transit/compile_cpu.py": (
+        "def f():\n    import numba\n    from fastsample_dist.sampling.transit import numba_rows"
+    ),
     "launch/good.py": "import argparse\nfrom fastsample_dist.launch.hosts import read_hosts",
     "examples/good.py": "import fastsample_dist as fsd",
     "csrc/cpu/status.h": "#include <vector>\n// #include <torch/torch.h>",

@@ -27,22 +27,26 @@ void FailureBoard::report(const FsTransitFailure& failure) {
   first_step_.store(failure.step, std::memory_order_relaxed);
 }
 
-FsStatus TransitCall::refuse_failure(FsTransitFailure* failure) const {
-  *failure = failures.first();
-  const long long id = failure->sample_id, step = failure->step;
-  if (failure->fault == FS_APP_RAISED) {
-    return fail(FS_APP_ERROR, "%s raised in sample %lld at step %lld", name_of(failure->function), id, step);
+FsStatus app_failed(const FsTransitFailure& failure, int64_t num_rows) {
+  const long long id = failure.sample_id, step = failure.step;
+  if (failure.fault == FS_APP_RAISED) {
+    return fail(FS_APP_ERROR, "%s raised in sample %lld at step %lld", name_of(failure.function), id, step);
   }
-  if (failure->fault == FS_APP_BAD_NODE) {
+  if (failure.fault == FS_APP_BAD_NODE) {
     return fail(FS_APP_ERROR,
                 "%s returned node %lld for sample %lld at step %lld; expected 0 to %lld or transit.NULL (-1)",
-                name_of(failure->function), static_cast<long long>(failure->node), id, step,
-                static_cast<long long>(graph.num_rows - 1));
+                name_of(failure.function), static_cast<long long>(failure.node), id, step,
+                static_cast<long long>(num_rows - 1));
   }
   return fail(FS_APP_ERROR,
               "sample %lld has not ended after %lld steps; return transit.NULL in the end, or raise the application's "
               "max_steps",
               id, step);
+}
+
+FsStatus TransitCall::refuse_failure(FsTransitFailure* failure) const {
+  *failure = failures.first();
+  return app_failed(*failure, graph.num_rows);
 }
 
 FsStatus TransitCall::check() {
@@ -64,6 +68,10 @@ FsStatus TransitCall::check_app() const {
   if (app.next_kind == FS_NEXT_WEIGHTED && tables.walk_slots == nullptr) {
     return fail(FS_INVALID_ARGUMENT, "%s: picks by weight without walk slots; build them (fs_walk_slots)", kOperation);
   }
+  if (app.next_kind == FS_NEXT_NODE2VEC) {
+    const FsStatus status = check_node2vec();
+    if (status != FS_OK) return status;
+  }
   const int64_t state_words = app.next_kind == FS_NEXT_PPR        ? 1
                               : app.next_kind == FS_NEXT_MULTI_RW ? app.num_roots + 1
                                                                   : app.state_words;
@@ -72,6 +80,19 @@ FsStatus TransitCall::check_app() const {
                 "%s: %lld steps, %lld roots and %lld words of state; expected 0 or more, and %lld words", kOperation,
                 static_cast<long long>(app.num_steps), static_cast<long long>(app.num_roots),
                 static_cast<long long>(app.state_words), static_cast<long long>(state_words < 0 ? 0 : state_words));
+  }
+  return FS_OK;
+}
+
+FsStatus TransitCall::check_node2vec() const {
+  if (tables.hashed_nodes == nullptr) {
+    return fail(FS_INVALID_ARGUMENT, "%s: edge queries without hashed rows; build them (fs_hashed_rows)", kOperation);
+  }
+  for (int i = 0; i < 3; ++i) {
+    if (app.params[i] < 1 || app.params[i] > int64_t{1} << 32) {  // a pick that is never accepted would never end
+      return fail(FS_INVALID_ARGUMENT, "%s: threshold %lld of node2vec; expected 1 to 2^32", kOperation,
+                  static_cast<long long>(app.params[i]));
+    }
   }
   return FS_OK;
 }

@@ -27,6 +27,9 @@ class FailureBoard {
   FsTransitFailure first_ = {0, 0, 0, 0, FS_APP_FINE, FS_IN_NEXT};
 };
 
+// FS_APP_ERROR, and the line that says what the application did.
+FsStatus app_failed(const FsTransitFailure& failure, int64_t num_rows);
+
 struct TransitCall {
   const FsGraph& graph;
   const FsTransitTables& tables;
@@ -61,6 +64,7 @@ struct TransitCall {
 
  private:
   FsStatus check_app() const;
+  FsStatus check_node2vec() const;
   FsStatus check_steps();
   FsStatus check_request() const;
 };

@@ -27,7 +27,8 @@ typedef enum {
   FS_NEXT_CALLBACK = 0, /* FsTransitApp.next */
   FS_NEXT_UNIFORM = 1,  /* edges[below(degree)] */
   FS_NEXT_WEIGHTED = 2, /* alias draw: slot = below(degree), word() < threshold ? own : other (core/walk_slot.h) */
-  FS_NEXT_NODE2VEC = 3, /* rejection; params: back, near, far thresholds (of 2^32), largest */
+  FS_NEXT_NODE2VEC = 3, /* by rejection (core/node2vec.h), by weight where there are walk slots; params: thresholds of
+                           2^32 for going back, to a common neighbour, elsewhere */
   /* As FS_NEXT_WEIGHTED where tables->walk_slots is given, else as FS_NEXT_UNIFORM; FS_NULL_NODE from step state[0] on.
    * `initial` is built in: state[0] = 1 + number of entries above word64() >> 1. params: address and length of the
    * entries, int64, descending: entry j is floor((1 - stop)^(j + 1) * 2^63). state_words is 1. */
@@ -173,6 +174,72 @@ FS_API FsStatus fs_transit_sample(const FsGraph* graph, const FsTransitTables* t
                                   const FsTransitRequest* request, FsTransitFailure* failure, FsTransitResult** out);
 FS_API void fs_transit_free(FsTransitResult* result);
 
+/* ---- collective applications ---- */
+/* Which edges of the graph a sample records. Source nodes are local ids: of FS_RECORD_TO_NEW and FS_RECORD_TO_UNION the
+ * hops of a sample are those of a mini-batch: hop k holds the edges of step k, its destinations are the
+ * distinct transits of step k, its sources these and then the new nodes in order of first appearance, and these are the
+ * transits of step k + 1. */
+typedef enum {
+  FS_RECORD_NONE = 0,
+  FS_RECORD_TO_NEW = 1,   /* into the transits, from the picks of the step */
+  FS_RECORD_TO_UNION = 2, /* into the transits, from the picks and the transits */
+  FS_RECORD_WITHIN = 3    /* among the sample's vertices, once, after the last step: one hop */
+} FsRecord;
+
+/* What becomes a recorded edge's weight; value: the stored weight, 1 without weights and of a self edge. */
+typedef enum {
+  FS_EDGES_UNWEIGHTED = 0,
+  FS_EDGES_BY_COLUMN = 1, /* value / column weight, as a share of the row's sum (LADIES) */
+  FS_EDGES_SCALED =
+      2, /* value * row_scale[destination] * column_scale[source] * max(1, picks of the source) / sample size */
+  FS_EDGES_COLUMNS = 3 /* the column weight of the source */
+} FsEdgeScale;
+
+typedef struct {
+  const double* row_scale;    /* [num_rows] FS_EDGES_SCALED */
+  const double* column_scale; /* [num_rows] FS_EDGES_SCALED */
+  int32_t record;             /* FsRecord */
+  int32_t self_edges; /* not 0: the graph is A + I: where a destination is among the sources to record, its row begins
+                         with an edge from itself, whose edge id is -1 */
+  int32_t edge_scale; /* FsEdgeScale; by column weights only with `ranked` */
+  int32_t ranked;     /* not 0: steps see the combined neighbourhood ranked by the race (core/exponential_race.h), its
+                         first sample_size vertices; column weights are the squared columns of the transits' rows of
+                         A + I, normalised by row */
+} FsCollectiveSpec;
+
+/* One hop of a sample's recorded edges. */
+typedef struct {
+  int64_t num_dst, num_src, num_edges;
+} FsRecordedHop;
+
+/* Edges of one sample, hop after hop: every array holds what belongs to hop 0, then to hop 1, ... All NULL where
+ * nothing is recorded. */
+typedef struct {
+  int64_t num_hops, num_nodes, num_edges, num_weights;
+  FsRecordedHop* hops;  /* [num_hops] */
+  void* nodes;          /* [num_nodes] id_type: sources of a hop are nodes[0 .. num_src), the first num_dst of them its
+                           destinations */
+  int64_t* offsets;     /* per hop [num_dst + 1] */
+  void* indices;        /* per hop [num_edges] local source ids, id_type */
+  int64_t* edge_ids;    /* per hop [num_edges] positions in the graph's indices */
+  double* edge_weights; /* per hop [num_edges]; num_weights is 0 where the edges are unweighted */
+} FsRecordedEdges;
+
+/* Owned by the library until fs_collective_free. */
+typedef struct {
+  FsTransitResult samples;
+  FsRecordedEdges* edges; /* [samples.num_samples] */
+} FsCollectiveResult;
+
+/* Samples of a collective application: next kinds FS_NEXT_CALLBACK, FS_NEXT_LAYER, FS_NEXT_GLOBAL, FS_NEXT_RANKED. One
+ * sample is made by one thread. Params of FS_NEXT_GLOBAL: addresses and lengths of three arrays over all nodes, ordered
+ * by original id: int64 node, uint32 threshold, int64 other; a pick is node[slot] if word() < threshold[slot], else
+ * other[slot], slot = below(length). Roots are checked; failures as of fs_transit_sample. Scratch of a thread: 8 to 40
+ * bytes per vertex of the largest combined neighbourhood, more with `ranked`. */
+FS_API FsStatus fs_collective_sample(const FsGraph* graph, const FsTransitTables* tables, const FsTransitApp* app,
+                                     const FsCollectiveSpec* spec, const FsTransitRequest* request,
+                                     FsTransitFailure* failure, FsCollectiveResult** out);
+FS_API void fs_collective_free(FsCollectiveResult* result);
 /* Membership queries: whether a vertex is in a row, exactly, by reading about one cache line (core/hashed_rows.h).
  * Rows of more than 16 neighbours have buckets of 64 bytes, ids_per_bucket of their ids to each on average; shorter
  * rows are scanned in the graph's indices. */

@@ -11,6 +11,7 @@ import torch
 from fastsample_dist.ops import act_dropout as _act_dropout
 from fastsample_dist.ops import aggregate as _aggregate
 from fastsample_dist.ops import alias_tables as _alias_tables
+from fastsample_dist.ops import collective_sample as _collective_sample  # noqa: F401  (declares its structs)
 from fastsample_dist.ops import compact as _compact
 from fastsample_dist.ops import embedding_draws as _embedding_draws
 from fastsample_dist.ops import fake

@@ -361,6 +361,8 @@ def core() -> ctypes.CDLL:
     )
     library.fs_mini_batch_free.argtypes = (POINTER(MiniBatchMemory),)
     library.fs_mini_batch_free.restype = None
+    library.fs_collective_free.argtypes = (c_void_p,)
+    library.fs_collective_free.restype = None
     library.fs_advise_huge_pages.argtypes = (c_void_p, c_int64, c_int32)
     library.fs_advise_huge_pages.restype = None
     library.fs_sampler_scratch_bytes.restype = c_int64

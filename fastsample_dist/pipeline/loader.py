@@ -32,6 +32,8 @@ from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batch
 from fastsample_dist.pipeline.stages import Stage, make_stages, run_stages
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, kernel_report, payload_exchanges
+from fastsample_dist.sampling.transit.app import App
+from fastsample_dist.sampling.transit.app_sampler import AppSampler
 
 
 class DistLoader:
@@ -42,10 +44,13 @@ class DistLoader:
     Args:
       data: the opened partition.
       fanouts: neighbours per node and hop, hop order from the seeds outwards; one per model layer. Left out beside
-        `sampler`.
+        `sampler` and `app`.
       batch_size: seeds per rank and step, an integer >= 1.
       sampler: any object with `sample(seeds, step) -> MiniBatch`, in place of fanouts and of the options that say how
         the schemes draw.
+      app: an application, such as transit.LADIES((512, 512)), in place of fanouts: the batch of a rank and step is one
+        collective sample, whose sample id is the rank; of an individual application every seed is a sample, by its
+        original id. See sampling/transit/app_sampler.py.
       split: "train", "val" or "test": its nodes are the seeds.
       seeds: this rank's seeds in place of a split's: own nodes (`data.own_range`), each once, by their ids in the
         partition. All ranks pass some or none do; a rank's may be empty. Labels are the stored ones of these nodes:
@@ -69,6 +74,7 @@ class DistLoader:
         batch_size: int | None = None,
         *,
         sampler: Sampler | None = None,
+        app: App | None = None,
         split: str = "train",
         seeds: Seeds | None = None,
         scheme: str = "hybrid",
@@ -91,8 +97,8 @@ class DistLoader:
 
         def check() -> LoaderOptions:
             own = LoaderOptions(
-                fanouts=fanouts, batch_size=batch_size, sampler=sampler, split=split, scheme=scheme, rng_seed=rng_seed,
-                prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype, method=method,
+                fanouts=fanouts, batch_size=batch_size, sampler=sampler, app=app, split=split, scheme=scheme,
+                rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype, method=method,
                 replace=replace, layer_dependency=layer_dependency, edge_ids=edge_ids, edge_values=edge_values,
                 transform=transform, device=device, kernel=kernel, placement=placement,
             )  # fmt: skip
@@ -121,7 +127,7 @@ class DistLoader:
 
     @property
     def fanouts(self) -> tuple[int, ...] | None:
-        """Neighbours per node and hop; None where `sampler` was given."""
+        """Neighbours per node and hop; None where `sampler` or `app` was given."""
         return None if self.options.fanouts is None else self.options.spec.fanouts
 
     def kernel_report(self) -> list[KernelReport]:
@@ -215,12 +221,14 @@ class DistLoader:
         data, options = self.data, self.options
         self.device = numbered(data.ctx.device if options.device is None else options.device)
         edge_values = options.wants_edge_values(data.graph.weights is not None)
-        topology = REGISTRY[options.scheme].topology if options.sampler is None else None
+        topology = REGISTRY[options.scheme].topology if options.sampler is None and options.app is None else None
         tables = data.placed_tables(
             self.device, topology, options.placement, weighted=options.spec.traits.weighted, valued=edge_values
         )
         self.places: tuple[Placement, ...] = tables.places
         sampler = options.sampler
+        if options.app is not None:
+            sampler = AppSampler(data.graph, options.app, options.rng_seed, sample_id=data.ctx.rank)
         if sampler is None:
             sampler = make_sampler(
                 data, options.scheme, options.spec, self._comm, tables=tables, kernel=options.kernel,

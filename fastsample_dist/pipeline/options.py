@@ -12,14 +12,16 @@ import torch
 
 from fastsample_dist.device.placement import CHOICES
 from fastsample_dist.ops import SampleSpec
-from fastsample_dist.pipeline.schemes import REGISTRY
+from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler
+from fastsample_dist.sampling.transit.app import App
+from fastsample_dist.sampling.transit.app_sampler import app_facts, check_trainable
 
 RANKS_OWN = ("device", "kernel", "placement")  # options that never change a batch: every rank may have its own
 OF_SCHEMES = ("scheme", "method", "replace", "layer_dependency", "edge_ids", "edge_values", "kernel")
-"""Options that only the samplers of the schemes read: beside `sampler` they would be ignored."""
+"""Options that only the samplers of the schemes read: beside `sampler` or `app` they would be ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,8 @@ class LoaderOptions:
       sampler: any object with `sample(seeds, step) -> MiniBatch` (sampling/sampler.py), in place of fanouts. It gets
         int64 seeds in host memory, none of them on a rank that has run out, and leaves features and labels to the
         loader. All ranks pass one of the same class.
+      app: an application of sampling/transit that gives mini-batches (LADIES, FastGCN, KHop, MVS, one of your own), in
+        place of fanouts; hybrid scheme. All ranks pass the same.
       split: "train", "val" or "test".
       scheme: one of schemes.REGISTRY; all give the same batches.
       rng_seed: key of sampling and shuffling, 0 .. 2**63 - 1; beside `sampler` of shuffling alone.
@@ -53,13 +57,14 @@ class LoaderOptions:
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
     Raises:
-      ValueError: neither or both of fanouts and sampler; a value out of range, an unknown name; an option that
-        `sampler` would ignore.
+      ValueError: not exactly one of fanouts, sampler and app; a value out of range, an unknown name; an option that
+        `sampler` or `app` would ignore.
     """
 
     fanouts: Sequence[int] | None = None
     batch_size: int | None = None
     sampler: Sampler | None = None
+    app: App | None = None
     split: str = "train"
     scheme: str = "hybrid"
     rng_seed: int = 0
@@ -85,7 +90,9 @@ class LoaderOptions:
             raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, REGISTRY))}.")
         if self.placement not in CHOICES:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
-        if self.sampler is None:
+        if self.app is not None:
+            self._check_app()
+        elif self.sampler is None:
             _check_fanouts(self.fanouts)
         else:
             self._check_sampler()
@@ -104,6 +111,7 @@ class LoaderOptions:
         """What all ranks must have alike: everything but RANKS_OWN. An object stands for its class or name."""
         named = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in RANKS_OWN}
         named["fanouts"] = None if self.fanouts is None else self.spec.fanouts
+        named["app"] = None if self.app is None else app_facts(self.app)
         return {name: _fact(value) for name, value in named.items()}
 
     def wants_edge_values(self, has_weights: bool) -> bool:
@@ -120,12 +128,28 @@ class LoaderOptions:
             )
         if self.fanouts is not None:
             raise ValueError("fanouts and sampler are both given; pass one of them: a sampler brings its own fanouts.")
+        self._refuse_ignored("sampler")
+
+    def _check_app(self) -> None:
+        for name in ("fanouts", "sampler"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} and app are both given; pass one of them.")
+        if self.scheme != HYBRID:
+            raise ValueError(
+                f"scheme is {self.scheme!r} beside app; expected {HYBRID!r}: an application reads whatever row it likes, "
+                "and every step of it would cost two exchanges where ranks hold their own rows alone."
+            )
+        check_trainable(self.app)
+        self._refuse_ignored("app")
+
+    def _refuse_ignored(self, beside: str) -> None:
+        """Refuse options that the sampler or application given would ignore."""
         defaults = {field.name: field.default for field in fields(self)}
         for name in OF_SCHEMES:
             value = getattr(self, name)
             if value != defaults[name]:
                 raise ValueError(
-                    f"{name} is {value!r} beside sampler, which would ignore it; give it to the sampler, or leave "
+                    f"{name} is {value!r} beside {beside}, which would ignore it; give it to the {beside}, or leave "
                     f"{name} out."
                 )
 
@@ -144,7 +168,7 @@ def _check_batch_size(batch_size: int | None) -> None:
 def _check_fanouts(fanouts: Sequence[int] | None) -> None:
     expected = "one fanout per model layer, such as [15, 10, 5]"
     if fanouts is None:
-        raise ValueError(f"neither fanouts nor sampler is given; pass {expected}, or sampler=.")
+        raise ValueError(f"neither fanouts nor sampler is given; pass {expected}, sampler= or app=.")
     if not hasattr(fanouts, "__len__"):
         raise ValueError(f"fanouts is {fanouts!r}; expected {expected}.")
     if len(fanouts) == 0:

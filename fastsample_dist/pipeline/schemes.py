@@ -63,8 +63,9 @@ def _vanilla(given: SamplerRequest) -> Sampler:
     )  # fmt: skip
 
 
+HYBRID = "hybrid"
 REGISTRY = {
-    "hybrid": Scheme(WHOLE, _hybrid),
+    HYBRID: Scheme(WHOLE, _hybrid),
     "vanilla": Scheme(OWN, _vanilla),
 }
 SCHEMES = tuple(REGISTRY)

@@ -197,7 +197,7 @@ def make_stages(
       features: placed for the device; None without.
       device: where batches are made.
     """
-    clock, is_foreign = clock_of(device), options.sampler is not None
+    clock, is_foreign = clock_of(device), options.sampler is not None or options.app is not None
     id_dtype = torch.int64 if is_foreign else data.graph.indices.dtype
     stages: list[Stage] = [Sample(sampler, comm, clock, id_dtype)]
     if is_foreign:

@@ -64,6 +64,7 @@ def check_app(
     graph: CSCGraph,
     *,
     roots: Tensor | Sequence[Any] | None = None,
+    forms: Sequence[str] | None = None,
     law_samples: int = 4000,
     max_law_picks: int = 100_000,
     false_alarm: float = 1e-6,
@@ -74,6 +75,7 @@ def check_app(
       app: a short one is best: plain Python makes some 10,000 picks a second.
       graph: what is sampled; small, with the rows that matter (`conformance_graph()`).
       roots: int [S] or [S, R]; None: what the application's initial_roots gives.
+      forms: compiled forms to compare, "built-in" or "numba"; None: all that there are.
       law_samples: samples that are held against the law, with the roots in turn.
       max_law_picks: of them; the rest is left out.
       false_alarm: probability that a correct application is refused, all statistics together.
@@ -86,16 +88,19 @@ def check_app(
       RuntimeError: the application fails (in plain Python; a compiled form must fail in the same words).
     """
     bound = bind(app, graph)
+    chosen = tuple(forms_of(bound) if forms is None else forms)
+    if not set(chosen) <= set(forms_of(bound)) or not chosen:
+        raise ValueError(f"forms is {forms!r}; {type(app).__name__} has the compiled forms {forms_of(bound)}.")
     suite = _Suite(bound, roots)
-    for form in forms_of(bound):
+    for form in chosen:
         suite.compare_form(form)
-    suite.compare_relabelled()
+    suite.compare_relabelled(chosen)
     evidence = Evidence(false_alarm)
-    engine = make_engine(bound, forms_of(bound)[0])
+    engine = make_engine(bound, chosen[0])
     picks = weigh_samples(bound, suite.samples_for_law(engine, law_samples), evidence, max_law_picks)
     evidence.decide()
     return AppReport(
-        tuple(forms_of(bound)), len(suite.expected), suite.num_runs, picks, evidence.count, evidence.smallest_p_value,
+        chosen, len(suite.expected), suite.num_runs, picks, evidence.count, evidence.smallest_p_value,
         evidence.text,
     )  # fmt: skip
 
@@ -122,7 +127,7 @@ class _Suite:
             found = engine.sample(self.roots[part], self.ids[part], KEY, Run())
             self._compare(found, part, f"{form}, samples {part.start or 0} to {part.stop or len(self.ids)} alone")
 
-    def compare_relabelled(self) -> None:
+    def compare_relabelled(self, forms: Sequence[str]) -> None:
         """Samples of a relabelled copy, by original id."""
         copy, new_of = relabelled(self.bound.graph, seed=1)
         other = bind(self.bound.app, copy)
@@ -134,7 +139,7 @@ class _Suite:
         hint = "; nodes must be told apart by == alone, and tables over nodes ordered by original id"
         found = plain.run(other, roots, self.ids, KEY)
         self._compare(found, slice(None), "plain Python on a relabelled graph", rename=old_of, hint=hint)
-        for form in forms_of(other):
+        for form in forms:
             found = make_engine(other, form).sample(roots, self.ids, KEY, Run())
             self._compare(found, slice(None), f"{form} on a relabelled graph", rename=old_of)
 

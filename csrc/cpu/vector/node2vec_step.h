@@ -26,7 +26,7 @@ class Node2VecStep {
       const int64_t last = first + kSpan < end ? first + kSpan : end;
       int64_t count = 0;
       for (int64_t at = first; at < last; at += kWalks) {
-        ask_for_records(at + kWalks, last);
+        if (task_.step_index == 0) ask_for_records(at + kWalks, last);
         Chunk chunk;
         chunk.count = static_cast<int>(at + kWalks < last ? kWalks : last - at);
         for (int i = 0; i < chunk.count; ++i) chunk.samples[i] = static_cast<int32_t>(at - first) + i;
@@ -150,6 +150,7 @@ class Node2VecStep {
       const bool is_back = u == previous;
       const uint64_t accepted = is_back ? law_.back : least, open = is_back ? law_.back : most;
       task_.out[sample * task_.out_stride] = u;
+      __builtin_prefetch(rows_.nodes + u);
       chunk.picks[i] = static_cast<Id>(u);
       chunk.previous[i] = previous;
       rejected[num_rejected] = chunk.samples[i];

@@ -8,6 +8,7 @@
 #include "merge_rows.h"
 #include "node2vec_step.h"
 #include "philox_nodes.h"
+#include "race_words.h"
 #include "sample_edges.h"
 #include "skipgram_rows.h"
 #include "walk_steps.h"
@@ -37,6 +38,8 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         relabel_edges<int32_t>,
                                         relabel_edges<int64_t>,
                                         first_words,
+                                        race_words,
+                                        race_filter,
                                         pick_neighbors<int32_t>,
                                         pick_neighbors<int64_t>,
                                         node2vec_step};

@@ -16,13 +16,14 @@ from fastsample_dist.sampling.transit.app import (
     ROOTS,
     App,
     Needs,
-    Params,
     by_original_id,
     needs,
-    params,
 )  # fmt: skip
 from fastsample_dist.sampling.transit.binding import BoundApp, Layout, bind
 from fastsample_dist.sampling.transit.laws import History
+from fastsample_dist.sampling.transit.layers import LADIES, FastGCN, Layer
+from fastsample_dist.sampling.transit.params import Params, params
+from fastsample_dist.sampling.transit.recorded_edges import RecordedEdges
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.subgraphs import MVS, ClusterGCN
 from fastsample_dist.sampling.transit.walks import PPR, DeepWalk, KHop, MultiRW, Node2Vec
@@ -32,6 +33,7 @@ __all__ = [
     "COLLECTIVE",
     "INDIVIDUAL",
     "INF",
+    "LADIES",
     "MVS",
     "NULL",
     "PPR",
@@ -40,13 +42,16 @@ __all__ = [
     "BoundApp",
     "ClusterGCN",
     "DeepWalk",
+    "FastGCN",
     "History",
     "KHop",
+    "Layer",
     "Layout",
     "MultiRW",
     "Needs",
     "Node2Vec",
     "Params",
+    "RecordedEdges",
     "Samples",
     "bind",
     "by_original_id",

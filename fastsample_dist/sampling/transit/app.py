@@ -11,19 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import reference
 from fastsample_dist.ops.reference.streams import INITIAL
+from fastsample_dist.sampling.transit.params import Params
 
 if TYPE_CHECKING:
     from fastsample_dist.graph.csc import CSCGraph
     from fastsample_dist.sampling.transit.laws import History, Law
+    from fastsample_dist.sampling.transit.recorded_edges import RecordedEdges
 
 NULL = -1  # as a vertex: none
 INF = math.inf  # of steps(): until no transit is left
@@ -32,8 +32,6 @@ ROOTS = -1  # as the length of a state: one entry per root
 INDIVIDUAL, COLLECTIVE = "individual", "collective"
 RACES = (None, "squared")
 ROOT_STAGE = 1  # of domain INITIAL: the roots that initial_roots draws; stage 0 is `initial`
-ARRAY_DTYPES = (np.int32, np.int64, np.uint32, np.float32, np.float64)
-_HOST_NAMES = ("words", "kinds", "plain")
 
 
 @dataclass(frozen=True)
@@ -74,50 +72,6 @@ def needs(
     return Needs(weights, edge_queries, max_weight, dict(columns or {}), race)
 
 
-class Params:
-    """Values handed to `next` as `par`, when it runs: another value needs no compilation; made by `params`.
-
-    Attributes:
-      kinds: per value (name, kind); kind is "int", "float", or the dtype of an array, such as "int64".
-    """
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = {name: _value_of(name, value) for name, value in values.items()}
-        self.kinds = tuple((name, _kind_of(value)) for name, value in self._values.items())
-
-    def __getattr__(self, name: str) -> Any:
-        values = self.__dict__.get("_values", {})
-        if name not in values:
-            raise AttributeError(f"there is no parameter {name!r}; the application has {sorted(values)}.")
-        return values[name]
-
-    def words(self) -> np.ndarray:
-        """The values as compiled code gets them, int64 [n], in declared order: an int as it is, a float as its double's
-        bits, an array as address and length. Keep the Params while the words are used: the arrays are its own.
-        """
-        words: list[int] = []
-        for value in self._values.values():
-            if isinstance(value, np.ndarray):
-                words += [value.ctypes.data, value.size]
-            else:
-                words.append(value if isinstance(value, int) else int(np.float64(value).view(np.int64)))
-        return np.array(words, dtype=np.int64)
-
-    def plain(self) -> SimpleNamespace:
-        """The values as Python's ints, floats and tuples of them."""
-        return SimpleNamespace(
-            **{n: tuple(v.tolist()) if isinstance(v, np.ndarray) else v for n, v in self._values.items()}
-        )
-
-
-def params(**values: Any) -> Params:
-    """Values that `next` reads as par.<name>: an int of 64 bits, a float (double), or a one-dimensional array or tensor
-    of int32, int64, uint32, float32 or float64, of which par.<name>[i] and len(par.<name>) are read. Elements of an
-    array are read as int64 or double.
-    """
-    return Params(values)
-
-
 class App:
     """A sampling application; a subclass defines `next`, `steps` and `sample_size`, and what else differs.
 
@@ -132,6 +86,8 @@ class App:
         They start at 0. An application with state makes at most one pick per sample and step.
       par: values for `next`, by `transit.params(...)`.
       record: None, "to_new", "to_union" or "within": edges of the graph that are recorded as MFGs.
+      self_edges: recorded edges are those of A + I: where a destination is among the sources to record, its row begins
+        with an edge from itself, which is no edge of the graph. MFGs then have includes_dst, and no edge_ids.
       max_steps: of steps() == INF: more steps are an error.
       max_attempts: of unique(step): draws per pick before it stays NULL.
     """
@@ -141,6 +97,7 @@ class App:
     state: Mapping[str, tuple[Any, int]] = {}
     par: Params = Params({})
     record: str | None = None
+    self_edges: bool = False
     max_steps: int = 100_000
     max_attempts: int = 64
 
@@ -187,6 +144,10 @@ class App:
         """
         return self.par
 
+    def edge_weights(self, edges: RecordedEdges) -> Tensor | None:
+        """Coefficients of a recorded step's edges, float [num_edges]: MFG.edge_weights; None: none."""
+        return None
+
     def law(self, graph: CSCGraph, history: History) -> Law | None:
         """Probability of each vertex as the next pick, NULL among them; None: not stated. For check_app, which holds
         picks against it.
@@ -203,26 +164,3 @@ def by_original_id(graph: CSCGraph) -> Tensor:
     if graph.orig_ids is None:
         return torch.arange(graph.num_nodes)
     return torch.argsort(graph.orig_ids)
-
-
-def _value_of(name: str, value: Any) -> int | float | np.ndarray:
-    """A parameter as int, float or contiguous array."""
-    if name in _HOST_NAMES or name.startswith("_"):
-        raise ValueError(f"a parameter is named {name!r}; choose a name without a leading _ and not in {_HOST_NAMES}.")
-    if isinstance(value, int | np.integer | np.bool_):
-        if not -(2**63) <= int(value) < 2**63:
-            raise ValueError(f"parameter {name} is {value}; expected an integer of 64 bits.")
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value)
-    array = np.array(value.numpy(force=True) if isinstance(value, Tensor) else value, order="C")
-    if array.ndim != 1 or array.dtype not in ARRAY_DTYPES:
-        raise ValueError(
-            f"parameter {name} is {array.dtype} of shape {array.shape}; expected an int, a float, or a one-dimensional "
-            "array of int32, int64, uint32, float32 or float64."
-        )
-    return array
-
-
-def _kind_of(value: int | float | np.ndarray) -> str:
-    return value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__

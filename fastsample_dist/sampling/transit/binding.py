@@ -22,11 +22,12 @@ from fastsample_dist.sampling.transit.app import (
     ROOTS,
     App,
     Needs,
-    Params,
     by_original_id,
 )  # fmt: skip
+from fastsample_dist.sampling.transit.params import Params
 
-RECORDS = (None, "to_new", "to_union", "within")
+STEP_RECORDS = ("to_new", "to_union")  # a hop per step, whose sources are the next step's transits
+RECORDS = (None, *STEP_RECORDS, "within")
 STATE_DTYPES = (np.int32, np.int64)
 MAX_PICKS = 2**31  # the number of a pick is the high half of a block number (and attempts count on)
 _SAMPLE_NAMES = ("id", "num_roots", "size", "root", "vertex", "prev_vertex", "prev_edges", "row")
@@ -135,7 +136,7 @@ class Plan:
         bound, name = self._bound, type(self._bound.app).__name__
         last = self._shapes[-1] if step else None
         default = self.num_roots if last is None else last.picks
-        if last is not None and bound.collective and bound.app.record is not None:
+        if last is not None and bound.collective and bound.app.record in STEP_RECORDS:
             default += last.num_transits  # destinations first, then the new ones
         own = bound.app.num_transits(step, self.num_roots)
         if own is None:
@@ -266,7 +267,7 @@ def bind(app: App, graph: CSCGraph) -> BoundApp:
 
 
 def _check_recorded(app: App, step_transits: Callable[..., int] | None) -> None:
-    if app.record is not None and app.sampling_type == COLLECTIVE and step_transits is not None:
+    if app.record in STEP_RECORDS and app.sampling_type == COLLECTIVE and step_transits is not None:
         raise ValueError(
             f"{type(app).__name__} records edges and defines step_transits; the transits of a recorded step are the "
             "source nodes of the step before; drop one of them."

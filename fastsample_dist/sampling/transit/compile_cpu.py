@@ -24,8 +24,10 @@ import torch
 
 from fastsample_dist.sampling.transit.binding import BoundApp, Layout
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_LINE = re.compile(r'File "([^"]*)", line (\d+)')
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_SPECIFIC = re.compile(r"raised a specific error:\s*\w+: (.*)")
+_LITERAL = re.compile(r"Literal\[\w+\]\((.*?)\)")
+_PREAMBLE = ("Failed in", "- Resolution failure")
 _lock = threading.Lock()
 
 
@@ -54,7 +56,8 @@ def compile_app(app: BoundApp) -> CompiledApp:
     weights = app.graph.weights.dtype if app.weighted else None
     functions = (app.next, app.step_transits, app.initial)
     with _lock:
-        return CompiledApp(*(kernel and kernel.address for kernel in _kernels(functions, app.layout, app.graph.indices.dtype, weights)))
+        kernels = _kernels(functions, app.layout, app.graph.indices.dtype, weights)
+    return CompiledApp(*(kernel and kernel.address for kernel in kernels))
 
 
 def require_numba(user: str) -> ModuleType:
@@ -103,14 +106,38 @@ def _kernels(
 def _compiled(function: Callable | None, name: str, compile_kernel: Callable[[Callable], Any]) -> Any:
     if function is None:
         return None
-    from numba.core.errors import NumbaError
-
     try:
         return compile_kernel(function)
-    except NumbaError as error:
-        raise ValueError(describe(error, function, name)) from error
+    except Exception as error:  # Numba's are of many kinds, some without a base of their own
+        raise ValueError(explain(error, function, name)) from error
 
 
-def describe(error: Exception, function: Callable, name: str) -> str:
-    """One line on why Numba refuses a function: its file and line, and the reason."""
-    return str(error)
+def explain(error: Exception, function: Callable, name: str) -> str:
+    """One line on why Numba refuses a function: its file, the line in it, and the reason.
+
+    Args:
+      error: what Numba raised; its text has the chain of what it tried, and mentions the lines.
+      function, name: what was compiled.
+    """
+    code, text = function.__code__, _COLOURS.sub("", str(error))
+    file, location = Path(code.co_filename).name, getattr(error, "loc", None)
+    mentioned = re.findall(rf'{re.escape(file)}(?:", line (\d+)| \((\d+)\))', text)
+    line = next((int(one or other) for one, other in mentioned), code.co_firstlineno)
+    if location is not None and location.filename == code.co_filename:
+        line = location.line
+    return f"{file}:{line}: {name} cannot be compiled: {_reason(text)}."
+
+
+def _reason(text: str) -> str:
+    """What Numba's text comes down to."""
+    specific = _SPECIFIC.search(text)
+    if specific:
+        return specific[1].rstrip(".")
+    lines = [line.strip() for line in text.splitlines()]
+    reason = next((line for line in lines if line and not line.startswith(_PREAMBLE)), text)
+    tried = next((line[4:] for line in lines if line.startswith(">>> ")), None)
+    if reason.startswith("No implementation of function") and tried:
+        reason = f"there is no {tried}"
+    if reason.startswith("Untyped global name") and reason.endswith("<class 'function'>"):
+        reason += "; decorate that function with numba.njit"
+    return _LITERAL.sub(r"\1", reason).removesuffix(" Raised from None").rstrip(".")

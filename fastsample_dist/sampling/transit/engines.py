@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import BoundApp
+from fastsample_dist.sampling.transit.collective import CollectiveEngine, collective_kind
 from fastsample_dist.sampling.transit.engine import Engine
 from fastsample_dist.sampling.transit.individual import IndividualEngine
 from fastsample_dist.sampling.transit.subgraphs import MVS
@@ -51,6 +52,8 @@ _BUILT_IN = (
 
 def built_in_kind(bound: BoundApp) -> NextKind | None:
     """The core's kernel for an application, by its functions, state and parameters; None: it is a user's own."""
+    if bound.collective:
+        return collective_kind(bound)
     functions = (bound.next, bound.step_transits, bound.initial)
     for entry in _BUILT_IN:
         own = entry.app
@@ -71,8 +74,5 @@ def make_engine(bound: BoundApp, form: str) -> Engine:
       MemoryError: tables that do not fit.
     """
     if bound.collective:
-        raise ValueError(
-            f"{type(bound.app).__name__} has collective transits, for which there is no compiled engine; run it by "
-            "transit.plain.sample."
-        )
+        return CollectiveEngine(bound, built_in=form == BUILT_IN)
     return IndividualEngine(bound, built_in_kind(bound) if form == BUILT_IN else None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from fastsample_dist.ops.transit_layouts import AppFailedError, AppFault, NextKind
+from fastsample_dist.ops.transit_layouts import AppFailedError, NextKind
 from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest, transit_sample
 from fastsample_dist.ops.transit_tables import TableNeeds, TransitTables
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit.binding import BoundApp, Plan
 from fastsample_dist.sampling.transit.compile_cpu import CompiledApp, compile_app
 from fastsample_dist.sampling.transit.engine import Run
-from fastsample_dist.sampling.transit.plain import PlainEngine
+from fastsample_dist.sampling.transit.plain import explained
 from fastsample_dist.sampling.transit.samples import Samples
 
 
@@ -44,7 +44,7 @@ class IndividualEngine:
         try:
             found = transit_sample(self._tables, self._app(plan), roots, sample_ids, request)
         except AppFailedError as error:
-            raise self._explained(error, plan, roots, key) from error
+            raise explained(error, self._bound, roots, key) from error
         widths = _widths(plan, found)
         return Samples(found.vertices, found.offsets, plan.num_roots, widths, sample_ids, key)
 
@@ -67,16 +67,6 @@ class IndividualEngine:
                 kept=(bound,),
             )  # fmt: skip
         return self._apps[plan.num_roots]
-
-    def _explained(self, error: AppFailedError, plan: Plan, roots: Tensor, key: DrawKey) -> RuntimeError:
-        """What the application did; an exception is named by plain Python, which runs that sample again."""
-        if error.fault is not AppFault.RAISED:
-            return RuntimeError(str(error))
-        try:
-            PlainEngine(self._bound, key).grow(plan, roots[error.sample].tolist(), error.sample_id)
-        except RuntimeError as named:
-            return named
-        return RuntimeError(f"{error}, compiled, but not in plain Python, which is its definition; please report it")
 
 
 def _widths(plan: Plan, found: SampledSteps) -> list[int]:

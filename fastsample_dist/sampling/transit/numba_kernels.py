@@ -10,22 +10,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from inspect import signature
 
 import numpy as np
 from numba import cfunc, njit
 from numba.core import types
+from numba.core.errors import TypingError
 
 from fastsample_dist.ops.transit_layouts import StepTask
 from fastsample_dist.sampling.transit.numba_rows import (
-    CombinedRowType, RowTraits, RowType, record_prefetcher, row_functions, task_combined, task_distinct,
-    task_num_transits, task_stride, task_transits,
+    CombinedRowType,
+    RowTraits,
+    RowType,
+    record_prefetcher,
+    row_functions,
+    task_combined,
+    task_distinct,
+    task_num_transits,
+    task_stride,
+    task_transits,
 )  # fmt: skip
 from fastsample_dist.sampling.transit.numba_sample import (
-    SIZE_BYTES, ArrayType, ParamsType, SampleType, task_ids, task_step,
+    SIZE_BYTES,
+    ArrayType,
+    ParamsType,
+    SampleType,
+    task_ids,
+    task_step,
 )  # fmt: skip
 from fastsample_dist.sampling.transit.numba_types import (
-    DRAW, DRAW_BYTES, NULL, caught_call, continue_draw, field, forced, is_nowhere, local_memory, maker, philox_words,
-    read_int64, set_keys, shift, start_draw, write_int64,
+    DRAW,
+    DRAW_BYTES,
+    NULL,
+    caught_call,
+    continue_draw,
+    field,
+    forced,
+    is_nowhere,
+    local_memory,
+    maker,
+    philox_words,
+    read_int64,
+    set_keys,
+    shift,
+    start_draw,
+    write_int64,
 )  # fmt: skip
 
 CHUNK = 64  # slots: as many lines are on the way at once; more did not help
@@ -74,28 +103,33 @@ class AppTypes:
         return ParamsType(self.params)
 
 
-def compile_function(function: Callable, arguments: tuple[types.Type, ...]):
-    """A user's function compiled for these arguments, to be taken into a kernel whole."""
+def compile_function(function: Callable, arguments: tuple[types.Type, ...], returns_vertex: bool = True):
+    """A user's function compiled for these arguments, to be taken into a kernel whole.
+
+    Raises:
+      TypingError: it returns something else than a vertex, and should.
+    """
+    expected = len(signature(function).parameters)
+    if expected != len(arguments):
+        raise TypingError(f"it takes {expected} arguments, but is called with {len(arguments)}")
     dispatcher = njit(nogil=True, forceinline=True)(function)
     dispatcher.compile(arguments)
-    return dispatcher.overloads[arguments]
+    compiled = dispatcher.overloads[arguments]
+    returned = compiled.signature.return_type
+    if returns_vertex and not isinstance(returned, types.Integer):
+        shown = f"{returned.type} or None" if isinstance(returned, types.Optional) else returned
+        raise TypingError(f"it returns {shown}; expected an integer, a vertex or transit.NULL, on every path")
+    return compiled
 
 
-def next_functions(app: AppTypes, function: Callable) -> list:
-    """The user's `next`, compiled for probing and for real."""
-    transits = ArrayType(types.int64)
-    return [
-        compile_function(
-            function, (app.sample(probing), transits, app.edges(probing), types.int64, DRAW, app.par)
-        )
-        for probing in (True, False)
-    ]
+def next_signature(app: AppTypes, probing: bool) -> tuple[types.Type, ...]:
+    """What `next` is called with."""
+    return app.sample(probing), ArrayType(types.int64), app.edges(probing), types.int64, DRAW, app.par
 
 
 def next_kernel(app: AppTypes, function: Callable):
     """The kernel of `next`, a Numba cfunc."""
-    probing, real = next_functions(app, function)
-    probe, call = caught_call(probing), caught_call(real)
+    probe, call = (caught_call(compile_function(function, next_signature(app, probing))) for probing in (True, False))
     probing_arguments, arguments = (next_arguments(app, probing) for probing in (True, False))
     look_up, make_par = chunk_reader(app), maker(app.par)
 
@@ -131,7 +165,7 @@ def single_kernel(app: AppTypes, function: Callable, initial: bool):
     """The kernel of `initial` or of `step_transits`, a Numba cfunc: one call after another."""
     sample_type = app.sample()
     leading = (sample_type,) if initial else (types.int64, sample_type, types.int64)
-    call = caught_call(compile_function(function, (*leading, DRAW, app.par)))
+    call = caught_call(compile_function(function, (*leading, DRAW, app.par), returns_vertex=not initial))
     make_par, make_sample = maker(app.par), maker(sample_type)
 
     @forced

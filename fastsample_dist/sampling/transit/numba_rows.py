@@ -14,14 +14,35 @@ import numpy as np
 from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import (
-    make_attribute_wrapper, models, overload, overload_attribute, overload_method, register_model,
+    make_attribute_wrapper,
+    models,
+    overload,
+    overload_attribute,
+    overload_method,
+    register_model,
 )  # fmt: skip
 
 from fastsample_dist.ops.library import Graph, WeightTables
 from fastsample_dist.ops.transit_layouts import StepTask, TableArguments
 from fastsample_dist.sampling.transit.numba_types import (
-    FORCED, NULL, READERS, DrawType, draw_below, field, forced, leave, maker, next_word, prefetch, read_int64, read_uint32,
-    read_uint64, restore_draw, save_draw, shift,
+    FORCED,
+    NULL,
+    READERS,
+    AppType,
+    DrawType,
+    draw_below,
+    field,
+    forced,
+    leave,
+    maker,
+    next_word,
+    prefetch,
+    read_int64,
+    read_uint32,
+    read_uint64,
+    restore_draw,
+    save_draw,
+    shift,
 )  # fmt: skip
 
 # core/hashed_rows.h: a record is {offset << 28 | buckets, degree, first bucket} in 16 bytes, a bucket 64 bytes.
@@ -67,20 +88,20 @@ class RowTraits:
     probing: bool
 
 
-class RowType(types.Type):
+class RowType(AppType):
     """The neighbours of one vertex."""
 
     def __init__(self, traits: RowTraits):
         self.traits = traits
-        super().__init__(name=f"edges({traits})")
+        super().__init__("edges", traits)
 
 
-class CombinedRowType(types.Type):
+class CombinedRowType(AppType):
     """The rows of all transits of a sample."""
 
     def __init__(self, traits: RowTraits):
         self.traits = traits
-        super().__init__(name=f"combined edges({traits})")
+        super().__init__("edges", traits)
 
 
 @register_model(RowType)
@@ -100,9 +121,7 @@ class _RowModel(models.StructModel):
 @register_model(CombinedRowType)
 class _CombinedRowModel(models.StructModel):
     def __init__(self, manager, row):
-        super().__init__(
-            manager, row, [("task", types.voidptr), ("sample", types.int64), ("length", types.int64)]
-        )
+        super().__init__(manager, row, [("task", types.voidptr), ("sample", types.int64), ("length", types.int64)])
 
 
 for _name in ("task", "vertex", "begin", "length", "first", "buckets"):

@@ -15,17 +15,40 @@ from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import (
-    infer_getattr, lower_getattr_generic, make_attribute_wrapper, models, overload, overload_attribute, overload_method,
+    infer_getattr,
+    lower_getattr_generic,
+    make_attribute_wrapper,
+    models,
+    overload,
+    overload_attribute,
+    overload_method,
     register_model,
 )  # fmt: skip
 
 from fastsample_dist.ops.transit_layouts import StepTask, TableArguments
 from fastsample_dist.sampling.transit.app import ROOTS
 from fastsample_dist.sampling.transit.numba_rows import (
-    RowTraits, RowType, element_reader, graph_rows, require_index, row_functions, task_graph, task_tables,
+    RowTraits,
+    RowType,
+    element_reader,
+    graph_rows,
+    require_index,
+    row_functions,
+    task_graph,
+    task_tables,
 )  # fmt: skip
 from fastsample_dist.sampling.transit.numba_types import (
-    FORCED, NULL, field, forced, leave, place, read_address, read_int64, shift, write_int64,
+    FORCED,
+    NULL,
+    AppType,
+    field,
+    forced,
+    leave,
+    place,
+    read_address,
+    read_int64,
+    shift,
+    write_int64,
 )  # fmt: skip
 
 task_ids, task_step, task_roots = (field(StepTask, name) for name in ("sample_ids", "step_index", "num_roots"))
@@ -37,7 +60,7 @@ SIZE_BYTES = 16  # memory of `s.size`: the sample that was counted last, and its
 _OUTSIDE = "index outside the array"
 
 
-class SampleType(types.Type):
+class SampleType(AppType):
     """`s`.
 
     Attributes:
@@ -49,31 +72,31 @@ class SampleType(types.Type):
     def __init__(self, traits: RowTraits, state: tuple, columns: tuple[str, ...]):
         self.traits, self.state, self.columns = traits, state, columns
         self.known_row, self.any_row = row_functions(RowType(traits))
-        super().__init__(name=f"sample({traits}, {state}, {columns})")
+        super().__init__("s", traits, state, columns)
 
 
-class StateType(types.Type):
+class StateType(AppType):
     """`s.<name>` of a state."""
 
     def __init__(self, narrow: bool, probing: bool):
         self.narrow, self.probing = narrow, probing
-        super().__init__(name=f"state(narrow={narrow}, probing={probing})")
+        super().__init__("state", narrow, probing)
 
 
-class ArrayType(types.Type):
+class ArrayType(AppType):
     """Elements to read: a parameter, a column, the transits."""
 
     def __init__(self, dtype: types.Number, probing: bool = False, wraps: bool = False):
         self.dtype, self.probing, self.wraps = dtype, probing, wraps
-        super().__init__(name=f"array({dtype}, probing={probing}, wraps={wraps})")
+        super().__init__("array", dtype, probing, wraps)
 
 
-class ParamsType(types.Type):
+class ParamsType(AppType):
     """`par`: (name, kind) of each value, as binding.Layout has them."""
 
     def __init__(self, kinds: tuple[tuple[str, str], ...]):
         self.kinds = kinds
-        super().__init__(name=f"par({kinds})")
+        super().__init__("par", kinds)
 
 
 class _SpanModel(models.StructModel):

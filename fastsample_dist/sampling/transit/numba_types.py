@@ -16,8 +16,15 @@ import operator
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic, make_attribute_wrapper, models, overload, overload_method, register_jitable
-from numba.extending import register_model
+from numba.extending import (
+    intrinsic,
+    make_attribute_wrapper,
+    models,
+    overload,
+    overload_method,
+    register_jitable,
+    register_model,
+)
 
 FORCED = {"forceinline": True}  # small functions become part of `next`, and their structures registers
 NULL = -1
@@ -155,6 +162,29 @@ def prefetch(typing, address, offset):
 # ---- structures, leaving and calling ----
 
 
+class AppType(types.Type):
+    """A type that only applications meet.
+
+    Args:
+      name: as users know it, for messages; types of different keys may share it.
+      key: what makes it differ.
+    """
+
+    def __init__(self, name: str, *key):
+        self._key = key
+        super().__init__(name)
+
+    @property
+    def key(self):
+        """What types are compared by."""
+        return self.name, *self._key
+
+    @property
+    def mangling_args(self):
+        """A name of its own for the symbols of functions that take it."""
+        return repr(self.key), ()
+
+
 def maker(structure: types.Type):
     """An intrinsic that puts a structure together from a tuple of its members."""
 
@@ -205,9 +235,7 @@ def caught_call(compiled):
                 result = context.cast(builder, result, signature.return_type, types.int64)
             else:
                 result = context.get_constant(types.int64, NULL)
-            return context.make_tuple(
-                builder, returned, [builder.zext(status.is_error, ir.IntType(64)), result]
-            )
+            return context.make_tuple(builder, returned, [builder.zext(status.is_error, ir.IntType(64)), result])
 
         returned = types.UniTuple(types.int64, 2)
         return returned(arguments), generate
@@ -280,11 +308,11 @@ def multiply_high(typing, a, b):
     return types.uint64(types.uint64, types.uint64), generate
 
 
-class DrawType(types.Type):
+class DrawType(AppType):
     """`draw`: the random words of one pick."""
 
     def __init__(self):
-        super().__init__(name="draw")
+        super().__init__("draw")
 
 
 DRAW = DrawType()
@@ -349,7 +377,9 @@ def next_word(state):
     used = read_int64(state, _USED)
     if used == 4:
         block = read_int64(state, _NEXT_BLOCK)
-        philox_words(read_int64(state, _SAMPLE_ID), block, read_uint32(state, _KEY0), read_uint32(state, _KEY1), state, 4)
+        philox_words(
+            read_int64(state, _SAMPLE_ID), block, read_uint32(state, _KEY0), read_uint32(state, _KEY1), state, 4
+        )
         write_int64(state, _NEXT_BLOCK, block + 1)
         used = 0
     write_int64(state, _USED, used + 1)
@@ -386,13 +416,13 @@ def draw_below(state, bound):
 # ---- word64: 0 .. 2^64 - 1, which no signed integer holds ----
 
 
-class Word64Type(types.Type):
+class Word64Type(AppType):
     """What draw.word64() gives. Numba would make a float of an unsigned and a signed integer; this compares exactly with
     integers, and offers `>> n`, `& n` and `% n`; anything else is refused when it is compiled.
     """
 
     def __init__(self):
-        super().__init__(name="word64")
+        super().__init__("word64")
 
 
 WORD64 = Word64Type()

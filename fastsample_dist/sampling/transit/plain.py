@@ -12,10 +12,13 @@ from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import reference
-from fastsample_dist.ops.reference.streams import INITIAL, STEP_TRANSITS, TRANSIT
-from fastsample_dist.sampling.mfg import DrawKey
+from fastsample_dist.ops.reference.streams import INITIAL, RACE, STEP_TRANSITS, TRANSIT
+from fastsample_dist.ops.transit_layouts import AppFailedError, AppFault
+from fastsample_dist.sampling.mfg import MFG, DrawKey
+from fastsample_dist.sampling.transit import race
 from fastsample_dist.sampling.transit.app import ALL, NULL, App
 from fastsample_dist.sampling.transit.binding import BoundApp, Plan, StepShape, bind
+from fastsample_dist.sampling.transit.record import Recorder
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.values import CombinedRow, Draw, Row, Sample, Tables, Transits
 
@@ -84,7 +87,23 @@ def run(bound: BoundApp, roots: Tensor, sample_ids: Tensor, key: DrawKey) -> Sam
         width = max(map(len, own), default=0) if ragged else plan.shape(step).picks
         padded = [picks + [NULL] * (width - len(picks)) for picks in own]
         steps.append(torch.tensor(padded, dtype=torch.int64).reshape(len(own), width))
-    return Samples.of_steps(roots, steps, sample_ids, key)
+    mfgs = None if bound.app.record is None else engine.mfgs_of_sample
+    return Samples.of_steps(roots, steps, sample_ids, key, mfgs)
+
+
+def explained(error: AppFailedError, bound: BoundApp, roots: Tensor, key: DrawKey) -> RuntimeError:
+    """What an application did wrong in a compiled form; an exception is named by running its sample again.
+
+    Args:
+      roots: int64 [S, R] of the call.
+    """
+    if error.fault is not AppFault.RAISED:
+        return RuntimeError(str(error))
+    try:
+        PlainEngine(bound, key).grow(bound.plan(roots.shape[1]), roots[error.sample].tolist(), error.sample_id)
+    except RuntimeError as named:
+        return named
+    return RuntimeError(f"{error}, compiled, but not in plain Python, which is its definition; please report it")
 
 
 class AppError(RuntimeError):
@@ -118,6 +137,11 @@ class _Step:
     shape: StepShape
     transits: list[int]
 
+    @property
+    def distinct(self) -> list[int]:
+        """The transits as a set: NULLs left out, in order of first appearance."""
+        return list(dict.fromkeys(node for node in self.transits if node != NULL))
+
 
 @dataclass(frozen=True)
 class _Call:
@@ -129,10 +153,15 @@ class _Call:
 
 
 class PlainEngine:
-    """Grows one sample at a time."""
+    """Grows one sample at a time.
+
+    Attributes:
+      mfgs_of_sample: what has been recorded, per sample that is grown.
+    """
 
     def __init__(self, bound: BoundApp, key: DrawKey) -> None:
         self.bound, self.key, self.tables, self.par = bound, key, Tables(bound), bound.par.plain()
+        self.mfgs_of_sample: list[list[MFG]] = []
         self._stage_keys: dict[tuple[int, int], tuple[int, int]] = {}
 
     def grow(self, plan: Plan, roots: list[int], sample_id: int) -> list[list[int]]:
@@ -141,17 +170,28 @@ class PlainEngine:
         Raises:
           RuntimeError: names the sample and the step.
         """
-        s = Sample(self.tables, sample_id, roots)
+        s, recorder = Sample(self.tables, sample_id, roots), Recorder(self.bound, self.key)
+        self._run_steps(plan, s, recorder)
+        if self.bound.app.record == "within":
+            recorder.within([node for vertices in (roots, *s.picks) for node in vertices])
+        self.mfgs_of_sample.append(recorder.mfgs())
+        return s.picks
+
+    def _run_steps(self, plan: Plan, s: Sample, recorder: Recorder) -> None:
         if self.bound.initial is not None:
             self._call(self.bound.initial, s, 0, (s, self._draw(INITIAL, s, 0, 0), self.par), "initial")
         for number in range(plan.num_steps):
-            step = _Step(number, plan.shape(number), self._transits(s, number, plan.shape(number)))
+            transits = self._transits(s, number, plan.shape(number))
+            if recorder.steps and number > 0:
+                transits = list(recorder.nodes)
+            step = _Step(number, plan.shape(number), transits)
             if plan.until_done and all(node == NULL for node in step.transits):
-                return s.picks
+                return
             s.add(self._picks(s, step))
+            if recorder.steps:
+                recorder.step(number, step.distinct, s.picks[-1], self._columns(step))
         if plan.until_done and any(node != NULL for node in s.picks[-1]):
-            raise AppError(never_ended(sample_id, plan.num_steps), plan.num_steps)
-        return s.picks
+            raise AppError(never_ended(s.id, plan.num_steps), plan.num_steps)
 
     def _transits(self, s: Sample, number: int, shape: StepShape) -> list[int]:
         s.at(number)
@@ -166,7 +206,7 @@ class PlainEngine:
 
     def _picks(self, s: Sample, step: _Step) -> list[int]:
         """All picks of one step."""
-        calls = self._collective(step) if self.bound.collective else self._individual(step)
+        calls = self._collective(s, step) if self.bound.collective else self._individual(step)
         if not step.shape.unique:
             return [self._pick(s, step, slot, slot, call) for slot, call in enumerate(calls)]
         picks: list[int | None] = [None] * len(calls)
@@ -189,11 +229,25 @@ class PlainEngine:
             calls += [None if node == NULL else _Call(Transits([node]), row, turn) for turn in range(picks)]
         return calls
 
-    def _collective(self, step: _Step) -> list[_Call | None]:
+    def _collective(self, s: Sample, step: _Step) -> list[_Call | None]:
         """What next is called with, per slot; None: no transits."""
-        distinct = list(dict.fromkeys(node for node in step.transits if node != NULL))
-        row = CombinedRow([self.tables.row(node) for node in distinct])
+        distinct = step.distinct
+        ranking = (lambda: self._ranking(s, step)) if self.bound.layout.ranked else None
+        row = CombinedRow([self.tables.row(node) for node in distinct], ranking)
         return [_Call(Transits(distinct), row, slot) if distinct else None for slot in range(step.shape.picks)]
+
+    def _columns(self, step: _Step) -> dict[int, float] | None:
+        """Weights in the race; None without one."""
+        if not self.bound.layout.ranked:
+            return None
+        return race.column_weights([(node, self.tables.row(node)) for node in step.distinct])
+
+    def _ranking(self, s: Sample, step: _Step) -> list[int]:
+        columns, orig_ids = self._columns(step), self.bound.graph.orig_ids
+        assert columns is not None
+        key = reference.stage_key(self.key.rng_seed, RACE, step.number, self.key.step)
+        orig_id = int if orig_ids is None else lambda node: int(orig_ids[node])
+        return race.rank(columns, orig_id, key, s.id, step.shape.picks)
 
     def _pick(self, s: Sample, step: _Step, slot: int, n: int, call: _Call | None) -> int:
         if call is None:

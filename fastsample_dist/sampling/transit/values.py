@@ -172,7 +172,7 @@ class CombinedRow:
         return any([row.has(v) for row in self._rows])
 
     def ranked(self, i: int) -> int:
-        """The i-th vertex by the exponential race; NULL behind the last. Needs race."""
+        """The i-th vertex by the exponential race, i < sample_size; NULL behind the last. Needs race."""
         if self._ranking is None:
             raise ValueError('ranked needs transit.needs(race="squared")')
         if self._ranked is None:

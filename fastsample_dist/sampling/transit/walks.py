@@ -9,8 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.sampling.transit.app import INF, NULL, ROOTS, App, Needs, needs, params
+from fastsample_dist.sampling.transit.app import INF, NULL, ROOTS, App, Needs, needs
 from fastsample_dist.sampling.transit.laws import History, Law, normalised, row_shares
+from fastsample_dist.sampling.transit.params import params
 
 MIN_STOP = 1e-5  # of PPR: its table of lengths then has 4.4 million entries
 _ONE = 2**32  # a threshold that every word is below

@@ -16,7 +16,7 @@ from fastsample_dist.sampling.transit import ALL, NULL
 KERNEL = CFUNCTYPE(c_int32, POINTER(StepTask), c_int64, c_int64)
 
 
-class Raised(Exception):
+class RaisedError(Exception):
     """A kernel has returned 1: (step, slot)."""
 
 
@@ -82,7 +82,7 @@ class StepDriver:
         for begin in range(0, len(slots), self.pieces):
             if KERNEL(address)(byref(task), begin, min(begin + self.pieces, len(slots))):
                 failed = ctypes.cast(task.failed_slot, POINTER(c_int64))[0]
-                raise Raised(int(task.step_index), failed)
+                raise RaisedError(int(task.step_index), failed)
 
     def transits(self, step, num_transits):
         """Transits of a step, int64 [S, T]."""

@@ -1,0 +1,102 @@
+// The winners of an exponential race (core/exponential_race.h) over columns with weights.
+//
+// Few candidates need a logarithm: E >= 1 - U already rules out whoever cannot beat the `wanted` best so far.
+#ifndef FS_CPU_RACE_RANKING_H_
+#define FS_CPU_RACE_RANKING_H_
+
+#include <stdint.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "exponential_race.h"
+#include "vector/vector_kernels.h"
+
+namespace fs {
+
+// Candidates i < count with weights > 0 and their original ids.
+struct RaceField {
+  const double* weights;
+  const uint64_t* orig_ids;
+  int64_t count;
+};
+
+class RaceRanking {
+ public:
+  // Numbers of the first `wanted` candidates to arrive, in order of (time, original id); fewer if there are fewer.
+  const std::vector<int64_t>& run(StageKey key, uint64_t sample_id, const RaceField& field, int64_t wanted) {
+    wanted_ = static_cast<size_t>(wanted);
+    ranked_.clear();
+    if (wanted == 0) return ranked_;
+    // Races of a kind end at about the same time: a limit a little behind the last one's end leaves few candidates.
+    // Where it leaves too few the race is run again without one.
+    const bool is_guess = guess_ < std::numeric_limits<double>::infinity();
+    race(key, sample_id, field, guess_);
+    if (is_guess && ahead_.size() < wanted_) race(key, sample_id, field, std::numeric_limits<double>::infinity());
+    std::sort(ahead_.begin(), ahead_.end());
+    for (size_t i = 0; i < std::min(wanted_, ahead_.size()); ++i) ranked_.push_back(ahead_[i].number);
+    guess_ = ahead_.size() < wanted_ ? std::numeric_limits<double>::infinity() : kSpareTime * ahead_[wanted_ - 1].time;
+    return ranked_;
+  }
+
+  size_t bytes() const { return ahead_.capacity() * sizeof(Arrival) + ranked_.capacity() * sizeof(int64_t); }
+
+ private:
+  static constexpr int64_t kChunk = 512;
+  static constexpr size_t kSpare = 32;
+  static constexpr double kSpareTime = 1.4;
+  static constexpr double kRoundingUp = 1 + 1.0 / (1ll << 50);  // above what two products lose
+
+  struct Arrival {
+    double time;
+    uint64_t orig_id;
+    int64_t number;
+    bool operator<(const Arrival& other) const {
+      return time < other.time || (time == other.time && orig_id < other.orig_id);
+    }
+  };
+
+  // The candidates that arrive by the limit, or the first of them if they are many.
+  void race(StageKey key, uint64_t sample_id, const RaceField& field, double limit) {
+    const VectorKernels& kernels = vector_kernels();
+    uint64_t words[kChunk];
+    int32_t passed[kChunk];
+    limit_ = limit;
+    ahead_.clear();
+    for (int64_t begin = 0; begin < field.count; begin += kChunk) {
+      const int64_t count = std::min(kChunk, field.count - begin);
+      kernels.race_words(key, field.orig_ids + begin, count, sample_id, words);
+      const double bound = limit_ * kRoundingUp;
+      const int64_t num_passed = kernels.race_filter(words, field.weights + begin, count, bound, passed);
+      for (int64_t i = 0; i < num_passed; ++i) enter(words[passed[i]], field, begin + passed[i]);
+    }
+  }
+
+  void enter(uint64_t word, const RaceField& field, int64_t number) {
+    const double weight = field.weights[number];
+    if (!(weight > 0)) return;
+    const double time = race_time(race_log(word), weight);
+    if (time > limit_) return;
+    ahead_.push_back({time, field.orig_ids[number], number});
+    if (ahead_.size() >= 2 * wanted_ + kSpare) cut();
+  }
+
+  // Keeps the best `wanted`.
+  __attribute__((noinline)) void cut() {
+    const auto last = ahead_.begin() + static_cast<int64_t>(wanted_) - 1;
+    std::nth_element(ahead_.begin(), last, ahead_.end());
+    ahead_.resize(wanted_);
+    limit_ = ahead_.back().time;
+  }
+
+  std::vector<Arrival> ahead_;
+  std::vector<int64_t> ranked_;
+  double limit_ = 0;  // nobody later can be among the wanted
+  double guess_ = std::numeric_limits<double>::infinity();
+  size_t wanted_ = 0;
+};
+
+}  // namespace fs
+
+#endif  // FS_CPU_RACE_RANKING_H_

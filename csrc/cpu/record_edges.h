@@ -1,0 +1,92 @@
+// Recorded edges of a collective sample: those of the graph that lead from given sources to given destinations, as hops
+// of a mini-batch in canonical row order.
+//
+// A row is scanned, asking for every neighbour whether it is a source; or, where it is long and the sources are few,
+// every source is searched in it: rows and sources both ascend by original id, so a search begins where the last one
+// ended and doubles its steps (Bentley & Yao, "An almost optimal algorithm for unbounded searching", 1976). That needs
+// no table: a query of the hashed rows costs about as much as two neighbours scanned, and there are sources x
+// destinations of them.
+#ifndef FS_CPU_RECORD_EDGES_H_
+#define FS_CPU_RECORD_EDGES_H_
+
+#include <stdint.h>
+
+#include <vector>
+
+#include "combined_rows.h"
+#include "fastsample_transit.h"
+
+namespace fs {
+
+// What a hop is recorded from.
+template <typename Id>
+struct RecordRequest {
+  const CscView<Id>& graph;
+  const EdgeValues& values;
+  const FsCollectiveSpec& spec;
+  const ColumnSums<Id>* columns;  // null unless ranked
+  const int64_t* picks;           // [num_picks] of the step, FS_NULL_NODE: none
+  int64_t num_picks;
+  bool with_destinations;  // destinations are sources, too
+};
+
+template <typename Id>
+class EdgeRecorder {
+ public:
+  void start(int64_t num_rows);
+
+  // Nodes of the sample so far, by local id: the destinations of the next hop.
+  int64_t num_nodes() const { return static_cast<int64_t>(nodes_.size()); }
+  const Id* nodes() const { return nodes_.data(); }
+  void add_node(Id node);  // unless it is there
+
+  // Appends the hop into all nodes so far. Sources that are new become nodes.
+  void record(const RecordRequest<Id>& request);
+
+  // The edges in blocks of the library's.
+  FsRecordedEdges finish();
+
+  size_t bytes() const;
+
+ private:
+  struct Member {
+    int64_t local;   // id in the batch, -1: none yet
+    int64_t hop;     // of which it is a source to record
+    int64_t chosen;  // how often it was picked there
+    double column;   // weight of its column there
+  };
+  struct Source {
+    uint64_t orig_id;
+    int32_t member;
+  };
+
+  int32_t member_of(Id node);
+  void choose_sources(const RecordRequest<Id>& request);
+  void record_row(const RecordRequest<Id>& request, Id row);
+  void scan_row(const RecordRequest<Id>& request, Id row);
+  void search_row(const RecordRequest<Id>& request, Id row);
+  void add_edge(const RecordRequest<Id>& request, Id row, int32_t member, int64_t edge);
+  double weight_of(const RecordRequest<Id>& request, Id row, int32_t member, int64_t edge) const;
+  void normalise(size_t first);
+  uint8_t& marked(Id node) {
+    return marks_[static_cast<size_t>(static_cast<uint64_t>(node) * 0x9E3779B97F4A7C15ull >> (64 - kLog2Marks))];
+  }
+
+  NodeIndex<Id> index_;  // of members
+  std::vector<Member> members_;
+  std::vector<Id> nodes_;
+  std::vector<Source> sources_;  // of the hop; sorted by original id once a row is searched
+  bool is_sorted_ = false;
+  // By a hash of the node: not 0 where a source may be. Most neighbours are none, and are passed over by this alone.
+  static constexpr int kLog2Marks = 15;
+  std::vector<uint8_t> marks_ = std::vector<uint8_t>(size_t{1} << kLog2Marks);
+  // Of all hops, one behind the other.
+  std::vector<FsRecordedHop> hops_;
+  std::vector<int64_t> offsets_, edge_ids_;
+  std::vector<Id> indices_;
+  std::vector<double> weights_;
+};
+
+}  // namespace fs
+
+#endif  // FS_CPU_RECORD_EDGES_H_

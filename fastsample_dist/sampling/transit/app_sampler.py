@@ -1,0 +1,150 @@
+"""AppSampler: mini-batches of an application, for DistLoader and for anything else that takes a Sampler.
+
+A collective application that records the edges of its steps (LADIES, FastGCN) makes one sample of the batch: its roots
+are the seeds, its MFGs the batch's. Of an individual application every seed is a sample of its own, under its original
+id, and the edges are those from picks to their transits; a vertex that is the transit of several samples has one row,
+with the picks of all of them. Hop k's rows hold the picks of steps 0 to k, as GraphSAGE's layers share theirs: the
+seeds, which are transits at step 0 alone, have neighbours in every layer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastsample_dist import ops
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops import SampledHops
+from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble, orig_ids_of
+from fastsample_dist.sampling.sampler import as_node_ids
+from fastsample_dist.sampling.transit.app import ALL, COLLECTIVE, INF, NULL, App
+from fastsample_dist.sampling.transit.binding import STEP_RECORDS
+from fastsample_dist.sampling.transit.params import Params
+from fastsample_dist.sampling.transit.sampler import TransitSampler
+from fastsample_dist.sampling.transit.samples import Samples
+
+
+def check_trainable(app: object) -> None:
+    """Refuse an application that gives no mini-batches.
+
+    Raises:
+      TypeError: no application.
+      ValueError: one that records no edges, or whose samples are not batches of the seeds they are given.
+    """
+    if not isinstance(app, App):
+        hint = "an object of it, such as app()" if isinstance(app, type) else "an application, such as transit.LADIES()"
+        raise TypeError(f"app is {app!r}; expected {hint}.")
+    name = type(app).__name__
+    if app.sampling_type == COLLECTIVE:
+        if app.record not in STEP_RECORDS:
+            raise ValueError(
+                f"{name} has record {app.record!r}, which makes no layers into the seeds; expected an application with "
+                "record 'to_new' or 'to_union', such as transit.LADIES; fsd.TransitSampler gives its samples."
+            )
+    elif app.steps() == INF or app.step_transits is not None:
+        raise ValueError(
+            f"{name} has no layers: expected a number of steps, each from the picks of the step before, such as "
+            "transit.KHop; fsd.TransitSampler gives its samples."
+        )
+
+
+class AppSampler:
+    """A Sampler of an application's mini-batches.
+
+    Args:
+      graph: in-neighbour lists, in host memory.
+      app: see check_trainable.
+      rng_seed: 0 .. 2**63 - 1.
+      sample_id: of the batch, where it is one collective sample: a rank's number. One process that samples the same seeds
+        under the same id and step makes the same batch.
+      num_threads: never changes a batch.
+    Raises:
+      TypeError, ValueError: see check_trainable and TransitSampler.
+    """
+
+    def __init__(
+        self, graph: CSCGraph, app: App, rng_seed: int = 0, sample_id: int = 0, num_threads: int | None = None
+    ) -> None:
+        check_trainable(app)
+        self.graph, self.app, self.rng_seed, self.sample_id = graph, app, rng_seed, sample_id
+        self._sampler = TransitSampler(graph, app, rng_seed, num_threads)
+
+    def sample(self, seeds: Tensor | Sequence[int], step: int = 0) -> MiniBatch:
+        """The mini-batch of these seeds; see Sampler.
+
+        Raises:
+          ValueError: a seed twice, or outside the graph.
+          RuntimeError: what the application did wrong.
+        """
+        graph = self.graph
+        nodes = as_node_ids(seeds, graph.indices.dtype, graph.num_nodes)
+        if self.app.sampling_type == COLLECTIVE:
+            return self._of_one_sample(nodes, step)
+        ids = orig_ids_of(nodes, graph.orig_ids)
+        return self._merged(nodes, self._sampler.sample(nodes.long()[:, None], step, ids))
+
+    def _of_one_sample(self, nodes: Tensor, step: int) -> MiniBatch:
+        [batch] = self._sampler.sample(nodes.long()[None], step, [self.sample_id]).mini_batches()
+        if batch.seeds.numel() != nodes.numel():
+            distinct, counts = nodes.unique(return_counts=True)
+            twice = int(distinct[counts.argmax()])
+            raise ValueError(f"seeds holds node {twice} {int(counts.max())} times; expected each node once.")
+        return batch
+
+    def _merged(self, nodes: Tensor, samples: Samples) -> MiniBatch:
+        """The mini-batch of many samples with a root each."""
+        dtype, ends = nodes.dtype, []
+        hops = SampledHops(nodes, [], [], [])
+        for edges in self._edges(samples):
+            ends.append(edges)
+            dst, src = (torch.cat(columns).to(dtype) for columns in zip(*ends, strict=True))
+            rows = ops.compact(nodes, dst)[1].long()  # every transit is a node of the hop
+            order = torch.argsort(rows, stable=True)
+            indptr = torch.zeros(nodes.numel() + 1, dtype=torch.int64)
+            torch.cumsum(torch.bincount(rows, minlength=nodes.numel()), 0, out=indptr[1:])
+            nodes, local = ops.compact(nodes, src[order])
+            hops.indptrs.append(indptr)
+            hops.indices.append(local)
+        found = SampledHops(nodes, hops.indptrs, hops.indices, [])
+        return assemble(found, self.graph.orig_ids, DrawKey(self.rng_seed, samples.draw.step))
+
+    def _edges(self, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of every step the ends (transit, pick) of its edges, int64, by sample and slot."""
+        transits, degrees = samples.roots, self.graph.in_degrees()
+        for k, picks in enumerate(samples.steps):
+            size = self.app.sample_size(k)
+            counts = torch.where(transits == NULL, 0, degrees[transits]) if size == ALL else torch.full_like(transits, size)
+            is_slot = torch.arange(picks.shape[1]) < counts.sum(1, keepdim=True)
+            dst, src = transits.reshape(-1).repeat_interleave(counts.reshape(-1)), picks[is_slot]
+            kept = src != NULL
+            yield dst[kept], src[kept]
+            transits = picks
+
+
+def app_facts(app: App) -> str:
+    """What ranks compare of an application: its class, its parameters and the values it was made with."""
+    return f"{type(app).__qualname__}({', '.join(f'{name}={_fact(value)}' for name, value in sorted(vars(app).items()))})"
+
+
+def _fact(value: Any) -> str:
+    """A value as text; of arrays a digest."""
+    if isinstance(value, Tensor | np.ndarray):
+        array = np.ascontiguousarray(value.numpy(force=True) if isinstance(value, Tensor) else value)
+        return f"{array.dtype}{list(array.shape)}:{hashlib.sha256(array.tobytes()).hexdigest()[:16]}"
+    if isinstance(value, Params):
+        return _fact({name: getattr(value, name) for name, _ in value.kinds})
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_fact(own)}" for name, own in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_fact, value)) + "]"
+    if is_dataclass(value) and not isinstance(value, type):
+        return _fact({field.name: getattr(value, field.name) for field in fields(value)})
+    if value is None or isinstance(value, str | int | float | np.generic):
+        return repr(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)

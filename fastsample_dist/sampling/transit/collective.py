@@ -1,0 +1,156 @@
+"""Collective applications on the compiled engine: the built-in ones, and a user's compiled functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops.collective_sample import (
+    CollectiveApp,
+    CollectiveSampler,
+    EdgeScale,
+    Record,
+    RecordedHops,
+)
+from fastsample_dist.ops.transit_layouts import AppFailedError, NextKind
+from fastsample_dist.ops.transit_tables import TableNeeds, TransitTables
+from fastsample_dist.sampling.mfg import MFG, DrawKey
+from fastsample_dist.sampling.transit.app import App
+from fastsample_dist.sampling.transit.binding import BoundApp
+from fastsample_dist.sampling.transit.compile_cpu import CompiledApp, compile_app
+from fastsample_dist.sampling.transit.layers import LADIES, FastGCN, Layer
+from fastsample_dist.sampling.transit.plain import explained
+from fastsample_dist.sampling.transit.record import edge_values, make_mfg
+from fastsample_dist.sampling.transit.recorded_edges import RecordedEdges
+from fastsample_dist.sampling.transit.samples import Samples
+from fastsample_dist.sampling.transit.subgraphs import ClusterGCN
+
+if TYPE_CHECKING:
+    from fastsample_dist.sampling.transit.engine import Run
+
+# By the function `next`: a subclass that defines another one is compiled like any user's.
+KINDS = {
+    Layer.next: NextKind.LAYER,
+    FastGCN.next: NextKind.GLOBAL,
+    LADIES.next: NextKind.RANKED,
+    ClusterGCN.next: NextKind.LAYER,  # it has no picks
+}
+EDGE_SCALES = {FastGCN.edge_weights: EdgeScale.SCALED, LADIES.edge_weights: EdgeScale.BY_COLUMN}
+RECORDS = {None: Record.NONE, "to_new": Record.TO_NEW, "to_union": Record.TO_UNION, "within": Record.WITHIN}
+
+
+def collective_kind(bound: BoundApp) -> NextKind | None:
+    """The core's kernel for a collective application, by its functions; None: it is a user's own."""
+    if bound.step_transits is not None or bound.initial is not None:
+        return None
+    return KINDS.get(bound.next)
+
+
+class CollectiveEngine:
+    """Samples a bound collective application.
+
+    Args:
+      bound: the application and its graph, on the CPU.
+      built_in: picks are made by the core's own kernel; otherwise by Numba's form of the functions.
+    Raises:
+      ImportError: Numba is wanted and missing.
+      ValueError: a function that Numba cannot compile.
+    """
+
+    def __init__(self, bound: BoundApp, *, built_in: bool = True) -> None:
+        self.bound, self._tables = bound, None
+        self._kind, self._functions = collective_kind(bound), CompiledApp(0, None, None)
+        if not built_in:
+            self._kind, self._functions = NextKind.CALLBACK, compile_app(bound)
+            self._tables = _tables(bound)
+        self._scale = _edge_scale(bound)
+        self._samplers: dict[int, CollectiveSampler] = {}
+
+    def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
+        """See Engine."""
+        num_roots = roots.shape[1]
+        if num_roots not in self._samplers:
+            self._samplers[num_roots] = self._sampler(num_roots)
+        threads = torch.get_num_threads() if run.num_threads is None else run.num_threads
+        try:
+            found = self._samplers[num_roots].sample(roots, sample_ids, key.rng_seed, key.step, threads)
+        except AppFailedError as error:
+            raise explained(error, self.bound, roots, key) from error
+        widths = [self.bound.plan(num_roots).shape(k).picks for k in range(found.num_steps)]
+        samples = Samples(found.vertices, found.offsets, num_roots, widths, sample_ids, key)
+        if self.bound.app.record is not None:
+            samples.mfgs_of_sample = [self._mfgs(hops, samples, s) for s, hops in enumerate(found.hops)]
+        return samples
+
+    def _sampler(self, num_roots: int) -> CollectiveSampler:
+        bound, graph = self.bound, self.bound.graph
+        plan, layout = bound.plan(num_roots), bound.layout
+        shapes = plan.shapes()
+        par, functions = bound.par, self._functions
+        app = CollectiveApp(
+            sample_sizes=[shape.picks for shape in shapes],
+            num_transits=[shape.num_transits for shape in shapes],
+            unique=[shape.unique for shape in shapes],
+            num_roots=num_roots, params=par.words(),
+            next_kind=self._kind,
+            max_attempts=bound.app.max_attempts, state_words=layout.offsets(num_roots)[-1],
+            next=functions.next, step_transits=functions.step_transits or 0, initial=functions.initial or 0,
+            until_done=plan.until_done, record=RECORDS[bound.app.record], self_edges=bound.app.self_edges,
+            edge_scale=self._scale, ranked=layout.ranked,
+            scales=(par.row_scale, par.column_scale) if self._scale == EdgeScale.SCALED else None,
+            kept=(bound, functions),
+        )  # fmt: skip
+        return CollectiveSampler(
+            graph.indptr, graph.indices, graph.orig_ids, graph.weights if bound.weighted else None, app,
+            self._tables,
+        )  # fmt: skip
+
+    def _mfgs(self, hops: RecordedHops, samples: Samples, s: int) -> list[MFG]:
+        """MFGs of sample number s, input side first."""
+        mfgs = []
+        own = _weighs_edges(self.bound.app) and self._scale not in EDGE_SCALES.values()
+        for k, num_dst in enumerate(hops.num_dst):
+            weights = None if hops.edge_weights is None else hops.edge_weights[k]
+            if own:
+                picks = np.empty(0, np.int64) if self.bound.app.record == "within" else samples.steps[k][s].numpy()
+                weights = self._own_weights(hops, k, picks, weights)
+            src_nodes = hops.nodes[: hops.num_src[k]]
+            columns = (hops.indptrs[k], hops.indices[k], src_nodes, hops.edge_ids[k])
+            mfgs.append(make_mfg(self.bound, samples.draw, num_dst, columns, weights))
+        return mfgs[::-1]
+
+    def _own_weights(
+        self, hops: RecordedHops, k: int, picks: np.ndarray, columns: Tensor | None
+    ) -> Tensor | None:
+        """What the application's own edge_weights makes of a recorded step."""
+        indptr, positions = hops.indptrs[k].numpy(), hops.edge_ids[k].numpy()
+        nodes = hops.nodes.long().numpy()
+        edges = RecordedEdges(
+            k, indptr, np.repeat(nodes[: hops.num_dst[k]], np.diff(indptr)), nodes[hops.indices[k].numpy()], positions,
+            edge_values(self.bound, positions), picks, None if columns is None else columns.numpy(), self.bound.par,
+        )  # fmt: skip
+        return self.bound.app.edge_weights(edges)
+
+
+def _tables(bound: BoundApp) -> TransitTables:
+    """What compiled functions read."""
+    layout, graph = bound.layout, bound.graph
+    needs = TableNeeds(layout.weighted, layout.max_weight and layout.weighted, layout.edge_queries)
+    weights = graph.weights if layout.weighted else None
+    return TransitTables(graph.indptr, graph.indices, weights, needs, list(bound.columns.values()))
+
+
+def _weighs_edges(app: App) -> bool:
+    """Whether the application says what its edges weigh."""
+    return type(app).edge_weights is not App.edge_weights
+
+
+def _edge_scale(bound: BoundApp) -> EdgeScale:
+    own = EDGE_SCALES.get(type(bound.app).edge_weights)
+    if own is not None:
+        return own
+    needs_columns = _weighs_edges(bound.app) and bound.layout.ranked and bound.app.record != "within"
+    return EdgeScale.COLUMNS if needs_columns else EdgeScale.UNWEIGHTED

@@ -1,0 +1,45 @@
+"""train_ladies.py as it stands: on two ranks it learns, by every sampler; one rank and two agree on what they report."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.grids import grid
+from tests.train.task import make_task
+from tests.waiting import ENOUGH_S
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "train_ladies.py"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+CHANCE = 0.25  # four classes
+
+
+@pytest.mark.parametrize(
+    ("sampler", "model"),
+    grid(
+        [("ladies", "sage"), ("ladies", "gcn"), ("fastgcn", "sage"), ("neighbor", "sage")],
+        gate=[("ladies", "sage")], several=True,
+    ),
+)  # fmt: skip
+def test_two_ranks_learn(tmp_path, sampler, model):
+    parts, file = make_task(tmp_path, 2, dtype="float32").path, tmp_path / "out.json"
+    options = (
+        "--sampler", sampler, "--model", model, "--sizes", "60,60", "--fanouts", "5,5", "--batch-size", "20",
+        "--hidden", "16", "--lr", "0.02", "--epochs", "8", "--json", str(file),
+    )  # fmt: skip
+    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    finished = subprocess.run(
+        [*TORCHRUN, str(SCRIPT), str(parts), *options],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=ENOUGH_S, check=False,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    report = json.loads(file.read_text())
+    losses = [epoch["loss"] for epoch in report["epochs"]]
+    assert report["ranks"] == 2 and len(losses) == 8 and losses[-1] < losses[0]
+    assert report["test_acc"] > 2 * CHANCE
+    assert f"test accuracy {report['test_acc']:.4f}" in finished.stdout

@@ -1,0 +1,149 @@
+"""DistLoader(data, app=...): the batches of an application are those of one process on the unpartitioned graph.
+
+The oracle is an AppSampler there, fed each rank's seeds by original id and, for a collective sample, its rank's number.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from fastsample_dist import CSCGraph, DistContext, DistData, DistLoader, MiniBatch
+from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.sampling import transit
+from fastsample_dist.sampling.transit.app_sampler import AppSampler, app_facts
+from fastsample_dist.testing import RankError, run_distributed
+from tests.grids import grid
+from tests.parts import draw_partition
+
+SEED, BATCH, NUM_EDGES = 2**35 + 1, 11, 3000
+APPS = {
+    "ladies": lambda: transit.LADIES((9, 7, 5)),
+    "fastgcn": lambda: transit.FastGCN((40, 30)),
+    "fastgcn without replacement": lambda: transit.FastGCN((40, 30), replace=False),
+    "khop": lambda: transit.KHop((4, 3)),
+    "mvs": lambda: transit.MVS(),
+}
+
+
+def draw_weights():
+    """A quarter is 0, and some outweigh all the rest."""
+    rng = np.random.default_rng(1)
+    weights = rng.random(NUM_EDGES)
+    weights[rng.random(NUM_EDGES) < 0.25] = 0
+    weights[rng.random(NUM_EDGES) < 0.05] = 1e6
+    return weights
+
+
+def columns_of(batch, orig_ids=None):
+    """All that is sampled, nodes by original id."""
+    nodes = [batch.seeds, batch.input_nodes, *(mfg.src_nodes for mfg in batch.mfgs)]
+    named = [own.long() if orig_ids is None else orig_ids[own.long()] for own in nodes]
+    edges = [column for mfg in batch.mfgs for column in (mfg.indptr, mfg.indices, mfg.edge_weights)]
+    return [*named, *edges], [(mfg.num_dst, mfg.includes_dst) for mfg in batch.mfgs], batch.step
+
+
+def same(found, expected):
+    """Whether two results of columns_of are equal."""
+    pairs = list(zip(found[0], expected[0], strict=True))
+    return found[1:] == expected[1:] and all(
+        (a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in pairs
+    )
+
+
+def run_rank(ctx, path, prefetch):
+    """{application: batches of an epoch}, and the exchanges that were made for them."""
+    data = DistData.load(path, ctx)
+    seen = {}
+    for name, make in APPS.items():
+        loader = DistLoader(data, app=make(), batch_size=BATCH, rng_seed=SEED, prefetch=prefetch)
+        seen[name] = [columns_of(mb, data.graph.orig_ids) for mb in loader]
+    return seen, set(ctx.comm.stats())
+
+
+@pytest.mark.parametrize(("ranks", "prefetch"), grid([(1, 0), (2, 0), (2, 3), (4, 0)], gate=[(1, 0), (2, 3)], several=True))
+def test_batches_are_those_of_one_process(tmp_path, ranks, prefetch):
+    drawn = draw_partition(tmp_path, ranks, weights=draw_weights())
+    results = run_distributed(ranks, run_rank, args=(drawn.path, prefetch))
+    for name, make in APPS.items():
+        for rank, (seen, purposes) in enumerate(results):
+            oracle = AppSampler(drawn.graph, make(), SEED, sample_id=rank)
+            assert not {"sample_ids", "sample_reply"} & purposes
+            assert len(seen[name]) > 1
+            for found in seen[name]:
+                assert same(found, columns_of(oracle.sample(found[0][0], found[2])))
+
+
+def test_samples_of_other_ranks_and_steps_differ():
+    graph = CSCGraph.from_edge_index(*torch.randint(0, 99, (2, 999), generator=torch.manual_seed(0)), 99)
+    of_rank = [AppSampler(graph, transit.LADIES((5,)), sample_id=rank).sample([1, 2, 3]) for rank in range(2)]
+    again = AppSampler(graph, transit.LADIES((5,))).sample([1, 2, 3], step=1)
+    inputs = [batch.input_nodes.tolist() for batch in (*of_rank, again)]
+    assert inputs[0] != inputs[1] and inputs[0] != inputs[2]
+
+
+def test_rows_of_every_hop_hold_the_picks_of_the_steps_so_far():
+    """Of k-hop samples: hop 1 has the seeds' picks of step 0, and all picks of step 1."""
+    graph = CSCGraph.from_edge_index(*torch.randint(0, 30, (2, 400), generator=torch.manual_seed(0)), 30)
+    seeds = torch.tensor([4, 9, 11])
+    batch = AppSampler(graph, transit.KHop((3, 2)), 7).sample(seeds, 5)
+    samples = transit.plain.sample(graph, transit.KHop((3, 2)), seeds, 7, 5, seeds)
+    first = [(v, u) for v, row in zip(seeds.tolist(), samples.steps[0].tolist(), strict=True) for u in row]
+    middle, last = samples.steps[0].reshape(-1).tolist(), samples.steps[1].reshape(-1, 2).tolist()
+    second = [(v, u) for v, row in zip(middle, last, strict=True) for u in row]
+    for mfg, expected in ((batch.mfgs[1], first), (batch.mfgs[0], first + second)):
+        src, dst = mfg.edge_index()
+        found = list(zip(mfg.src_nodes[dst].tolist(), mfg.src_nodes[src].tolist(), strict=True))
+        assert found == sorted(expected, key=lambda edge: mfg.dst_nodes.tolist().index(edge[0]))
+
+
+def test_an_empty_batch_has_the_layers_of_any_other():
+    graph = CSCGraph(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32))
+    for make in APPS.values():
+        batch = AppSampler(graph, make()).sample([])
+        assert isinstance(batch, MiniBatch) and batch.input_nodes.numel() == 0
+        assert [mfg.num_dst for mfg in batch.mfgs] == [0] * make().steps()
+
+
+REFUSED = [
+    ({"app": transit.LADIES((4,)), "fanouts": [3]}, "fanouts and app are both given"),
+    ({"app": transit.LADIES((4,)), "scheme": "vanilla"}, "expected 'hybrid': an application reads whatever row it likes"),
+    ({"app": transit.LADIES((4,)), "method": "labor"}, "method is 'labor' beside app, which would ignore it"),
+    ({"app": transit.Layer()}, "Layer has record None, which makes no layers into the seeds"),
+    ({"app": transit.ClusterGCN([0, 1], 1)}, "ClusterGCN has record 'within'"),
+    ({"app": transit.PPR()}, "PPR has no layers"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_cannot_be_is_refused(tmp_path_factory, given, message):
+    path = draw_partition(tmp_path_factory.mktemp("drawn"), 1).path
+    with DistContext(LocalCommunicator()) as ctx, pytest.raises(ValueError, match=message):
+        DistLoader(DistData.load(path, ctx), batch_size=4, **given)
+
+
+def test_an_application_is_an_object(tmp_path):
+    path = draw_partition(tmp_path, 1).path
+    with DistContext(LocalCommunicator()) as ctx, pytest.raises(TypeError, match=r"such as app\(\)"):
+        DistLoader(DistData.load(path, ctx), batch_size=4, app=transit.LADIES)
+
+
+def test_seeds_are_unique():
+    graph = CSCGraph(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32))
+    with pytest.raises(ValueError, match="seeds holds node 1 2 times"):
+        AppSampler(graph, transit.LADIES((4,))).sample([1, 0, 1])
+
+
+def differing(ctx, path):
+    DistLoader(DistData.load(path, ctx), app=transit.LADIES((4 + ctx.rank,)), batch_size=4)
+
+
+def test_ranks_that_pass_different_applications_are_refused(tmp_path):
+    with pytest.raises(RankError, match=r"app.*sizes=\[4\]"):
+        run_distributed(2, differing, args=(draw_partition(tmp_path, 2).path,))
+
+
+def test_facts_tell_parameters_apart_and_not_objects():
+    assert app_facts(transit.ClusterGCN([0, 1, 1], 1)) == app_facts(transit.ClusterGCN(torch.tensor([0, 1, 1]), 1))
+    assert app_facts(transit.ClusterGCN([0, 1, 1], 1)) != app_facts(transit.ClusterGCN([0, 1, 0], 1))
+    assert app_facts(transit.FastGCN((4,))) != app_facts(transit.FastGCN((4,), replace=False))
+    assert app_facts(transit.Node2Vec(p=2.0)) != app_facts(transit.Node2Vec(p=3.0))
