@@ -152,7 +152,7 @@ def test_finished_topology_is_not_sorted_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize("passed", ["group_edges", "sort_edges"])
 @pytest.mark.parametrize("calls", [1, 3, 6])
 @pytest.mark.parametrize("undirected", [False, True])
-def test_goes_on_after_an_interruption(passed, calls, undirected, tmp_path, monkeypatch):
+def test_resumes_after_an_interruption(passed, calls, undirected, tmp_path, monkeypatch):
     raw = draw_raw(undirected=undirected, weighted=True)
     original, left = getattr(csc, passed), [calls]
 
