@@ -18,7 +18,7 @@ from typing import TextIO
 from fastsample_dist.launch.guard import NOTE
 
 TRACEBACK = "Traceback (most recent call last):"
-_BOX = re.compile(r"-{60,}")  # mpirun's messages stand between such lines
+_BOX = re.compile(r"-{60,}")  # mpirun's messages are between such lines
 _OPENING = re.compile(r"Traceback \(most recent call last\):|rank \d+ ends the run:")  # the latter of DistContext, MPI
 HOLD_S = 4.0
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of SGR; red is for errors

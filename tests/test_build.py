@@ -397,7 +397,7 @@ def test_every_installed_command_prints_its_help(installed, tmp_path):
     assert all(f"usage: fastsample-{name}" in printed for name in names)
 
 
-def test_without_nvcc_configuring_says_so_and_goes_on(tmp_path):
+def test_without_nvcc_configuring_says_so_and_continues(tmp_path):
     environment = {**os.environ, "CUDACXX": str(tmp_path / "no-nvcc")}
     printed = run([cmake(), "-S", ROOT / "csrc", "-B", tmp_path / "build", "-DFS_CUDA=AUTO"], env=environment)
     assert "nvcc not found, building the CPU library only" in printed

@@ -65,7 +65,7 @@ def commands(text: str) -> list[tuple[str, str]]:
     """(program, its own arguments) of every command of ours on a page."""
     found = []
     for code in prose_and_code(text):
-        for piece in code.split(" -- "):  # behind it is what fastsample-launch starts
+        for piece in code.split(" -- "):  # after it comes what fastsample-launch starts
             for match in re.finditer(r"(fastsample-[a-z]+|examples/train_sage\.py)([^\n]*(?:\\\n[^\n]*)*)", piece):
                 program = "fastsample-train" if match[1].startswith("examples") else match[1]
                 found.append((program, match[2].split("#")[0]))

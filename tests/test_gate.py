@@ -30,7 +30,7 @@ def speeds_claimed(source: str) -> Iterator[int]:
 
 
 def is_elapsed_below(value: ast.expr, operator: ast.cmpop) -> bool:
-    """Whether a difference of times stands at the left of < or <=."""
+    """Whether a difference of times is on the left of < or <=."""
     if not (isinstance(operator, ast.Lt | ast.LtE) and isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub)):
         return False
     calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]

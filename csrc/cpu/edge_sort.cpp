@@ -165,7 +165,7 @@ struct SourcePart {
   uint32_t src;
 };
 
-// The source stands between the others, where it fills the gap that the alignment of one of them would leave.
+// The source lies between the others, where it fills the gap that the alignment of one of them would leave.
 template <typename Weight, typename Position>
 struct Entry : WeightPart<Weight>, SourcePart, PositionPart<Position> {
   using W = WeightPart<Weight>;

@@ -24,7 +24,7 @@ FS_DEVICE void put_slot(const DeviceHop<Id>& hop, int64_t e, uint64_t slot) {
   if (*static_cast<volatile uint64_t*>(value) > first) atomic_min(value, first);
 }
 
-// Reports edge e, whose source is no row.
+// Reports edge e, whose source is not a row.
 template <typename Id>
 FS_DEVICE void put_bad_edge(const DeviceHop<Id>& hop, int64_t e) {
   atomic_min(hop.state + bad_edge_word(hop.number), static_cast<uint64_t>(e));

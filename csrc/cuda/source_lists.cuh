@@ -13,7 +13,7 @@ namespace {
 
 struct SourceLists {
   int64_t* offsets;  // [num_src + 1]
-  uint64_t* sorted;  // [num_edges] source << edge_bits | edge; an edge without a source stands after the others
+  uint64_t* sorted;  // [num_edges] source << edge_bits | edge; an edge without a source comes after the others
   int64_t* dst;      // [num_edges] destination of each entry, -1 where there is none
   int edge_bits;
   FS_DEVICE int64_t edge(int64_t entry) const {

@@ -133,7 +133,7 @@ def _mirrored(indptr: np.ndarray, columns: dict[str, np.ndarray | None]) -> dict
     for lo, hi in row_chunks(len(sources), 32):
         src, dst = sources[lo:hi].astype(np.int64), destinations(indptr, lo, hi - lo)
         keys = dst * num_nodes + src
-        if bool((np.diff(keys, prepend=last) == 0).any()):  # rows ascend, so parallel edges stand side by side
+        if bool((np.diff(keys, prepend=last) == 0).any()):  # rows ascend, so parallel edges lie side by side
             return None
         last = keys[-1]
         forward.append(keys[src < dst])

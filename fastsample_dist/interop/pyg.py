@@ -198,7 +198,7 @@ def from_data(
     """A Data or HeteroData as input for partitioning: one id space, node types one after the other.
 
     Args:
-      data: with edge_index and, as far as the graph has them, x, y, train_mask, val_mask, test_mask, and edge_weight
+      data: with edge_index and, where the graph has them, x, y, train_mask, val_mask, test_mask, and edge_weight
         or an edge_attr of one column; other attributes are left out, with a warning, and edge types are joined, with
         one too.
       name: of the graph, for reports.

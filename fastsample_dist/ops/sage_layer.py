@@ -1,6 +1,6 @@
 """sage_layer: one GraphSAGE layer with mean aggregation, from source rows to the next layer's rows.
 
-What the separate operators would write and read again stays in place: own row and mean stand side by side for one
+What the separate operators would write and read again stays in place: own row and mean lie side by side for one
 matrix product, and bias, ReLU and dropout are applied to the product where it lies.
 
 Rows of bfloat16 are padded with zero rows for the CPU's matrix products: oneDNN compiles a kernel per shape,

@@ -38,7 +38,7 @@ class GroupedSample:
     """Samples several steps of an epoch at once, ahead of their turn; then hands out one after another.
 
     Args:
-      sample: the stage in whose place it stands; its sampler has `sample_many`.
+      sample: the stage that it replaces; its sampler has `sample_many`.
       steps: of the epoch, which are run in this order.
       size: steps sampled at once; fewer at the epoch's end.
     """

@@ -83,7 +83,7 @@ def place_tables(tables: PlacedTables, request: PlacementRequest) -> PlacedTable
             graph = place_graph(graph, places[0], weighted=request.weighted, valued=request.valued)
             orig_ids = places[0].put(orig_ids) if has_node_map else graph.orig_ids
         moved = None if features is None else features.placed(places[-1])
-    except (MemoryError, RuntimeError) as error:  # somebody else took it since it was measured
+    except (MemoryError, RuntimeError) as error:  # something else has taken it since it was measured
         reason = str(error).split(". ", 1)[0].rstrip(".")
         raise ValueError(
             f"the tables could not be placed for {request.device} ({reason}); choose placement 'pinned', or end what "

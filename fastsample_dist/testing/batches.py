@@ -243,7 +243,7 @@ def _check_order(layer: HopEdges) -> None:
     falls = np.nonzero(np.diff(first[new]) < 0)[0]
     if falls.size:
         late, early = layer.src_nodes[local[new][falls[0]]], layer.src_nodes[local[new][falls[0] + 1]]
-        text = f"node {late} stands before node {early} in src_nodes"
+        text = f"node {late} comes before node {early} in src_nodes"
         fail(layer.step, layer.hop, f"{text} but appears after it in the edge list; expected order of appearance.")
 
 

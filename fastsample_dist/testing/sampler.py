@@ -140,7 +140,7 @@ def _own_law(law: LawOfRow, spec: SampleSpec) -> LawOfRow:
 
 
 class _Columns:
-    """Where the counts of the seeds' edges stand: one column per class of edges, row after row."""
+    """Where the counts of the seeds' edges are: one column per class of edges, row after row."""
 
     def __init__(self, classes: EdgeClasses, seeds: list[int]) -> None:
         self.classes, self.spec = classes, classes.spec

@@ -157,7 +157,7 @@ def decode(path: Path) -> dict[str, Any]:
 
     Raises:
       DamagedCheckpointError: truncated, altered or not a checkpoint.
-      ValueError: written by a newer release, or made by somebody else to run code.
+      ValueError: written by a newer release, or made by someone else to run code.
       OSError: it cannot be read.
     """
     with path.open("rb") as file:

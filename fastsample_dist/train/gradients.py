@@ -103,8 +103,8 @@ class DDPGradients(LocalGradients):
             raise RuntimeError(f"{failure}.") from None
 
     def rehearse(self, compute_loss: Callable[[], Tensor]) -> None:
-        """See LocalGradients. After its first backward pass DistributedDataParallel rearranges its buckets, and where
-        a gradient stands in a bucket decides in which order more than two ranks are summed."""
+        """See LocalGradients. After its first backward pass DistributedDataParallel rearranges its buckets, and the
+        place of a gradient in its bucket decides in which order more than two ranks are summed."""
         self.backward(compute_loss())
         self.model.zero_grad(set_to_none=True)
 

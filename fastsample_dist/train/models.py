@@ -1,7 +1,7 @@
 """GraphSAGE, GCN and GAT on message flow graphs.
 
 All three are stacks of layers, called as model(mb.mfgs, mb.features): layer i reads the rows of the source nodes of
-mfgs[i] and returns the rows of its destinations, which are the sources of mfgs[i + 1]. Between layers stands
+mfgs[i] and returns the rows of its destinations, which are the sources of mfgs[i + 1]. Between layers comes
 `ops.act_dropout` (ReLU and dropout in one pass), whose mask is keyed by (rng_seed, step, layer, original node id,
 column). A row is computed from its own sampled in-edges alone: no statistics over the batch, no degrees of other
 nodes. Therefore k ranks compute what one process computes on the union of their seeds, dropout included.

@@ -1,6 +1,6 @@
 """The DistDGL benchmark without DGL: its input, settings, command line, supervision and arithmetic of results.
 
-Its scripts are no package and most of them import DGL, so the others are loaded by path.
+Its scripts are not a package and most of them import DGL, so the others are loaded by path.
 """
 
 import importlib.util

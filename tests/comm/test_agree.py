@@ -29,7 +29,7 @@ def on_ranks(*facts_by_rank, what=("DistLoader",) * 3):
     return text
 
 
-def test_ranks_that_agree_go_on():
+def test_ranks_that_agree_continue():
     facts = {"fanouts": (15, 10), "lr": 0.006, "scheme": "hybrid", "dtype": None, "shuffle": True, "none": float("nan")}
     assert on_ranks(facts, dict(reversed(facts.items()))) == ""
 

@@ -45,7 +45,7 @@ def test_every_rank_sees_what_each_published_last(boards):
 
 
 def test_ranks_with_different_lanes_find_each_other(boards):
-    """A rank of two groups and one of the second only: on a FileBoard their records stand in different places."""
+    """A rank of two groups and one of the second only: on a FileBoard their records are in different places."""
     boards[0].publish("0.1", Status(1, "a", 1, 1.0))
     boards[0].publish("0.2", Status(2, "b", 1, 2.0))
     boards[1].publish("0.2", Status(3, "c", 1, 3.0))

@@ -61,7 +61,7 @@ def test_the_thread_works_in_the_lane_and_the_consumer_receives_from_it():
     assert received == [(main, "receive", number, (background, "made")) for number in range(3)]
 
 
-def test_a_lane_that_fails_is_told_to_the_consumer():
+def test_a_lane_that_fails_is_reported_to_the_consumer():
     class Broken(Lane):
         def working(self):
             raise RuntimeError("no stream")

@@ -1,4 +1,4 @@
-"""Labels whose number of classes nobody states: what is taken, what is refused, the memory that it takes."""
+"""Labels whose number of classes is not stated: what is taken, what is refused, the memory that it takes."""
 
 import tracemalloc
 

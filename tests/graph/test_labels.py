@@ -1,4 +1,4 @@
-"""Labels that are no classes: which task they are for, what is refused, and how every format hands them on."""
+"""Labels that are not classes: which task they are for, what is refused, and how every format hands them on."""
 
 import logging
 

@@ -1,7 +1,7 @@
 """Every convolution of dgl.nn on our blocks: forward and backward as on a block that DGL makes of the same edges.
 
 `ON_BLOCKS` and `NOT_ON_BLOCKS` together are dgl.nn's whole list. Those that do not take blocks are refused by DGL
-itself, for its own block as for ours, in the words that stand beside them.
+itself, for its own block as for ours, in the words listed beside them.
 """
 
 from collections.abc import Callable

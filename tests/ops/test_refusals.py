@@ -1,4 +1,4 @@
-"""A refusal is worded once: no line of the core stands in two places of csrc, nor in the Python of the operators."""
+"""A refusal is worded once: no line of the core appears in two places of csrc, nor in the Python of the operators."""
 
 import ast
 import re

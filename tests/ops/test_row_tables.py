@@ -12,13 +12,13 @@ SCHEDULES = grid(range(4), gate=[0, 3])
 
 
 def draw(shape, dtype):
-    """Values of every kind that a type has, but NaN."""
+    """Values of every kind that a type has, except NaN."""
     values = torch.randn(shape) * 50
     return values.to(dtype) if dtype.is_floating_point else (values.abs() % 100).to(dtype)
 
 
 def misaligned(tensor, num_bytes):
-    """The same values in memory that begins `num_bytes` behind an aligned place."""
+    """The same values in memory that begins `num_bytes` after an aligned place."""
     memory = torch.zeros(tensor.nbytes + 256, dtype=torch.uint8, device=tensor.device)
     start = -memory.data_ptr() % 128 + num_bytes
     found = memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
@@ -235,7 +235,7 @@ def test_an_unchecked_bad_id_gives_zeros_and_the_next_call_raises(cuda_device):
     assert torch.equal(gathered, torch.stack([rows[7], torch.zeros(3), torch.zeros(3)]))
     with pytest.raises(ValueError, match=r"gather_rows: id (50|-1) at position [12]; expected 0 to 49 \(in an earlier"):
         gather_unchecked(cuda_device, rows, torch.tensor([7]))
-    assert torch.equal(gather_unchecked(cuda_device, rows, torch.tensor([7])).cpu(), rows[7:8])  # told once
+    assert torch.equal(gather_unchecked(cuda_device, rows, torch.tensor([7])).cpu(), rows[7:8])  # reported once
 
 
 def test_deferred_errors_can_be_asked_for(cuda_device):

@@ -20,7 +20,7 @@ MPIRUN = "examples/mpirun/train_sage.sh"
 SMALL = ("--epochs", "1", "--batch-size", "40", "--hidden", "16", "--threads", "1", "--eval-every", "0")
 AS_ROOT = [f"{name}_ALLOW_RUN_AS_ROOT{end}" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")]
 
-# Two tasks of one step on this machine, as far as the environment tells.
+# Two tasks of one step on this machine, as far as the environment shows.
 SRUN = """
 import os, subprocess, sys
 command = sys.argv[1:]

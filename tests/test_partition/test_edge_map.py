@@ -155,7 +155,7 @@ def test_without_the_option_nothing_changes(tmp_path, on_disk):
 
 
 @pytest.mark.parametrize(("where", "count"), [("save", 9), ("append", 4), ("write_at", 8), ("rows", 7)])
-def test_killed_run_goes_on_to_the_same_bytes(where, count, tmp_path):
+def test_killed_run_resumes_to_the_same_bytes(where, count, tmp_path):
     graph = write_input(tmp_path / "graph", draw(undirected=True, weighted=True))
     argv = arguments(graph, tmp_path / "parts", "--on-disk", "--method", "random", "--edge-map")
     assert run_killed(where, count, argv) == -signal.SIGKILL
@@ -166,7 +166,7 @@ def test_killed_run_goes_on_to_the_same_bytes(where, count, tmp_path):
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_a_run_that_goes_on_with_the_option_changed_starts_anew(tmp_path, first):
+def test_a_run_that_resumes_with_the_option_changed_starts_anew(tmp_path, first):
     graph = write_input(tmp_path / "graph", draw(undirected=False, weighted=False))
     argv = arguments(graph, tmp_path / "parts", "--on-disk", "--method", "random")
     both = [argv, [*argv, "--edge-map"]]

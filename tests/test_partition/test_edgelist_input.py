@@ -171,7 +171,7 @@ def test_parts_hold_the_edges_of_the_list(tmp_path, monkeypatch, drawn, form, sm
 
 
 @pytest.mark.parametrize("count, packed", [(1, False), (40, False), (40, True)])
-def test_run_killed_while_reading_goes_on_to_the_same_bytes(tmp_path, drawn, monkeypatch, count, packed):
+def test_run_killed_while_reading_resumes_to_the_same_bytes(tmp_path, drawn, monkeypatch, count, packed):
     graph = write_text(tmp_path / "edges.txt", drawn)
     if packed:
         graph = tmp_path / "edges.txt.gz"

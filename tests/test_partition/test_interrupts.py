@@ -1,4 +1,4 @@
-"""Ctrl-C in every step: one line, status 130, nothing under the output's name, and work is kept only to go on with it.
+"""Ctrl-C in every step: one line, status 130, nothing under the output's name, and work is kept only to be resumed.
 
 The signal arrives as it would from outside, in the middle of a step. (While METIS works: test_metis_interrupts.py. A
 method that keeps Python's lock ends with the process: test_cli.py.)
@@ -64,7 +64,7 @@ def test_cut_in_memory_leaves_nothing(graph, tmp_path, capsys, monkeypatch, step
 
 
 @pytest.mark.parametrize("step", ON_DISK)
-def test_cut_on_disk_leaves_what_it_goes_on_from(graph, tmp_path, capsys, monkeypatch, step):
+def test_cut_on_disk_leaves_what_it_resumes_from(graph, tmp_path, capsys, monkeypatch, step):
     argv, work = arguments(graph, tmp_path / "parts", "--on-disk"), work_directory(tmp_path / "parts")
     with monkeypatch.context() as patch:
         interrupt_in(patch, ON_DISK[step])

@@ -118,7 +118,7 @@ def test_same_bytes_as_in_memory(method, undirected, weighted, tmp_path):
     ),
     ids=str,
 )
-def test_killed_run_goes_on_to_the_same_bytes(kill, graph, tmp_path):
+def test_killed_run_resumes_to_the_same_bytes(kill, graph, tmp_path):
     where, count, method = kill
     argv = arguments(graph, tmp_path / "parts", "--on-disk", "--method", method)
     assert run_killed(where, count, argv) == -signal.SIGKILL

@@ -162,7 +162,7 @@ def compact_destinations_last(dst_nodes, neighbors):
 @pytest.mark.parametrize(
     ("relabel", "message"),
     [
-        (compact_by_id, "stands before node .* in src_nodes but appears after it"),
+        (compact_by_id, "comes before node .* in src_nodes but appears after it"),
         (compact_twice, "src_nodes holds a node twice"),
         (compact_destinations_last, "src_nodes does not begin with the destinations"),
     ],

@@ -60,7 +60,7 @@ def test_quadratic_p_of_uniform_draws_is_scaled_pearson():
 
 
 def test_quadratic_p_leaves_out_directions_that_hardly_vary():
-    """The two counts always add up to 1 but for one trial in a million; only their difference is tested."""
+    """The two counts always add up to 1 except in one trial in a million; only their difference is tested."""
     mean, covariance = np.array([0.5, 0.5]), np.array([[0.25, -0.25], [-0.25, 0.25]]) + 1e-6
     assert quadratic_p(np.array([501, 500]), 1000, mean, covariance) > 0.9
 

@@ -111,7 +111,7 @@ def test_what_a_gpu_has_saved_is_resumed_without_it(task, ctx, tmp_path, monkeyp
 
 @pytest.mark.parametrize("world_size", grid([2, 4], gate=[4]))
 def test_ranks_resume_bit_for_bit(task4, tmp_path, world_size):
-    """Four ranks: gloo's sum of more than two depends on where a gradient stands in its bucket."""
+    """Four ranks: gloo's sum of more than two depends on where a gradient is in its bucket."""
     expected = run_distributed(world_size, whole, args=(task4.path, tmp_path / "whole"))
     found = run_distributed(world_size, interrupted, args=(task4.path, tmp_path / "stopped", 3))
     for rank in range(world_size):

@@ -1,5 +1,5 @@
 """Training with the CUDA kernels: run by the emulator it equals training on the CPU bit for bit, and on a GPU it does
-but for the rounding of its matrix products.
+except for the rounding of its matrix products.
 """
 
 import json
@@ -229,7 +229,7 @@ def run_script(*options, ranks=1) -> subprocess.CompletedProcess:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")], ids=" then ".join)
-def test_train_sage_begins_on_one_device_and_goes_on_on_the_other(path, tmp_path, devices):
+def test_train_sage_begins_on_one_device_and_resumes_on_the_other(path, tmp_path, devices):
     small = ("--data", path, "--batch-size", 40, "--hidden", 16, "--checkpoint-dir", tmp_path / "run")
     first = run_script(*small, "--epochs", 1, "--device", devices[0], "--json", tmp_path / "0.json")
     second = run_script(*small, "--epochs", 2, "--resume", "--device", devices[1], "--json", tmp_path / "1.json")

@@ -221,7 +221,7 @@ def test_a_changed_value_is_located(arrays, name, row, message):
 
 def test_a_changed_pick_is_located_by_hop_and_destination(arrays):
     found = copied(arrays)
-    edge = int(arrays["hop 1 indptr"][3])  # the first pick of destination 3, the first node behind the seeds
+    edge = int(arrays["hop 1 indptr"][3])  # the first pick of destination 3, the first node after the seeds
     found["hop 1 indices"][edge] += 1
     node = arrays["input nodes"][3]
     assert first_difference(found, arrays)[2].startswith(f"hop 1, node {node}: sampled in-neighbours [")

@@ -1,7 +1,7 @@
 // A tree of tasks through the queue of task_queue.cuh, for its tests: visits of every task are counted.
 //
-// Task v of a tree of degree k has the children k * v + 1 .. k * v + c with c = 1 + (5 * v + 3) % k, as far as they are
-// below num_places. The given tasks are 0 .. num_given - 1, and what no parent brings is never visited.
+// Task v of a tree of degree k has the children k * v + 1 .. k * v + c with c = 1 + (5 * v + 3) % k, those below
+// num_places. The given tasks are 0 .. num_given - 1, and what no parent brings is never visited.
 #include "task_queue.cuh"
 
 typedef struct {

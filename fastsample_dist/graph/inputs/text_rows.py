@@ -185,7 +185,7 @@ def _parse_with_numpy(block: bytes, layout: RowLayout) -> tuple[np.ndarray, np.n
 
 
 def has_trailing_comments(block: bytes) -> bool:
-    """Whether a "#" stands behind something else in a line."""
+    """Whether a "#" follows something else in a line."""
     return b"#" in block and _INSIDE_COMMENT.search(block) is not None
 
 

@@ -45,10 +45,10 @@ def test_alignment_can_be_asked_for(tmp_path, scratch, save):
 
 def test_progress_adds_up_to_what_was_packed(tmp_path, scratch):
     np.savez_compressed(tmp_path / "data.npz", **ARRAYS)
-    told = []
-    archive = Archive(tmp_path / "data.npz", ReadOptions(scratch=scratch, on_bytes=told.append))
+    reported = []
+    archive = Archive(tmp_path / "data.npz", ReadOptions(scratch=scratch, on_bytes=reported.append))
     archive.open("rows")
-    assert sum(told) == pytest.approx(archive.packed_bytes("rows"), abs=1)
+    assert sum(reported) == pytest.approx(archive.packed_bytes("rows"), abs=1)
 
 
 def refusal(file, scratch, name="rows") -> str:

@@ -1,4 +1,4 @@
-"""Edge lists: text to edges, and the line number of what is no edge."""
+"""Edge lists: text to edges, and the line number of what is not an edge."""
 
 import gzip
 import json
@@ -73,15 +73,16 @@ def test_line_of_a_part_is_counted_in_that_part(tmp_path):
 
 
 def test_progress_adds_up_to_the_files(tmp_path):
-    told = {"total": 0, "read": 0}
+    reported = {"total": 0, "read": 0}
     for number in range(2):
         (tmp_path / f"part-{number}.txt.gz").write_bytes(gzip.compress(b"0 1\n" * 50))
     size = sum(file.stat().st_size for file in tmp_path.iterdir())
     options = ReadOptions(
-        on_total=lambda count: told.update(total=count), on_bytes=lambda count: told.update(read=told["read"] + count)
+        on_total=lambda count: reported.update(total=count),
+        on_bytes=lambda count: reported.update(read=reported["read"] + count),
     )
     read_edgelist(tmp_path, options)
-    assert told == {"total": size, "read": size}
+    assert reported == {"total": size, "read": size}
 
 
 def test_undirected_is_taken_over(tmp_path):

@@ -27,10 +27,10 @@ def packed(data: bytes, suffix: str) -> bytes:
 def test_every_packing_of_every_kind_is_read(tmp_path, suffix, kind):
     file = tmp_path / f"edges{kind}{suffix}"
     file.write_bytes(packed(TEXT, suffix))
-    told = []
-    raw = read_graph(file, options=ReadOptions(on_bytes=told.append))  # the format is seen from the name
+    reported = []
+    raw = read_graph(file, options=ReadOptions(on_bytes=reported.append))  # the format is recognised from the name
     assert raw.name == "edges" and np.array_equal(raw.edge_index, EDGES.T)
-    assert sum(told) == file.stat().st_size
+    assert sum(reported) == file.stat().st_size
     assert input_sizes(file).num_nodes >= 70
 
 

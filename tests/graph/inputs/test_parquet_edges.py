@@ -1,4 +1,4 @@
-"""Edges in .parquet: which columns are taken, and the column and row of what is no edge."""
+"""Edges in .parquet: which columns are taken, and the column and row of what is not an edge."""
 
 import json
 import logging
@@ -88,10 +88,10 @@ def test_parts_are_one_list(tmp_path):
 
 def test_progress_adds_up_to_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_edges, "BATCH_ROWS", 2)
-    told = []
+    reported = []
     file = write(tmp_path / "web.parquet", src=np.arange(7), dst=np.arange(7))
-    read(file, on_bytes=told.append)
-    assert sum(told) == file.stat().st_size and len(told) > 2
+    read(file, on_bytes=reported.append)
+    assert sum(reported) == file.stat().st_size and len(reported) > 2
 
 
 @pytest.mark.parametrize(

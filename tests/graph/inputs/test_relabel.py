@@ -30,7 +30,7 @@ def named_edges(raw):
         ("10 9\n-3 10\n", [-3, 9, 10]),  # as numbers
         ("9223372036854775807 0\n", [0, 2**63 - 1]),
         ("007 7\n", [7]),
-        ("10 9\nx 10\n", [b"10", b"9", b"x"]),  # one is no number: all are text
+        ("10 9\nx 10\n", [b"10", b"9", b"x"]),  # one is not a number: all are text
         ("18446744073709551615 9\n", [b"18446744073709551615", b"9"]),  # int64 does not hold it
         ("\u00e9 z\nZ \u4e2d\n", [b"Z", b"z", "\u00e9".encode(), "\u4e2d".encode()]),
         ("# c\nb,c d\n", [b"b", b"c d"]),

@@ -1,4 +1,4 @@
-"""Sizes of inputs, told from headers and samples, against graphs that are known."""
+"""Sizes of inputs, read from headers and samples, against graphs that are known."""
 
 import gzip
 import json
@@ -46,7 +46,7 @@ def test_an_npy_directory_tells_its_sizes(tmp_path):
     )
 
 
-def test_a_graph_of_hundreds_of_gigabytes_is_told_without_reading_it(tmp_path):
+def test_a_graph_of_hundreds_of_gigabytes_is_sized_without_reading_it(tmp_path):
     """The files are holes; mapping them to read them would take hours."""
     nodes, edges, dim = 10**8, 10**10, 256
     for name, dtype, shape in (("edge_index", "<i8", (2, edges)), ("features", "<f4", (nodes, dim))):

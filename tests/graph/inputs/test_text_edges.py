@@ -50,7 +50,7 @@ def test_line_numbers_are_right_in_any_block(tmp_path, monkeypatch, bad, place, 
     lines = ["# first", *drawn_lines(60)[0]]
     lines.insert(place + 1, bad)
     if place <= 1:
-        lines[0] = "3 4"  # the first edge says what stands between ids
+        lines[0] = "3 4"  # the first edge says what separates ids
     with pytest.raises(ValueError, match=rf"^\S+, line {place + 2}: (found|node id) "):
         edges_of(write(tmp_path, "\n".join(lines), packed))
 

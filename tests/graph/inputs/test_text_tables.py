@@ -87,8 +87,8 @@ def test_what_is_no_gzip_is_named(tmp_path, read):
         read(tmp_path / "t.csv.gz")
 
 
-def test_bytes_read_are_told(tmp_path):
-    file, told = put(tmp_path, "1,2\n" * 500, "t.csv.gz"), []
+def test_bytes_read_are_reported(tmp_path):
+    file, reported = put(tmp_path, "1,2\n" * 500, "t.csv.gz"), []
     with Scratch(tmp_path / "scratch") as scratch:
-        read_table(file, ReadOptions(scratch=scratch, on_bytes=told.append), np.int64)
-    assert sum(told) == file.stat().st_size
+        read_table(file, ReadOptions(scratch=scratch, on_bytes=reported.append), np.int64)
+    assert sum(reported) == file.stat().st_size

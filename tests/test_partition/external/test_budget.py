@@ -19,12 +19,12 @@ def test_least_is_the_least(num_nodes, longest_row):
         plan(least - 1).check(longest_row)
 
 
-def test_limit_that_is_told_works_when_the_program_is_a_little_larger():
+def test_limit_that_is_stated_works_when_the_program_is_a_little_larger():
     facts = {"num_nodes": 1000, "sort_edge_bytes": 16}
     with pytest.raises(ValueError) as caught:
         MemoryBudget(limit=10**7, base=230_000_000, **facts).check()
-    told = parse_bytes(str(caught.value).split("pass --memory-limit ")[1].split(" ")[0])
-    MemoryBudget(limit=told, base=234_000_000, **facts).check()
+    stated = parse_bytes(str(caught.value).split("pass --memory-limit ")[1].split(" ")[0])
+    MemoryBudget(limit=stated, base=234_000_000, **facts).check()
 
 
 def test_pieces_fit_into_the_rest():

@@ -155,7 +155,7 @@ def test_finished_topology_is_not_sorted_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("passed", "calls", "undirected"), grid(INTERRUPTIONS, gate=INTERRUPTIONS[::5], several=True))
-def test_goes_on_after_an_interruption(passed, calls, undirected, tmp_path, monkeypatch):
+def test_resumes_after_an_interruption(passed, calls, undirected, tmp_path, monkeypatch):
     raw = draw_raw(undirected=undirected, weighted=True)
     original, left = getattr(csc, passed), [calls]
 

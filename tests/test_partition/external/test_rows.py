@@ -62,7 +62,7 @@ def test_few_files_stay_open(tmp_path, monkeypatch):
     segments, values = pieces(tmp_path, "float32")
     descriptors = Path("/proc/self/fd")
     if not descriptors.exists():
-        pytest.skip("open files are told by Linux only")
+        pytest.skip("open files are reported by Linux only")
     before = len(list(descriptors.iterdir()))
     with FeatureRows(segments) as features:
         for node in NODES:

@@ -48,7 +48,7 @@ def asleep():
 
 
 def replace_handler() -> list[int]:
-    """What METIS does: a C handler of SIGTERM. What that handler is called with stands in the list."""
+    """What METIS does: a C handler of SIGTERM. What that handler is called with goes into the list."""
     seen = []
     replace_handler.kept = HANDLER(seen.append)
     library = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""`kaminpar`: the file it reads is the graph, it leaves nothing behind, and its absence is told."""
+"""`kaminpar`: the file it reads is the graph, it leaves nothing behind, and its absence is reported."""
 
 import sys
 
@@ -36,7 +36,7 @@ def test_leaves_no_file_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_absence_is_told(monkeypatch):
+def test_absence_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaminpar", None)
     with pytest.raises(ImportError, match="method kaminpar needs kaminpar.*pip install kaminpar, or take --method"):
         METHODS["kaminpar"].assign(drawn())

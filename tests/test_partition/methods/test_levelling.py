@@ -1,4 +1,4 @@
-"""Levelling: loads within the tolerance, at a low cut, and nobody moved who may not."""
+"""Levelling: loads within the tolerance, at a low cut, and no node moved that may not."""
 
 import numpy as np
 import pytest

@@ -85,7 +85,7 @@ def test_lines_for_the_terminal_tell_the_figures(report):
     assert len([line for line in text.splitlines() if re.match(r" +[012] ", line)]) == 3
 
 
-def test_every_step_is_told_from_nothing_to_the_whole(parts):
+def test_every_step_is_reported_from_nothing_to_the_whole(parts):
     class Recorder(Progress):
         def __init__(self) -> None:
             self.steps: dict[str, list[int]] = {}

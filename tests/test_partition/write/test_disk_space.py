@@ -1,6 +1,6 @@
 """Disk space in advance: what is certainly needed, refusals, and disks that fill up anyway.
 
-How much a partition and the work on it take is compared with the files in test_plan_disk.py.
+How much a partition and the work on it take is compared with the files in plan/test_disk.py.
 """
 
 import dataclasses

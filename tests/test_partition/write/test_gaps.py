@@ -1,4 +1,4 @@
-"""Ids with huge gaps are refused with the counts; duplicates, self-loops and isolated nodes are counted and said."""
+"""Ids with huge gaps are refused with the counts; duplicates, self-loops and isolated nodes are counted."""
 
 import dataclasses
 import json

@@ -186,7 +186,7 @@ def test_memory_is_a_few_chunks_whatever_the_features(tmp_path, monkeypatch, num
 
 
 def test_cut_is_by_train_nodes_and_as_even_in_nodes_as_they_allow():
-    # Four train nodes 10 .. 13 of 0 .. 99: the cut stands between 11 and 12, the equal point 50 is out of reach.
+    # Four train nodes 10 .. 13 of 0 .. 99: the cut is between 11 and 12, the equal point 50 is out of reach.
     assert cut_points((0, 100), np.array([10, 11, 12, 13]), 2) == [12, 100]
     # Between 11 and 80 there is room for it.
     assert cut_points((0, 100), np.array([10, 11, 80, 81]), 2) == [50, 100]
@@ -312,7 +312,7 @@ def test_killed_in_the_middle_leaves_nothing_under_the_final_name(parts, tmp_pat
     assert done.returncode == -number
     assert not (tmp_path / "new").exists()
     left = [path for path in tmp_path.iterdir() if path != parts]
-    assert len(left) == (number == signal.SIGKILL)  # nobody cleans up behind SIGKILL, but a run after it succeeds
+    assert len(left) == (number == signal.SIGKILL)  # nothing cleans up after SIGKILL, but a run after it succeeds
     assert check_partition(parts) == []
     repartition(parts, 8, tmp_path / "new")
     assert check_partition(tmp_path / "new") == []
