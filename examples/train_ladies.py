@@ -48,7 +48,9 @@ def main(argv: list[str] | None = None) -> None:
         given = {"fanouts": layers} if app is None else {"app": app}
         loader = fsd.DistLoader(data, batch_size=args.batch_size, rng_seed=args.seed, **given)
         torch.manual_seed(args.seed)
-        model = {"sage": GraphSAGE, "gcn": GCN}[args.model](data.feature_dim, args.hidden, data.num_classes, len(layers))
+        model = {"sage": GraphSAGE, "gcn": GCN}[args.model](
+            data.feature_dim, args.hidden, data.num_classes, len(layers)
+        )
         trainer = fsd.Trainer(model, torch.optim.Adam(model.parameters(), lr=args.lr), ctx)
         report = {"sampler": args.sampler, "layers": layers, "seed": args.seed, "ranks": ctx.world_size, "epochs": []}
         for _ in range(args.epochs):

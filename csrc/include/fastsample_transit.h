@@ -190,9 +190,9 @@ typedef enum {
 typedef enum {
   FS_EDGES_UNWEIGHTED = 0,
   FS_EDGES_BY_COLUMN = 1, /* value / column weight, as a share of the row's sum (LADIES) */
-  FS_EDGES_SCALED =
-      2, /* value * row_scale[destination] * column_scale[source] * max(1, picks of the source) / sample size */
-  FS_EDGES_COLUMNS = 3 /* the column weight of the source */
+  FS_EDGES_SCALED = 2,    /* value * row_scale[destination] * column_scale[source] * max(1, times picked) / sample size;
+                             times: picks of the step that are the source */
+  FS_EDGES_COLUMNS = 3    /* the column weight of the source */
 } FsEdgeScale;
 
 typedef struct {

@@ -6,6 +6,7 @@
 // sampled is checked against the graph as well (stress_sampling.h).
 #include "fastsample_bench.h"
 #include "stress_callers.h"
+#include "stress_layers.h"
 #include "stress_queries.h"
 #include "stress_sampling.h"
 
@@ -48,6 +49,7 @@ class Problem {
     }
     build_alias_tables(num_threads, written);
     Queries<Id>(graph_).run(num_threads, written);
+    Layers<Id>(graph_).run(num_threads, written);
     read_at_random(num_threads, written);
     refuse_bad_input(num_threads);
   }

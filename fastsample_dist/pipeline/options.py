@@ -136,8 +136,8 @@ class LoaderOptions:
                 raise ValueError(f"{name} and app are both given; pass one of them.")
         if self.scheme != HYBRID:
             raise ValueError(
-                f"scheme is {self.scheme!r} beside app; expected {HYBRID!r}: an application reads whatever row it likes, "
-                "and every step of it would cost two exchanges where ranks hold their own rows alone."
+                f"scheme is {self.scheme!r} beside app; expected {HYBRID!r}: an application reads whatever row it "
+                "likes, and every step of it would cost two exchanges where ranks hold their own rows alone."
             )
         check_trainable(self.app)
         self._refuse_ignored("app")

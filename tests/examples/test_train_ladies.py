@@ -1,4 +1,4 @@
-"""train_ladies.py as it stands: on two ranks it learns, by every sampler; one rank and two agree on what they report."""
+"""train_ladies.py as it stands: on two ranks it learns, by every sampler."""
 
 import json
 import os

@@ -60,7 +60,9 @@ def run_rank(ctx, path, prefetch):
     return seen, set(ctx.comm.stats())
 
 
-@pytest.mark.parametrize(("ranks", "prefetch"), grid([(1, 0), (2, 0), (2, 3), (4, 0)], gate=[(1, 0), (2, 3)], several=True))
+@pytest.mark.parametrize(
+    ("ranks", "prefetch"), grid([(1, 0), (2, 0), (2, 3), (4, 0)], gate=[(1, 0), (2, 3)], several=True)
+)
 def test_batches_are_those_of_one_process(tmp_path, ranks, prefetch):
     drawn = draw_partition(tmp_path, ranks, weights=draw_weights())
     results = run_distributed(ranks, run_rank, args=(drawn.path, prefetch))
@@ -106,7 +108,10 @@ def test_an_empty_batch_has_the_layers_of_any_other():
 
 REFUSED = [
     ({"app": transit.LADIES((4,)), "fanouts": [3]}, "fanouts and app are both given"),
-    ({"app": transit.LADIES((4,)), "scheme": "vanilla"}, "expected 'hybrid': an application reads whatever row it likes"),
+    (
+        {"app": transit.LADIES((4,)), "scheme": "vanilla"},
+        "expected 'hybrid': an application reads whatever row",
+    ),
     ({"app": transit.LADIES((4,)), "method": "labor"}, "method is 'labor' beside app, which would ignore it"),
     ({"app": transit.Layer()}, "Layer has record None, which makes no layers into the seeds"),
     ({"app": transit.ClusterGCN([0, 1], 1)}, "ClusterGCN has record 'within'"),

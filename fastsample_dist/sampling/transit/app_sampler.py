@@ -61,8 +61,8 @@ class AppSampler:
       graph: in-neighbour lists, in host memory.
       app: see check_trainable.
       rng_seed: 0 .. 2**63 - 1.
-      sample_id: of the batch, where it is one collective sample: a rank's number. One process that samples the same seeds
-        under the same id and step makes the same batch.
+      sample_id: of the batch, where it is one collective sample: a rank's number. One process that samples the same
+        seeds under the same id and step makes the same batch.
       num_threads: never changes a batch.
     Raises:
       TypeError, ValueError: see check_trainable and TransitSampler.
@@ -119,7 +119,9 @@ class AppSampler:
         transits, degrees = samples.roots, self.graph.in_degrees()
         for k, picks in enumerate(samples.steps):
             size = self.app.sample_size(k)
-            counts = torch.where(transits == NULL, 0, degrees[transits]) if size == ALL else torch.full_like(transits, size)
+            counts = (
+                torch.where(transits == NULL, 0, degrees[transits]) if size == ALL else torch.full_like(transits, size)
+            )
             is_slot = torch.arange(picks.shape[1]) < counts.sum(1, keepdim=True)
             dst, src = transits.reshape(-1).repeat_interleave(counts.reshape(-1)), picks[is_slot]
             kept = src != NULL
@@ -129,7 +131,9 @@ class AppSampler:
 
 def app_facts(app: App) -> str:
     """What ranks compare of an application: its class, its parameters and the values it was made with."""
-    return f"{type(app).__qualname__}({', '.join(f'{name}={_fact(value)}' for name, value in sorted(vars(app).items()))})"
+    return (
+        f"{type(app).__qualname__}({', '.join(f'{name}={_fact(value)}' for name, value in sorted(vars(app).items()))})"
+    )
 
 
 def _fact(value: Any) -> str:

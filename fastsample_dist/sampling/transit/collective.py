@@ -122,9 +122,7 @@ class CollectiveEngine:
             mfgs.append(make_mfg(self.bound, samples.draw, num_dst, columns, weights))
         return mfgs[::-1]
 
-    def _own_weights(
-        self, hops: RecordedHops, k: int, picks: np.ndarray, columns: Tensor | None
-    ) -> Tensor | None:
+    def _own_weights(self, hops: RecordedHops, k: int, picks: np.ndarray, columns: Tensor | None) -> Tensor | None:
         """What the application's own edge_weights makes of a recorded step."""
         indptr, positions = hops.indptrs[k].numpy(), hops.edge_ids[k].numpy()
         nodes = hops.nodes.long().numpy()

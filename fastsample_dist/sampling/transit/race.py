@@ -5,7 +5,7 @@ exponential_race.h holds the same for the compiled engines, and the bound of the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 from fastsample_dist.ops import reference
@@ -55,9 +55,7 @@ def column_weights(rows: Sequence[tuple[int, Row]]) -> dict[int, float]:
 def _entries(row: Row) -> Iterator[tuple[int, float]]:
     """(source, sum of its parallel edges' weights from the left) in the row's order, where they stand side by side."""
     for source, edges in groupby(range(len(row)), key=row.__getitem__):
-        value = row.weight(next(edges))
-        for edge in edges:
-            value += row.weight(edge)
+        *_, value = accumulate(row.weight(edge) for edge in edges)
         yield source, value
 
 

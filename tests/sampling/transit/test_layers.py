@@ -73,8 +73,9 @@ def hub_graph(seed=0, num_nodes=900, weighted=False):
     """A hub that all nodes lead to, some of them twice, among short rows; relabelled at random."""
     generator = torch.Generator().manual_seed(seed)
     src, dst = torch.randint(0, num_nodes, (2, 4 * num_nodes), generator=generator)
-    src, dst = torch.cat([src, torch.arange(num_nodes), torch.arange(0, num_nodes, 3)]), torch.cat(
-        [dst, torch.full((num_nodes + -(-num_nodes // 3),), 7)]
+    src, dst = (
+        torch.cat([src, torch.arange(num_nodes), torch.arange(0, num_nodes, 3)]),
+        torch.cat([dst, torch.full((num_nodes + -(-num_nodes // 3),), 7)]),
     )
     weights = torch.rand(src.numel(), generator=generator) if weighted else None
     return relabelled(CSCGraph.from_edge_index(src, dst, num_nodes, weights), 5)[0]
@@ -182,7 +183,7 @@ def test_what_an_application_does_wrong_is_named():
     pytest.importorskip("numba")
 
     class Wrong(Within):
-        record, needs, state = None, transit.needs(), {}  # noqa: RUF012
+        record, needs, state = None, transit.needs(), {}
         initial = step_transits = None
 
         def num_transits(self, step, num_roots):
