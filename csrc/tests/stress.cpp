@@ -7,6 +7,7 @@
 #include "fastsample_bench.h"
 #include "stress_callers.h"
 #include "stress_embedding.h"
+#include "stress_layers.h"
 #include "stress_queries.h"
 #include "stress_sampling.h"
 #include "stress_transit.h"
@@ -57,6 +58,7 @@ class Problem {
     build_alias_tables(num_threads, written);
     Queries<Id>(graph_).run(num_threads, written);
     Applications<Id>(graph_).run(num_threads, written);
+    Layers<Id>(graph_).run(num_threads, written);
     read_at_random(num_threads, written);
     embeddings_.run(num_threads, written);
     wide_embeddings_.run(num_threads, written);
