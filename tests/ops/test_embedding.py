@@ -185,7 +185,7 @@ def test_update_rows_is_sparse_adam():
     for step in range(1, 6):
         rows = torch.randperm(9, generator=generator)[:4]
         own = torch.randn(4, 5, generator=generator, dtype=torch.float64)
-        weight.grad = torch.sparse_coo_tensor(rows.unsqueeze(0), own, (9, 5))
+        weight.grad = torch.sparse_coo_tensor(rows.unsqueeze(0), own, (9, 5), check_invariants=True)
         optimizer.step()
         gradients = ops.RowGradients(rows, torch.arange(4, dtype=torch.int32), torch.arange(4), own, own[:0])
         ops.update_rows(table, moments, gradients, ops.RowRule.adam(0.05, (0.9, 0.999), 1e-8, step))
