@@ -25,26 +25,28 @@ from numba.extending import (
 
 from fastsample_dist.ops.library import Graph, WeightTables
 from fastsample_dist.ops.transit_layouts import StepTask, TableArguments
+from fastsample_dist.sampling.transit.numba_draws import (
+    DrawType,
+    draw_below,
+    next_word,
+    restore_draw,
+    save_draw,
+)
 from fastsample_dist.sampling.transit.numba_types import (
     FORCED,
     NULL,
     READERS,
     AppType,
-    DrawType,
-    draw_below,
     field,
     forced,
     leave,
     maker,
-    next_word,
     prefetch,
     read_int64,
     read_uint32,
     read_uint64,
-    restore_draw,
-    save_draw,
     shift,
-)  # fmt: skip
+)
 
 # core/hashed_rows.h: a record is {offset << 28 | buckets, degree, first bucket} in 16 bytes, a bucket 64 bytes.
 _RECORD_BYTES, _DEGREE_AT, _FIRST_AT, _BUCKET_BYTES = 16, 8, 12, 64

@@ -49,7 +49,7 @@ from fastsample_dist.sampling.transit.numba_types import (
     read_int64,
     shift,
     write_int64,
-)  # fmt: skip
+)
 
 task_ids, task_step, task_roots = (field(StepTask, name) for name in ("sample_ids", "step_index", "num_roots"))
 task_vertices, task_strides, task_widths = (field(StepTask, name) for name in ("vertices", "strides", "widths"))
