@@ -99,8 +99,8 @@ class DistLoader:
             own = LoaderOptions(
                 fanouts=fanouts, batch_size=batch_size, sampler=sampler, app=app, split=split, scheme=scheme,
                 rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype,
-                method=method, replace=replace, layer_dependency=layer_dependency, edge_ids=edge_ids, edge_values=edge_values,
-                transform=transform, device=device, kernel=kernel, placement=placement,
+                method=method, replace=replace, layer_dependency=layer_dependency, edge_ids=edge_ids,
+                edge_values=edge_values, transform=transform, device=device, kernel=kernel, placement=placement,
             )  # fmt: skip
             _check_communicator(own, data.ctx.comm)
             return own

@@ -9,7 +9,8 @@ from fastsample_dist.ops import reference
 from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
-from fastsample_dist.sampling.transit.engines import BUILT_IN, Run, forms_of, make_engine
+from fastsample_dist.sampling.transit.engine import Run
+from fastsample_dist.sampling.transit.engines import BUILT_IN, forms_of, make_engine
 from fastsample_dist.sampling.transit.sampler import TransitSampler
 from fastsample_dist.testing.graphs import relabelled
 from fastsample_dist.testing.statistics import Evidence, pearson_p, tail_bound
