@@ -168,9 +168,9 @@ class LADIES(_LayerWise):
     by the squared column norms of their rows.
 
     P = D^-1 (A + I) is the row-normalised adjacency. With the transits S, p(u) is proportional to the sum over v in
-    S of P(v, u)^2; sizes[k] nodes are drawn one by one from those that are left, and S itself is added. An edge from one
-    of these nodes u to v in S has the coefficient P(v, u) / p(u), and the coefficients of a row are divided by their
-    sum.
+    S of P(v, u)^2; sizes[k] nodes are drawn one by one from those that are left, and S itself is added. An edge from
+    one of these nodes u to v in S has the coefficient P(v, u) / p(u), and the coefficients of a row are divided by
+    their sum.
 
     MFG.includes_dst is True: every row holds the edge from its destination to itself.
 
