@@ -32,6 +32,7 @@ THREADS = (1, 2, 5)
 BLOCKS = (1, 2, 7, 64, 4096)
 NUM_COMPARED = 24  # samples, without roots given
 LAW_ROOTS = 40
+MFG_COLUMNS = ("indptr", "indices", "src_nodes", "edge_ids", "edge_weights")
 KEY = DrawKey(rng_seed=7, step=3)
 FIRST_LAW_ID = 10**6  # their words are others than those of the compared samples
 
@@ -166,6 +167,25 @@ class _Suite:
                 f"{where}: vertex {at} of sample {self.ids[part][i].item()} is {got[i, at].item()}; plain Python has "
                 f"{expected[i, at].item()}{hint}."
             )
+        if self.expected.mfgs_of_sample is not None and rename is None:
+            self._compare_edges(found, part, where)
+
+    def _compare_edges(self, found: Samples, part: slice, where: str) -> None:
+        """The recorded edges."""
+        pairs = zip(self.expected.mfgs_of_sample[part], found.mfgs_of_sample, strict=True)
+        for sample_id, (expected, got) in zip(self.ids[part].tolist(), pairs, strict=True):
+            for layer, name in product(range(len(expected)), MFG_COLUMNS):
+                one, two = getattr(expected[layer], name), getattr(got[layer], name)
+                if one is not two and (one is None or two is None or not torch.equal(one, two)):
+                    raise AssertionError(
+                        f"{where}: {name} of MFG {layer} of sample {sample_id} is {_shown(two)}; plain Python has "
+                        f"{_shown(one)}."
+                    )
+
+
+def _shown(column: Tensor | None) -> str:
+    """The first entries, in one line."""
+    return "None" if column is None else f"{column[:8].tolist()}{' ...' if column.numel() > 8 else ''}"
 
 
 def _renamed(nodes: Tensor, name_of: Tensor) -> Tensor:

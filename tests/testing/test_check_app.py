@@ -1,5 +1,7 @@
 """check_app finds what is planted, in engines and in applications, and passes what is right."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -47,6 +49,17 @@ class CountsPositions(PlainForm):
 class OrdersBuckets(PlainForm):
     def sample(self, roots, ids, key, run):
         return super().sample(roots, ids + (self.bound.graph.orig_ids[0] != GRAPH.orig_ids[0]).long(), key, run)
+
+
+class DoublesWeights(PlainForm):
+    """Records edges with coefficients of twice their size."""
+
+    def sample(self, roots, ids, key, run):
+        out = super().sample(roots, ids, key, run)
+        out.mfgs_of_sample = [
+            [replace(mfg, edge_weights=2 * mfg.edge_weights) for mfg in own] for own in out.mfgs_of_sample
+        ]
+        return out
 
 
 class LargestNeighbor(Own):
@@ -115,6 +128,22 @@ def test_a_wrong_engine_is_found(planted, engine, message):
 def test_an_application_that_depends_on_node_ids_is_found(planted, app):
     with pytest.raises(AssertionError, match=r"plain Python on a relabelled graph: .* told apart by == alone"):
         check_app(app, GRAPH)
+
+
+def test_wrong_edges_are_found(planted):
+    app, roots = transit.LADIES((2, 2)), torch.arange(4, 8).reshape(2, 2)
+    assert check_app(app, GRAPH, roots=roots).num_samples == 2
+    planted(DoublesWeights)
+    with pytest.raises(
+        AssertionError, match=r"blocks of 1: edge_weights of MFG 0 of sample 0 is \[.*plain Python has \["
+    ):
+        check_app(app, GRAPH, roots=roots)
+
+
+@pytest.mark.parametrize("forms", [[], ["built-in"], "planted"])
+def test_forms_that_there_are_not_are_refused(planted, forms):
+    with pytest.raises(ValueError, match=r"Own has the compiled forms \['planted'\]"):
+        check_app(Own(), GRAPH, forms=forms)
 
 
 def test_a_table_by_original_id_is_fine(planted):

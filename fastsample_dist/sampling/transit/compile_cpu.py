@@ -1,12 +1,13 @@
 """Applications compiled for the CPU engine by Numba (extra `[apps]`): block kernels at addresses.
 
-A user's `next`, `step_transits` and `initial` become functions of type FsStepKernel (csrc/include/fastsample_transit.h),
-which the engine calls like its own, without the GIL. They give the bits of plain.py.
+A user's `next`, `step_transits` and `initial` become functions of type FsStepKernel
+(csrc/include/fastsample_transit.h), which the engine calls like its own, without the GIL. They give the bits of
+plain.py.
 
 As always with Numba: what a function reads from around itself, globals and variables of enclosing functions, is a
-constant of the compiled code, with the value of the time of compilation. Values that change belong into `par`. Compiling
-takes one to three seconds per application and process; an application that another instance, graph or sampler has
-already been compiled for is found by its functions, the layout and the types of the graph.
+constant of the compiled code, with the value of the time of compilation. Values that change belong into `par`.
+Compiling takes one to three seconds per application and process; an application that another instance, graph or
+sampler has already been compiled for is found by its functions, the layout and the types of the graph.
 """
 
 from __future__ import annotations

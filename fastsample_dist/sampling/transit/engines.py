@@ -61,7 +61,8 @@ def built_in_kind(bound: BoundApp) -> NextKind | None:
             continue
         if own is MVS and type(bound.app).sample_size is not MVS.sample_size:
             return None  # the kernel takes all neighbours, whatever the sample size
-        return entry.weighted if bound.weighted else entry.uniform
+        has_slots = bound.weighted and bound.graph.num_edges > 0  # without edges there is nothing to pick either way
+        return entry.weighted if has_slots else entry.uniform
     return None
 
 
@@ -70,8 +71,7 @@ def make_engine(bound: BoundApp, form: str) -> Engine:
 
     Raises:
       ImportError: Numba is wanted and missing.
-      ValueError: a function that Numba cannot compile.
-      MemoryError: tables that do not fit.
+      ValueError: a function that Numba cannot compile, or tables that do not fit into memory.
     """
     if bound.collective:
         return CollectiveEngine(bound, built_in=form == BUILT_IN)

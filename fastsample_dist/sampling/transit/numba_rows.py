@@ -1,8 +1,9 @@
 """Rows as compiled applications see them: `edges`, `s.prev_edges`, `s.row` (values.py defines what they give).
 
 A row's type says what the graph is made of, so that nothing is decided when `next` runs. The rows of a probing `next`
-are types of their own: whatever reads the graph first asks for its cache line and leaves, so that the line is there when
-the `next` that counts comes by. Up to that read both take the same way, since random words depend on counters alone.
+are types of their own: whatever reads the graph first asks for its cache line and leaves, so that the line is there
+when the `next` that counts comes by. Up to that read both take the same way, since random words depend on counters
+alone.
 """
 
 from __future__ import annotations
@@ -307,6 +308,28 @@ def _row_has(row, v):
     return lambda row, v: is_member(row, np.int64(v))
 
 
+def scanner(traits: RowTraits):
+    """A function (address of ids, how many, vertex) -> whether the vertex is one of them."""
+    read, id_bytes = READERS[traits.id], traits.id.bitwidth // 8
+
+    @forced
+    def holds(address, count, vertex):
+        found = False
+        for i in range(count):
+            found |= np.int64(read(address, i * id_bytes)) == vertex
+        return found
+
+    return holds
+
+
+@forced
+def home_bucket(vertex, buckets):
+    """The bucket of a vertex among those of a row (core/hashed_rows.h)."""
+    bits = np.uint64(vertex) * _MIX[0]
+    bits = (bits ^ bits >> _WORD_BITS) * _MIX[1]
+    return (bits >> _WORD_BITS) * buckets >> _WORD_BITS
+
+
 def membership(traits: RowTraits):
     """A function (row, vertex) -> whether it is a neighbour (core/hashed_rows.h)."""
     if not traits.edge_queries:
@@ -315,12 +338,7 @@ def membership(traits: RowTraits):
     ids, last_id = _BUCKET_BYTES // id_bytes, _BUCKET_BYTES - id_bytes
     largest = 2 ** (traits.id.bitwidth - 1) - 1
 
-    @forced
-    def holds(address, count, vertex):
-        found = False
-        for i in range(count):
-            found |= np.int64(read(address, i * id_bytes)) == vertex
-        return found
+    holds = scanner(traits)
 
     @forced
     def is_member(row, vertex):
@@ -332,9 +350,7 @@ def membership(traits: RowTraits):
                 prefetch(address, 0)
                 leave()
             return holds(address, row._length, vertex)
-        bits = np.uint64(vertex) * _MIX[0]
-        bits = (bits ^ bits >> _WORD_BITS) * _MIX[1]
-        at = (bits >> _WORD_BITS) * row._buckets >> _WORD_BITS
+        at = home_bucket(vertex, row._buckets)
         buckets = shift(table_buckets(task_tables(row._task)), row._first * _BUCKET_BYTES)
         for _ in range(row._buckets):  # a row whose buckets are all full is seen whole at most
             bucket = shift(buckets, np.int64(at) * _BUCKET_BYTES)

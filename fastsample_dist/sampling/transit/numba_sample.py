@@ -1,8 +1,8 @@
 """The sample, its states and columns, transits and parameters, as compiled applications see them.
 
-values.py defines what they give. States and columns are attributes of the sample, parameters of `par`; which there are is
-part of the type. While `next` is probed, a state is read as ever, but writing one ends the probing, as reading the graph
-does: what comes behind it could take another way.
+values.py defines what they give. States and columns are attributes of the sample, parameters of `par`; which there are
+is part of the type. While `next` is probed, a state is read as ever, but writing one ends the probing, as reading the
+graph does: what comes behind it could take another way.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def _lower_parameter(context, builder, par, value, name):
 
 @overload(len, jit_options=FORCED)
 def _length(span):
-    if isinstance(span, ArrayType | StateType):
+    if isinstance(span, ArrayType):
         return lambda span: span._length
     return None
 

@@ -1,8 +1,8 @@
 """What compiled applications are made of: memory by address, random draws, and calls that may leave early.
 
 A compiled `next` sees the values of values.py as Numba types over raw pointers. They are structures of words without a
-reference count: arrays of Numba in their place made an opaque uniform `next` three times slower. Nothing here allocates,
-nothing takes the GIL.
+reference count: arrays of Numba in their place made an opaque uniform `next` three times slower. Nothing here
+allocates, nothing takes the GIL.
 
 This module and its neighbours numba_rows.py, numba_sample.py and numba_kernels.py load Numba when they are loaded, so
 compile_cpu.py, which is the way in, imports them on use.
@@ -59,8 +59,8 @@ def reader(dtype: types.Type):
 
 
 def field(structure: type[ctypes.Structure], name: str):
-    """An intrinsic (address of a structure) -> its field. Nobody may write there while a kernel runs: what was read once
-    is good for the whole call.
+    """An intrinsic (address of a structure) -> its field. Nobody may write there while a kernel runs: what was read is
+    good for the whole call.
     """
     offset, size = getattr(structure, name).offset, getattr(structure, name).size
     c_type = dict(structure._fields_)[name]
@@ -417,8 +417,8 @@ def draw_below(state, bound):
 
 
 class Word64Type(AppType):
-    """What draw.word64() gives. Numba would make a float of an unsigned and a signed integer; this compares exactly with
-    integers, and offers `>> n`, `& n` and `% n`; anything else is refused when it is compiled.
+    """What draw.word64() gives. Numba would make a float of an unsigned and a signed integer; this compares exactly
+    with integers, and offers `>> n`, `& n` and `% n`; anything else is refused when it is compiled.
     """
 
     def __init__(self):

@@ -40,8 +40,8 @@ class TransitSampler:
       ImportError: an application of one's own, and Numba is missing.
       TypeError: app is no application.
       ValueError: an application that is refused (binding.py), a function that Numba cannot compile (with its line and
-        the reason), a device that is no CPU, an unknown schedule, an rng_seed out of range.
-      MemoryError: the tables that the application needs do not fit.
+        the reason), tables that do not fit into memory (with their sizes), a device that is no CPU, an unknown
+        schedule, an rng_seed out of range.
     Source: Jangda et al., "Accelerating graph sampling for graph machine learning using GPUs", EuroSys'21.
     """
 

@@ -34,7 +34,7 @@ class StepDriver:
 
     def __init__(self, bound, compiled, pieces=100, reorder=False):
         self.bound, self.compiled, self.pieces, self.reorder = bound, compiled, pieces, reorder
-        self.kept = []
+        self.kept, self.ranking = [], None
         graph, layout = bound.graph, bound.layout
         tables, weights = TableArguments(), None
         if layout.weighted:
@@ -96,7 +96,7 @@ class StepDriver:
     def run(self, roots, ids, key):
         """Picks of each step, int64 [S, picks], as plain.run gives them."""
         plan = self.bound.plan(roots.shape[1])
-        self.key, self.ids, self.vertices = key, ids.numpy(), [roots.numpy()]
+        self.key, self.ids, self.vertices = key, np.ascontiguousarray(ids), [np.ascontiguousarray(roots)]
         self.state = np.zeros((len(ids), self.bound.layout.offsets(roots.shape[1])[-1]), dtype=np.int64)
         if self.compiled.initial is not None:
             self.call(self.compiled.initial, self.task(0, (0, 1, 1)), INITIAL, np.arange(len(ids)))
@@ -113,6 +113,8 @@ class StepDriver:
             self.add_transits(task, transits)
             self.fill(task, shape, transits, picks)
             self.vertices.append(picks)
+        if plan.until_done and (self.vertices[-1] == NULL).all():
+            self.vertices.pop()  # a step in which all samples ended
         return self.vertices[1:]
 
     def fill(self, task, shape, transits, picks):
@@ -142,6 +144,8 @@ class StepDriver:
             ends[1 : len(found) + 1] = np.cumsum(indptr[words(*found) + 1] - indptr[words(*found)])
             counts.append(len(found))
         task.transits, task.transit_stride = self.keep(distinct), transits.shape[1]
+        if self.ranking is not None:
+            task.ranked, task.ranked_stride = self.keep(self.ranking), self.ranking.shape[1]
         task.combined, task.num_distinct = self.keep(sums), self.keep(words(*counts))
 
     def all_neighbors(self, step, transits):

@@ -147,7 +147,7 @@ def outcome(sample):
 
 
 @given(case=cases(), run=st.builds(Run, st.integers(1, 3), st.sampled_from(SCHEDULES), st.integers(0, 5)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_an_application_is_the_same_compiled(case, run):
     pytest.importorskip("numba")
     app, graph, roots, ids = case
@@ -169,7 +169,7 @@ BUILT_IN = st.one_of(
 
 @given(app=BUILT_IN, graph=graphs(), run=st.builds(Run, st.integers(1, 3), st.sampled_from(SCHEDULES),
                                                     st.integers(0, 5)), data=st.data())  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_built_in_application_equals_its_definition(app, graph, run, data):
     walks = isinstance(app, transit.DeepWalk | transit.PPR | transit.Node2Vec)
     num_roots = 1 if walks else data.draw(st.integers(1, 3))
