@@ -98,6 +98,15 @@ def test_rows_of_every_hop_hold_the_picks_of_the_steps_so_far():
         assert found == sorted(expected, key=lambda edge: mfg.dst_nodes.tolist().index(edge[0]))
 
 
+def test_a_batch_of_mvs_has_all_edges_of_its_seeds():
+    graph = CSCGraph.from_edge_index(*torch.randint(0, 30, (2, 200), generator=torch.manual_seed(0)), 31)
+    seeds = torch.tensor([4, 30, 9])  # 30 has no neighbour
+    [mfg] = AppSampler(graph, transit.MVS(), 7).sample(seeds).mfgs
+    for i, seed in enumerate(seeds.tolist()):
+        row = graph.indices[graph.indptr[seed] : graph.indptr[seed + 1]]
+        assert torch.equal(mfg.src_nodes[mfg.indices[mfg.indptr[i] : mfg.indptr[i + 1]].long()], row)
+
+
 def test_an_empty_batch_has_the_layers_of_any_other():
     graph = CSCGraph(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32))
     for make in APPS.values():

@@ -46,6 +46,8 @@ def collective_kind(bound: BoundApp) -> NextKind | None:
     """The core's kernel for a collective application, by its functions; None: it is a user's own."""
     if bound.step_transits is not None or bound.initial is not None:
         return None
+    if bound.next is ClusterGCN.next and type(bound.app).sample_size is not ClusterGCN.sample_size:
+        return None  # the kernel would make picks
     return KINDS.get(bound.next)
 
 
@@ -68,6 +70,11 @@ class CollectiveEngine:
             self._tables = _tables(bound)
         self._scale = _edge_scale(bound)
         self._samplers: dict[int, CollectiveSampler] = {}
+
+    @property
+    def table_bytes(self) -> int:
+        """See Engine."""
+        return 0 if self._tables is None else self._tables.num_bytes
 
     def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
         """See Engine."""

@@ -66,13 +66,15 @@ def built_in_kind(bound: BoundApp) -> NextKind | None:
     return None
 
 
-def make_engine(bound: BoundApp, form: str) -> Engine:
+def make_engine(bound: BoundApp, form: str, copy_indices: bool = False) -> Engine:
     """An engine for one of forms_of.
 
+    Args:
+      copy_indices: an individual application reads the neighbours from a copy in huge pages.
     Raises:
       ImportError: Numba is wanted and missing.
       ValueError: a function that Numba cannot compile, or tables that do not fit into memory.
     """
     if bound.collective:
         return CollectiveEngine(bound, built_in=form == BUILT_IN)
-    return IndividualEngine(bound, built_in_kind(bound) if form == BUILT_IN else None)
+    return IndividualEngine(bound, built_in_kind(bound) if form == BUILT_IN else None, copy_indices)

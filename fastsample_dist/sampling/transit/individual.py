@@ -22,15 +22,17 @@ class IndividualEngine:
     Args:
       bound: the application and its graph.
       kind: of the core's kernel; None: the application's functions are compiled.
+      copy_indices: read the neighbours from a copy in huge pages.
     Raises:
       ImportError, ValueError: as of compile_app; ValueError also for tables that do not fit into memory.
     """
 
-    def __init__(self, bound: BoundApp, kind: NextKind | None) -> None:
+    def __init__(self, bound: BoundApp, kind: NextKind | None, copy_indices: bool = False) -> None:
         self._bound, self._kind = bound, NextKind.CALLBACK if kind is None else kind
         self._compiled = compile_app(bound) if kind is None else CompiledApp(0, None, None)
         layout, graph = bound.layout, bound.graph
-        needs = TableNeeds(layout.weighted, layout.max_weight and layout.weighted, layout.edge_queries)
+        max_weight = layout.max_weight and layout.weighted
+        needs = TableNeeds(layout.weighted, max_weight, layout.edge_queries, copy_indices)
         self._tables = TransitTables(
             graph.indptr, graph.indices, graph.weights if layout.weighted else None, needs, list(bound.columns.values())
         )

@@ -36,6 +36,8 @@ class TransitSampler:
       device: None or "cpu": applications are sampled on the CPU.
       schedule: "sample": every sample for itself; "transit": picks grouped by their transit, rows of many picks read
         once; "transit_flat": grouped, without that distinction; "auto" chooses. Never changes a result.
+      copy_indices: individual applications read the neighbours from a copy of this process's own, in huge pages: faster
+        walks on a partition's mapped files, for 4 or 8 bytes per edge. Never changes a result.
     Raises:
       ImportError: an application of one's own, and Numba is missing.
       TypeError: app is no application.
@@ -53,6 +55,8 @@ class TransitSampler:
         num_threads: int | None = None,
         device: torch.device | str | None = None,
         schedule: str = "auto",
+        *,
+        copy_indices: bool = False,
     ) -> None:
         _check_device(graph, device)
         if not 0 <= rng_seed <= MAX_SEED:
@@ -64,7 +68,7 @@ class TransitSampler:
         self.graph, self.app, self.rng_seed = graph, app, rng_seed
         self._run = Run(num_threads, schedule)
         self._bound = bind(app, graph)
-        self._engine = make_engine(self._bound, forms_of(self._bound)[0])
+        self._engine = make_engine(self._bound, forms_of(self._bound)[0], copy_indices)
 
     @property
     def table_bytes(self) -> int:

@@ -15,6 +15,7 @@ from fastsample_dist.sampling.transit.params import params
 
 MIN_STOP = 1e-5  # of PPR: its table of lengths then has 4.4 million entries
 _ONE = 2**32  # a threshold that every word is below
+_MOST_TRIALS = 2**20  # of a step of node2vec, on average, where only the rarest kind of neighbour is there
 
 
 class DeepWalk(App):
@@ -125,8 +126,11 @@ class Node2Vec(App):
         factors = {"back": 1.0 / self.p, "near": 1.0, "far": 1.0 / self.q}
         largest = max(factors.values())
         thresholds = {name: int(factor / largest * _ONE) for name, factor in factors.items()}
-        if min(thresholds.values()) == 0:
-            raise ValueError(f"p is {p} and q is {q}: factors {factors} are too far apart for thresholds of 2^-32.")
+        if min(thresholds.values()) < _ONE // _MOST_TRIALS:
+            raise ValueError(
+                f"p is {p} and q is {q}: factors {factors} are too far apart, a step could take more than "
+                f"{_MOST_TRIALS} draws; pass p and q that are closer to 1."
+            )
         self.par = params(**thresholds, low=min(thresholds.values()), high=max(thresholds.values()))
 
     def steps(self) -> int:

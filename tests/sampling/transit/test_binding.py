@@ -88,6 +88,7 @@ def test_weights_are_used_if_there_are_some_or_as_asked(weighted, uses):
     lambda: transit.Node2Vec(p=0.0),
     lambda: transit.Node2Vec(q=float("nan")),
     lambda: transit.Node2Vec(p=1e-11),
+    lambda: transit.Node2Vec(q=1e7),
     lambda: transit.ClusterGCN(torch.tensor([0, 1, -1])),
     lambda: transit.ClusterGCN(torch.tensor([0, 1]), num_clusters=3),
     lambda: transit.needs(weights="maybe"),

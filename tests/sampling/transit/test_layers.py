@@ -360,3 +360,25 @@ def test_a_relabelled_graph_gives_the_same_samples_by_original_id():
         for mfg, wanted in zip(a.mfgs or [], b.mfgs or [], strict=True):
             assert torch.equal(mfg.src_nodes.long(), other.orig_ids[wanted.src_nodes.long()])
             assert torch.equal(mfg.indices, wanted.indices) and torch.equal(mfg.edge_weights, wanted.edge_weights)
+
+
+def test_picks_of_a_layer_have_the_law_of_multiplicities():
+    """One transit set {0, 1} in 4000 samples: P(u) = edges from u to the set / edges to the set. False alarms: 1e-6."""
+    graph = CSCGraph(torch.tensor([0, 4, 7, 7, 7, 7]), torch.tensor([1, 2, 2, 3, 2, 3, 4]))
+    sampler = TransitSampler(graph, transit.Layer(final_size=3, step_size=1), 11)
+    found = sampler.sample(torch.tensor([[0, 1]]).expand(4000, 2), step=2).steps[0]
+    counts = torch.bincount(found.reshape(-1), minlength=5)
+    assert counts[0] == 0
+    expected = np.array([1, 3, 2, 1]) / 7 * 4000
+    assert pearson_p(counts[1:].numpy(), expected) > FALSE_ALARM
+
+
+class _Growing(transit.ClusterGCN):
+    """Clusters, and one neighbour more."""
+
+    def sample_size(self, step):
+        return 1
+
+
+def test_a_subclass_with_a_sample_size_of_its_own_does_not_run_by_the_kernel_without_picks():
+    assert forms_of(transit.bind(_Growing([0, 1, 2] * 4, 2), small_graph(weighted=False)))[0] != BUILT_IN

@@ -138,6 +138,13 @@ def test_tables_that_do_not_fit_are_refused(monkeypatch):
     fsd.TransitSampler(small_graph(weighted=False), transit.DeepWalk(3))
 
 
+def test_a_copy_of_the_neighbours_changes_nothing_and_is_counted():
+    graph = small_graph(weighted=False)
+    own, copied = (fsd.TransitSampler(graph, transit.DeepWalk(3), 5, copy_indices=copy) for copy in (False, True))
+    assert (own.table_bytes, copied.table_bytes) == (0, graph.indices.nbytes)
+    assert torch.equal(own.sample(range(12)).vertices, copied.sample(range(12)).vertices)
+
+
 @pytest.mark.parametrize("schedule", ["auto", "sample", "transit", "transit_flat"])
 def test_schedules_and_threads_change_nothing(schedule):
     graph, app = small_graph(), transit.KHop((3, 3), unique=True)
