@@ -165,5 +165,5 @@ def test_a_deadline_ends_when_the_rank_leaves():
     deadline = Deadline(60.0, aborted)
     deadline.check()
     aborted.set()
-    with pytest.raises(CollectiveError, match="this rank leaves the run"):
+    with pytest.raises(CollectiveError, match="this rank is leaving the run"):
         deadline.check()
