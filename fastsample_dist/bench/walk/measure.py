@@ -2,8 +2,9 @@
 
 For every application and number of threads, a trial is one run of each contestant over its walks: ours in this process,
 `batch` walks a call, each peer in a process of its own, as it comes and with huge pages. What slows the machine down
-for a while slows all of them. A rate is the contestant's own number of steps (vertices added to walks) divided by the
-seconds of its calls, tables not included, which are reported beside.
+for a while slows all of them; only a package makes all its trials in one process, since reading the graph takes it
+longer than walking. A rate is the contestant's own number of steps (vertices added to walks) divided by the seconds of
+its calls, tables not included, which are reported beside.
 """
 
 from __future__ import annotations
@@ -121,9 +122,6 @@ def _measure_one(
     tables = {"seconds": time.perf_counter() - start, "bytes": next(iter(samplers.values())).table_bytes}
     peers = [(baseline, huge) for baseline in options.baselines if has_case(baseline, case) for huge in (False, True)]
     rates: dict[tuple[str, bool | None], list[float]] = {}
-    run = PeerRun(
-        case=case, length=options.length, threads=threads, folder=folder, trials=1, batch=options.batch
-    )  # fmt: skip
     steps = 0
     for trial in range(options.trials):
         for schedule, sampler in samplers.items():
@@ -131,7 +129,13 @@ def _measure_one(
             steps, rate = our_rate(sampler, roots, options.batch, warm=trial == 0)
             rates.setdefault((_ours(schedule), None), []).append(rate)
         for baseline, huge in peers:
+            if baseline.directory is None and trial > 0:
+                continue  # it made all of them in the first
             progress(f"{case.name} with {threads} thread(s), trial {trial + 1}: {baseline.name}")
+            run = PeerRun(
+                case=case, length=options.length, threads=threads, folder=folder, trials=options.trials,
+                batch=options.batch,
+            )  # fmt: skip
             rates.setdefault((baseline.name, huge), []).extend(run_peer(baseline, run, huge=huge))
     limit = _limit(graph, case, threads, options) if options.limit else None
     return _summary(case, threads, roots.numel(), steps, rates, limit) | {
