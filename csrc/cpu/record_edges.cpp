@@ -73,6 +73,7 @@ void EdgeRecorder<Id>::record(const RecordRequest<Id>& request) {
     }
     const size_t first = weights_.size();
     const Id row = nodes_[static_cast<size_t>(dst)];
+    fetch_ahead(request.graph, dst, num_dst);
     if (dst < num_old) {
       const size_t at = old_offsets + static_cast<size_t>(dst);
       extend_row(request, row, old_edges + static_cast<size_t>(offsets_[at]),
@@ -124,6 +125,17 @@ void EdgeRecorder<Id>::mark(size_t first, size_t last) {
     members_[static_cast<size_t>(member)].sought = static_cast<int64_t>(hops_.size());
     marked(index_.node(member)) = 1;
   }
+}
+
+// Rows lie anywhere: asks early for where those to come begin, and then for their first neighbours.
+template <typename Id>
+FS_INLINE void EdgeRecorder<Id>::fetch_ahead(const CscView<Id>& graph, int64_t dst, int64_t num_dst) const {
+  constexpr int64_t kRow = 6, kBegin = 12;
+  constexpr int64_t kLine = 64 / sizeof(Id);
+  if (dst + kBegin < num_dst) __builtin_prefetch(graph.indptr + nodes_[static_cast<size_t>(dst + kBegin)]);
+  if (dst + kRow >= num_dst) return;
+  const Id* row = graph.indices + graph.indptr[nodes_[static_cast<size_t>(dst + kRow)]];
+  for (int64_t line = 0; line < 4; ++line) __builtin_prefetch(row + line * kLine);
 }
 
 template <typename Id>

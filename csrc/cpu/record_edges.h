@@ -67,6 +67,7 @@ class EdgeRecorder {
   int32_t member_of(Id node);
   void choose_sources(const RecordRequest<Id>& request);
   void mark(size_t first, size_t last);
+  void fetch_ahead(const CscView<Id>& graph, int64_t dst, int64_t num_dst) const;
   void record_row(const RecordRequest<Id>& request, Id row);
   void extend_row(const RecordRequest<Id>& request, Id row, size_t first, size_t last);
   template <typename Found>
