@@ -138,7 +138,7 @@ void CollectiveEngine<Id>::rank(int64_t k) {
   const int64_t size = call_->app.sample_sizes[k];
   ranked_.assign(static_cast<size_t>(size), FS_NULL_NODE);
   size_t place = 0;
-  for (const int64_t column : race_.run(key, static_cast<uint64_t>(sample_id()), field, size)) {
+  for (const int64_t column : race_.run(key, static_cast<uint64_t>(sample_id()), field, size, k)) {
     ranked_[place++] = columns_.node(column);
   }
 }

@@ -89,12 +89,15 @@ class ColumnSums {
     const bool grows = static_cast<int64_t>(rows_.size()) <= count && std::equal(rows_.begin(), rows_.end(), rows);
     if (!grows) start(graph.num_rows);
     for (int64_t i = static_cast<int64_t>(rows_.size()); i < count; ++i) {
+      if (i + kAhead < count) __builtin_prefetch(graph.indices + graph.indptr[rows[i + kAhead]]);
       add_row(graph, values, rows[i]);
       rows_.push_back(rows[i]);
     }
-    for (int64_t i = static_cast<int64_t>(orig_ids_.size()); i < columns_.count(); ++i) {
-      orig_ids_.push_back(graph.orig_id(columns_.node(i)));
-    }
+    const int64_t known = static_cast<int64_t>(orig_ids_.size());
+    orig_ids_.resize(static_cast<size_t>(columns_.count()));
+    const Id* nodes = columns_.nodes();
+    uint64_t* orig_ids = orig_ids_.data();
+    for (int64_t i = known; i < columns_.count(); ++i) orig_ids[i] = graph.orig_id(nodes[i]);
   }
 
   int64_t count() const { return columns_.count(); }
@@ -112,6 +115,7 @@ class ColumnSums {
  private:
   // Slots of a direct index take 4 bytes per row of the graph and thread: 4 MiB.
   static constexpr int64_t kDirectRows = 1 << 20;
+  static constexpr int64_t kAhead = 4;  // rows whose first neighbours are asked for early
 
   FS_INLINE void add(Id node, double square) {
     const size_t column = static_cast<size_t>(columns_.enter(node));

@@ -25,24 +25,31 @@ struct RaceField {
 class RaceRanking {
  public:
   // Numbers of the first `wanted` candidates to arrive, in order of (time, original id); fewer if there are fewer.
-  const std::vector<int64_t>& run(StageKey key, uint64_t sample_id, const RaceField& field, int64_t wanted) {
+  // `kind` is a small number that races of about the same candidates share: the step of a sample.
+  const std::vector<int64_t>& run(StageKey key, uint64_t sample_id, const RaceField& field, int64_t wanted,
+                                  int64_t kind) {
     wanted_ = static_cast<size_t>(wanted);
     ranked_.clear();
     if (wanted == 0) return ranked_;
     // Races of a kind end at about the same time: a limit a little behind the last one's end leaves few candidates.
     // Where it leaves too few the race is run again without one.
-    const bool is_guess = guess_ < std::numeric_limits<double>::infinity();
-    race(key, sample_id, field, guess_);
-    if (is_guess && ahead_.size() < wanted_) race(key, sample_id, field, std::numeric_limits<double>::infinity());
+    if (guesses_.size() <= static_cast<size_t>(kind)) guesses_.resize(static_cast<size_t>(kind) + 1, kNoLimit);
+    double& guess = guesses_[static_cast<size_t>(kind)];
+    race(key, sample_id, field, guess);
+    if (guess < kNoLimit && ahead_.size() < wanted_) race(key, sample_id, field, kNoLimit);
     std::sort(ahead_.begin(), ahead_.end());
     for (size_t i = 0; i < std::min(wanted_, ahead_.size()); ++i) ranked_.push_back(ahead_[i].number);
-    guess_ = ahead_.size() < wanted_ ? std::numeric_limits<double>::infinity() : kSpareTime * ahead_[wanted_ - 1].time;
+    guess = ahead_.size() < wanted_ ? kNoLimit : kSpareTime * ahead_[wanted_ - 1].time;
     return ranked_;
   }
 
-  size_t bytes() const { return ahead_.capacity() * sizeof(Arrival) + ranked_.capacity() * sizeof(int64_t); }
+  size_t bytes() const {
+    return ahead_.capacity() * sizeof(Arrival) + ranked_.capacity() * sizeof(int64_t) +
+           guesses_.capacity() * sizeof(double);
+  }
 
  private:
+  static constexpr double kNoLimit = std::numeric_limits<double>::infinity();
   static constexpr int64_t kChunk = 512;
   static constexpr size_t kSpare = 32;
   static constexpr double kSpareTime = 1.4;
@@ -92,8 +99,8 @@ class RaceRanking {
 
   std::vector<Arrival> ahead_;
   std::vector<int64_t> ranked_;
-  double limit_ = 0;  // nobody later can be among the wanted
-  double guess_ = std::numeric_limits<double>::infinity();
+  double limit_ = 0;             // nobody later can be among the wanted
+  std::vector<double> guesses_;  // by kind
   size_t wanted_ = 0;
 };
 

@@ -6,6 +6,9 @@
 // ended and doubles its steps (Bentley & Yao, "An almost optimal algorithm for unbounded searching", 1976). That needs
 // no table: a query of the hashed rows costs about as much as two neighbours scanned, and there are sources x
 // destinations of them.
+//
+// Where destinations are sources, too, a hop has all nodes of the hop before as sources and the edges of its rows
+// again: in these rows only the fresh sources are sought.
 #ifndef FS_CPU_RECORD_EDGES_H_
 #define FS_CPU_RECORD_EDGES_H_
 
@@ -52,6 +55,7 @@ class EdgeRecorder {
   struct Member {
     int64_t local;   // id in the batch, -1: none yet
     int64_t hop;     // of which it is a source to record
+    int64_t sought;  // hop in whose rows it is looked for
     int64_t chosen;  // how often it was picked there
     double column;   // weight of its column there
   };
@@ -62,9 +66,16 @@ class EdgeRecorder {
 
   int32_t member_of(Id node);
   void choose_sources(const RecordRequest<Id>& request);
+  void mark(size_t first, size_t last);
+  void fetch_ahead(const CscView<Id>& graph, int64_t dst, int64_t num_dst) const;
   void record_row(const RecordRequest<Id>& request, Id row);
-  void scan_row(const RecordRequest<Id>& request, Id row);
-  void search_row(const RecordRequest<Id>& request, Id row);
+  void extend_row(const RecordRequest<Id>& request, Id row, size_t first, size_t last);
+  template <typename Found>
+  void find_edges(const RecordRequest<Id>& request, Id row, const Found& found);
+  template <typename Found>
+  void scan_row(const RecordRequest<Id>& request, Id row, const Found& found);
+  template <typename Found>
+  void search_row(const RecordRequest<Id>& request, Id row, const Found& found);
   void add_edge(const RecordRequest<Id>& request, Id row, int32_t member, int64_t edge);
   double weight_of(const RecordRequest<Id>& request, Id row, int32_t member, int64_t edge) const;
   void normalise(size_t first);
@@ -75,8 +86,12 @@ class EdgeRecorder {
   NodeIndex<Id> index_;  // of members
   std::vector<Member> members_;
   std::vector<Id> nodes_;
-  std::vector<Source> sources_;  // of the hop; sorted by original id once a row is searched
-  bool is_sorted_ = false;
+  std::vector<int32_t> local_members_;  // by local id
+  std::vector<Source> sources_;         // of the hop, fresh ones first
+  size_t num_fresh_ = 0;
+  size_t sought_ = 0;       // how many of the sources the row at hand is asked for
+  bool is_sorted_ = false;  // these, by original id, once a row is searched
+  int64_t num_known_ = 0;   // nodes of the hop before
   // By a hash of the node: not 0 where a source may be. Most neighbours are none, and are passed over by this alone.
   static constexpr int kLog2Marks = 15;
   std::vector<uint8_t> marks_ = std::vector<uint8_t>(size_t{1} << kLog2Marks);

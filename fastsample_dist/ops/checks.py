@@ -17,27 +17,28 @@ def require(condition: bool, message: str) -> None:
 
 def vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], length: int | None = None) -> Tensor:
     """The tensor, contiguous; refused unless it is one-dimensional, of one of `dtypes`, and `length` long."""
-    expected = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-    require(
-        tensor.dim() == 1 and tensor.dtype in dtypes,
-        f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; expected one dimension of {expected}.",
-    )
-    require(
-        length is None or tensor.numel() == length,
-        f"{name} has {tensor.numel()} entries; expected {length}.",
-    )
+    if tensor.dim() != 1 or tensor.dtype not in dtypes:
+        raise ValueError(f"{_found(name, tensor)}; expected one dimension of {_names(dtypes)}.")
+    if length is not None and tensor.numel() != length:
+        raise ValueError(f"{name} has {tensor.numel()} entries; expected {length}.")
     return tensor.contiguous()
 
 
 def matrix(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], rows: int | None = None) -> Tensor:
     """The tensor, contiguous; refused unless it is two-dimensional, of one of `dtypes`, with `rows` rows."""
-    expected = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-    require(
-        tensor.dim() == 2 and tensor.dtype in dtypes,
-        f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; expected two dimensions of {expected}.",
-    )
-    require(rows is None or tensor.shape[0] == rows, f"{name} has {tensor.shape[0]} rows; expected {rows}.")
+    if tensor.dim() != 2 or tensor.dtype not in dtypes:
+        raise ValueError(f"{_found(name, tensor)}; expected two dimensions of {_names(dtypes)}.")
+    if rows is not None and tensor.shape[0] != rows:
+        raise ValueError(f"{name} has {tensor.shape[0]} rows; expected {rows}.")
     return tensor.contiguous()
+
+
+def _found(name: str, tensor: Tensor) -> str:
+    return f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}"
+
+
+def _names(dtypes: tuple[torch.dtype, ...]) -> str:
+    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
 def one_device(**tensors: Tensor | None) -> None:

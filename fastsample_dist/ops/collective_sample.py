@@ -147,20 +147,21 @@ class RecordedHops:
     Attributes:
       nodes: [num_nodes] of the graph's id dtype; the sources of hop h are nodes[:num_src], its destinations the first
         num_dst of them.
-      num_dst, num_src: per hop.
+      num_dst, num_src, num_edges: per hop.
       indptrs: per hop, int64 [num_dst + 1].
       indices: per hop, [num_edges] of the graph's id dtype; local source ids.
       edge_ids: per hop, int64 [num_edges], positions in the graph's indices, -1 for a self edge that was added.
-      edge_weights: per hop, float64 [num_edges]; None where edges are unweighted.
+      edge_weights: float64, of all hops' edges one hop behind the other; None where edges are unweighted.
     """
 
     nodes: Tensor
     num_dst: Sequence[int]
     num_src: Sequence[int]
+    num_edges: Sequence[int]
     indptrs: Sequence[Tensor]
     indices: Sequence[Tensor]
     edge_ids: Sequence[Tensor]
-    edge_weights: Sequence[Tensor] | None
+    edge_weights: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,12 +280,13 @@ class CollectiveSampler:
         num_dst, num_src, num_edges = counts[0::3], counts[1::3], counts[2::3]
         weights = None
         if self._spec.edge_scale != EdgeScale.UNWEIGHTED:
-            weights = owner.tensor(edges.edge_weights, edges.num_weights, torch.float64).split(num_edges)
+            weights = owner.tensor(edges.edge_weights, edges.num_weights, torch.float64)
+        offsets = owner.tensor(edges.offsets, sum(num_dst) + edges.num_hops, torch.int64)
         return RecordedHops(
-            owner.tensor(edges.nodes, edges.num_nodes, self._dtype), num_dst, num_src,
-            owner.tensor(edges.offsets, sum(num_dst) + edges.num_hops, torch.int64).split([n + 1 for n in num_dst]),
-            owner.tensor(edges.indices, edges.num_edges, self._dtype).split(num_edges),
-            owner.tensor(edges.edge_ids, edges.num_edges, torch.int64).split(num_edges), weights,
+            owner.tensor(edges.nodes, edges.num_nodes, self._dtype), num_dst, num_src, num_edges,
+            offsets.split_with_sizes([n + 1 for n in num_dst]),
+            owner.tensor(edges.indices, edges.num_edges, self._dtype).split_with_sizes(num_edges),
+            owner.tensor(edges.edge_ids, edges.num_edges, torch.int64).split_with_sizes(num_edges), weights,
         )  # fmt: skip
 
 

@@ -267,7 +267,7 @@ class MiniBatch:
 
 
 def _check_edge_weights(weights: Tensor, num_edges: int) -> None:
-    if not weights.is_floating_point() or weights.shape != (num_edges,):
+    if weights.dim() != 1 or weights.numel() != num_edges or not weights.is_floating_point():
         raise ValueError(
             f"edge_weights is {weights.dtype} of shape {tuple(weights.shape)}; expected a floating dtype of shape "
             f"({num_edges},), one coefficient per edge."

@@ -215,7 +215,7 @@ class BoundApp:
         if nodes.dim() != 2:
             raise ValueError(f"roots has shape {tuple(nodes.shape)}; expected [samples] or [samples, roots].")
         if nodes.numel():
-            low, high = int(nodes.min()), int(nodes.max())
+            low, high = (int(end) for end in nodes.aminmax())
             if low < NULL or high >= self.graph.num_nodes:
                 raise ValueError(
                     f"roots holds node ids from {low} to {high}; expected 0 to {self.graph.num_nodes - 1}, or "

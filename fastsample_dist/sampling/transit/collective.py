@@ -86,7 +86,8 @@ class CollectiveEngine:
             found = self._samplers[num_roots].sample(roots, sample_ids, key.rng_seed, key.step, threads)
         except AppFailedError as error:
             raise explained(error, self.bound, roots, key) from error
-        widths = [self.bound.plan(num_roots).shape(k).picks for k in range(found.num_steps)]
+        plan = self.bound.plan(num_roots)
+        widths = [plan.shape(k).picks for k in range(found.num_steps)]
         samples = Samples(found.vertices, found.offsets, num_roots, widths, sample_ids, key)
         if self.bound.app.record is not None:
             samples.mfgs_of_sample = [self._mfgs(hops, samples, s) for s, hops in enumerate(found.hops)]
@@ -119,8 +120,11 @@ class CollectiveEngine:
         """MFGs of sample number s, input side first."""
         mfgs = []
         own = _weighs_edges(self.bound.app) and self._scale not in EDGE_SCALES.values()
+        given = None
+        if hops.edge_weights is not None:  # float32 at once: own weights are computed in float64
+            given = (hops.edge_weights if own else hops.edge_weights.float()).split_with_sizes(hops.num_edges)
         for k, num_dst in enumerate(hops.num_dst):
-            weights = None if hops.edge_weights is None else hops.edge_weights[k]
+            weights = None if given is None else given[k]
             if own:
                 picks = np.empty(0, np.int64) if self.bound.app.record == "within" else samples.steps[k][s].numpy()
                 weights = self._own_weights(hops, k, picks, weights)

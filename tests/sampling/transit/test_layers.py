@@ -106,6 +106,20 @@ def test_long_rows_and_every_instruction_set(name, weighted, isa):
         ops.set_isa(before)
 
 
+def test_rows_of_the_hop_before_are_extended_by_fresh_sources_alone():
+    """500 nodes of ids up to 60000 in rows of about 100: some share a value of the hash that passes over neighbours,
+    and a known source must not be found again where a fresh one is sought.
+    """
+    generator = torch.Generator().manual_seed(3)
+    nodes = torch.randperm(60000, generator=generator)[:500]
+    src, dst = nodes[torch.randint(0, 500, (2, 50000), generator=generator)]
+    bound = transit.bind(transit.LADIES((60, 60, 60, 60)), CSCGraph.from_edge_index(src, dst, 60000))
+    engine, ids = make_engine(bound, BUILT_IN), torch.arange(2)
+    roots = nodes[torch.randint(0, 500, (2, 8), generator=generator)]
+    key = DrawKey(1, 2)
+    assert_same(engine.sample(roots, ids, key, Run(1)), plain.run(bound, roots, ids, key))
+
+
 class Importance(transit.App):
     """A user's own: two of the first arrivals, or the source of an edge; edges with the columns' weights."""
 
