@@ -11,6 +11,8 @@
 namespace fs {
 namespace {
 
+constexpr int64_t kCountedSizes = 512;
+
 // Walkers of one block. Those that go on come first; of drawn lengths, the longest first.
 struct Walkers {
   std::vector<uint64_t> ids;  // sample ids, filled up to whole groups
@@ -61,11 +63,18 @@ class Walks {
     const StageKey key = call_.key(kInitial, 0);
     sizes_.resize(static_cast<size_t>(call_.request.num_samples));
     share_runs(call_.request.num_samples, kWalkBlock, call_.request.num_threads, [&](int64_t begin, int64_t end) {
-      for (int64_t sample = begin; sample < end; ++sample) {
-        PickStream stream(key, call_.sample_id(sample), 0);
-        const int64_t length = ppr_length(stream.word64(), ppr_table(call_.app), call_.app.params[1]);
-        const bool walks = call_.request.roots[sample] >= 0;
-        sizes_[static_cast<size_t>(sample)] = 1 + (walks ? std::min(length, call_.app.num_steps) : 0);
+      uint64_t ids[kGroupNodes] = {};
+      uint32_t words[4][kGroupNodes];  // of block 0 of each stream, as PickStream has them for pick 0
+      for (int64_t first = begin; first < end; first += kGroupNodes) {
+        const int64_t count = std::min<int64_t>(kGroupNodes, end - first);
+        for (int64_t l = 0; l < count; ++l) ids[l] = static_cast<uint64_t>(call_.sample_id(first + l));
+        vector_kernels().stream_words(key, ids, 1, 1, words[0]);
+        for (int64_t l = 0; l < count; ++l) {
+          const uint64_t word = words[0][l] | static_cast<uint64_t>(words[1][l]) << 32;
+          const int64_t length = ppr_length(word, ppr_table(call_.app), call_.app.params[1]);
+          const bool walks = call_.request.roots[first + l] >= 0;
+          sizes_[static_cast<size_t>(first + l)] = 1 + (walks ? std::min(length, call_.app.num_steps) : 0);
+        }
       }
     });
   }
@@ -99,9 +108,10 @@ class Walks {
   void start(int64_t begin, int64_t end, Walkers& walkers) {
     walkers.resize(end - begin);
     std::vector<int64_t> order(static_cast<size_t>(end - begin));
-    for (size_t i = 0; i < order.size(); ++i) order[i] = begin + static_cast<int64_t>(i);
     if (draws_lengths_) {
-      std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return size(a) > size(b); });
+      longest_first(begin, order);
+    } else {
+      for (size_t i = 0; i < order.size(); ++i) order[i] = begin + static_cast<int64_t>(i);
     }
     for (size_t i = 0; i < order.size(); ++i) {
       const int64_t sample = order[i];
@@ -113,6 +123,23 @@ class Walks {
       result_->vertices[walkers.places[i]] = walkers.nodes[i];
       if (walkers.nodes[i] >= 0) __builtin_prefetch(call_.graph.indptr + walkers.nodes[i]);
     }
+  }
+
+  // The samples from `begin` on, by size, the largest first; of equals the first first. Counts sizes up to
+  // kCountedSizes; the few walks that are longer are sorted among themselves.
+  void longest_first(int64_t begin, std::vector<int64_t>& order) const {
+    std::vector<int64_t> places(kCountedSizes + 2, 0);  // places[kCountedSizes - s]: samples of more than s vertices
+    const auto rank = [&](int64_t sample) {
+      return static_cast<size_t>(kCountedSizes - std::min(size(sample), kCountedSizes));
+    };
+    for (size_t i = 0; i < order.size(); ++i) ++places[rank(begin + static_cast<int64_t>(i)) + 1];
+    const int64_t num_long = places[1];
+    for (size_t r = 1; r < places.size(); ++r) places[r] += places[r - 1];
+    for (size_t i = 0; i < order.size(); ++i) {
+      const int64_t sample = begin + static_cast<int64_t>(i);
+      order[static_cast<size_t>(places[rank(sample)]++)] = sample;
+    }
+    std::stable_sort(order.begin(), order.begin() + num_long, [&](int64_t a, int64_t b) { return size(a) > size(b); });
   }
 
   // Takes out the walkers that made no pick in this step: their walks are over.
