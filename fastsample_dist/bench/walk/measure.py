@@ -144,15 +144,14 @@ def _measure_one(
 
 
 def our_rate(sampler: fsd.TransitSampler, roots: Tensor, batch: int) -> tuple[int, float]:
-    """(steps, steps per second) of one run over the roots, `batch` a call, after a call that warms up."""
-    groups, seconds, steps = roots.split(batch), 0.0, 0
-    sampler.sample(groups[0])
+    """(steps, steps per second) of one run over the roots, `batch` a call; before it one that counts and warms up."""
+    groups, seconds = roots.split(batch), 0.0
+    steps = sum(sampler.sample(group, step=number).nodes.numel() for number, group in enumerate(groups)) - roots.numel()
     with steady():
         for number, group in enumerate(groups):
             start = time.perf_counter()
-            walks = sampler.sample(group, step=number)
+            sampler.sample(group, step=number)
             seconds += time.perf_counter() - start
-            steps += walks.nodes.numel() - group.numel()
     return steps, steps / seconds
 
 
