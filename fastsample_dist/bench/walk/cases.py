@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fastsample_dist.bench.walk.own import OwnDeepWalk, OwnNode2Vec, OwnUniform
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.sampling import transit
 
@@ -30,12 +31,14 @@ class WalkCase:
       weighted: draws edges by weight.
       make: the application for walks of a length.
       one_root: all walks start at the node of the largest degree.
+      make_own: the same as a user's application; None: it is not measured so.
     """
 
     name: str
     weighted: bool
     make: Callable[[int], transit.App]
     one_root: bool = False
+    make_own: Callable[[int], transit.App] | None = None
 
     def roots(self, graph: CSCGraph, most: int) -> Tensor:
         """Where walks start, at most `most` of them, spread evenly over the graph: int64 [num_walks].
@@ -56,9 +59,18 @@ class WalkCase:
 CASES = {
     case.name: case
     for case in (
-        WalkCase(name="uniform", weighted=False, make=lambda length: transit.DeepWalk(length, weighted=False)),
-        WalkCase(name="deepwalk", weighted=True, make=lambda length: transit.DeepWalk(length, weighted=True)),
+        WalkCase(
+            name="uniform", weighted=False, make=lambda length: transit.DeepWalk(length, weighted=False),
+            make_own=OwnUniform,
+        ),
+        WalkCase(
+            name="deepwalk", weighted=True, make=lambda length: transit.DeepWalk(length, weighted=True),
+            make_own=OwnDeepWalk,
+        ),
         WalkCase(name="ppr", weighted=False, make=lambda length: transit.PPR(STOP, weighted=False), one_root=True),
-        WalkCase(name="node2vec", weighted=False, make=lambda length: transit.Node2Vec(length, P, Q, weighted=False)),
+        WalkCase(
+            name="node2vec", weighted=False, make=lambda length: transit.Node2Vec(length, P, Q, weighted=False),
+            make_own=lambda length: OwnNode2Vec(length, P, Q, weighted=False),
+        ),
     )
-}
+}  # fmt: skip

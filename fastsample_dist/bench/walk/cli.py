@@ -46,6 +46,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
         "--baseline", action="append", default=[], metavar="PEER",
         help="dgl, pyg, or thunderrw=DIR with its programs; may be repeated; each runs as it comes and on huge pages",
     )  # fmt: skip
+    add("--own", action="store_true", help="the walks as a user's applications too, compiled by Numba (extra [apps])")
     add("--limit", action="store_true", help="measure the touch limit too")
     add("--verify", action="store_true", help="compare with the definition first; exit 1 where anything differs")
     add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
@@ -90,5 +91,6 @@ def _options(args: argparse.Namespace, work: Path) -> walk.WalkOptions:
         source=GraphSource(args.graph, work), cases=tuple(CASES[name] for name in dict.fromkeys(args.app or CASES)),
         threads=tuple(dict.fromkeys(args.threads)), schedules=tuple(dict.fromkeys(args.schedule or ["auto"])),
         length=args.length, walks=args.walks, batch=args.batch_size, trials=args.trials, rng_seed=args.seed,
-        baselines=tuple(dict.fromkeys(map(Baseline.parse, args.baseline))), limit=args.limit,
+        baselines=tuple(dict.fromkeys(map(Baseline.parse, args.baseline))), own=args.own,
+        limit=args.limit,
     )  # fmt: skip

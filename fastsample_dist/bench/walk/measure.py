@@ -28,6 +28,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops.walk_slots import slot_bytes
 
 LIMIT_READS = 1 << 22
+OURS, OWN = "fastsample_dist", "a user's, by Numba"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,7 @@ class WalkOptions:
       trials: runs of every contestant.
       rng_seed: of the weights and of every draw.
       baselines: peers.
+      own: the same walks as a user's application too, compiled by Numba.
       limit: measure the touch limit.
     Raises:
       ValueError: a ThunderRW directory without the programs.
@@ -60,6 +62,7 @@ class WalkOptions:
     trials: int = 5
     rng_seed: int = 0
     baselines: tuple[Baseline, ...] = ()
+    own: bool = False
     limit: bool = False
 
     def __post_init__(self) -> None:
@@ -113,21 +116,22 @@ def _measure_one(
     np.save(folder / "roots.npy", roots.numpy())
     progress(f"{case.name} with {threads} thread(s): tables")
     start = time.perf_counter()
+    made = {"num_threads": threads, "rng_seed": options.rng_seed}
     samplers = {
-        schedule: fsd.TransitSampler(
-            graph, case.make(options.length), rng_seed=options.rng_seed, num_threads=threads, schedule=schedule
-        )
+        _ours(schedule): fsd.TransitSampler(graph, case.make(options.length), schedule=schedule, **made)
         for schedule in options.schedules
     }
     tables = {"seconds": time.perf_counter() - start, "bytes": next(iter(samplers.values())).table_bytes}
+    if options.own and case.make_own is not None:
+        samplers[OWN] = fsd.TransitSampler(graph, case.make_own(options.length), **made)
     peers = [(baseline, huge) for baseline in options.baselines if has_case(baseline, case) for huge in (False, True)]
     rates: dict[tuple[str, bool | None], list[float]] = {}
     steps = 0
     for trial in range(options.trials):
-        for schedule, sampler in samplers.items():
-            progress(f"{case.name} with {threads} thread(s), trial {trial + 1}: ours, schedule {schedule}")
+        for name, sampler in samplers.items():
+            progress(f"{case.name} with {threads} thread(s), trial {trial + 1}: {name}")
             steps, rate = our_rate(sampler, roots, options.batch)
-            rates.setdefault((_ours(schedule), None), []).append(rate)
+            rates.setdefault((name, None), []).append(rate)
         for baseline, huge in peers:
             if baseline.directory is None and trial > 0:
                 continue  # it made all of them in the first
@@ -165,7 +169,7 @@ def resident_bytes() -> int | None:
 
 
 def _ours(schedule: str) -> str:
-    return "fastsample_dist" if schedule == "auto" else f"fastsample_dist, {schedule}"
+    return OURS if schedule == "auto" else f"{OURS}, {schedule}"
 
 
 def _limit(graph: CSCGraph, case: WalkCase, threads: int, options: WalkOptions) -> dict | None:

@@ -242,5 +242,7 @@ def test_make_gpu_runs_the_tests_and_every_tool_with_the_python_that_is_named():
 def test_make_gpu_takes_the_torch_that_is_there():
     lines = made("gpu-bench", "VENV=.venv-of-nobody", "VENV_OPTIONS=--system-site-packages", "TORCH=torch")
     assert any("-m venv --system-site-packages .venv-of-nobody" in line for line in lines)
-    assert any(line.endswith('install --quiet --disable-pip-version-check --no-compile "torch" numpy') for line in lines)
+    assert any(
+        line.endswith('install --quiet --disable-pip-version-check --no-compile "torch" numpy') for line in lines
+    )
     assert lines[-1].startswith(".venv-of-nobody/bin/python -m fastsample_dist.bench.cli gpu --verify ")

@@ -5,13 +5,20 @@ import stat
 
 import numpy as np
 import pytest
+import torch
 
 from fastsample_dist.bench import cli
 from fastsample_dist.bench.walk import peers
 from fastsample_dist.bench.walk.cases import CASES
+from fastsample_dist.bench.walk.measure import OURS, OWN
 from fastsample_dist.bench.walk.peers import Baseline, has_case
 from fastsample_dist.graph.datasets import read_npy_graph
 from fastsample_dist.graph.generators import rmat, write_npy_graph
+from fastsample_dist.sampling import transit
+from fastsample_dist.sampling.transit import plain
+from fastsample_dist.sampling.transit.engines import forms_of
+from fastsample_dist.testing.statistics import chi_square_p
+from tests.sampling.transit.apps import small_graph
 
 SMALL = ("--walks", "60", "--batch-size", "25", "--length", "6", "--trials", "2")
 # What ThunderRW's programs print, and a note of how they were called.
@@ -84,6 +91,29 @@ def test_thunderrws_files_hold_the_graph(graph_path, tmp_path):
     assert head[0] == 4 and head[1] == graph.num_nodes and head[2:4].view(np.int64)[0] == graph.num_edges
     assert head[4:].tolist() == graph.in_degrees().tolist()
     assert np.fromfile(tmp_path / "b_adj.bin", np.int32).tolist() == graph.indices.tolist()
+
+
+def test_a_users_application_walks_beside_the_built_in_one(graph_path, tmp_path):
+    pytest.importorskip("numba", reason="numba is not installed")
+    found = tmp_path / "found.json"
+    assert (
+        run("--graph", str(graph_path), *SMALL, "--app", "uniform", "--app", "ppr", "--own", "--json", str(found)) == 0
+    )
+    names = [[one["name"] for one in entry["contestants"]] for entry in json.loads(found.read_text())["runs"]]
+    assert names == [[OURS, OWN], [OURS]]
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.make_own is not None])
+def test_a_users_form_of_a_walk_has_its_law(name):
+    app, built_in = CASES[name].make_own(4), CASES[name].make(4)
+    graph = small_graph(weighted=CASES[name].weighted)
+    assert type(app).next is not type(built_in).next and forms_of(transit.bind(app, graph)) == ["numba"]
+    roots = torch.arange(12).repeat(40)
+    ends = [plain.sample(graph, one, roots, 5).vertices[:, -1] for one in (app, built_in)]
+    counts = [torch.bincount(end[end >= 0], minlength=12).double() for end in ends]
+    total = counts[0] + counts[1]
+    statistic = ((counts[0] - counts[1]) ** 2 / total.clamp(min=1)).sum()
+    assert chi_square_p(float(statistic), int((total > 0).sum()) - 1) > 1e-6  # false alarms: 1e-6
 
 
 def test_dgl_walks_beside_ours(graph_path, tmp_path):
