@@ -25,7 +25,7 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-POLL_S = 0.05  # how often the wait checks whether SIGTERM's handler was replaced
+POLL_S = 0.005  # how often the wait checks whether SIGTERM's handler was replaced: METIS does it in every call
 START_POLL_S, START_S = 0.001, 1.0  # the same right after the start, and for how long signals are held back for it
 STRUCT_BYTES = 256  # more than any system's struct sigaction has
 
