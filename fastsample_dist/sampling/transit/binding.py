@@ -29,6 +29,7 @@ from fastsample_dist.sampling.transit.params import Params
 STEP_RECORDS = ("to_new", "to_union")  # a hop per step, whose sources are the next step's transits
 RECORDS = (None, *STEP_RECORDS, "within")
 STATE_DTYPES = (np.int32, np.int64)
+MAX_STEPS = 5_000_000  # the application is asked about every step before the first is made
 MAX_PICKS = 2**31  # the number of a pick is the high half of a block number (and attempts count on)
 _SAMPLE_NAMES = ("id", "num_roots", "size", "root", "vertex", "prev_vertex", "prev_edges", "row")
 
@@ -92,6 +93,9 @@ class Plan:
         steps = bound.app.steps()
         self.until_done = steps == INF
         self.num_steps = bound.app.max_steps if self.until_done else _count("steps()", steps)
+        if self.num_steps > MAX_STEPS:
+            name = "max_steps" if self.until_done else "steps()"
+            raise ValueError(f"{name} of {type(bound.app).__name__} is {self.num_steps}; expected at most {MAX_STEPS}.")
         if not self.until_done:
             self.shapes()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import ClassVar
@@ -287,9 +288,13 @@ def survival_thresholds(stop: float) -> np.ndarray:
 
 
 def _length(length: int) -> int:
-    if length < 0:
+    try:
+        steps = operator.index(length)
+    except TypeError:
+        raise ValueError(f"length is {length!r}; expected an integer, 0 steps or more.") from None
+    if steps < 0:
         raise ValueError(f"length is {length}; expected 0 steps or more.")
-    return int(length)
+    return steps
 
 
 def _weights(weighted: bool | None, **others: bool) -> Needs:
