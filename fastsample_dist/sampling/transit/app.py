@@ -9,7 +9,7 @@ Python: that is its definition, which every compiled form of it equals bit for b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -164,3 +164,14 @@ def by_original_id(graph: CSCGraph) -> Tensor:
     if graph.orig_ids is None:
         return torch.arange(graph.num_nodes)
     return torch.argsort(graph.orig_ids)
+
+
+def sizes_of(given: Sequence[int]) -> tuple[int, ...]:
+    """Picks per step as a tuple.
+
+    Raises:
+      ValueError: a number in place of a sequence.
+    """
+    if not isinstance(given, Sequence):
+        raise ValueError(f"sizes is {given!r}; expected one integer per step, such as (25, 10).")
+    return tuple(given)

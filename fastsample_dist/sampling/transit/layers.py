@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.graph.csc import row_positions
-from fastsample_dist.sampling.transit.app import COLLECTIVE, INF, NULL, App, by_original_id, needs
+from fastsample_dist.sampling.transit.app import COLLECTIVE, INF, NULL, App, by_original_id, needs, sizes_of
 from fastsample_dist.sampling.transit.laws import History, Law
 from fastsample_dist.sampling.transit.params import Params, params
 
@@ -85,7 +85,7 @@ class _LayerWise(App):
     self_edges = True
 
     def __init__(self, sizes: Sequence[int] = (64,) * 5, weighted: bool | None = None) -> None:
-        self.sizes = tuple(sizes)
+        self.sizes = sizes_of(sizes)
         if not self.sizes or min(self.sizes) < 1:
             raise ValueError(f"sizes is {self.sizes}; expected integers >= 1, one per model layer.")
         self.needs = needs(weights="auto" if weighted is None else weighted, race=self._race)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.sampling.transit.app import INF, NULL, ROOTS, App, Needs, needs
+from fastsample_dist.sampling.transit.app import INF, NULL, ROOTS, App, Needs, needs, sizes_of
 from fastsample_dist.sampling.transit.laws import History, Law, normalised, row_shares
 from fastsample_dist.sampling.transit.params import params
 
@@ -254,7 +254,7 @@ class KHop(App):
     needs = needs(weights=False)
 
     def __init__(self, sizes: Sequence[int] = (25, 10), unique: bool = False) -> None:
-        self.sizes, self.distinct = tuple(sizes), bool(unique)
+        self.sizes, self.distinct = sizes_of(sizes), bool(unique)
 
     def steps(self) -> int:
         """See App."""

@@ -83,6 +83,11 @@ def test_weights_are_used_if_there_are_some_or_as_asked(weighted, uses):
 
 @pytest.mark.parametrize("make", [
     lambda: transit.DeepWalk(-1),
+    lambda: transit.DeepWalk(5.5),
+    lambda: transit.Node2Vec("5"),
+    lambda: transit.KHop(5),
+    lambda: transit.LADIES(64),
+    lambda: transit.bind(transit.DeepWalk(10**9), small_graph()).plan(1),
     lambda: transit.PPR(0.0),
     lambda: transit.PPR(1.5),
     lambda: transit.Node2Vec(p=0.0),
