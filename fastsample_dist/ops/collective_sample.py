@@ -19,9 +19,8 @@ from torch import Tensor
 from fastsample_dist.ops import checks, library
 from fastsample_dist.ops import transit_layouts as layouts
 from fastsample_dist.ops.alias_tables import WEIGHT_DTYPES
+from fastsample_dist.ops.owned_memory import OwnedMemory
 from fastsample_dist.ops.transit_tables import TransitTables
-
-_ANY_BYTES = ctypes.c_char * 2**40  # as of sampling_graph.py
 
 
 class Record(enum.IntEnum):
@@ -261,9 +260,9 @@ class CollectiveSampler:
         if status == library.APP_ERROR:
             raise layouts.AppFailedError(core.fs_last_error().decode(errors="replace"), failure)
         library.raise_for_status(status, core.fs_last_error)
-        return self._views(_ResultOwner(result), result.contents)
+        return self._views(OwnedMemory(result, library.core().fs_collective_free), result.contents)
 
-    def _views(self, owner: _ResultOwner, result: ResultMemory) -> CollectiveSamples:
+    def _views(self, owner: OwnedMemory, result: ResultMemory) -> CollectiveSamples:
         samples = result.samples
         vertices = owner.tensor(samples.vertices, samples.num_vertices, torch.int64)
         offsets = None
@@ -275,7 +274,7 @@ class CollectiveSampler:
         hops = [self._hops(owner, result.edges[s]) for s in range(samples.num_samples)] if records else []
         return CollectiveSamples(vertices, offsets, samples.num_steps, hops)
 
-    def _hops(self, owner: _ResultOwner, edges: RecordedMemory) -> RecordedHops:
+    def _hops(self, owner: OwnedMemory, edges: RecordedMemory) -> RecordedHops:
         counts = (c_int64 * (3 * edges.num_hops)).from_address(edges.hops)[:]
         num_dst, num_src, num_edges = counts[0::3], counts[1::3], counts[2::3]
         weights = None
@@ -301,23 +300,3 @@ def _app_arguments(app: CollectiveApp) -> tuple[layouts.AppArguments, list]:
         app.max_attempts, app.next_kind, layouts.COLLECTIVE, app.until_done,
     )  # fmt: skip
     return arguments, [sizes, transits, unique]
-
-
-class _ResultOwner:
-    """Frees samples of the library when the last tensor over their memory is gone."""
-
-    __slots__ = ("_free", "_result")
-
-    def __init__(self, result: ctypes._Pointer) -> None:
-        self._result, self._free = result, library.core().fs_collective_free
-
-    def __del__(self) -> None:
-        self._free(self._result)
-
-    def tensor(self, pointer: int, count: int, dtype: torch.dtype) -> Tensor:
-        """A tensor over the library's memory, without a copy; it keeps this owner alive."""
-        if count == 0:
-            return torch.empty(0, dtype=dtype)
-        memory = _ANY_BYTES.from_address(pointer)
-        memory.owner = self
-        return torch.frombuffer(memory, dtype=dtype, count=count)

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from fastsample_dist.ops import checks, library
 from fastsample_dist.ops.alias_tables import WEIGHT_DTYPES, AliasTables
+from fastsample_dist.ops.owned_memory import OwnedMemory
 from fastsample_dist.ops.sample_spec import SampleSpec
 
 _Batch = POINTER(library.MiniBatchMemory)
-_ANY_BYTES = ctypes.c_char * 2**40  # no array type per length: ctypes would make, and keep, each of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +182,7 @@ class SamplingGraph:
             )
 
     def _hops(self, batch: ctypes._Pointer, spec: SampleSpec) -> SampledHops:
-        owner = _BatchOwner(batch)
+        owner = OwnedMemory(batch, library.core().fs_mini_batch_free)
         found, dtype = batch.contents, self.dtype
         indptrs, indices, edge_ids = [], [], []
         for num_dst, _, num_edges, indptr, picks, ids in _hop_fields(found.num_hops, found.hops):
@@ -198,23 +198,3 @@ def _hop_fields(num_hops: int, address: int) -> Iterator[tuple[int, ...]]:
     width = len(library.HOP_FIELDS)
     fields = (ctypes.c_int64 * (width * num_hops)).from_address(address)[:]
     return zip(*[iter(fields)] * width, strict=True)
-
-
-class _BatchOwner:
-    """Frees a mini-batch of the library when the last tensor over its memory is gone."""
-
-    __slots__ = ("_batch", "_free")
-
-    def __init__(self, batch: ctypes._Pointer) -> None:
-        self._batch, self._free = batch, library.core().fs_mini_batch_free
-
-    def __del__(self) -> None:
-        self._free(self._batch)
-
-    def tensor(self, pointer: int, count: int, dtype: torch.dtype) -> Tensor:
-        """A tensor over the library's memory, without a copy; it keeps this owner alive."""
-        if count == 0:
-            return torch.empty(0, dtype=dtype)
-        memory = _ANY_BYTES.from_address(pointer)
-        memory.owner = self
-        return torch.frombuffer(memory, dtype=dtype, count=count)

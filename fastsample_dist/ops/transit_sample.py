@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fastsample_dist.ops import checks, library
 from fastsample_dist.ops import transit_layouts as layouts
+from fastsample_dist.ops.owned_memory import OwnedMemory
 from fastsample_dist.ops.transit_tables import TransitTables
 
-_ANY_BYTES = ctypes.c_char * 2**40  # as of sampling_graph.py
 _Result = POINTER(layouts.ResultMemory)
 library.DECLARED.functions(
     fs_transit_sample=(
@@ -136,7 +136,7 @@ def transit_sample(
     if status == library.APP_ERROR:
         raise layouts.AppFailedError(core.fs_last_error().decode(errors="replace"), failure)
     library.raise_for_status(status, core.fs_last_error)
-    return _ResultOwner(result).samples()
+    return _samples(result)
 
 
 def _app_arguments(app: IndividualApp) -> tuple[layouts.AppArguments, tuple]:
@@ -165,28 +165,11 @@ def _core() -> ctypes.CDLL:
     return core
 
 
-class _ResultOwner:
-    """Frees samples of the library when the last tensor over their memory is gone."""
-
-    __slots__ = ("_free", "_result")
-
-    def __init__(self, result: ctypes._Pointer) -> None:
-        self._result, self._free = result, _core().fs_transit_free
-
-    def __del__(self) -> None:
-        self._free(self._result)
-
-    def samples(self) -> SampledSteps:
-        """Views of the memory."""
-        found = self._result.contents
-        vertices = self._tensor(found.vertices, found.num_vertices)
-        if found.width >= 0:
-            return SampledSteps(vertices.view(found.num_samples, found.width), None, found.num_steps)
-        return SampledSteps(vertices, self._tensor(found.offsets, found.num_samples + 1), found.num_steps)
-
-    def _tensor(self, pointer: int, count: int) -> Tensor:
-        if count == 0:
-            return torch.empty(0, dtype=torch.int64)
-        memory = _ANY_BYTES.from_address(pointer)
-        memory.owner = self
-        return torch.frombuffer(memory, dtype=torch.int64, count=count)
+def _samples(result: ctypes._Pointer) -> SampledSteps:
+    """Views of the library's memory."""
+    owner, found = OwnedMemory(result, _core().fs_transit_free), result.contents
+    vertices = owner.tensor(found.vertices, found.num_vertices, torch.int64)
+    if found.width >= 0:
+        return SampledSteps(vertices.view(found.num_samples, found.width), None, found.num_steps)
+    offsets = owner.tensor(found.offsets, found.num_samples + 1, torch.int64)
+    return SampledSteps(vertices, offsets, found.num_steps)
