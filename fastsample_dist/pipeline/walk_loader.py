@@ -154,15 +154,11 @@ class WalkLoader:
             yield from ahead
 
     def position(self, epoch: int, step: int) -> LoaderPosition:
-        """Where a run stands that has used all batches before `step`; `remaining` has sample numbers.
+        """Where a run stands that has used all batches before `step`: as DistLoader.position, with sample numbers for
+        seeds in `remaining`.
 
         Collective: every rank must call this, with the same arguments. Purposes "counts" and "checkpoint".
 
-        Args:
-          epoch: the epoch under way.
-          step: global step of the next batch; the one after the epoch's last when all of them are done.
-        Returns:
-          The position, complete on rank 0; the other ranks' lacks the remaining samples.
         Raises:
           ValueError: the step is not in that epoch.
         """
