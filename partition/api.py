@@ -97,6 +97,8 @@ def partition_graph(
     if unknown:
         raise TypeError(f"there is no option {unknown[0]!r}; expected some of {', '.join((*_FACTS, *_OPTIONS))}.")
     facts = {name: options.pop(name) for name in _FACTS if name in options}
+    if splits is not None and not isinstance(splits, Mapping):
+        raise ValueError(f"splits is a {type(splits).__name__}; expected a dict of {', '.join(SPLITS)}.")
     columns = {"features": features, "labels": labels, "splits": splits, "task": task}
     if isinstance(options.get("memory_limit"), str):
         options["memory_limit"] = parse_bytes(options["memory_limit"])

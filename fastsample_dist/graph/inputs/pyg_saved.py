@@ -191,7 +191,7 @@ def _stated_count(store: Mapping[str, Any]) -> int | None:
     """Nodes of a store, stated or by the first thing with an entry for each; None: neither is there."""
     if isinstance(store.get("num_nodes"), int):
         return store["num_nodes"]
-    return next((len(store[name]) for name in _PER_NODE if store.get(name) is not None), None)
+    return next((len(store[name]) for name in _PER_NODE if _has_rows(store.get(name))), None)
 
 
 def _node_shapes(count: int, store: Mapping[str, Any], skip: Collection[str]) -> NodeShapes:
@@ -210,7 +210,12 @@ def _edge_shapes(store: Mapping[str, Any], skip: Collection[str]) -> EdgeShapes:
 
 def says_num_nodes(store: Mapping[str, Any]) -> bool:
     """Whether a store has its number of nodes, stated or by something with an entry for each."""
-    return any(store.get(name) is not None for name in ("num_nodes", *_PER_NODE))
+    return store.get("num_nodes") is not None or any(_has_rows(store.get(name)) for name in _PER_NODE)
+
+
+def _has_rows(value: Any) -> bool:
+    """Whether a value can have an entry for each node; a single number, such as a label of the graph, cannot."""
+    return value is not None and getattr(value, "ndim", 1) > 0
 
 
 class _View:
@@ -263,6 +268,10 @@ class _View:
             found = f"{prefix}{other}" if other else f"no {prefix}edge_index"
             raise ValueError(
                 f"{self._where} has {found}; expected edge_index [2, num_edges]; save the data without ToSparseTensor."
+            )
+        if edge_index.ndim != 2:
+            raise ValueError(
+                f"{self._where}: {prefix}edge_index has shape {edge_index.shape}; expected (2, num_edges)."
             )
         weights = None if "edge_weight" in self._skip else self._array(prefix, store, "edge_weight")
         attributes = self._array(prefix, store, "edge_attr")
