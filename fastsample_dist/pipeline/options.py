@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fastsample_dist.device.placement import CHOICES
+from fastsample_dist.features.cache import FeatureCache
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
 from fastsample_dist.sampling import arrays
@@ -56,6 +57,7 @@ class LoaderOptions:
       device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
+      cache: of other ranks' feature rows (features/cache.py); None: none. Never changes a batch.
     Raises:
       ValueError: not exactly one of fanouts, sampler and app; a value out of range, an unknown name; an option that
         `sampler` or `app` would ignore.
@@ -81,6 +83,7 @@ class LoaderOptions:
     device: torch.device | str | None = None
     kernel: str = "auto"
     placement: str = "auto"
+    cache: FeatureCache | None = None
 
     def __post_init__(self) -> None:
         _check_batch_size(self.batch_size)
@@ -90,6 +93,7 @@ class LoaderOptions:
             raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, REGISTRY))}.")
         if self.placement not in CHOICES:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
+        self._check_cache()
         if self.app is not None:
             self._check_app()
         elif self.sampler is None:
@@ -117,6 +121,19 @@ class LoaderOptions:
     def wants_edge_values(self, has_weights: bool) -> bool:
         """Whether batches have the stored weights of their edges, on a graph with or without any."""
         return self.edge_ids and has_weights if self.edge_values is None else self.edge_values
+
+    def _check_cache(self) -> None:
+        if self.cache is None:
+            return
+        if not isinstance(self.cache, FeatureCache):
+            raise ValueError(
+                f"cache is {self.cache!r}; pass a FeatureCache, such as fsd.FeatureCache(capacity_bytes=2 << 30)."
+            )
+        if self.cache.policy == "vip" and self.fanouts is None:
+            raise ValueError(
+                "the cache's policy is 'vip' beside a sampler or app, which it has no model of; expected 'auto' or "
+                "'presample'."
+            )
 
     def _check_sampler(self) -> None:
         sampler = self.sampler
@@ -181,4 +198,6 @@ def _fact(value: object) -> object:
         return value
     if isinstance(value, torch.dtype):
         return str(value)
+    if isinstance(value, FeatureCache):
+        return value.facts()
     return getattr(value, "__qualname__", type(value).__qualname__)

@@ -13,6 +13,8 @@ from typing import Any
 
 from fastsample_dist.device.choice import DEVICES
 from fastsample_dist.device.placement import CHOICES as PLACES
+from fastsample_dist.features.cache import POLICIES, FeatureCache
+from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.ops.sample_spec import SampleSpec
@@ -26,11 +28,12 @@ EVALUATIONS = ("sampled", "full")
 CHOICES = {
     "scheme": SCHEMES, "model": tuple(MODELS), "device": DEVICES, "kernel": KERNELS, "placement": PLACES,
     "sampler": METHODS, "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
-    "lr_schedule": SCHEDULES,
+    "lr_schedule": SCHEDULES, "cache_policy": POLICIES,
 }  # fmt: skip
 AT_LEAST_ONE = (
     "epochs", "batch_size", "layers", "hidden", "heads", "threads", "checkpoint_every", "keep", "lr_step",
 )  # fmt: skip
+AT_LEAST_ZERO = ("eval_every", "prefetch", "cache", "lookahead")
 FILES = ("json", "jsonl", "tensorboard", "trace", "checkpoint_dir", "save_model", "predictions")
 SHAPING = (
     "model", "layers", "hidden", "heads", "dropout", "lr", "fanouts", "sampler", "replace", "precision", "seed",
@@ -66,6 +69,10 @@ class TrainConfig:
       eval_every: epochs between evaluations; 0 never evaluates.
       eval: "sampled" sees sampled neighbours, "full" all of them, layer by layer.
       prefetch: batches made ahead in the background.
+      cache: bytes of other ranks' feature rows that are kept, or a size such as "2GiB"; None or 0: none. See
+        features/cache.py.
+      cache_policy: which rows: one of features.cache.POLICIES.
+      lookahead: batches ahead of their turn whose rows stay in the cache once they have been fetched.
       seed: of parameters, shuffling, sampling and dropout.
       threads: per rank; None: the machine's cores divided among its ranks.
       timeout_s: longest wait for other ranks; for the caller, who makes the context.
@@ -110,6 +117,9 @@ class TrainConfig:
     eval_every: int = 1
     eval: str = "sampled"
     prefetch: int = 0
+    cache: int | str | None = None
+    cache_policy: str = "auto"
+    lookahead: int = 0
     seed: int = 0
     threads: int | None = None
     timeout_s: float = 600.0
@@ -135,7 +145,7 @@ class TrainConfig:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{option(name)} is {getattr(self, name)!r}; expected one of {', '.join(choices)}.")
-        for name, least in (*((name, 1) for name in AT_LEAST_ONE), ("eval_every", 0), ("prefetch", 0)):
+        for name, least in (*((name, 1) for name in AT_LEAST_ONE), *((name, 0) for name in AT_LEAST_ZERO)):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < least):
                 raise ValueError(f"{option(name)} is {value!r}; expected an integer >= {least}.")
@@ -165,8 +175,17 @@ class TrainConfig:
         for name in FILES:
             given = getattr(self, name)
             values[name] = None if given is None else Path(given)
+        if isinstance(self.cache, str):
+            try:
+                values["cache"] = parse_bytes(self.cache)
+            except ValueError as error:
+                raise ValueError(f"--cache: {error}") from None
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def feature_cache(self) -> FeatureCache | None:
+        """The cache that the fields describe; None without one."""
+        return FeatureCache(self.cache, self.cache_policy, lookahead=self.lookahead) if self.cache else None
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON values."""

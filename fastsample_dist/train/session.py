@@ -33,10 +33,12 @@ from fastsample_dist.train.evaluation import Evaluation, neighbours_seen, score_
 from fastsample_dist.train.metrics import CommTally, payload_exchanges
 from fastsample_dist.train.objectives import METRICS
 from fastsample_dist.train.report import (
+    CacheFigures,
     ConsoleReport,
     EpochFigures,
     History,
     TrainingTally,
+    cache_figures,
     comm_table,
     device_figures,
     device_lines,
@@ -91,7 +93,7 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
     if config.trace is not None:
         ctx.comm.watch.trace = Trace.start(ctx.comm)
     console.print(f"{config.model} on {data.manifest.name}: {data.num_nodes} nodes, {data.manifest.num_edges} edges")
-    for line in device_lines(ctx, loaders["train"].places):
+    for line in (*device_lines(ctx, loaders["train"].places), *loaders["train"].cache_lines()):
         console.print(line, soft_wrap=True)
     with nullcontext() if config.checkpoint_dir is None else StopSignal() as stop:
         checkpoints = begin_checkpoints(config, trainer, loaders["train"], stop, console)
@@ -103,7 +105,7 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
         trainer.fit(
             loaders["train"], config.epochs,
             [
-                TrainingTally(training), evaluation, *callbacks, history,
+                TrainingTally(training), CacheFigures(), evaluation, *callbacks, history,
                 EpochFigures(ctx, jsonl=config.jsonl, tensorboard=config.tensorboard),
                 ConsoleReport(console, progress, config.model), *([] if checkpoints is None else [checkpoints]),
             ],
@@ -122,7 +124,7 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
         "epochs": history.epochs, "val_acc": None, "test_acc": None, **measured, "world_size": ctx.world_size,
         "scheme": config.scheme, "steps": steps, "comm": training.stats, "comm_evaluation": evaluation.tally.stats,
         "threads": threads, "options": config.as_json(), "kernel": config.kernel,
-        **device_figures(ctx, loaders["train"]),
+        **device_figures(ctx, loaders["train"]), "cache": cache_figures(loaders["train"]),
         "resumed": None if checkpoints is None or checkpoints.resumed is None else asdict(checkpoints.resumed),
     }  # fmt: skip
     write_results(ctx, result_writes(config, trainer, data, report))
@@ -213,6 +215,7 @@ def make_loaders(config: TrainConfig, data: DistData) -> dict[str, DistLoader]:
         DistLoader, data, batch_size=config.batch_size, scheme=config.scheme, rng_seed=config.seed,
         prefetch=config.prefetch, feature_dtype=torch.bfloat16 if config.precision == "bf16" else None,
         method=config.sampler, replace=config.replace, kernel=config.kernel, placement=config.placement,
+        cache=config.feature_cache(),
     )  # fmt: skip
     loaders = {"train": make(config.fanouts, split="train")}
     if config.eval_every > 0 and config.eval == "sampled":
