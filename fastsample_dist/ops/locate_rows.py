@@ -83,12 +83,12 @@ class CachedSlots:
             )
         checks.require(nodes.unique().numel() == count, "the cached nodes repeat; expected each of them once.")
         on_cpu = device is None or device.type == "cpu"
-        if not on_cpu or count * _DENSE_SHARE > num_nodes:
+        if _is_dense(count, num_nodes, device):
             dense = torch.full((num_nodes,), -1, dtype=torch.int32)
             dense[nodes] = torch.arange(count, dtype=torch.int32)
             return cls(dense if on_cpu else dense.to(device), count)
-        num_slots = 2 << max(count - 1, 0).bit_length()  # at most half of the pairs are taken
-        pairs = torch.empty((num_slots, 2), dtype=torch.int32 if num_nodes <= 1 << 31 else torch.int64)
+        num_slots = _num_pairs(count)
+        pairs = torch.empty((num_slots, 2), dtype=_pair_dtype(num_nodes))
         library.call(
             library.core().fs_hash_slots,
             nodes.data_ptr(), count, library.type_code(pairs), num_slots, pairs.data_ptr(),
@@ -99,6 +99,25 @@ class CachedSlots:
     def nbytes(self) -> int:
         """Memory of the slots."""
         return self.table.nbytes
+
+
+def slots_bytes(count: int, num_nodes: int, device: torch.device | None = None) -> int:
+    """Memory of the slots of so many cached nodes; the arguments are those of `CachedSlots.of`."""
+    if _is_dense(count, num_nodes, device):
+        return num_nodes * torch.int32.itemsize
+    return 2 * _num_pairs(count) * _pair_dtype(num_nodes).itemsize
+
+
+def _is_dense(count: int, num_nodes: int, device: torch.device | None) -> bool:
+    return (device is not None and device.type != "cpu") or count * _DENSE_SHARE > num_nodes
+
+
+def _num_pairs(count: int) -> int:
+    return 2 << max(count - 1, 0).bit_length()  # at most half of them are taken
+
+
+def _pair_dtype(num_nodes: int) -> torch.dtype:
+    return torch.int32 if num_nodes <= 1 << 31 else torch.int64
 
 
 @dataclass(frozen=True, eq=False)

@@ -194,7 +194,7 @@ def make_stages(
       options: of the loader.
       comm: carries what sampling and features need; used by one thread at a time.
       sampler: of options.scheme, or the user's.
-      features: placed for the device; None without.
+      features: placed for the device, over `comm`; None without.
       device: where batches are made.
     """
     clock, is_foreign = clock_of(device), options.sampler is not None or options.app is not None
@@ -203,8 +203,8 @@ def make_stages(
     if is_foreign:
         stages.append(CheckSampled(comm, device))
     if features is not None:
-        dtype = options.feature_dtype or _compute_dtype(features)
-        stages.append(Fetch(features.using(comm), dtype, comm, clock, checked=is_foreign))
+        dtype = result_dtype(options, features)
+        stages.append(Fetch(features, dtype, comm, clock, checked=is_foreign))
     if data.labels is not None:
         stages.append(Label(data, device))
     if options.transform is not None:
@@ -212,8 +212,10 @@ def make_stages(
     return tuple(stages)
 
 
-def _compute_dtype(features: DistFeatures) -> torch.dtype | None:
-    """float32 for features stored narrower than that; None (as stored) for float32 and float64."""
+def result_dtype(options: LoaderOptions, features: DistFeatures) -> torch.dtype | None:
+    """Of batches' features: as asked for, else float32 for features stored narrower than that; None: as stored."""
+    if options.feature_dtype is not None:
+        return options.feature_dtype
     return None if features.dtype in (torch.float32, torch.float64) else torch.float32
 
 
