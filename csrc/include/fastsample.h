@@ -362,6 +362,30 @@ typedef struct {
  * num_parts). */
 FS_API FsStatus fs_stream_partition(const FsStream* spec, int32_t* parts);
 
+/* ---- scores of nodes ---- */
+#define FS_HAZARD_BITS 48                 /* a hazard is -ln(1 - p) in units of 2^-48 */
+#define FS_MOST_HAZARD (INT64_C(1) << 61) /* sums are cut to it */
+
+typedef struct {
+  const int64_t* indptr;  /* [num_nodes + 1] */
+  const void* indices;    /* [num_edges] in-neighbours, id_type; rows in canonical order */
+  const void* weights;    /* [num_edges] of weight_type, finite, >= 0; or NULL: picks are uniform */
+  const int64_t* hazards; /* [num_nodes] of each node to be a destination of the hop, 0 .. FS_MOST_HAZARD */
+  int64_t num_nodes, num_edges;
+  int64_t fanout;  /* picks per destination; FS_TAKE_ALL: all neighbours */
+  int32_t replace; /* 0 or 1 */
+  int32_t id_type;
+  int32_t weight_type; /* FS_FLOAT32 or FS_FLOAT64 */
+  int32_t num_threads;
+} FsInclusion;
+
+/* out_hazards [num_nodes]: of each node to be picked by a destination of one hop of neighbour sampling, destinations
+ * and picks taken as independent (SALIENT++, section 3.2). The same for every num_threads. A probability of 1 - 2^-46
+ * and more counts as 1 and adds 32 * 2^48. Only the rows of nodes whose hazard is not 0 are read. Refuses offsets,
+ * source ids, weights and hazards out of range. Scratch: 16 bytes per edge of the longest row and thread with weights.
+ * Cost: O(num_nodes + num_edges); weighted without replacement times the steps of Newton's method. */
+FS_API FsStatus fs_inclusion_probabilities(const FsInclusion* spec, int64_t* out_hazards);
+
 /* ---- activation fused with dropout ---- */
 #define FS_DROP_VARIATES 65536 /* a mask compares 16-bit variates */
 

@@ -78,6 +78,11 @@ def stream_partition(indptr: Tensor, indices: Tensor, parts: Tensor, *_: object)
     return torch.empty_like(parts)
 
 
+def inclusion_probabilities(indptr: Tensor, indices: Tensor, hazards: Tensor, *_: object) -> Tensor:
+    """A hazard per node."""
+    return torch.empty_like(hazards)
+
+
 def gather_rows(rows: Tensor, ids: Tensor, *_: object) -> Tensor:
     """One row per id."""
     return ids.new_empty((ids.shape[0], *rows.shape[1:]), dtype=rows.dtype)
