@@ -15,17 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.policies import POLICIES, PRESAMPLE_EPOCHS
 from fastsample_dist.memory_sizes import available_bytes, format_size
 
-AUTO, NONE = "auto", "none"
-POLICIES = (AUTO, "vip", "presample", "degree", "random", "oracle", NONE)
+NONE = "none"
 
 
 @dataclass(frozen=True)
 class FeatureCache:
     """A cache of feature rows, described; `DistLoader(..., cache=...)` makes it.
 
-    Loaders of one DistData that are given equal descriptions share one cache, scored for the seeds of the first.
+    Every loader makes one of its own, scored for its own seeds and sampler; `cache=other.cache` shares another's.
 
     Attributes:
       capacity_bytes: rows and the table that finds them, per machine where its ranks read each other's rows in place
@@ -42,8 +43,8 @@ class FeatureCache:
     """
 
     capacity_bytes: int
-    policy: str = AUTO
-    presample_epochs: int = 2
+    policy: str = "auto"
+    presample_epochs: int = PRESAMPLE_EPOCHS
     lookahead: int = 0
     device: torch.device | str | None = None
 
@@ -156,6 +157,55 @@ class CacheReport:
     def _share(self, hits: int) -> float | None:
         reachable = self.cached + self.kept + self.exchanged
         return hits / reachable if reachable else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MadeCache:
+    """A cache that a loader made; str() is one line for a report.
+
+    Attributes:
+      features: those that it was made for, reading it too.
+      description: what was asked for.
+      policy: which it was filled by.
+      nodes: int64 [n], ascending; whose rows it holds.
+      num_bytes: of rows and of what finds them.
+      score_s, load_s: seconds that scoring and loading took.
+      why_empty: in a few words, where it holds nothing.
+    """
+
+    features: DistFeatures
+    description: FeatureCache
+    policy: str = NONE
+    nodes: Tensor
+    num_bytes: int = 0
+    score_s: float = 0.0
+    load_s: float = 0.0
+    why_empty: str = ""
+
+    def __str__(self) -> str:
+        if self.why_empty:
+            return f"cache: empty, {self.why_empty}"
+        capacity = format_size(self.description.capacity_bytes)
+        return (
+            f"cache: {self.nodes.numel()} rows by {self.policy}, {format_size(self.num_bytes)} of {capacity} "
+            f"(scored in {self.score_s:.2f} s, loaded in {self.load_s:.2f} s)"
+        )
+
+    @property
+    def num_remote(self) -> int:
+        """Rows of other ranks."""
+        return 0 if self.features.cache is None else self.features.cache.rows.shape[0]
+
+    def facts(self) -> tuple[object, ...]:
+        """What ranks compare."""
+        return ("shared", *self.description.facts())
+
+    def figures(self) -> CacheReport:
+        """What a report says of the cache itself."""
+        return CacheReport(
+            policy=self.policy, cache_rows=self.nodes.numel(), cache_bytes=self.num_bytes, score_s=self.score_s,
+            load_s=self.load_s,
+        )  # fmt: skip
 
 
 class Visits:

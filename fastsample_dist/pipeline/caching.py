@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -25,18 +25,18 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.comm.owners import ask_owners
 from fastsample_dist.device.pinned import pinned_copy
 from fastsample_dist.device.placement import DEVICE, PINNED, Table, choose_places, measured_room
-from fastsample_dist.features.cache import CacheReport, FeatureCache, Visits
+from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache, Visits
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.policies import Workload, resolve, score
 from fastsample_dist.features.source import CachedRows
 from fastsample_dist.graph import hotness
-from fastsample_dist.memory_sizes import format_size
 from fastsample_dist.ops.locate_rows import slots_bytes
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput
 from fastsample_dist.pipeline.lookahead import group_size
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.progress import reporting
+from fastsample_dist.pipeline.stages import Fetch, Stage, result_dtype
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
@@ -49,7 +49,6 @@ class CacheTask:
     """For what a cache is made.
 
     Attributes:
-      description: of the cache.
       data: the opened partition.
       options: of the loader.
       sampler: of the loader.
@@ -59,7 +58,6 @@ class CacheTask:
       features: placed for the device, reading what is read in place, over the context's communicator.
     """
 
-    description: FeatureCache
     data: DistData
     options: LoaderOptions
     sampler: Sampler
@@ -69,74 +67,53 @@ class CacheTask:
     features: DistFeatures
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LoaderCache:
-    """A cache that was made.
+def shared_cache(cache: MadeCache, task: CacheTask) -> MadeCache:
+    """The cache of another loader. Collective: every rank must call this.
 
-    Attributes:
-      features: those that it was made for, reading it too.
-      description: what was asked for.
-      policy: which it was filled by.
-      nodes: int64 [n], ascending; whose rows it holds.
-      num_bytes: of rows and of what finds them.
-      score_s, load_s: seconds that scoring and loading took.
-      why_empty: in a few words, where it holds nothing.
+    Raises:
+      ValueError: on all ranks: it is of other data, or on another device.
     """
 
-    features: DistFeatures
-    description: FeatureCache
-    policy: str = "none"
-    nodes: Tensor
-    num_bytes: int = 0
-    score_s: float = 0.0
-    load_s: float = 0.0
-    why_empty: str = ""
+    def check() -> None:
+        found, wanted = cache.features, task.features
+        if found.comm is not wanted.comm or found.device != wanted.device or found.book is not wanted.book:
+            raise ValueError(
+                "the cache given is that of a loader of other data or on another device; pass a FeatureCache, or the "
+                "cache of a loader of the same DistData."
+            )
 
-    def __str__(self) -> str:
-        if self.why_empty:
-            return f"cache: empty, {self.why_empty}"
-        return (
-            f"cache: {self.nodes.numel()} rows by {self.policy}, {format_size(self.num_bytes)} of "
-            f"{format_size(self.description.capacity_bytes)} (scored in {self.score_s:.2f} s, loaded in {self.load_s:.2f} s)"
-        )
-
-    @property
-    def num_remote(self) -> int:
-        """Rows of other ranks."""
-        return 0 if self.features.cache is None else self.features.cache.rows.shape[0]
-
-    def figures(self) -> CacheReport:
-        """What a report says of the cache itself."""
-        return CacheReport(
-            policy=self.policy, cache_rows=self.nodes.numel(), cache_bytes=self.num_bytes, score_s=self.score_s,
-            load_s=self.load_s,
-        )  # fmt: skip
+    agree(task.data.ctx, check)
+    return replace(cache, score_s=0.0, load_s=0.0)
 
 
-def make_cache(task: CacheTask) -> LoaderCache:
+def make_cache(description: FeatureCache, task: CacheTask) -> MadeCache:
     """A cache, filled. Collective: every rank must call this. Purposes "setup", "cache_ids" and "cache_rows".
 
+    Args:
+      description: of it.
+      task: for what it is made.
     Raises:
       ValueError: on all ranks: no room for one row, less memory than the capacity, a policy that does not fit.
       RuntimeError: a collective failed or passed its deadline.
     """
-    description, features, ctx = task.description, task.features, task.data.ctx
+    features, ctx = task.features, task.data.ctx
     candidates = _candidates(features)
-    empty = LoaderCache(features=features, description=description, nodes=torch.empty(0, dtype=torch.int64))
+    empty = MadeCache(features=features, description=description, nodes=torch.empty(0, dtype=torch.int64))
     why = _why_empty(description, candidates, ctx.comm)
     if why:
         return replace(empty, why_empty=why)
-    fitting = agree(ctx, lambda: _rows_that_fit(task))
+    fitting = agree(ctx, lambda: _rows_that_fit(description, task))
     begin_s = time.perf_counter()
     policy = resolve(description.policy, workload_of(task).spec)
-    scores = agree(ctx, lambda: _scores(task))
+    scores = agree(ctx, lambda: _scores(description, task))
     orig_ids = hotness.original_ids(task.data.graph)
     nodes = hotness.hottest(scores, orig_ids, fitting, candidates).sort().values
     scored_s = time.perf_counter()
     reading = _load(features, nodes, description, shown=ctx.rank == 0)
     loaded_s = time.perf_counter()
     return replace(
-        empty, features=reading, policy=policy, nodes=nodes, num_bytes=_cache_bytes(reading), score_s=scored_s - begin_s, load_s=loaded_s - scored_s,
+        empty, features=reading, policy=policy, nodes=nodes, num_bytes=_cache_bytes(reading),
+        score_s=scored_s - begin_s, load_s=loaded_s - scored_s,
     )  # fmt: skip
 
 
@@ -170,10 +147,10 @@ def _sampled(sampler: Sampler, steps: list[StepInput]) -> list[MiniBatch]:
     return sampler.sample_many([one.seeds for one in steps], steps[0].step)
 
 
-def _scores(task: CacheTask) -> Tensor:
-    epochs = task.description.presample_epochs
+def _scores(description: FeatureCache, task: CacheTask) -> Tensor:
+    epochs = description.presample_epochs
     trained = [(epoch, epoch * task.num_steps) for epoch in range(epochs)]
-    return score(task.description.policy, workload_of(task), presample_epochs=epochs, trained=trained)
+    return score(description.policy, workload_of(task), presample_epochs=epochs, trained=trained)
 
 
 def _candidates(features: DistFeatures) -> Tensor:
@@ -196,7 +173,7 @@ def reads_over_the_bus(features: DistFeatures) -> bool:
 
 
 def _why_empty(description: FeatureCache, candidates: Tensor, comm: Communicator) -> str:
-    """Why there is nothing to cache, the same on all ranks; "" where there is. Collective: every rank must call this."""
+    """Why there is nothing to cache; "" where there is. Collective: every rank must call this, and gets the same."""
     if not description.is_on:
         return "its capacity is 0" if description.policy != "none" else "its policy is none"
     some = comm.all_reduce(torch.tensor([bool(candidates.any())], dtype=torch.int64), op="max", purpose="setup")
@@ -205,13 +182,13 @@ def _why_empty(description: FeatureCache, candidates: Tensor, comm: Communicator
     return "one rank owns all rows" if comm.world_size == 1 else "every rank reads all rows in place"
 
 
-def _rows_that_fit(task: CacheTask) -> int:
+def _rows_that_fit(description: FeatureCache, task: CacheTask) -> int:
     """Rows for which the capacity has room, with what finds them.
 
     Raises:
       ValueError: there is not one; less memory than the capacity.
     """
-    description, features = task.description, task.features
+    features = task.features
     num_nodes, device, row_bytes = features.book.num_nodes, features.device, stored_row_bytes(features)
     fixed = 4 * features.local.rows.shape[0] if reads_over_the_bus(features) else 0  # ops.RowCache's places
 
@@ -220,8 +197,8 @@ def _rows_that_fit(task: CacheTask) -> int:
 
     if cost(1) > description.capacity_bytes:
         raise ValueError(
-            f"the cache's capacity_bytes is {description.capacity_bytes} but one row takes {cost(1)} with what finds it; "
-            "choose at least that."
+            f"the cache's capacity_bytes is {description.capacity_bytes} but one row takes {cost(1)} with what finds "
+            "it; choose at least that."
         )
     if device.type == "cuda":
         where = DEVICE if description.device is None else PINNED
@@ -311,26 +288,36 @@ class FetchRecord:
       features: that the loader fetches from.
       cache: that they read; None without.
       num_steps: of an epoch.
-      row_bytes: of an id that is sent and the row that comes back.
-    Attributes:
-      visits: of every node, for the oracle; None without a cache.
+      options: of the loader.
+      id_dtype: of node ids.
     """
 
-    def __init__(self, features: DistFeatures, cache: LoaderCache | None, num_steps: int, row_bytes: int) -> None:
-        self._features, self._cache, self._row_bytes = features, cache, row_bytes
+    def __init__(
+        self, features: DistFeatures, cache: MadeCache | None, num_steps: int, options: LoaderOptions,
+        id_dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        wire = features.wire_dtype(result_dtype(options, features)) or features.dtype
+        self._features, self._cache = features, cache
+        self._row_bytes = features.dim * wire.itemsize + id_dtype.itemsize
         is_on = cache is not None and not cache.why_empty
-        self.visits = Visits(features.book.num_nodes, num_steps, features.device) if is_on else None
+        self._visits = Visits(features.book.num_nodes, num_steps, features.device) if is_on else None
         self._epoch: int | None = None  # the one under way, or the last
         self._before = copy(features.tally)
         self._done: dict[int, CacheReport] = {}
+
+    def counting(self, stages: Sequence[Stage]) -> tuple[Stage, ...]:
+        """Stages of the loader that count the nodes whose rows they will fetch, where a cache is on."""
+        where = next(number for number, stage in enumerate(stages) if isinstance(stage, Fetch))
+        counting = [] if self._visits is None else [CountInputs(self._visits)]
+        return (*stages[:where], *counting, *stages[where:])
 
     def begin(self, epoch: int) -> None:
         """Count what comes from now on as that epoch's, anew where it was counted before."""
         if self._epoch is not None:
             self._done[self._epoch] = self._current()
         self._epoch, self._before = epoch, copy(self._features.tally)
-        if self.visits is not None:
-            self.visits.clear_epoch()
+        if self._visits is not None:
+            self._visits.clear_epoch()
 
     def report(self, epoch: int | None) -> CacheReport:
         """Of one epoch, or of all that were made (None).
@@ -354,7 +341,7 @@ class FetchRecord:
         features, cache = self._features, self._cache
         report = CacheReport() if cache is None else cache.figures()
         oracle_hits = None
-        if cache is not None and self.visits is not None:
+        if cache is not None and self._visits is not None:
             ranges = [features.book.part2range(features.comm.rank), *in_place(features)]
-            oracle_hits = self.visits.oracle_hits(cache.num_remote, ranges, all_epochs=all_epochs)
+            oracle_hits = self._visits.oracle_hits(cache.num_remote, ranges, all_epochs=all_epochs)
         return replace(report, **rows, row_bytes=self._row_bytes, oracle_hits=oracle_hits)

@@ -21,7 +21,10 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.choice import numbered
 from fastsample_dist.device.placement import Placement
 from fastsample_dist.device.streams import Lane, lane_of
+from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache
+from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.ops.kernel_choice import KernelReport
+from fastsample_dist.pipeline.caching import CacheTask, FetchRecord, make_cache, shared_cache
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
 from fastsample_dist.pipeline.lookahead import group_size, look_ahead
@@ -29,7 +32,7 @@ from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
 from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, warn_of_idle_ranks
-from fastsample_dist.pipeline.stages import Stage, make_stages, run_stages
+from fastsample_dist.pipeline.stages import make_stages, run_stages
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, kernel_report, payload_exchanges
 from fastsample_dist.sampling.transit.app import App
@@ -56,12 +59,13 @@ class DistLoader:
         partition. All ranks pass some or none do; a rank's may be empty. Labels are the stored ones of these nodes:
         -1 (NaN where the task is not classification) for a node without one, so leave such nodes out of training.
       scheme, rng_seed, prefetch, shuffle, drop_last, feature_dtype, method, replace, layer_dependency, edge_ids,
-        edge_values, transform, device, kernel, placement: see LoaderOptions.
+        edge_values, transform, device, kernel, placement, cache: see LoaderOptions.
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
       options: what was given.
       device: where the batches are.
       places: where the tables are that this rank's batches are made from; str() of each is a line for a report.
+      cache: of other ranks' feature rows; str() is a line for a report. None: there is none, or no features.
     Raises:
       ValueError: an argument out of range; a split that is empty on all ranks; seeds that are refused on one rank, on
         all of them.
@@ -92,6 +96,7 @@ class DistLoader:
         device: torch.device | str | None = None,
         kernel: str = "auto",
         placement: str = "auto",
+        cache: FeatureCache | MadeCache | None = None,
     ) -> None:
         self.data, self.epoch = data, 0
 
@@ -101,6 +106,7 @@ class DistLoader:
                 rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype,
                 method=method, replace=replace, layer_dependency=layer_dependency, edge_ids=edge_ids,
                 edge_values=edge_values, transform=transform, device=device, kernel=kernel, placement=placement,
+                cache=cache,
             )  # fmt: skip
             _check_communicator(own, data.ctx.comm)
             return own
@@ -110,7 +116,13 @@ class DistLoader:
         self._seeds, self._seeds_per_rank = self._take_seeds(seeds)
         self._comm = data.ctx.comm.duplicate() if self.options.prefetch else data.ctx.comm
         # one rank's edges alone may hold a weight that is refused
-        self._sampler, self._stages = agree(data.ctx, self._prepare)
+        self._sampler, features = agree(data.ctx, self._prepare)
+        self._features, self.cache = self._cached(features)
+        self._stages = make_stages(data, self.options, self._comm, self._sampler, self._features, self.device)
+        self._fetched: FetchRecord | None = None
+        if self._features is not None:
+            self._fetched = FetchRecord(self._features, self.cache, len(self), self.options, data.graph.indices.dtype)
+            self._stages = self._fetched.counting(self._stages)
         self._lane: Lane | None = None  # the prefetch thread's, made with the first one
         self._resumed: EpochPlan | None = None  # the epoch that `resume` took up
         self._resumed_seeds = self._seeds[:0]  # this rank's, in that epoch
@@ -133,6 +145,18 @@ class DistLoader:
     def kernel_report(self) -> list[KernelReport]:
         """What kernel "auto" has measured and chosen so far on this rank, by kind of batch; empty on the CPU."""
         return kernel_report(self._sampler)
+
+    def cache_report(self, epoch: int | None = None) -> CacheReport:
+        """Where the feature rows of this rank's batches came from; `CacheReport.total` adds up several ranks'.
+
+        Args:
+          epoch: whose batches, as far as they were made (prefetching makes some ahead); None: of all epochs so far.
+        Raises:
+          ValueError: no batch of that epoch was made; a partition without features.
+        """
+        if self._fetched is None:
+            raise ValueError(f"{self.data.path} has no features, so there is no report of them.")
+        return self._fetched.report(epoch)
 
     def num_steps(self, epoch: int) -> int:
         """Steps that an iteration of this epoch makes: fewer than len(loader) in the epoch that was resumed."""
@@ -157,6 +181,8 @@ class DistLoader:
         """
         plan, seeds = self._plan_of(self.epoch)
         steps, depth = plan.step_inputs(seeds), self.options.prefetch
+        if self._fetched is not None:
+            self._fetched.begin(self.epoch)
         self.epoch += 1
         if depth == 0:
             for given in steps:
@@ -212,8 +238,8 @@ class DistLoader:
         if self._comm is not self.data.ctx.comm:
             self._comm.close()
 
-    def _prepare(self) -> tuple[Sampler, tuple[Stage, ...]]:
-        """Place the tables; make the sampler and the stages.
+    def _prepare(self) -> tuple[Sampler, DistFeatures | None]:
+        """Place the tables and make the sampler; features where the device reads them.
 
         Raises:
           ValueError: a kernel or a placement that the device does not have; tables that fit nowhere; missing weights.
@@ -234,7 +260,19 @@ class DistLoader:
                 data, options.scheme, options.spec, self._comm, tables=tables, kernel=options.kernel,
                 edge_values=edge_values,
             )  # fmt: skip
-        return sampler, make_stages(data, options, self._comm, sampler, tables.features, self.device)
+        return sampler, tables.features
+
+    def _cached(self, features: DistFeatures | None) -> tuple[DistFeatures | None, MadeCache | None]:
+        """Features over the stages' communicator, and their cache. Collective: every rank must call this."""
+        given = self.options.cache
+        if given is None or features is None:
+            return (None if features is None else features.using(self._comm)), None
+        task = CacheTask(
+            data=self.data, options=self.options, sampler=self._sampler, seeds=self._seeds, num_steps=len(self),
+            plan_of=self._shuffled, features=features,
+        )  # fmt: skip
+        cache = make_cache(given, task) if isinstance(given, FeatureCache) else shared_cache(given, task)
+        return cache.features.using(self._comm), cache
 
     def _plan_of(self, epoch: int) -> tuple[EpochPlan, Tensor]:
         """The epoch's plan, and this rank's seeds in order: what is left where the loader was resumed, else all."""
@@ -249,10 +287,14 @@ class DistLoader:
         base_epoch, base_step = (
             (0, 0) if resumed is None else (resumed.epoch + 1, resumed.first_step + resumed.num_steps)
         )
+        return self._shuffled(epoch, base_step + (epoch - base_epoch) * len(self))
+
+    def _shuffled(self, epoch: int, first_step: int) -> tuple[EpochPlan, Tensor]:
+        """A whole epoch's plan, and this rank's seeds in its order."""
         seeds = self._seeds
         if self.options.shuffle:
             seeds = seeds[epoch_permutation(seeds.numel(), self.options.rng_seed, epoch, self.data.ctx.rank)]
-        return self._plan_of_all(epoch, base_step + (epoch - base_epoch) * len(self)), seeds
+        return self._plan_of_all(epoch, first_step), seeds
 
     def _plan_of_all(self, epoch: int, first_step: int, seeds_per_rank: Sequence[int] | None = None) -> EpochPlan:
         """The plan of as many seeds per rank, by default all of them."""

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from fastsample_dist.device.placement import CHOICES
-from fastsample_dist.features.cache import FeatureCache
+from fastsample_dist.features.cache import FeatureCache, MadeCache
+from fastsample_dist.features.policies import check_policy
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
 from fastsample_dist.sampling import arrays
@@ -57,7 +58,8 @@ class LoaderOptions:
       device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
-      cache: of other ranks' feature rows (features/cache.py); None: none. Never changes a batch.
+      cache: of other ranks' feature rows (features/cache.py), or that of another loader of the same data, to share it;
+        None: none. Never changes a batch.
     Raises:
       ValueError: not exactly one of fanouts, sampler and app; a value out of range, an unknown name; an option that
         `sampler` or `app` would ignore.
@@ -83,7 +85,7 @@ class LoaderOptions:
     device: torch.device | str | None = None
     kernel: str = "auto"
     placement: str = "auto"
-    cache: FeatureCache | None = None
+    cache: FeatureCache | MadeCache | None = None
 
     def __post_init__(self) -> None:
         _check_batch_size(self.batch_size)
@@ -125,15 +127,13 @@ class LoaderOptions:
     def _check_cache(self) -> None:
         if self.cache is None:
             return
-        if not isinstance(self.cache, FeatureCache):
+        description = getattr(self.cache, "description", self.cache)
+        if not isinstance(description, FeatureCache):
             raise ValueError(
-                f"cache is {self.cache!r}; pass a FeatureCache, such as fsd.FeatureCache(capacity_bytes=2 << 30)."
+                f"cache is {self.cache!r}; pass a FeatureCache, such as fsd.FeatureCache(capacity_bytes=2 << 30), or "
+                "the cache of another loader."
             )
-        if self.cache.policy == "vip" and self.fanouts is None:
-            raise ValueError(
-                "the cache's policy is 'vip' beside a sampler or app, which it has no model of; expected 'auto' or "
-                "'presample'."
-            )
+        check_policy(description.policy, None if self.fanouts is None else self.spec)
 
     def _check_sampler(self) -> None:
         sampler = self.sampler
@@ -198,6 +198,6 @@ def _fact(value: object) -> object:
         return value
     if isinstance(value, torch.dtype):
         return str(value)
-    if isinstance(value, FeatureCache):
+    if isinstance(value, FeatureCache | MadeCache):
         return value.facts()
     return getattr(value, "__qualname__", type(value).__qualname__)

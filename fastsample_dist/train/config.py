@@ -13,7 +13,8 @@ from typing import Any
 
 from fastsample_dist.device.choice import DEVICES
 from fastsample_dist.device.placement import CHOICES as PLACES
-from fastsample_dist.features.cache import POLICIES, FeatureCache
+from fastsample_dist.features.cache import FeatureCache
+from fastsample_dist.features.policies import POLICIES
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
@@ -71,7 +72,7 @@ class TrainConfig:
       prefetch: batches made ahead in the background.
       cache: bytes of other ranks' feature rows that are kept, or a size such as "2GiB"; None or 0: none. See
         features/cache.py.
-      cache_policy: which rows: one of features.cache.POLICIES.
+      cache_policy: which rows: one of features.policies.POLICIES.
       lookahead: batches ahead of their turn whose rows stay in the cache once they have been fetched.
       seed: of parameters, shuffling, sampling and dropout.
       threads: per rank; None: the machine's cores divided among its ranks.

@@ -93,8 +93,10 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
     if config.trace is not None:
         ctx.comm.watch.trace = Trace.start(ctx.comm)
     console.print(f"{config.model} on {data.manifest.name}: {data.num_nodes} nodes, {data.manifest.num_edges} edges")
-    for line in (*device_lines(ctx, loaders["train"].places), *loaders["train"].cache_lines()):
+    for line in device_lines(ctx, loaders["train"].places):
         console.print(line, soft_wrap=True)
+    if loaders["train"].cache is not None:
+        console.print(str(loaders["train"].cache), soft_wrap=True)
     with nullcontext() if config.checkpoint_dir is None else StopSignal() as stop:
         checkpoints = begin_checkpoints(config, trainer, loaders["train"], stop, console)
         steps = sum(map(loaders["train"].num_steps, range(loaders["train"].epoch, config.epochs)))
@@ -215,11 +217,11 @@ def make_loaders(config: TrainConfig, data: DistData) -> dict[str, DistLoader]:
         DistLoader, data, batch_size=config.batch_size, scheme=config.scheme, rng_seed=config.seed,
         prefetch=config.prefetch, feature_dtype=torch.bfloat16 if config.precision == "bf16" else None,
         method=config.sampler, replace=config.replace, kernel=config.kernel, placement=config.placement,
-        cache=config.feature_cache(),
     )  # fmt: skip
-    loaders = {"train": make(config.fanouts, split="train")}
+    loaders = {"train": make(config.fanouts, split="train", cache=config.feature_cache())}
     if config.eval_every > 0 and config.eval == "sampled":
-        loaders |= {split: make(config.eval_fanouts, split=split, shuffle=False) for split in ("val", "test")}
+        evaluate = partial(make, shuffle=False, cache=loaders["train"].cache)
+        loaders |= {split: evaluate(config.eval_fanouts, split=split) for split in ("val", "test")}
     return loaders
 
 
