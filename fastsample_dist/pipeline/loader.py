@@ -24,7 +24,8 @@ from fastsample_dist.device.streams import Lane, lane_of
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
-from fastsample_dist.pipeline.lookahead import group_size, look_ahead
+from fastsample_dist.pipeline.exchange import COMBINED, resolve_exchange
+from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
@@ -56,12 +57,13 @@ class DistLoader:
         partition. All ranks pass some or none do; a rank's may be empty. Labels are the stored ones of these nodes:
         -1 (NaN where the task is not classification) for a node without one, so leave such nodes out of training.
       scheme, rng_seed, prefetch, shuffle, drop_last, feature_dtype, method, replace, layer_dependency, edge_ids,
-        edge_values, transform, device, kernel, placement: see LoaderOptions.
+        edge_values, transform, device, kernel, placement, exchange: see LoaderOptions.
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
       options: what was given.
       device: where the batches are.
       places: where the tables are that this rank's batches are made from; str() of each is a line for a report.
+      exchange: how the ranks meet to make a batch: "combined" or "paired", or "none" where they need not.
     Raises:
       ValueError: an argument out of range; a split that is empty on all ranks; seeds that are refused on one rank, on
         all of them.
@@ -92,6 +94,7 @@ class DistLoader:
         device: torch.device | str | None = None,
         kernel: str = "auto",
         placement: str = "auto",
+        exchange: str = "auto",
     ) -> None:
         self.data, self.epoch = data, 0
 
@@ -101,6 +104,7 @@ class DistLoader:
                 rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype,
                 method=method, replace=replace, layer_dependency=layer_dependency, edge_ids=edge_ids,
                 edge_values=edge_values, transform=transform, device=device, kernel=kernel, placement=placement,
+                exchange=exchange,
             )  # fmt: skip
             _check_communicator(own, data.ctx.comm)
             return own
@@ -158,15 +162,14 @@ class DistLoader:
         plan, seeds = self._plan_of(self.epoch)
         steps, depth = plan.step_inputs(seeds), self.options.prefetch
         self.epoch += 1
+        group = group_size(self._sampler, self.device, depth, self.options.spec.threads)
+        stages = epoch_stages(self._stages, steps, group=group, combined=self.exchange == COMBINED)
         if depth == 0:
             for given in steps:
-                yield run_stages(self._stages, self._comm, given)
+                yield run_stages(stages, self._comm, given)
             return
-        group = group_size(self._sampler, self.device, depth, self.options.spec.threads)
         self._lane = self._lane or lane_of(self.device)
-        ahead = look_ahead(
-            self._stages, self._comm, steps, depth=depth, group=group, lane=self._lane, device=self.device
-        )
+        ahead = look_ahead(stages, self._comm, steps, depth=depth, lane=self._lane, device=self.device)
         with closing(ahead):
             yield from ahead
 
@@ -216,7 +219,8 @@ class DistLoader:
         """Place the tables; make the sampler and the stages.
 
         Raises:
-          ValueError: a kernel or a placement that the device does not have; tables that fit nowhere; missing weights.
+          ValueError: a kernel or a placement that the device does not have; tables that fit nowhere; missing weights;
+        exchange "combined" beside a sampler that exchanges.
         """
         data, options = self.data, self.options
         self.device = numbered(data.ctx.device if options.device is None else options.device)
@@ -234,6 +238,7 @@ class DistLoader:
                 data, options.scheme, options.spec, self._comm, tables=tables, kernel=options.kernel,
                 edge_values=edge_values,
             )  # fmt: skip
+        self.exchange = resolve_exchange(options.exchange, sampler, tables.features, data.ctx.world_size)
         return sampler, make_stages(data, options, self._comm, sampler, tables.features, self.device)
 
     def _plan_of(self, epoch: int) -> tuple[EpochPlan, Tensor]:
