@@ -70,11 +70,6 @@ class LocalFeatures:
         """
         return self.merge(self._numbers(nodes).long(), self.no_rows(), dtype, checked=checked)
 
-    def find(self, nodes: Tensor) -> Tensor:
-        """See RowTable."""
-        rows = self._numbers(nodes).long()
-        return torch.where((rows >= 0) & (rows < self.rows.shape[0]), rows, -1)
-
     def read(self, rows: Tensor, dtype: torch.dtype | None) -> Tensor:
         """The rows of these numbers, [n, dim], stored dtype or converted; in range by construction."""
         if dtype is None:
