@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fastsample_dist.comm.rows import RowPlan, Share, byte_view
 from fastsample_dist.features.dist import DistFeatures
-from fastsample_dist.ops.locate_rows import Located
+from fastsample_dist.ops import Located
 
 HEADER_BYTES = 16  # two int64
 
@@ -124,47 +124,45 @@ class CombinedFetch:
           ValueError: an id outside the graph.
           RuntimeError: the exchange failed or passed its deadline.
         """
-        coming_fetch = None if nodes is None else self._features.locate(nodes)
-        this, following = self._located
+        after_next = None if nodes is None else self._features.locate(nodes)
+        this, following = self._located.popleft(), self._located[0]
+        self._located.append(after_next)
         if self._asked is None:
-            assert coming_fetch is not None  # the first call has nodes
-            self._asked = coming_fetch.missing[:0]
+            assert after_next is not None  # the first call has nodes
+            self._asked = after_next.missing[:0]
         rows = self._features.serve(self._asked, self._dtype)
-        row_bytes, id_bytes, rank = _row_bytes(rows), self._asked.element_size(), self._comm.rank
-        out = MessageSizes(rank, _times(self._asked_counts, row_bytes), _times(self._counts(following), id_bytes))
-        into = MessageSizes(rank, _times(self._counts(this), row_bytes), _times(self._coming, id_bytes))
-        counts = self._counts(coming_fetch)
-        later = MessageSizes(rank, _times(self._coming, row_bytes), _times(counts, id_bytes))
-        own_longest_bytes = max(later.messages)
-        header = [[count, own_longest_bytes] for peer, count in enumerate(counts) if peer != rank]
         ids = self._asked[:0] if following is None else following.missing
-        sent = out.join(rows, ids, torch.tensor(header, dtype=torch.int64, device=rows.device))
-        plan = RowPlan(out.messages, into.messages, self._longest_bytes)
-        share = Share("feature_ids", out.beside_rows, into.beside_rows)
-        buffer = self._comm.exchange_rows(sent, plan, purpose="feature_rows", share=share)
-        elements, asked, headers = into.take(buffer, rows.dtype, ids.dtype)
-        received = elements.view(sum(self._counts(this)), *rows.shape[1:])
 
+        def sizes(row_counts: list[int], id_counts: list[int]) -> MessageSizes:
+            per_row, per_id = math.prod(rows.shape[1:]) * rows.element_size(), ids.element_size()
+            return MessageSizes(
+                self._comm.rank, [count * per_row for count in row_counts], [count * per_id for count in id_counts]
+            )
+
+        this_counts, next_counts, later_counts = (self._counts(fetch) for fetch in (this, following, after_next))
+        out, into = sizes(self._asked_counts, next_counts), sizes(this_counts, self._coming)
+        own_longest_bytes = max(sizes(self._coming, later_counts).messages)
+        headers = torch.tensor([[count, own_longest_bytes] for count in self._of_others(later_counts)])
+        buffer = self._comm.exchange_rows(
+            out.join(rows, ids, headers.to(rows.device)),
+            RowPlan(out.messages, into.messages, self._longest_bytes),
+            purpose="feature_rows",
+            share=Share("feature_ids", out.beside_rows, into.beside_rows),
+        )
+        elements, asked, came = into.take(buffer, rows.dtype, ids.dtype)
         self._asked, self._asked_counts = asked, self._coming
-        self._coming = [count for count, _ in headers]
-        self._coming.insert(rank, 0)
-        self._longest_bytes = max([own_longest_bytes, *(longest for _, longest in headers)])
-        self._located.append(coming_fetch)
-        self._located.popleft()
+        self._coming = [count for count, _ in came]
+        self._coming.insert(self._comm.rank, 0)
+        self._longest_bytes = max(own_longest_bytes, *(longest for _, longest in came))
+        received = elements.view(sum(this_counts), *rows.shape[1:])
         return None if this is None else self._features.complete(this, received, self._dtype)
 
     def _counts(self, located: Located | None) -> list[int]:
         """How many ids a fetch asks each rank for, [world_size]."""
         return [0] * self._comm.world_size if located is None else located.counts
 
-
-def _times(counts: Sequence[int], size: int) -> list[int]:
-    return [count * size for count in counts]
-
-
-def _row_bytes(rows: Tensor) -> int:
-    """Bytes of one row."""
-    return math.prod(rows.shape[1:]) * rows.element_size()
+    def _of_others(self, counts: list[int]) -> list[int]:
+        return [count for peer, count in enumerate(counts) if peer != self._comm.rank]
 
 
 def _joined(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
