@@ -266,7 +266,7 @@ def load_rows(features: DistFeatures, nodes: Tensor, into: Tensor, shown: bool) 
 
 
 class CountInputs:
-    """Counts the input nodes of every batch; a stage after Sample.
+    """Counts the input nodes of every batch; a stage after Fetch.
 
     Args:
       visits: counts them.
@@ -306,10 +306,10 @@ class FetchRecord:
         self._done: dict[int, CacheReport] = {}
 
     def counting(self, stages: Sequence[Stage]) -> tuple[Stage, ...]:
-        """Stages of the loader that count the nodes whose rows they will fetch, where a cache is on."""
+        """Stages of the loader that count the nodes whose rows they have fetched, where a cache is on."""
         where = next(number for number, stage in enumerate(stages) if isinstance(stage, Fetch))
         counting = [] if self._visits is None else [CountInputs(self._visits)]
-        return (*stages[:where], *counting, *stages[where:])
+        return (*stages[: where + 1], *counting, *stages[where + 1 :])
 
     def begin(self, epoch: int) -> None:
         """Count what comes from now on as that epoch's, anew where it was counted before."""

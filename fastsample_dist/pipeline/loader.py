@@ -27,7 +27,8 @@ from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.caching import CacheTask, FetchRecord, make_cache, shared_cache
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
-from fastsample_dist.pipeline.lookahead import group_size, look_ahead
+from fastsample_dist.pipeline.exchange import COMBINED, resolve_exchange
+from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
@@ -59,12 +60,13 @@ class DistLoader:
         partition. All ranks pass some or none do; a rank's may be empty. Labels are the stored ones of these nodes:
         -1 (NaN where the task is not classification) for a node without one, so leave such nodes out of training.
       scheme, rng_seed, prefetch, shuffle, drop_last, feature_dtype, method, replace, layer_dependency, edge_ids,
-        edge_values, transform, device, kernel, placement, cache: see LoaderOptions.
+        edge_values, transform, device, kernel, placement, exchange, cache: see LoaderOptions.
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
       options: what was given.
       device: where the batches are.
       places: where the tables are that this rank's batches are made from; str() of each is a line for a report.
+      exchange: how the ranks meet to make a batch: "combined" or "paired", or "none" where they need not.
       cache: of other ranks' feature rows; str() is a line for a report. None: there is none, or no features.
     Raises:
       ValueError: an argument out of range; a split that is empty on all ranks; seeds that are refused on one rank, on
@@ -96,6 +98,7 @@ class DistLoader:
         device: torch.device | str | None = None,
         kernel: str = "auto",
         placement: str = "auto",
+        exchange: str = "auto",
         cache: FeatureCache | MadeCache | None = None,
     ) -> None:
         self.data, self.epoch = data, 0
@@ -106,7 +109,7 @@ class DistLoader:
                 rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype,
                 method=method, replace=replace, layer_dependency=layer_dependency, edge_ids=edge_ids,
                 edge_values=edge_values, transform=transform, device=device, kernel=kernel, placement=placement,
-                cache=cache,
+                exchange=exchange, cache=cache,
             )  # fmt: skip
             _check_communicator(own, data.ctx.comm)
             return own
@@ -118,6 +121,7 @@ class DistLoader:
         # one rank's edges alone may hold a weight that is refused
         self._sampler, features = agree(data.ctx, self._prepare)
         self._features, self.cache = self._cached(features)
+        self.exchange = resolve_exchange(self.options.exchange, self._sampler, self._features, data.ctx.world_size)
         self._stages = make_stages(data, self.options, self._comm, self._sampler, self._features, self.device)
         self._fetched: FetchRecord | None = None
         if self._features is not None:
@@ -184,15 +188,14 @@ class DistLoader:
         if self._fetched is not None:
             self._fetched.begin(self.epoch)
         self.epoch += 1
+        group = group_size(self._sampler, self.device, depth, self.options.spec.threads)
+        stages = epoch_stages(self._stages, steps, group=group, combined=self.exchange == COMBINED)
         if depth == 0:
             for given in steps:
-                yield run_stages(self._stages, self._comm, given)
+                yield run_stages(stages, self._comm, given)
             return
-        group = group_size(self._sampler, self.device, depth, self.options.spec.threads)
         self._lane = self._lane or lane_of(self.device)
-        ahead = look_ahead(
-            self._stages, self._comm, steps, depth=depth, group=group, lane=self._lane, device=self.device
-        )
+        ahead = look_ahead(stages, self._comm, steps, depth=depth, lane=self._lane, device=self.device)
         with closing(ahead):
             yield from ahead
 

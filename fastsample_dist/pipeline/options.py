@@ -14,6 +14,7 @@ from fastsample_dist.device.placement import CHOICES
 from fastsample_dist.features.cache import FeatureCache, MadeCache
 from fastsample_dist.features.policies import check_policy
 from fastsample_dist.ops import SampleSpec
+from fastsample_dist.pipeline.exchange import EXCHANGES
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -58,6 +59,10 @@ class LoaderOptions:
       device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
+      exchange: how ranks meet to fetch features. "paired": ids out and rows back in two exchanges a step. "combined":
+        the rows of a step with the ids of the next in one, S + 2 for an epoch of S steps; batches are then sampled two
+        steps before they are handed out, with prefetch=0 too. "auto": combined, unless the sampler itself exchanges
+        (scheme "vanilla"). Never changes a batch.
       cache: of other ranks' feature rows (features/cache.py), or that of another loader of the same data, to share it;
         None: none. Never changes a batch.
     Raises:
@@ -85,6 +90,7 @@ class LoaderOptions:
     device: torch.device | str | None = None
     kernel: str = "auto"
     placement: str = "auto"
+    exchange: str = "auto"
     cache: FeatureCache | MadeCache | None = None
 
     def __post_init__(self) -> None:
@@ -95,6 +101,8 @@ class LoaderOptions:
             raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, REGISTRY))}.")
         if self.placement not in CHOICES:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
+        if self.exchange not in EXCHANGES:
+            raise ValueError(f"exchange is {self.exchange!r}; expected 'auto', 'combined' or 'paired'.")
         self._check_cache()
         if self.app is not None:
             self._check_app()

@@ -19,6 +19,7 @@ from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.ops.sample_spec import SampleSpec
+from fastsample_dist.pipeline.exchange import EXCHANGES
 from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.train.models import check_fanouts
 from fastsample_dist.train.saved import MODELS
@@ -28,6 +29,7 @@ from fastsample_dist.train.trainer import PRECISIONS
 EVALUATIONS = ("sampled", "full")
 CHOICES = {
     "scheme": SCHEMES, "model": tuple(MODELS), "device": DEVICES, "kernel": KERNELS, "placement": PLACES,
+    "exchange": EXCHANGES,
     "sampler": METHODS, "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
     "lr_schedule": SCHEDULES, "cache_policy": POLICIES,
 }  # fmt: skip
@@ -55,6 +57,7 @@ class TrainConfig:
       device: "cpu", "cuda" or "auto"; for the caller, who makes the context.
       kernel: for sampling on a GPU: "auto", "per_hop" or "persistent".
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
+      exchange: how ranks meet to fetch features: "auto", "combined" or "paired".
       epochs: to train, including those of a run that is resumed.
       batch_size: seeds per rank and step.
       fanouts: neighbours per node, from the seeds outwards; -1 takes all.
@@ -103,6 +106,7 @@ class TrainConfig:
     device: str = "cpu"
     kernel: str = "auto"
     placement: str = "auto"
+    exchange: str = "auto"
     epochs: int = 10
     batch_size: int = 1000
     fanouts: tuple[int, ...] = (15, 10, 5)

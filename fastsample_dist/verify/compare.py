@@ -31,7 +31,7 @@ class RunOptions:
     Attributes:
       path: the partition.
       schemes: "hybrid", "vanilla" or both.
-      prefetch: of the loaders.
+      prefetch, exchange: of the loaders.
       tolerance: largest gradient error, as a share of the gradient's largest entry.
       checksums: let the ranks compare the files with the manifest first.
       mpirun: program that starts the ranks; None: torch.distributed.
@@ -43,6 +43,7 @@ class RunOptions:
     path: Path
     schemes: tuple[str, ...] = SCHEMES
     prefetch: int = 0
+    exchange: str = "auto"
     tolerance: float = TOLERANCE
     checksums: bool = True
     mpirun: str | None = None
@@ -80,7 +81,7 @@ def _job(options: RunOptions, settings: VerifySettings, num_ranks: int, keep_fea
     paths = options.rank_paths or (options.path,) * num_ranks
     common = {
         "common": asdict(settings), "schemes": options.schemes, "prefetch": options.prefetch,
-        "checksums": options.checksums, "keep_features": keep_features,
+        "exchange": options.exchange, "checksums": options.checksums, "keep_features": keep_features,
     }  # fmt: skip
     per_rank = [common | {"path": str(path)} for path in paths]
     timeout_s = min(TIMEOUT_S, options.deadline_s)

@@ -17,7 +17,7 @@ from tests.grids import grid
 from tests.parts import FEATURE_DIM, draw_partition
 
 NUM_NODES, FANOUTS, BATCH, EPOCHS = 240, [4, 3], 12, 2
-PAIRED = {}
+PAIRED = {"exchange": "paired"}
 ROW, ID = 2 * FEATURE_DIM, 4  # bytes: rows are stored as float16
 ONE_ROW = ROW + 16  # and two pairs of (node, slot) to find it
 TENTH = 24 * ROW + 64 * 8
@@ -181,11 +181,12 @@ def other_ways(ctx, path):
         "labor": {"method": "labor"},
         "evaluation": {"split": "test", "shuffle": False},
         "full batches": {"drop_last": True},
+        "combined": {"exchange": "combined"},
     }
     found.same = {}
     for name, given in options.items():
-        plain = DistLoader(data, FANOUTS, BATCH, **given, **PAIRED)
-        loader = DistLoader(data, FANOUTS, BATCH, cache=cache, **given, **PAIRED)
+        plain = DistLoader(data, FANOUTS, BATCH, **(PAIRED | given))
+        loader = DistLoader(data, FANOUTS, BATCH, cache=cache, **(PAIRED | given))
         found.same[name] = all(same(a, b) for a, b in zip(plain, loader, strict=True)), loader.cache.policy
         plain.close()
         loader.close()
@@ -224,7 +225,7 @@ def others(paths):
     return run_distributed(2, other_ways, args=(paths[2],))
 
 
-@pytest.mark.parametrize("name", ["prefetch", "bfloat16", "labor", "evaluation", "full batches", "shared"])
+@pytest.mark.parametrize("name", ["prefetch", "bfloat16", "labor", "evaluation", "full batches", "combined", "shared"])
 def test_batches_are_the_same_with_a_cache(others, name):
     policy = "presample" if name == "labor" else "vip"
     assert [found.same[name] for found in others] == [(True, policy)] * 2

@@ -36,7 +36,7 @@ def run_rank(ctx, path, schemes, fanouts, prefetch=0):
     data = DistData.load(path, ctx)
     seen = {}
     for scheme in schemes:
-        loader = DistLoader(data, fanouts, BATCH, scheme=scheme, rng_seed=SEED, prefetch=prefetch)
+        loader = DistLoader(data, fanouts, BATCH, scheme=scheme, rng_seed=SEED, prefetch=prefetch, exchange="paired")
         ctx.comm.reset_stats()
         batches = []
         for _ in range(2):
