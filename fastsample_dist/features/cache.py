@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.features.dist import DistFeatures
-from fastsample_dist.features.policies import POLICIES, PRESAMPLE_EPOCHS
+from fastsample_dist.features.policies import POLICIES, PRESAMPLE_EPOCHS, Lookahead
 from fastsample_dist.memory_sizes import available_bytes, format_size
 
 NONE = "none"
@@ -167,7 +167,8 @@ class MadeCache:
       features: those that it was made for, reading it too.
       description: what was asked for.
       policy: which it was filled by.
-      nodes: int64 [n], ascending; whose rows it holds.
+      nodes: int64 [n], ascending; whose rows it holds, with `lookahead` at the beginning.
+      rule: which rows replace others; None: none do.
       num_bytes: of rows and of what finds them.
       score_s, load_s: seconds that scoring and loading took.
       why_empty: in a few words, where it holds nothing.
@@ -177,6 +178,7 @@ class MadeCache:
     description: FeatureCache
     policy: str = NONE
     nodes: Tensor
+    rule: Lookahead | None = None
     num_bytes: int = 0
     score_s: float = 0.0
     load_s: float = 0.0
@@ -185,9 +187,10 @@ class MadeCache:
     def __str__(self) -> str:
         if self.why_empty:
             return f"cache: empty, {self.why_empty}"
+        ahead = f" and what the next {self.rule.window} batches use" if self.rule is not None else ""
         capacity = format_size(self.description.capacity_bytes)
         return (
-            f"cache: {self.nodes.numel()} rows by {self.policy}, {format_size(self.num_bytes)} of {capacity} "
+            f"cache: {self.nodes.numel()} rows by {self.policy}{ahead}, {format_size(self.num_bytes)} of {capacity} "
             f"(scored in {self.score_s:.2f} s, loaded in {self.load_s:.2f} s)"
         )
 

@@ -162,12 +162,29 @@ class DistFeatures:
             self.tally.own += nodes.numel()
             return self.local.fetch(nodes, dtype, checked=checked)
         located = self.locate(nodes)
+        return self.complete(located, self.receive(located, dtype), dtype)
+
+    def receive(self, located: ops.Located, dtype: torch.dtype | None) -> Tensor:
+        """Rows of missing nodes, from their owners. Collective: every rank must call this, with its own nodes.
+
+        Args:
+          located: what `locate` returned.
+          dtype: as in `fetch`.
+        Returns:
+          [m, dim] for `complete`.
+        Raises:
+          RuntimeError: a collective failed or passed its deadline.
+        """
         if not self.exchanges:
-            return self.complete(located, self.local.no_rows(), dtype)
+            return self.local.no_rows()
         plan = self.comm.plan_rows(located.counts)
         asked = self.comm.exchange_rows(located.missing, plan, purpose="feature_ids")
-        received = self.comm.exchange_rows(self.serve(asked, dtype), plan.reversed(), purpose="feature_rows")
-        return self.complete(located, received, dtype)
+        return self.comm.exchange_rows(self.serve(asked, dtype), plan.reversed(), purpose="feature_rows")
+
+    @property
+    def cache_table(self) -> int:
+        """Number of the cache's table, as `ops.place_in` counts them."""
+        return self._index.cache_table
 
     def _near(self) -> list[Tensor]:
         """Rows of the tables behind the rank's own, in the order of their numbers."""

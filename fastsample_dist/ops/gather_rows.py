@@ -105,6 +105,12 @@ def place_in(table: int | Tensor, rows: Tensor) -> Tensor:
     return rows + (table << _ROW_BITS)
 
 
+def row_in(table: int, places: Tensor) -> Tensor:
+    """Rows of those places that are in a table, int64; see `place_in`."""
+    first = table << _ROW_BITS
+    return places[(places >= first) & (places < first + (1 << _ROW_BITS))] - first
+
+
 def _row_bytes(rows: Tensor) -> int:
     elements = 1
     for size in rows.shape[1:]:

@@ -27,7 +27,8 @@ from fastsample_dist.device.pinned import pinned_copy
 from fastsample_dist.device.placement import DEVICE, PINNED, Table, choose_places, measured_room
 from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache, Visits
 from fastsample_dist.features.dist import DistFeatures
-from fastsample_dist.features.policies import Workload, resolve, score
+from fastsample_dist.features.keeping import dense_slots
+from fastsample_dist.features.policies import Lookahead, Workload, resolve, score
 from fastsample_dist.features.source import CachedRows
 from fastsample_dist.graph import hotness
 from fastsample_dist.ops.locate_rows import slots_bytes
@@ -83,6 +84,10 @@ def shared_cache(cache: MadeCache, task: CacheTask) -> MadeCache:
             )
 
     agree(task.data.ctx, check)
+    if cache.rule is not None:
+        raise ValueError(
+            "the cache given looks ahead, so its rows follow the batches of its own loader; pass a FeatureCache."
+        )
     return replace(cache, score_s=0.0, load_s=0.0)
 
 
@@ -107,12 +112,15 @@ def make_cache(description: FeatureCache, task: CacheTask) -> MadeCache:
     policy = resolve(description.policy, workload_of(task).spec)
     scores = agree(ctx, lambda: _scores(description, task))
     orig_ids = hotness.original_ids(task.data.graph)
-    nodes = hotness.hottest(scores, orig_ids, fitting, candidates).sort().values
+    window = description.lookahead
+    order = hotness.hottest(scores, orig_ids, features.book.num_nodes if window else fitting, candidates)
+    nodes = order[:fitting]
+    rule = Lookahead(order, orig_ids, nodes.numel(), window) if window else None
     scored_s = time.perf_counter()
     reading = _load(features, nodes, description, shown=ctx.rank == 0)
     loaded_s = time.perf_counter()
     return replace(
-        empty, features=reading, policy=policy, nodes=nodes, num_bytes=_cache_bytes(reading),
+        empty, features=reading, policy=policy, nodes=nodes.sort().values, rule=rule, num_bytes=_cache_bytes(reading),
         score_s=scored_s - begin_s, load_s=loaded_s - scored_s,
     )  # fmt: skip
 
@@ -193,7 +201,8 @@ def _rows_that_fit(description: FeatureCache, task: CacheTask) -> int:
     fixed = 4 * features.local.rows.shape[0] if reads_over_the_bus(features) else 0  # ops.RowCache's places
 
     def cost(count: int) -> int:
-        return count * row_bytes + slots_bytes(count, num_nodes, device) + fixed
+        slots = 4 * num_nodes if description.lookahead else slots_bytes(count, num_nodes, device)
+        return count * row_bytes + slots + fixed
 
     if cost(1) > description.capacity_bytes:
         raise ValueError(
@@ -201,6 +210,8 @@ def _rows_that_fit(description: FeatureCache, task: CacheTask) -> int:
             "it; choose at least that."
         )
     if device.type == "cuda":
+        if description.lookahead:
+            raise ValueError(f"the cache's lookahead is {description.lookahead} on {device}; expected 0 on a GPU.")
         where = DEVICE if description.device is None else PINNED
         room = measured_room(device, ranks_on_host=task.data.ctx.local_world_size)
         choose_places([Table("cache", description.capacity_bytes, where)], room)
@@ -228,14 +239,21 @@ def stored_row_bytes(features: DistFeatures) -> int:
 
 
 def _load(features: DistFeatures, nodes: Tensor, description: FeatureCache, *, shown: bool) -> DistFeatures:
-    """The features with the rows of `nodes` (ascending) cached. Collective: every rank must call this."""
+    """The features with the rows of `nodes` cached. Collective: every rank must call this.
+
+    Rows are in the order of node ids; where the cache looks ahead, in that of `nodes`.
+    """
     lo, hi = features.book.part2range(features.comm.rank)
     is_own = (nodes >= lo) & (nodes < hi)
-    own, others = nodes[is_own], nodes[~is_own]
+    own, (others, places) = nodes[is_own], nodes[~is_own].sort()
     rows = load_rows(features, others, features.local.no_rows().new_empty((others.numel(), features.dim)), shown)
     if features.device.type == "cuda" and description.device is not None:
         rows = pinned_copy(rows.cpu())
-    cached = CachedRows(ops.CachedSlots.of(others, features.book.num_nodes, features.device), rows)
+    if description.lookahead:
+        slots, rows = dense_slots(nodes, features.book.num_nodes), rows[places.argsort()]
+    else:
+        slots = ops.CachedSlots.of(others, features.book.num_nodes, features.device)
+    cached = CachedRows(slots, rows)
     with_own = features.with_cache(own) if own.numel() else features
     return with_own.reading(features.neighbours, cached if others.numel() else None)
 

@@ -23,11 +23,12 @@ from fastsample_dist.device.placement import Placement
 from fastsample_dist.device.streams import Lane, lane_of
 from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache
 from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.keeping import KeepingFeatures
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.caching import CacheTask, FetchRecord, make_cache, shared_cache
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
-from fastsample_dist.pipeline.exchange import COMBINED, resolve_exchange
+from fastsample_dist.pipeline.exchange import COMBINED, PAIRED, resolve_exchange
 from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, pick_own
@@ -121,8 +122,13 @@ class DistLoader:
         # one rank's edges alone may hold a weight that is refused
         self._sampler, features = agree(data.ctx, self._prepare)
         self._features, self.cache = self._cached(features)
-        self.exchange = resolve_exchange(self.options.exchange, self._sampler, self._features, data.ctx.world_size)
-        self._stages = make_stages(data, self.options, self._comm, self._sampler, self._features, self.device)
+        source: DistFeatures | KeepingFeatures | None = self._features
+        keeps = self.cache is not None and self.cache.rule is not None
+        if keeps:
+            source = KeepingFeatures(self._features, self.cache.rule)
+        asked = PAIRED if keeps else self.options.exchange
+        self.exchange = resolve_exchange(asked, self._sampler, self._features, data.ctx.world_size)
+        self._stages = make_stages(data, self.options, self._comm, self._sampler, source, self.device)
         self._fetched: FetchRecord | None = None
         if self._features is not None:
             self._fetched = FetchRecord(self._features, self.cache, len(self), self.options, data.graph.indices.dtype)

@@ -28,7 +28,7 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.clock import Lap
 from fastsample_dist.device.streams import Lane
 from fastsample_dist.pipeline.epoch_plan import StepInput
-from fastsample_dist.pipeline.fetch_ahead import combine_fetches
+from fastsample_dist.pipeline.fetch_ahead import combine_fetches, sample_ahead
 from fastsample_dist.pipeline.stages import Sample, Stage, place, run_stages
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -108,7 +108,7 @@ def epoch_stages(stages: Sequence[Stage], steps: Sequence[StepInput], *, group: 
     stages = list(stages)
     if group > 1:
         stages[0] = GroupedSample(stages[0], steps, group)
-    return combine_fetches(stages, steps) if combined else stages
+    return combine_fetches(stages, steps) if combined else sample_ahead(stages, steps)
 
 
 def look_ahead(

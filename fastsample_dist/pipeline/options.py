@@ -14,7 +14,7 @@ from fastsample_dist.device.placement import CHOICES
 from fastsample_dist.features.cache import FeatureCache, MadeCache
 from fastsample_dist.features.policies import check_policy
 from fastsample_dist.ops import SampleSpec
-from fastsample_dist.pipeline.exchange import EXCHANGES
+from fastsample_dist.pipeline.exchange import COMBINED, EXCHANGES
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -142,6 +142,11 @@ class LoaderOptions:
                 "the cache of another loader."
             )
         check_policy(description.policy, None if self.fanouts is None else self.spec)
+        if description.lookahead > 0 and self.exchange == COMBINED:
+            raise ValueError(
+                f"the cache's lookahead is {description.lookahead} beside exchange 'combined', which asks for rows "
+                "before the cache has those of the steps before; pass exchange='paired' or 'auto', or lookahead=0."
+            )
 
     def _check_sampler(self) -> None:
         sampler = self.sampler

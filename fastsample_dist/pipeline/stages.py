@@ -18,6 +18,7 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.clock import Clock, Lap, clock_of
 from fastsample_dist.device.streams import to_device
 from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.keeping import KeepingFeatures
 from fastsample_dist.features.source import FeatureSource
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import StepInput
@@ -193,7 +194,7 @@ def make_stages(
     options: LoaderOptions,
     comm: Communicator,
     sampler: Sampler,
-    features: DistFeatures | None,
+    features: DistFeatures | KeepingFeatures | None,
     device: torch.device,
 ) -> tuple[Stage, ...]:
     """The stages of a loader.
@@ -221,7 +222,7 @@ def make_stages(
     return tuple(stages)
 
 
-def result_dtype(options: LoaderOptions, features: DistFeatures) -> torch.dtype | None:
+def result_dtype(options: LoaderOptions, features: DistFeatures | KeepingFeatures) -> torch.dtype | None:
     """Of batches' features: as asked for, else float32 for features stored narrower than that; None: as stored."""
     if options.feature_dtype is not None:
         return options.feature_dtype

@@ -156,6 +156,8 @@ class TrainConfig:
                 raise ValueError(f"{option(name)} is {value!r}; expected an integer >= {least}.")
         if self.resume and self.checkpoint_dir is None:
             raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
+        if self.lookahead and not self.cache:
+            raise ValueError(f"--lookahead is {self.lookahead} without a cache; pass --cache SIZE too.")
         if self.replace and not METHODS[self.sampler].replaceable:
             raise ValueError(
                 f"--sampler {self.sampler} takes every edge at most once; leave out --replace; see --help."

@@ -223,7 +223,8 @@ def make_loaders(config: TrainConfig, data: DistData) -> dict[str, DistLoader]:
     )  # fmt: skip
     loaders = {"train": make(config.fanouts, split="train", cache=config.feature_cache())}
     if config.eval_every > 0 and config.eval == "sampled":
-        evaluate = partial(make, shuffle=False, cache=loaders["train"].cache)
+        # rows that follow the training batches are of no use to others
+        evaluate = partial(make, shuffle=False, cache=None if config.lookahead else loaders["train"].cache)
         loaders |= {split: evaluate(config.eval_fanouts, split=split) for split in ("val", "test")}
     return loaders
 

@@ -8,7 +8,7 @@ import torch
 
 from fastsample_dist import DistData, DistLoader, FeatureCache, NeighborSampler, SampleSpec
 from fastsample_dist.features.cache import CacheReport
-from fastsample_dist.features.policies import Workload, score
+from fastsample_dist.features.policies import Lookahead, Workload, score
 from fastsample_dist.graph import hotness, storage
 from fastsample_dist.pipeline import caching
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
@@ -118,16 +118,18 @@ class OneProcess:
         order = self.seeds[epoch_permutation(self.seeds.numel(), 0, epoch, self.rank)]
         return [self.sampler.sample(given.seeds, given.step).input_nodes for given in plan.step_inputs(order)]
 
-    def cached(self, policy, num_rows):
-        """bool [num_nodes]; whose rows a cache of so many holds."""
+    def scores(self, policy):
         workload = Workload(
             graph=self.graph, train_nodes=self.seeds, batch_size=BATCH, rng_seed=0,
             spec=SampleSpec(fanouts=tuple(FANOUTS)), steps_per_epoch=self.num_steps, sample=self.inputs,
         )  # fmt: skip
         trained = [(epoch, epoch * self.num_steps) for epoch in range(EPOCHS)]
-        scores = score(policy, workload, presample_epochs=2, trained=trained)
+        return score(policy, workload, presample_epochs=2, trained=trained)
+
+    def cached(self, policy, num_rows):
+        """bool [num_nodes]; whose rows a cache of so many holds."""
         held = torch.zeros(NUM_NODES, dtype=torch.bool)
-        held[hotness.hottest(scores, hotness.original_ids(self.graph), num_rows, ~self.own)] = True
+        held[hotness.hottest(self.scores(policy), hotness.original_ids(self.graph), num_rows, ~self.own)] = True
         return held
 
 
@@ -166,6 +168,63 @@ def test_reports_sum_up_and_no_policy_beats_the_oracle(runs, ranks):
 def test_a_cache_says_what_it_holds(runs):
     line = runs(2)[0]["hybrid", "auto", TENTH][3]
     assert line.startswith(f"cache: 24 rows by vip, {TENTH}B of {TENTH}B (scored in ")
+
+
+# ---- looking ahead ----
+
+AHEAD = {
+    "hybrid": {},
+    "vanilla": {"scheme": "vanilla"},
+    "prefetch": {"prefetch": 2},
+}
+WINDOW, SLOTS = 2, 24
+KEPT = SLOTS * ROW + 4 * NUM_NODES  # a slot for every node
+
+
+def look_ahead(ctx, path):
+    """Per way of AHEAD: (steps of EPOCHS epochs, reports), or the reports alone where batches are prefetched."""
+    data, found = DistData.load(path, ctx), {}
+    plain = DistLoader(data, FANOUTS, BATCH, **PAIRED)
+    epochs = [list(plain) for _ in range(EPOCHS)]
+    for name, given in AHEAD.items():
+        loader = DistLoader(data, FANOUTS, BATCH, cache=FeatureCache(KEPT, lookahead=WINDOW), **given)
+        assert loader.exchange == "paired"
+        if name == "prefetch":
+            assert all(same(a, b) for batches in epochs for a, b in zip(batches, loader, strict=True))
+            steps = None
+        else:
+            steps = [follow(loader, batches, ctx.comm) for batches in epochs]
+        found[name] = steps, [rows_of(loader.cache_report(epoch)) for epoch in range(EPOCHS)]
+        loader.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def ahead(paths):
+    return run_distributed(2, look_ahead, args=(paths[2],))
+
+
+def test_rows_that_stay_are_those_that_one_process_predicts(ahead, paths):
+    for rank, found in enumerate(ahead):
+        alone = OneProcess(paths[2], rank)
+        ids = hotness.original_ids(alone.graph)
+        order = hotness.hottest(alone.scores("vip"), ids, NUM_NODES, ~alone.own)
+        rule, first = Lookahead(order, ids, SLOTS, WINDOW), set(order[:SLOTS].tolist())
+        for epoch in range(EPOCHS):
+            inputs = alone.inputs(epoch, epoch * alone.num_steps)
+            for number, nodes in enumerate(inputs):
+                held = set(rule.nodes.tolist())
+                remote = nodes[~alone.own[nodes]].tolist()
+                fetched = torch.tensor([node for node in remote if node not in held], dtype=torch.int64)
+                cached = len(set(remote) & first)
+                expected = (len(nodes) - len(remote), 0, cached, len(remote) - cached - len(fetched), len(fetched))
+                for way in ("hybrid", "vanilla"):
+                    rows, ids_sent, rows_received = found[way][0][epoch][number]
+                    assert rows == expected and (ids_sent, rows_received) == (ID * len(fetched), ROW * len(fetched))
+                rule.replace(fetched, inputs[number + 1 : number + 1 + WINDOW])
+                first &= set(rule.nodes.tolist())  # a row that left and came back was kept, not cached
+        assert found["prefetch"][1] == found["hybrid"][1] == found["vanilla"][1]
+        assert sum(kept for *_, kept, _ in found["hybrid"][1]) > 0
 
 
 # ---- what else a loader can be asked for ----
@@ -268,6 +327,10 @@ def refusals(ctx, path):
         "type": refused(lambda: make(cache="2GiB")),
         "differs": refused(lambda: make(cache=FeatureCache(TENTH + ctx.rank))),
         "other": refused(lambda: make(cache=other.cache)),
+        "combined": refused(
+            lambda: DistLoader(data, FANOUTS, BATCH, cache=FeatureCache(KEPT, lookahead=1), exchange="combined")
+        ),
+        "follows": refused(lambda: make(cache=make(cache=FeatureCache(KEPT, lookahead=1)).cache)),
         "model": refused(
             lambda: DistLoader(data, sampler=sampler, batch_size=BATCH, cache=FeatureCache(TENTH, "vip"), **PAIRED)
         ),
@@ -291,6 +354,8 @@ SAID = {
     "type": "cache is '2GiB'; pass a FeatureCache, such as fsd.FeatureCache(capacity_bytes=2 << 30), or the cache of ",
     "differs": "DistLoader: ranks differ in cache: (800, 'auto', 2, 0) on rank 0; (801, 'auto', 2, 0) on rank 1; ",
     "other": "the cache given is that of a loader of other data or on another device; pass a FeatureCache, or the ",
+    "combined": "the cache's lookahead is 1 beside exchange 'combined', which asks for rows before the cache ",
+    "follows": "the cache given looks ahead, so its rows follow the batches of its own loader; pass a FeatureCache.",
     "model": "cache policy is 'vip', which knows the library's neighbour samplers only, but a sampler or an app is ",
 }
 
