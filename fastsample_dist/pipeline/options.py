@@ -16,6 +16,7 @@ from fastsample_dist.features.policies import check_policy
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.pipeline.exchange import COMBINED, EXCHANGES
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
+from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler
@@ -59,6 +60,8 @@ class LoaderOptions:
       device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
+      transport: of other ranks' rows and topology: "exchange"; "shared", which reads those of ranks on the same machine
+        where they lie; "auto", which is "shared" where it can be (pipeline/transport.py). Never changes a batch.
       exchange: how ranks meet to fetch features. "paired": ids out and rows back in two exchanges a step. "combined":
         the rows of a step with the ids of the next in one, S + 2 for an epoch of S steps; batches are then sampled two
         steps before they are handed out, with prefetch=0 too. "auto": combined, unless the sampler itself exchanges
@@ -90,6 +93,7 @@ class LoaderOptions:
     device: torch.device | str | None = None
     kernel: str = "auto"
     placement: str = "auto"
+    transport: str = AUTO
     exchange: str = "auto"
     cache: FeatureCache | MadeCache | None = None
 
@@ -101,6 +105,8 @@ class LoaderOptions:
             raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, REGISTRY))}.")
         if self.placement not in CHOICES:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"transport is {self.transport!r}; expected 'auto', 'exchange' or 'shared'.")
         if self.exchange not in EXCHANGES:
             raise ValueError(f"exchange is {self.exchange!r}; expected 'auto', 'combined' or 'paired'.")
         self._check_cache()
