@@ -95,6 +95,13 @@ class CachedSlots:
         )  # fmt: skip
         return cls(pairs, count)
 
+    @classmethod
+    def over(cls, memory: Tensor, num_cached: int, num_nodes: int) -> CachedSlots:
+        """Slots for the CPU that are in memory already: uint8 [`slots_bytes`(num_cached, num_nodes)]."""
+        if _is_dense(num_cached, num_nodes, None):
+            return cls(memory.view(torch.int32), num_cached)
+        return cls(memory.view(_pair_dtype(num_nodes)).view(-1, 2), num_cached)
+
     @property
     def nbytes(self) -> int:
         """Memory of the slots."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from fastsample_dist import ops
 from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.comm.machine import Machines
 from fastsample_dist.comm.owners import ask_owners
 from fastsample_dist.device.pinned import pinned_copy
 from fastsample_dist.device.placement import DEVICE, PINNED, Table, choose_places, measured_room
@@ -32,6 +33,7 @@ from fastsample_dist.features.policies import Lookahead, Workload, resolve, scor
 from fastsample_dist.features.source import CachedRows
 from fastsample_dist.graph import hotness
 from fastsample_dist.ops.locate_rows import slots_bytes
+from fastsample_dist.pipeline.cache_sharers import Sharers
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput
 from fastsample_dist.pipeline.lookahead import group_size
@@ -57,6 +59,7 @@ class CacheTask:
       num_steps: of an epoch.
       plan_of: (epoch, first step) -> the epoch's plan and this rank's seeds in their order.
       features: placed for the device, reading what is read in place, over the context's communicator.
+      machines: ranks by machine, where those of a machine read each other's rows in place; None: none do.
     """
 
     data: DistData
@@ -66,6 +69,7 @@ class CacheTask:
     num_steps: int
     plan_of: Callable[[int, int], tuple[EpochPlan, Tensor]]
     features: DistFeatures
+    machines: Machines | None = None
 
 
 def shared_cache(cache: MadeCache, task: CacheTask) -> MadeCache:
@@ -107,17 +111,18 @@ def make_cache(description: FeatureCache, task: CacheTask) -> MadeCache:
     why = _why_empty(description, candidates, ctx.comm)
     if why:
         return replace(empty, why_empty=why)
-    fitting = agree(ctx, lambda: _rows_that_fit(description, task))
+    sharers = Sharers(ctx, None if features.device.type == "cuda" else task.machines)
+    fitting = agree(ctx, lambda: _rows_that_fit(description, task, sharers))
     begin_s = time.perf_counter()
     policy = resolve(description.policy, workload_of(task).spec)
-    scores = agree(ctx, lambda: _scores(description, task))
+    scores = sharers.sum(agree(ctx, lambda: _scores(description, task)))
     orig_ids = hotness.original_ids(task.data.graph)
     window = description.lookahead
     order = hotness.hottest(scores, orig_ids, features.book.num_nodes if window else fitting, candidates)
     nodes = order[:fitting]
     rule = Lookahead(order, orig_ids, nodes.numel(), window) if window else None
     scored_s = time.perf_counter()
-    reading = _load(features, nodes, description, shown=ctx.rank == 0)
+    reading = _load(features, nodes, description, sharers, shown=ctx.rank == 0)
     loaded_s = time.perf_counter()
     return replace(
         empty, features=reading, policy=policy, nodes=nodes.sort().values, rule=rule, num_bytes=_cache_bytes(reading),
@@ -177,7 +182,7 @@ def in_place(features: DistFeatures) -> list[tuple[int, int]]:
 
 def reads_over_the_bus(features: DistFeatures) -> bool:
     """Whether own rows are in host memory and kernels of a GPU read them there."""
-    return features.local.rows.device != features.device
+    return features.local.tables[0].rows.device != features.device
 
 
 def _why_empty(description: FeatureCache, candidates: Tensor, comm: Communicator) -> str:
@@ -190,7 +195,7 @@ def _why_empty(description: FeatureCache, candidates: Tensor, comm: Communicator
     return "one rank owns all rows" if comm.world_size == 1 else "every rank reads all rows in place"
 
 
-def _rows_that_fit(description: FeatureCache, task: CacheTask) -> int:
+def _rows_that_fit(description: FeatureCache, task: CacheTask, sharers: Sharers) -> int:
     """Rows for which the capacity has room, with what finds them.
 
     Raises:
@@ -198,12 +203,17 @@ def _rows_that_fit(description: FeatureCache, task: CacheTask) -> int:
     """
     features = task.features
     num_nodes, device, row_bytes = features.book.num_nodes, features.device, stored_row_bytes(features)
-    fixed = 4 * features.local.rows.shape[0] if reads_over_the_bus(features) else 0  # ops.RowCache's places
+    fixed = 4 * features.local.num_rows if reads_over_the_bus(features) else 0  # ops.RowCache's places
 
     def cost(count: int) -> int:
         slots = 4 * num_nodes if description.lookahead else slots_bytes(count, num_nodes, device)
         return count * row_bytes + slots + fixed
 
+    if description.lookahead and len(sharers.ranks) > 1:
+        raise ValueError(
+            f"the cache's lookahead is {description.lookahead} but {len(sharers.ranks)} ranks of a machine share the "
+            "cache; pass transport='exchange', or lookahead=0."
+        )
     if cost(1) > description.capacity_bytes:
         raise ValueError(
             f"the cache's capacity_bytes is {description.capacity_bytes} but one row takes {cost(1)} with what finds "
@@ -216,7 +226,7 @@ def _rows_that_fit(description: FeatureCache, task: CacheTask) -> int:
         room = measured_room(device, ranks_on_host=task.data.ctx.local_world_size)
         choose_places([Table("cache", description.capacity_bytes, where)], room)
     else:
-        description.check_memory(task.data.ctx.local_world_size)
+        description.check_memory(sharers.caches_on_host)
     # what finds the rows is of one kind up to a quarter of the nodes and of another beyond: each grows with the rows
     quarter = num_nodes // 4
     fits = [
@@ -238,24 +248,30 @@ def stored_row_bytes(features: DistFeatures) -> int:
     return features.dim * features.dtype.itemsize
 
 
-def _load(features: DistFeatures, nodes: Tensor, description: FeatureCache, *, shown: bool) -> DistFeatures:
+def _load(
+    features: DistFeatures, nodes: Tensor, description: FeatureCache, sharers: Sharers, *, shown: bool
+) -> DistFeatures:
     """The features with the rows of `nodes` cached. Collective: every rank must call this.
 
     Rows are in the order of node ids; where the cache looks ahead, in that of `nodes`.
     """
+    num_nodes = features.book.num_nodes
     lo, hi = features.book.part2range(features.comm.rank)
-    is_own = (nodes >= lo) & (nodes < hi)
+    is_own = (nodes >= lo) & (nodes < hi) if reads_over_the_bus(features) else torch.zeros_like(nodes, dtype=torch.bool)
     own, (others, places) = nodes[is_own], nodes[~is_own].sort()
-    rows = load_rows(features, others, features.local.no_rows().new_empty((others.numel(), features.dim)), shown)
+    rows, memory = sharers.rows(features.local.no_rows(), others.numel(), num_nodes)
+    share = sharers.own_share(others.numel())
+    load_rows(features, others[share], rows[share], shown)
     if features.device.type == "cuda" and description.device is not None:
         rows = pinned_copy(rows.cpu())
     if description.lookahead:
-        slots, rows = dense_slots(nodes, features.book.num_nodes), rows[places.argsort()]
+        slots, rows = dense_slots(nodes, num_nodes), rows[places.argsort()]
+    elif memory is None:
+        slots = ops.CachedSlots.of(others, num_nodes, features.device)
     else:
-        slots = ops.CachedSlots.of(others, features.book.num_nodes, features.device)
-    cached = CachedRows(slots, rows)
+        slots = sharers.slots(others, num_nodes, memory)
     with_own = features.with_cache(own) if own.numel() else features
-    return with_own.reading(features.neighbours, cached if others.numel() else None)
+    return with_own.reading(features.neighbours, CachedRows(slots, rows) if others.numel() else None)
 
 
 def load_rows(features: DistFeatures, nodes: Tensor, into: Tensor, shown: bool) -> Tensor:

@@ -294,6 +294,7 @@ class DistLoader:
         task = CacheTask(
             data=self.data, options=self.options, sampler=self._sampler, seeds=self._seeds, num_steps=len(self),
             plan_of=self._shuffled, features=features,
+            machines=self.sharing.machines if self.transport == SHARED else None,
         )  # fmt: skip
         cache = make_cache(given, task) if isinstance(given, FeatureCache) else shared_cache(given, task)
         return cache.features.using(self._comm), cache

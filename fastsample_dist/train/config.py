@@ -159,8 +159,6 @@ class TrainConfig:
                 raise ValueError(f"{option(name)} is {value!r}; expected an integer >= {least}.")
         if self.resume and self.checkpoint_dir is None:
             raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
-        if self.lookahead and not self.cache:
-            raise ValueError(f"--lookahead is {self.lookahead} without a cache; pass --cache SIZE too.")
         if self.replace and not METHODS[self.sampler].replaceable:
             raise ValueError(
                 f"--sampler {self.sampler} takes every edge at most once; leave out --replace; see --help."
@@ -192,6 +190,8 @@ class TrainConfig:
                 raise ValueError(f"--cache: {error}") from None
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        if self.lookahead and not self.cache:
+            raise ValueError(f"--lookahead is {self.lookahead} without a cache; pass --cache SIZE too.")
 
     def feature_cache(self) -> FeatureCache | None:
         """The cache that the fields describe; None without one."""

@@ -37,8 +37,8 @@ def verify_rank(ctx: DistContext, settings: dict, folder: Path) -> dict:
 
     Args:
       ctx: the rank's context.
-      settings: {"path", "checksums", "prefetch", "transport", "exchange", "schemes", "common": fields of VerifySettings,
-        "keep_features": [scheme, rank, step] of the batch whose features are kept, or None}.
+      settings: {"path", "checksums", "prefetch", "transport", "exchange", "schemes", "common": fields of
+        VerifySettings, "keep_features": [scheme, rank, step] of the batch whose features are kept, or None}.
       folder: the job's.
     Returns:
       {scheme: [{"hashes": {tensor: hex}, "gradient": hex or None} per step]}.
