@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.policies import POLICIES, PRESAMPLE_EPOCHS, Lookahead
+from fastsample_dist.features.sharers import Sharers
 from fastsample_dist.memory_sizes import available_bytes, format_size
 
 NONE = "none"
@@ -96,7 +97,7 @@ class CacheReport:
       kept: rows kept from an earlier batch (`lookahead`).
       exchanged: rows that their owners sent.
       oracle_hits: rows that the best unchanging cache of the same number of rows, known only afterwards, would have
-        found; None where no cache is on.
+        found: the best for all ranks that share it; None where no cache is on.
       row_bytes: of an id that is sent and the row that comes back.
       policy: that filled the cache; "none" without one.
       cache_rows, cache_bytes: its rows; its memory, the table that finds them included.
@@ -168,6 +169,7 @@ class MadeCache:
       description: what was asked for.
       policy: which it was filled by.
       nodes: int64 [n], ascending; whose rows it holds, with `lookahead` at the beginning.
+      sharers: ranks that share it.
       rule: which rows replace others; None: none do.
       num_bytes: of rows and of what finds them.
       score_s, load_s: seconds that scoring and loading took.
@@ -178,6 +180,7 @@ class MadeCache:
     description: FeatureCache
     policy: str = NONE
     nodes: Tensor
+    sharers: Sharers
     rule: Lookahead | None = None
     num_bytes: int = 0
     score_s: float = 0.0
@@ -240,12 +243,11 @@ class Visits:
         self._all += self._counts()
         self._epoch.zero_()
 
-    def oracle_hits(self, num_rows: int, in_place: Iterable[tuple[int, int]], *, all_epochs: bool = False) -> int:
-        """Visits of the `num_rows` nodes that were visited most.
+    def counts(self, in_place: Iterable[tuple[int, int]], *, all_epochs: bool = False) -> Tensor:
+        """Visits of every node, int64 [num_nodes].
 
         Args:
-          num_rows: of the cache.
-          in_place: ranges (begin, end) of nodes whose rows need no cache.
+          in_place: ranges (begin, end) of nodes whose rows need no cache: 0 for these.
           all_epochs: of all epochs together; False: of the one under way.
         """
         counts = self._counts().astype(np.int64)
@@ -253,10 +255,23 @@ class Visits:
             counts += self._all
         for begin, end in in_place:
             counts[begin:end] = 0
-        if num_rows >= counts.size:
-            return int(counts.sum())
-        return int(np.partition(counts, counts.size - num_rows)[counts.size - num_rows :].sum()) if num_rows else 0
+        return torch.from_numpy(counts)
 
     def _counts(self) -> np.ndarray:
         counts = self._epoch.cpu().numpy()
         return counts.view(f"u{counts.itemsize}")
+
+
+def best_hits(visits: Tensor, visits_of_all: Tensor, num_rows: int) -> int:
+    """A rank's visits of the nodes that the best unchanging cache of so many rows holds.
+
+    Args:
+      visits: int64 [num_nodes]; of the rank.
+      visits_of_all: int64 [num_nodes]; of all ranks that share the cache.
+      num_rows: of the cache.
+    """
+    others = visits.numel() - num_rows
+    if others <= 0 or num_rows == 0:
+        return int(visits.sum()) if num_rows else 0
+    best = np.argpartition(visits_of_all.numpy(), others)[others:]
+    return int(visits.numpy()[best].sum())

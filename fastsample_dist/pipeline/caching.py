@@ -26,14 +26,14 @@ from fastsample_dist.comm.machine import Machines
 from fastsample_dist.comm.owners import ask_owners
 from fastsample_dist.device.pinned import pinned_copy
 from fastsample_dist.device.placement import DEVICE, PINNED, Table, choose_places, measured_room
-from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache, Visits
+from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache, Visits, best_hits
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.keeping import dense_slots
 from fastsample_dist.features.policies import Lookahead, Workload, resolve, score
+from fastsample_dist.features.sharers import Sharers
 from fastsample_dist.features.source import CachedRows
 from fastsample_dist.graph import hotness
 from fastsample_dist.ops.locate_rows import slots_bytes
-from fastsample_dist.pipeline.cache_sharers import Sharers
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput
 from fastsample_dist.pipeline.lookahead import group_size
@@ -107,11 +107,12 @@ def make_cache(description: FeatureCache, task: CacheTask) -> MadeCache:
     """
     features, ctx = task.features, task.data.ctx
     candidates = _candidates(features)
-    empty = MadeCache(features=features, description=description, nodes=torch.empty(0, dtype=torch.int64))
+    sharers = Sharers(ctx, None if features.device.type == "cuda" else task.machines)
+    no_nodes = torch.empty(0, dtype=torch.int64)
+    empty = MadeCache(features=features, description=description, nodes=no_nodes, sharers=sharers)
     why = _why_empty(description, candidates, ctx.comm)
     if why:
         return replace(empty, why_empty=why)
-    sharers = Sharers(ctx, None if features.device.type == "cuda" else task.machines)
     fitting = agree(ctx, lambda: _rows_that_fit(description, task, sharers))
     begin_s = time.perf_counter()
     policy = resolve(description.policy, workload_of(task).spec)
@@ -244,8 +245,9 @@ def _cache_bytes(features: DistFeatures) -> int:
 
 
 def stored_row_bytes(features: DistFeatures) -> int:
-    """Bytes of a row as it is stored, and cached."""
-    return features.dim * features.dtype.itemsize
+    """Bytes of a row as it is stored, cached, and sent unless the result is narrower."""
+    row = features.local.no_rows()
+    return row.shape[1] * row.element_size()
 
 
 def _load(
@@ -330,9 +332,9 @@ class FetchRecord:
         self, features: DistFeatures, cache: MadeCache | None, num_steps: int, options: LoaderOptions,
         id_dtype: torch.dtype,
     ) -> None:  # fmt: skip
-        wire = features.wire_dtype(result_dtype(options, features)) or features.dtype
-        self._features, self._cache = features, cache
-        self._row_bytes = features.dim * wire.itemsize + id_dtype.itemsize
+        narrower = features.wire_dtype(result_dtype(options, features))
+        row_bytes = stored_row_bytes(features) if narrower is None else features.dim * narrower.itemsize
+        self._features, self._cache, self._row_bytes = features, cache, row_bytes + id_dtype.itemsize
         is_on = cache is not None and not cache.why_empty
         self._visits = Visits(features.book.num_nodes, num_steps, features.device) if is_on else None
         self._epoch: int | None = None  # the one under way, or the last
@@ -346,7 +348,7 @@ class FetchRecord:
         return (*stages[: where + 1], *counting, *stages[where + 1 :])
 
     def begin(self, epoch: int) -> None:
-        """Count what comes from now on as that epoch's, anew where it was counted before."""
+        """Count what comes from now on as that epoch's, anew where it was counted before. Collective as `report`."""
         if self._epoch is not None:
             self._done[self._epoch] = self._current()
         self._epoch, self._before = epoch, copy(self._features.tally)
@@ -354,7 +356,7 @@ class FetchRecord:
             self._visits.clear_epoch()
 
     def report(self, epoch: int | None) -> CacheReport:
-        """Of one epoch, or of all that were made (None).
+        """Of one epoch, or of all that were made (None). Collective where ranks share the cache.
 
         Raises:
           ValueError: no batch of that epoch was made.
@@ -377,5 +379,6 @@ class FetchRecord:
         oracle_hits = None
         if cache is not None and self._visits is not None:
             ranges = [features.book.part2range(features.comm.rank), *in_place(features)]
-            oracle_hits = self._visits.oracle_hits(cache.num_remote, ranges, all_epochs=all_epochs)
+            visits = self._visits.counts(ranges, all_epochs=all_epochs)
+            oracle_hits = best_hits(visits, cache.sharers.sum(visits), cache.num_remote)
         return replace(report, **rows, row_bytes=self._row_bytes, oracle_hits=oracle_hits)

@@ -173,6 +173,8 @@ class DistLoader:
     def cache_report(self, epoch: int | None = None) -> CacheReport:
         """Where the feature rows of this rank's batches came from; `CacheReport.total` adds up several ranks'.
 
+        Collective: every rank must call this; ranks that share a cache find out which rows would have been best.
+
         Args:
           epoch: whose batches, as far as they were made (prefetching makes some ahead); None: of all epochs so far.
         Raises:

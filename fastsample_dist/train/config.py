@@ -190,7 +190,7 @@ class TrainConfig:
                 raise ValueError(f"--cache: {error}") from None
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        if self.lookahead and not self.cache:
+        if self.lookahead > 0 and not self.cache:
             raise ValueError(f"--lookahead is {self.lookahead} without a cache; pass --cache SIZE too.")
 
     def feature_cache(self) -> FeatureCache | None:

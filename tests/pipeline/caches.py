@@ -63,6 +63,11 @@ class OneProcess:
         order = self.seeds[epoch_permutation(self.seeds.numel(), 0, epoch, self.rank)]
         return [self.sampler.sample(given.seeds, given.step).input_nodes for given in plan.step_inputs(order)]
 
+    def visits(self):
+        """int64 [num_nodes]; in EPOCHS epochs."""
+        batches = (nodes for epoch in range(EPOCHS) for nodes in self.inputs(epoch, epoch * self.num_steps))
+        return hotness.counts(batches, NUM_NODES)
+
     def scores(self, policy):
         workload = Workload(
             graph=self.graph, train_nodes=self.seeds, batch_size=BATCH, rng_seed=0,

@@ -25,8 +25,9 @@ def train(ctx, path, folder):
     }.items():  # fmt: skip
         jsonl = folder / f"{name}.jsonl"
         config = fsd.train.TrainConfig(
-            data=path, epochs=2, batch_size=20, fanouts=(4, 3), hidden=16, threads=1, jsonl=jsonl, **given
-        )
+            data=path, epochs=2, batch_size=20, fanouts=(4, 3), hidden=16, threads=1, jsonl=jsonl,
+            transport="exchange", **given,
+        )  # fmt: skip
         report = fsd.train.run(config, ctx).report
         found.append((report, [json.loads(line) for line in jsonl.read_text().splitlines()] if ctx.rank == 0 else []))
     return found
