@@ -49,11 +49,12 @@ def workload(graph, *, known=True, **spec):
     )  # fmt: skip
 
 
-def test_auto_is_vip_where_it_has_a_model_of_the_draws():
-    assert policies.resolve("auto", SampleSpec(fanouts=(2,))) == "vip"
-    assert policies.resolve("auto", SampleSpec(fanouts=(2,), replace=True)) == "vip"
-    assert policies.resolve("auto", SampleSpec(fanouts=(2,), method="weighted")) == "vip"
-    assert policies.resolve("auto", SampleSpec(fanouts=(2,), method="labor")) == "presample"
+@pytest.mark.parametrize("method", ["uniform", "weighted", "labor"])
+def test_auto_is_vip_where_it_has_a_model_of_the_draws(method):
+    assert policies.resolve("auto", SampleSpec(fanouts=(2,), method=method)) == "vip"
+
+
+def test_auto_presamples_what_it_has_no_model_of():
     assert policies.resolve("auto", None) == "presample"
     assert policies.resolve("degree", None) == "degree"
 
