@@ -7,7 +7,8 @@ the presampled ones from 2^62 on, as at run time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -40,10 +41,20 @@ class Figures:
     Attributes:
       hits: int64 [shares], over all ranks.
       score_s: seconds to score, per rank; empty where nothing is scored.
+      score_cpu_s: processor seconds of the same, all threads together.
     """
 
     hits: np.ndarray
     score_s: list[float] = field(default_factory=list)
+    score_cpu_s: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Note the seconds of the block."""
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        yield
+        self.score_s.append(time.perf_counter() - begin)
+        self.score_cpu_s.append(time.process_time() - begin_cpu)
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,7 @@ class Found:
                     "hit_rates": self.rates(name),
                     "of_oracle": self.of_oracle(name),
                     "score_s": figures.score_s,
+                    "score_cpu_s": figures.score_cpu_s,
                 }
                 for name, figures in self.policies.items()
             ],
@@ -97,17 +109,16 @@ def measure(run: Run, options: CacheOptions, progress: Callable[[str], object]) 
         progress(f"part {rank.part}: scores")
         scores = {name: _timed(found[name], scorer, rank) for name, scorer in SCORERS.items()}
         progress(f"part {rank.part}: {options.epochs} epochs")
-        epochs, sampled = [], 0
-        begin = time.perf_counter()
-        for number in range(options.epochs):
-            steps = list(rank.workload.sample(number, number * run.steps_per_epoch))
-            sampled += sum(len(nodes) for nodes in steps)
-            epochs.append([nodes[rank.remote[nodes]] for nodes in steps])
-        found[ORACLE].score_s.append(time.perf_counter() - begin)
+        with found[ORACLE].timed():
+            steps = [
+                list(rank.workload.sample(number, number * run.steps_per_epoch)) for number in range(options.epochs)
+            ]
+        epochs = [[nodes[rank.remote[nodes]] for nodes in epoch] for epoch in steps]
         for name, hits in replay_rank(run, rank, options, scores, epochs).items():
             found[name].hits += hits
-        inputs, batches = inputs + sampled, batches + options.epochs * rank.workload.num_batches
-        remote += sum(len(nodes) for steps in epochs for nodes in steps)
+        inputs += sum(len(nodes) for epoch in steps for nodes in epoch)
+        remote += sum(len(nodes) for epoch in epochs for nodes in epoch)
+        batches += options.epochs * rank.workload.num_batches
     return Found(found, inputs, remote, batches)
 
 
@@ -141,7 +152,5 @@ def replay_rank(
 
 
 def _timed(figures: Figures, scorer: Scorer, rank: Rank) -> Tensor:
-    begin = time.perf_counter()
-    scores = scorer(rank.workload)
-    figures.score_s.append(time.perf_counter() - begin)
-    return scores
+    with figures.timed():
+        return scorer(rank.workload)

@@ -31,14 +31,17 @@ def rates_table(found: Found, options: CacheOptions) -> Table:
     table.add_column("policy")
     for share in options.shares:
         table.add_column(f"{100 * share:g} %", justify="right")
-    table.add_column("score, s", justify="right")
+    for column in ("score, s", "CPU s"):
+        table.add_column(column, justify="right")
     for name, figures in found.policies.items():
         cells = [
             f"{100 * rate:.1f}" + ("" if name == ORACLE else f" ({100 * part:.1f})")
             for rate, part in zip(found.rates(name), found.of_oracle(name), strict=True)
         ]
-        seconds = f"{statistics.median(figures.score_s):.3f}" if figures.score_s else ""
-        table.add_row(name, *cells, seconds)
+        seconds = [
+            f"{statistics.median(times):.3f}" if times else "" for times in (figures.score_s, figures.score_cpu_s)
+        ]
+        table.add_row(name, *cells, *seconds)
     return table
 
 

@@ -54,7 +54,9 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
     for name, entry in found.items():
         best = found["belady" if name in ("lookahead 2", "belady", "lru") else "oracle"]
         assert all(rate <= most for rate, most in zip(entry["hit_rates"], best["hit_rates"], strict=True)), name
-        assert len(entry["score_s"]) == (0 if name in ("lookahead 2", "belady", "lru") else 3)
+        assert (
+            len(entry["score_s"]) == len(entry["score_cpu_s"]) == (0 if name in ("lookahead 2", "belady", "lru") else 3)
+        )
 
 
 def test_a_graph_without_train_nodes_gets_a_tenth_of_the_connected_ones(tmp_path, capsys):
