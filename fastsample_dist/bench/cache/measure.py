@@ -110,13 +110,13 @@ def measure(run: Run, options: CacheOptions, progress: Callable[[str], object]) 
         scores = {name: _timed(found[name], scorer, rank) for name, scorer in SCORERS.items()}
         progress(f"part {rank.part}: {options.epochs} epochs")
         with found[ORACLE].timed():
-            steps = [
+            sampled = [
                 list(rank.workload.sample(number, number * run.steps_per_epoch)) for number in range(options.epochs)
             ]
-        epochs = [[nodes[rank.remote[nodes]] for nodes in epoch] for epoch in steps]
+        epochs = [[nodes[rank.remote[nodes]] for nodes in epoch] for epoch in sampled]
         for name, hits in replay_rank(run, rank, options, scores, epochs).items():
             found[name].hits += hits
-        inputs += sum(len(nodes) for epoch in steps for nodes in epoch)
+        inputs += sum(len(nodes) for epoch in sampled for nodes in epoch)
         remote += sum(len(nodes) for epoch in epochs for nodes in epoch)
         batches += options.epochs * rank.workload.num_batches
     return Found(found, inputs, remote, batches)
