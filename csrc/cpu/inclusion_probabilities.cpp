@@ -27,7 +27,8 @@ namespace {
 constexpr double kUnit = 281474976710656.0;                   // 2^48, FS_HAZARD_BITS
 constexpr double kMostNats = 32;                              // of one row: 1 - p is below 2^-46 and counts as 0
 constexpr int64_t kMostTerm = int64_t{32} << FS_HAZARD_BITS;  // 2^53
-constexpr int kMostThreads = 512;                             // so many times kMostTerm fit above FS_MOST_HAZARD
+constexpr int64_t kMostHazard = int64_t{1} << FS_MOST_HAZARD_BITS;
+constexpr int kMostThreads = 512;  // so many times kMostTerm fit above kMostHazard
 constexpr int kNewtonSteps = 200;
 constexpr double kNewtonRest = 1e-12;  // relative step that ends it
 constexpr double kLog2e = 1.4426950408889634, kLn2High = 0x1.62e42fefa0000p-1, kLn2Low = 0x1.cf79abc9e3b3ap-40;
@@ -36,7 +37,7 @@ constexpr double kMostExponent = 700;
 constexpr int kExpTerms = 13, kLogTerms = 11;
 
 static_assert(FS_HAZARD_BITS == 48, "kUnit");
-static_assert(FS_MOST_HAZARD + kMostThreads * kMostTerm > 0, "sums of all threads must fit");
+static_assert(kMostHazard + kMostThreads * kMostTerm > 0, "sums of all threads must fit");
 
 uint64_t bits_of(double value) {
   uint64_t bits;
@@ -82,7 +83,7 @@ FS_INLINE double hazard_of(double chance) {
 
 FS_INLINE int64_t in_units(double nats) { return static_cast<int64_t>(nats * kUnit + 0.5); }
 
-// What the threads add to. Saturates: a sum that has reached FS_MOST_HAZARD gets no more, and all sums are cut to it at
+// What the threads add to. Saturates: a sum that has reached kMostHazard gets no more, and all sums are cut to it at
 // the end, so that the order does not show.
 class Sums {
  public:
@@ -90,8 +91,8 @@ class Sums {
 
   void add(int64_t node, int64_t term) const {
     if (!is_shared_) {
-      sums_[node] = std::min<int64_t>(sums_[node] + term, FS_MOST_HAZARD);
-    } else if (__atomic_load_n(sums_ + node, __ATOMIC_RELAXED) < FS_MOST_HAZARD) {
+      sums_[node] = std::min(sums_[node] + term, kMostHazard);
+    } else if (__atomic_load_n(sums_ + node, __ATOMIC_RELAXED) < kMostHazard) {
       __atomic_fetch_add(sums_ + node, term, __ATOMIC_RELAXED);
     }
   }
@@ -263,9 +264,9 @@ FsStatus check(const FsInclusion& spec) {
     if (begin < 0 || end < begin || end > spec.num_edges) {
       return refuse(FS_REFUSED_OFFSETS, kName, {{node, begin, end, spec.num_edges}});
     }
-    if (hazard < 0 || hazard > FS_MOST_HAZARD) {
+    if (hazard < 0 || hazard > kMostHazard) {
       return fail(FS_INVALID_ARGUMENT, "%s: the hazard of node %lld is %lld; expected 0 to %lld", kName,
-                  static_cast<long long>(node), static_cast<long long>(hazard), static_cast<long long>(FS_MOST_HAZARD));
+                  static_cast<long long>(node), static_cast<long long>(hazard), static_cast<long long>(kMostHazard));
     }
   }
   return FS_OK;
@@ -310,7 +311,7 @@ FsStatus add_up(const FsInclusion& spec, int64_t* out) {
   for (const Refused& found : refused) {
     if (found.edge != INT64_MAX) return refuse_edge<Id, Weight>(spec, found);
   }
-  for (int64_t node = 0; node < spec.num_nodes; ++node) out[node] = std::min<int64_t>(out[node], FS_MOST_HAZARD);
+  for (int64_t node = 0; node < spec.num_nodes; ++node) out[node] = std::min(out[node], kMostHazard);
   return FS_OK;
 }
 

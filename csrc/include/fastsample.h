@@ -363,14 +363,14 @@ typedef struct {
 FS_API FsStatus fs_stream_partition(const FsStream* spec, int32_t* parts);
 
 /* ---- scores of nodes ---- */
-#define FS_HAZARD_BITS 48                 /* a hazard is -ln(1 - p) in units of 2^-48 */
-#define FS_MOST_HAZARD (INT64_C(1) << 61) /* sums are cut to it */
+#define FS_HAZARD_BITS 48      /* a hazard is -ln(1 - p) in units of 2^-48 */
+#define FS_MOST_HAZARD_BITS 61 /* sums of hazards are cut to 2^61 */
 
 typedef struct {
   const int64_t* indptr;  /* [num_nodes + 1] */
   const void* indices;    /* [num_edges] in-neighbours, id_type; rows in canonical order */
   const void* weights;    /* [num_edges] of weight_type, finite, >= 0; or NULL: picks are uniform */
-  const int64_t* hazards; /* [num_nodes] of each node to be a destination of the hop, 0 .. FS_MOST_HAZARD */
+  const int64_t* hazards; /* [num_nodes] of each node to be a destination of the hop, 0 .. 2^61 */
   int64_t num_nodes, num_edges;
   int64_t fanout;  /* picks per destination; FS_TAKE_ALL: all neighbours */
   int32_t replace; /* 0 or 1 */

@@ -57,6 +57,7 @@ class Problem {
       }
     }
     build_alias_tables(num_threads, written);
+    score_nodes(num_threads, written);
     Queries<Id>(graph_).run(num_threads, written);
     Applications<Id>(graph_).run(num_threads, written);
     Layers<Id>(graph_).run(num_threads, written);
@@ -88,6 +89,38 @@ class Problem {
     succeed(fs_alias_tables(&edges, table.data(), num_positive.data()), "alias_tables");
     written.add("alias_tables", table);
     written.add("alias_tables", num_positive);
+  }
+
+  // Three hops from every tenth node, of all kinds of picks.
+  void score_nodes(int32_t num_threads, Written& written) const {
+    FsInclusion hop = inclusion(num_threads);
+    for (bool weighted : {false, true}) {
+      for (int32_t replace : {0, 1}) {
+        std::vector<int64_t> hazards(static_cast<size_t>(kNodes)), reached(hazards.size());
+        for (size_t node = 0; node < hazards.size(); node += 10) hazards[node] = int64_t{1} << FS_HAZARD_BITS;
+        for (int64_t fanout : {15, 5, 2}) {
+          hop.hazards = hazards.data();
+          hop.weights = weighted ? graph_.skewed.data() : nullptr;
+          hop.replace = replace;
+          hop.fanout = fanout;
+          succeed(fs_inclusion_probabilities(&hop, reached.data()), "inclusion_probabilities");
+          written.add("inclusion_probabilities", reached);
+          hazards.swap(reached);
+        }
+      }
+    }
+  }
+
+  FsInclusion inclusion(int32_t num_threads) const {
+    FsInclusion hop = {};
+    hop.indptr = graph_.indptr.data();
+    hop.indices = graph_.indices.data();
+    hop.num_nodes = kNodes;
+    hop.num_edges = kEdges;
+    hop.id_type = type_code<Id>();
+    hop.weight_type = FS_FLOAT64;
+    hop.num_threads = num_threads;
+    return hop;
   }
 
   void read_at_random(int32_t num_threads, Written& written) const {
@@ -198,6 +231,10 @@ class Problem {
     negative.weights = weights_.data();
     negative.type = FS_FLOAT32;
     refused(fs_alias_tables(&negative, table.data(), num_positive.data()), "alias_tables");
+    std::vector<int64_t> hazards(static_cast<size_t>(kNodes), -1);
+    FsInclusion hop = inclusion(num_threads);
+    hop.hazards = hazards.data();
+    refused(fs_inclusion_probabilities(&hop, hazards.data()), "the hazard of node 0 is -1");
   }
 
   uint64_t seed_;

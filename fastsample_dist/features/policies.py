@@ -10,8 +10,9 @@ every numbering of the nodes, as long as the ranks train on the same ones.
     random     Philox of (rng_seed, original id)
     oracle     visits in the epochs that will be trained: for reports, since it samples the whole run
     none       nothing
-    auto       vip for uniform and weighted draws, else presample: LABOR's batches share their picks, which vip knows
-               nothing of; walks, layers and foreign samplers have no model
+    auto       vip for the library's neighbour samplers, else presample: walks, layers and foreign samplers have no
+               model. LABOR's rows share their variates, which vip leaves out; it ranks nodes better all the same than
+               two pre-sampled epochs with a prior do (benchmarks/cache-hits.md)
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def resolve(policy: str, spec: SampleSpec | None) -> str:
     check_policy(policy, spec)
     if policy != "auto":
         return policy
-    return "vip" if spec is not None and not spec.traits.shares_variates else "presample"
+    return "presample" if spec is None else "vip"
 
 
 def score(

@@ -18,7 +18,7 @@ from fastsample_dist.ops.alias_tables import WEIGHT_DTYPES
 
 HAZARD_BITS = 48
 MOST_HAZARD = 1 << 61  # sums are cut to it
-library.DECLARED.values(FS_HAZARD_BITS=HAZARD_BITS, FS_MOST_HAZARD=MOST_HAZARD)
+library.DECLARED.values(FS_HAZARD_BITS=HAZARD_BITS, FS_MOST_HAZARD_BITS=MOST_HAZARD.bit_length() - 1)
 
 
 @library.DECLARED.mirror("FsInclusion")

@@ -194,9 +194,3 @@ def test_refuses(change, message, threads):
     ) | change  # fmt: skip
     with pytest.raises(ValueError, match=message):
         ops.inclusion_probabilities(**given, num_threads=threads)
-
-
-def test_schema_and_fake_kernel():
-    indptr, indices = draw_graph(random.Random(0), 5, 12)
-    arguments = (indptr, indices, torch.full((5,), UNIT), None, 2, False, 1)
-    torch.library.opcheck(torch.ops.fastsample.inclusion_probabilities.default, arguments)

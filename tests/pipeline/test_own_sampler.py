@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from fastsample_dist import MFG, DistContext, DistData, DistLoader, MiniBatch, NeighborSampler, SampleSpec
+from fastsample_dist import MFG, DistContext, DistData, DistLoader, FeatureCache, MiniBatch, NeighborSampler, SampleSpec
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.ops import reference
 from fastsample_dist.pipeline.schemes import make_sampler
