@@ -49,9 +49,9 @@ class DistFeatures:
 
     def __init__(self, local: LocalFeatures, book: PartitionBook, comm: Communicator) -> None:
         lo, hi = book.part2range(comm.rank)
-        if local.lo != lo or local.rows.shape[0] != hi - lo:
+        if local.lo != lo or local.num_rows != hi - lo:
             raise ValueError(
-                f"features have {local.rows.shape[0]} rows from node {local.lo} but rank {comm.run_rank} owns the "
+                f"features have {local.num_rows} rows from node {local.lo} but rank {comm.run_rank} owns the "
                 f"nodes {lo} to {hi - 1}; pass one row per own node."
             )
         self.local, self.book, self.comm = local, book, comm
@@ -64,12 +64,12 @@ class DistFeatures:
     @property
     def dim(self) -> int:
         """Columns of a feature row."""
-        return self.local.rows.shape[1]
+        return self.local.dim
 
     @property
     def dtype(self) -> torch.dtype:
         """Stored dtype, in which rows travel."""
-        return self.local.rows.dtype
+        return self.local.dtype
 
     @property
     def device(self) -> torch.device:
@@ -95,7 +95,7 @@ class DistFeatures:
         ever ask another: if not, a fetch runs no collective. A table or a cache must not lose rows later.
 
         Args:
-          neighbours: other ranks' rows, at most 62 tables.
+          neighbours: other ranks' rows; with this rank's own at most MOST_TABLES tables.
           cache: looked in after these.
         Raises:
           RuntimeError: the collective failed or passed its deadline.
@@ -124,7 +124,7 @@ class DistFeatures:
         Returns:
           [n, dim] on `device`.
         """
-        return self.local.read(asked - self.local.lo, self.wire_dtype(dtype))
+        return self.local.read(asked, self.wire_dtype(dtype))
 
     def complete(self, located: ops.Located, received: Tensor, dtype: torch.dtype | None) -> Tensor:
         """Rows of located nodes, each read where it is; counted in `tally`.
@@ -175,8 +175,7 @@ class DistFeatures:
         return [table.rows for table in self.neighbours] + cached
 
     def _make_index(self) -> ops.RowIndex:
-        own = RowRange(self.local.lo, self.local.rows)
-        return index_rows(self.book, [own], self.neighbours, self.cache).on(self.device)
+        return index_rows(self.book, self.local.tables, self.neighbours, self.cache).on(self.device)
 
     def _lacks_a_row(self) -> bool:
         """Whether the rows of some node are neither own nor near nor cached."""

@@ -18,6 +18,7 @@ from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.pipeline.exchange import EXCHANGES
 from fastsample_dist.pipeline.schemes import SCHEMES
+from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.train.models import check_fanouts
 from fastsample_dist.train.saved import MODELS
 from fastsample_dist.train.schedules import SCHEDULES
@@ -28,7 +29,7 @@ CHOICES = {
     "scheme": SCHEMES, "model": tuple(MODELS), "device": DEVICES, "kernel": KERNELS, "placement": PLACES,
     "exchange": EXCHANGES,
     "sampler": METHODS, "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
-    "lr_schedule": SCHEDULES,
+    "lr_schedule": SCHEDULES, "transport": TRANSPORTS,
 }  # fmt: skip
 AT_LEAST_ONE = (
     "epochs", "batch_size", "layers", "hidden", "heads", "threads", "checkpoint_every", "keep", "lr_step",
@@ -53,7 +54,9 @@ class TrainConfig:
       device: "cpu", "cuda" or "auto"; for the caller, who makes the context.
       kernel: for sampling on a GPU: "auto", "per_hop" or "persistent".
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
+      transport: of other ranks' rows: "auto", "exchange" or "shared"; see LoaderOptions.
       exchange: how ranks meet to fetch features: "auto", "combined" or "paired".
+      rails: a row that several ranks of a machine need from another crosses the network once; see LoaderOptions.
       epochs: to train, including those of a run that is resumed.
       batch_size: seeds per rank and step.
       fanouts: neighbours per node, from the seeds outwards; -1 takes all.
@@ -98,7 +101,9 @@ class TrainConfig:
     device: str = "cpu"
     kernel: str = "auto"
     placement: str = "auto"
+    transport: str = AUTO
     exchange: str = "auto"
+    rails: bool = True
     epochs: int = 10
     batch_size: int = 1000
     fanouts: tuple[int, ...] = (15, 10, 5)

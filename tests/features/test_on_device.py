@@ -74,7 +74,7 @@ def test_own_rows_are_counted_from_the_first_node(emulated_library):
     with cuda_kernels(emulated_library):
         local = LocalFeatures(ROWS[30:], 30).with_cache(torch.tensor([59, 31]))
         nodes = torch.tensor([30, 59, 31, 44], dtype=torch.int32)
-        assert torch.equal(local.gather(nodes), ROWS[nodes.long()])
+        assert torch.equal(local.fetch(nodes), ROWS[nodes.long()])
         assert torch.equal(local.fetch(nodes, torch.float32), ROWS[nodes.long()].float())
 
 
