@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fastsample_dist.comm.agree import Joined, agree
 from fastsample_dist.comm.machine import Machines, descriptor_path
+from fastsample_dist.memory_sizes import available_bytes, format_size
 
 PURPOSE = "setup"
 
@@ -68,15 +69,27 @@ def share_segments(ctx: Joined, rank: int, machines: Machines, num_bytes: int) -
       ValueError: on all ranks: there is not enough memory on one of them, or a segment cannot be reached.
       RuntimeError: the collective failed or passed its deadline.
     """
+    sizes: list[int] = ctx.comm.all_gather_object(num_bytes, purpose=PURPOSE)
+    wanted = {peer: sizes[peer] for peer in machines.of(rank)}
+    agree(ctx, lambda: _check_room(sum(wanted.values())))  # before any page is taken: the system would kill processes
     made: list[int] = []  # this rank's memfd
     try:
         agree(ctx, lambda: made.append(_create(num_bytes)) if num_bytes else None)
-        places = ctx.comm.all_gather_object((os.getpid(), sum(made), num_bytes), purpose=PURPOSE)
+        places = ctx.comm.all_gather_object((os.getpid(), sum(made)), purpose=PURPOSE)
         # when all agree, all have opened: the descriptor may go
-        return agree(ctx, lambda: {peer: _open(*places[peer]) for peer in machines.of(rank) if places[peer][2] > 0})
+        return agree(ctx, lambda: {peer: _open(*places[peer], size) for peer, size in wanted.items() if size > 0})
     finally:
         for descriptor in made:
             os.close(descriptor)
+
+
+def _check_room(num_bytes: int) -> None:
+    free = available_bytes()
+    if num_bytes > free:
+        raise ValueError(
+            f"{format_size(num_bytes)} of memory are to be shared by the ranks of a machine, but {format_size(free)} "
+            "are free; ask for less, or free memory."
+        )
 
 
 def _create(num_bytes: int) -> int:
@@ -92,8 +105,8 @@ def _create(num_bytes: int) -> int:
     except OSError as error:
         os.close(descriptor)
         raise ValueError(
-            f"{num_bytes} bytes of memory to be shared by the ranks of a machine cannot be had ({error.strerror}); "
-            "ask for less, or free memory."
+            f"{format_size(num_bytes)} of memory to be shared by the ranks of a machine cannot be had "
+            f"({error.strerror}); ask for less, or free memory."
         ) from error
     return descriptor
 
