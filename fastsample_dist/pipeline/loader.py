@@ -32,7 +32,7 @@ from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
 from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, warn_of_idle_ranks
-from fastsample_dist.pipeline.stages import Stage, make_stages, run_stages
+from fastsample_dist.pipeline.stages import make_stages, run_stages
 from fastsample_dist.pipeline.transport import SHARED, choose_transport, report_fallback
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, kernel_report, payload_exchanges
@@ -122,10 +122,15 @@ class DistLoader:
         self._comm = data.ctx.comm.duplicate() if self.options.prefetch else data.ctx.comm
         self.sharing = choose_transport(data, transport, self.device)
         report_fallback(self.sharing, transport, data.ctx.rank)
-        self._local_comm: Communicator | None = None  # over the machine's ranks, where they fetch for each other
-        self._read_in_place = self._features_read_in_place()
+        self._read_in_place = None
+        if data.features is not None and self.transport == SHARED:
+            self._read_in_place = data.features.reading(self.sharing.neighbours)
         # one rank's edges alone may hold a weight that is refused
-        self._sampler, self._stages = agree(data.ctx, self._prepare)
+        self._sampler, features = agree(data.ctx, self._prepare)
+        self._local_comm: Communicator | None = None  # over the machine's ranks, where they fetch for each other
+        features = self._on_rails(features)
+        self.exchange = resolve_exchange(exchange, self._sampler, features, data.ctx.world_size)
+        self._stages = make_stages(data, self.options, self._comm, self._sampler, features, self.device)
         self._lane: Lane | None = None  # the prefetch thread's, made with the first one
         self._resumed: EpochPlan | None = None  # the epoch that `resume` took up
         self._resumed_seeds = self._seeds[:0]  # this rank's, in that epoch
@@ -238,23 +243,23 @@ class DistLoader:
         if self._comm is not self.data.ctx.comm:
             self._comm.close()
 
-    def _features_read_in_place(self) -> DistFeatures | None:
-        """Features that read the machine's other ranks' rows where they lie; None without any. Collective."""
+    def _on_rails(self, features: DistFeatures | None) -> DistFeatures | None:
+        """Features that the ranks of a machine fetch for each other, where there is reason to; else as given.
+
+        Collective: every rank must call this.
+        """
         machines = self.sharing.machines
-        if self.data.features is None or self.transport != SHARED:
-            return None
-        features = self.data.features.reading(self.sharing.neighbours)
-        if not (self.options.rails and features.exchanges and has_rails(machines)):
+        wanted = self.options.rails and self.transport == SHARED and has_rails(machines)
+        if features is None or not features.exchanges or not wanted:
             return features
         self._local_comm = local_communicator(self._comm, machines)
         return RailFeatures(features.using(self._comm), machines, self._local_comm)
 
-    def _prepare(self) -> tuple[Sampler, tuple[Stage, ...]]:
-        """Place the tables; make the sampler and the stages.
+    def _prepare(self) -> tuple[Sampler, DistFeatures | None]:
+        """Place the tables; the sampler, and the features where they are read.
 
         Raises:
-          ValueError: a kernel or a placement that the device does not have; tables that fit nowhere; missing weights;
-            exchange "combined" beside a sampler that exchanges.
+          ValueError: a kernel or a placement that the device does not have; tables that fit nowhere; missing weights.
         """
         data, options = self.data, self.options
         edge_values = options.wants_edge_values(data.graph.weights is not None)
@@ -273,9 +278,7 @@ class DistLoader:
                 data, options.scheme, options.spec, self._comm, tables=tables, kernel=options.kernel,
                 edge_values=edge_values, ranks=ranks, exchanges=not self.sharing.reads_all,
             )  # fmt: skip
-        features = self._read_in_place or tables.features
-        self.exchange = resolve_exchange(options.exchange, sampler, features, data.ctx.world_size)
-        return sampler, make_stages(data, options, self._comm, sampler, features, self.device)
+        return sampler, self._read_in_place or tables.features
 
     def _plan_of(self, epoch: int) -> tuple[EpochPlan, Tensor]:
         """The epoch's plan, and this rank's seeds in order: what is left where the loader was resumed, else all."""
