@@ -24,6 +24,7 @@ from fastsample_dist.device.streams import Lane, lane_of
 from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.keeping import KeepingFeatures
+from fastsample_dist.features.rails import RailFeatures, has_rails, local_communicator
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.caching import CacheTask, FetchRecord, make_cache, shared_cache
 from fastsample_dist.pipeline.data import DistData
@@ -62,7 +63,7 @@ class DistLoader:
         partition. All ranks pass some or none do; a rank's may be empty. Labels are the stored ones of these nodes:
         -1 (NaN where the task is not classification) for a node without one, so leave such nodes out of training.
       scheme, rng_seed, prefetch, shuffle, drop_last, feature_dtype, method, replace, layer_dependency, edge_ids,
-        edge_values, transform, device, kernel, placement, transport, exchange, cache: see LoaderOptions.
+        edge_values, transform, device, kernel, placement, transport, exchange, rails, cache: see LoaderOptions.
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
       options: what was given.
@@ -103,6 +104,7 @@ class DistLoader:
         placement: str = "auto",
         transport: str = "auto",
         exchange: str = "auto",
+        rails: bool = True,
         cache: FeatureCache | MadeCache | None = None,
     ) -> None:
         self.data, self.epoch = data, 0
@@ -113,7 +115,7 @@ class DistLoader:
                 rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype,
                 method=method, replace=replace, layer_dependency=layer_dependency, edge_ids=edge_ids,
                 edge_values=edge_values, transform=transform, device=device, kernel=kernel, placement=placement,
-                transport=transport, exchange=exchange, cache=cache,
+                transport=transport, exchange=exchange, rails=rails, cache=cache,
             )  # fmt: skip
             _check_communicator(own, data.ctx.comm)
             self.device = numbered(data.ctx.device if device is None else device)
@@ -130,7 +132,9 @@ class DistLoader:
             self._read_in_place = data.features.reading(self.sharing.neighbours)
         # one rank's edges alone may hold a weight that is refused
         self._sampler, features = agree(data.ctx, self._prepare)
-        self._features, self.cache = self._cached(features)
+        features, self.cache = self._cached(features)
+        self._local_comm: Communicator | None = None  # over the machine's ranks, where they fetch for each other
+        self._features = self._on_rails(features)
         source: DistFeatures | KeepingFeatures | None = self._features
         keeps = self.cache is not None and self.cache.rule is not None
         if keeps:
@@ -160,6 +164,11 @@ class DistLoader:
     def transport(self) -> str:
         """ "exchange" or "shared": how rows of other ranks come here."""
         return self.sharing.name
+
+    @property
+    def rails(self) -> bool:
+        """Whether the ranks of a machine fetch a row of another machine once, for all of them (features/rails.py)."""
+        return self._local_comm is not None
 
     @property
     def fanouts(self) -> tuple[int, ...] | None:
@@ -259,9 +268,23 @@ class DistLoader:
         self._resumed_seeds, self._planned, self.epoch = own, (self._resumed, own), position.epoch
 
     def close(self) -> None:
-        """Release the loader's own communicator. Collective: every rank must call this; the context does it too."""
+        """Release the loader's own communicators. Collective: every rank must call this; the context does it too."""
+        if self._local_comm is not None:
+            self._local_comm.close()
         if self._comm is not self.data.ctx.comm:
             self._comm.close()
+
+    def _on_rails(self, features: DistFeatures | None) -> DistFeatures | None:
+        """Features that the ranks of a machine fetch for each other, where there is reason to; else as given.
+
+        Collective: every rank must call this.
+        """
+        machines = self.sharing.machines
+        wanted = self.options.rails and self.transport == SHARED and has_rails(machines)
+        if features is None or not features.exchanges or not wanted:
+            return features
+        self._local_comm = local_communicator(self._comm, machines)
+        return RailFeatures(features.using(self._comm), machines, self._local_comm)
 
     def _prepare(self) -> tuple[Sampler, DistFeatures | None]:
         """Place the tables and make the sampler; features where the device reads them.

@@ -66,6 +66,8 @@ class LoaderOptions:
         the rows of a step with the ids of the next in one, S + 2 for an epoch of S steps; batches are then sampled two
         steps before they are handed out, with prefetch=0 too. "auto": combined, unless the sampler itself exchanges
         (scheme "vanilla"). Never changes a batch.
+      rails: where several ranks share each of several machines, a row that some of them need crosses the network once,
+        into memory that they share. False: every rank fetches for itself. Never changes a batch.
       cache: of other ranks' feature rows (features/cache.py), or that of another loader of the same data, to share it;
         None: none. Never changes a batch.
     Raises:
@@ -95,6 +97,7 @@ class LoaderOptions:
     placement: str = "auto"
     transport: str = AUTO
     exchange: str = "auto"
+    rails: bool = True
     cache: FeatureCache | MadeCache | None = None
 
     def __post_init__(self) -> None:

@@ -60,6 +60,7 @@ class TrainConfig:
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
       transport: of other ranks' rows: "auto", "exchange" or "shared"; see LoaderOptions.
       exchange: how ranks meet to fetch features: "auto", "combined" or "paired".
+      rails: a row that several ranks of a machine need from another crosses the network once; see LoaderOptions.
       epochs: to train, including those of a run that is resumed.
       batch_size: seeds per rank and step.
       fanouts: neighbours per node, from the seeds outwards; -1 takes all.
@@ -110,6 +111,7 @@ class TrainConfig:
     placement: str = "auto"
     transport: str = AUTO
     exchange: str = "auto"
+    rails: bool = True
     epochs: int = 10
     batch_size: int = 1000
     fanouts: tuple[int, ...] = (15, 10, 5)

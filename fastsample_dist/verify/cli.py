@@ -91,8 +91,8 @@ def _run(args: argparse.Namespace) -> tuple[int, dict]:
         raise ValueError("--mpi: mpirun is neither beside this Python nor on PATH; install it or leave --mpi out.")
     options = RunOptions(
         path=args.parts, schemes=SCHEMES if args.scheme == "both" else (args.scheme,), prefetch=args.prefetch,
-        exchange=args.exchange, tolerance=args.tolerance, checksums=not args.no_checksums, mpirun=mpirun,
-        deadline_s=args.deadline_s, transport=args.transport,
+        tolerance=args.tolerance, checksums=not args.no_checksums, mpirun=mpirun, deadline_s=args.deadline_s,
+        transport=args.transport, exchange=args.exchange,
     )  # fmt: skip
     settings = VerifySettings(
         steps=args.steps, batch_size=args.batch_size, fanouts=args.fanouts, split=args.split, rng_seed=args.seed,

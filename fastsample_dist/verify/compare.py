@@ -83,8 +83,8 @@ def _job(options: RunOptions, settings: VerifySettings, num_ranks: int, keep_fea
     paths = options.rank_paths or (options.path,) * num_ranks
     common = {
         "common": asdict(settings), "schemes": options.schemes, "prefetch": options.prefetch,
-        "transport": options.transport, "exchange": options.exchange, "checksums": options.checksums,
-        "keep_features": keep_features,
+        "transport": options.transport, "exchange": options.exchange,
+        "checksums": options.checksums, "keep_features": keep_features,
     }  # fmt: skip
     per_rank = [common | {"path": str(path)} for path in paths]
     timeout_s = min(TIMEOUT_S, options.deadline_s)

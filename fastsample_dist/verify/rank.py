@@ -49,8 +49,8 @@ def verify_rank(ctx: DistContext, settings: dict, folder: Path) -> dict:
     for scheme in settings["schemes"]:
         loader = DistLoader(
             data, common.fanouts, common.batch_size, split=common.split, scheme=scheme, rng_seed=common.rng_seed,
-            prefetch=settings["prefetch"], transport=settings["transport"], exchange=settings["exchange"],
-            feature_dtype=torch.float64,
+            prefetch=settings["prefetch"], feature_dtype=torch.float64, transport=settings["transport"],
+            exchange=settings["exchange"],
         )  # fmt: skip
         gradients = _Gradients(data, common) if data.features is not None and data.labels is not None else None
         results[scheme] = []

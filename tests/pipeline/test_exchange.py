@@ -22,7 +22,7 @@ from tests.parts import FEATURE_DIM, draw_partition
 
 FANOUTS, BATCH = [3, 2], 6
 BETWEEN = ("counts", "feature_ids", "feature_rows")  # what fetches count
-OVER_THE_NETWORK: dict = {}
+OVER_THE_NETWORK = {"transport": "exchange"}
 
 
 def make_loader(data, **options):

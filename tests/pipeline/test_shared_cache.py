@@ -39,7 +39,7 @@ def share(ctx, path, capacity):
     data = DistData.load(path, ctx)
     plain = DistLoader(data, FANOUTS, BATCH, **PAIRED)
     epochs = [list(plain) for _ in range(EPOCHS)]
-    shared = PAIRED | {"transport": "shared"}
+    shared = PAIRED | {"transport": "shared", "rails": False}
     loader = DistLoader(data, FANOUTS, BATCH, cache=FeatureCache(capacity), **shared)
     steps = [follow(loader, batches, ctx.comm) for batches in epochs]
     reports = [loader.cache_report(epoch) for epoch in range(EPOCHS)]
