@@ -9,6 +9,7 @@ loader's stages together; lookahead.py wraps them where batches are made ahead.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,6 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.clock import Clock, Lap, clock_of
 from fastsample_dist.device.streams import to_device
 from fastsample_dist.features.dist import DistFeatures
-from fastsample_dist.features.source import FeatureSource
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.options import LoaderOptions
@@ -122,15 +122,16 @@ class Fetch:
     """
 
     def __init__(
-        self, features: FeatureSource, dtype: torch.dtype | None, comm: Communicator, clock: Clock, *, checked: bool
+        self, features: DistFeatures, dtype: torch.dtype | None, comm: Communicator, clock: Clock, *, checked: bool
     ) -> None:
         self._features, self._dtype, self._comm, self._clock, self._checked = features, dtype, comm, clock, checked
 
     def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
         """See Stage."""
-        begin = self._clock.mark()
+        begin, before = self._clock.mark(), replace(self._features.tally)
         with self._comm.watch.span("fetch", given.step, self._clock):
             batch.features = self._features.fetch(batch.input_nodes, self._dtype, checked=self._checked)
+        batch.rows = asdict(self._features.tally.since(before))
         batch.fetching = Lap(self._clock, begin, self._clock.mark())
         return batch
 
