@@ -146,7 +146,6 @@ class MiniBatch:
       num_global_seeds: seeds of this step summed over all ranks, the loss is divided by it; 0 in a sampler's own batch,
         whose seeds are all that there are.
       sampling, fetching: when the batch was sampled and its features were fetched; None before.
-      rows: feature rows by where they were read: {"own", "neighbour", "cached", "kept", "exchanged"}; None before.
     """
 
     seeds: Tensor
@@ -159,7 +158,6 @@ class MiniBatch:
     num_global_seeds: int = 0
     sampling: Lap | None = None
     fetching: Lap | None = None
-    rows: dict[str, int] | None = None
 
     @property
     def sample_s(self) -> float:
