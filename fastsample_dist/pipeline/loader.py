@@ -25,6 +25,7 @@ from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.keeping import KeepingFeatures
 from fastsample_dist.features.rails import RailFeatures, has_rails, local_communicator
+from fastsample_dist.features.tally import FetchTally
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.caching import CacheTask, FetchRecord, make_cache, shared_cache
 from fastsample_dist.pipeline.data import DistData
@@ -164,6 +165,11 @@ class DistLoader:
     def transport(self) -> str:
         """ "exchange" or "shared": how rows of other ranks come here."""
         return self.sharing.name
+
+    @property
+    def rows(self) -> FetchTally:
+        """Feature rows of all batches made so far on this rank, by where they were read."""
+        return FetchTally() if self._features is None else self._features.tally
 
     @property
     def rails(self) -> bool:

@@ -233,8 +233,7 @@ def others(paths):
 
 @pytest.mark.parametrize("name", ["prefetch", "bfloat16", "labor", "evaluation", "full batches", "combined", "shared"])
 def test_batches_are_the_same_with_a_cache(others, name):
-    policy = "presample" if name == "labor" else "vip"
-    assert [found.same[name] for found in others] == [(True, policy)] * 2
+    assert [found.same[name] for found in others] == [(True, "vip")] * 2
 
 
 def test_a_second_loader_shares_the_rows_of_the_first(others):

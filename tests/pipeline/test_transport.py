@@ -1,6 +1,10 @@
 """The transport of other ranks' rows: what is agreed on, and that it changes no batch."""
 
+import os
+import signal
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,11 +12,12 @@ import torch
 
 from fastsample_dist import DistData, DistLoader
 from fastsample_dist.comm.machine import Machines
+from fastsample_dist.comm.segments import share_segments
 from fastsample_dist.features.neighbours import map_neighbour
 from fastsample_dist.features.tally import FetchTally
 from fastsample_dist.graph.storage import features_file
 from fastsample_dist.pipeline.transport import choose_transport
-from fastsample_dist.testing import run_distributed
+from fastsample_dist.testing import RankError, run_distributed
 from tests.grids import grid
 from tests.parts import draw_partition
 
@@ -30,17 +35,18 @@ def machines_of(*groups):
 
 
 def batches_of(data, transport, **options):
-    """(facts of an epoch's batches, payload purposes with their calls, rows by where they were read)"""
+    """(transport, facts of an epoch's batches, payload purposes with their calls, per step its rows)"""
     comm = data.ctx.comm
-    loader = DistLoader(data, [3, 2, 2], 13, transport=transport, **options)
+    loader = DistLoader(data, [3, 2, 2], 13, transport=transport, exchange="paired", rails=False, **options)
     comm.reset_stats()
-    found, rows = [], FetchTally()
+    found, rows, before = [], [], FetchTally()
     for batch in loader:
         edges = [(mfg.indptr, mfg.indices, mfg.edge_ids) for mfg in batch.mfgs]
         found.append((batch.step, batch.input_nodes, edges, batch.features))
-        rows.add(FetchTally(**batch.rows))
+        rows.append(loader.rows.since(before))
+        before = replace(loader.rows)
+        assert rows[-1].inputs == batch.input_nodes.numel()
     calls = {purpose: stats["calls"] for purpose, stats in comm.stats().items() if purpose in PAYLOAD}
-    loader.close()
     return loader.transport, found, calls, rows
 
 
@@ -80,10 +86,11 @@ def test_ranks_read_in_place_on_their_machine_and_exchange_with_others(tmp_path,
     for found in run_distributed(world_size, run_on_machines, args=(path, groups, dtype)):
         for scheme, (exchanged, shared, steps) in found.items():
             (_, _, rows), (name, calls, near_rows) = exchanged, shared
-            assert rows.inputs == near_rows.inputs and rows.own == near_rows.own and rows.neighbour == 0
-            assert rows.exchanged == near_rows.exchanged + near_rows.neighbour
+            for far, near in zip(rows, near_rows, strict=True):  # step by step
+                assert (far.own, far.neighbour, far.exchanged) == (near.own, 0, near.neighbour + near.exchanged)
+                assert len(groups) > 1 or near.exchanged == 0
             if len(groups) == 1:
-                assert calls == {} and near_rows.exchanged == 0
+                assert calls == {}
                 assert name == ("shared" if world_size > 1 else "exchange")
             else:
                 hops = 2 * steps if scheme == "vanilla" else 0
@@ -147,6 +154,31 @@ def test_what_is_not_proven_is_not_read_and_all_ranks_say_the_same(tmp_path):
     }
     for name, text in expected.items():
         assert zero[name][0] == "exchange" and zero[name][1].startswith("ranks 0, 1: ") and text in zero[name][1]
+
+
+def die_in_the_middle(ctx, path, folder):
+    """Rank 1 is killed while others read its rows; what they are told, and what is then in /dev/shm."""
+    loader = DistLoader(DistData.load(path, ctx), [3, 2], 9, transport="shared")
+    segments = share_segments(ctx, ctx.rank, ctx.machines(), 1 << 16)
+    for batch in loader:
+        if (ctx.rank, batch.step) == (1, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        ctx.comm.barrier(purpose="test")
+    except RuntimeError as error:
+        seen = int(segments[1].tensor(torch.uint8, (1 << 16,)).sum())  # its memory is still there
+        left = [file.name for file in Path("/dev/shm").iterdir() if "fastsample" in file.name]
+        (folder / str(ctx.rank)).write_text(f"{error} {seen} {left}")
+        raise
+
+
+def test_a_rank_that_is_killed_leaves_nothing_and_the_others_are_told(tmp_path):
+    path = draw_partition(tmp_path, 3).path
+    with pytest.raises(RankError, match="rank 1 of 3 ended with exit code -9"):
+        run_distributed(3, die_in_the_middle, 120.0, (path, tmp_path), comm_timeout_s=60.0)
+    for rank in (0, 2):
+        text = (tmp_path / str(rank)).read_text()
+        assert f"rank {rank}, " in text and ": barrier of test failed" in text and text.endswith(" 0 []")
 
 
 def test_an_unknown_transport_is_refused(halves, ctx):
