@@ -20,6 +20,7 @@ _PUBLIC = {
     "DistContext": "fastsample_dist.comm.context",
     "DistData": "fastsample_dist.pipeline.data",
     "DistLoader": "fastsample_dist.pipeline.loader",
+    "FeatureCache": "fastsample_dist.features.cache",
     "WalkLoader": "fastsample_dist.pipeline.walk_loader",
     "write_walks": "fastsample_dist.pipeline.walk_files",
     "Trainer": "fastsample_dist.train.trainer",

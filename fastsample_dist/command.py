@@ -142,6 +142,14 @@ def share(text: str) -> float:
     return value
 
 
+def percentages(text: str) -> tuple[float, ...]:
+    """Argument type: "1,2.5" -> (0.01, 0.025), each from 0 to 100."""
+    values = tuple(_number(item) for item in text.split(","))
+    if not all(0 <= value <= 100 for value in values):
+        raise argparse.ArgumentTypeError(f"must be a list of percentages such as 1,5,10, not {text!r}")
+    return tuple(value / 100 for value in values)
+
+
 def _number(text: str) -> float:
     try:
         return float(text)

@@ -15,6 +15,8 @@ static const FsAbiEntry kEntries[] = {
             position_type, merge, num_threads)
   FS_STRUCT(FsStream, indptr, indices, order, in_edges, kinds, capacities, num_nodes, num_edges, num_parts, id_type,
             score, alpha, rng_seed)
+  FS_STRUCT(FsInclusion, indptr, indices, weights, hazards, num_nodes, num_edges, fanout, replace, id_type, weight_type,
+            num_threads)
   FS_STRUCT(FsAliasDraws, alias_table, ids, numbers, num_slots, num_pairs, draws_per_pair, rng_seed, step, num_threads)
   FS_STRUCT(FsRandomRows, ids, num_rows, width, rng_seed, bound, type, num_threads)
   FS_STRUCT(FsSkipGram, rows, centers, contexts, num_rows, width, num_pairs, contexts_per_pair, scale, type, num_threads)
@@ -39,6 +41,9 @@ static const FsAbiEntry kEntries[] = {
   FS_CONSTANT(FS_RECORD_WITHIN)
   FS_CONSTANT(FS_EDGES_UNWEIGHTED) FS_CONSTANT(FS_EDGES_BY_COLUMN) FS_CONSTANT(FS_EDGES_SCALED)
   FS_CONSTANT(FS_EDGES_COLUMNS)
+  FS_STRUCT(FsRowIndex, ranges, owners, tables, first_rows, slots, num_slots, num_ranges, num_owners, num_own_tables,
+            cache_table, slot_kind)
+  FS_CONSTANT(FS_SLOTS_NONE) FS_CONSTANT(FS_SLOTS_DENSE) FS_CONSTANT(FS_SLOTS_HASHED32) FS_CONSTANT(FS_SLOTS_HASHED64)
   FS_STRUCT(FsHashedRows, nodes, buckets, num_buckets, ids_per_bucket, num_threads)
   FS_STRUCT(FsEdgeQueries, rows, vertices, answers, count)
   FS_CONSTANT(FS_ABI_VERSION)
@@ -56,7 +61,8 @@ static const FsAbiEntry kEntries[] = {
   FS_CONSTANT(FS_TAKE_ALL)
   FS_CONSTANT(FS_ROW_BITS) FS_CONSTANT(FS_MOST_TABLES)
   FS_CONSTANT(FS_UNIFORM) FS_CONSTANT(FS_WEIGHTED) FS_CONSTANT(FS_LABOR)
-  FS_CONSTANT(FS_LDG) FS_CONSTANT(FS_FENNEL) FS_CONSTANT(FS_STREAM_LIMITS)
+  FS_CONSTANT(FS_LDG) FS_CONSTANT(FS_FENNEL) FS_CONSTANT(FS_STREAM_LIMITS) FS_CONSTANT(FS_HAZARD_BITS)
+  FS_CONSTANT(FS_MOST_HAZARD_BITS)
   FS_CONSTANT(FS_DROP_VARIATES)
   FS_CONSTANT(FS_NULL_NODE) FS_CONSTANT(FS_ALL_NEIGHBORS)
   FS_CONSTANT(FS_INDIVIDUAL) FS_CONSTANT(FS_COLLECTIVE)

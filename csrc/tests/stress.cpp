@@ -43,6 +43,7 @@ class Problem {
       const FsHop& seed_side = batch->hops[0];
       gather(*batch, num_threads, written);
       bucket(*batch, written);
+      locate(*batch, num_threads, written);
       for (int32_t reduce : {FS_SUM, FS_MEAN, FS_MAX}) {
         aggregate<float>({seed_side, reduce, 4, kWide, num_threads}, wide_, nullptr, written);
         aggregate<float>({batch->hops[1], reduce, 1, kNarrow, num_threads}, wide_, weights_.data(), written);
@@ -56,6 +57,7 @@ class Problem {
       }
     }
     build_alias_tables(num_threads, written);
+    score_nodes(num_threads, written);
     Queries<Id>(graph_).run(num_threads, written);
     Applications<Id>(graph_).run(num_threads, written);
     Layers<Id>(graph_).run(num_threads, written);
@@ -87,6 +89,38 @@ class Problem {
     succeed(fs_alias_tables(&edges, table.data(), num_positive.data()), "alias_tables");
     written.add("alias_tables", table);
     written.add("alias_tables", num_positive);
+  }
+
+  // Three hops from every tenth node, of all kinds of picks.
+  void score_nodes(int32_t num_threads, Written& written) const {
+    FsInclusion hop = inclusion(num_threads);
+    for (bool weighted : {false, true}) {
+      for (int32_t replace : {0, 1}) {
+        std::vector<int64_t> hazards(static_cast<size_t>(kNodes)), reached(hazards.size());
+        for (size_t node = 0; node < hazards.size(); node += 10) hazards[node] = int64_t{1} << FS_HAZARD_BITS;
+        for (int64_t fanout : {15, 5, 2}) {
+          hop.hazards = hazards.data();
+          hop.weights = weighted ? graph_.skewed.data() : nullptr;
+          hop.replace = replace;
+          hop.fanout = fanout;
+          succeed(fs_inclusion_probabilities(&hop, reached.data()), "inclusion_probabilities");
+          written.add("inclusion_probabilities", reached);
+          hazards.swap(reached);
+        }
+      }
+    }
+  }
+
+  FsInclusion inclusion(int32_t num_threads) const {
+    FsInclusion hop = {};
+    hop.indptr = graph_.indptr.data();
+    hop.indices = graph_.indices.data();
+    hop.num_nodes = kNodes;
+    hop.num_edges = kEdges;
+    hop.id_type = type_code<Id>();
+    hop.weight_type = FS_FLOAT64;
+    hop.num_threads = num_threads;
+    return hop;
   }
 
   void read_at_random(int32_t num_threads, Written& written) const {
@@ -128,6 +162,24 @@ class Problem {
     require(counts[0] + counts[2] == batch.num_nodes && counts[1] == 0, "bucket_by_part: wrong counts");
     written.add("bucket_by_part", grouped);
     written.add("bucket_by_part", places);
+  }
+
+  static void locate(const FsMiniBatch& batch, int32_t num_threads, Written& written) {
+    const int64_t ranges[] = {0, kNodes / 3, kNodes / 2, kNodes}, first_rows[] = {0, 0, 7}, cached[] = {1, kNodes / 3};
+    const int32_t owners[] = {0, 1, 2}, tables[] = {-1, 0, 1};
+    Id pairs[8];
+    succeed(fs_hash_slots(cached, 2, type_code<Id>(), 4, pairs), "hash_slots");
+    const int32_t kind = sizeof(Id) == 4 ? FS_SLOTS_HASHED32 : FS_SLOTS_HASHED64;
+    const FsRowIndex index = {ranges, owners, tables, first_rows, pairs, 4, 3, 3, 1, 2, kind};
+    std::vector<Id> missing(static_cast<size_t>(batch.num_nodes));
+    std::vector<int64_t> places(missing.size()), counts(6);
+    succeed(fs_locate_rows(&index, type_code<Id>(), batch.nodes, batch.num_nodes, num_threads, places.data(),
+                           missing.data(), counts.data()),
+            "locate_rows");
+    require(counts[0] + counts[3] + counts[4] + counts[5] == batch.num_nodes, "locate_rows: wrong counts");
+    written.add("locate_rows", places);
+    missing.resize(static_cast<size_t>(counts[0]));
+    written.add("locate_rows", missing);
   }
 
   template <typename T>
@@ -179,6 +231,10 @@ class Problem {
     negative.weights = weights_.data();
     negative.type = FS_FLOAT32;
     refused(fs_alias_tables(&negative, table.data(), num_positive.data()), "alias_tables");
+    std::vector<int64_t> hazards(static_cast<size_t>(kNodes), -1);
+    FsInclusion hop = inclusion(num_threads);
+    hop.hazards = hazards.data();
+    refused(fs_inclusion_probabilities(&hop, hazards.data()), "the hazard of node 0 is -1");
   }
 
   uint64_t seed_;

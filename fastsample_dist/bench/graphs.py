@@ -92,13 +92,18 @@ class GraphSource:
         """
         if not self.is_generated:
             return Path(self.name)
-        graph = self._draw(TASK, progress)
-        parts = self.work / f"{graph.name}-{self.method}-{num_ranks}"
-        if not parts.exists():
-            progress(f"cutting it into {num_ranks} part(s) with {self.method}")
-            options = ("--num-parts", str(num_ranks), "--method", self.method, "--output", str(parts))
-            _run("fastsample_dist.partition.cli", "--input", str(graph), *options)
-        return parts
+        return self._cut(self._draw(TASK, progress), num_ranks, progress)
+
+    def cut(self, num_parts: int, progress: Callable[[str], object]) -> Path:
+        """A partition: the one named, or the named input or generated graph in `num_parts` parts, without features
+        where it is generated.
+
+        Raises:
+          RuntimeError: the generator or fastsample-partition failed; with its line.
+        """
+        if not self.is_generated and (Path(self.name) / MANIFEST_NAME).is_file():
+            return Path(self.name)
+        return self._cut(self._draw((), progress) if self.is_generated else Path(self.name), num_parts, progress)
 
     def topology(self, progress: Callable[[str], object]) -> CSCGraph:
         """The graph alone, uncut: mapped where it is a partition's, built in memory otherwise.
@@ -115,6 +120,15 @@ class GraphSource:
         directory = self._draw((), progress) if self.is_generated else Path(self.name)
         progress(f"reading {directory.name}")
         return read_npy_graph(directory).to_csc()
+
+    def _cut(self, graph: Path, num_parts: int, progress: Callable[[str], object]) -> Path:
+        """The partition of an input directory, in the work directory."""
+        parts = self.work / f"{graph.name}-{self.method}-{num_parts}"
+        if not parts.exists():
+            progress(f"cutting it into {num_parts} part(s) with {self.method}")
+            options = ("--num-parts", str(num_parts), "--method", self.method, "--output", str(parts))
+            _run("fastsample_dist.partition.cli", "--input", str(graph), *options)
+        return parts
 
     def _check_generated(self) -> bool:
         """Whether a graph is to be drawn; refuses a name that only looks like one."""

@@ -1,4 +1,4 @@
-"""The feature rows that a rank owns: mapped or in memory, on a GPU, or pinned for it."""
+"""The feature rows that a rank owns: mapped or in memory, on a GPU, or pinned for it; one table or one per part."""
 
 from __future__ import annotations
 
@@ -9,77 +9,105 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.device.placement import HOST, Placement
+from fastsample_dist.features.source import MOST_TABLES, RowRange, index_rows
+from fastsample_dist.graph.partition_book import PartitionBook
 
 
 class LocalFeatures:
-    """Rows of the nodes lo .. hi - 1.
+    """Rows of the nodes lo .. lo + num_rows - 1.
 
     Args:
-      rows: [hi - lo, dim], any stored dtype, contiguous.
+      rows: [num_rows, dim], any stored dtype, contiguous; or several such tables, one after the other, which are read
+        where they are.
       lo: id of the first node.
       device: whose kernels read the rows, and where the results are; None: that of the rows. It differs for pinned
         rows that a GPU reads over the bus. Nodes are asked for by ids on this device.
-      cache: copies of some of the rows in the device's memory, read in their place.
+      cache: copies of some of the rows in the device's memory, read in their place; of one table.
+    Attributes:
+      tables: the rows with their nodes.
     Raises:
-      ValueError: rows is not a matrix.
+      ValueError: rows is not a matrix; several tables of different widths or dtypes.
     """
 
     def __init__(
-        self, rows: Tensor, lo: int, device: torch.device | None = None, cache: ops.RowCache | None = None
+        self,
+        rows: Tensor | Sequence[Tensor],
+        lo: int,
+        device: torch.device | None = None,
+        cache: ops.RowCache | None = None,
     ) -> None:
-        if rows.dim() != 2:
-            raise ValueError(f"features have shape {tuple(rows.shape)}; expected [nodes, dim].")
-        self.rows, self.lo, self.cache = rows.contiguous(), lo, cache
-        self.device = rows.device if device is None else device
+        given = [rows] if isinstance(rows, Tensor) else list(rows)
+        for table in given:
+            if table.dim() != 2:
+                raise ValueError(f"features have shape {tuple(table.shape)}; expected [nodes, dim].")
+        kinds = {(table.dtype, table.shape[1]) for table in given}
+        if len(kinds) != 1:
+            raise ValueError(f"features are {kinds or 'no tables'}; expected tables of one dtype and width.")
+        tables, first = [], lo
+        for table in given:
+            tables.append(RowRange(first, table.contiguous()))
+            first = tables[-1].end_node
+        self.tables, self.lo, self.cache = tuple(tables), lo, cache
+        self.device = given[0].device if device is None else device
+        self._index = self._make_index() if len(tables) > 1 and self.num_rows else None
 
     @classmethod
     def from_parts(cls, parts: Sequence[Tensor], lo: int) -> LocalFeatures:
-        """Rows of consecutive parts as one table: without a copy when there is one part."""
-        return cls(parts[0] if len(parts) == 1 else torch.cat(list(parts)), lo)
+        """Rows of consecutive parts, read where they are; copied into one table where a merge cannot read so many."""
+        return cls(parts if len(parts) <= MOST_TABLES else torch.cat(list(parts)), lo)
+
+    @property
+    def num_rows(self) -> int:
+        """Own nodes."""
+        return self.tables[-1].end_node - self.lo
+
+    @property
+    def dim(self) -> int:
+        """Columns of a row."""
+        return self.tables[0].rows.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Stored dtype."""
+        return self.tables[0].rows.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Of all rows."""
+        return sum(table.rows.nbytes for table in self.tables)
 
     def placed(self, placement: Placement) -> LocalFeatures:
-        """The same rows where `placement` says (device/placement.py): a copy, unless they are there already."""
+        """The same rows where `placement` says (device/placement.py): one copy, unless they are there already."""
         if placement.where == HOST:
             return self
-        return LocalFeatures(placement.put(self.rows), self.lo, placement.device)
+        return LocalFeatures(placement.put(self._one_table()), self.lo, placement.device)
 
     def with_cache(self, nodes: Tensor) -> LocalFeatures:
         """The same rows with copies of those of `nodes` (own nodes, unique) in the device's memory.
 
         Raises:
-          ValueError, IndexError: a node twice, or outside lo .. hi - 1.
+          ValueError, IndexError: a node twice, or outside the own ones.
         """
-        cache = ops.RowCache.of(self.rows, nodes.cpu() - self.lo, self.device)
-        return LocalFeatures(self.rows, self.lo, self.device, cache)
-
-    def gather(self, nodes: Tensor, *, checked: bool = True) -> Tensor:
-        """Rows of own nodes, [n, dim], stored dtype.
-
-        Args:
-          nodes: int32 | int64 [n], on `device`.
-          checked: False on a GPU: do not wait to find out whether a node is bad (`ops.gather_rows`).
-        Raises:
-          ValueError: a node outside lo .. hi - 1.
-        """
-        return ops.gather_rows(self.rows, self._numbers(nodes), self.cache, checked=checked)
+        rows = self._one_table()
+        return LocalFeatures(rows, self.lo, self.device, ops.RowCache.of(rows, nodes.cpu() - self.lo, self.device))
 
     def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
         """Rows of own nodes converted to float32, float64 or bfloat16 on the way (None: not at all), [n, dim].
 
-        Args, Raises: as `gather`. See FeatureSource.
+        Args:
+          nodes: int32 | int64 [n], on `device`.
+          dtype: of the result; None: the stored one.
+          checked: False on a GPU: do not wait to find out whether a node is bad (`ops.gather_rows`).
+        Raises:
+          ValueError: a node outside the own ones.
         """
-        return self.merge(self._numbers(nodes).long(), self.no_rows(), dtype, checked=checked)
+        return self.merge(self._places(nodes), self.no_rows(), dtype, checked=checked)
 
-    def find(self, nodes: Tensor) -> Tensor:
-        """See RowTable."""
-        rows = self._numbers(nodes).long()
-        return torch.where((rows >= 0) & (rows < self.rows.shape[0]), rows, -1)
-
-    def read(self, rows: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """The rows of these numbers, [n, dim], stored dtype or converted; in range by construction."""
-        if dtype is None:
-            return ops.gather_rows(self.rows, rows, self.cache, checked=False)
-        return self.merge(rows.long(), self.no_rows(), dtype, checked=False)
+    def read(self, nodes: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """Rows of own nodes, [n, dim], stored dtype or converted; in range by construction."""
+        if dtype is None and self._index is None:
+            return ops.gather_rows(self.tables[0].rows, self._numbers(nodes), self.cache, checked=False)
+        return self.merge(self._places(nodes), self.no_rows(), dtype, checked=False)
 
     def merge(
         self,
@@ -90,13 +118,28 @@ class LocalFeatures:
         near: Sequence[Tensor] = (),
         checked: bool = True,
     ) -> Tensor:
-        """Own, near and fetched rows by place; see `ops.merge_rows`."""
-        return ops.merge_rows(self.rows, fetched, places, dtype, self.cache, near=near, checked=checked)
+        """Own, near and fetched rows by place; see `ops.merge_rows`. Own tables are numbered first."""
+        first, *others = (table.rows for table in self.tables)
+        return ops.merge_rows(first, fetched, places, dtype, self.cache, near=[*others, *near], checked=checked)
 
     def no_rows(self) -> Tensor:
         """[0, dim] on `device`: what is received where all rows are own."""
-        return self.rows[:0].to(self.device)
+        return self.tables[0].rows[:0].to(self.device)
+
+    def _make_index(self) -> ops.RowIndex:
+        """Of nodes counted from the first own one."""
+        tables = [RowRange(table.first_node - self.lo, table.rows) for table in self.tables]
+        return index_rows(PartitionBook(torch.tensor([0, self.num_rows])), tables).on(self.device)
+
+    def _one_table(self) -> Tensor:
+        tables = [table.rows for table in self.tables]
+        return tables[0] if len(tables) == 1 else torch.cat(tables)
+
+    def _places(self, nodes: Tensor) -> Tensor:
+        """Places of own nodes, for `merge`."""
+        numbers = self._numbers(nodes)
+        return numbers.long() if self._index is None else ops.locate_rows(numbers, self._index).places
 
     def _numbers(self, nodes: Tensor) -> Tensor:
-        """Row numbers of nodes."""
+        """Nodes counted from the first own one."""
         return nodes if self.lo == 0 else nodes - self.lo

@@ -53,6 +53,8 @@ __all__ = [
     "PartData",
     "PartitionWriter",
     "check_output",
+    "features_file",
+    "load_features",
     "load_orig_ids",
     "load_part",
     "load_topology",
@@ -160,13 +162,8 @@ def load_part(path: str | Path, manifest: Manifest, part: int) -> PartData:
         raise ValueError(f"part is {part}; {path} has the parts 0 to {manifest.num_parts - 1}.")
     num_nodes = manifest.part_ranges[part + 1] - manifest.part_ranges[part]
     stored = {Path(name).stem: name for name in part_files(manifest, part)}
-    features = labels = None
-    if "features" in stored:
-        dtype = BFLOAT16_AS if manifest.feature_dtype == BFLOAT16 else str(manifest.feature_dtype)
-        dtypes, shape = (dtype,), (num_nodes, manifest.feature_dim)
-        features = _open(path, manifest, stored["features"], dtypes, shape)
-        if manifest.feature_dtype == BFLOAT16:
-            features = features.view(torch.bfloat16)
+    features = load_features(path, manifest, part) if "features" in stored else None
+    labels = None
     if manifest.num_targets:
         if "targets" in stored:
             labels = _open(path, manifest, stored["targets"], ("float32",), (num_nodes, manifest.num_targets))
@@ -174,6 +171,23 @@ def load_part(path: str | Path, manifest: Manifest, part: int) -> PartData:
         labels = _open(path, manifest, stored["labels"], ("int64",), (num_nodes,))
     splits = {split: _open(path, manifest, stored[split], ("int64",), (None,)) for split in SPLITS if split in stored}
     return PartData(features, labels, splits)
+
+
+def features_file(part: int) -> str:
+    """Relative path of a part's feature rows."""
+    return f"part-{part}/features.npy"
+
+
+def load_features(path: str | Path, manifest: Manifest, part: int) -> Tensor:
+    """Map a part's feature rows, [nodes of the part, feature_dim] in the stored type.
+
+    Raises:
+      ValueError: the file is missing, truncated or does not fit (by name).
+    """
+    num_nodes = manifest.part_ranges[part + 1] - manifest.part_ranges[part]
+    dtype = BFLOAT16_AS if manifest.feature_dtype == BFLOAT16 else str(manifest.feature_dtype)
+    rows = _open(path, manifest, features_file(part), (dtype,), (num_nodes, manifest.feature_dim))
+    return rows.view(torch.bfloat16) if manifest.feature_dtype == BFLOAT16 else rows
 
 
 def verify_files(path: str | Path, manifest: Manifest, relpaths: Iterable[str]) -> None:

@@ -78,6 +78,11 @@ def stream_partition(indptr: Tensor, indices: Tensor, parts: Tensor, *_: object)
     return torch.empty_like(parts)
 
 
+def inclusion_probabilities(indptr: Tensor, indices: Tensor, hazards: Tensor, *_: object) -> Tensor:
+    """A hazard per node."""
+    return torch.empty_like(hazards)
+
+
 def gather_rows(rows: Tensor, ids: Tensor, *_: object) -> Tensor:
     """One row per id."""
     return ids.new_empty((ids.shape[0], *rows.shape[1:]), dtype=rows.dtype)
@@ -86,6 +91,14 @@ def gather_rows(rows: Tensor, ids: Tensor, *_: object) -> Tensor:
 def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype, *_: object) -> Tensor:
     """One row per place."""
     return places.new_empty((places.shape[0], own.shape[1]), dtype=dtype)
+
+
+def locate_rows(
+    nodes: Tensor, ranges: list[Tensor], slots: Tensor | None, numbers: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One place per node, as many missing nodes as there are, one count per rank and three more in host memory."""
+    missing = nodes.new_empty((_dynamic_size(),))
+    return nodes.new_empty(nodes.shape, dtype=torch.int64), missing, torch.empty(numbers[0] + 3, dtype=torch.int64)
 
 
 def aggregate(

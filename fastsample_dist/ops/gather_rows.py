@@ -100,9 +100,15 @@ def merge_rows(
     return torch.ops.fastsample.merge_rows(own, fetched, places, dtype, cached, slots, checked, list(near) or None)
 
 
-def place_in(table: int, rows: Tensor) -> Tensor:
-    """Places of rows (int64) of a table: 0 is `own` of `merge_rows`, k its near[k - 1]."""
-    return rows if table == 0 else rows + (table << _ROW_BITS)
+def place_in(table: int | Tensor, rows: Tensor) -> Tensor:
+    """Places of rows (int64) of a table, or of one table per row: 0 is `own` of `merge_rows`, k its near[k - 1]."""
+    return rows + (table << _ROW_BITS)
+
+
+def row_in(table: int, places: Tensor) -> Tensor:
+    """Rows of those places that are in a table, int64; see `place_in`."""
+    first = table << _ROW_BITS
+    return places[(places >= first) & (places < first + (1 << _ROW_BITS))] - first
 
 
 def _row_bytes(rows: Tensor) -> int:

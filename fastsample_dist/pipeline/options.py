@@ -11,8 +11,12 @@ from typing import Any
 import torch
 
 from fastsample_dist.device.placement import CHOICES
+from fastsample_dist.features.cache import FeatureCache, MadeCache
+from fastsample_dist.features.policies import check_policy
 from fastsample_dist.ops import SampleSpec
+from fastsample_dist.pipeline.exchange import COMBINED, EXCHANGES
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
+from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler
@@ -56,6 +60,16 @@ class LoaderOptions:
       device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
+      transport: of other ranks' rows and topology: "exchange"; "shared", which reads those of ranks on the same machine
+        where they lie; "auto", which is "shared" where it can be (pipeline/transport.py). Never changes a batch.
+      exchange: how ranks meet to fetch features. "paired": ids out and rows back in two exchanges a step. "combined":
+        the rows of a step with the ids of the next in one, S + 2 for an epoch of S steps; batches are then sampled two
+        steps before they are handed out, with prefetch=0 too. "auto": combined, unless the sampler itself exchanges
+        (scheme "vanilla"). Never changes a batch.
+      rails: where several ranks share each of several machines, a row that some of them need crosses the network once,
+        into memory that they share. False: every rank fetches for itself. Never changes a batch.
+      cache: of other ranks' feature rows (features/cache.py), or that of another loader of the same data, to share it;
+        None: none. Never changes a batch.
     Raises:
       ValueError: not exactly one of fanouts, sampler and app; a value out of range, an unknown name; an option that
         `sampler` or `app` would ignore.
@@ -81,6 +95,10 @@ class LoaderOptions:
     device: torch.device | str | None = None
     kernel: str = "auto"
     placement: str = "auto"
+    transport: str = AUTO
+    exchange: str = "auto"
+    rails: bool = True
+    cache: FeatureCache | MadeCache | None = None
 
     def __post_init__(self) -> None:
         _check_batch_size(self.batch_size)
@@ -90,6 +108,11 @@ class LoaderOptions:
             raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, REGISTRY))}.")
         if self.placement not in CHOICES:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"transport is {self.transport!r}; expected 'auto', 'exchange' or 'shared'.")
+        if self.exchange not in EXCHANGES:
+            raise ValueError(f"exchange is {self.exchange!r}; expected 'auto', 'combined' or 'paired'.")
+        self._check_cache()
         if self.app is not None:
             self._check_app()
         elif self.sampler is None:
@@ -117,6 +140,22 @@ class LoaderOptions:
     def wants_edge_values(self, has_weights: bool) -> bool:
         """Whether batches have the stored weights of their edges, on a graph with or without any."""
         return self.edge_ids and has_weights if self.edge_values is None else self.edge_values
+
+    def _check_cache(self) -> None:
+        if self.cache is None:
+            return
+        description = getattr(self.cache, "description", self.cache)
+        if not isinstance(description, FeatureCache):
+            raise ValueError(
+                f"cache is {self.cache!r}; pass a FeatureCache, such as fsd.FeatureCache(capacity_bytes=2 << 30), or "
+                "the cache of another loader."
+            )
+        check_policy(description.policy, None if self.fanouts is None else self.spec)
+        if description.lookahead > 0 and self.exchange == COMBINED:
+            raise ValueError(
+                f"the cache's lookahead is {description.lookahead} beside exchange 'combined', which asks for rows "
+                "before the cache has those of the steps before; pass exchange='paired' or 'auto', or lookahead=0."
+            )
 
     def _check_sampler(self) -> None:
         sampler = self.sampler
@@ -181,4 +220,6 @@ def _fact(value: object) -> object:
         return value
     if isinstance(value, torch.dtype):
         return str(value)
+    if isinstance(value, FeatureCache | MadeCache):
+        return value.facts()
     return getattr(value, "__qualname__", type(value).__qualname__)

@@ -8,7 +8,8 @@ loader's stages together; lookahead.py wraps them where batches are made ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.clock import Clock, Lap, clock_of
 from fastsample_dist.device.streams import to_device
 from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.keeping import KeepingFeatures
 from fastsample_dist.features.source import FeatureSource
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import StepInput
@@ -119,20 +121,28 @@ class Fetch:
       comm: of the stages.
       clock: of the device that fetches.
       checked: refuse an id outside the graph; False where the sampler is known to give none.
+    Attributes:
+      features, dtype, comm, clock: the same.
     """
 
     def __init__(
         self, features: FeatureSource, dtype: torch.dtype | None, comm: Communicator, clock: Clock, *, checked: bool
     ) -> None:
-        self._features, self._dtype, self._comm, self._clock, self._checked = features, dtype, comm, clock, checked
+        self.features, self.dtype, self.comm, self.clock, self._checked = features, dtype, comm, clock, checked
 
     def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
         """See Stage."""
-        begin = self._clock.mark()
-        with self._comm.watch.span("fetch", given.step, self._clock):
-            batch.features = self._features.fetch(batch.input_nodes, self._dtype, checked=self._checked)
-        batch.fetching = Lap(self._clock, begin, self._clock.mark())
+        with self.timed(given, batch):
+            batch.features = self.features.fetch(batch.input_nodes, self.dtype, checked=self._checked)
         return batch
+
+    @contextmanager
+    def timed(self, given: StepInput, batch: MiniBatch) -> Iterator[None]:
+        """Take the time of the block as that of fetching the batch."""
+        begin = self.clock.mark()
+        with self.comm.watch.span("fetch", given.step, self.clock):
+            yield
+        batch.fetching = Lap(self.clock, begin, self.clock.mark())
 
 
 class Label:
@@ -184,7 +194,7 @@ def make_stages(
     options: LoaderOptions,
     comm: Communicator,
     sampler: Sampler,
-    features: DistFeatures | None,
+    features: DistFeatures | KeepingFeatures | None,
     device: torch.device,
 ) -> tuple[Stage, ...]:
     """The stages of a loader.
@@ -194,7 +204,7 @@ def make_stages(
       options: of the loader.
       comm: carries what sampling and features need; used by one thread at a time.
       sampler: of options.scheme, or the user's.
-      features: placed for the device; None without.
+      features: placed for the device, over `comm`; None without.
       device: where batches are made.
     """
     clock, is_foreign = clock_of(device), options.sampler is not None or options.app is not None
@@ -203,8 +213,8 @@ def make_stages(
     if is_foreign:
         stages.append(CheckSampled(comm, device))
     if features is not None:
-        dtype = options.feature_dtype or _compute_dtype(features)
-        stages.append(Fetch(features.using(comm), dtype, comm, clock, checked=is_foreign))
+        dtype = result_dtype(options, features)
+        stages.append(Fetch(features, dtype, comm, clock, checked=is_foreign))
     if data.labels is not None:
         stages.append(Label(data, device))
     if options.transform is not None:
@@ -212,8 +222,10 @@ def make_stages(
     return tuple(stages)
 
 
-def _compute_dtype(features: DistFeatures) -> torch.dtype | None:
-    """float32 for features stored narrower than that; None (as stored) for float32 and float64."""
+def result_dtype(options: LoaderOptions, features: DistFeatures | KeepingFeatures) -> torch.dtype | None:
+    """Of batches' features: as asked for, else float32 for features stored narrower than that; None: as stored."""
+    if options.feature_dtype is not None:
+        return options.feature_dtype
     return None if features.dtype in (torch.float32, torch.float64) else torch.float32
 
 

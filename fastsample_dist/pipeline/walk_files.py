@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -15,14 +13,13 @@ from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.original_order import write_in_order
+from fastsample_dist.pipeline.progress import reporting
 from fastsample_dist.pipeline.walk_loader import check_count, check_walks
 from fastsample_dist.sampling.transit.app import NULL, App
 from fastsample_dist.sampling.transit.sampler import TransitSampler
 
 CHUNK_NODES = 1 << 14
 PURPOSE = "walk_file"
-
-OnChunk = Callable[[int, int], object]
 
 
 def write_walks(
@@ -91,29 +88,3 @@ def write_walks(
                     file.append(rows_of(nodes, turn).numpy())
                     done += nodes.numel()
                     on_chunk(done, num_walks)
-
-
-@contextmanager
-def reporting(what: str, shown: bool) -> Iterator[OnChunk]:
-    """A function to call with (done, in all); shows them on standard error, as a bar on a terminal or in lines.
-
-    Args:
-      what: is done.
-      shown: False shows nothing.
-    """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True, quiet=not shown, highlight=False)
-    tenths = 0
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what)
-
-        def on_chunk(done: int, total: int) -> None:
-            nonlocal tenths
-            bar.update(task, completed=done, total=total)
-            if not console.is_terminal and done * 10 // total > tenths:
-                tenths = done * 10 // total
-                console.print(f"{what}: {done} of {total} ({10 * tenths} %)", soft_wrap=True)
-
-        yield on_chunk

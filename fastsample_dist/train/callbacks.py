@@ -62,14 +62,14 @@ class EpochReport:
       stats: its loss and times, over all ranks.
       step: global steps done.
       is_last: no epoch comes after it.
-      figures: what else is known about it, by name, such as {"lr": 0.01, "val_acc": 0.7}. Callbacks may add to it;
-        those after them in the list see it, the log files among them.
+      figures: what else is known about it, by name, such as {"lr": 0.01, "val_acc": 0.7}; JSON values. Callbacks may
+        add to it; those after them in the list see it, the log files among them.
     """
 
     stats: EpochStats
     step: int
     is_last: bool
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
 
 
 class Callback:

@@ -13,10 +13,15 @@ from typing import Any
 
 from fastsample_dist.device.choice import DEVICES
 from fastsample_dist.device.placement import CHOICES as PLACES
+from fastsample_dist.features.cache import FeatureCache
+from fastsample_dist.features.policies import POLICIES
+from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.ops.sample_spec import SampleSpec
+from fastsample_dist.pipeline.exchange import EXCHANGES
 from fastsample_dist.pipeline.schemes import SCHEMES
+from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.train.models import check_fanouts
 from fastsample_dist.train.saved import MODELS
 from fastsample_dist.train.schedules import SCHEDULES
@@ -25,12 +30,14 @@ from fastsample_dist.train.trainer import PRECISIONS
 EVALUATIONS = ("sampled", "full")
 CHOICES = {
     "scheme": SCHEMES, "model": tuple(MODELS), "device": DEVICES, "kernel": KERNELS, "placement": PLACES,
+    "exchange": EXCHANGES,
     "sampler": METHODS, "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
-    "lr_schedule": SCHEDULES,
+    "lr_schedule": SCHEDULES, "transport": TRANSPORTS, "cache_policy": POLICIES,
 }  # fmt: skip
 AT_LEAST_ONE = (
     "epochs", "batch_size", "layers", "hidden", "heads", "threads", "checkpoint_every", "keep", "lr_step",
 )  # fmt: skip
+AT_LEAST_ZERO = ("eval_every", "prefetch", "cache", "lookahead")
 FILES = ("json", "jsonl", "tensorboard", "trace", "checkpoint_dir", "save_model", "predictions")
 SHAPING = (
     "model", "layers", "hidden", "heads", "dropout", "lr", "fanouts", "sampler", "replace", "precision", "seed",
@@ -51,6 +58,9 @@ class TrainConfig:
       device: "cpu", "cuda" or "auto"; for the caller, who makes the context.
       kernel: for sampling on a GPU: "auto", "per_hop" or "persistent".
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
+      transport: of other ranks' rows: "auto", "exchange" or "shared"; see LoaderOptions.
+      exchange: how ranks meet to fetch features: "auto", "combined" or "paired".
+      rails: a row that several ranks of a machine need from another crosses the network once; see LoaderOptions.
       epochs: to train, including those of a run that is resumed.
       batch_size: seeds per rank and step.
       fanouts: neighbours per node, from the seeds outwards; -1 takes all.
@@ -66,6 +76,10 @@ class TrainConfig:
       eval_every: epochs between evaluations; 0 never evaluates.
       eval: "sampled" sees sampled neighbours, "full" all of them, layer by layer.
       prefetch: batches made ahead in the background.
+      cache: bytes of other ranks' feature rows that are kept, or a size such as "2GiB"; None or 0: none. See
+        features/cache.py.
+      cache_policy: which rows: one of features.policies.POLICIES.
+      lookahead: batches ahead of their turn whose rows stay in the cache once they have been fetched.
       seed: of parameters, shuffling, sampling and dropout.
       threads: per rank; None: the machine's cores divided among its ranks.
       timeout_s: longest wait for other ranks; for the caller, who makes the context.
@@ -95,6 +109,9 @@ class TrainConfig:
     device: str = "cpu"
     kernel: str = "auto"
     placement: str = "auto"
+    transport: str = AUTO
+    exchange: str = "auto"
+    rails: bool = True
     epochs: int = 10
     batch_size: int = 1000
     fanouts: tuple[int, ...] = (15, 10, 5)
@@ -110,6 +127,9 @@ class TrainConfig:
     eval_every: int = 1
     eval: str = "sampled"
     prefetch: int = 0
+    cache: int | str | None = None
+    cache_policy: str = "auto"
+    lookahead: int = 0
     seed: int = 0
     threads: int | None = None
     timeout_s: float = 600.0
@@ -135,7 +155,7 @@ class TrainConfig:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{option(name)} is {getattr(self, name)!r}; expected one of {', '.join(choices)}.")
-        for name, least in (*((name, 1) for name in AT_LEAST_ONE), ("eval_every", 0), ("prefetch", 0)):
+        for name, least in (*((name, 1) for name in AT_LEAST_ONE), *((name, 0) for name in AT_LEAST_ZERO)):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < least):
                 raise ValueError(f"{option(name)} is {value!r}; expected an integer >= {least}.")
@@ -165,8 +185,19 @@ class TrainConfig:
         for name in FILES:
             given = getattr(self, name)
             values[name] = None if given is None else Path(given)
+        if isinstance(self.cache, str):
+            try:
+                values["cache"] = parse_bytes(self.cache)
+            except ValueError as error:
+                raise ValueError(f"--cache: {error}") from None
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        if self.lookahead > 0 and not self.cache:
+            raise ValueError(f"--lookahead is {self.lookahead} without a cache; pass --cache SIZE too.")
+
+    def feature_cache(self) -> FeatureCache | None:
+        """The cache that the fields describe; None without one."""
+        return FeatureCache(self.cache, self.cache_policy, lookahead=self.lookahead) if self.cache else None
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON values."""

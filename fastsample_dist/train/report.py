@@ -14,6 +14,7 @@ import torch
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.placement import Placement
+from fastsample_dist.features.cache import CacheReport
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.callbacks import Callback, EpochReport, Run
@@ -83,18 +84,44 @@ def device_figures(ctx: DistContext, loader: DistLoader) -> dict[str, object]:
     }  # fmt: skip
 
 
-def epoch_line(stats: EpochStats, measured: Mapping[str, float]) -> str:
+def cache_figures(loader: DistLoader, epoch: int | None = None) -> dict[str, Any] | None:
+    """A loader's cache report over all ranks as JSON values; None where no cache was asked for.
+
+    Collective: every rank must call this. Purpose "metrics".
+
+    Args:
+      loader: with or without a cache.
+      epoch: whose; None: of all epochs that were made.
+    """
+    if loader.options.cache is None:
+        return None
+    comm = loader.data.ctx.comm
+    return CacheReport.total(comm.all_gather_object(loader.cache_report(epoch), purpose="metrics")).as_json()
+
+
+def hit_rates(cache: Mapping[str, Any]) -> str:
+    """ "65.8 % (oracle 66.2 %)"; a rate that is not known is a dash."""
+    hits, oracle = (
+        "-" if rate is None else f"{100 * rate:.1f} %" for rate in (cache["hit_rate"], cache["oracle_hit_rate"])
+    )
+    return f"{hits} (oracle {oracle})"
+
+
+def epoch_line(stats: EpochStats, measured: Mapping[str, Any]) -> str:
     """Loss, what was measured and where the time went.
 
     Args:
       stats: of the epoch.
-      measured: by name, such as {"val_acc": 0.7}; empty where the epoch was not evaluated.
+      measured: by name, such as {"val_acc": 0.7}; empty where the epoch was not evaluated. "cache": its report.
     """
+    measured = dict(measured)
+    cache = measured.pop("cache", None)
     names = {name: name.replace("val_acc", "val").replace("_", " ", 1) for name in measured}
     found = "".join(f"  {names[name]} {value:.4f}" for name, value in measured.items())
     parts = {"sample": stats.sample_s, "fetch": stats.fetch_s, "compute": stats.compute_s}
     shown = ", ".join(f"{name} {seconds:.2f}" for name, seconds in (*parts.items(), ("gradients", stats.gradients_s)))
-    return f"loss {stats.loss:.4f}{found}  {stats.seconds:.2f} s ({shown})"
+    hits = "" if cache is None else f"  cache hits {hit_rates(cache)}"
+    return f"loss {stats.loss:.4f}{found}{hits}  {stats.seconds:.2f} s ({shown})"
 
 
 def comm_table(stats: CommStats, steps: int) -> Table:
@@ -113,11 +140,12 @@ def comm_table(stats: CommStats, steps: int) -> Table:
     return table
 
 
-def epoch_table(epochs: Sequence[Mapping[str, float | None]]) -> Table:
+def epoch_table(epochs: Sequence[Mapping[str, Any]]) -> Table:
     """Every epoch's figures, for the end of a run on a terminal.
 
     Args:
-      epochs: fields of EpochStats, with "val_acc" or other metrics where the epoch was evaluated.
+      epochs: fields of EpochStats, with "val_acc" or other metrics where the epoch was evaluated, and "cache" where
+        there is one.
     """
     from rich.table import Table
 
@@ -125,7 +153,8 @@ def epoch_table(epochs: Sequence[Mapping[str, float | None]]) -> Table:
     figures_shown = ["loss", *(measured or ["val_acc"])]
     names = ("epoch", *figures_shown, "seconds", "sample_s", "fetch_s", "compute_s", "gradients_s")
     table = Table(title="epochs")
-    for name in names:
+    has_cache = any("cache" in figures for figures in epochs)
+    for name in (*names, *(["cache hits"] if has_cache else [])):
         table.add_column(name, justify="right")
     for figures in epochs:
         values = [figures.get(name) for name in names[1:]]
@@ -133,11 +162,13 @@ def epoch_table(epochs: Sequence[Mapping[str, float | None]]) -> Table:
             "" if value is None else f"{value:.4f}" if i < len(figures_shown) else f"{value:.2f}"
             for i, value in enumerate(values)
         ]
+        if has_cache:
+            cells.append(hit_rates(figures["cache"]) if "cache" in figures else "")
         table.add_row(str(int(figures["epoch"]) + 1), *cells)
     return table
 
 
-def logged(report: EpochReport) -> dict[str, float]:
+def logged(report: EpochReport) -> dict[str, Any]:
     """An epoch's figures for its line and for the log files: all but those of the test split, which end a run."""
     return {name: value for name, value in report.figures.items() if not name.startswith("test_")}
 
@@ -215,6 +246,20 @@ class TrainingTally(Callback):
     def close(self) -> None:
         """Count what an epoch that was ended early has done."""
         self._open.close()
+
+
+class CacheFigures(Callback):
+    """Adds "cache" to the figures of every epoch where the loader has a cache; before those that print or log."""
+
+    def on_begin(self, run: Run) -> None:
+        """Keep the loader."""
+        self._loader = run.loader
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """Add the epoch's report. Collective: every rank must call this."""
+        found = cache_figures(self._loader, report.stats.epoch)
+        if found is not None:
+            report.figures["cache"] = found
 
 
 class EpochFigures(Callback):

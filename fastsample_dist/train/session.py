@@ -33,10 +33,12 @@ from fastsample_dist.train.evaluation import Evaluation, neighbours_seen, score_
 from fastsample_dist.train.metrics import CommTally, payload_exchanges
 from fastsample_dist.train.objectives import METRICS
 from fastsample_dist.train.report import (
+    CacheFigures,
     ConsoleReport,
     EpochFigures,
     History,
     TrainingTally,
+    cache_figures,
     comm_table,
     device_figures,
     device_lines,
@@ -93,6 +95,10 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
     console.print(f"{config.model} on {data.manifest.name}: {data.num_nodes} nodes, {data.manifest.num_edges} edges")
     for line in device_lines(ctx, loaders["train"].places):
         console.print(line, soft_wrap=True)
+    if ctx.world_size > 1:
+        console.print(str(loaders["train"].sharing), soft_wrap=True)
+    if loaders["train"].cache is not None:
+        console.print(str(loaders["train"].cache), soft_wrap=True)
     with nullcontext() if config.checkpoint_dir is None else StopSignal() as stop:
         checkpoints = begin_checkpoints(config, trainer, loaders["train"], stop, console)
         steps = sum(map(loaders["train"].num_steps, range(loaders["train"].epoch, config.epochs)))
@@ -103,7 +109,7 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
         trainer.fit(
             loaders["train"], config.epochs,
             [
-                TrainingTally(training), evaluation, *callbacks, history,
+                TrainingTally(training), CacheFigures(), evaluation, *callbacks, history,
                 EpochFigures(ctx, jsonl=config.jsonl, tensorboard=config.tensorboard),
                 ConsoleReport(console, progress, config.model), *([] if checkpoints is None else [checkpoints]),
             ],
@@ -117,12 +123,16 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
     measured = final_scores(config, evaluation, history.epochs, score_names(data), console)
     if ctx.world_size > 1 and steps > 0:
         console.print(comm_table(training.stats, steps))
-        console.print(f"payload exchanges per step: {payload_exchanges(training.stats) / steps:g}")
+        train, per_step = loaders["train"], payload_exchanges(training.stats) / steps
+        resolved = f"transport {train.transport}, exchange {train.exchange}{', rails' if train.rails else ''}"
+        console.print(f"payload exchanges per step: {per_step:g} ({resolved})")
     report = {
         "epochs": history.epochs, "val_acc": None, "test_acc": None, **measured, "world_size": ctx.world_size,
         "scheme": config.scheme, "steps": steps, "comm": training.stats, "comm_evaluation": evaluation.tally.stats,
         "threads": threads, "options": config.as_json(), "kernel": config.kernel,
-        **device_figures(ctx, loaders["train"]),
+        "transport": loaders["train"].transport, "exchange": loaders["train"].exchange,
+        "rails": loaders["train"].rails,
+        **device_figures(ctx, loaders["train"]), "cache": cache_figures(loaders["train"]),
         "resumed": None if checkpoints is None or checkpoints.resumed is None else asdict(checkpoints.resumed),
     }  # fmt: skip
     write_results(ctx, result_writes(config, trainer, data, report))
@@ -213,10 +223,13 @@ def make_loaders(config: TrainConfig, data: DistData) -> dict[str, DistLoader]:
         DistLoader, data, batch_size=config.batch_size, scheme=config.scheme, rng_seed=config.seed,
         prefetch=config.prefetch, feature_dtype=torch.bfloat16 if config.precision == "bf16" else None,
         method=config.sampler, replace=config.replace, kernel=config.kernel, placement=config.placement,
+        transport=config.transport, exchange=config.exchange, rails=config.rails,
     )  # fmt: skip
-    loaders = {"train": make(config.fanouts, split="train")}
+    loaders = {"train": make(config.fanouts, split="train", cache=config.feature_cache())}
     if config.eval_every > 0 and config.eval == "sampled":
-        loaders |= {split: make(config.eval_fanouts, split=split, shuffle=False) for split in ("val", "test")}
+        # rows that follow the training batches are of no use to others
+        evaluate = partial(make, shuffle=False, cache=None if config.lookahead else loaders["train"].cache)
+        loaders |= {split: evaluate(config.eval_fanouts, split=split) for split in ("val", "test")}
     return loaders
 
 

@@ -12,11 +12,13 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fastsample_dist.partition.report.cache_advice import advice_text
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BLUE, _ORANGE, _GREY = "#3366aa", "#d9730d", "#777777"
+_BLUE, _ORANGE, _GREEN, _GREY = "#3366aa", "#d9730d", "#2e8b57", "#777777"
 _WIDTH, _HEIGHT = 8.0, 3.2  # inches
 _STYLE = """
 body { font: 15px/1.5 sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
@@ -121,8 +123,11 @@ def _traffic_sections(traffic: Mapping[str, Any]) -> Iterator[str]:
     yield _paragraph(
         "A cache holds the rows of so many remote nodes, in percent of all nodes, on every machine. Degree: nodes with "
         f"the most out-edges. Hotness: nodes that were inputs most often in up to {options['presample_batches']:,} "
-        "pre-sampled batches per part; the curves are measured on other batches."
+        "pre-sampled batches per part; the curves are measured on other batches. Vip: nodes that are inputs most "
+        "probably. Oracle: nodes that were inputs of the measured batches most often, which no policy can know."
     )
+    if traffic["cache_advice"] is not None:
+        yield _paragraph(f"Advice: {advice_text(traffic['cache_advice'])}.")
     yield _picture(_cache_figure(traffic), "bytes per epoch against cache size")
     yield _cache_table(traffic)
 
@@ -199,9 +204,11 @@ def _rows_figure(traffic: Mapping[str, Any]) -> Figure:
 
 def _cache_figure(traffic: Mapping[str, Any]) -> Figure:
     figure, (ax,) = _figure()
-    for (policy, points), color in zip(traffic["cache"].items(), (_ORANGE, _BLUE), strict=True):
+    for (policy, points), color in zip(traffic["cache"].items(), (_ORANGE, _BLUE, _GREEN, _GREY), strict=True):
         shares = [100 * point["share"] for point in points]
         ax.plot(shares, [point["epoch_bytes"] / 1e6 for point in points], "o-", color=color, markersize=3, label=policy)
+    if traffic["cache_advice"] is not None:
+        ax.axvline(100 * traffic["cache_advice"]["share"], color=_GREY, linewidth=0.8, linestyle="--", label="advice")
     ax.set_xlabel("remote nodes cached per machine, % of all nodes")
     ax.set_ylabel("MB per epoch")
     ax.set_xlim(0, 100)

@@ -15,6 +15,7 @@ from typing import Any
 from fastsample_dist.files import write_text
 from fastsample_dist.graph.storage import read_manifest, verify_files
 from fastsample_dist.partition.progress import Progress
+from fastsample_dist.partition.report.cache_advice import advice_text
 from fastsample_dist.partition.report.html import render_html
 from fastsample_dist.partition.report.quality import measure_partition
 from fastsample_dist.partition.report.traffic import TrafficOptions, measure_traffic
@@ -88,6 +89,8 @@ def traffic_lines(traffic: Mapping[str, Any]) -> Iterator[str]:
     for policy, curve in points.items():
         sizes = (format_bytes(round(curve[share]["epoch_bytes"])) for share in _SHOWN_SHARES)
         yield f"  bytes per epoch, {policy:<9}" + "".join(f"{size:>11}" for size in sizes)
+    if traffic["cache_advice"] is not None:
+        yield f"  advice: {advice_text(traffic['cache_advice'])}"
 
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

@@ -11,13 +11,17 @@ Remote rows of a batch are its input nodes that the part does not own: each is o
 (the hybrid scheme's only traffic). The vanilla scheme also asks for the neighbours of every remote node of the hops
 below the first: an id out, a count and the picks back.
 
-A cache of share x holds the rows of x * num_nodes remote nodes on every machine. Which ones depends on the policy:
-    degree     most out-edges in the graph first (PaGraph): the same list for every machine
-    hotness    most often an input node of this machine in pre-sampled epochs (GNNLab, section 6.3, PreSC), ties and
-               nodes never seen by degree. Counted on other epochs than those that the curves are measured on:
-               else every node would be as hot as the very batches that it is judged by.
+A cache of share x holds the rows of x * num_nodes remote nodes on every machine. Which ones depends on the policy; the
+scores are those of training (graph/hotness.py):
+    degree     most out-edges in the graph first (PaGraph)
+    hotness    most often an input node of this machine in pre-sampled epochs (GNNLab, section 6.3, PreSC), with vip as
+               prior. Counted on other epochs than those that the curves are measured on: else every node would be as
+               hot as the very batches that it is judged by.
+    vip        most probably an input node of this machine (SALIENT++, section 3.2)
+    oracle     most often an input node of the batches that the curves are measured on: what no policy can exceed
+Equal scores go by original id. Nodes that a policy gives no score are not cached.
 
-Memory: the mapped topology, about 60 bytes per node, and one batch per thread.
+Memory: the mapped topology, about 120 bytes per node, and one batch per thread.
 """
 
 from __future__ import annotations
@@ -30,14 +34,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastsample_dist.graph import hotness
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.storage import Manifest, load_part, load_topology
 from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
+from fastsample_dist.partition.report.cache_advice import CacheAdvice, advise
 
-POLICIES = ("degree", "hotness")
+POLICIES = ("degree", "hotness", "vip", "oracle")
+ADVISED = "vip"  # the policy that training chooses by itself for uniform draws
 CACHE_SHARES = (0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, *(step / 20 for step in range(2, 21)))
-_HOTNESS_DTYPE = np.uint16  # NumPy's stable sort of 16-bit keys is a radix sort
-_COUNT_CHUNK = 1 << 25  # edges counted at a time; every chunk costs a pass over an array of all nodes too
+_MOST_BATCHES = np.iinfo(np.uint16).max
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +70,7 @@ class TrafficOptions:
         self.spec()
         if not self.fanouts:
             raise ValueError("fanouts is empty; pass one fanout per model layer, such as 15,10,5.")
-        most = np.iinfo(_HOTNESS_DTYPE).max  # a node is an input of a batch once at most
+        most = _MOST_BATCHES
         for name, least, limit in (("batch_size", 1, 2**63), ("num_batches", 2, 2**31), ("presample_batches", 1, most)):
             if not least <= getattr(self, name) <= limit:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected {least} to {limit}.")
@@ -108,6 +114,7 @@ class Traffic:
       parts: one entry per part.
       id_bytes, feature_bytes: of one remote row: the id out, the feature row back (0 without features).
       cached_rows: {policy: [per cache share of CACHE_SHARES, [remote rows per step, per part]]}.
+      advice: the size of cache that is worth its memory; None without features or remote rows.
     """
 
     options: TrafficOptions
@@ -115,6 +122,7 @@ class Traffic:
     id_bytes: int
     feature_bytes: int
     cached_rows: dict[str, list[list[float]]]
+    advice: CacheAdvice | None = None
 
     @property
     def steps(self) -> int:
@@ -162,6 +170,7 @@ class Traffic:
             },
             "parts": [asdict(part) for part in self.parts],
             "cache": curves,
+            "cache_advice": None if self.advice is None else self.advice.to_json(),
         }
 
 
@@ -176,22 +185,24 @@ def measure_traffic(
       options: what to measure.
       on_part: called when a part is measured.
     Returns:
-      Traffic. Deterministic: yes. Cost: num_batches + presample_batches batches per part, one pass over the
-      indices of a directed graph, and a sort of the nodes.
+      Traffic. Deterministic: yes. Cost: num_batches + presample_batches batches, len(fanouts) passes over the edges
+      and three sorts of the nodes per part.
     Raises:
       ValueError: no train nodes; a file is missing, truncated or does not fit (by name).
     """
     graph = load_topology(path, manifest)
     sampler = _Sampler(graph, options)
-    by_degree = np.argsort(-_out_degrees(graph, manifest.undirected), kind="stable")
-    parts, curves = [], {policy: [] for policy in POLICIES}
+    degrees = hotness.degree(graph, manifest.undirected)
+    parts, curves, saved = [], {policy: [] for policy in POLICIES}, []
     for part in range(manifest.num_parts):
         owned = manifest.part_ranges[part], manifest.part_ranges[part + 1]
         train = load_part(path, manifest, part).splits.get("train", torch.empty(0, dtype=torch.int64)).numpy()
         measured = sampler.measure(part, owned, train)
         parts.append(measured.traffic)
-        for policy, rows in measured.curves(by_degree, owned).items():
-            curves[policy].append(rows)
+        orders = sampler.orders(measured, owned, train, degrees)
+        for policy, order in orders.items():
+            curves[policy].append(measured.curve(order))
+        saved.append(measured.saved_per_epoch(orders[ADVISED]))
         on_part()
     if not any(part.steps for part in parts):
         raise ValueError(f"{path} has no train nodes, so no batch can be sampled; report without --fanouts.")
@@ -205,6 +216,7 @@ def measure_traffic(
         id_bytes=graph.indices.element_size(),
         feature_bytes=feature_bytes,
         cached_rows={policy: np.transpose(rows).tolist() for policy, rows in curves.items()},
+        advice=advise(ADVISED, saved, graph.num_nodes, feature_bytes),
     )
 
 
@@ -246,18 +258,31 @@ class _Sampler:
         options, num_nodes = self._options, self._graph.num_nodes
         seed = (options.rng_seed, part)
         schedule = SeedBatches(train, options.batch_size, seed)
-        hot = np.zeros(num_nodes, dtype=_HOTNESS_DTYPE)
-        seen = np.zeros(num_nodes, dtype=np.int64)
         first, second = schedule.presampled(options.presample_batches), schedule.measured(options.num_batches)
-        for hops in self.batches(first, 0):
-            hot[hops.nodes.numpy()] += 1
-        figures = []
+        hot = hotness.counts((hops.nodes for hops in self.batches(first, 0)), num_nodes)
+        seen, figures = torch.zeros(num_nodes, dtype=torch.int64), []
         for hops in self.batches(second, len(first)):
             nodes = hops.nodes.numpy()
-            seen[nodes] += 1
+            seen[hops.nodes.long()] += 1
             figures.append(_figures(hops, (nodes < lo) | (nodes >= hi)))
         traffic = _part_traffic(part, schedule, second, figures, options, presampled=len(first))
-        return _Measured(traffic, hot, seen)
+        return _Measured(traffic, hot, seen, sum(remote for _, remote, _ in figures))
+
+    def orders(
+        self, measured: _Measured, owned: tuple[int, int], train: np.ndarray, degrees: torch.Tensor
+    ) -> dict[str, np.ndarray]:
+        """{policy: remote nodes of a part, hottest first}."""
+        graph, options = self._graph, self._options
+        remote = torch.ones(graph.num_nodes, dtype=torch.bool)
+        remote[owned[0] : owned[1]] = False
+        vip = hotness.vip(graph, torch.from_numpy(train), options.batch_size, options.fanouts)
+        presampled = hotness.with_prior(measured.hot, vip, measured.traffic.presampled_batches)
+        scores = {"degree": degrees, "hotness": presampled, "vip": vip, "oracle": measured.seen}
+        orig_ids = hotness.original_ids(graph)
+        return {
+            policy: hotness.hottest(values, orig_ids, graph.num_nodes, remote).numpy()
+            for policy, values in scores.items()
+        }
 
     def batches(self, seeds: list[np.ndarray], first_step: int) -> Iterator[SampledHops]:
         """The sampled batches, as many at a time as there are threads. Every batch has its own step, so that no two
@@ -308,24 +333,26 @@ class SeedBatches:
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """One part's traffic; how often every node was an input of the pre-sampled and of the measured batches."""
+    """One part's traffic; how often every node was an input of the pre-sampled and of the measured batches, and how
+    often all remote ones together of the measured ones."""
 
     traffic: PartTraffic
-    hot: np.ndarray
-    seen: np.ndarray
+    hot: torch.Tensor
+    seen: torch.Tensor
+    remote_seen: int
 
-    def curves(self, by_degree: np.ndarray, owned: tuple[int, int]) -> dict[str, list[float]]:
-        """{policy: remote rows per step for every share of CACHE_SHARES}."""
-        remote = by_degree[(by_degree < owned[0]) | (by_degree >= owned[1])]
-        coldness = np.iinfo(_HOTNESS_DTYPE).max - self.hot[remote]
-        by_hotness = remote[np.argsort(coldness, kind="stable")]  # equal counts stay in the order of degrees
-        batches = max(1, self.traffic.batches)
-        curves = {}
-        for policy, order in zip(POLICIES, (remote, by_hotness), strict=True):
-            saved = np.concatenate([[0], np.cumsum(self.seen[order])])
-            kept = [min(int(share * len(self.seen)), len(order)) for share in CACHE_SHARES]
-            curves[policy] = [float(saved[-1] - saved[rows]) / batches for rows in kept]
-        return curves
+    def curve(self, order: np.ndarray) -> list[float]:
+        """Remote rows per step that are left for every share of CACHE_SHARES, `order` being what is cached first."""
+        saved = self._saved(order)
+        kept = [min(int(share * len(self.seen)), len(order)) for share in CACHE_SHARES]
+        return [float(self.remote_seen - saved[rows]) / max(1, self.traffic.batches) for rows in kept]
+
+    def saved_per_epoch(self, order: np.ndarray) -> np.ndarray:
+        """Remote rows of an epoch that are cached when the first 0, 1, .. nodes of `order` are, float64."""
+        return self._saved(order) * (self.traffic.steps / max(1, self.traffic.batches))
+
+    def _saved(self, order: np.ndarray) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.seen.numpy()[order])])
 
 
 def _figures(hops: SampledHops, remote: np.ndarray) -> tuple[int, int, int]:
@@ -372,13 +399,3 @@ def _sampling_ids(hops: SampledHops, remote: np.ndarray) -> int:
         asked = remote[: len(picks)]
         moved += 2 * int(asked.sum()) + int(picks[asked].sum())
     return moved
-
-
-def _out_degrees(graph: CSCGraph, undirected: bool) -> np.ndarray:
-    """Out-edges of every node, int64 [num_nodes]."""
-    if undirected:
-        return graph.in_degrees().numpy()
-    indices, degrees = graph.indices.numpy(), np.zeros(graph.num_nodes, dtype=np.int64)
-    for lo in range(0, len(indices), _COUNT_CHUNK):
-        degrees += np.bincount(indices[lo : lo + _COUNT_CHUNK], minlength=len(degrees))
-    return degrees

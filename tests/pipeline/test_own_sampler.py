@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from fastsample_dist import MFG, DistContext, DistData, DistLoader, MiniBatch, NeighborSampler, SampleSpec
+from fastsample_dist import MFG, DistContext, DistData, DistLoader, FeatureCache, MiniBatch, NeighborSampler, SampleSpec
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.ops import reference
 from fastsample_dist.pipeline.schemes import make_sampler
@@ -190,6 +190,7 @@ def test_an_option_that_it_would_ignore_is_refused_by_name(data, name):
 def test_the_other_options_are_taken(data):
     options = {"split": "val", "rng_seed": 3, "prefetch": 1, "shuffle": False, "drop_last": True, "placement": "auto"}
     options |= {"feature_dtype": torch.float64, "transform": lambda batch: batch, "device": "cpu"}
+    options |= {"transport": "exchange", "exchange": "paired", "rails": False, "cache": FeatureCache(0)}
     ignored = {*IGNORED, "fanouts", "batch_size", "sampler", "app"}
     loader = DistLoader(data, sampler=Consecutive(data.graph), batch_size=4, **options)
     assert {field.name for field in dataclasses.fields(loader.options)} == {*options, *ignored}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastsample_dist import DistData, DistLoader
+from fastsample_dist import DistData, DistLoader, FeatureCache
 from fastsample_dist.testing import run_distributed
 from tests.parts import draw_partition
 
@@ -20,8 +20,9 @@ OTHERS = {
     "method": "labor",
     "replace": True,
     "layer_dependency": True,
+    "cache": FeatureCache(1000, "degree"),
 }
-SHOWN = {"fanouts": "(3, 1)", "feature_dtype": "'torch.bfloat16'"}
+SHOWN = {"fanouts": "(3, 1)", "feature_dtype": "'torch.bfloat16'", "cache": "(1000, 'degree', 2, 0)"}
 
 
 def construct(ctx, path):

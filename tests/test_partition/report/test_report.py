@@ -80,7 +80,15 @@ def test_lines_for_the_terminal_tell_the_figures(report):
     text = "\n".join(traffic_lines(report["traffic"]))
     assert "fanouts 4,3, 3 seeds per step" in text
     assert f"{report['traffic']['remote_rows_per_step']['mean']:,.0f} (standard error" in text
-    for word in ("bytes per epoch, hybrid", "bytes per epoch, vanilla", "degree", "hotness"):
+    for word in (
+        "bytes per epoch, hybrid",
+        "bytes per epoch, vanilla",
+        "degree",
+        "hotness",
+        "vip",
+        "oracle",
+        "advice: --cache ",
+    ):
         assert word in text
     assert len([line for line in text.splitlines() if re.match(r" +[012] ", line)]) == 3
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-import fastsample_dist.partition.report.traffic
 from fastsample_dist import DistData, DistLoader
-from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.graph import hotness
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.storage import load_part, load_topology, read_manifest
 from fastsample_dist.partition.report.traffic import (
@@ -90,18 +89,30 @@ def test_sampling_ids_are_those_asked_and_answered_below_the_first_hop(drawn):
 def test_curves_are_the_rows_left_when_the_first_nodes_of_the_policy_are_cached(drawn, policy):
     rows, traffic = in_neighbours(drawn), measure(drawn, ALL)
     graph = load_topology(drawn, read_manifest(drawn))
-    out_degree = np.bincount(graph.indices, minlength=240)
+    out_degree, orig_ids = np.bincount(graph.indices, minlength=240), graph.orig_ids.tolist()
     for part in range(3):
         plan, own = plan_of(drawn, part)
-        hot = np.zeros(240, dtype=int)
+        hot, seen = np.zeros(240, dtype=int), np.zeros(240, dtype=int)
         for seeds in plan.presampled(ALL.presample_batches):
             hot[list(layers(rows, seeds)[2])] += 1
-        key = {"degree": lambda v: (-out_degree[v], v), "hotness": lambda v, hot=hot: (-hot[v], -out_degree[v], v)}
-        order = sorted(set(range(240)) - set(own), key=key[policy])
         inputs = [layers(rows, seeds)[2] - set(own) for seeds in plan.measured(ALL.num_batches)]
+        for nodes in inputs:
+            seen[list(nodes)] += 1
+        train = load_part(drawn, read_manifest(drawn), part).splits["train"]
+        vip = hotness.vip(graph, train, ALL.batch_size, ALL.fanouts).numpy()
+        presampled = hot * 2**32 + len(plan.presampled(ALL.presample_batches)) * vip
+        scores = {"degree": out_degree, "hotness": presampled, "vip": vip, "oracle": seen}[policy]
+        able = [v for v in range(240) if v not in own and scores[v] > 0]
+        order = sorted(able, key=lambda v, scores=scores: (-scores[v], orig_ids[v]))
         for share, found in zip(CACHE_SHARES, traffic.cached_rows[policy], strict=True):
             cached = set(order[: int(share * 240)])
             assert found[part] == pytest.approx(np.mean([len(nodes - cached) for nodes in inputs]), abs=1e-9)
+
+
+def test_no_policy_saves_more_than_the_oracle(drawn):
+    curves = measure(drawn, replace(ALL, fanouts=(3, 2))).cached_rows
+    for policy in POLICIES:
+        assert bool((np.array(curves[policy]) >= np.array(curves["oracle"]) - 1e-9).all())
 
 
 def test_bytes_of_an_epoch_are_steps_times_rows_times_their_size(drawn):
@@ -289,16 +300,6 @@ def test_partition_without_train_nodes_is_refused(tmp_path):
 def test_one_part_sends_nothing(tmp_path):
     report = measure(draw_partition(tmp_path, 1).path, ALL).to_json()
     assert report["epoch_bytes"] == {"hybrid": 0, "vanilla": 0, "standard_error_of_hybrid": 0}
-
-
-def test_out_degrees_are_counted_in_chunks(monkeypatch):
-    rng = np.random.default_rng(0)
-    src, dst = torch.from_numpy(rng.integers(0, 50, (2, 1000)))
-    graph = CSCGraph.from_edge_index(src, dst, 50)
-    monkeypatch.setattr(fastsample_dist.partition.report.traffic, "_COUNT_CHUNK", 64)
-    assert np.array_equal(
-        fastsample_dist.partition.report.traffic._out_degrees(graph, False), np.bincount(src, minlength=50)
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,384 @@
+"""Making a loader's cache of feature rows, and the record of what its epochs read from where.
+
+    candidates   nodes whose rows this rank does not read in place
+    scores       of the policy (features/policies.py), for the loader's seeds and sampler
+    set          the candidates of the highest scores, as many as fit with the table that finds them
+    load         ids to the owners, rows back, in slices, straight into their slots: purposes "cache_ids", "cache_rows"
+
+The set is a function of topology, seeds and policy: neither threads nor devices change it.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fastsample_dist import ops
+from fastsample_dist.comm.agree import agree
+from fastsample_dist.comm.base import Communicator
+from fastsample_dist.comm.machine import Machines
+from fastsample_dist.comm.owners import ask_owners
+from fastsample_dist.device.pinned import pinned_copy
+from fastsample_dist.device.placement import DEVICE, PINNED, Table, choose_places, measured_room
+from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache, Visits, best_hits
+from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.keeping import dense_slots
+from fastsample_dist.features.policies import Lookahead, Workload, resolve, score
+from fastsample_dist.features.sharers import Sharers
+from fastsample_dist.features.source import CachedRows
+from fastsample_dist.graph import hotness
+from fastsample_dist.ops.locate_rows import slots_bytes
+from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput
+from fastsample_dist.pipeline.lookahead import group_size
+from fastsample_dist.pipeline.options import LoaderOptions
+from fastsample_dist.pipeline.progress import reporting
+from fastsample_dist.pipeline.stages import Fetch, Stage, result_dtype
+from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.sampling.neighbor import NeighborSampler
+from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
+
+SLICE_BYTES = 256 << 20  # of rows that are loaded at a time, on every rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheTask:
+    """For what a cache is made.
+
+    Attributes:
+      data: the opened partition.
+      options: of the loader.
+      sampler: of the loader.
+      seeds: int64 [n]; this rank's.
+      num_steps: of an epoch.
+      plan_of: (epoch, first step) -> the epoch's plan and this rank's seeds in their order.
+      features: placed for the device, reading what is read in place, over the context's communicator.
+      machines: ranks by machine, where those of a machine read each other's rows in place; None: none do.
+    """
+
+    data: DistData
+    options: LoaderOptions
+    sampler: Sampler
+    seeds: Tensor
+    num_steps: int
+    plan_of: Callable[[int, int], tuple[EpochPlan, Tensor]]
+    features: DistFeatures
+    machines: Machines | None = None
+
+
+def shared_cache(cache: MadeCache, task: CacheTask) -> MadeCache:
+    """The cache of another loader. Collective: every rank must call this.
+
+    Raises:
+      ValueError: on all ranks: it is of other data, or on another device.
+    """
+
+    def check() -> None:
+        found, wanted = cache.features, task.features
+        if found.comm is not wanted.comm or found.device != wanted.device or found.book is not wanted.book:
+            raise ValueError(
+                "the cache given is that of a loader of other data or on another device; pass a FeatureCache, or the "
+                "cache of a loader of the same DistData."
+            )
+
+    agree(task.data.ctx, check)
+    if cache.rule is not None:
+        raise ValueError(
+            "the cache given looks ahead, so its rows follow the batches of its own loader; pass a FeatureCache."
+        )
+    return replace(cache, score_s=0.0, load_s=0.0)
+
+
+def make_cache(description: FeatureCache, task: CacheTask) -> MadeCache:
+    """A cache, filled. Collective: every rank must call this. Purposes "setup", "cache_ids" and "cache_rows".
+
+    Args:
+      description: of it.
+      task: for what it is made.
+    Raises:
+      ValueError: on all ranks: no room for one row, less memory than the capacity, a policy that does not fit.
+      RuntimeError: a collective failed or passed its deadline.
+    """
+    features, ctx = task.features, task.data.ctx
+    candidates = _candidates(features)
+    sharers = Sharers(ctx, None if features.device.type == "cuda" else task.machines)
+    no_nodes = torch.empty(0, dtype=torch.int64)
+    empty = MadeCache(features=features, description=description, nodes=no_nodes, sharers=sharers)
+    why = _why_empty(description, candidates, ctx.comm)
+    if why:
+        return replace(empty, why_empty=why)
+    fitting = agree(ctx, lambda: _rows_that_fit(description, task, sharers))
+    begin_s = time.perf_counter()
+    policy = resolve(description.policy, workload_of(task).spec)
+    scores = sharers.sum(agree(ctx, lambda: _scores(description, task)))
+    orig_ids = hotness.original_ids(task.data.graph)
+    window = description.lookahead
+    order = hotness.hottest(scores, orig_ids, features.book.num_nodes if window else fitting, candidates)
+    nodes = order[:fitting]
+    rule = Lookahead(order, orig_ids, nodes.numel(), window) if window else None
+    scored_s = time.perf_counter()
+    reading = _load(features, nodes, description, sharers, shown=ctx.rank == 0)
+    loaded_s = time.perf_counter()
+    return replace(
+        empty, features=reading, policy=policy, nodes=nodes.sort().values, rule=rule, num_bytes=_cache_bytes(reading),
+        score_s=scored_s - begin_s, load_s=loaded_s - scored_s,
+    )  # fmt: skip
+
+
+def workload_of(task: CacheTask) -> Workload:
+    """What this rank trains on, for scoring."""
+    data, options = task.data, task.options
+    is_foreign = options.sampler is not None or options.app is not None
+    sampler = task.sampler
+    if not is_foreign and payload_exchanges(sampler) > 0:  # a local sampler draws the same batches without asking
+        sampler = NeighborSampler.from_spec(data.graph, options.spec)
+    return Workload(
+        graph=data.graph, train_nodes=task.seeds, batch_size=options.batch_size, rng_seed=options.rng_seed,
+        spec=None if is_foreign else options.spec, steps_per_epoch=task.num_steps,
+        sample=lambda epoch, first_step: _input_nodes(task, sampler, epoch, first_step),
+        undirected=data.manifest.undirected,
+    )  # fmt: skip
+
+
+def _input_nodes(task: CacheTask, sampler: Sampler, epoch: int, first_step: int) -> Iterator[Tensor]:
+    """Input nodes of each of this rank's batches of an epoch. Collective where the sampler is."""
+    plan, seeds = task.plan_of(epoch, first_step)
+    steps, threads = plan.step_inputs(seeds), task.options.spec.threads
+    at_once = group_size(sampler, task.features.device, threads, threads)
+    for lo in range(0, len(steps), at_once):
+        yield from (batch.input_nodes for batch in _sampled(sampler, steps[lo : lo + at_once]))
+
+
+def _sampled(sampler: Sampler, steps: list[StepInput]) -> list[MiniBatch]:
+    if len(steps) == 1:
+        return [sampler.sample(steps[0].seeds, steps[0].step)]
+    return sampler.sample_many([one.seeds for one in steps], steps[0].step)
+
+
+def _scores(description: FeatureCache, task: CacheTask) -> Tensor:
+    epochs = description.presample_epochs
+    trained = [(epoch, epoch * task.num_steps) for epoch in range(epochs)]
+    return score(description.policy, workload_of(task), presample_epochs=epochs, trained=trained)
+
+
+def _candidates(features: DistFeatures) -> Tensor:
+    """bool [num_nodes]; whose rows are neither in the device's memory nor read in place."""
+    able = torch.ones(features.book.num_nodes, dtype=torch.bool)
+    for begin, end in in_place(features):
+        able[begin:end] = False
+    return able
+
+
+def in_place(features: DistFeatures) -> list[tuple[int, int]]:
+    """Ranges (begin, end) of nodes whose rows need no cache; own rows that a GPU reads over the bus do."""
+    near = [(table.first_node, table.end_node) for table in features.neighbours]
+    return near if reads_over_the_bus(features) else [features.book.part2range(features.comm.rank), *near]
+
+
+def reads_over_the_bus(features: DistFeatures) -> bool:
+    """Whether own rows are in host memory and kernels of a GPU read them there."""
+    return features.local.tables[0].rows.device != features.device
+
+
+def _why_empty(description: FeatureCache, candidates: Tensor, comm: Communicator) -> str:
+    """Why there is nothing to cache; "" where there is. Collective: every rank must call this, and gets the same."""
+    if not description.is_on:
+        return "its capacity is 0" if description.policy != "none" else "its policy is none"
+    some = comm.all_reduce(torch.tensor([bool(candidates.any())], dtype=torch.int64), op="max", purpose="setup")
+    if bool(some):
+        return ""
+    return "one rank owns all rows" if comm.world_size == 1 else "every rank reads all rows in place"
+
+
+def _rows_that_fit(description: FeatureCache, task: CacheTask, sharers: Sharers) -> int:
+    """Rows for which the capacity has room, with what finds them.
+
+    Raises:
+      ValueError: there is not one; less memory than the capacity.
+    """
+    features = task.features
+    num_nodes, device, row_bytes = features.book.num_nodes, features.device, stored_row_bytes(features)
+    fixed = 4 * features.local.num_rows if reads_over_the_bus(features) else 0  # ops.RowCache's places
+
+    def cost(count: int) -> int:
+        slots = 4 * num_nodes if description.lookahead else slots_bytes(count, num_nodes, device)
+        return count * row_bytes + slots + fixed
+
+    if description.lookahead and len(sharers.ranks) > 1:
+        raise ValueError(
+            f"the cache's lookahead is {description.lookahead} but {len(sharers.ranks)} ranks of a machine share the "
+            "cache; pass transport='exchange', or lookahead=0."
+        )
+    if cost(1) > description.capacity_bytes:
+        raise ValueError(
+            f"the cache's capacity_bytes is {description.capacity_bytes} but one row takes {cost(1)} with what finds "
+            "it; choose at least that."
+        )
+    if device.type == "cuda":
+        if description.lookahead:
+            raise ValueError(f"the cache's lookahead is {description.lookahead} on {device}; expected 0 on a GPU.")
+        where = DEVICE if description.device is None else PINNED
+        room = measured_room(device, ranks_on_host=task.data.ctx.local_world_size)
+        choose_places([Table("cache", description.capacity_bytes, where)], room)
+    else:
+        description.check_memory(sharers.caches_on_host)
+    # what finds the rows is of one kind up to a quarter of the nodes and of another beyond: each grows with the rows
+    quarter = num_nodes // 4
+    fits = [
+        low + bisect_right(range(low, high + 1), description.capacity_bytes, key=cost) - 1
+        for low, high in ((1, quarter), (quarter + 1, num_nodes))
+        if low <= high and cost(low) <= description.capacity_bytes
+    ]
+    return max(fits)
+
+
+def _cache_bytes(features: DistFeatures) -> int:
+    """Memory of the rows and of what finds them."""
+    own, others = features.local.cache, features.cache
+    return (0 if own is None else own.num_bytes) + (0 if others is None else others.rows.nbytes + others.slots.nbytes)
+
+
+def stored_row_bytes(features: DistFeatures) -> int:
+    """Bytes of a row as it is stored, cached, and sent unless the result is narrower."""
+    row = features.local.no_rows()
+    return row.shape[1] * row.element_size()
+
+
+def _load(
+    features: DistFeatures, nodes: Tensor, description: FeatureCache, sharers: Sharers, *, shown: bool
+) -> DistFeatures:
+    """The features with the rows of `nodes` cached. Collective: every rank must call this.
+
+    Rows are in the order of node ids; where the cache looks ahead, in that of `nodes`.
+    """
+    num_nodes = features.book.num_nodes
+    lo, hi = features.book.part2range(features.comm.rank)
+    is_own = (nodes >= lo) & (nodes < hi) if reads_over_the_bus(features) else torch.zeros_like(nodes, dtype=torch.bool)
+    own, (others, places) = nodes[is_own], nodes[~is_own].sort()
+    rows, memory = sharers.rows(features.local.no_rows(), others.numel(), num_nodes)
+    share = sharers.own_share(others.numel())
+    load_rows(features, others[share], rows[share], shown)
+    if features.device.type == "cuda" and description.device is not None:
+        rows = pinned_copy(rows.cpu())
+    if description.lookahead:
+        slots, rows = dense_slots(nodes, num_nodes), rows[places.argsort()]
+    elif memory is None:
+        slots = ops.CachedSlots.of(others, num_nodes, features.device)
+    else:
+        slots = sharers.slots(others, num_nodes, memory)
+    with_own = features.with_cache(own) if own.numel() else features
+    return with_own.reading(features.neighbours, CachedRows(slots, rows) if others.numel() else None)
+
+
+def load_rows(features: DistFeatures, nodes: Tensor, into: Tensor, shown: bool) -> Tensor:
+    """Rows of other ranks' nodes, from their owners. Collective: every rank must call this, with its own nodes.
+
+    Args:
+      features: whose.
+      nodes: int64 [n], ascending, none of them own.
+      into: [n, dim], stored dtype; row i becomes that of nodes[i].
+      shown: report progress on standard error where there is more than one slice.
+    Returns:
+      `into`.
+    """
+    comm, at_once = features.comm, max(1, SLICE_BYTES // max(1, stored_row_bytes(features)))
+    slices = torch.tensor([-(-nodes.numel() // at_once)], dtype=torch.int64)
+    num_slices = int(comm.all_reduce(slices, op="max", purpose="setup"))
+    with reporting("cached rows", shown and num_slices > 1) as on_slice:
+        for number in range(num_slices):
+            span = slice(number * at_once, (number + 1) * at_once)
+            ids = nodes[span].to(features.device)
+            request = ask_owners(ids, features.book.part_ranges, comm, purpose="cache_ids")
+            # ids ascend, so what comes grouped by owner is in their order
+            into[span] = request.reply_rows(features.serve(request.asked, None), purpose="cache_rows")
+            on_slice(number + 1, num_slices)
+    return into
+
+
+class CountInputs:
+    """Counts the input nodes of every batch; a stage after Fetch.
+
+    Args:
+      visits: counts them.
+    """
+
+    def __init__(self, visits: Visits) -> None:
+        self._visits = visits
+
+    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
+        """See Stage."""
+        self._visits.add(batch.input_nodes)
+        return batch
+
+
+class FetchRecord:
+    """Where the rows of every epoch's batches came from, on this rank.
+
+    Args:
+      features: that the loader fetches from.
+      cache: that they read; None without.
+      num_steps: of an epoch.
+      options: of the loader.
+      id_dtype: of node ids.
+    """
+
+    def __init__(
+        self, features: DistFeatures, cache: MadeCache | None, num_steps: int, options: LoaderOptions,
+        id_dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        narrower = features.wire_dtype(result_dtype(options, features))
+        row_bytes = stored_row_bytes(features) if narrower is None else features.dim * narrower.itemsize
+        self._features, self._cache, self._row_bytes = features, cache, row_bytes + id_dtype.itemsize
+        is_on = cache is not None and not cache.why_empty
+        self._visits = Visits(features.book.num_nodes, num_steps, features.device) if is_on else None
+        self._epoch: int | None = None  # the one under way, or the last
+        self._before = copy(features.tally)
+        self._done: dict[int, CacheReport] = {}
+
+    def counting(self, stages: Sequence[Stage]) -> tuple[Stage, ...]:
+        """Stages of the loader that count the nodes whose rows they have fetched, where a cache is on."""
+        where = next(number for number, stage in enumerate(stages) if isinstance(stage, Fetch))
+        counting = [] if self._visits is None else [CountInputs(self._visits)]
+        return (*stages[: where + 1], *counting, *stages[where + 1 :])
+
+    def begin(self, epoch: int) -> None:
+        """Count what comes from now on as that epoch's, anew where it was counted before. Collective as `report`."""
+        if self._epoch is not None:
+            self._done[self._epoch] = self._current()
+        self._epoch, self._before = epoch, copy(self._features.tally)
+        if self._visits is not None:
+            self._visits.clear_epoch()
+
+    def report(self, epoch: int | None) -> CacheReport:
+        """Of one epoch, or of all that were made (None). Collective where ranks share the cache.
+
+        Raises:
+          ValueError: no batch of that epoch was made.
+        """
+        if epoch is None:
+            return self._report(vars(self._features.tally), all_epochs=True)
+        if epoch == self._epoch:
+            return self._current()
+        if epoch not in self._done:
+            made = ", ".join(str(number) for number in sorted({*self._done, self._epoch} - {None})) or "none"
+            raise ValueError(f"epoch is {epoch}, of which no batch was made; expected one of those made: {made}.")
+        return self._done[epoch]
+
+    def _current(self) -> CacheReport:
+        return self._report(vars(self._features.tally.since(self._before)))
+
+    def _report(self, rows: dict[str, int], *, all_epochs: bool = False) -> CacheReport:
+        features, cache = self._features, self._cache
+        report = CacheReport() if cache is None else cache.figures()
+        oracle_hits = None
+        if cache is not None and self._visits is not None:
+            ranges = [features.book.part2range(features.comm.rank), *in_place(features)]
+            visits = self._visits.counts(ranges, all_epochs=all_epochs)
+            oracle_hits = best_hits(visits, cache.sharers.sum(visits), cache.num_remote)
+        return replace(report, **rows, row_bytes=self._row_bytes, oracle_hits=oracle_hits)
