@@ -21,7 +21,7 @@ _STYLE = """
 body { font: 15px/1.5 sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
 img { width: 100%; height: auto } .wide { overflow-x: auto }
-.beside { display: flex; flex-wrap: wrap; gap: 0 2rem; align-items: flex-start }
+.beside { display: flex; flex-wrap: wrap; gap: 0 1.5rem; align-items: flex-start }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .7rem; border-bottom: 1px solid #ddd; text-align: right }
 th:first-child, td:first-child { text-align: left }

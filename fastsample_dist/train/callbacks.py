@@ -27,6 +27,8 @@ class RunTrainer(Protocol):
     model: nn.Module
 
     def totals(self) -> EpochTotals: ...
+    @property
+    def own_totals(self) -> dict[str, int | float]: ...
     def state(self) -> dict[str, Any]: ...
     def load_state(self, state: dict[str, Any]) -> None: ...
     def set_learning_rate(self, lr: float) -> None: ...
@@ -62,14 +64,14 @@ class EpochReport:
       stats: its loss and times, over all ranks.
       step: global steps done.
       is_last: no epoch comes after it.
-      figures: what else is known about it, by name, such as {"lr": 0.01, "val_acc": 0.7}. Callbacks may add to it;
-        those after them in the list see it, the log files among them.
+      figures: what else is known about it, by name, such as {"lr": 0.01, "val_acc": 0.7}; JSON values. Callbacks may
+        add to it; those after them in the list see it, the log files among them.
     """
 
     stats: EpochStats
     step: int
     is_last: bool
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
 
 
 class Callback:

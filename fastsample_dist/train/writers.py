@@ -1,6 +1,7 @@
 """Where the figures of every epoch go besides the screen: a file of JSON lines, TensorBoard.
 
-Only rank 0 writes: make the writers there. Figures are flat, such as {"epoch": 3, "loss": 0.71, "seconds": 4.2}.
+Only rank 0 writes: make the writers there. Figures are such as {"epoch": 3, "loss": 0.71, "seconds": 4.2}; a group of
+them, such as {"cache": {"hit_rate": 0.6}}, is the curves "cache/hit_rate", ... in TensorBoard.
 A log must not end the run that it describes: what cannot be written (a full disk, a deleted directory) is kept
 in memory and tried again with the next epoch's figures, see `GrowingFile`.
 """
@@ -13,14 +14,14 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fastsample_dist.files import naming_file
 
-Figures = Mapping[str, float | int | None]
+Figures = Mapping[str, Any]
 
 
 class GrowingFile:
@@ -75,7 +76,11 @@ class FigureWriter(ABC):
     Args:
       option: of the command line that asks for it, for warnings.
       file: what is written.
+    Attributes:
+      draws_curves: of numbers; it does not take what is recorded of every rank.
     """
+
+    draws_curves = False
 
     def __init__(self, option: str, file: GrowingFile) -> None:
         self.option, self.file = option, file
@@ -92,7 +97,7 @@ class FigureWriter(ABC):
         self.file.add(self._encode({name: value for name, value in figures.items() if value is not None}, step))
 
     @abstractmethod
-    def _encode(self, figures: Mapping[str, float | int], step: int) -> bytes:
+    def _encode(self, figures: Figures, step: int) -> bytes:
         """The figures in the format of this kind of file."""
 
     def close(self) -> None:
@@ -116,7 +121,7 @@ class JsonLinesWriter(FigureWriter):
     def __init__(self, path: str | Path) -> None:
         super().__init__("--jsonl", GrowingFile(Path(path)))
 
-    def _encode(self, figures: Mapping[str, float | int], step: int) -> bytes:
+    def _encode(self, figures: Figures, step: int) -> bytes:
         return (json.dumps({"step": step, **figures}) + "\n").encode()
 
 
@@ -131,6 +136,8 @@ class TensorBoardWriter(FigureWriter):
     Raises:
       RuntimeError: the package tensorboard is missing. OSError: the directory cannot be written.
     """
+
+    draws_curves = True
 
     def __init__(self, directory: str | Path) -> None:
         try:
@@ -148,11 +155,11 @@ class TensorBoardWriter(FigureWriter):
         head = self._records([Event(wall_time=time.time(), file_version="brain.Event:2")])
         super().__init__("--tensorboard", GrowingFile(Path(directory) / name, head))
 
-    def _encode(self, figures: Mapping[str, float | int], step: int) -> bytes:
+    def _encode(self, figures: Figures, step: int) -> bytes:
         now_s = time.time()
         return self._records(
             self._event(wall_time=now_s, step=step, summary=self._scalar(name, value))
-            for name, value in figures.items()
+            for name, value in _curves(figures)
             if name != "epoch"
         )
 
@@ -162,3 +169,14 @@ class TensorBoardWriter(FigureWriter):
         for event in events:
             writer.write(event.SerializeToString())
         return buffer.getvalue()
+
+
+def _curves(figures: Figures) -> Iterator[tuple[str, float]]:
+    """Names and numbers, those of groups included."""
+    for name, value in figures.items():
+        inner = value.items() if isinstance(value, Mapping) else ((None, value),)
+        yield from ((name if key is None else f"{name}/{key}", found) for key, found in inner if _is_number(found))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
