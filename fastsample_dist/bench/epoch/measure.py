@@ -13,12 +13,12 @@ sample and fetch contain the waiting for the other ranks in their exchanges.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastsample_dist.bench.epoch.namespaces import namespace_hosts
-from fastsample_dist.bench.epoch.network_model import MACHINES, Measured, epoch_s
+from fastsample_dist.bench.epoch.network_model import MACHINES, Measured, epoch_s, step_s
 from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.graph.network import Network
 from fastsample_dist.testing.jobs import RankJob, run_ranks
@@ -181,26 +181,38 @@ def check_model(ranks: Sequence[int], configurations: Sequence[tuple[str, int]])
         )
 
 
-def model_network(runs: Sequence[dict], network: Network, batch_size: int) -> list[dict]:
-    """Predicted seconds per epoch on 2 to 64 machines, see network_model.
+def model_network(runs: Sequence[dict], network: Network, batch_size: int, crowding: Mapping[int, float]) -> list[dict]:
+    """Predicted seconds per epoch on 2 to 64 machines, and predicted beside measured steps; see network_model.
 
     Args:
       runs: what `measure` returned, with runs that `check_model` accepts.
       network: the network.
       batch_size: seeds per rank and step.
+      crowding: {ranks: threads per core, at least 1} of the runs.
     Returns:
-      [{"scheme", "prefetch", "epoch_s": {machines: seconds}}].
+      [{"scheme", "prefetch", "epoch_s": {machines: seconds}, "steps": [{"ranks", "predicted_s", "measured_s"}]}]; the
+      steps are those of the runs on several ranks.
     """
     few, most = min(runs, key=lambda run: run["ranks"]), max(runs, key=lambda run: run["ranks"])
     local = [entry for entry in few["configurations"] if (entry["scheme"], entry["prefetch"]) == ("hybrid", 0)]
     assert few["ranks"] == 1 and most["ranks"] >= 2 and local, "see check_model"
     predictions = []
-    for entry in most["configurations"]:
+    for number, entry in enumerate(most["configurations"]):
         measured = Measured(
             sample_s=local[0]["sample_s"] / few["steps"], fetch_s=local[0]["fetch_s"] / few["steps"],
             compute_s=local[0]["compute_s"] / few["steps"], comm=entry["comm"], num_ranks=most["ranks"],
             num_seeds=most["num_seeds"], batch_size=batch_size,
         )  # fmt: skip
-        seconds = {machines: epoch_s(measured, network, machines, entry["prefetch"]) for machines in MACHINES}
-        predictions.append({"scheme": entry["scheme"], "prefetch": entry["prefetch"], "epoch_s": seconds})
+        prefetch = entry["prefetch"]
+        steps = [
+            {
+                "ranks": run["ranks"],
+                "predicted_s": step_s(measured, network, run["ranks"], prefetch, crowding[run["ranks"]]),
+                "measured_s": run["configurations"][number]["epoch_s"] / run["steps"],
+            }
+            for run in runs
+            if run["ranks"] > 1
+        ]
+        seconds = {machines: epoch_s(measured, network, machines, prefetch) for machines in MACHINES}
+        predictions.append({"scheme": entry["scheme"], "prefetch": prefetch, "epoch_s": seconds, "steps": steps})
     return predictions

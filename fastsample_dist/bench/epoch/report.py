@@ -63,6 +63,22 @@ def model_table(predictions: Sequence[dict], network: str) -> Table:
     return table
 
 
+def check_table(predictions: Sequence[dict], network: str) -> Table:
+    """Predicted beside measured milliseconds per step, for the numbers of ranks that were run."""
+    table = Table(title=f"the same model for the runs above: milliseconds per step, predicted for {network} / measured")
+    table.add_column("scheme")
+    for step in predictions[0]["steps"]:
+        table.add_column(f"{step['ranks']} ranks", justify="right")
+    for entry in predictions:
+        cells = [
+            f"{1e3 * step['predicted_s']:.1f} / {1e3 * step['measured_s']:.1f} "
+            f"({step['predicted_s'] / step['measured_s'] - 1:+.0%})"
+            for step in entry["steps"]
+        ]
+        table.add_row(label(entry), *cells)
+    return table
+
+
 def conditions_line(found: dict, graph: dict) -> str:
     """The conditions in one line."""
     return (

@@ -12,7 +12,7 @@ import pytest
 from fastsample_dist.bench import cli
 from fastsample_dist.bench.epoch import measure as epoch
 from fastsample_dist.bench.epoch import namespaces
-from fastsample_dist.bench.epoch.network_model import Measured, epoch_s, exchange_s, gradients_s
+from fastsample_dist.bench.epoch.network_model import Measured, epoch_s, exchange_s, gradients_s, step_s
 from fastsample_dist.graph.network import Network
 from fastsample_dist.testing import mpi_missing_reason
 from tests.forked import run_forked
@@ -286,6 +286,24 @@ def test_an_epoch_with_prefetching_takes_the_longer_half():
     make, use = 0.03 + exchange_s(given, network, 4), 0.1 + gradients_s(given, network, 4)
     assert epoch_s(given, network, 4, prefetch=0) == pytest.approx(25 * (make + use))
     assert epoch_s(given, network, 4, prefetch=2) == pytest.approx(25 * max(make, use))
+
+
+def test_ranks_that_share_cores_work_slower_but_send_as_fast():
+    network, given = Network(1e-3, 1e6), measured()
+    sent = exchange_s(given, network, 4) + gradients_s(given, network, 4)
+    assert step_s(given, network, 4, 0, crowding=2.0) == pytest.approx(2 * 0.13 + sent)
+
+
+def test_predicted_steps_stand_beside_measured_ones():
+    one = epoch.summarize([result_of([("hybrid", 0, [epoch_of(1.0, 1.0)] * 2)])], 1)
+    two = epoch.summarize([result_of([("hybrid", 0, [epoch_of(1.0, 1.0)] * 2)])] * 2, 2)
+    network = Network(1e-3, 1e6)
+    (found,) = epoch.model_network([one, two], network, batch_size=100, crowding={1: 1.0, 2: 1.0})
+    (step,) = found["steps"]
+    assert step["ranks"] == 2
+    assert step["measured_s"] == two["configurations"][0]["epoch_s"] / two["steps"]
+    work = sum(one["configurations"][0][part] for part in ("sample_s", "fetch_s", "compute_s")) / one["steps"]
+    assert step["predicted_s"] >= work
 
 
 @pytest.mark.parametrize(
