@@ -31,7 +31,7 @@ from fastsample_dist.ops.embedding_draws import alias_draws, random_rows
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows, place_in
 from fastsample_dist.ops.hashed_rows import HashedRows, has_edges, hashed_rows, hashed_rows_bytes
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
-from fastsample_dist.ops.row_tables import RowCache, raise_deferred_errors
+from fastsample_dist.ops.row_tables import RowCache, RowTable, raise_deferred_errors
 from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
 from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
@@ -49,6 +49,7 @@ __all__ = [
     "RowCache",
     "RowGradients",
     "RowRule",
+    "RowTable",
     "SampleSpec",
     "SampledHops",
     "SamplingGraph",

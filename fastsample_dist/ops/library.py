@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fastsample_dist.ops import abi
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
 OK, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR, APP_ERROR = range(5)
@@ -162,7 +162,10 @@ class WeightedEdges(Structure):
 class RowTable(Structure):
     """FsRowTable."""
 
-    _fields_ = (("rows", c_void_p), ("num_rows", c_int64))
+    _fields_ = (
+        ("rows", c_void_p), ("scales", c_void_p), ("num_rows", c_int64), ("row_stride", c_int32),
+        ("scale_stride", c_int32),
+    )  # fmt: skip
 
 
 @DECLARED.mirror("FsRowTables")
@@ -177,6 +180,7 @@ class RowTables(Structure):
         ("num_tables", c_int32),
         ("in_type", c_int32),
         ("fetched_type", c_int32),
+        ("is_scaled", c_int32),
     )
 
 
