@@ -39,6 +39,9 @@ static const FsAbiEntry kEntries[] = {
   FS_CONSTANT(FS_RECORD_WITHIN)
   FS_CONSTANT(FS_EDGES_UNWEIGHTED) FS_CONSTANT(FS_EDGES_BY_COLUMN) FS_CONSTANT(FS_EDGES_SCALED)
   FS_CONSTANT(FS_EDGES_COLUMNS)
+  FS_STRUCT(FsRowIndex, ranges, owners, tables, first_rows, slots, num_slots, num_ranges, num_owners, num_own_tables,
+            cache_table, slot_kind)
+  FS_CONSTANT(FS_SLOTS_NONE) FS_CONSTANT(FS_SLOTS_DENSE) FS_CONSTANT(FS_SLOTS_HASHED32) FS_CONSTANT(FS_SLOTS_HASHED64)
   FS_STRUCT(FsHashedRows, nodes, buckets, num_buckets, ids_per_bucket, num_threads)
   FS_STRUCT(FsEdgeQueries, rows, vertices, answers, count)
   FS_CONSTANT(FS_ABI_VERSION)

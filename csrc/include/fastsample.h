@@ -236,6 +236,39 @@ FS_API FsStatus fs_merge_rows(const FsRowTables* tables, const int64_t* places, 
 FS_API FsStatus fs_bucket_by_part(int32_t id_type, const void* ids, int64_t num_ids, const int64_t* part_ranges,
                                   int64_t num_parts, void* out_ids, int64_t* out_counts, int64_t* out_places);
 
+typedef enum {
+  FS_SLOTS_NONE = 0,
+  FS_SLOTS_DENSE = 1,    /* int32 [num_slots]: the slot of every node, -1 without one; num_slots nodes in all */
+  FS_SLOTS_HASHED32 = 2, /* int32 [num_slots, 2]: pairs of node and slot (core/row_index.h), num_slots a power of two */
+  FS_SLOTS_HASHED64 = 3  /* int64 [num_slots, 2] */
+} FsSlotKind;
+
+/* Where the rows of all nodes can be read. Range k holds the nodes ranges[k] .. ranges[k + 1] - 1. */
+typedef struct {
+  const int64_t* ranges;     /* [num_ranges + 1], non-decreasing */
+  const int32_t* owners;     /* [num_ranges]: 0 .. num_owners - 1, non-decreasing */
+  const int32_t* tables;     /* [num_ranges]: the table of merge_rows that holds their rows; -1: none in reach */
+  const int64_t* first_rows; /* [num_ranges]: row of the range's first node in that table */
+  const void* slots;         /* rows of `cache_table` by node; NULL for FS_SLOTS_NONE */
+  int64_t num_slots;
+  int32_t num_ranges;
+  int32_t num_owners;
+  int32_t num_own_tables; /* tables below this number are the rank's own, the others those of its neighbours */
+  int32_t cache_table;
+  int32_t slot_kind; /* FsSlotKind */
+} FsRowIndex;
+/* The place of every node's row for merge_rows, searched in the tables, then in the cache; what is in neither is
+ * missing and its place is -1 - its position in out_missing. nodes [num_nodes] id_type, out_places [num_nodes],
+ * out_missing [num_nodes] id_type: grouped by owner, input order inside a group;
+ * out_counts [num_owners + 3]: missing nodes by owner, own, near and cached nodes.
+ * Refuses a node outside the ranges. */
+FS_API FsStatus fs_locate_rows(const FsRowIndex* index, int32_t id_type, const void* nodes, int64_t num_nodes,
+                               int32_t num_threads, int64_t* out_places, void* out_missing, int64_t* out_counts);
+/* Pairs of node and slot for FsRowIndex: slot i holds nodes[i], nodes [num_nodes] int64, each once. out_pairs
+ * [num_slots, 2] id_type, num_slots a power of two above num_nodes. */
+FS_API FsStatus fs_hash_slots(const int64_t* nodes, int64_t num_nodes, int32_t id_type, int64_t num_slots,
+                              void* out_pairs);
+
 /* ---- sorting edges that do not fit into memory (partition/external) ---- */
 /* A piece of an edge list. */
 typedef struct {

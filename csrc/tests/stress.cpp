@@ -43,6 +43,7 @@ class Problem {
       const FsHop& seed_side = batch->hops[0];
       gather(*batch, num_threads, written);
       bucket(*batch, written);
+      locate(*batch, num_threads, written);
       for (int32_t reduce : {FS_SUM, FS_MEAN, FS_MAX}) {
         aggregate<float>({seed_side, reduce, 4, kWide, num_threads}, wide_, nullptr, written);
         aggregate<float>({batch->hops[1], reduce, 1, kNarrow, num_threads}, wide_, weights_.data(), written);
@@ -145,6 +146,24 @@ class Problem {
     require(counts[0] + counts[2] == batch.num_nodes && counts[1] == 0, "bucket_by_part: wrong counts");
     written.add("bucket_by_part", grouped);
     written.add("bucket_by_part", places);
+  }
+
+  static void locate(const FsMiniBatch& batch, int32_t num_threads, Written& written) {
+    const int64_t ranges[] = {0, kNodes / 3, kNodes / 2, kNodes}, first_rows[] = {0, 0, 7}, cached[] = {1, kNodes / 3};
+    const int32_t owners[] = {0, 1, 2}, tables[] = {-1, 0, 1};
+    Id pairs[8];
+    succeed(fs_hash_slots(cached, 2, type_code<Id>(), 4, pairs), "hash_slots");
+    const int32_t kind = sizeof(Id) == 4 ? FS_SLOTS_HASHED32 : FS_SLOTS_HASHED64;
+    const FsRowIndex index = {ranges, owners, tables, first_rows, pairs, 4, 3, 3, 1, 2, kind};
+    std::vector<Id> missing(static_cast<size_t>(batch.num_nodes));
+    std::vector<int64_t> places(missing.size()), counts(6);
+    succeed(fs_locate_rows(&index, type_code<Id>(), batch.nodes, batch.num_nodes, num_threads, places.data(),
+                           missing.data(), counts.data()),
+            "locate_rows");
+    require(counts[0] + counts[3] + counts[4] + counts[5] == batch.num_nodes, "locate_rows: wrong counts");
+    written.add("locate_rows", places);
+    missing.resize(static_cast<size_t>(counts[0]));
+    written.add("locate_rows", missing);
   }
 
   template <typename T>

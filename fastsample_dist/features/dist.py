@@ -1,28 +1,35 @@
 """DistFeatures: features of any nodes, own rows read locally and the others fetched from their owners.
 
-One fetch: ask the owners (comm/owners.py: `feature_ids` out, `feature_rows` back); own and received rows are merged in
-one pass that also converts the dtype. Two payload exchanges (FastSample, section 3.3). Rows travel in the stored dtype,
-or in the result's where that is narrower: the owner then rounds what the receiver would have rounded. Own rows never
-travel; input nodes are unique, so a remote row travels once per step and rank. Tables of other ranks' rows that this
-rank can read by itself are searched first (source.py): what they hold does not travel either. Where no rank lacks a
-row there is no exchange at all.
+One fetch has three steps, which a loader may also take one by one:
+
+1. `locate`: where every node's row is: own, in a neighbour's table, in a cache, or missing (ops/locate_rows.py).
+2. The missing ids go to their owners, grouped by rank, and every owner answers with rows (`serve`): `feature_ids` out,
+   `feature_rows` back, two payload exchanges (FastSample, section 3.3). Rows travel in the stored dtype (int8 rows with
+   their scale behind them), or in the result's where that is narrower: the owner then rounds what the receiver would
+   have rounded.
+3. `complete`: one merge reads own, near, cached and received rows where they lie and converts the dtype.
+
+Own rows never travel; input nodes are unique, so a remote row travels once per step and rank. Where no rank ever lacks
+a row there is no exchange at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
 
+from fastsample_dist import ops
 from fastsample_dist.comm.base import Communicator
-from fastsample_dist.comm.owners import ask_owners
 from fastsample_dist.device.placement import Placement
-from fastsample_dist.features.source import RowPlaces, RowTable
+from fastsample_dist.features.source import CachedRows, RowRange, index_rows
 from fastsample_dist.features.store import LocalFeatures
+from fastsample_dist.features.tally import FetchTally
 from fastsample_dist.graph.partition_book import PartitionBook
 
-_NODES_AT_ONCE = 1 << 20  # nodes whose tables are looked up together: 8 MiB of places
+_NODES_AT_ONCE = 1 << 20  # nodes that are looked up together: 8 MiB of places
 
 
 class DistFeatures:
@@ -33,8 +40,10 @@ class DistFeatures:
       book: node ranges of the ranks.
       comm: carries ids and rows.
     Attributes:
-      near: tables of other ranks' rows that this rank reads by itself; see `with_near`.
+      neighbours: other ranks' rows that this rank reads where they lie; see `reading`.
+      cache: copies of others' rows; None without.
       exchanges: whether a fetch asks the owners: False where no rank ever has anything to ask for.
+      tally: rows of all fetches, by where they came from.
     Raises:
       ValueError: local does not hold one row per own node.
     """
@@ -47,18 +56,21 @@ class DistFeatures:
                 f"nodes {lo} to {hi - 1}; pass one row per own node."
             )
         self.local, self.book, self.comm = local, book, comm
-        self.near: tuple[RowTable, ...] = ()
+        self.neighbours: tuple[RowRange, ...] = ()
+        self.cache: CachedRows | None = None
         self.exchanges = comm.world_size > 1
+        self.tally = FetchTally()
+        self._index = self._make_index()
 
     @property
     def dim(self) -> int:
         """Columns of a feature row."""
-        return self.local.rows.shape[1]
+        return self.local.table.dim
 
     @property
     def dtype(self) -> torch.dtype:
-        """Stored dtype, in which rows travel."""
-        return self.local.rows.dtype
+        """Of the values: the stored dtype, in which rows travel, or float32 of int8 rows with scales."""
+        return self.local.table.dtype
 
     @property
     def device(self) -> torch.device:
@@ -77,21 +89,62 @@ class DistFeatures:
         """The same features over another communicator (a background thread has its own)."""
         return self._with(comm=comm)
 
-    def with_near(self, tables: Sequence[RowTable]) -> DistFeatures:
-        """The same features with tables of other ranks' rows that this rank reads by itself.
+    def reading(self, neighbours: Sequence[RowRange] = (), cache: CachedRows | None = None) -> DistFeatures:
+        """The same features with others' rows that this rank reads by itself, in place of those read so far.
 
         Collective: every rank must call this, with its own tables or none. They agree here, once, whether any rank may
-        ever ask another: if not, a fetch runs no collective. A table must not lose rows later.
+        ever ask another: if not, a fetch runs no collective. A table or a cache must not lose rows later.
 
         Args:
-          tables: in the order in which they are searched.
+          neighbours: other ranks' rows, at most 62 tables.
+          cache: looked in after these.
         Raises:
           RuntimeError: the collective failed or passed its deadline.
         """
-        found = self._with(near=tuple(tables))
+        found = self._with(neighbours=tuple(neighbours), cache=cache)
         lacks = torch.tensor([found._lacks_a_row()], dtype=torch.int64)
         found.exchanges = bool(self.comm.all_reduce(lacks, op="max", purpose="setup"))
         return found
+
+    def locate(self, nodes: Tensor) -> ops.Located:
+        """Where the rows of nodes are; counted in `tally`.
+
+        Args:
+          nodes: int32 | int64 [n] on `device`; unique ids of the partitioned graph; may be empty.
+        Raises:
+          ValueError: an id outside the graph.
+        """
+        located = ops.locate_rows(nodes, self._index)
+        self.tally.add(FetchTally.of(located))
+        return located
+
+    def serve(self, asked: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """Rows of own nodes for the ranks that asked for them, in the dtype in which they travel.
+
+        Args:
+          asked: int32 | int64 [n] on `device`; own nodes: the asking rank has checked them.
+          dtype: of the result that they will be part of, the same on all ranks; see `fetch`.
+        Returns:
+          [n, columns of a row that travels] on `device`.
+        """
+        return self.local.read(asked - self.local.lo, self.wire_dtype(dtype))
+
+    def complete(self, located: ops.Located, received: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """Rows of located nodes, each read where it is.
+
+        Args:
+          located: what `locate` returned.
+          received: [m, columns of a row that travels]; one row per missing node, in the order of `located.missing`.
+          dtype: as in `fetch`.
+        Returns:
+          [n, dim] on `device`.
+        """
+        # locate has checked the ids, so all places are in range by construction
+        return self.local.merge(located.places, received, dtype, near=self._near(), checked=False)
+
+    def wire_dtype(self, dtype: torch.dtype | None) -> torch.dtype | None:
+        """The dtype in which rows travel that become `dtype` (None: the stored one); None: the stored one."""
+        return dtype if dtype is not None and dtype.itemsize < self.local.rows.dtype.itemsize else None
 
     def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
         """Feature rows of any nodes. Collective: every rank must call this, with its own nodes.
@@ -100,47 +153,47 @@ class DistFeatures:
           nodes: int32 | int64 [n] on `device`; unique ids of the partitioned graph; may be empty.
           dtype: of the result: float32, float64 or bfloat16; None keeps the stored one.
           checked: False, for nodes that a sampler of this graph gave: a GPU does not wait to find out whether a node is
-            bad (`ops.gather_rows`) where nothing is exchanged. An exchange reads sizes back anyway.
+            bad (`ops.gather_rows`) where this rank owns all of them. Looking for rows reads sizes back anyway.
         Returns:
           [n, dim] on `device`, row i is that of nodes[i].
         Raises:
           ValueError: an id outside the graph.
           RuntimeError: a collective failed or passed its deadline.
         """
-        found, lo, near = RowPlaces(nodes), self.local.lo, [table.rows for table in self.near]
-        for number, table in enumerate(self.near, start=1):
-            found.look_in(number, table)
+        if self.comm.world_size == 1:
+            self.tally.own += nodes.numel()
+            return self.local.fetch(nodes, dtype, checked=checked)
+        located = self.locate(nodes)
         if not self.exchanges:
-            places = found.complete((found.missing - lo).long())
-            return self.local.merge(places, self.local.no_rows(), dtype, near=near, checked=checked)
-        wire = dtype if dtype is not None and dtype.itemsize < self.dtype.itemsize else None  # None: the stored one
-        request = ask_owners(found.missing, self.book.part_ranges, self.comm, purpose="feature_ids")
-        # The asking rank's bucket_by_part has checked the ids, and all places are in range by construction.
-        received = request.reply_rows(self.local.read(request.asked - lo, wire), purpose="feature_rows")
-        fetched = torch.arange(-1, -1 - len(received), -1, device=received.device)
-        places = found.complete(request.in_order((request.own - lo).long(), fetched))
-        return self.local.merge(places, received, dtype, near=near, checked=False)
+            return self.complete(located, self.local.no_rows(), dtype)
+        plan = self.comm.plan_rows(located.counts)
+        asked = self.comm.exchange_rows(located.missing, plan, purpose="feature_ids")
+        received = self.comm.exchange_rows(self.serve(asked, dtype), plan.reversed(), purpose="feature_rows")
+        return self.complete(located, received, dtype)
+
+    def _near(self) -> list[Tensor | ops.RowTable]:
+        """The tables behind the rank's own, in the order of their numbers."""
+        near = [table.rows for table in self.neighbours]
+        if self.cache is None:
+            return near
+        return [*near, ops.RowTable.packed(self.cache.rows) if self.local.table.is_scaled else self.cache.rows]
+
+    def _make_index(self) -> ops.RowIndex:
+        own = RowRange(self.local.lo, self.local.table)
+        return index_rows(self.book, [own], self.neighbours, self.cache).on(self.device)
 
     def _lacks_a_row(self) -> bool:
-        """Whether the rows of some node are neither own nor near."""
-        lo, hi = self.book.part2range(self.comm.rank)
-        for start in range(0, self.book.num_nodes, _NODES_AT_ONCE):
-            found = RowPlaces(torch.arange(start, min(start + _NODES_AT_ONCE, self.book.num_nodes), device=self.device))
-            for number, table in enumerate(self.near, start=1):
-                found.look_in(number, table)
-            if bool(((found.missing < lo) | (found.missing >= hi)).any()):
+        """Whether the rows of some node are neither own nor near nor cached."""
+        lookups = torch.arange(0, self.book.num_nodes, _NODES_AT_ONCE).tolist()
+        for start in lookups:
+            nodes = torch.arange(start, min(start + _NODES_AT_ONCE, self.book.num_nodes), device=self.device)
+            if ops.locate_rows(nodes, self._index).missing.numel():
                 return True
         return False
 
-    def _with(
-        self,
-        *,
-        local: LocalFeatures | None = None,
-        comm: Communicator | None = None,
-        near: tuple[RowTable, ...] | None = None,
-    ) -> DistFeatures:
-        """A copy in which some parts are others."""
-        copy = DistFeatures(local or self.local, self.book, comm or self.comm)
-        copy.near = self.near if near is None else near
-        copy.exchanges = self.exchanges
-        return copy
+    def _with(self, **parts: object) -> DistFeatures:
+        """A copy in which some attributes are others, with a tally of its own."""
+        changed = copy(self)
+        vars(changed).update(parts, tally=FetchTally())
+        changed._index = changed._make_index()
+        return changed

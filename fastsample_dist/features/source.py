@@ -1,19 +1,22 @@
-"""What a step needs of node features: `FeatureSource`, and how several tables of rows serve one fetch.
+"""What a step needs of node features: `FeatureSource`, and the tables of rows that a fetch reads without asking anyone.
 
-A fetch looks for every node in the tables that this process can read by itself (its own rows with their cache, other
-parts' rows that are mapped here, caches of other ranks' rows); only the nodes that are in none of them are asked for
-over the network. `RowPlaces` notes which table holds each node's row, and one merge (`ops.merge_rows`) reads them all,
-each row where it lies.
+A fetch looks for every node in the tables that this process can read by itself: its own rows, those of other ranks that
+are in its reach (`RowRange`), copies of others' rows (`CachedRows`). Only the nodes that are in none of them are asked
+for over the network (`ops.locate_rows`), and one merge (`ops.merge_rows`) reads them all, each row where it lies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fastsample_dist import ops
+from fastsample_dist.graph.partition_book import PartitionBook
 
 
 class FeatureSource(Protocol):
@@ -32,54 +35,62 @@ class FeatureSource(Protocol):
         ...
 
 
-class RowTable(Protocol):
-    """Rows of some nodes, readable without asking another rank.
+@dataclass(frozen=True, eq=False)
+class RowRange:
+    """Rows of the nodes first_node .. first_node + len(rows) - 1, readable without asking another rank.
 
     Attributes:
-      rows: [num_rows, dim], in the stored dtype of the features, contiguous; where kernels of the device that fetches
-        can read them.
+      first_node: id of the node of row 0.
+      rows: [num_rows, dim], in the stored dtype of the features, contiguous, with their scales where they have any;
+        where kernels of the device that fetches can read them.
     """
+
+    first_node: int
+    rows: Tensor | ops.RowTable
 
     @property
-    def rows(self) -> Tensor: ...
-
-    def find(self, nodes: Tensor) -> Tensor:
-        """int64 [n]; the table's row of every node, -1 for a node that it lacks."""
-        ...
+    def end_node(self) -> int:
+        """One more than the last node."""
+        return self.first_node + ops.RowTable.of(self.rows).num_rows
 
 
-class RowPlaces:
-    """Which table holds the row of every node of one fetch, and which of its rows that is.
+@dataclass(frozen=True, eq=False)
+class CachedRows:
+    """Copies of some nodes' rows, in this rank's reach.
 
-    Args:
-      nodes: [n] of the fetch.
     Attributes:
-      missing: [m]; those nodes whose place is not known yet, in their order.
+      slots: which row a node's is.
+      rows: [num_cached, columns]; as they travel (`LocalFeatures.read`): packed where they have scales.
     """
 
-    def __init__(self, nodes: Tensor) -> None:
-        self.missing = nodes
-        self._positions: Tensor | None = None  # of `missing` among all nodes; None: it is all of them
-        self._places = torch.empty(0, dtype=torch.int64)
+    slots: ops.CachedSlots
+    rows: Tensor
 
-    def look_in(self, number: int, table: RowTable) -> None:
-        """Take the places of those missing nodes that a table holds.
 
-        Args:
-          number: of the table, as `ops.place_in` counts them.
-          table: holds a row of some of them.
-        """
-        rows = table.find(self.missing)
-        held = rows >= 0
-        if self._positions is None:
-            self._positions = torch.arange(held.numel(), device=held.device)
-            self._places = torch.empty_like(self._positions)
-        self._places[self._positions[held]] = ops.place_in(number, rows[held])
-        self.missing, self._positions = self.missing[~held], self._positions[~held]
+def index_rows(
+    book: PartitionBook,
+    own: Sequence[RowRange],
+    neighbours: Sequence[RowRange] = (),
+    cache: CachedRows | None = None,
+) -> ops.RowIndex:
+    """Where all rows are: own tables are numbered first, then the neighbours', then the cache.
 
-    def complete(self, places: Tensor) -> Tensor:
-        """Places of all nodes, int64 [n], given those of `missing`; for `ops.merge_rows`."""
-        if self._positions is None:
-            return places
-        self._places[self._positions] = places
-        return self._places
+    Args:
+      book: node ranges of the ranks.
+      own: this rank's.
+      neighbours: other ranks' rows, any ranges of nodes that do not overlap.
+      cache: of rows that are in none of these.
+    """
+    tables = [*own, *neighbours]
+    ends = torch.tensor([[table.first_node, table.end_node] for table in tables], dtype=torch.int64)
+    cuts = torch.cat([book.part_ranges, ends.flatten()]).unique()
+    numbers, first_rows = [], []
+    for begin, _ in pairwise(cuts.tolist()):
+        holds = [k for k, table in enumerate(tables) if table.first_node <= begin < table.end_node]
+        numbers.append(holds[0] if holds else -1)
+        first_rows.append(begin - tables[holds[0]].first_node if holds else 0)
+    return ops.RowIndex(
+        cuts, torch.tensor(numbers, dtype=torch.int32), torch.tensor(first_rows, dtype=torch.int64),
+        None if cache is None else cache.slots, len(tables), book.nid2part(cuts[:-1]).to(torch.int32), len(own),
+        book.num_parts,
+    )  # fmt: skip

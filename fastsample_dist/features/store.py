@@ -15,33 +15,46 @@ class LocalFeatures:
     """Rows of the nodes lo .. hi - 1.
 
     Args:
-      rows: [hi - lo, dim], any stored dtype, contiguous.
+      rows: [hi - lo, dim], any stored dtype, contiguous; with their scales where they have any.
       lo: id of the first node.
       device: whose kernels read the rows, and where the results are; None: that of the rows. It differs for pinned
         rows that a GPU reads over the bus. Nodes are asked for by ids on this device.
       cache: copies of some of the rows in the device's memory, read in their place.
+    Attributes:
+      table: the rows.
     Raises:
       ValueError: rows is not a matrix.
     """
 
     def __init__(
-        self, rows: Tensor, lo: int, device: torch.device | None = None, cache: ops.RowCache | None = None
+        self,
+        rows: Tensor | ops.RowTable,
+        lo: int,
+        device: torch.device | None = None,
+        cache: ops.RowCache | None = None,
     ) -> None:
-        if rows.dim() != 2:
-            raise ValueError(f"features have shape {tuple(rows.shape)}; expected [nodes, dim].")
-        self.rows, self.lo, self.cache = rows.contiguous(), lo, cache
-        self.device = rows.device if device is None else device
+        table = ops.RowTable.of(rows)
+        if table.rows.dim() != 2:
+            raise ValueError(f"features have shape {tuple(table.rows.shape)}; expected [nodes, dim].")
+        self.table = table if table.is_scaled else ops.RowTable(table.rows.contiguous())
+        self.lo, self.cache = lo, cache
+        self.device = table.rows.device if device is None else device
 
     @classmethod
-    def from_parts(cls, parts: Sequence[Tensor], lo: int) -> LocalFeatures:
+    def from_parts(cls, parts: Sequence[Tensor | ops.RowTable], lo: int) -> LocalFeatures:
         """Rows of consecutive parts as one table: without a copy when there is one part."""
-        return cls(parts[0] if len(parts) == 1 else torch.cat(list(parts)), lo)
+        return cls(ops.RowTable.joined([ops.RowTable.of(part) for part in parts]), lo)
+
+    @property
+    def rows(self) -> Tensor:
+        """[hi - lo, dim]; as stored: the numbers alone of rows with scales."""
+        return self.table.rows
 
     def placed(self, placement: Placement) -> LocalFeatures:
         """The same rows where `placement` says (device/placement.py): a copy, unless they are there already."""
         if placement.where == HOST:
             return self
-        return LocalFeatures(placement.put(self.rows), self.lo, placement.device)
+        return LocalFeatures(self.table.moved(placement.put), self.lo, placement.device)
 
     def with_cache(self, nodes: Tensor) -> LocalFeatures:
         """The same rows with copies of those of `nodes` (own nodes, unique) in the device's memory.
@@ -49,11 +62,11 @@ class LocalFeatures:
         Raises:
           ValueError, IndexError: a node twice, or outside lo .. hi - 1.
         """
-        cache = ops.RowCache.of(self.rows, nodes.cpu() - self.lo, self.device)
-        return LocalFeatures(self.rows, self.lo, self.device, cache)
+        cache = ops.RowCache.of(self.table, nodes.cpu() - self.lo, self.device)
+        return LocalFeatures(self.table, self.lo, self.device, cache)
 
     def gather(self, nodes: Tensor, *, checked: bool = True) -> Tensor:
-        """Rows of own nodes, [n, dim], stored dtype.
+        """Rows of own nodes, [n, dim], stored dtype; values in float32 of rows with scales.
 
         Args:
           nodes: int32 | int64 [n], on `device`.
@@ -61,25 +74,27 @@ class LocalFeatures:
         Raises:
           ValueError: a node outside lo .. hi - 1.
         """
+        if self.table.is_scaled:
+            return self.fetch(nodes, checked=checked)
         return ops.gather_rows(self.rows, self._numbers(nodes), self.cache, checked=checked)
 
     def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
-        """Rows of own nodes converted to float32, float64 or bfloat16 on the way (None: not at all), [n, dim].
+        """Rows of own nodes converted to float32, float64 or bfloat16 on the way (None: as `gather`), [n, dim].
 
         Args, Raises: as `gather`. See FeatureSource.
         """
         return self.merge(self._numbers(nodes).long(), self.no_rows(), dtype, checked=checked)
 
-    def find(self, nodes: Tensor) -> Tensor:
-        """See RowTable."""
-        rows = self._numbers(nodes).long()
-        return torch.where((rows >= 0) & (rows < self.rows.shape[0]), rows, -1)
-
     def read(self, rows: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """The rows of these numbers, [n, dim], stored dtype or converted; in range by construction."""
-        if dtype is None:
-            return ops.gather_rows(self.rows, rows, self.cache, checked=False)
-        return self.merge(rows.long(), self.no_rows(), dtype, checked=False)
+        """The rows of these numbers, [n, dim], converted, or as stored and as they travel: rows with scales packed.
+
+        In range by construction.
+        """
+        if dtype is not None:
+            return self.merge(rows.long(), self.no_rows(), dtype, checked=False)
+        if self.table.is_scaled:
+            return ops.merge_rows(self.table, self.no_rows(), rows.long(), None, self.cache, checked=False)
+        return ops.gather_rows(self.rows, rows, self.cache, checked=False)
 
     def merge(
         self,
@@ -87,15 +102,16 @@ class LocalFeatures:
         fetched: Tensor,
         dtype: torch.dtype | None,
         *,
-        near: Sequence[Tensor] = (),
+        near: Sequence[Tensor | ops.RowTable] = (),
         checked: bool = True,
     ) -> Tensor:
-        """Own, near and fetched rows by place; see `ops.merge_rows`."""
-        return ops.merge_rows(self.rows, fetched, places, dtype, self.cache, near=near, checked=checked)
+        """Own, near and fetched rows by place, as values (dtype None: of `table.dtype`); see `ops.merge_rows`."""
+        dtype = self.table.dtype if dtype is None else dtype
+        return ops.merge_rows(self.table, fetched, places, dtype, self.cache, near=near, checked=checked)
 
     def no_rows(self) -> Tensor:
-        """[0, dim] on `device`: what is received where all rows are own."""
-        return self.rows[:0].to(self.device)
+        """No rows on `device`, as they travel: what is received where all rows are own."""
+        return self.table.no_rows().to(self.device)
 
     def _numbers(self, nodes: Tensor) -> Tensor:
         """Row numbers of nodes."""

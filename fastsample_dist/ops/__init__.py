@@ -17,6 +17,7 @@ from fastsample_dist.ops import embedding_draws as _embedding_draws
 from fastsample_dist.ops import fake
 from fastsample_dist.ops import gather_rows as _gather_rows
 from fastsample_dist.ops import hashed_rows as _hashed_rows
+from fastsample_dist.ops import locate_rows as _locate_rows
 from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
 from fastsample_dist.ops import skipgram as _skipgram
@@ -31,6 +32,7 @@ from fastsample_dist.ops.embedding_draws import alias_draws, random_rows
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows, place_in
 from fastsample_dist.ops.hashed_rows import HashedRows, has_edges, hashed_rows, hashed_rows_bytes
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
+from fastsample_dist.ops.locate_rows import CachedSlots, Located, RowIndex, locate_rows
 from fastsample_dist.ops.row_tables import RowCache, RowTable, raise_deferred_errors
 from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
@@ -42,12 +44,15 @@ from fastsample_dist.ops.stream_partition import StreamRule, stream_partition
 __all__ = [
     "TAKE_ALL",
     "AliasTables",
+    "CachedSlots",
     "CapturedSampler",
     "DropoutKey",
     "EdgeWeights",
     "HashedRows",
+    "Located",
     "RowCache",
     "RowGradients",
+    "RowIndex",
     "RowRule",
     "RowTable",
     "SampleSpec",
@@ -68,6 +73,7 @@ __all__ = [
     "hashed_rows",
     "hashed_rows_bytes",
     "isa",
+    "locate_rows",
     "merge_rows",
     "place_in",
     "raise_deferred_errors",
@@ -88,7 +94,7 @@ _NAMESPACE = "fastsample"
 _MODULES = (
     _embedding_draws, _skipgram,
     _sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer, _stream_partition,
-    _hashed_rows,
+    _hashed_rows, _locate_rows,
 )  # fmt: skip
 
 cuda_kernels: dict[str, Callable] = {}  # by operator: what runs on CUDA tensors

@@ -88,6 +88,14 @@ def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype,
     return places.new_empty((places.shape[0], (fetched if dtype == torch.int8 else own).shape[1]), dtype=dtype)
 
 
+def locate_rows(
+    nodes: Tensor, ranges: list[Tensor], slots: Tensor | None, numbers: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One place per node, as many missing nodes as there are, one count per rank and three more in host memory."""
+    missing = nodes.new_empty((_dynamic_size(),))
+    return nodes.new_empty(nodes.shape, dtype=torch.int64), missing, torch.empty(numbers[0] + 3, dtype=torch.int64)
+
+
 def aggregate(
     indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str, checked: bool = False
 ) -> tuple[Tensor, Tensor]:

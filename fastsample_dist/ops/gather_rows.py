@@ -114,9 +114,9 @@ def merge_rows(
     )
 
 
-def place_in(table: int, rows: Tensor) -> Tensor:
-    """Places of rows (int64) of a table: 0 is `own` of `merge_rows`, k its near[k - 1]."""
-    return rows if table == 0 else rows + (table << _ROW_BITS)
+def place_in(table: int | Tensor, rows: Tensor) -> Tensor:
+    """Places of rows (int64) of a table, or of one table per row: 0 is `own` of `merge_rows`, k its near[k - 1]."""
+    return rows + (table << _ROW_BITS)
 
 
 def _row_bytes(rows: Tensor) -> int:

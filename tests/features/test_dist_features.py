@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+from fastsample_dist import ops
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.source import CachedRows, RowRange
 from fastsample_dist.features.store import LocalFeatures
+from fastsample_dist.features.tally import FetchTally
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.testing import run_distributed
 from tests.grids import grid
@@ -48,69 +51,82 @@ def part(number, dtype_rows=TABLE):
     return LocalFeatures(dtype_rows[lo:hi], lo)
 
 
-class HotRows:
-    """A cache of some nodes' rows, wherever they are owned."""
+def near(number):
+    """The rows of a part as a neighbour's table."""
+    return RowRange(part(number).lo, part(number).rows)
 
-    def __init__(self, nodes):
-        self.nodes, self.rows = nodes, TABLE[nodes]
 
-    def find(self, nodes):
-        same = nodes.long()[:, None] == self.nodes
-        return torch.where(same.any(1), same.int().argmax(1), -1)
+HOT = torch.tensor([1, 8, 9, 15])  # a cache of some nodes' rows, wherever they are owned
+
+
+def hot_rows():
+    return CachedRows(ops.CachedSlots.of(HOT, 20), TABLE[HOT])
 
 
 def fetch_on_ranks(ctx, make_near, dtype):
-    """(nodes, rows, counters)"""
+    """(nodes, rows, counters, tally)"""
     book = PartitionBook(RANGES)
-    features = DistFeatures(part(ctx.rank), book, ctx.comm).with_near(make_near(ctx.rank))
+    features = DistFeatures(part(ctx.rank), book, ctx.comm).reading(*make_near(ctx.rank))
     nodes = torch.randperm(20, generator=torch.Generator().manual_seed(ctx.rank))[:15].int()
     ctx.comm.reset_stats()
-    return nodes, features.fetch(nodes, dtype), ctx.comm.stats()
+    return nodes, features.fetch(nodes, dtype), ctx.comm.stats(), features.tally
 
 
 def no_table(rank):
-    return []
+    return [], None
 
 
 def the_next_part(rank):
-    return [part((rank + 1) % 4)]
+    return [near((rank + 1) % 4)], None
 
 
 def the_next_part_and_hot_rows(rank):
-    return [part((rank + 1) % 4), HotRows(torch.tensor([1, 8, 9, 15]))]
+    return [near((rank + 1) % 4)], hot_rows()
 
 
 def every_other_part(rank):
-    return [part(number) for number in range(4) if number != rank]
+    return [near(number) for number in range(4) if number != rank], None
 
 
 NEAR = [no_table, the_next_part, the_next_part_and_hot_rows, every_other_part]
 
 
-def held_near(make_near, rank, nodes):
-    """Nodes that the rank's own rows or near tables hold."""
-    tables = [part(rank), *make_near(rank)]
-    return torch.stack([table.find(nodes) >= 0 for table in tables]).any(0)
+def expected_tally(make_near, rank, nodes):
+    """Node by node: own, neighbour, cached, or exchanged."""
+    tables, cache = make_near(rank)
+    lo, hi = PartitionBook(RANGES).part2range(rank)
+    found = FetchTally()
+    for node in nodes.tolist():
+        if lo <= node < hi:
+            found.own += 1
+        elif any(table.first_node <= node < table.end_node for table in tables):
+            found.neighbour += 1
+        elif cache is not None and node in HOT.tolist():
+            found.cached += 1
+        else:
+            found.exchanged += 1
+    return found
 
 
 @pytest.mark.parametrize("dtype", grid([None, torch.float32, torch.float64], gate=[None, torch.float64]))
 @pytest.mark.parametrize("make_near", NEAR, ids=lambda make: make.__name__)
 def test_further_tables_serve_a_fetch_and_their_rows_do_not_travel(make_near, dtype):
     found = run_distributed(4, fetch_on_ranks, args=(make_near, dtype))
-    for rank, (nodes, rows, stats) in enumerate(found):
+    for rank, (nodes, rows, stats, tally) in enumerate(found):
+        assert tally == expected_tally(make_near, rank, nodes) and tally.inputs == 15
         assert torch.equal(rows, TABLE[nodes.long()].to(dtype or TABLE.dtype))
         if make_near is every_other_part:
             assert stats == {}
             continue
-        asked = int((~held_near(make_near, rank, nodes)).sum())
+        asked = tally.exchanged
         assert stats["feature_ids"]["bytes_sent"] == 4 * asked and stats["feature_ids"]["calls"] == 1
         assert stats["feature_rows"]["bytes_received"] == 8 * asked and stats["feature_rows"]["calls"] == 1
 
 
 def fetch_with_other_parts(ctx, skip):
     """(whether this rank exchanges, rows, counters): rank `skip` lacks one part, the others have all."""
-    near = [part(number) for number in range(4) if number != ctx.rank and (ctx.rank, number) != (skip, 0)]
-    features = DistFeatures(part(ctx.rank), PartitionBook(RANGES), ctx.comm).with_near(near)
+    tables = [near(number) for number in range(4) if number != ctx.rank and (ctx.rank, number) != (skip, 0)]
+    features = DistFeatures(part(ctx.rank), PartitionBook(RANGES), ctx.comm).reading(tables)
     ctx.comm.reset_stats()
     return features.exchanges, features.fetch(torch.arange(20).flip(0), torch.float32), ctx.comm.stats()
 
@@ -123,10 +139,8 @@ def test_ranks_agree_once_whether_they_ever_ask_each_other(skip):
 
 
 def fetch_a_bad_node(ctx):
-    lo, hi = PartitionBook(RANGES).part2range(ctx.rank)
-    near = [part(number) for number in range(4) if number != ctx.rank]
-    features = DistFeatures(part(ctx.rank), PartitionBook(RANGES), ctx.comm).with_near(near)
-    with pytest.raises(ValueError, match=f"merge_rows: place {20 - lo} at position 1; expected 0 to {hi - lo - 1}"):
+    features = DistFeatures(part(ctx.rank), PartitionBook(RANGES), ctx.comm).reading(*every_other_part(ctx.rank))
+    with pytest.raises(ValueError, match="locate_rows: node id 20 at position 1; expected 0 to 19"):
         features.fetch(torch.tensor([3, 20]))
 
 
@@ -146,8 +160,8 @@ def test_rows_of_all_tables_are_converted_alike(dtype):
 def fetch_narrow(ctx, table, dtype):
     ranges = torch.tensor([0, 7, 20])
     lo, hi = PartitionBook(ranges).part2range(ctx.rank)
-    near = [LocalFeatures(table[12:15], 12), LocalFeatures(table[3:5], 3)]
-    features = DistFeatures(LocalFeatures(table[lo:hi], lo), PartitionBook(ranges), ctx.comm).with_near(near)
+    near = [RowRange(first, table[first:end]) for first, end in ((12, 15), (3, 5)) if not lo <= first < hi]
+    features = DistFeatures(LocalFeatures(table[lo:hi], lo), PartitionBook(ranges), ctx.comm).reading(near)
     return features.fetch(torch.arange(20), dtype)
 
 

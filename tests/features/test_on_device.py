@@ -12,6 +12,7 @@ from fastsample_dist import ops
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.device.placement import Placement
 from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.source import RowRange
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.ops import cuda
@@ -20,7 +21,7 @@ from fastsample_dist.testing import run_distributed
 NUM_NODES, DIM = 60, 12
 ROWS = torch.randn(NUM_NODES, DIM, generator=torch.Generator().manual_seed(3)).half()
 RANGES = torch.tensor([0, 25, 25, 60])  # a rank that owns nothing
-NAMES = ("gather_rows", "merge_rows", "bucket_by_part")
+NAMES = ("gather_rows", "merge_rows", "locate_rows")
 
 
 @contextmanager
@@ -36,9 +37,14 @@ def cuda_kernels(library):
         pair = (None, None) if cache is None else (cache.rows, cache.places)
         return ops.cuda_kernels["merge_rows"](own, fetched, places, dtype or own.dtype, *pair, checked, near)
 
+    def locate(nodes, index):
+        places, missing, counts = ops.cuda_kernels["locate_rows"](nodes, *index.arguments)
+        *by_owner, own, near, cached = counts.tolist()
+        return ops.Located(places, missing, by_owner, own, near, cached)
+
     loaded = cuda.load(library)
     cuda.core = lambda: loaded
-    for name, function in zip(NAMES, (gather, merge, ops.cuda_kernels["bucket_by_part"]), strict=True):
+    for name, function in zip(NAMES, (gather, merge, locate), strict=True):
         setattr(ops, name, function)
     try:
         yield
@@ -98,8 +104,8 @@ def fetch_on_ranks(ctx, library, dtype):
     with cuda_kernels(library):
         fetch(features)
         fetch(features.with_cache(torch.arange(lo, hi)[::2]))
-        near = [LocalFeatures(ROWS[40:50], 40), LocalFeatures(ROWS[7:13], 7)]
-        fetch(features.with_cache(torch.arange(lo, hi)[::2]).with_near(near))
+        near = [RowRange(first, ROWS[first:end]) for first, end in ((40, 50), (7, 13)) if not lo <= first < hi]
+        fetch(features.with_cache(torch.arange(lo, hi)[::2]).reading(near))
     return found, stats[:3]
 
 

@@ -24,6 +24,14 @@ CASES = {
     "has_edges": (GRAPH.indices, TABLES.nodes, TABLES.buckets, torch.arange(5), torch.arange(5), 1),
     "compact": (torch.tensor([4, 2]), torch.tensor([9, 2, 9])),
     "bucket_by_part": (torch.tensor([4, 2, 8]), torch.tensor([0, 5, 10])),
+    "locate_rows": (
+        torch.tensor([4, 2, 8]),
+        [
+            torch.tensor([0, 5, 10]), torch.arange(2, dtype=torch.int32), torch.tensor([0, -1], dtype=torch.int32),
+            torch.tensor([0, 0]),
+        ],
+        None, [2, 1, 0],
+    ),
     "stream_partition": (
         GRAPH.indptr, GRAPH.indices, torch.full((GRAPH.indptr.numel() - 1,), -1, dtype=torch.int32), [None] * 3,
         torch.full((10,), 99), 3, "ldg", 0.0, 1,

@@ -23,7 +23,7 @@ from fastsample_dist.ops.reference.probabilities import (
     pick_distribution,
     row_law,
 )
-from fastsample_dist.ops.reference.rows import bucket_by_part, gather_rows, merge_rows
+from fastsample_dist.ops.reference.rows import bucket_by_part, gather_rows, locate_rows, merge_rows
 from fastsample_dist.ops.reference.sampling import Hops, Row, compact, sample_mfg, sample_neighbors
 from fastsample_dist.ops.reference.streams import below, node_words, philox, stage_key
 from fastsample_dist.ops.reference.uniform import pick
@@ -54,6 +54,7 @@ __all__ = [
     "inclusion_moments",
     "inclusion_probabilities",
     "layer_pick",
+    "locate_rows",
     "merge_rows",
     "node_words",
     "oracle",

@@ -1,4 +1,4 @@
-"""Rows by id: gathered, merged, grouped by their owner."""
+"""Rows by id: gathered, merged, grouped by their owner, located."""
 
 from __future__ import annotations
 
@@ -64,3 +64,32 @@ def _take(table: RowTable, row: int) -> Tensor:
     if table.scales is None:
         return table.rows[row]
     return torch.cat([table.rows[row], torch.frombuffer(bytearray(_scale(table, row)), dtype=torch.int8)])
+
+
+def locate_rows(nodes: Tensor, owner_of: list[int], held: list[dict[int, int]], cached: dict[int, int]) -> tuple:
+    """Node by node: (places, missing, missing nodes by owner, rows in own tables, in near ones, in the cache).
+
+    Args:
+      nodes: [n].
+      owner_of: the rank that owns each node of the graph.
+      held: row of every node that a table holds, table by table; the first is the rank's own.
+      cached: slot of every cached node; its table is the last.
+    """
+    places, missing, found = [], [], [0, 0, 0]
+    for node in nodes.tolist():
+        tables = [number for number, rows in enumerate(held) if node in rows]
+        if tables:
+            places.append(tables[0] * 2**48 + held[tables[0]][node])
+            found[min(tables[0], 1)] += 1
+        elif node in cached:
+            places.append(len(held) * 2**48 + cached[node])
+            found[2] += 1
+        else:
+            places.append(None)
+            missing.append(len(places) - 1)
+    missing.sort(key=lambda i: owner_of[int(nodes[i])])  # stable
+    for k, i in enumerate(missing):
+        places[i] = -1 - k
+    owners = [owner_of[int(nodes[i])] for i in missing]
+    counts = [owners.count(rank) for rank in range(max(owner_of) + 1)]
+    return torch.tensor(places, dtype=torch.int64), nodes[missing], counts, *found
