@@ -53,7 +53,7 @@ class DistData:
         own = [storage.load_part(path, manifest, part) for part in own_parts(manifest.num_parts, ctx)]
         self.features = self.labels = None
         if all(part.features is not None for part in own):
-            local = LocalFeatures.from_parts([part.features for part in own], self.own_range[0])
+            local = LocalFeatures.from_parts([part.feature_table for part in own], self.own_range[0])
             self.features = DistFeatures(local, self.rank_book, ctx.comm)
         if all(part.labels is not None for part in own):
             self.labels = own[0].labels if len(own) == 1 else torch.cat([part.labels for part in own])
