@@ -107,7 +107,8 @@ class LocalFeatures:
     ) -> Tensor:
         """Own, near and fetched rows by place, as values (dtype None: of `table.dtype`); see `ops.merge_rows`."""
         dtype = self.table.dtype if dtype is None else dtype
-        return ops.merge_rows(self.table, fetched, places, dtype, self.cache, near=near, checked=checked)
+        own = self.table if self.table.is_scaled else self.rows
+        return ops.merge_rows(own, fetched, places, dtype, self.cache, near=near, checked=checked)
 
     def no_rows(self) -> Tensor:
         """No rows on `device`, as they travel: what is received where all rows are own."""
