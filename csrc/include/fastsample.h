@@ -207,9 +207,9 @@ FS_API FsStatus fs_gather_rows(const void* rows, int64_t num_rows, int64_t row_b
  * Their scales lie in an array of their own, or behind each row's numbers (packed: row_width + FS_SCALE_BYTES bytes a
  * row, scales == rows + row_width), at any address. */
 typedef struct {
-  const void* rows;   /* [num_rows, row_width] in_type */
-  const void* scales; /* of scaled rows: float32 of row i, i * scale_stride bytes further */
+  const void* rows; /* [num_rows, row_width] in_type */
   int64_t num_rows;
+  const void* scales;               /* of scaled rows: float32 of row i, i * scale_stride bytes further */
   int32_t row_stride, scale_stride; /* of scaled rows: bytes from one to the next; others are contiguous */
 } FsRowTable;
 /* Rows that are read where they lie (a rank's own, then those of others that are in reach) and rows that were fetched.

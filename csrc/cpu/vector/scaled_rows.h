@@ -70,8 +70,9 @@ void merge_packed(const FsRowTables& tables, const int64_t* places, char* out, i
   }
 }
 
-void merge_scaled(const FsRowTables& tables, const int64_t* places, int32_t out_type, void* out, int64_t begin,
-                  int64_t end) {
+// Not inlined: merge_rows of other types must not be compiled otherwise for its sake.
+__attribute__((noinline)) void merge_scaled(const FsRowTables& tables, const int64_t* places, int32_t out_type,
+                                            void* out, int64_t begin, int64_t end) {
   switch (out_type) {
     case FS_FLOAT32:
       return merge_values(tables, places, static_cast<float*>(out), begin, end);
