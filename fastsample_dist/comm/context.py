@@ -26,6 +26,7 @@ from fastsample_dist.comm.board import FileBoard, StoreBoard
 from fastsample_dist.comm.deadline import check_timeout_s
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.comm.machine import Machines, find_machines
 from fastsample_dist.comm.network_interface import choose_interface
 from fastsample_dist.comm.rendezvous import all_gather_once, board_store, meet
 from fastsample_dist.comm.torch_dist import TorchCommunicator, group_timeout
@@ -77,6 +78,7 @@ class DistContext:
         self.launcher = launcher
         self.device_reason = device_reason
         self._left = False
+        self._machines: Machines | None = None
 
     @classmethod
     def from_env(
@@ -132,6 +134,12 @@ class DistContext:
             self.close()
         else:
             self._leave_failed(error)
+
+    def machines(self) -> Machines:
+        """Which ranks share a machine (comm/machine.py), found out once. Collective: every rank must call this."""
+        if self._machines is None:
+            self._machines = find_machines(self.comm)
+        return self._machines
 
     def close(self) -> None:
         """Wait until every rank is done, then release the communicator. A second call does nothing.

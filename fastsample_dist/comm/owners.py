@@ -156,15 +156,27 @@ class Request:
 
     def lists_in_order(self, own: Lists, received: Lists) -> tuple[Tensor, Tensor]:
         """One list per id, in the order of the ids: (indptr int64 [num_ids + 1], values [width, indptr[-1]])."""
-        counts = torch.cat([own.counts.long(), received.counts.long()])
-        starts = counts.cumsum(0) - counts
-        sizes = [own.counts.numel(), received.counts.numel()]
-        counts, starts = (self.in_order(*column.split(sizes)) for column in (counts, starts))
-        indptr = counts.new_zeros(counts.numel() + 1)
-        torch.cumsum(counts, 0, out=indptr[1:])
-        values = torch.cat([own.values, received.values], dim=1)
-        shift = torch.repeat_interleave(starts - indptr[:-1], counts, output_size=values.shape[1])
-        return indptr, values[:, shift + torch.arange(shift.numel(), device=shift.device)]
+        numbers = torch.arange(own.counts.numel() + received.counts.numel(), device=self._places.device)
+        return join_lists(own, received, self.in_order(*numbers.split([own.counts.numel(), received.counts.numel()])))
+
+
+def join_lists(first: Lists, second: Lists, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Lists of two places, in another order.
+
+    Args:
+      first, second: of the same width.
+      order: int64 [n]; list i of the result is list order[i] of `first` followed by `second`.
+    Returns:
+      (indptr int64 [n + 1], values [width, indptr[-1]]).
+    """
+    counts = torch.cat([first.counts.long(), second.counts.long()])
+    starts = (counts.cumsum(0) - counts)[order]
+    counts = counts[order]
+    indptr = counts.new_zeros(counts.numel() + 1)
+    torch.cumsum(counts, 0, out=indptr[1:])
+    values = torch.cat([first.values, second.values], dim=1)
+    shift = torch.repeat_interleave(starts - indptr[:-1], counts, output_size=values.shape[1])
+    return indptr, values[:, shift + torch.arange(shift.numel(), device=shift.device)]
 
 
 def ask_owners(ids: Tensor, part_ranges: Tensor, comm: Communicator, *, purpose: str) -> Request:

@@ -50,9 +50,9 @@ class DistFeatures:
 
     def __init__(self, local: LocalFeatures, book: PartitionBook, comm: Communicator) -> None:
         lo, hi = book.part2range(comm.rank)
-        if local.lo != lo or local.rows.shape[0] != hi - lo:
+        if local.lo != lo or local.num_rows != hi - lo:
             raise ValueError(
-                f"features have {local.rows.shape[0]} rows from node {local.lo} but rank {comm.run_rank} owns the "
+                f"features have {local.num_rows} rows from node {local.lo} but rank {comm.run_rank} owns the "
                 f"nodes {lo} to {hi - 1}; pass one row per own node."
             )
         self.local, self.book, self.comm = local, book, comm
@@ -65,12 +65,12 @@ class DistFeatures:
     @property
     def dim(self) -> int:
         """Columns of a feature row."""
-        return self.local.table.dim
+        return self.local.dim
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the values: the stored dtype, in which rows travel, or float32 of int8 rows with scales."""
-        return self.local.table.dtype
+        return self.local.dtype
 
     @property
     def device(self) -> torch.device:
@@ -96,7 +96,7 @@ class DistFeatures:
         ever ask another: if not, a fetch runs no collective. A table or a cache must not lose rows later.
 
         Args:
-          neighbours: other ranks' rows, at most 62 tables.
+          neighbours: other ranks' rows; with this rank's own at most MOST_TABLES tables.
           cache: looked in after these.
         Raises:
           RuntimeError: the collective failed or passed its deadline.
@@ -127,7 +127,7 @@ class DistFeatures:
         Returns:
           [n, columns of a row that travels] on `device`.
         """
-        return self.local.read(asked - self.local.lo, self.wire_dtype(dtype))
+        return self.local.read(asked, self.wire_dtype(dtype))
 
     def complete(self, located: ops.Located, received: Tensor, dtype: torch.dtype | None) -> Tensor:
         """Rows of located nodes, each read where it is.
@@ -144,7 +144,8 @@ class DistFeatures:
 
     def wire_dtype(self, dtype: torch.dtype | None) -> torch.dtype | None:
         """The dtype in which rows travel that become `dtype` (None: the stored one); None: the stored one."""
-        return dtype if dtype is not None and dtype.itemsize < self.local.rows.dtype.itemsize else None
+        narrows = dtype is not None and not self.local.is_scaled and dtype.itemsize < self.dtype.itemsize
+        return dtype if narrows else None
 
     def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
         """Feature rows of any nodes. Collective: every rank must call this, with its own nodes.
@@ -176,11 +177,10 @@ class DistFeatures:
         near = [table.rows for table in self.neighbours]
         if self.cache is None:
             return near
-        return [*near, ops.RowTable.packed(self.cache.rows) if self.local.table.is_scaled else self.cache.rows]
+        return [*near, ops.RowTable.packed(self.cache.rows) if self.local.is_scaled else self.cache.rows]
 
     def _make_index(self) -> ops.RowIndex:
-        own = RowRange(self.local.lo, self.local.table)
-        return index_rows(self.book, [own], self.neighbours, self.cache).on(self.device)
+        return index_rows(self.book, self.local.tables, self.neighbours, self.cache).on(self.device)
 
     def _lacks_a_row(self) -> bool:
         """Whether the rows of some node are neither own nor near nor cached."""

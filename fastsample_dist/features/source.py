@@ -18,6 +18,9 @@ from torch import Tensor
 from fastsample_dist import ops
 from fastsample_dist.graph.partition_book import PartitionBook
 
+MOST_TABLES = 62
+"""Of own and neighbours' rows: ops.merge_rows reads 64, one of which is a cache's and one what batches may keep."""
+
 
 class FeatureSource(Protocol):
     """Nodes in, feature rows out: DistFeatures among ranks, LocalFeatures in one process, or a user's own."""

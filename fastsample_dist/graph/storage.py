@@ -56,12 +56,15 @@ __all__ = [
     "PartData",
     "PartitionWriter",
     "check_output",
+    "features_file",
+    "load_features",
     "load_orig_ids",
     "load_part",
     "load_topology",
     "part_files",
     "read_manifest",
     "refuse_altered",
+    "scales_file",
     "sized_file",
     "topology_files",
     "verify_files",
@@ -170,15 +173,9 @@ def load_part(path: str | Path, manifest: Manifest, part: int) -> PartData:
         raise ValueError(f"part is {part}; {path} has the parts 0 to {manifest.num_parts - 1}.")
     num_nodes = manifest.part_ranges[part + 1] - manifest.part_ranges[part]
     stored = {Path(name).stem: name for name in part_files(manifest, part)}
-    features = scales = labels = None
-    if "features" in stored:
-        dtype = BFLOAT16_AS if manifest.feature_dtype == BFLOAT16 else str(manifest.feature_dtype)
-        dtypes, shape = (dtype,), (num_nodes, manifest.feature_dim)
-        features = _open(path, manifest, stored["features"], dtypes, shape)
-        if manifest.feature_dtype == BFLOAT16:
-            features = features.view(torch.bfloat16)
-        if manifest.feature_scales:
-            scales = _open(path, manifest, f"part-{part}/scales.npy", ("float32",), (num_nodes,))
+    table = load_features(path, manifest, part) if "features" in stored else None
+    features, scales = (None, None) if table is None else (table.rows, table.scales)
+    labels = None
     if manifest.num_targets:
         if "targets" in stored:
             labels = _open(path, manifest, stored["targets"], ("float32",), (num_nodes, manifest.num_targets))
@@ -186,6 +183,30 @@ def load_part(path: str | Path, manifest: Manifest, part: int) -> PartData:
         labels = _open(path, manifest, stored["labels"], ("int64",), (num_nodes,))
     splits = {split: _open(path, manifest, stored[split], ("int64",), (None,)) for split in SPLITS if split in stored}
     return PartData(features, labels, splits, scales)
+
+
+def features_file(part: int) -> str:
+    """Relative path of a part's feature rows."""
+    return f"part-{part}/features.npy"
+
+
+def scales_file(part: int) -> str:
+    """Relative path of the scales of a part's feature rows."""
+    return f"part-{part}/scales.npy"
+
+
+def load_features(path: str | Path, manifest: Manifest, part: int) -> RowTable:
+    """Map a part's feature rows, [nodes of the part, feature_dim] in the stored type, with their scales.
+
+    Raises:
+      ValueError: a file is missing, truncated or does not fit (by name).
+    """
+    num_nodes = manifest.part_ranges[part + 1] - manifest.part_ranges[part]
+    dtype = BFLOAT16_AS if manifest.feature_dtype == BFLOAT16 else str(manifest.feature_dtype)
+    rows = _open(path, manifest, features_file(part), (dtype,), (num_nodes, manifest.feature_dim))
+    if manifest.feature_scales:
+        return RowTable(rows, _open(path, manifest, scales_file(part), ("float32",), (num_nodes,)))
+    return RowTable(rows.view(torch.bfloat16) if manifest.feature_dtype == BFLOAT16 else rows)
 
 
 def verify_files(path: str | Path, manifest: Manifest, relpaths: Iterable[str]) -> None:

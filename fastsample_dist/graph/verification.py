@@ -87,6 +87,8 @@ class Verification:
       relpaths: names as in manifest.files.
       full: compare files that are remembered, too.
       num_threads: that read and hash; None: one per processor, at most MAX_THREADS.
+    Attributes:
+      states: of the files that were found to be what the manifest says, by name; complete when all is compared.
     """
 
     def __init__(
@@ -99,7 +101,9 @@ class Verification:
         num_threads: int | None = None,
     ) -> None:
         self._path, self._manifest, self._records = Path(path), manifest, _Records(Path(path))
-        names = [name for name in relpaths if full or not self._records.knows(name, manifest)]
+        relpaths = list(relpaths)
+        self.states = {} if full else known_states(path, manifest, relpaths, self._records)
+        names = [name for name in relpaths if name not in self.states]
         self._names = sorted(names, key=lambda name: -manifest.files[name]["bytes"])
         self.bytes_total = sum(manifest.files[name]["bytes"] for name in names)
         self._bytes_done, self._stop, self._lock = 0, threading.Event(), threading.Lock()
@@ -133,31 +137,51 @@ class Verification:
     def _compare(self, name: str) -> None:
         file = sized_file(self._path, self._manifest, name)
         try:
-            found, state = self._hash(file)
+            found, state, is_settled = self._hash(file)
         except OSError as error:
             raise ValueError(f"{file} cannot be read ({error.strerror}); copy it again.") from error
         if found is None:
             return  # stopped
         is_sound = found == self._expected(name)
-        if state is not None or not is_sound:
-            with self._lock:
+        with self._lock:
+            if is_sound and state is not None:
+                self.states[name] = state
+            if (state is not None and is_settled) or not is_sound:
                 self._results[name] = state if is_sound else None
         if not is_sound:
             raise refuse_altered(file, found, self._expected(name))
 
-    def _hash(self, file: Path) -> tuple[str | None, FileState | None]:
-        """SHA-256, None when stopped; and the state to remember, None when the file may have changed meanwhile."""
+    def _hash(self, file: Path) -> tuple[str | None, FileState | None, bool]:
+        """SHA-256, None when stopped; the state that was read, None when the file has changed meanwhile; whether any
+        later change would show in it.
+        """
         digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
         with file.open("rb", buffering=0) as opened:
             before, start_ns = FileState.of(os.fstat(opened.fileno())), time.time_ns()
             while count := opened.readinto(buffer):
                 if self._stop.is_set():
-                    return None, None
+                    return None, None, False
                 digest.update(buffer[:count])
                 with self._lock:
                     self._bytes_done += count
-            is_same = FileState.of(os.fstat(opened.fileno())) == before and before.is_settled(start_ns)
-        return digest.hexdigest(), before if is_same else None
+            is_same = FileState.of(os.fstat(opened.fileno())) == before
+        return digest.hexdigest(), before if is_same else None, before.is_settled(start_ns)
+
+
+def known_states(
+    path: str | Path, manifest: Manifest, relpaths: Iterable[str], records: _Records | None = None
+) -> dict[str, FileState]:
+    """The states of those files that, as they are, were found to be what the manifest says.
+
+    Args:
+      path: the partition's directory.
+      manifest: of that directory.
+      relpaths: names as in manifest.files.
+      records: of that directory; None reads them.
+    """
+    records = records or _Records(Path(path))
+    states = {name: records.known_state(name, manifest) for name in relpaths}
+    return {name: state for name, state in states.items() if state is not None}
 
 
 class _Records:
@@ -170,16 +194,16 @@ class _Records:
         self._cached = _cache_home() / "fastsample_dist" / "verified" / key
         self._known: dict[str, dict[str, list[dict[str, Any]]]] = {}  # by room, read on first use
 
-    def knows(self, name: str, manifest: Manifest) -> bool:
-        """Whether the file as it is was found to have the manifest's checksum."""
+    def known_state(self, name: str, manifest: Manifest) -> FileState | None:
+        """The state of the file as it is, if it was found to have the manifest's checksum; else None."""
         room = _room(name)
         if room not in self._known:
             self._known[room] = _joined(_read(folder / f"{room}.json") for folder in (self._beside, self._cached))
         try:
             state = FileState.of((self._path / name).stat())
         except OSError:
-            return False
-        return _entry(state, manifest.files[name]["sha256"]) in self._known[room].get(name, [])
+            return None
+        return state if _entry(state, manifest.files[name]["sha256"]) in self._known[room].get(name, []) else None
 
     def save(self, results: dict[str, tuple[FileState | None, str]]) -> None:
         """Remember files as they are now (state, checksum), or forget them (None, _)."""

@@ -237,8 +237,8 @@ class _Merge:
 
 def _table(rows: Tensor, scales: Tensor | None) -> library.RowTable:
     if scales is None:
-        return library.RowTable(rows.data_ptr(), None, rows.shape[0], 0, 0)
-    return library.RowTable(rows.data_ptr(), scales.data_ptr(), rows.shape[0], rows.stride(0), scales.stride(0))
+        return library.RowTable(rows.data_ptr(), rows.shape[0], None, 0, 0)
+    return library.RowTable(rows.data_ptr(), rows.shape[0], scales.data_ptr(), rows.stride(0), scales.stride(0))
 
 
 def _merge_rows_cpu(

@@ -163,9 +163,12 @@ class RowTable(Structure):
     """FsRowTable."""
 
     _fields_ = (
-        ("rows", c_void_p), ("scales", c_void_p), ("num_rows", c_int64), ("row_stride", c_int32),
+        ("rows", c_void_p),
+        ("num_rows", c_int64),
+        ("scales", c_void_p),
+        ("row_stride", c_int32),
         ("scale_stride", c_int32),
-    )  # fmt: skip
+    )
 
 
 @DECLARED.mirror("FsRowTables")

@@ -8,6 +8,7 @@ ids per type, so a rank with several parts has several of them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -22,7 +23,8 @@ from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest
 from fastsample_dist.graph.partition_book import PartitionBook
-from fastsample_dist.pipeline.placed import WHOLE, PlacedTables, PlacementRequest, place_tables
+from fastsample_dist.graph.verification import FileState, known_states
+from fastsample_dist.pipeline.placed import OWN, WHOLE, PlacedTables, PlacementRequest, place_tables
 from fastsample_dist.pipeline.verifying import FULL, NEVER, check_verify, verify_together
 
 
@@ -37,6 +39,7 @@ class DistData:
       rank_book: node ranges of the ranks (equal to `book` when there is one part per rank).
       own_range: (lo, hi), this rank's nodes.
       features: DistFeatures, or None when the partition has none.
+      verified: by name, the state in which this rank's files were found to be what the manifest says.
       labels: int64 [own nodes] (-1: unlabelled); for the tasks "multilabel" and "regression" float32 [own nodes,
         num_outputs] (NaN: not known); or None.
 
@@ -57,6 +60,7 @@ class DistData:
             self.features = DistFeatures(local, self.rank_book, ctx.comm)
         if all(part.labels is not None for part in own):
             self.labels = own[0].labels if len(own) == 1 else torch.cat([part.labels for part in own])
+        self.verified: dict[str, FileState] = {}
         self._placed: dict[tuple[object, ...], PlacedTables] = {}
         self._splits = {
             name: torch.cat([part.splits[name] for part in own])
@@ -88,14 +92,16 @@ class DistData:
             return cls(path, ctx, manifest)
 
         data = agree(ctx, open_here)
-        names = [] if verify == NEVER else files_to_verify(data.manifest, ctx)
-        verify_together(ctx, path, data.manifest, names, full=verify == FULL)
+        if verify == NEVER:
+            data.verified = known_states(path, data.manifest, own_features(data.manifest, ctx))
+        else:
+            names = files_to_verify(data.manifest, ctx)
+            data.verified = verify_together(ctx, path, data.manifest, names, full=verify == FULL)
         return data
 
-    @property
-    def first_own_edge(self) -> int:
-        """Position in the partition's edges, `graph.indices`, of the first in-edge of own nodes."""
-        return int(self.graph.indptr[self.own_range[0]])
+    def first_edge(self, rank: int) -> int:
+        """Position in the partition's edges, `graph.indices`, of the first in-edge of a rank's nodes."""
+        return int(self.graph.indptr[self.rank_book.part2range(rank)[0]])
 
     @property
     def num_nodes(self) -> int:
@@ -177,7 +183,12 @@ class DistData:
 
     def own_graph(self) -> CSCGraph:
         """The in-edges of own nodes only: row i is node own_range[0] + i. All that the vanilla scheme may read."""
-        return storage.load_topology(self.path, self.manifest, self.own_range)
+        return self.graph_of([self.ctx.rank])
+
+    def graph_of(self, ranks: Sequence[int]) -> CSCGraph:
+        """The in-edges of some ranks' nodes, of all from the first rank's to the last's: row 0 is the first's first."""
+        node_range = self.rank_book.part2range(min(ranks))[0], self.rank_book.part2range(max(ranks))[1]
+        return storage.load_topology(self.path, self.manifest, node_range)
 
     def placed_tables(
         self,
@@ -187,6 +198,7 @@ class DistData:
         *,
         weighted: bool = False,
         valued: bool = False,
+        ranks: Sequence[int] = (),
     ) -> PlacedTables:
         """What sampling and fetching read, where a device's kernels read it; placed once and kept.
 
@@ -196,13 +208,15 @@ class DistData:
           choice: "auto", "device" or "pinned".
           weighted: edges are drawn by their weights.
           valued: the weights of the edges are read.
+          ranks: whose nodes OWN stands for; none: this rank's.
         Raises:
           ValueError: as `place_tables`.
         """
         moves = device.type != "cpu"
-        key = (device, topology, choice, weighted and moves, valued and moves)
+        ranks = tuple(ranks) or (self.ctx.rank,)
+        key = (device, topology, choice, weighted and moves, valued and moves, ranks if topology == OWN else ())
         if key not in self._placed:
-            graph = None if topology is None else self.graph if topology == WHOLE else self.own_graph()
+            graph = None if topology is None else self.graph if topology == WHOLE else self.graph_of(ranks)
             unplaced = PlacedTables(graph, self.graph.orig_ids, self.features)
             request = PlacementRequest(
                 device, choice, weighted=weighted, valued=valued, ranks_on_host=self.ctx.local_world_size
@@ -258,6 +272,13 @@ def own_parts(num_parts: int, ctx: DistContext) -> range:
     """Parts of this rank: a run of num_parts / world_size."""
     per_rank = num_parts // ctx.world_size
     return range(ctx.rank * per_rank, (ctx.rank + 1) * per_rank)
+
+
+def own_features(manifest: Manifest, ctx: DistContext) -> list[str]:
+    """Files of this rank's feature rows and their scales, those that the partition has."""
+    own = own_parts(manifest.num_parts, ctx)
+    names = [file_of(part) for file_of in (storage.features_file, storage.scales_file) for part in own]
+    return [name for name in names if name in manifest.files]
 
 
 def files_to_verify(manifest: Manifest, ctx: DistContext) -> list[str]:

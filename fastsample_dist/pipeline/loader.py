@@ -30,6 +30,7 @@ from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
 from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, warn_of_idle_ranks
 from fastsample_dist.pipeline.stages import Stage, make_stages, run_stages
+from fastsample_dist.pipeline.transport import SHARED, choose_transport, report_fallback
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, kernel_report, payload_exchanges
 from fastsample_dist.sampling.transit.app import App
@@ -56,12 +57,13 @@ class DistLoader:
         partition. All ranks pass some or none do; a rank's may be empty. Labels are the stored ones of these nodes:
         -1 (NaN where the task is not classification) for a node without one, so leave such nodes out of training.
       scheme, rng_seed, prefetch, shuffle, drop_last, feature_dtype, method, replace, layer_dependency, edge_ids,
-        edge_values, transform, device, kernel, placement: see LoaderOptions.
+        edge_values, transform, device, kernel, placement, transport: see LoaderOptions.
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
       options: what was given.
       device: where the batches are.
       places: where the tables are that this rank's batches are made from; str() of each is a line for a report.
+      sharing: how rows of other ranks come here, and why; str() of it is a line for a report.
     Raises:
       ValueError: an argument out of range; a split that is empty on all ranks; seeds that are refused on one rank, on
         all of them.
@@ -92,6 +94,7 @@ class DistLoader:
         device: torch.device | str | None = None,
         kernel: str = "auto",
         placement: str = "auto",
+        transport: str = "auto",
     ) -> None:
         self.data, self.epoch = data, 0
 
@@ -101,14 +104,21 @@ class DistLoader:
                 rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype,
                 method=method, replace=replace, layer_dependency=layer_dependency, edge_ids=edge_ids,
                 edge_values=edge_values, transform=transform, device=device, kernel=kernel, placement=placement,
+                transport=transport,
             )  # fmt: skip
             _check_communicator(own, data.ctx.comm)
+            self.device = numbered(data.ctx.device if device is None else device)
             return own
 
         self.options = agree(data.ctx, check)
         agree_on(data.ctx.comm, "DistLoader", self.options.facts())  # before anything whose shape depends on them
         self._seeds, self._seeds_per_rank = self._take_seeds(seeds)
         self._comm = data.ctx.comm.duplicate() if self.options.prefetch else data.ctx.comm
+        self.sharing = choose_transport(data, transport, self.device)
+        report_fallback(self.sharing, transport, data.ctx.rank)
+        self._read_in_place = None
+        if data.features is not None and self.transport == SHARED:
+            self._read_in_place = data.features.reading(self.sharing.neighbours)
         # one rank's edges alone may hold a weight that is refused
         self._sampler, self._stages = agree(data.ctx, self._prepare)
         self._lane: Lane | None = None  # the prefetch thread's, made with the first one
@@ -124,6 +134,11 @@ class DistLoader:
     def batch_size(self) -> int:
         """Seeds per rank and step."""
         return self.options.batch_size
+
+    @property
+    def transport(self) -> str:
+        """ "exchange" or "shared": how rows of other ranks come here."""
+        return self.sharing.name
 
     @property
     def fanouts(self) -> tuple[int, ...] | None:
@@ -219,12 +234,13 @@ class DistLoader:
           ValueError: a kernel or a placement that the device does not have; tables that fit nowhere; missing weights.
         """
         data, options = self.data, self.options
-        self.device = numbered(data.ctx.device if options.device is None else options.device)
         edge_values = options.wants_edge_values(data.graph.weights is not None)
         topology = REGISTRY[options.scheme].topology if options.sampler is None and options.app is None else None
+        ranks = self.sharing.machines.of(data.ctx.rank)
         tables = data.placed_tables(
-            self.device, topology, options.placement, weighted=options.spec.traits.weighted, valued=edge_values
-        )
+            self.device, topology, options.placement, weighted=options.spec.traits.weighted, valued=edge_values,
+            ranks=ranks,
+        )  # fmt: skip
         self.places: tuple[Placement, ...] = tables.places
         sampler = options.sampler
         if options.app is not None:
@@ -232,9 +248,10 @@ class DistLoader:
         if sampler is None:
             sampler = make_sampler(
                 data, options.scheme, options.spec, self._comm, tables=tables, kernel=options.kernel,
-                edge_values=edge_values,
+                edge_values=edge_values, ranks=ranks, exchanges=not self.sharing.reads_all,
             )  # fmt: skip
-        return sampler, make_stages(data, options, self._comm, sampler, tables.features, self.device)
+        features = self._read_in_place or tables.features
+        return sampler, make_stages(data, options, self._comm, sampler, features, self.device)
 
     def _plan_of(self, epoch: int) -> tuple[EpochPlan, Tensor]:
         """The epoch's plan, and this rank's seeds in order: what is left where the loader was resumed, else all."""

@@ -13,6 +13,7 @@ import torch
 from fastsample_dist.device.placement import CHOICES
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
+from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler
@@ -56,6 +57,8 @@ class LoaderOptions:
       device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
+      transport: of other ranks' rows and topology: "exchange"; "shared", which reads those of ranks on the same machine
+        where they lie; "auto", which is "shared" where it can be (pipeline/transport.py). Never changes a batch.
     Raises:
       ValueError: not exactly one of fanouts, sampler and app; a value out of range, an unknown name; an option that
         `sampler` or `app` would ignore.
@@ -81,6 +84,7 @@ class LoaderOptions:
     device: torch.device | str | None = None
     kernel: str = "auto"
     placement: str = "auto"
+    transport: str = AUTO
 
     def __post_init__(self) -> None:
         _check_batch_size(self.batch_size)
@@ -90,6 +94,8 @@ class LoaderOptions:
             raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, REGISTRY))}.")
         if self.placement not in CHOICES:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"transport is {self.transport!r}; expected 'auto', 'exchange' or 'shared'.")
         if self.app is not None:
             self._check_app()
         elif self.sampler is None:

@@ -73,7 +73,7 @@ def place_tables(tables: PlacedTables, request: PlacementRequest) -> PlacedTable
         topology = topology_bytes(graph, weighted=request.weighted, valued=request.valued)
         sized.append(Table("topology", topology + (orig_ids.nbytes if has_node_map else 0), request.choice))
     if features is not None:
-        sized.append(Table("features", features.local.table.nbytes, request.choice))
+        sized.append(Table("features", features.local.nbytes, request.choice))
     room = measured_room(request.device, ranks_on_host=request.ranks_on_host)
     places = choose_places(sized, room)
     if request.device.type != "cuda":

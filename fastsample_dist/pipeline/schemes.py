@@ -27,6 +27,8 @@ class SamplerRequest:
       tables: what the device that samples reads.
       kernel: of a GPU.
       edge_values: give the stored weights of the sampled edges; needs spec.edge_ids.
+      ranks: whose nodes' rows this rank samples by itself, its own among them; () for its own alone.
+      exchanges: whether any rank ever asks another.
     """
 
     data: DistData
@@ -35,6 +37,8 @@ class SamplerRequest:
     tables: PlacedTables
     kernel: str = "auto"
     edge_values: bool = False
+    ranks: tuple[int, ...] = ()
+    exchanges: bool = True
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,10 @@ def _hybrid(given: SamplerRequest) -> Sampler:
 def _vanilla(given: SamplerRequest) -> Sampler:
     data, tables = given.data, given.tables
     assert tables.orig_ids is not None  # a partition has them
+    ranks = given.ranks or (data.ctx.rank,)
     return VanillaSampler(
         tables.graph, data.rank_book, given.comm, given.spec, tables.orig_ids, kernel=given.kernel,
-        first_edge=data.first_own_edge, edge_values=given.edge_values,
+        first_edge=data.first_edge(min(ranks)), edge_values=given.edge_values, ranks=ranks, exchanges=given.exchanges,
     )  # fmt: skip
 
 
@@ -80,18 +85,23 @@ def make_sampler(
     tables: PlacedTables | None = None,
     kernel: str = "auto",
     edge_values: bool = False,
+    ranks: tuple[int, ...] = (),
+    exchanges: bool = True,
 ) -> Sampler:
     """The sampler of a scheme.
 
     Args:
       scheme: one of SCHEMES.
       tables: of the scheme's topology; None: in host memory, for the CPU.
-      data, spec, comm, kernel, edge_values: see SamplerRequest.
+      data, spec, comm, kernel, edge_values, ranks, exchanges: see SamplerRequest.
     Raises:
       ValueError: a kernel that the scheme or the device does not have; missing weights.
     """
     chosen = REGISTRY[scheme]
-    tables = tables or data.placed_tables(torch.device("cpu"), chosen.topology)
+    tables = tables or data.placed_tables(torch.device("cpu"), chosen.topology, ranks=ranks)
     return chosen.make(
-        SamplerRequest(data=data, spec=spec, comm=comm, tables=tables, kernel=kernel, edge_values=edge_values)
-    )
+        SamplerRequest(
+            data=data, spec=spec, comm=comm, tables=tables, kernel=kernel, edge_values=edge_values, ranks=ranks,
+            exchanges=exchanges,
+        )
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.graph.manifest import Manifest
-from fastsample_dist.graph.verification import Verification
+from fastsample_dist.graph.verification import FileState, Verification
 from fastsample_dist.memory_sizes import format_size
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,9 @@ def check_verify(verify: str | bool) -> str:
     return verify
 
 
-def verify_together(ctx: DistContext, path: Path, manifest: Manifest, relpaths: Iterable[str], *, full: bool) -> None:
+def verify_together(
+    ctx: DistContext, path: Path, manifest: Manifest, relpaths: Iterable[str], *, full: bool
+) -> dict[str, FileState]:
     """Compare files with their checksums on all ranks, and report progress where that takes long.
 
     Collective: every rank must call this. Ranks meet every few seconds, so that a rank with little to read does not
@@ -43,6 +45,8 @@ def verify_together(ctx: DistContext, path: Path, manifest: Manifest, relpaths: 
       manifest: of that directory.
       relpaths: this rank's files, names as in manifest.files.
       full: compare files too that were compared before.
+    Returns:
+      The states in which this rank's files were found to be what the manifest says, by name.
     Raises:
       ValueError: the first refusal, on all ranks.
     """
@@ -54,7 +58,7 @@ def verify_together(ctx: DistContext, path: Path, manifest: Manifest, relpaths: 
             if refusals:
                 raise ValueError(refusals[0])
             if all(one.is_done for one in found):
-                return
+                return job.states
             if ctx.rank == 0:  # a warning, because that reaches a user who has configured no logging
                 done, total = (sum(getattr(one, name) for one in found) for name in ("bytes_done", "bytes_total"))
                 logger.warning(

@@ -17,6 +17,7 @@ from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.pipeline.schemes import SCHEMES
+from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.train.models import check_fanouts
 from fastsample_dist.train.saved import MODELS
 from fastsample_dist.train.schedules import SCHEDULES
@@ -26,7 +27,7 @@ EVALUATIONS = ("sampled", "full")
 CHOICES = {
     "scheme": SCHEMES, "model": tuple(MODELS), "device": DEVICES, "kernel": KERNELS, "placement": PLACES,
     "sampler": METHODS, "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
-    "lr_schedule": SCHEDULES,
+    "lr_schedule": SCHEDULES, "transport": TRANSPORTS,
 }  # fmt: skip
 AT_LEAST_ONE = (
     "epochs", "batch_size", "layers", "hidden", "heads", "threads", "checkpoint_every", "keep", "lr_step",
@@ -51,6 +52,7 @@ class TrainConfig:
       device: "cpu", "cuda" or "auto"; for the caller, who makes the context.
       kernel: for sampling on a GPU: "auto", "per_hop" or "persistent".
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
+      transport: of other ranks' rows: "auto", "exchange" or "shared"; see LoaderOptions.
       epochs: to train, including those of a run that is resumed.
       batch_size: seeds per rank and step.
       fanouts: neighbours per node, from the seeds outwards; -1 takes all.
@@ -95,6 +97,7 @@ class TrainConfig:
     device: str = "cpu"
     kernel: str = "auto"
     placement: str = "auto"
+    transport: str = AUTO
     epochs: int = 10
     batch_size: int = 1000
     fanouts: tuple[int, ...] = (15, 10, 5)

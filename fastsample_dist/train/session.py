@@ -93,6 +93,8 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
     console.print(f"{config.model} on {data.manifest.name}: {data.num_nodes} nodes, {data.manifest.num_edges} edges")
     for line in device_lines(ctx, loaders["train"].places):
         console.print(line, soft_wrap=True)
+    if ctx.world_size > 1:
+        console.print(str(loaders["train"].sharing), soft_wrap=True)
     with nullcontext() if config.checkpoint_dir is None else StopSignal() as stop:
         checkpoints = begin_checkpoints(config, trainer, loaders["train"], stop, console)
         steps = sum(map(loaders["train"].num_steps, range(loaders["train"].epoch, config.epochs)))
@@ -122,6 +124,7 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
         "epochs": history.epochs, "val_acc": None, "test_acc": None, **measured, "world_size": ctx.world_size,
         "scheme": config.scheme, "steps": steps, "comm": training.stats, "comm_evaluation": evaluation.tally.stats,
         "threads": threads, "options": config.as_json(), "kernel": config.kernel,
+        "transport": loaders["train"].transport,
         **device_figures(ctx, loaders["train"]),
         "resumed": None if checkpoints is None or checkpoints.resumed is None else asdict(checkpoints.resumed),
     }  # fmt: skip
@@ -213,6 +216,7 @@ def make_loaders(config: TrainConfig, data: DistData) -> dict[str, DistLoader]:
         DistLoader, data, batch_size=config.batch_size, scheme=config.scheme, rng_seed=config.seed,
         prefetch=config.prefetch, feature_dtype=torch.bfloat16 if config.precision == "bf16" else None,
         method=config.sampler, replace=config.replace, kernel=config.kernel, placement=config.placement,
+        transport=config.transport,
     )  # fmt: skip
     loaders = {"train": make(config.fanouts, split="train")}
     if config.eval_every > 0 and config.eval == "sampled":

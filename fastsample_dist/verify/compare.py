@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fastsample_dist.pipeline.schemes import SCHEMES
+from fastsample_dist.pipeline.transport import AUTO
 from fastsample_dist.testing.jobs import RankJob, ranks_ended
 from fastsample_dist.verify.content import FEATURES, Content, batch_content, first_difference
 from fastsample_dist.verify.rank import content_file, gradient_file
@@ -31,7 +32,7 @@ class RunOptions:
     Attributes:
       path: the partition.
       schemes: "hybrid", "vanilla" or both.
-      prefetch: of the loaders.
+      prefetch, transport: of the loaders.
       tolerance: largest gradient error, as a share of the gradient's largest entry.
       checksums: let the ranks compare the files with the manifest first.
       mpirun: program that starts the ranks; None: torch.distributed.
@@ -43,6 +44,7 @@ class RunOptions:
     path: Path
     schemes: tuple[str, ...] = SCHEMES
     prefetch: int = 0
+    transport: str = AUTO
     tolerance: float = TOLERANCE
     checksums: bool = True
     mpirun: str | None = None
@@ -80,6 +82,7 @@ def _job(options: RunOptions, settings: VerifySettings, num_ranks: int, keep_fea
     paths = options.rank_paths or (options.path,) * num_ranks
     common = {
         "common": asdict(settings), "schemes": options.schemes, "prefetch": options.prefetch,
+        "transport": options.transport,
         "checksums": options.checksums, "keep_features": keep_features,
     }  # fmt: skip
     per_rank = [common | {"path": str(path)} for path in paths]

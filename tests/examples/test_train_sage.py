@@ -26,7 +26,10 @@ from tests.waiting import ENOUGH_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "train_sage.py"
-SMALL = ("--epochs", "2", "--batch-size", "40", "--hidden", "16", "--lr", "0.02", "--threads", "1")
+SMALL = (
+    "--epochs", "2", "--batch-size", "40", "--hidden", "16", "--lr", "0.02", "--threads", "1",
+    "--transport", "exchange",
+)  # fmt: skip
 EPOCH_KEYS = {"epoch", "loss", "seconds", "sample_s", "fetch_s", "compute_s"}
 KEYS = {"epochs", "val_acc", "test_acc", "world_size", "scheme", "steps", "comm"}
 LAUNCHERS = {

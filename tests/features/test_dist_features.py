@@ -27,9 +27,9 @@ def test_one_rank_reads_its_own_rows(dtype):
     assert torch.equal(fetched, ROWS[nodes.long()].to(dtype or torch.float32))
 
 
-def test_parts_of_a_rank_are_one_table():
+def test_parts_of_a_rank_are_read_where_they_are():
     local = LocalFeatures.from_parts([ROWS[:4], ROWS[4:]], 0)
-    assert torch.equal(local.gather(torch.tensor([4, 1])), ROWS[[4, 1]])
+    assert torch.equal(local.fetch(torch.tensor([4, 1])), ROWS[[4, 1]])
 
 
 def test_rows_that_do_not_match_the_own_nodes_are_refused():
@@ -53,7 +53,7 @@ def part(number, dtype_rows=TABLE):
 
 def near(number):
     """The rows of a part as a neighbour's table."""
-    return RowRange(part(number).lo, part(number).rows)
+    return part(number).tables[0]
 
 
 HOT = torch.tensor([1, 8, 9, 15])  # a cache of some nodes' rows, wherever they are owned

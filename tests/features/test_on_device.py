@@ -84,14 +84,13 @@ def test_one_rank_fetches_rows_with_scales(emulated_library, dtype, cached):
         features = alone(LocalFeatures(SCALED, 0)).with_cache(torch.randperm(NUM_NODES)[:cached])
         assert torch.equal(features.fetch(nodes, dtype), expected)
         assert torch.equal(features.serve(nodes, dtype), SCALED.take(nodes))
-        assert torch.equal(features.local.gather(nodes), SCALED.values(nodes))
 
 
 def test_own_rows_are_counted_from_the_first_node(emulated_library):
     with cuda_kernels(emulated_library):
         local = LocalFeatures(ROWS[30:], 30).with_cache(torch.tensor([59, 31]))
         nodes = torch.tensor([30, 59, 31, 44], dtype=torch.int32)
-        assert torch.equal(local.gather(nodes), ROWS[nodes.long()])
+        assert torch.equal(local.fetch(nodes), ROWS[nodes.long()])
         assert torch.equal(local.fetch(nodes, torch.float32), ROWS[nodes.long()].float())
 
 

@@ -70,8 +70,12 @@ def by_original_ids(data, batch):
 
 def edges_on_rank(ctx, path, scheme, prefetch, method):
     data = DistData.load(path, ctx)
-    loader = DistLoader(data, [3, 2, 2], 17, edge_ids=True, scheme=scheme, prefetch=prefetch, method=method)
-    plain_loader = DistLoader(data, [3, 2, 2], 17, scheme=scheme, method=method)
+    options = {"scheme": scheme, "method": method}
+    loader = DistLoader(data, [3, 2, 2], 17, edge_ids=True, prefetch=prefetch, transport="exchange", **options)
+    in_place = DistLoader(data, [3, 2, 2], 17, edge_ids=True, transport="shared", **options)
+    assert [by_original_ids(data, batch) for batch in in_place] == [by_original_ids(data, batch) for batch in loader]
+    loader.set_epoch(0)
+    plain_loader = DistLoader(data, [3, 2, 2], 17, transport="exchange", **options)
     found, num_edges = [], 0
     for batch, bare in zip(loader, plain_loader, strict=True):
         check_edges(data, batch, wants_values=True)
@@ -141,7 +145,7 @@ def test_values_of_a_partition_without_weights_are_refused(plain, ctx, scheme):
 def exchanges_on_rank(ctx, path):
     data = DistData.load(path, ctx)
     before = ctx.comm.stats()
-    steps = sum(1 for _ in DistLoader(data, [3, 2, 2], 17, edge_ids=True, scheme="vanilla"))
+    steps = sum(1 for _ in DistLoader(data, [3, 2, 2], 17, edge_ids=True, scheme="vanilla", transport="exchange"))
     after = ctx.comm.stats()
     calls = {p: after[p]["calls"] - before.get(p, {"calls": 0})["calls"] for p in ("sample_ids", "sample_reply")}
     return steps, calls

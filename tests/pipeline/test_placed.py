@@ -66,7 +66,7 @@ def test_a_slices_node_map_counts_as_topology(data, seen):
     arrays = data.graph.indptr.nbytes + data.graph.indices.nbytes
     assert hybrid.places[0].num_bytes == arrays + ids
     assert vanilla.places[0].num_bytes == arrays + (own.orig_ids.nbytes if own.orig_ids is not None else 0) + ids
-    assert hybrid.places[1].num_bytes == data.features.local.rows.nbytes
+    assert hybrid.places[1].num_bytes == data.features.local.nbytes
     assert seen["graph"].where == "device" and vanilla.orig_ids is data.graph.orig_ids
 
 

@@ -4,6 +4,7 @@ The oracle is a NeighborSampler on the unpartitioned graph, fed each rank's seed
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 import torch
@@ -32,11 +33,11 @@ class Seen:
 
 
 def run_rank(ctx, path, schemes, fanouts, prefetch=0):
-    """{scheme: (batches of two epochs, stats of those epochs)}"""
+    """{scheme or (scheme, "shared"): (batches of two epochs, stats of those epochs)}"""
     data = DistData.load(path, ctx)
     seen = {}
-    for scheme in schemes:
-        loader = DistLoader(data, fanouts, BATCH, scheme=scheme, rng_seed=SEED, prefetch=prefetch)
+    for scheme, transport in product(schemes, ("exchange", "shared")):
+        loader = DistLoader(data, fanouts, BATCH, scheme=scheme, rng_seed=SEED, prefetch=prefetch, transport=transport)
         ctx.comm.reset_stats()
         batches = []
         for _ in range(2):
@@ -53,9 +54,16 @@ def run_rank(ctx, path, schemes, fanouts, prefetch=0):
                         (mb.input_nodes >= lo) & (mb.input_nodes < hi),
                     )
                 )
-        seen[scheme] = (batches, ctx.comm.stats())
+        seen[scheme if transport == "exchange" else (scheme, transport)] = (batches, ctx.comm.stats())
         loader.close()
     return seen
+
+
+def assert_same_batches(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        assert a.step == b.step and torch.equal(a.input_ids, b.input_ids) and torch.equal(a.features, b.features)
+        for (indptr, indices), (other_indptr, other_indices) in zip(a.edges, b.edges, strict=True):
+            assert torch.equal(indptr, other_indptr) and torch.equal(indices, other_indices)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +116,15 @@ def test_every_seed_comes_once_per_epoch_and_ranks_agree_on_the_steps(runs, case
     seeds = torch.cat([batch.seeds for rank in ranks for batch in rank["hybrid"][0]])
     assert len(set(steps)) == 1
     assert torch.equal(seeds.sort().values, torch.from_numpy(drawn.splits["train"]).repeat_interleave(2))
+
+
+@pytest.mark.parametrize("case", grid(CASES, gate=GATE), ids=str)
+@pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
+def test_ranks_of_one_machine_make_the_same_batches_without_an_exchange(runs, case, scheme):
+    for rank in runs(*case)[1]:
+        batches, stats = rank[scheme, "shared"]
+        assert not set(PAYLOAD) & set(stats)
+        assert_same_batches(batches, rank[scheme][0])
 
 
 @pytest.mark.parametrize("case", SEVERAL, ids=str)
@@ -167,12 +184,9 @@ def test_prefetching_changes_no_batch_and_no_count(runs, prefetch):
     drawn, ranks = runs(2, 3)
     again = run_distributed(2, run_rank, args=(drawn.path, ("hybrid", "vanilla"), FANOUTS[3], prefetch))
     for rank, other in zip(ranks, again, strict=True):
-        for scheme in ("hybrid", "vanilla"):
-            assert rank[scheme][1] == other[scheme][1]
-            for a, b in zip(rank[scheme][0], other[scheme][0], strict=True):
-                assert (
-                    a.step == b.step and torch.equal(a.input_ids, b.input_ids) and torch.equal(a.features, b.features)
-                )
+        for way, (batches, stats) in rank.items():
+            assert stats == other[way][1]
+            assert_same_batches(other[way][0], batches)
 
 
 def test_four_parts_on_two_ranks_and_on_one_give_the_same_batches(tmp_path):
@@ -180,7 +194,7 @@ def test_four_parts_on_two_ranks_and_on_one_give_the_same_batches(tmp_path):
     oracle = NeighborSampler(drawn.graph, FANOUTS[3], rng_seed=SEED)
     for world_size in (1, 2):
         for rank in run_distributed(world_size, run_rank, args=(drawn.path, ("vanilla",), FANOUTS[3])):
-            for batch in rank["vanilla"][0]:
+            for batch in rank["vanilla"][0] + rank["vanilla", "shared"][0]:
                 assert torch.equal(batch.input_ids, oracle.sample(batch.seeds, batch.step).input_nodes.long())
                 assert torch.equal(batch.features, torch.from_numpy(drawn.features)[batch.input_ids])
 

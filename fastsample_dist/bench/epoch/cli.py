@@ -31,6 +31,7 @@ from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.files import write_json
 from fastsample_dist.graph.network import Network
 from fastsample_dist.pipeline.schemes import SCHEMES
+from fastsample_dist.pipeline.transport import AUTO, EXCHANGE, SHARED, TRANSPORTS
 from fastsample_dist.testing.jobs import find_mpirun
 from fastsample_dist.testing.supervisor import run_process
 from fastsample_dist.train.trainer import PRECISIONS
@@ -57,6 +58,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--ranks", type=cl.counts, default=(1, 2, 4), help="numbers of ranks to start (default: 1,2,4)")
     add("--prefetch", type=depths, default=(0, 2), help="depths (default: 0,2)")
     add("--schemes", type=schemes, default=("vanilla", "hybrid"), help="(default: vanilla,hybrid)")
+    add("--transport", choices=TRANSPORTS, default=AUTO, help="of other ranks' rows (default: %(default)s)")
     add("--epochs", type=cl.count, default=3, help="timed ones, after one warm-up epoch (default: %(default)s)")
     add("--batch-size", type=cl.count, default=1000, help="seeds per rank and step (default: %(default)s)")
     add("--fanouts", type=cl.fanout_list, default=(15, 10, 5), help="one per layer (default: 15,10,5)")
@@ -160,11 +162,25 @@ def _options(args: argparse.Namespace, work: Path) -> EpochOptions:
         training={
             "epochs": args.epochs, "batch_size": args.batch_size, "fanouts": args.fanouts, "hidden": args.hidden,
             "dropout": args.dropout, "lr": 0.006, "precision": args.precision, "rng_seed": args.seed,
+            "transport": transport_of(args),
         },
         threads=args.threads or max(1, cl.usable_cores() // max(args.ranks)),
         mpirun=find_mpirun() if args.mpi else None, namespaces=args.namespaces, rate=args.rate,
         deadline_s=args.deadline_s, timeout_s=min(TIMEOUT_S, args.deadline_s),
     )  # fmt: skip
+
+
+def transport_of(args: argparse.Namespace) -> str:
+    """The transport to run with: a model of a network is made of exchanges.
+
+    Raises:
+      ValueError: "shared" was given beside --model-network.
+    """
+    if args.model_network is None:
+        return args.transport
+    if args.transport == SHARED:
+        raise ValueError("--model-network needs the exchanges that --transport shared saves; leave one of them out.")
+    return EXCHANGE
 
 
 def _report(args: argparse.Namespace, console: Console, found: dict, runs: list[dict]) -> dict:

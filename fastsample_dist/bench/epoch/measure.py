@@ -36,7 +36,7 @@ class EpochOptions:
       source: the graph.
       ranks: numbers of ranks.
       configurations: (scheme, prefetch) pairs.
-      training: epochs, batch_size, fanouts, hidden, dropout, lr, precision, rng_seed.
+      training: epochs, batch_size, fanouts, hidden, dropout, lr, precision, rng_seed, transport.
       threads: intra-op threads per rank.
       mpirun: program that starts the ranks; None: torch.distributed.
       namespaces: every rank on a host of its own.
@@ -99,10 +99,10 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
       results: what epoch_rank returned, by rank.
       num_ranks: how many.
     Returns:
-      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "configurations": [{"scheme", "prefetch",
-      "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s" (medians over timed
-      epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and rank, "exchanges":
-      payload exchanges per step, "ratio_to_vanilla"}]}.
+      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "configurations": [{"scheme",
+      "prefetch", "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s" (medians
+      over timed epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and rank,
+      "exchanges": payload exchanges per step, "ratio_to_vanilla"}]}.
     Raises:
       RuntimeError: the losses of two configurations differ.
     """
@@ -119,7 +119,7 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
     return {
         "ranks": num_ranks, "steps": steps, "num_seeds": sum(result["num_seeds"] for result in results),
         "first_step_s": max(result["first_step_s"] for result in results), "graph": results[0]["graph"],
-        "configurations": configurations,
+        "transport": results[0]["transport"], "configurations": configurations,
     }  # fmt: skip
 
 

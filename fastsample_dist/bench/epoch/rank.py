@@ -30,12 +30,12 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
     Args:
       ctx: the rank's context.
       settings: {"path", "configurations": [[scheme, prefetch], ...], "epochs": timed ones, after one warm-up epoch,
-        "batch_size", "fanouts", "hidden", "dropout", "lr", "precision", "rng_seed"}.
+        "batch_size", "fanouts", "hidden", "dropout", "lr", "precision", "rng_seed", "transport"}.
       folder: not used.
     Returns:
-      {"num_seeds": own, "steps": per epoch, "first_step_s": from the start of this process, "graph": {"name",
-      "num_nodes", "num_edges"}, "configurations": [{"scheme", "prefetch", "epochs": [EpochStats and "comm" of this
-      rank]}]}; the first epoch is the warm-up.
+      {"num_seeds": own, "steps": per epoch, "transport", "first_step_s": from the start of this process, "graph":
+      {"name", "num_nodes", "num_edges"}, "configurations": [{"scheme", "prefetch", "epochs": [EpochStats and "comm" of
+      this rank]}]}; the first epoch is the warm-up.
     """
     data = DistData.load(settings["path"], ctx)
     if data.features is None or data.labels is None:
@@ -53,6 +53,7 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
     return {
         "num_seeds": data.split("train").numel(),
         "steps": len(runs[0].loader),
+        "transport": runs[0].loader.transport,
         "first_step_s": first_step.seconds,
         "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
         "configurations": [
@@ -84,7 +85,8 @@ class _Configuration:
         precision = settings["precision"]
         self.loader = DistLoader(
             data, settings["fanouts"], settings["batch_size"], scheme=scheme, prefetch=prefetch,
-            rng_seed=settings["rng_seed"], feature_dtype=torch.bfloat16 if precision == "bf16" else None,
+            rng_seed=settings["rng_seed"], transport=settings["transport"],
+            feature_dtype=torch.bfloat16 if precision == "bf16" else None,
         )  # fmt: skip
         torch.manual_seed(settings["rng_seed"])
         num_layers = len(settings["fanouts"])

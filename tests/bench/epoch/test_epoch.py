@@ -100,7 +100,7 @@ def test_ranks_under_mpirun(parts, tmp_path, capsys):
     if mpi_missing_reason() is not None:
         pytest.skip(f"no MPI here: {mpi_missing_reason()}")
     file = tmp_path / "out.json"
-    status, printed = run(capsys, parts, "--ranks", "2", *SMALL, "--mpi", "--json", file)
+    status, printed = run(capsys, parts, "--ranks", "2", *SMALL, "--mpi", "--transport", "exchange", "--json", file)
     assert status == 0, printed
     assert {entry["exchanges"] for entry in json.loads(file.read_text())["runs"][0]["configurations"]} == {2, 4}
 
@@ -190,7 +190,14 @@ def result_of(configurations):
     entries = [
         {"scheme": scheme, "prefetch": prefetch, "epochs": epochs} for scheme, prefetch, epochs in configurations
     ]
-    return {"steps": 2, "num_seeds": 30, "first_step_s": 1.0, "graph": {}, "configurations": entries}
+    return {
+        "steps": 2,
+        "num_seeds": 30,
+        "first_step_s": 1.0,
+        "graph": {},
+        "transport": "exchange",
+        "configurations": entries,
+    }
 
 
 def test_medians_leave_the_warm_up_out_and_idle_is_the_rest():

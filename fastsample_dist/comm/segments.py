@@ -1,0 +1,119 @@
+"""Memory that ranks of one machine share: a memfd each, mapped by all of them.
+
+A memfd is reached through its owner's process (machine.py), so it never has a name: nothing can be left in /dev/shm,
+however a process ends. The memory is freed when the last process that maps it has closed it or is gone. Its size is
+sealed, so that no access can fault because another process has cut it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import mmap
+import os
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.comm.agree import Joined, agree
+from fastsample_dist.comm.machine import Machines, descriptor_path
+from fastsample_dist.memory_sizes import available_bytes, format_size
+
+PURPOSE = "setup"
+
+
+class Segment:
+    """A mapped segment; every rank of the machine sees the same bytes, zeros at first.
+
+    Args:
+      descriptor: of the memfd; may be closed afterwards.
+      num_bytes: of it, at least 1.
+    """
+
+    def __init__(self, descriptor: int, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self._mapped = mmap.mmap(descriptor, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def tensor(self, dtype: torch.dtype, shape: tuple[int, ...], offset: int = 0) -> Tensor:
+        """A tensor over the segment's memory, which lives as long as the tensor.
+
+        Args:
+          offset: bytes before it.
+        Raises:
+          ValueError: it does not fit.
+        """
+        count = math.prod(shape)
+        if offset < 0 or offset + count * dtype.itemsize > self.num_bytes:
+            raise ValueError(
+                f"{count} values of {dtype} from byte {offset} do not fit into a segment of {self.num_bytes} bytes."
+            )
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(self._mapped, dtype=dtype, count=count, offset=offset).view(shape)
+
+
+def share_segments(ctx: Joined, rank: int, machines: Machines, num_bytes: int) -> Mapping[int, Segment]:
+    """Make a segment on every rank that wants one, and map those of all ranks of this machine.
+
+    Collective: every rank must call this, each with its own size. Purpose "setup".
+
+    Args:
+      ctx: what has joined the run.
+      rank: this one.
+      machines: ranks by machine.
+      num_bytes: of this rank's segment; 0: it makes none. The memory is taken now, so that writing cannot fail later.
+    Returns:
+      The segments of this rank's machine, by the rank that made them.
+    Raises:
+      ValueError: on all ranks: there is not enough memory on one of them, or a segment cannot be reached.
+      RuntimeError: the collective failed or passed its deadline.
+    """
+    sizes: list[int] = ctx.comm.all_gather_object(num_bytes, purpose=PURPOSE)
+    wanted = {peer: sizes[peer] for peer in machines.of(rank)}
+    agree(ctx, lambda: _check_room(sum(wanted.values())))  # before any page is taken: the system would kill processes
+    made: list[int] = []  # this rank's memfd
+    try:
+        agree(ctx, lambda: made.append(_create(num_bytes)) if num_bytes else None)
+        places = ctx.comm.all_gather_object((os.getpid(), sum(made)), purpose=PURPOSE)
+        # when all agree, all have opened: the descriptor may go
+        return agree(ctx, lambda: {peer: _open(*places[peer], size) for peer, size in wanted.items() if size > 0})
+    finally:
+        for descriptor in made:
+            os.close(descriptor)
+
+
+def _check_room(num_bytes: int) -> None:
+    free = available_bytes()
+    if num_bytes > free:
+        raise ValueError(
+            f"{format_size(num_bytes)} of memory are to be shared by the ranks of a machine, but {format_size(free)} "
+            "are free; ask for less, or free memory."
+        )
+
+
+def _create(num_bytes: int) -> int:
+    """The descriptor of a new memfd of this size.
+
+    Raises:
+      ValueError: there is not enough memory.
+    """
+    descriptor = os.memfd_create("fastsample", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(descriptor, 0, num_bytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except OSError as error:
+        os.close(descriptor)
+        raise ValueError(
+            f"{format_size(num_bytes)} of memory to be shared by the ranks of a machine cannot be had "
+            f"({error.strerror}); ask for less, or free memory."
+        ) from error
+    return descriptor
+
+
+def _open(pid: int, descriptor: int, num_bytes: int) -> Segment:
+    opened = os.open(descriptor_path(pid, descriptor), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return Segment(opened, num_bytes)
+    finally:
+        os.close(opened)
