@@ -11,22 +11,26 @@ from fastsample_dist.train.inference import layerwise
 from fastsample_dist.train.models import GraphSAGE
 from tests.parts import FEATURE_DIM, NUM_CLASSES, draw_partition
 
-DTYPES = (None, torch.float64, torch.bfloat16)
+OPTIONS = [
+    {"scheme": scheme, "feature_dtype": dtype, "prefetch": prefetch, "transport": transport}
+    for transport in ("exchange", "auto")
+    for scheme in ("hybrid", "vanilla")
+    for prefetch, dtype in enumerate((None, torch.float64, torch.bfloat16))
+]
 
 
 def run_rank(ctx, path):
-    """(input ids, features by dtype, counters) of a batch of every scheme; the scores of own nodes."""
+    """(options, (input ids, features) of every batch, rows of other ranks, counters); the scores of own nodes."""
     data, found = DistData.load(path, ctx), []
-    for scheme in ("hybrid", "vanilla"):
-        for prefetch, dtype in enumerate(DTYPES):
-            loader = DistLoader(data, (4, 3), 40, scheme=scheme, feature_dtype=dtype, prefetch=prefetch)
-            ctx.comm.reset_stats()
-            batches = list(loader)
-            lo, hi = data.own_range
-            remote = sum(int(((mb.input_nodes < lo) | (mb.input_nodes >= hi)).sum()) for mb in batches)
-            rows = [(data.orig_ids(mb.input_nodes), mb.features) for mb in batches]
-            found.append((dtype, rows, remote, ctx.comm.stats()))
-            loader.close()
+    for options in OPTIONS:
+        loader = DistLoader(data, (4, 3), 40, **options)
+        ctx.comm.reset_stats()
+        batches = list(loader)
+        lo, hi = data.own_range
+        remote = sum(int(((mb.input_nodes < lo) | (mb.input_nodes >= hi)).sum()) for mb in batches)
+        rows = [(data.orig_ids(mb.input_nodes), mb.features) for mb in batches]
+        found.append((options, rows, remote, ctx.comm.stats()))
+        loader.close()
     torch.manual_seed(0)
     scores = layerwise(GraphSAGE(FEATURE_DIM, 8, NUM_CLASSES, 2), data, batch_size=50)
     return found, scores, data.orig_ids(torch.arange(*data.own_range))
@@ -51,16 +55,17 @@ def test_batches_have_the_values_that_one_process_computes(runs, drawn, world_si
     numbers, scales = scaled_rows(features, np.arange(len(features)))
     values = torch.from_numpy(numbers.astype(np.float32) * scales[:, None])
     for found, _, _ in runs[world_size]:
-        for dtype, batches, _, _ in found:
+        for options, batches, _, _ in found:
             for nodes, rows in batches:
-                assert torch.equal(rows, values[nodes].to(dtype or torch.float32))
+                assert torch.equal(rows, values[nodes].to(options["feature_dtype"] or torch.float32))
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_a_row_travels_as_its_numbers_and_its_scale(runs, world_size):
     for found, _, _ in runs[world_size]:
-        for _, _, remote, stats in found:
-            assert stats["feature_rows"]["bytes_received"] == remote * (FEATURE_DIM + 4) > 0
+        for options, _, remote, stats in found:
+            travelled = stats.get("feature_rows", {"bytes_received": 0})["bytes_received"]
+            assert travelled == (remote * (FEATURE_DIM + 4) if options["transport"] == "exchange" else 0)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
