@@ -75,7 +75,7 @@ def run_rank(ctx, path):
     """{loader: digest of two epochs' batches and of what was counted}"""
     data, found = DistData.load(path, ctx), {}
     for name, options in LOADERS.items():
-        loader = DistLoader(data, FANOUTS, BATCH, rng_seed=SEED, transport="exchange", **options)
+        loader = DistLoader(data, FANOUTS, BATCH, rng_seed=SEED, transport="exchange", exchange="paired", **options)
         ctx.comm.reset_stats()
         batches = [f"{mb.step} {mb.num_global_seeds} {batch_digest(mb)}" for _ in range(2) for mb in loader]
         text = json.dumps([batches, ctx.comm.stats()], sort_keys=True)

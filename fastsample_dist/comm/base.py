@@ -28,7 +28,7 @@ from fastsample_dist.comm.checks import check_counts, check_members, check_reduc
 from fastsample_dist.comm.counters import Counters
 from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline
 from fastsample_dist.comm.membership import DEFAULT_MAX_MESSAGE_BYTES, Membership, group_note
-from fastsample_dist.comm.rows import RowPlan, Segments, byte_view, exchange_staged, num_rounds, parts
+from fastsample_dist.comm.rows import RowPlan, Segments, Share, byte_view, exchange_staged, num_rounds, parts
 
 __all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "DEFAULT_TIMEOUT_S", "Communicator", "Counters", "RowPlan"]
 
@@ -38,8 +38,8 @@ class Communicator(Membership):
 
     What is counted, by purpose: `calls` grows by 1 per public collective, however many rounds it takes.
     `bytes_sent` and `bytes_received` are the payload that leaves this rank for others and comes from them:
-      - row exchanges: the bytes of the rows; a rank's own chunk never counts. `plan_rows`: purpose "counts",
-        16 bytes for each other rank in each direction;
+      - row exchanges: the bytes of the rows, a `Share` of them under its own purpose; a rank's own chunk never counts.
+        `plan_rows`: purpose "counts", 16 bytes for each other rank in each direction;
       - `all_reduce`: the tensor's bytes, once in each direction, when world_size > 1;
       - `broadcast`: the source sends the tensor's bytes once, every other rank receives them;
       - `all_gather_object`: the rank's own pickled bytes sent (once), the other ranks' received;
@@ -99,15 +99,16 @@ class Communicator(Membership):
         self._counters.add("counts", control_bytes, control_bytes)
         return RowPlan(counts, [count for count, _ in received], max(longest for _, longest in received))
 
-    def exchange_rows(self, rows: Tensor, plan: RowPlan, *, purpose: str) -> Tensor:
+    def exchange_rows(self, rows: Tensor, plan: RowPlan, *, purpose: str, share: Share | None = None) -> Tensor:
         """Send each rank its rows and return the rows received.
 
         Collective: every rank must call this, with the same plan, dtype and row shape.
 
         Args:
           rows: [sum(plan.send_counts), ...], any dtype; grouped by destination rank, ascending.
-          plan: from `plan_rows`, or its `reversed()`.
-          purpose: what the bytes are counted as.
+          plan: from `plan_rows`, or its `reversed()`; or made by ranks that know each other's counts.
+          purpose: what the call and the bytes are counted as.
+          share: bytes among them that are counted as another purpose, which gets no call.
         Returns:
           New tensor [sum(plan.recv_counts), ...] of the same dtype and device, grouped by source rank,
           ascending.
@@ -125,7 +126,11 @@ class Communicator(Membership):
             if self.verify_exchanges:
                 self._compare_with_peers(plan, row_bytes, deadline)
             self._exchange_rounds(into, out, plan.max_message_rows * row_bytes, deadline)
-        self._counters.add(purpose, out.bytes_of_others(self.rank), into.bytes_of_others(self.rank))
+        apart = share or Share(purpose, 0, 0)
+        sent, came = out.bytes_of_others(self.rank), into.bytes_of_others(self.rank)
+        self._counters.add(purpose, sent - apart.bytes_sent, came - apart.bytes_received)
+        if share is not None:
+            self._counters.add(share.purpose, share.bytes_sent, share.bytes_received, calls=0)
         return received.to(rows.device)
 
     def all_to_all_rows(

@@ -12,11 +12,11 @@ class Counters:
         self._lock = threading.Lock()
         self._totals: dict[str, list[int]] = {}
 
-    def add(self, purpose: str, bytes_sent: int, bytes_received: int) -> None:
-        """Add one call of `purpose` and the bytes it moved."""
+    def add(self, purpose: str, bytes_sent: int, bytes_received: int, *, calls: int = 1) -> None:
+        """Add a call of `purpose` and the bytes it moved; calls=0: they came with another purpose's."""
         with self._lock:
             total = self._totals.setdefault(purpose, [0, 0, 0])
-            total[0] += 1
+            total[0] += calls
             total[1] += bytes_sent
             total[2] += bytes_received
 

@@ -34,6 +34,20 @@ class RowPlan:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Bytes of an exchange that are counted as another purpose than the call.
+
+    Attributes:
+      purpose: of these bytes.
+      bytes_sent, bytes_received: how many of those that leave this rank for others, and that come from them.
+    """
+
+    purpose: str
+    bytes_sent: int
+    bytes_received: int
+
+
+@dataclass(frozen=True)
 class Segments:
     """Consecutive pieces of one byte buffer.
 

@@ -107,16 +107,14 @@ class DistFeatures:
         return found
 
     def locate(self, nodes: Tensor) -> ops.Located:
-        """Where the rows of nodes are; counted in `tally`.
+        """Where the rows of nodes are.
 
         Args:
           nodes: int32 | int64 [n] on `device`; unique ids of the partitioned graph; may be empty.
         Raises:
           ValueError: an id outside the graph.
         """
-        located = ops.locate_rows(nodes, self._index)
-        self.tally.add(FetchTally.of(located))
-        return located
+        return ops.locate_rows(nodes, self._index)
 
     def serve(self, asked: Tensor, dtype: torch.dtype | None) -> Tensor:
         """Rows of own nodes for the ranks that asked for them, in the dtype in which they travel.
@@ -130,7 +128,7 @@ class DistFeatures:
         return self.local.read(asked, self.wire_dtype(dtype))
 
     def complete(self, located: ops.Located, received: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """Rows of located nodes, each read where it is.
+        """Rows of located nodes, each read where it is; counted in `tally`.
 
         Args:
           located: what `locate` returned.
@@ -139,6 +137,7 @@ class DistFeatures:
         Returns:
           [n, dim] on `device`.
         """
+        self.tally.add(FetchTally.of(located))
         # locate has checked the ids, so all places are in range by construction
         return self.local.merge(located.places, received, dtype, near=self._near(), checked=False)
 

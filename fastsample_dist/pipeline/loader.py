@@ -21,15 +21,19 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.choice import numbered
 from fastsample_dist.device.placement import Placement
 from fastsample_dist.device.streams import Lane, lane_of
+from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.rails import RailFeatures, has_rails, local_communicator
 from fastsample_dist.ops.kernel_choice import KernelReport
+from fastsample_dist.features.tally import FetchTally
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
-from fastsample_dist.pipeline.lookahead import group_size, look_ahead
+from fastsample_dist.pipeline.exchange import COMBINED, resolve_exchange
+from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
 from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, warn_of_idle_ranks
-from fastsample_dist.pipeline.stages import Stage, make_stages, run_stages
+from fastsample_dist.pipeline.stages import Fetch, Stage, make_stages, run_stages
 from fastsample_dist.pipeline.transport import SHARED, choose_transport, report_fallback
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, kernel_report, payload_exchanges
@@ -57,13 +61,14 @@ class DistLoader:
         partition. All ranks pass some or none do; a rank's may be empty. Labels are the stored ones of these nodes:
         -1 (NaN where the task is not classification) for a node without one, so leave such nodes out of training.
       scheme, rng_seed, prefetch, shuffle, drop_last, feature_dtype, method, replace, layer_dependency, edge_ids,
-        edge_values, transform, device, kernel, placement, transport: see LoaderOptions.
+        edge_values, transform, device, kernel, placement, transport, exchange, rails: see LoaderOptions.
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
       options: what was given.
       device: where the batches are.
       places: where the tables are that this rank's batches are made from; str() of each is a line for a report.
       sharing: how rows of other ranks come here, and why; str() of it is a line for a report.
+      exchange: how the ranks meet to make a batch: "combined" or "paired", or "none" where they need not.
     Raises:
       ValueError: an argument out of range; a split that is empty on all ranks; seeds that are refused on one rank, on
         all of them.
@@ -95,6 +100,8 @@ class DistLoader:
         kernel: str = "auto",
         placement: str = "auto",
         transport: str = "auto",
+        exchange: str = "auto",
+        rails: bool = True,
     ) -> None:
         self.data, self.epoch = data, 0
 
@@ -104,7 +111,7 @@ class DistLoader:
                 rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype,
                 method=method, replace=replace, layer_dependency=layer_dependency, edge_ids=edge_ids,
                 edge_values=edge_values, transform=transform, device=device, kernel=kernel, placement=placement,
-                transport=transport,
+                transport=transport, exchange=exchange, rails=rails,
             )  # fmt: skip
             _check_communicator(own, data.ctx.comm)
             self.device = numbered(data.ctx.device if device is None else device)
@@ -116,9 +123,8 @@ class DistLoader:
         self._comm = data.ctx.comm.duplicate() if self.options.prefetch else data.ctx.comm
         self.sharing = choose_transport(data, transport, self.device)
         report_fallback(self.sharing, transport, data.ctx.rank)
-        self._read_in_place = None
-        if data.features is not None and self.transport == SHARED:
-            self._read_in_place = data.features.reading(self.sharing.neighbours)
+        self._local_comm: Communicator | None = None  # over the machine's ranks, where they fetch for each other
+        self._read_in_place = self._features_read_in_place()
         # one rank's edges alone may hold a weight that is refused
         self._sampler, self._stages = agree(data.ctx, self._prepare)
         self._lane: Lane | None = None  # the prefetch thread's, made with the first one
@@ -139,6 +145,16 @@ class DistLoader:
     def transport(self) -> str:
         """ "exchange" or "shared": how rows of other ranks come here."""
         return self.sharing.name
+
+    @property
+    def rows(self) -> FetchTally:
+        """Feature rows of all batches made so far on this rank, by where they were read."""
+        return next((stage.features.tally for stage in self._stages if isinstance(stage, Fetch)), FetchTally())
+
+    @property
+    def rails(self) -> bool:
+        """Whether the ranks of a machine fetch a row of another machine once, for all of them (features/rails.py)."""
+        return self._local_comm is not None
 
     @property
     def fanouts(self) -> tuple[int, ...] | None:
@@ -173,15 +189,14 @@ class DistLoader:
         plan, seeds = self._plan_of(self.epoch)
         steps, depth = plan.step_inputs(seeds), self.options.prefetch
         self.epoch += 1
+        group = group_size(self._sampler, self.device, depth, self.options.spec.threads)
+        stages = epoch_stages(self._stages, steps, group=group, combined=self.exchange == COMBINED)
         if depth == 0:
             for given in steps:
-                yield run_stages(self._stages, self._comm, given)
+                yield run_stages(stages, self._comm, given)
             return
-        group = group_size(self._sampler, self.device, depth, self.options.spec.threads)
         self._lane = self._lane or lane_of(self.device)
-        ahead = look_ahead(
-            self._stages, self._comm, steps, depth=depth, group=group, lane=self._lane, device=self.device
-        )
+        ahead = look_ahead(stages, self._comm, steps, depth=depth, lane=self._lane, device=self.device)
         with closing(ahead):
             yield from ahead
 
@@ -223,15 +238,29 @@ class DistLoader:
         self._resumed_seeds, self._planned, self.epoch = own, (self._resumed, own), position.epoch
 
     def close(self) -> None:
-        """Release the loader's own communicator. Collective: every rank must call this; the context does it too."""
+        """Release the loader's own communicators. Collective: every rank must call this; the context does it too."""
+        if self._local_comm is not None:
+            self._local_comm.close()
         if self._comm is not self.data.ctx.comm:
             self._comm.close()
+
+    def _features_read_in_place(self) -> DistFeatures | None:
+        """Features that read the machine's other ranks' rows where they lie; None without any. Collective."""
+        machines = self.sharing.machines
+        if self.data.features is None or self.transport != SHARED:
+            return None
+        features = self.data.features.reading(self.sharing.neighbours)
+        if not (self.options.rails and features.exchanges and has_rails(machines)):
+            return features
+        self._local_comm = local_communicator(self._comm, machines)
+        return RailFeatures(features.using(self._comm), machines, self._local_comm)
 
     def _prepare(self) -> tuple[Sampler, tuple[Stage, ...]]:
         """Place the tables; make the sampler and the stages.
 
         Raises:
-          ValueError: a kernel or a placement that the device does not have; tables that fit nowhere; missing weights.
+          ValueError: a kernel or a placement that the device does not have; tables that fit nowhere; missing weights;
+            exchange "combined" beside a sampler that exchanges.
         """
         data, options = self.data, self.options
         edge_values = options.wants_edge_values(data.graph.weights is not None)
@@ -251,6 +280,7 @@ class DistLoader:
                 edge_values=edge_values, ranks=ranks, exchanges=not self.sharing.reads_all,
             )  # fmt: skip
         features = self._read_in_place or tables.features
+        self.exchange = resolve_exchange(options.exchange, sampler, features, data.ctx.world_size)
         return sampler, make_stages(data, options, self._comm, sampler, features, self.device)
 
     def _plan_of(self, epoch: int) -> tuple[EpochPlan, Tensor]:

@@ -1,13 +1,16 @@
-"""Making batches before they are asked for: `look_ahead` wraps a loader's stages, which know nothing of it.
+"""Making batches before they are asked for, by wrapping a loader's stages, which know nothing of it.
 
-Two ways, used together. A thread makes the next batches in the background (Prefetcher). And where sampling needs no
-communication, the thread samples several of them at once, each in a thread of the CPU (GroupedSample).
+Two ways, used together. A thread makes the next batches in the background (`look_ahead`, Prefetcher). And where
+sampling needs no communication, the thread samples several of them at once, each in a thread of the CPU
+(GroupedSample). A third is in fetch_ahead.py: with or without a thread, batches are sampled two steps before the
+exchange that completes them.
 
 Permission, not a queue length, decides how far ahead the thread goes: it may make batch t only after batch
 t - depth was taken. When all ranks stop at the same batch, their threads have therefore been allowed, and finish,
-the same collectives, and a loader left early hangs nobody. When the consumer leaves by an exception nothing is
-waited for: the other ranks' collectives fail or pass their deadline. The thread is a daemon: it never keeps a
-process alive. For a GPU it works on a stream of its own (streams.py).
+the same collectives, and a loader left early hangs nobody. (A batch stands for the same collectives on all ranks,
+combined exchanges included.) When the consumer leaves by an exception nothing is waited for: the other ranks'
+collectives fail or pass their deadline. The thread is a daemon: it never keeps a process alive. For a GPU it works on
+a stream of its own (streams.py).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.clock import Lap
 from fastsample_dist.device.streams import Lane
 from fastsample_dist.pipeline.epoch_plan import StepInput
+from fastsample_dist.pipeline.fetch_ahead import combine_fetches
 from fastsample_dist.pipeline.stages import Sample, Stage, place, run_stages
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -92,30 +96,41 @@ def group_size(sampler: Sampler, device: torch.device, depth: int, num_threads: 
     return max(1, min(depth, num_threads))
 
 
+def epoch_stages(stages: Sequence[Stage], steps: Sequence[StepInput], *, group: int, combined: bool) -> list[Stage]:
+    """A loader's stages as they make one epoch.
+
+    Args:
+      stages: of the loader, a Sample first.
+      steps: of the epoch, run in this order.
+      group: steps sampled at once, see `group_size`.
+      combined: fetch by one exchange a step.
+    """
+    stages = list(stages)
+    if group > 1:
+        stages[0] = GroupedSample(stages[0], steps, group)
+    return combine_fetches(stages, steps) if combined else stages
+
+
 def look_ahead(
     stages: Sequence[Stage],
     comm: Communicator,
     steps: Sequence[StepInput],
     *,
     depth: int,
-    group: int,
     lane: Lane,
     device: torch.device,
 ) -> Prefetcher[StepInput, Any]:
     """The batches of an epoch, made ahead.
 
     Args:
-      stages: of the loader, a Sample first.
+      stages: of the epoch.
       comm: that the stages use, and nobody else at the same time.
       steps: of the epoch.
       depth: batches made ahead of the one being used, at least 1.
-      group: steps sampled at once, see `group_size`.
       lane: where the thread's work goes.
       device: where the batches are.
     """
     stages = list(stages)
-    if group > 1:
-        stages[0] = GroupedSample(stages[0], steps, group)
     if arrays.runs_kernels(device):
         stages.append(CheckHandOver())
     return Prefetcher(partial(run_stages, stages, comm), steps, depth, comm.timeout_s, lane)

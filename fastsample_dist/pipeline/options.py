@@ -12,6 +12,7 @@ import torch
 
 from fastsample_dist.device.placement import CHOICES
 from fastsample_dist.ops import SampleSpec
+from fastsample_dist.pipeline.exchange import EXCHANGES
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
 from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.sampling import arrays
@@ -59,6 +60,12 @@ class LoaderOptions:
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
       transport: of other ranks' rows and topology: "exchange"; "shared", which reads those of ranks on the same machine
         where they lie; "auto", which is "shared" where it can be (pipeline/transport.py). Never changes a batch.
+      exchange: how ranks meet to fetch features. "paired": ids out and rows back in two exchanges a step. "combined":
+        the rows of a step with the ids of the next in one, S + 2 for an epoch of S steps; batches are then sampled two
+        steps before they are handed out, with prefetch=0 too. "auto": combined, unless the sampler itself exchanges
+        (scheme "vanilla"). Never changes a batch.
+      rails: where several ranks share each of several machines, a row that some of them need crosses the network once,
+        into memory that they share. False: every rank fetches for itself. Never changes a batch.
     Raises:
       ValueError: not exactly one of fanouts, sampler and app; a value out of range, an unknown name; an option that
         `sampler` or `app` would ignore.
@@ -85,6 +92,8 @@ class LoaderOptions:
     kernel: str = "auto"
     placement: str = "auto"
     transport: str = AUTO
+    exchange: str = "auto"
+    rails: bool = True
 
     def __post_init__(self) -> None:
         _check_batch_size(self.batch_size)
@@ -96,6 +105,8 @@ class LoaderOptions:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
         if self.transport not in TRANSPORTS:
             raise ValueError(f"transport is {self.transport!r}; expected 'auto', 'exchange' or 'shared'.")
+        if self.exchange not in EXCHANGES:
+            raise ValueError(f"exchange is {self.exchange!r}; expected 'auto', 'combined' or 'paired'.")
         if self.app is not None:
             self._check_app()
         elif self.sampler is None:

@@ -48,6 +48,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--kernel", choices=CHOICES["kernel"], help="of a GPU, for sampling (default: %(default)s)")
     add("--placement", choices=CHOICES["placement"], help="of a GPU's topology and features (default: %(default)s)")
     add("--transport", choices=CHOICES["transport"], help="shared: read rows of ranks on one machine in place")
+    add("--exchange", choices=CHOICES["exchange"], help="how ranks meet to fetch features (default: %(default)s)")
+    add("--no-rails", dest="rails", action="store_false", help="ranks of a machine do not fetch for each other")
     add("--epochs", type=count)
     add("--batch-size", type=count, help="seeds per rank and step (default: %(default)s)")
     add("--fanouts", type=fanout_list, help="from the seeds outwards (default: 15,10,5)")

@@ -16,6 +16,7 @@ from fastsample_dist.device.placement import CHOICES as PLACES
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.ops.sample_spec import SampleSpec
+from fastsample_dist.pipeline.exchange import EXCHANGES
 from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.train.models import check_fanouts
@@ -26,6 +27,7 @@ from fastsample_dist.train.trainer import PRECISIONS
 EVALUATIONS = ("sampled", "full")
 CHOICES = {
     "scheme": SCHEMES, "model": tuple(MODELS), "device": DEVICES, "kernel": KERNELS, "placement": PLACES,
+    "exchange": EXCHANGES,
     "sampler": METHODS, "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
     "lr_schedule": SCHEDULES, "transport": TRANSPORTS,
 }  # fmt: skip
@@ -53,6 +55,8 @@ class TrainConfig:
       kernel: for sampling on a GPU: "auto", "per_hop" or "persistent".
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
       transport: of other ranks' rows: "auto", "exchange" or "shared"; see LoaderOptions.
+      exchange: how ranks meet to fetch features: "auto", "combined" or "paired".
+      rails: a row that several ranks of a machine need from another crosses the network once; see LoaderOptions.
       epochs: to train, including those of a run that is resumed.
       batch_size: seeds per rank and step.
       fanouts: neighbours per node, from the seeds outwards; -1 takes all.
@@ -98,6 +102,8 @@ class TrainConfig:
     kernel: str = "auto"
     placement: str = "auto"
     transport: str = AUTO
+    exchange: str = "auto"
+    rails: bool = True
     epochs: int = 10
     batch_size: int = 1000
     fanouts: tuple[int, ...] = (15, 10, 5)

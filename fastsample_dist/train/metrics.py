@@ -151,12 +151,16 @@ class CommTally:
         zero = {"calls": 0, "bytes_sent": 0, "bytes_received": 0}
         for purpose, now in self._comm.stats().items():
             before = self._before.get(purpose, zero)
-            if now["calls"] > before["calls"]:
+            if now != before:
                 total = self.stats.setdefault(purpose, dict(zero))
                 for name in zero:
                     total[name] += now[name] - before[name]
 
 
 def payload_exchanges(stats: CommStats) -> int:
-    """Calls that moved node ids, neighbour lists or feature rows: 2 per step (hybrid), 2 * layers (vanilla)."""
+    """Calls that moved node ids, neighbour lists or feature rows.
+
+    Over the exchange transport: with exchange "paired" 2 per step (hybrid) or 2 * layers (vanilla); with "combined"
+    1 per step and 2 more per epoch. Where no rank lacks a row: 0 (hybrid) or 2 * (layers - 1) (vanilla).
+    """
     return sum(stats[purpose]["calls"] for purpose in PAYLOAD_PURPOSES if purpose in stats)

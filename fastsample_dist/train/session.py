@@ -119,12 +119,15 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
     measured = final_scores(config, evaluation, history.epochs, score_names(data), console)
     if ctx.world_size > 1 and steps > 0:
         console.print(comm_table(training.stats, steps))
-        console.print(f"payload exchanges per step: {payload_exchanges(training.stats) / steps:g}")
+        train, per_step = loaders["train"], payload_exchanges(training.stats) / steps
+        resolved = f"transport {train.transport}, exchange {train.exchange}{', rails' if train.rails else ''}"
+        console.print(f"payload exchanges per step: {per_step:g} ({resolved})")
     report = {
         "epochs": history.epochs, "val_acc": None, "test_acc": None, **measured, "world_size": ctx.world_size,
         "scheme": config.scheme, "steps": steps, "comm": training.stats, "comm_evaluation": evaluation.tally.stats,
         "threads": threads, "options": config.as_json(), "kernel": config.kernel,
-        "transport": loaders["train"].transport,
+        "transport": loaders["train"].transport, "exchange": loaders["train"].exchange,
+        "rails": loaders["train"].rails,
         **device_figures(ctx, loaders["train"]),
         "resumed": None if checkpoints is None or checkpoints.resumed is None else asdict(checkpoints.resumed),
     }  # fmt: skip
@@ -216,7 +219,7 @@ def make_loaders(config: TrainConfig, data: DistData) -> dict[str, DistLoader]:
         DistLoader, data, batch_size=config.batch_size, scheme=config.scheme, rng_seed=config.seed,
         prefetch=config.prefetch, feature_dtype=torch.bfloat16 if config.precision == "bf16" else None,
         method=config.sampler, replace=config.replace, kernel=config.kernel, placement=config.placement,
-        transport=config.transport,
+        transport=config.transport, exchange=config.exchange, rails=config.rails,
     )  # fmt: skip
     loaders = {"train": make(config.fanouts, split="train")}
     if config.eval_every > 0 and config.eval == "sampled":

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from fastsample_dist import command as cl
 from fastsample_dist.graph.storage import read_manifest
+from fastsample_dist.pipeline.exchange import EXCHANGES
 from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.testing.jobs import find_mpirun
@@ -44,6 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--scheme", choices=(*SCHEMES, "both"), default="both", help="(default: %(default)s)")
     add("--prefetch", type=int, default=0, help="batches made ahead (default: %(default)s)")
     add("--transport", choices=TRANSPORTS, default=AUTO, help="of other ranks' rows (default: %(default)s)")
+    add("--exchange", choices=EXCHANGES, default="auto", help="how ranks meet to fetch (default: %(default)s)")
     add("--split", default="train", help="whose nodes are the seeds (default: %(default)s)")
     add("--model", choices=MODELS, default="sage", help="(default: %(default)s)")
     add("--hidden", type=cl.count, default=32, help="columns of a hidden row (default: %(default)s)")
@@ -90,7 +92,7 @@ def _run(args: argparse.Namespace) -> tuple[int, dict]:
     options = RunOptions(
         path=args.parts, schemes=SCHEMES if args.scheme == "both" else (args.scheme,), prefetch=args.prefetch,
         tolerance=args.tolerance, checksums=not args.no_checksums, mpirun=mpirun, deadline_s=args.deadline_s,
-        transport=args.transport,
+        transport=args.transport, exchange=args.exchange,
     )  # fmt: skip
     settings = VerifySettings(
         steps=args.steps, batch_size=args.batch_size, fanouts=args.fanouts, split=args.split, rng_seed=args.seed,

@@ -32,7 +32,7 @@ class RunOptions:
     Attributes:
       path: the partition.
       schemes: "hybrid", "vanilla" or both.
-      prefetch, transport: of the loaders.
+      prefetch, transport, exchange: of the loaders.
       tolerance: largest gradient error, as a share of the gradient's largest entry.
       checksums: let the ranks compare the files with the manifest first.
       mpirun: program that starts the ranks; None: torch.distributed.
@@ -45,6 +45,7 @@ class RunOptions:
     schemes: tuple[str, ...] = SCHEMES
     prefetch: int = 0
     transport: str = AUTO
+    exchange: str = "auto"
     tolerance: float = TOLERANCE
     checksums: bool = True
     mpirun: str | None = None
@@ -82,7 +83,7 @@ def _job(options: RunOptions, settings: VerifySettings, num_ranks: int, keep_fea
     paths = options.rank_paths or (options.path,) * num_ranks
     common = {
         "common": asdict(settings), "schemes": options.schemes, "prefetch": options.prefetch,
-        "transport": options.transport,
+        "transport": options.transport, "exchange": options.exchange,
         "checksums": options.checksums, "keep_features": keep_features,
     }  # fmt: skip
     per_rank = [common | {"path": str(path)} for path in paths]

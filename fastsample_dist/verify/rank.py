@@ -37,8 +37,8 @@ def verify_rank(ctx: DistContext, settings: dict, folder: Path) -> dict:
 
     Args:
       ctx: the rank's context.
-      settings: {"path", "checksums", "prefetch", "transport", "schemes", "common": fields of VerifySettings,
-        "keep_features": [scheme, rank, step] of the batch whose features are kept, or None}.
+      settings: {"path", "checksums", "prefetch", "transport", "exchange", "schemes", "common": fields of
+        VerifySettings, "keep_features": [scheme, rank, step] of the batch whose features are kept, or None}.
       folder: the job's.
     Returns:
       {scheme: [{"hashes": {tensor: hex}, "gradient": hex or None} per step]}.
@@ -50,6 +50,7 @@ def verify_rank(ctx: DistContext, settings: dict, folder: Path) -> dict:
         loader = DistLoader(
             data, common.fanouts, common.batch_size, split=common.split, scheme=scheme, rng_seed=common.rng_seed,
             prefetch=settings["prefetch"], feature_dtype=torch.float64, transport=settings["transport"],
+            exchange=settings["exchange"],
         )  # fmt: skip
         gradients = _Gradients(data, common) if data.features is not None and data.labels is not None else None
         results[scheme] = []

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastsample_dist.comm.base import Communicator
-from fastsample_dist.comm.rows import RowPlan
+from fastsample_dist.comm.rows import RowPlan, Share
 from tests.comm.oracle import count_between, counted, fact, named, others, sent_by
 
 # ---- counts ----
@@ -35,6 +35,18 @@ def the_reply_needs_no_second_plan(comm):
         stats["b"]["bytes_received"],
         stats["b"]["bytes_sent"],
     )
+
+
+@fact
+def a_share_of_the_bytes_is_counted_apart_without_a_call(comm):
+    rows, counts = sent_by(comm)
+    comm.all_to_all_rows(rows, counts, purpose="whole")
+    whole = comm.stats()["whole"]
+    plan = comm.plan_rows(counts)
+    comm.reset_stats()
+    comm.exchange_rows(rows, plan, purpose="rest", share=Share("apart", 3, 5))
+    sent, received = whole["bytes_sent"] - 3, whole["bytes_received"] - 5
+    assert comm.stats() == {"rest": counted(1, sent, received), "apart": counted(0, 3, 5)}
 
 
 @fact

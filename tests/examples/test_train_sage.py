@@ -81,7 +81,8 @@ def results_of(finished, file):
 def torchrun_results(parts, tmp_path_factory):
     """(what was printed, the JSON file) of two ranks under torchrun, hybrid scheme."""
     file = tmp_path_factory.mktemp("hybrid") / "out.json"
-    finished = launch("torchrun", 2, "--data", parts(2), "--scheme", "hybrid", *SMALL, "--json", str(file))
+    options = ("--scheme", "hybrid", "--exchange", "paired")
+    finished = launch("torchrun", 2, "--data", parts(2), *options, *SMALL, "--json", str(file))
     return finished.stdout, results_of(finished, file)
 
 
@@ -104,10 +105,13 @@ def load_script():
 def test_evaluation_with_all_neighbours_timeline_and_figures(parts, tmp_path):
     out, trace, lines = tmp_path / "out.json", tmp_path / "trace.json", tmp_path / "epochs.jsonl"
     more = ("--eval", "full", "--trace", str(trace), "--jsonl", str(lines), "--tensorboard", str(tmp_path / "board"))
+    more += ("--exchange", "combined")
     finished = run_forked(2, SCRIPT, ["--data", parts(2), *SMALL, *more, "--json", out])
     results = results_of(finished, out)
     assert "(over all ranks; all neighbours)" in finished.stdout
     assert 0.5 < results["test_acc"] <= 1
+    assert results["exchange"] == "combined"
+    assert exchanges_per_step(results) == (results["steps"] + 2 * len(results["epochs"])) / results["steps"]
     figures = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [line["loss"] for line in figures] == [epoch["loss"] for epoch in results["epochs"]]
     assert [line["step"] for line in figures] == [results["steps"] // 2, results["steps"]]
@@ -155,6 +159,7 @@ def test_both_schemes_report_the_same_losses_and_accuracies(torchrun_results, va
 def test_payload_exchanges_are_2_and_2l_a_step(torchrun_results, vanilla_results):
     assert exchanges_per_step(torchrun_results[1]) == 2
     assert exchanges_per_step(vanilla_results) == 6
+    assert (torchrun_results[1]["exchange"], vanilla_results["exchange"]) == ("paired", "paired")
 
 
 def test_rank_0_alone_prints_epochs_accuracy_and_the_communication_table(torchrun_results):
@@ -167,7 +172,7 @@ def test_rank_0_alone_prints_epochs_accuracy_and_the_communication_table(torchru
 @pytest.mark.grid  # in the gate test_distributed_loop.py starts ranks with mpirun
 def test_mpirun_gives_the_results_of_torchrun(parts, tmp_path, torchrun_results):
     file = tmp_path / "out.json"
-    finished = launch("mpirun", 2, "--data", parts(2), *SMALL, "--json", str(file))
+    finished = launch("mpirun", 2, "--data", parts(2), "--exchange", "paired", *SMALL, "--json", str(file))
     results, expected = results_of(finished, file), torchrun_results[1]
     losses = [[epoch["loss"] for epoch in found["epochs"]] for found in (results, expected)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

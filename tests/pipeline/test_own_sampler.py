@@ -189,8 +189,14 @@ def test_an_option_that_it_would_ignore_is_refused_by_name(data, name):
 
 def test_the_other_options_are_taken(data):
     options = {"split": "val", "rng_seed": 3, "prefetch": 1, "shuffle": False, "drop_last": True, "placement": "auto"}
-    options["transport"] = "exchange"
-    options |= {"feature_dtype": torch.float64, "transform": lambda batch: batch, "device": "cpu"}
+    options |= {
+        "feature_dtype": torch.float64,
+        "transform": lambda batch: batch,
+        "device": "cpu",
+        "exchange": "paired",
+        "transport": "exchange",
+    }
+    options |= {"rails": False}
     ignored = {*IGNORED, "fanouts", "batch_size", "sampler", "app"}
     loader = DistLoader(data, sampler=Consecutive(data.graph), batch_size=4, **options)
     assert {field.name for field in dataclasses.fields(loader.options)} == {*options, *ignored}

@@ -111,14 +111,14 @@ def test_half_the_ranks_with_twice_the_batch_size_make_the_same_batches(drawn):
 
 
 def stop_early(ctx, path):
-    data, loader = make_loader(ctx, path, transport="exchange")
+    data, loader = make_loader(ctx, path, transport="exchange", exchange="paired")
     ctx.comm.reset_stats()
     for batch in loader:
         if batch.step == 1:
             break
     fetched = ctx.comm.stats()["feature_rows"]["calls"]
     position = loader.position(0, 2)
-    _, other = make_loader(ctx, path, transport="exchange")
+    _, other = make_loader(ctx, path, transport="exchange", exchange="paired")
     rows = len(position.remaining)
     position = ctx.comm.all_gather_object(position, purpose="test")[0]
     other.resume(position)

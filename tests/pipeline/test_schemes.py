@@ -37,7 +37,8 @@ def run_rank(ctx, path, schemes, fanouts, prefetch=0):
     data = DistData.load(path, ctx)
     seen = {}
     for scheme, transport in product(schemes, ("exchange", "shared")):
-        loader = DistLoader(data, fanouts, BATCH, scheme=scheme, rng_seed=SEED, prefetch=prefetch, transport=transport)
+        options = {"rng_seed": SEED, "prefetch": prefetch, "transport": transport, "exchange": "paired"}
+        loader = DistLoader(data, fanouts, BATCH, scheme=scheme, **options)
         ctx.comm.reset_stats()
         batches = []
         for _ in range(2):

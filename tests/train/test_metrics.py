@@ -54,6 +54,13 @@ def test_a_tally_adds_bytes():
     assert tally.stats == {"rows": {"calls": 2, "bytes_sent": 7, "bytes_received": 70}}
 
 
+def test_a_tally_has_bytes_that_came_with_the_calls_of_another_purpose():
+    comm = LocalCommunicator()
+    with CommTally(comm) as tally:
+        comm._counters.add("ids", 5, 6, calls=0)
+    assert tally.stats == {"ids": {"calls": 0, "bytes_sent": 5, "bytes_received": 6}}
+
+
 def test_payload_exchanges_are_ids_replies_and_rows():
     calls = {"sample_ids": 4, "feature_rows": 2, "counts": 9, "gradients": 5}
     stats = {purpose: {"calls": count, "bytes_sent": 0, "bytes_received": 0} for purpose, count in calls.items()}
