@@ -23,8 +23,8 @@ from fastsample_dist.device.placement import Placement
 from fastsample_dist.device.streams import Lane, lane_of
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.rails import RailFeatures, has_rails, local_communicator
-from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.features.tally import FetchTally
+from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
 from fastsample_dist.pipeline.exchange import COMBINED, resolve_exchange

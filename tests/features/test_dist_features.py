@@ -185,7 +185,7 @@ def fetch_scaled(ctx, dtype):
     neighbour = scaled_part((ctx.rank + 2) % 4)
     cache = CachedRows(ops.CachedSlots.of(HOT, 20), SCALED.take(HOT))
     nodes, found = torch.randperm(20, generator=torch.Generator().manual_seed(ctx.rank))[:15].int(), []
-    for reading in ([], None), ([RowRange(neighbour.lo, neighbour.table)], cache):
+    for reading in ([], None), ([neighbour.tables[0]], cache):
         reader = features.reading(*reading)
         ctx.comm.reset_stats()
         found.append((reader.fetch(nodes, dtype), ctx.comm.stats(), reader.tally))
