@@ -151,7 +151,8 @@ class DistFeatures:
 
         Args:
           nodes: int32 | int64 [n] on `device`; unique ids of the partitioned graph; may be empty.
-          dtype: of the result: float32, float64 or bfloat16; None keeps the stored one.
+          dtype: of the result: float32, float64 or bfloat16; None keeps the stored one (of int8 rows with scales:
+            float32).
           checked: False, for nodes that a sampler of this graph gave: a GPU does not wait to find out whether a node is
             bad (`ops.gather_rows`) where this rank owns all of them. Looking for rows reads sizes back anyway.
         Returns:

@@ -30,7 +30,7 @@ class FeatureSource(Protocol):
 
         Args:
           nodes: int32 | int64 [n]; unique node ids; may be empty.
-          dtype: of the result; None: the stored one.
+          dtype: of the result; None: the stored one, or float32 of int8 rows with scales.
           checked: False for nodes that a sampler returned: nothing needs to wait to find out whether an id is bad.
         Returns:
           [n, dim], row i is that of nodes[i].
