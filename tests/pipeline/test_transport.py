@@ -1,7 +1,10 @@
 """The transport of other ranks' rows: what is agreed on, and that it changes no batch."""
 
+import os
+import signal
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,11 +12,12 @@ import torch
 
 from fastsample_dist import DistData, DistLoader
 from fastsample_dist.comm.machine import Machines
+from fastsample_dist.comm.segments import share_segments
 from fastsample_dist.features.neighbours import map_neighbour
 from fastsample_dist.features.tally import FetchTally
 from fastsample_dist.graph.storage import features_file
 from fastsample_dist.pipeline.transport import choose_transport
-from fastsample_dist.testing import run_distributed
+from fastsample_dist.testing import RankError, run_distributed
 from tests.grids import grid
 from tests.parts import draw_partition
 
@@ -150,6 +154,31 @@ def test_what_is_not_proven_is_not_read_and_all_ranks_say_the_same(tmp_path):
     }
     for name, text in expected.items():
         assert zero[name][0] == "exchange" and zero[name][1].startswith("ranks 0, 1: ") and text in zero[name][1]
+
+
+def die_in_the_middle(ctx, path, folder):
+    """Rank 1 is killed while others read its rows; what they are told, and what is then in /dev/shm."""
+    loader = DistLoader(DistData.load(path, ctx), [3, 2], 9, transport="shared")
+    segments = share_segments(ctx, ctx.rank, ctx.machines(), 1 << 16)
+    for batch in loader:
+        if (ctx.rank, batch.step) == (1, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        ctx.comm.barrier(purpose="test")
+    except RuntimeError as error:
+        seen = int(segments[1].tensor(torch.uint8, (1 << 16,)).sum())  # its memory is still there
+        left = [file.name for file in Path("/dev/shm").iterdir() if "fastsample" in file.name]
+        (folder / str(ctx.rank)).write_text(f"{error} {seen} {left}")
+        raise
+
+
+def test_a_rank_that_is_killed_leaves_nothing_and_the_others_are_told(tmp_path):
+    path = draw_partition(tmp_path, 3).path
+    with pytest.raises(RankError, match="rank 1 of 3 ended with exit code -9"):
+        run_distributed(3, die_in_the_middle, 120.0, (path, tmp_path), comm_timeout_s=60.0)
+    for rank in (0, 2):
+        text = (tmp_path / str(rank)).read_text()
+        assert f"rank {rank}, " in text and ": barrier of test failed" in text and text.endswith(" 0 []")
 
 
 def test_an_unknown_transport_is_refused(halves, ctx):
