@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fastsample_dist.ops import abi
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
 OK, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR, APP_ERROR = range(5)
@@ -308,6 +308,8 @@ DECLARED.prototypes.update({
     "fs_aggregate_backward": (
         POINTER(Aggregation), c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p,
     ),
+    "fs_aggregate_concat": (POINTER(Aggregation), c_void_p, c_void_p, c_void_p),
+    "fs_aggregate_concat_backward": (POINTER(Aggregation), c_void_p, c_void_p),
     "fs_act_dropout": (POINTER(ActDropout), c_void_p, c_void_p),
     "fs_act_dropout_backward": (POINTER(ActDropout), c_void_p, c_void_p, c_void_p),
     "fs_edge_degrees": (POINTER(EdgeList), c_void_p),
