@@ -144,11 +144,11 @@ class Problem {
                                   weights == nullptr ? nullptr : grad_weights.data()),
             "aggregate_backward");
     if (hop.num_dst <= hop.num_src) {
-      std::vector<T> both(2 * cells);
+      std::vector<T> both(2 * cells), grad_both(grad_x.size());
       succeed(fs_aggregate_concat(&how, x.data(), both.data(), arg.data()), "aggregate_concat");
       if (weights == nullptr && what.reduce != FS_MAX) {
-        succeed(fs_aggregate_concat_backward(&how, both.data(), grad_x.data()), "aggregate_concat_backward");
-        written.add("aggregate_concat_backward", grad_x);
+        succeed(fs_aggregate_concat_backward(&how, both.data(), grad_both.data()), "aggregate_concat_backward");
+        written.add("aggregate_concat_backward", grad_both);
       }
       written.add("aggregate_concat", both);
     }
