@@ -7,7 +7,8 @@ epochs. A step's time is split into
     compute         forward, backward, optimizer
     gradients       waiting for the other ranks' gradients after this rank's own backward pass
     idle            the rest: with prefetching waiting for the next batch, otherwise the loop around the parts
-sample and fetch contain the waiting for the other ranks in their exchanges.
+sample and fetch contain the waiting for the other ranks in their exchanges. Beside them stands the floor
+(bench/epoch/floor.py): the matrix products alone, and the sums of gradients alone, in the same run.
 """
 
 from __future__ import annotations
@@ -99,10 +100,11 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
       results: what epoch_rank returned, by rank.
       num_ranks: how many.
     Returns:
-      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "configurations": [{"scheme",
-      "prefetch", "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s" (medians
-      over timed epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and rank,
-      "exchanges": payload exchanges per step, "ratio_to_vanilla"}]}.
+      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "floor_s", "floor_cpu_s",
+      "all_reduce_s" (medians over timed epochs of the means over ranks), "configurations": [{"scheme", "prefetch",
+      "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s" (medians over timed
+      epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and rank, "exchanges":
+      payload exchanges per step, "ratio_to_vanilla", "ratio_to_floor": epoch_s / (floor_s + all_reduce_s)}]}.
     Raises:
       RuntimeError: the losses of two configurations differ.
     """
@@ -112,15 +114,26 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
         for number in range(len(results[0]["configurations"]))
     ]
     check_losses(configurations, num_ranks)
+    floor = _floor([result["floor"] for result in results])
     vanilla = {entry["prefetch"]: entry["epoch_s"] for entry in configurations if entry["scheme"] == "vanilla"}
     base = vanilla.get(0, next(iter(vanilla.values()), None))
     for entry in configurations:
         entry["ratio_to_vanilla"] = None if base is None else base / entry["epoch_s"]
+        entry["ratio_to_floor"] = entry["epoch_s"] / (floor["floor_s"] + floor["all_reduce_s"])
     return {
         "ranks": num_ranks, "steps": steps, "num_seeds": sum(result["num_seeds"] for result in results),
         "first_step_s": max(result["first_step_s"] for result in results), "graph": results[0]["graph"],
-        "transport": results[0]["transport"], "configurations": configurations,
+        "transport": results[0]["transport"], **floor, "configurations": configurations,
     }  # fmt: skip
+
+
+def _floor(of_ranks: Sequence[Sequence[dict]]) -> dict[str, float]:
+    """Medians over epochs of the means over ranks."""
+    epochs = list(zip(*of_ranks, strict=True))
+    return {
+        name: statistics.median(statistics.fmean(rank[name] for rank in epoch) for epoch in epochs)
+        for name in of_ranks[0][0]
+    }
 
 
 def check_losses(configurations: Sequence[dict], num_ranks: int) -> None:
