@@ -37,8 +37,8 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
       folder: not used.
     Returns:
       {"num_seeds": own, "steps": per epoch, "transport", "first_step_s": from the start of this process, "graph":
-      {"name", "num_nodes", "num_edges"}, "floor": FloorTime of each timed epoch, "configurations": [{"scheme", "prefetch",
-      "epochs": [EpochStats and "comm" of this rank]}]}; the first epoch is the warm-up.
+      {"name", "num_nodes", "num_edges"}, "floor": FloorTime of each timed epoch, "configurations": [{"scheme",
+      "prefetch", "epochs": [EpochStats and "comm" of this rank]}]}; the first epoch is the warm-up.
     """
     data = DistData.load(settings["path"], ctx)
     if data.features is None or data.labels is None:
