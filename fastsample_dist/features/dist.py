@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -196,11 +197,12 @@ class DistFeatures:
 
     def _lacks_a_row(self) -> bool:
         """Whether the rows of some node are neither own nor near nor cached."""
-        lookups = torch.arange(0, self.book.num_nodes, _NODES_AT_ONCE).tolist()
-        for start in lookups:
-            nodes = torch.arange(start, min(start + _NODES_AT_ONCE, self.book.num_nodes), device=self.device)
-            if ops.locate_rows(nodes, self._index).missing.numel():
-                return True
+        cuts, tables = self._index.part_ranges.tolist(), self._index.tables.tolist()
+        for (begin, end), table in zip(pairwise(cuts), tables, strict=True):
+            for start in range(begin, end if table < 0 else begin, _NODES_AT_ONCE):  # the others are all in a table
+                nodes = torch.arange(start, min(start + _NODES_AT_ONCE, end), device=self.device)
+                if ops.locate_rows(nodes, self._index).missing.numel():
+                    return True
         return False
 
     def _with(self, **parts: object) -> DistFeatures:
