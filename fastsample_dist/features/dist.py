@@ -4,8 +4,9 @@ One fetch has three steps, which a loader may also take one by one:
 
 1. `locate`: where every node's row is: own, in a neighbour's table, in a cache, or missing (ops/locate_rows.py).
 2. The missing ids go to their owners, grouped by rank, and every owner answers with rows (`serve`): `feature_ids` out,
-   `feature_rows` back, two payload exchanges (FastSample, section 3.3). Rows travel in the stored dtype, or in the
-   result's where that is narrower: the owner then rounds what the receiver would have rounded.
+   `feature_rows` back, two payload exchanges (FastSample, section 3.3). Rows travel in the stored dtype (int8 rows with
+   their scale behind them), or in the result's where that is narrower: the owner then rounds what the receiver would
+   have rounded.
 3. `complete`: one merge reads own, near, cached and received rows where they lie and converts the dtype.
 
 Own rows never travel; input nodes are unique, so a remote row travels once per step and rank. Where no rank ever lacks
@@ -69,7 +70,7 @@ class DistFeatures:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Stored dtype, in which rows travel."""
+        """Of the values: the stored dtype, in which rows travel, or float32 of int8 rows with scales."""
         return self.local.dtype
 
     @property
@@ -123,7 +124,7 @@ class DistFeatures:
           asked: int32 | int64 [n] on `device`; own nodes: the asking rank has checked them.
           dtype: of the result that they will be part of, the same on all ranks; see `fetch`.
         Returns:
-          [n, dim] on `device`.
+          [n, columns of a row that travels] on `device`.
         """
         return self.local.read(asked, self.wire_dtype(dtype))
 
@@ -132,7 +133,7 @@ class DistFeatures:
 
         Args:
           located: what `locate` returned.
-          received: [m, dim]; one row per missing node, in the order of `located.missing`.
+          received: [m, columns of a row that travels]; one row per missing node, in the order of `located.missing`.
           dtype: as in `fetch`.
         Returns:
           [n, dim] on `device`.
@@ -143,14 +144,16 @@ class DistFeatures:
 
     def wire_dtype(self, dtype: torch.dtype | None) -> torch.dtype | None:
         """The dtype in which rows travel that become `dtype` (None: the stored one); None: the stored one."""
-        return dtype if dtype is not None and dtype.itemsize < self.dtype.itemsize else None
+        narrows = dtype is not None and not self.local.is_scaled and dtype.itemsize < self.dtype.itemsize
+        return dtype if narrows else None
 
     def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
         """Feature rows of any nodes. Collective: every rank must call this, with its own nodes.
 
         Args:
           nodes: int32 | int64 [n] on `device`; unique ids of the partitioned graph; may be empty.
-          dtype: of the result: float32, float64 or bfloat16; None keeps the stored one.
+          dtype: of the result: float32, float64 or bfloat16; None keeps the stored one (of int8 rows with scales:
+            float32).
           checked: False, for nodes that a sampler of this graph gave: a GPU does not wait to find out whether a node is
             bad (`ops.gather_rows`) where this rank owns all of them. Looking for rows reads sizes back anyway.
         Returns:
@@ -187,10 +190,12 @@ class DistFeatures:
         """Number of the cache's table, as `ops.place_in` counts them."""
         return self._index.cache_table
 
-    def _near(self) -> list[Tensor]:
-        """Rows of the tables behind the rank's own, in the order of their numbers."""
-        cached = [] if self.cache is None else [self.cache.rows]
-        return [table.rows for table in self.neighbours] + cached
+    def _near(self) -> list[Tensor | ops.RowTable]:
+        """The tables behind the rank's own, in the order of their numbers."""
+        near = [table.rows for table in self.neighbours]
+        if self.cache is None:
+            return near
+        return [*near, ops.RowTable.packed(self.cache.rows) if self.local.is_scaled else self.cache.rows]
 
     def _make_index(self) -> ops.RowIndex:
         return index_rows(self.book, self.local.tables, self.neighbours, self.cache).on(self.device)
