@@ -114,7 +114,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="sort on disk even where memory would do (as large graphs are)",
     )
     parser.add_argument(
-        "--feature-dtype", choices=FEATURE_CHOICES, help="store features as this type (default: keep the input's)"
+        "--feature-dtype",
+        choices=FEATURE_CHOICES,
+        help="store features as this type (default: keep the input's); int8: rounded, with a scale per row",
     )
     parser.add_argument(
         "--edge-map",

@@ -32,6 +32,7 @@ def draw_partition(
     num_edges: int = 3000,
     num_train: int = 101,
     feature_dtype: str = "float32",
+    stored_as: str = "keep",
     seed: int = 5,
     weights: np.ndarray | None = None,
     num_types: int = 0,
@@ -39,7 +40,7 @@ def draw_partition(
     """Draw a directed graph with parallel edges and isolated nodes and cut it at random into `directory`/parts.
 
     `weights` [num_edges]: of the edges as they are drawn, one after another. `num_types`: node v has type
-    v % 7 % num_types; 0: no types.
+    v % 7 % num_types; 0: no types. `stored_as`: the type that features are converted to.
     """
     rng = np.random.default_rng(seed)
     edge_index = rng.integers(0, num_nodes - 10, size=(2, num_edges))
@@ -65,7 +66,8 @@ def draw_partition(
         node_type=np.arange(num_nodes) % 7 % num_types if num_types else None,
     )
     path = directory / "parts"
-    build_partition(raw, PartitionOptions(num_parts=num_parts, method="random", seed=seed), path)
+    options = PartitionOptions(num_parts=num_parts, method="random", seed=seed, feature_dtype=stored_as)
+    build_partition(raw, options, path)
     src, dst = torch.from_numpy(edge_index)
     listed = None if weights is None else torch.from_numpy(weights)
     graph = CSCGraph.from_edge_index(src, dst, num_nodes, listed, weights_checked=True)  # some tests want bad ones

@@ -61,8 +61,8 @@
   FS_STRUCT(FsGraph, indptr, indices, orig_ids, src_orig_ids, weights, num_rows, num_sources, num_edges, id_type)   \
   FS_STRUCT(FsSampleSpec, fanouts, num_hops, first_hop, method, replace, layer_dependency, edge_ids, num_threads,   \
             rng_seed, step)                                                                                         \
-  FS_STRUCT(FsRowTable, rows, num_rows)                                                                             \
-  FS_STRUCT(FsRowTables, tables, fetched, num_fetched, row_width, num_tables, in_type, fetched_type)                \
+  FS_STRUCT(FsRowTable, rows, num_rows, scales, row_stride, scale_stride)                                           \
+  FS_STRUCT(FsRowTables, tables, fetched, num_fetched, row_width, num_tables, in_type, fetched_type, is_scaled)     \
   FS_STRUCT(FsAggregation, indptr, indices, num_dst, num_src, num_edges, id_type, reduce, weights, num_heads,       \
             width, type, num_threads)                                                                               \
   FS_STRUCT(FsActDropout, node_ids, num_rows, width, type, activation, drop_threshold, num_threads, rng_seed, step, \

@@ -77,11 +77,30 @@ inline FsStatus check_sample_request(const char* operation, const FsGraph& graph
   return check_id_type(operation, graph.id_type);
 }
 
+// Of scaled rows, of which merge_rows makes out_type.
+inline FsStatus check_scaled_merge(const FsRowTables& tables, int32_t out_type) {
+  const bool is_target =
+      out_type == FS_FLOAT32 || out_type == FS_FLOAT64 || out_type == FS_BFLOAT16 || out_type == FS_INT8;
+  if (tables.in_type != FS_INT8 || tables.fetched_type != FS_INT8 || !is_target) {
+    return fail(FS_INVALID_ARGUMENT, "merge_rows: scaled rows of types %d and %d to type %d; expected %d and %d",
+                tables.in_type, tables.fetched_type, out_type, FS_INT8, FS_INT8);
+  }
+  for (int32_t i = 0; i < tables.num_tables; ++i) {
+    const FsRowTable& table = tables.tables[i];
+    if (table.row_stride < tables.row_width || table.scale_stride < FS_SCALE_BYTES) {
+      return fail(FS_INVALID_ARGUMENT, "merge_rows: table %d has rows every %d and scales every %d bytes", i,
+                  table.row_stride, table.scale_stride);
+    }
+  }
+  return FS_OK;
+}
+
 // Of what merge_rows makes out_type.
 inline FsStatus check_merge(const FsRowTables& tables, int32_t out_type) {
   if (tables.num_tables < 1 || tables.num_tables > FS_MOST_TABLES) {
     return fail(FS_INVALID_ARGUMENT, "merge_rows: %d tables; expected 1 to %d", tables.num_tables, FS_MOST_TABLES);
   }
+  if (tables.is_scaled) return check_scaled_merge(tables, out_type);
   const bool is_known = tables.in_type >= FS_FLOAT32 && tables.in_type <= FS_INT16;
   const bool is_target = out_type == FS_FLOAT32 || out_type == FS_FLOAT64 || out_type == FS_BFLOAT16;
   if (!is_known || (tables.in_type != out_type && !is_target)) {

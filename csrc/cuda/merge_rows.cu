@@ -1,8 +1,10 @@
 // merge_rows on CUDA: rows of all tables in one launch, converted on the way as csrc/cpu/vector/merge_rows.h does.
-// Kernel and memory: row_kernels.cuh. Fetched rows may have the result's type already, where the sender converted them.
+// Kernel and memory: row_kernels.cuh, of scaled rows scaled_rows.cuh. Fetched rows may have the result's type already,
+// where the sender converted them.
 #include <type_traits>
 
 #include "row_kernels.cuh"
+#include "scaled_rows.cuh"
 
 namespace fs {
 namespace {
@@ -90,7 +92,34 @@ FsStatus merge_from(const Merge& m) {
   return launch_status("merge_rows");
 }
 
+template <typename Out>
+FsStatus merge_scaled(const Merge& m) {
+  ScaledTask<Out> task = {};
+  task.rows = merge_task<int8_t, Out>(m);
+  task.width = m.tables.row_width;
+  for (int32_t i = 0; i < m.tables.num_tables; ++i) {
+    const FsRowTable& table = m.tables.tables[i];
+    task.scales[i] = {static_cast<const int8_t*>(table.scales), table.row_stride, table.scale_stride};
+  }
+  launch_scaled_rows(task, m.stream);
+  return launch_status("merge_rows");
+}
+
+FsStatus merge_scaled(const Merge& m) {
+  switch (m.out_type) {
+    case FS_FLOAT32:
+      return merge_scaled<float>(m);
+    case FS_FLOAT64:
+      return merge_scaled<double>(m);
+    case FS_BFLOAT16:
+      return merge_scaled<Bfloat16>(m);
+    default:
+      return merge_scaled<int8_t>(m);
+  }
+}
+
 FsStatus merge(const Merge& m) {
+  if (m.tables.is_scaled) return merge_scaled(m);
   switch (m.tables.in_type) {
     case FS_FLOAT32:
       return merge_from<float>(m);

@@ -201,23 +201,32 @@ FS_API FsStatus fs_gather_rows(const void* rows, int64_t num_rows, int64_t row_b
 #define FS_ROW_BITS 48
 #define FS_MOST_TABLES 64
 
+#define FS_SCALE_BYTES 4
+
+/* A table's rows. Scaled rows are FS_INT8 numbers and one float32 scale per row: a value is number * scale in float32.
+ * Their scales lie in an array of their own, or behind each row's numbers (packed: row_width + FS_SCALE_BYTES bytes a
+ * row, scales == rows + row_width), at any address. */
 typedef struct {
   const void* rows; /* [num_rows, row_width] in_type */
   int64_t num_rows;
+  const void* scales;               /* of scaled rows: float32 of row i, i * scale_stride bytes further */
+  int32_t row_stride, scale_stride; /* of scaled rows: bytes from one to the next; others are contiguous */
 } FsRowTable;
 /* Rows that are read where they lie (a rank's own, then those of others that are in reach) and rows that were fetched.
  */
 typedef struct {
   const FsRowTable* tables; /* [num_tables], 1 to FS_MOST_TABLES; 0 is the rank's own */
-  const void* fetched;      /* [num_fetched, row_width] fetched_type */
+  const void* fetched;      /* [num_fetched, row_width] fetched_type; packed where rows are scaled */
   int64_t num_fetched, row_width;
   int32_t num_tables;
   int32_t in_type;
   int32_t fetched_type; /* in_type, or out_type where the sender has converted already */
+  int32_t is_scaled;    /* all rows are; then in_type and fetched_type are FS_INT8 */
 } FsRowTables;
 /* out[i] is the row at places[i]: if < 0, row -1 - place of `fetched`; else row (place mod 2^FS_ROW_BITS) of table
  * (place >> FS_ROW_BITS). Converted from in_type to out_type (equal types, or any of float32/float16/bfloat16/float64/
- * int8/uint8/int16 to float32, float64 or bfloat16). places [num_out] int64, out [num_out, row_width] out_type. */
+ * int8/uint8/int16 to float32, float64 or bfloat16). Scaled rows give their values, or packed rows for FS_INT8.
+ * places [num_out] int64, out [num_out, row_width] out_type. */
 FS_API FsStatus fs_merge_rows(const FsRowTables* tables, const int64_t* places, int64_t num_out, int32_t out_type,
                               void* out, int32_t num_threads);
 

@@ -96,7 +96,7 @@ typedef struct {
 FS_API FsStatus fs_cuda_gather_rows(const FsCudaRows* rows, int32_t id_type, const void* ids, int64_t num_ids,
                                     void* out, const FsCudaBadPlace* bad, void* stream);
 /* As fs_merge_rows; tables->tables itself is in host memory, and its rows may lie in pinned host memory. cache (or
- * NULL) is of table 0. */
+ * NULL) is of table 0; where rows are scaled, its rows are packed. */
 FS_API FsStatus fs_cuda_merge_rows(const FsRowTables* tables, const FsCudaRowCache* cache, const int64_t* places,
                                    int64_t num_out, int32_t out_type, void* out, const FsCudaBadPlace* bad,
                                    void* stream);

@@ -145,11 +145,28 @@ class Problem {
     std::vector<int64_t> places(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) places[static_cast<size_t>(i)] = i % 3 == 0 ? i : -1 - i;
     std::vector<double> merged(rows.size());
-    const FsRowTable parts[] = {{rows.data(), count}, {table_.data(), kNodes}};
+    const FsRowTable parts[] = {{rows.data(), count, nullptr, 0, 0}, {table_.data(), kNodes, nullptr, 0, 0}};
     for (int64_t i = 0; i < count; i += 5) places[static_cast<size_t>(i)] = (int64_t{1} << FS_ROW_BITS) + i % kNodes;
-    const FsRowTables tables = {parts, table_.data(), kNodes, columns, 2, FS_FLOAT32, FS_FLOAT32};
+    const FsRowTables tables = {parts, table_.data(), kNodes, columns, 2, FS_FLOAT32, FS_FLOAT32, 0};
     succeed(fs_merge_rows(&tables, places.data(), count, FS_FLOAT64, merged.data(), num_threads), "merge_rows");
     written.add("merge_rows", merged);
+    merge_scaled(places, num_threads, written);
+  }
+
+  // Of the same places: the table's bytes as numbers, with scales of their own and packed.
+  void merge_scaled(const std::vector<int64_t>& places, int32_t num_threads, Written& written) const {
+    constexpr int32_t kWidth = kRowBytes - FS_SCALE_BYTES;
+    const char* bytes = reinterpret_cast<const char*>(table_.data());
+    const FsRowTable parts[] = {{bytes, kNodes, table_.data(), kRowBytes, FS_SCALE_BYTES},
+                                {bytes, kNodes, bytes + kWidth, kRowBytes, kRowBytes}};
+    const FsRowTables tables = {parts, bytes, kNodes, kWidth, 2, FS_INT8, FS_INT8, 1};
+    const int64_t count = static_cast<int64_t>(places.size());
+    std::vector<double> values(places.size() * kWidth);
+    std::vector<char> packed(places.size() * kRowBytes);
+    succeed(fs_merge_rows(&tables, places.data(), count, FS_FLOAT64, values.data(), num_threads), "merge_rows");
+    succeed(fs_merge_rows(&tables, places.data(), count, FS_INT8, packed.data(), num_threads), "merge_rows");
+    written.add("scaled rows", values);
+    written.add("packed rows", packed);
   }
 
   static void bucket(const FsMiniBatch& batch, Written& written) {

@@ -143,10 +143,8 @@ def find_machines(
       RuntimeError: the collective failed or passed its deadline.
     """
     token = secrets.token_hex(TOKEN_BYTES // 2)
-    segment = os.memfd_create("fastsample-token", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else -1
+    segment = _token_segment(token)
     try:
-        if segment >= 0:
-            os.write(segment, token.encode())
         facts = own or MachineFacts(_boot_id(), _network(), os.getpid(), segment, token)
         everyone: list[MachineFacts] = comm.all_gather_object(facts, purpose=PURPOSE)
         found = {
@@ -193,6 +191,18 @@ def _failed_proof(own: MachineFacts, other: MachineFacts, read: Callable[[Machin
     except OSError as error:
         return f"the token in the other's memory cannot be read ({error.strerror or error}): containers, or other users"
     return None if found == other.token else "the token in the other's memory is another: process ids of their own"
+
+
+def _token_segment(token: str) -> int:
+    """The descriptor of a memfd that holds the token; -1 where the system has none."""
+    if not hasattr(os, "memfd_create"):
+        return -1
+    try:
+        segment = os.memfd_create("fastsample-token", os.MFD_CLOEXEC)
+    except OSError:  # forbidden in some sandboxes
+        return -1
+    os.write(segment, token.encode())
+    return segment
 
 
 def _boot_id() -> str | None:

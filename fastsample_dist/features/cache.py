@@ -35,7 +35,7 @@ class FeatureCache:
       policy: which rows. "vip": by the probability that a batch needs them, computed from the topology; "presample": by
         how often batches of `presample_epochs` epochs need them, which are drawn as the run's but are none of them;
         "degree": by out-degree; "random"; "oracle": by how often the run's own first `presample_epochs` epochs need
-        them, for reports; "none": no cache. "auto": vip for uniform and weighted sampling, presample otherwise.
+        them, for reports; "none": no cache. "auto": vip, but presample for a sampler or application of the user's.
       presample_epochs: of "presample" and "oracle".
       lookahead: batches ahead of their turn whose rows stay once they have been fetched; 0: the set never changes.
       device: where the rows are: the device that reads them (None), or "cpu": for a GPU, pinned host memory.

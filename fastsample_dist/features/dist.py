@@ -4,8 +4,9 @@ One fetch has three steps, which a loader may also take one by one:
 
 1. `locate`: where every node's row is: own, in a neighbour's table, in a cache, or missing (ops/locate_rows.py).
 2. The missing ids go to their owners, grouped by rank, and every owner answers with rows (`serve`): `feature_ids` out,
-   `feature_rows` back, two payload exchanges (FastSample, section 3.3). Rows travel in the stored dtype, or in the
-   result's where that is narrower: the owner then rounds what the receiver would have rounded.
+   `feature_rows` back, two payload exchanges (FastSample, section 3.3). Rows travel in the stored dtype (int8 rows with
+   their scale behind them), or in the result's where that is narrower: the owner then rounds what the receiver would
+   have rounded.
 3. `complete`: one merge reads own, near, cached and received rows where they lie and converts the dtype.
 
 Own rows never travel; input nodes are unique, so a remote row travels once per step and rank. Where no rank ever lacks
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -68,7 +70,7 @@ class DistFeatures:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Stored dtype, in which rows travel."""
+        """Of the values: the stored dtype, in which rows travel, or float32 of int8 rows with scales."""
         return self.local.dtype
 
     @property
@@ -122,7 +124,7 @@ class DistFeatures:
           asked: int32 | int64 [n] on `device`; own nodes: the asking rank has checked them.
           dtype: of the result that they will be part of, the same on all ranks; see `fetch`.
         Returns:
-          [n, dim] on `device`.
+          [n, columns of a row that travels] on `device`.
         """
         return self.local.read(asked, self.wire_dtype(dtype))
 
@@ -131,7 +133,7 @@ class DistFeatures:
 
         Args:
           located: what `locate` returned.
-          received: [m, dim]; one row per missing node, in the order of `located.missing`.
+          received: [m, columns of a row that travels]; one row per missing node, in the order of `located.missing`.
           dtype: as in `fetch`.
         Returns:
           [n, dim] on `device`.
@@ -142,14 +144,16 @@ class DistFeatures:
 
     def wire_dtype(self, dtype: torch.dtype | None) -> torch.dtype | None:
         """The dtype in which rows travel that become `dtype` (None: the stored one); None: the stored one."""
-        return dtype if dtype is not None and dtype.itemsize < self.dtype.itemsize else None
+        narrows = dtype is not None and not self.local.is_scaled and dtype.itemsize < self.dtype.itemsize
+        return dtype if narrows else None
 
     def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
         """Feature rows of any nodes. Collective: every rank must call this, with its own nodes.
 
         Args:
           nodes: int32 | int64 [n] on `device`; unique ids of the partitioned graph; may be empty.
-          dtype: of the result: float32, float64 or bfloat16; None keeps the stored one.
+          dtype: of the result: float32, float64 or bfloat16; None keeps the stored one (of int8 rows with scales:
+            float32).
           checked: False, for nodes that a sampler of this graph gave: a GPU does not wait to find out whether a node is
             bad (`ops.gather_rows`) where this rank owns all of them. Looking for rows reads sizes back anyway.
         Returns:
@@ -186,21 +190,24 @@ class DistFeatures:
         """Number of the cache's table, as `ops.place_in` counts them."""
         return self._index.cache_table
 
-    def _near(self) -> list[Tensor]:
-        """Rows of the tables behind the rank's own, in the order of their numbers."""
-        cached = [] if self.cache is None else [self.cache.rows]
-        return [table.rows for table in self.neighbours] + cached
+    def _near(self) -> list[Tensor | ops.RowTable]:
+        """The tables behind the rank's own, in the order of their numbers."""
+        near = [table.rows for table in self.neighbours]
+        if self.cache is None:
+            return near
+        return [*near, ops.RowTable.packed(self.cache.rows) if self.local.is_scaled else self.cache.rows]
 
     def _make_index(self) -> ops.RowIndex:
         return index_rows(self.book, self.local.tables, self.neighbours, self.cache).on(self.device)
 
     def _lacks_a_row(self) -> bool:
         """Whether the rows of some node are neither own nor near nor cached."""
-        lookups = torch.arange(0, self.book.num_nodes, _NODES_AT_ONCE).tolist()
-        for start in lookups:
-            nodes = torch.arange(start, min(start + _NODES_AT_ONCE, self.book.num_nodes), device=self.device)
-            if ops.locate_rows(nodes, self._index).missing.numel():
-                return True
+        cuts, tables = self._index.part_ranges.tolist(), self._index.tables.tolist()
+        for (begin, end), table in zip(pairwise(cuts), tables, strict=True):
+            for start in range(begin, end if table < 0 else begin, _NODES_AT_ONCE):  # the others are all in a table
+                nodes = torch.arange(start, min(start + _NODES_AT_ONCE, end), device=self.device)
+                if ops.locate_rows(nodes, self._index).missing.numel():
+                    return True
         return False
 
     def _with(self, **parts: object) -> DistFeatures:

@@ -10,12 +10,12 @@ would travel uncounted, as pages.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastsample_dist.features.source import RowRange
 from fastsample_dist.graph.manifest import Manifest
-from fastsample_dist.graph.storage import features_file, load_features
+from fastsample_dist.graph.storage import features_file, load_features, scales_file
 from fastsample_dist.graph.verification import FileState
 
 NETWORK_FILE_SYSTEMS = (
@@ -34,11 +34,18 @@ class RankFiles:
       folder: of the partition, absolute and without links.
       states: by part, the state in which its file was found to be what the manifest says; None: it was not compared.
       refusal: why nobody can read this rank's rows in place, nor it theirs; None: they can.
+      scales: as `states`, of the rows' scales, where they have any.
     """
 
     folder: str
     states: Mapping[int, FileState | None]
     refusal: str | None = None
+    scales: Mapping[int, FileState | None] = field(default_factory=dict)
+
+    def of_part(self, manifest: Manifest, part: int) -> dict[str, FileState | None]:
+        """States of one part's files, by name."""
+        found = {features_file(part): self.states[part]}
+        return found | ({scales_file(part): self.scales.get(part)} if manifest.feature_scales else {})
 
 
 def map_neighbour(
@@ -54,21 +61,23 @@ def map_neighbour(
       ValueError: a proof failed; one line, without the rank's number.
     """
     tables = []
-    for part, state in files.states.items():
-        path = Path(files.folder) / features_file(part)
-        if state is None:
-            raise ValueError(f"{path} was not compared with the manifest (verify='never')")
-        kind = (file_system or file_system_of)(str(path))
-        if kind.partition(".")[0] in NETWORK_FILE_SYSTEMS:
-            raise ValueError(f"{path} is on a network file system ({kind})")
-        _check_state(path, state)
-        rows = load_features(files.folder, manifest, part)
-        _check_state(path, state)
-        tables.append(RowRange(manifest.part_ranges[part], rows))
+    for part in files.states:
+        states = {Path(files.folder) / name: state for name, state in files.of_part(manifest, part).items()}
+        for path, state in states.items():
+            if state is None:
+                raise ValueError(f"{path} was not compared with the manifest (verify='never')")
+            kind = (file_system or file_system_of)(str(path))
+            if kind.partition(".")[0] in NETWORK_FILE_SYSTEMS:
+                raise ValueError(f"{path} is on a network file system ({kind})")
+            _check_state(path, state)
+        table = load_features(files.folder, manifest, part)
+        for path, state in states.items():
+            _check_state(path, state)
+        tables.append(RowRange(manifest.part_ranges[part], table if table.is_scaled else table.rows))
     return tables
 
 
-def _check_state(path: Path, expected: FileState) -> None:
+def _check_state(path: Path, expected: FileState | None) -> None:
     """Refuse a file that is not the one that was compared with the manifest."""
     try:
         found = FileState.of(path.stat())

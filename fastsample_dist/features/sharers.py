@@ -33,6 +33,11 @@ class Sharers:
         self.ranks: tuple[int, ...] = (ctx.rank,) if machines is None else machines.of(ctx.rank)
 
     @property
+    def are_alone(self) -> bool:
+        """Whether every rank of the run has a cache of its own; then nothing here is collective."""
+        return self._machines is None
+
+    @property
     def caches_on_host(self) -> int:
         """Caches that the ranks of this host make."""
         return self._ctx.local_world_size if self._machines is None else 1

@@ -30,7 +30,7 @@ class FeatureSource(Protocol):
 
         Args:
           nodes: int32 | int64 [n]; unique node ids; may be empty.
-          dtype: of the result; None: the stored one.
+          dtype: of the result; None: the stored one, or float32 of int8 rows with scales.
           checked: False for nodes that a sampler returned: nothing needs to wait to find out whether an id is bad.
         Returns:
           [n, dim], row i is that of nodes[i].
@@ -44,17 +44,17 @@ class RowRange:
 
     Attributes:
       first_node: id of the node of row 0.
-      rows: [num_rows, dim], in the stored dtype of the features, contiguous; where kernels of the device that fetches
-        can read them.
+      rows: [num_rows, dim], in the stored dtype of the features, contiguous, with their scales where they have any;
+        where kernels of the device that fetches can read them.
     """
 
     first_node: int
-    rows: Tensor
+    rows: Tensor | ops.RowTable
 
     @property
     def end_node(self) -> int:
         """One more than the last node."""
-        return self.first_node + self.rows.shape[0]
+        return self.first_node + ops.RowTable.of(self.rows).num_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class CachedRows:
 
     Attributes:
       slots: which row a node's is.
-      rows: [num_cached, dim]; as those of RowRange.
+      rows: [num_cached, columns]; as they travel (`LocalFeatures.read`): packed where they have scales.
     """
 
     slots: ops.CachedSlots

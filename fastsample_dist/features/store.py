@@ -17,8 +17,8 @@ class LocalFeatures:
     """Rows of the nodes lo .. lo + num_rows - 1.
 
     Args:
-      rows: [num_rows, dim], any stored dtype, contiguous; or several such tables, one after the other, which are read
-        where they are.
+      rows: [num_rows, dim], any stored dtype, contiguous, with their scales where they have any; or several such
+        tables, one after the other, which are read where they are.
       lo: id of the first node.
       device: whose kernels read the rows, and where the results are; None: that of the rows. It differs for pinned
         rows that a GPU reads over the bus. Nodes are asked for by ids on this device.
@@ -31,30 +31,30 @@ class LocalFeatures:
 
     def __init__(
         self,
-        rows: Tensor | Sequence[Tensor],
+        rows: Tensor | ops.RowTable | Sequence[Tensor | ops.RowTable],
         lo: int,
         device: torch.device | None = None,
         cache: ops.RowCache | None = None,
     ) -> None:
-        given = [rows] if isinstance(rows, Tensor) else list(rows)
+        given = [ops.RowTable.of(table) for table in ([rows] if isinstance(rows, Tensor | ops.RowTable) else rows)]
         for table in given:
-            if table.dim() != 2:
-                raise ValueError(f"features have shape {tuple(table.shape)}; expected [nodes, dim].")
-        kinds = {(table.dtype, table.shape[1]) for table in given}
+            if table.rows.dim() != 2:
+                raise ValueError(f"features have shape {tuple(table.rows.shape)}; expected [nodes, dim].")
+        kinds = {(table.rows.dtype, table.dim, table.is_scaled) for table in given}
         if len(kinds) != 1:
             raise ValueError(f"features are {kinds or 'no tables'}; expected tables of one dtype and width.")
         tables, first = [], lo
         for table in given:
-            tables.append(RowRange(first, table.contiguous()))
+            tables.append(RowRange(first, table if table.is_scaled else table.rows.contiguous()))
             first = tables[-1].end_node
         self.tables, self.lo, self.cache = tuple(tables), lo, cache
-        self.device = given[0].device if device is None else device
+        self.device = given[0].rows.device if device is None else device
         self._index = self._make_index() if len(tables) > 1 and self.num_rows else None
 
     @classmethod
-    def from_parts(cls, parts: Sequence[Tensor], lo: int) -> LocalFeatures:
+    def from_parts(cls, parts: Sequence[Tensor | ops.RowTable], lo: int) -> LocalFeatures:
         """Rows of consecutive parts, read where they are; copied into one table where a merge cannot read so many."""
-        return cls(parts if len(parts) <= MOST_TABLES else torch.cat(list(parts)), lo)
+        return cls(parts if len(parts) <= MOST_TABLES else _joined(parts), lo)
 
     @property
     def num_rows(self) -> int:
@@ -64,23 +64,34 @@ class LocalFeatures:
     @property
     def dim(self) -> int:
         """Columns of a row."""
-        return self.tables[0].rows.shape[1]
+        return self._first.dim
 
     @property
     def dtype(self) -> torch.dtype:
-        """Stored dtype."""
-        return self.tables[0].rows.dtype
+        """Of the values: the stored dtype, or float32 of int8 rows with scales."""
+        return self._first.dtype
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether rows are int8 numbers with a scale each."""
+        return self._first.is_scaled
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row as stored, its scale included: as it travels where it is not converted, and in a cache."""
+        return self._first.row_bytes
 
     @property
     def nbytes(self) -> int:
         """Of all rows."""
-        return sum(table.rows.nbytes for table in self.tables)
+        return self.num_rows * self.row_bytes
 
     def placed(self, placement: Placement) -> LocalFeatures:
         """The same rows where `placement` says (device/placement.py): one copy, unless they are there already."""
         if placement.where == HOST:
             return self
-        return LocalFeatures(placement.put(self._one_table()), self.lo, placement.device)
+        moved = ops.RowTable.of(self._one_table()).moved(placement.put)
+        return LocalFeatures(moved, self.lo, placement.device)
 
     def with_cache(self, nodes: Tensor) -> LocalFeatures:
         """The same rows with copies of those of `nodes` (own nodes, unique) in the device's memory.
@@ -104,10 +115,17 @@ class LocalFeatures:
         return self.merge(self._places(nodes), self.no_rows(), dtype, checked=checked)
 
     def read(self, nodes: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """Rows of own nodes, [n, dim], stored dtype or converted; in range by construction."""
-        if dtype is None and self._index is None:
-            return ops.gather_rows(self.tables[0].rows, self._numbers(nodes), self.cache, checked=False)
-        return self.merge(self._places(nodes), self.no_rows(), dtype, checked=False)
+        """Rows of own nodes as they travel, in range by construction.
+
+        Returns:
+          [n, dim], converted, or of the stored dtype; [n, dim + 4] for rows with scales that are not converted: packed.
+        """
+        if dtype is not None:
+            return self.merge(self._places(nodes), self.no_rows(), dtype, checked=False)
+        own = self.tables[0].rows
+        if self._index is None and not self.is_scaled:
+            return ops.gather_rows(own, self._numbers(nodes), self.cache, checked=False)
+        return self._merge(self._places(nodes), self.no_rows(), None, (), False)
 
     def merge(
         self,
@@ -115,25 +133,42 @@ class LocalFeatures:
         fetched: Tensor,
         dtype: torch.dtype | None,
         *,
-        near: Sequence[Tensor] = (),
+        near: Sequence[Tensor | ops.RowTable] = (),
         checked: bool = True,
     ) -> Tensor:
-        """Own, near and fetched rows by place; see `ops.merge_rows`. Own tables are numbered first."""
-        first, *others = (table.rows for table in self.tables)
-        return ops.merge_rows(first, fetched, places, dtype, self.cache, near=[*others, *near], checked=checked)
+        """Values of own, near and fetched rows by place (dtype None: of `dtype`); see `ops.merge_rows`.
+
+        Own tables are numbered first.
+        """
+        return self._merge(places, fetched, self.dtype if dtype is None else dtype, near, checked)
 
     def no_rows(self) -> Tensor:
-        """[0, dim] on `device`: what is received where all rows are own."""
-        return self.tables[0].rows[:0].to(self.device)
+        """No rows on `device`, as they travel: what is received where all rows are own."""
+        return self._first.no_rows().to(self.device)
+
+    @property
+    def _first(self) -> ops.RowTable:
+        return ops.RowTable.of(self.tables[0].rows)
+
+    def _merge(
+        self,
+        places: Tensor,
+        fetched: Tensor,
+        dtype: torch.dtype | None,
+        near: Sequence[Tensor | ops.RowTable],
+        checked: bool,
+    ) -> Tensor:
+        first, *others = (table.rows for table in self.tables)
+        return ops.merge_rows(first, fetched, places, dtype, self.cache, near=[*others, *near], checked=checked)
 
     def _make_index(self) -> ops.RowIndex:
         """Of nodes counted from the first own one."""
         tables = [RowRange(table.first_node - self.lo, table.rows) for table in self.tables]
         return index_rows(PartitionBook(torch.tensor([0, self.num_rows])), tables).on(self.device)
 
-    def _one_table(self) -> Tensor:
+    def _one_table(self) -> Tensor | ops.RowTable:
         tables = [table.rows for table in self.tables]
-        return tables[0] if len(tables) == 1 else torch.cat(tables)
+        return tables[0] if len(tables) == 1 else _joined(tables)
 
     def _places(self, nodes: Tensor) -> Tensor:
         """Places of own nodes, for `merge`."""
@@ -143,3 +178,7 @@ class LocalFeatures:
     def _numbers(self, nodes: Tensor) -> Tensor:
         """Nodes counted from the first own one."""
         return nodes if self.lo == 0 else nodes - self.lo
+
+
+def _joined(tables: Sequence[Tensor | ops.RowTable]) -> ops.RowTable:
+    return ops.RowTable.joined([ops.RowTable.of(table) for table in tables])

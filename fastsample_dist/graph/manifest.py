@@ -4,7 +4,9 @@ The manifest is written last, so a directory that has one is complete. It is JSO
 stamp (the same partition gives the same bytes) and carries the SHA-256 of its own other fields, so that damage to it
 is found as surely as damage to the files it lists. Keys that this release does not know are ignored; node_types and
 type_ranges appear only for a graph whose nodes have types, task and num_targets only for labels that are not
-classes (graph/labels.py): an older release finds no labels in such a partition.
+classes (graph/labels.py): an older release finds no labels in such a partition. int8 features with scales would be
+misread, as plain integers, by a release that does not know scales: a manifest with feature_scales has version 2, which
+such a release refuses. Version 2 is version 1 and nothing but that.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from typing import Any
 
 from fastsample_dist.graph.labels import CLASSIFICATION, TASKS
 
-FORMAT_VERSION = 1
+FORMAT_VERSION, SCALED_VERSION = 1, 2  # without and with scales
+SCALED = "int8"  # type of features that have scales
 FORMAT_NAME = "fastsample-partition"
 MANIFEST_NAME = "manifest.json"
 _SELF_HASH = "manifest_sha256"
@@ -35,6 +38,7 @@ class Manifest:
       num_parts: number of parts.
       part_ranges: num_parts + 1 offsets; part p owns the ids part_ranges[p] .. part_ranges[p + 1] - 1.
       feature_dim, feature_dtype: of features.npy (NumPy's name of the type); None without features.
+      feature_scales: rows of features are int8 numbers with a scale each, in scales.npy.
       num_classes: labels run from 0 to num_classes - 1 (-1: unlabelled); 0 without labels and for other tasks.
       method, seed: how the nodes were assigned.
       undirected: every edge is stored in both directions.
@@ -67,6 +71,7 @@ class Manifest:
     type_ranges: tuple[tuple[int, ...], ...] = ()
     task: str = CLASSIFICATION
     num_targets: int = 0
+    feature_scales: bool = False
 
     def to_json(self) -> str:
         """The text of manifest.json."""
@@ -75,6 +80,8 @@ class Manifest:
             del fields["node_types"], fields["type_ranges"]
         if not self.num_targets:
             del fields["task"], fields["num_targets"]
+        if not self.feature_scales:
+            del fields["feature_scales"]
         return json.dumps({**fields, _SELF_HASH: _hash_of(fields)}, indent=1, sort_keys=True) + "\n"
 
 
@@ -101,7 +108,7 @@ def read_manifest(path: str | Path) -> Manifest:
     Args:
       path: the partition's directory.
     Returns:
-      Manifest of format version 1.
+      Manifest of format version 1, or 2 with scales.
     Raises:
       ValueError: no such directory, no manifest (not a finished partition), a damaged or foreign one, or a
         newer format version.
@@ -124,7 +131,7 @@ def read_manifest(path: str | Path) -> Manifest:
     version = document.get("version")
     if not isinstance(version, int) or version < 1:
         raise _damaged(file, f"its version is {version!r}")
-    if version > FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, version_of(document.get("feature_scales") is True)):
         raise ValueError(
             f"{file}: this is format version {version}; this release reads version {FORMAT_VERSION}; "
             "upgrade fastsample_dist or partition the graph again."
@@ -150,7 +157,21 @@ def _checked(file: Path, document: dict[str, Any]) -> Manifest:
             raise _damaged(file, f"its entry for {name!r} is not a path inside the partition with bytes and sha256")
     values = {key: document[key] for key in _FIELD_TYPES}
     values |= {"part_ranges": tuple(ranges), "version": document["version"]}
-    return Manifest(**values, **_checked_types(file, document), **_checked_task(file, document))
+    types, task = _checked_types(file, document), _checked_task(file, document)
+    return Manifest(**values, **types, **task, feature_scales=_checked_scales(file, document))
+
+
+def version_of(feature_scales: bool) -> int:
+    """Format version of a partition with or without scales."""
+    return SCALED_VERSION if feature_scales else FORMAT_VERSION
+
+
+def _checked_scales(file: Path, document: dict[str, Any]) -> bool:
+    """The field feature_scales, which goes with one type of features and one version."""
+    scales, dtype, version = document.get("feature_scales", False), document["feature_dtype"], document["version"]
+    if type(scales) is not bool or version != version_of(scales) or (scales and dtype != SCALED):
+        raise _damaged(file, f"its version is {version}, its feature_dtype {dtype} and its feature_scales {scales!r}")
+    return scales
 
 
 def _checked_task(file: Path, document: dict[str, Any]) -> dict[str, Any]:

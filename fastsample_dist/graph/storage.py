@@ -1,4 +1,4 @@
-"""Partitions on disk, format version 1.
+"""Partitions on disk, format version 1; with scales 2.
 
     PARTS/manifest.json                  see manifest.py; written last
     PARTS/topology/indptr.npy            int64 [num_nodes + 1]: the whole graph, ids relabelled so that part p
@@ -9,6 +9,8 @@
     PARTS/topology/input_ids.npy         int64 or bytes (UTF-8) [num_nodes]: what original id v was called in an edge
                                          list whose ids were names (--relabel); ascending
     PARTS/part-<p>/features.npy          [nodes of p, feature_dim], stored type (bfloat16: its bits as int16)
+    PARTS/part-<p>/scales.npy            float32 [nodes of p] (only with int8 rows that were rounded): a value is
+                                         feature * scale; a row of zeros has scale 0
     PARTS/part-<p>/labels.npy            int64 [nodes of p], -1: unlabelled; or, when the manifest's task is another,
     PARTS/part-<p>/targets.npy           float32 [nodes of p, num_targets], NaN: not known
     PARTS/part-<p>/train.npy val.npy test.npy   int64: global (relabelled) ids owned by p, ascending
@@ -40,8 +42,9 @@ from torch import Tensor
 
 from fastsample_dist.files import naming_file, sync_directory
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest, read_manifest
+from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest, read_manifest, version_of
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy, sha256_file
+from fastsample_dist.ops import RowTable
 
 __all__ = [
     "BFLOAT16",
@@ -61,6 +64,7 @@ __all__ = [
     "part_files",
     "read_manifest",
     "refuse_altered",
+    "scales_file",
     "sized_file",
     "topology_files",
     "verify_files",
@@ -79,6 +83,7 @@ class PartData:
 
     Attributes:
       features: [nodes of the part, feature_dim] in the stored type, mapped from the file; None if not stored.
+      scales: float32 [nodes of the part], mapped; a value is feature * scale. None: features are values.
       labels: int64 [nodes of the part], -1: unlabelled; for other tasks than classification float32 [nodes of the part,
         num_targets], NaN: not known; None if not stored.
       splits: the stored ones of "train", "val", "test"; int64, global (relabelled) ids, ascending.
@@ -87,6 +92,12 @@ class PartData:
     features: Tensor | None
     labels: Tensor | None
     splits: dict[str, Tensor]
+    scales: Tensor | None = None
+
+    @property
+    def feature_table(self) -> RowTable | None:
+        """Features with their scales."""
+        return None if self.features is None else RowTable(self.features, self.scales)
 
 
 def topology_files(manifest: Manifest) -> list[str]:
@@ -162,7 +173,8 @@ def load_part(path: str | Path, manifest: Manifest, part: int) -> PartData:
         raise ValueError(f"part is {part}; {path} has the parts 0 to {manifest.num_parts - 1}.")
     num_nodes = manifest.part_ranges[part + 1] - manifest.part_ranges[part]
     stored = {Path(name).stem: name for name in part_files(manifest, part)}
-    features = load_features(path, manifest, part) if "features" in stored else None
+    table = load_features(path, manifest, part) if "features" in stored else None
+    features, scales = (None, None) if table is None else (table.rows, table.scales)
     labels = None
     if manifest.num_targets:
         if "targets" in stored:
@@ -170,7 +182,7 @@ def load_part(path: str | Path, manifest: Manifest, part: int) -> PartData:
     elif "labels" in stored:
         labels = _open(path, manifest, stored["labels"], ("int64",), (num_nodes,))
     splits = {split: _open(path, manifest, stored[split], ("int64",), (None,)) for split in SPLITS if split in stored}
-    return PartData(features, labels, splits)
+    return PartData(features, labels, splits, scales)
 
 
 def features_file(part: int) -> str:
@@ -178,16 +190,23 @@ def features_file(part: int) -> str:
     return f"part-{part}/features.npy"
 
 
-def load_features(path: str | Path, manifest: Manifest, part: int) -> Tensor:
-    """Map a part's feature rows, [nodes of the part, feature_dim] in the stored type.
+def scales_file(part: int) -> str:
+    """Relative path of the scales of a part's feature rows."""
+    return f"part-{part}/scales.npy"
+
+
+def load_features(path: str | Path, manifest: Manifest, part: int) -> RowTable:
+    """Map a part's feature rows, [nodes of the part, feature_dim] in the stored type, with their scales.
 
     Raises:
-      ValueError: the file is missing, truncated or does not fit (by name).
+      ValueError: a file is missing, truncated or does not fit (by name).
     """
     num_nodes = manifest.part_ranges[part + 1] - manifest.part_ranges[part]
     dtype = BFLOAT16_AS if manifest.feature_dtype == BFLOAT16 else str(manifest.feature_dtype)
     rows = _open(path, manifest, features_file(part), (dtype,), (num_nodes, manifest.feature_dim))
-    return rows.view(torch.bfloat16) if manifest.feature_dtype == BFLOAT16 else rows
+    if manifest.feature_scales:
+        return RowTable(rows, _open(path, manifest, scales_file(part), ("float32",), (num_nodes,)))
+    return RowTable(rows.view(torch.bfloat16) if manifest.feature_dtype == BFLOAT16 else rows)
 
 
 def verify_files(path: str | Path, manifest: Manifest, relpaths: Iterable[str]) -> None:
@@ -304,7 +323,8 @@ class PartitionWriter:
           OSError: the output has appeared in the meantime, or the disk refuses.
         """
         assert self._partial is not None, "PartitionWriter.finish outside the with block"
-        manifest = Manifest(files=dict(sorted(self.files.items())), **fields)
+        version = version_of(fields.get("feature_scales", False))
+        manifest = Manifest(files=dict(sorted(self.files.items())), version=version, **fields)
         path = self._partial / MANIFEST_NAME
         with naming_file(path), path.open("x", encoding="utf-8") as file:
             file.write(manifest.to_json())

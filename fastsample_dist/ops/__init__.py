@@ -35,7 +35,7 @@ from fastsample_dist.ops.hashed_rows import HashedRows, has_edges, hashed_rows, 
 from fastsample_dist.ops.inclusion_probabilities import HAZARD_BITS, MOST_HAZARD, inclusion_probabilities
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
 from fastsample_dist.ops.locate_rows import CachedSlots, Located, RowIndex, locate_rows
-from fastsample_dist.ops.row_tables import RowCache, raise_deferred_errors
+from fastsample_dist.ops.row_tables import RowCache, RowTable, raise_deferred_errors
 from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
 from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
@@ -58,6 +58,7 @@ __all__ = [
     "RowGradients",
     "RowIndex",
     "RowRule",
+    "RowTable",
     "SampleSpec",
     "SampledHops",
     "SamplingGraph",

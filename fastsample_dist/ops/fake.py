@@ -89,8 +89,8 @@ def gather_rows(rows: Tensor, ids: Tensor, *_: object) -> Tensor:
 
 
 def merge_rows(own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype, *_: object) -> Tensor:
-    """One row per place."""
-    return places.new_empty((places.shape[0], own.shape[1]), dtype=dtype)
+    """One row per place; packed ones are as wide as those that were fetched."""
+    return places.new_empty((places.shape[0], (fetched if dtype == torch.int8 else own).shape[1]), dtype=dtype)
 
 
 def locate_rows(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,10 +13,12 @@ from fastsample_dist.ops import checks, cuda, library
 from fastsample_dist.ops.row_tables import (
     GATHER_ROWS,
     MERGE_ROWS,
+    SCALE_BYTES,
     BadPlace,
     BadPlaceReport,
     CacheArguments,
     RowCache,
+    RowTable,
     cache_arguments,
     check_cache,
     check_table,
@@ -68,13 +71,13 @@ def gather_rows(rows: Tensor, ids: Tensor, cache: RowCache | None = None, *, che
 
 
 def merge_rows(
-    own: Tensor,
+    own: Tensor | RowTable,
     fetched: Tensor,
     places: Tensor,
     dtype: torch.dtype | None = None,
     cache: RowCache | None = None,
     *,
-    near: Sequence[Tensor] = (),
+    near: Sequence[Tensor | RowTable] = (),
     checked: bool = True,
 ) -> Tensor:
     """Rows of several tables by place: own[place] for 0 <= place < 2**48, fetched[-1 - place] for place < 0.
@@ -83,21 +86,32 @@ def merge_rows(
 
     Args:
       own: [num_own, width] float or small integer; the rows this rank holds; for a GPU as in `gather_rows`.
-      fetched: [num_fetched, width] of the same dtype, or of the result's: the rows other ranks sent.
+      fetched: [num_fetched, width] of the same dtype, or of the result's: the rows other ranks sent. Where own rows are
+        scaled: packed rows, int8 [num_fetched, width + 4].
       places: int64 [n].
-      dtype: of the result: None keeps it; float32, float64 and bfloat16 are converted to on the way.
+      dtype: of the result: None keeps it (scaled rows come out packed); float32, float64 and bfloat16 are converted
+        to on the way.
       cache: of own rows, as in `gather_rows`.
-      near: further tables like `own`, at most 63, read where they lie.
+      near: further tables like `own`, at most 63, read where they lie; all scaled or none.
       checked: as in `gather_rows`.
     Returns:
-      [n, width] on the places' device.
+      [n, width] on the places' device; [n, width + 4] for packed rows.
     Raises:
       ValueError: a place outside the tables, widths or dtypes that differ, a conversion that does not exist.
     Cost: O(n * width), each row read once and written once. Deterministic: yes.
     """
     cached, slots = (None, None) if cache is None else (cache.rows, cache.places)
-    dtype = own.dtype if dtype is None else dtype
-    return torch.ops.fastsample.merge_rows(own, fetched, places, dtype, cached, slots, checked, list(near) or None)
+    tables = [RowTable.of(table) for table in (own, *near)]
+    scaled = [table.scale_bytes() for table in tables if table.is_scaled]
+    checks.require(
+        len(scaled) in (0, len(tables)),
+        f"{len(scaled)} of {len(tables)} tables have scales; expected all of them or none.",
+    )
+    rows, *others = (table.rows for table in tables)
+    dtype = rows.dtype if dtype is None else dtype
+    return torch.ops.fastsample.merge_rows(
+        rows, fetched, places, dtype, cached, slots, checked, others or None, scaled or None
+    )
 
 
 def place_in(table: int | Tensor, rows: Tensor) -> Tensor:
@@ -155,49 +169,98 @@ def _gather_rows_cuda(
     return out
 
 
-def _check_merge(
-    own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype, near: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, library.RowTables]:
-    """Places as the core takes them, the result to be filled, and the tables."""
-    for name, table in (("own", own), ("fetched", fetched), *(("a near table", table) for table in near)):
+@dataclass(frozen=True, eq=False)
+class _Merge:
+    """The tables of one merge_rows.
+
+    Attributes:
+      tables: own rows, then the near tables'.
+      scales: int8 [rows, 4] of each of them where rows are scaled, else empty.
+    """
+
+    tables: Sequence[Tensor]
+    fetched: Tensor
+    dtype: torch.dtype
+    scales: Sequence[Tensor]
+
+    @property
+    def fetched_width(self) -> int:
+        """Columns of a fetched or cached row."""
+        return self.tables[0].shape[1] + (SCALE_BYTES if self.scales else 0)
+
+    @property
+    def out_width(self) -> int:
+        """Columns of the result."""
+        return self.fetched_width if self.dtype == torch.int8 else self.tables[0].shape[1]
+
+    def check(self) -> None:
+        """Refuse shapes, dtypes and conversions that do not fit."""
+        own, fetched, dtype = self.tables[0], self.fetched, self.dtype
+        names = ("own", *("a near table" for _ in self.tables[1:]))
+        for name, table in (*zip(names, self.tables, strict=True), ("fetched", fetched)):
+            rows_fit = table.stride(1) == 1 if self.scales and table is not fetched else table.is_contiguous()
+            checks.require(
+                table.dim() == 2 and rows_fit,
+                f"{name} has shape {tuple(table.shape)}; expected [n, width], contiguous.",
+            )
         checks.require(
-            table.dim() == 2 and table.is_contiguous(),
-            f"{name} has shape {tuple(table.shape)}; expected [n, width], contiguous.",
+            self.fetched_width == fetched.shape[1] and fetched.dtype in (own.dtype, dtype),
+            f"own is {own.dtype} of width {own.shape[1]}, fetched {fetched.dtype} of width {fetched.shape[1]}; "
+            f"expected one width, and fetched of own's dtype or {dtype}.",
         )
-    checks.require(
-        own.shape[1] == fetched.shape[1] and fetched.dtype in (own.dtype, dtype),
-        f"own is {own.dtype} of width {own.shape[1]}, fetched {fetched.dtype} of width {fetched.shape[1]}; "
-        f"expected one width, and fetched of own's dtype or {dtype}.",
-    )
-    for table in near:
+        for table in self.tables[1:]:
+            checks.require(
+                table.dtype == own.dtype and table.shape[1] == own.shape[1],
+                f"a near table is {table.dtype} of width {table.shape[1]}; expected own's {own.dtype} and "
+                f"{own.shape[1]}.",
+            )
         checks.require(
-            table.dtype == own.dtype and table.shape[1] == own.shape[1],
-            f"a near table is {table.dtype} of width {table.shape[1]}; expected own's {own.dtype} and {own.shape[1]}.",
+            dtype == own.dtype or dtype in MERGE_OUT_DTYPES,
+            f"merge_rows cannot convert {own.dtype} to {dtype}; expected float32, float64 or bfloat16.",
         )
-    checks.require(
-        dtype == own.dtype or dtype in MERGE_OUT_DTYPES,
-        f"merge_rows cannot convert {own.dtype} to {dtype}; expected float32, float64 or bfloat16.",
-    )
-    places = checks.vector("places", places, (torch.int64,))
-    out = torch.empty((places.numel(), own.shape[1]), dtype=dtype, device=places.device)
-    tables = [library.RowTable(table.data_ptr(), table.shape[0]) for table in (own, *near)]
-    merged = library.RowTables(
-        (library.RowTable * len(tables))(*tables), fetched.data_ptr(), fetched.shape[0], own.shape[1], len(tables),
-        library.type_code(own), library.type_code(fetched),
-    )  # fmt: skip
-    return places, out, merged
+        if self.scales:
+            self._check_scales()
+
+    def _check_scales(self) -> None:
+        own, shapes = self.tables[0], [(table.shape[0], SCALE_BYTES) for table in self.tables]
+        fit = [scale.shape == shape for scale, shape in zip(self.scales, shapes, strict=False)]
+        checks.require(
+            own.dtype == self.fetched.dtype == torch.int8 and len(self.scales) == len(shapes) and all(fit),
+            f"scaled rows are {own.dtype} with scales of shapes {[tuple(scale.shape) for scale in self.scales]}; "
+            f"expected torch.int8 and {shapes}.",
+        )
+
+    def arguments(self) -> library.RowTables:
+        """FsRowTables."""
+        scales = self.scales or (None,) * len(self.tables)
+        tables = [_table(rows, scale) for rows, scale in zip(self.tables, scales, strict=True)]
+        return library.RowTables(
+            (library.RowTable * len(tables))(*tables), self.fetched.data_ptr(), self.fetched.shape[0],
+            self.tables[0].shape[1], len(tables), library.type_code(self.tables[0]), library.type_code(self.fetched),
+            bool(self.scales),
+        )  # fmt: skip
+
+
+def _table(rows: Tensor, scales: Tensor | None) -> library.RowTable:
+    if scales is None:
+        return library.RowTable(rows.data_ptr(), rows.shape[0], None, 0, 0)
+    return library.RowTable(rows.data_ptr(), rows.shape[0], scales.data_ptr(), rows.stride(0), scales.stride(0))
 
 
 def _merge_rows_cpu(
     own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype,
     cached: Tensor | None = None, slots: Tensor | None = None, _checked: bool = True,
-    near: Sequence[Tensor] | None = None,
+    near: Sequence[Tensor] | None = None, scales: Sequence[Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    places, out, tables = _check_merge(own, fetched, places, dtype, near or ())
-    check_cache(own, cached, slots)
+    merge = _Merge((own, *(near or ())), fetched, dtype, scales or ())
+    merge.check()
+    check_cache(own, cached, slots, (merge.fetched_width,))
+    places = checks.vector("places", places, (torch.int64,))
+    out = torch.empty((places.numel(), merge.out_width), dtype=dtype)
     library.call(
         library.core().fs_merge_rows,
-        tables, places.data_ptr(), places.numel(), library.type_code(out), out.data_ptr(), library.num_threads(),
+        merge.arguments(), places.data_ptr(), places.numel(), library.type_code(out), out.data_ptr(),
+        library.num_threads(),
     )  # fmt: skip
     return out
 
@@ -205,17 +268,21 @@ def _merge_rows_cpu(
 def _merge_rows_cuda(
     own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype,
     cached: Tensor | None = None, slots: Tensor | None = None, checked: bool = True,
-    near: Sequence[Tensor] | None = None,
+    near: Sequence[Tensor] | None = None, scales: Sequence[Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    near = near or ()
-    places, out, tables = _check_merge(own, fetched, places, dtype, near)
-    for name, table in (("own", own), ("fetched", fetched), *(("a near table", table) for table in near)):
-        check_table(name, table, places.device)
-    check_cache(own, cached, slots)
+    near, scales = near or (), scales or ()
+    merge = _Merge((own, *near), fetched, dtype, scales)
+    merge.check()
+    for name, tables in (("own", (own,)), ("fetched", (fetched,)), ("a near table", near), ("scales", scales)):
+        for table in tables:
+            check_table(name, table, places.device)
+    check_cache(own, cached, slots, (merge.fetched_width,))
+    places = checks.vector("places", places, (torch.int64,))
+    out = torch.empty((places.numel(), merge.out_width), dtype=dtype, device=places.device)
     report = BadPlaceReport(places.device, checked)
     cuda.call(
         "fs_cuda_merge_rows", places,
-        tables, cache_arguments(cached, slots, places.device), places.data_ptr(), places.numel(),
+        merge.arguments(), cache_arguments(cached, slots, places.device), places.data_ptr(), places.numel(),
         library.type_code(out), out.data_ptr(), report.arguments,
     )  # fmt: skip
     report.refuse(MERGE_ROWS, places, lambda place: (-fetched.shape[0], _largest_place(place, (own, *near))))
@@ -233,7 +300,7 @@ SCHEMAS = {
     "gather_rows": (f"(Tensor rows, Tensor ids, {_CACHE_SCHEMA}) -> Tensor", _gather_rows_cpu),
     "merge_rows": (
         "(Tensor own, Tensor fetched, Tensor places, ScalarType dtype, "
-        f"{_CACHE_SCHEMA}, Tensor[]? near=None) -> Tensor",
+        f"{_CACHE_SCHEMA}, Tensor[]? near=None, Tensor[]? scales=None) -> Tensor",
         _merge_rows_cpu,
     ),
 }

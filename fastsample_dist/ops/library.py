@@ -162,7 +162,13 @@ class WeightedEdges(Structure):
 class RowTable(Structure):
     """FsRowTable."""
 
-    _fields_ = (("rows", c_void_p), ("num_rows", c_int64))
+    _fields_ = (
+        ("rows", c_void_p),
+        ("num_rows", c_int64),
+        ("scales", c_void_p),
+        ("row_stride", c_int32),
+        ("scale_stride", c_int32),
+    )
 
 
 @DECLARED.mirror("FsRowTables")
@@ -177,6 +183,7 @@ class RowTables(Structure):
         ("num_tables", c_int32),
         ("in_type", c_int32),
         ("fetched_type", c_int32),
+        ("is_scaled", c_int32),
     )
 
 

@@ -1,4 +1,4 @@
-"""Making a loader's cache of feature rows, and the record of what its epochs read from where.
+"""Making a loader's cache of feature rows.
 
     candidates   nodes whose rows this rank does not read in place
     scores       of the policy (features/policies.py), for the loader's seeds and sampler
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,7 +25,7 @@ from fastsample_dist.comm.machine import Machines
 from fastsample_dist.comm.owners import ask_owners
 from fastsample_dist.device.pinned import pinned_copy
 from fastsample_dist.device.placement import DEVICE, PINNED, Table, choose_places, measured_room
-from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache, Visits, best_hits
+from fastsample_dist.features.cache import FeatureCache, MadeCache
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.keeping import dense_slots
 from fastsample_dist.features.policies import Lookahead, Workload, resolve, score
@@ -39,7 +38,6 @@ from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput
 from fastsample_dist.pipeline.lookahead import group_size
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.progress import reporting
-from fastsample_dist.pipeline.stages import Fetch, Stage, result_dtype
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
@@ -299,86 +297,3 @@ def load_rows(features: DistFeatures, nodes: Tensor, into: Tensor, shown: bool) 
             into[span] = request.reply_rows(features.serve(request.asked, None), purpose="cache_rows")
             on_slice(number + 1, num_slices)
     return into
-
-
-class CountInputs:
-    """Counts the input nodes of every batch; a stage after Fetch.
-
-    Args:
-      visits: counts them.
-    """
-
-    def __init__(self, visits: Visits) -> None:
-        self._visits = visits
-
-    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
-        """See Stage."""
-        self._visits.add(batch.input_nodes)
-        return batch
-
-
-class FetchRecord:
-    """Where the rows of every epoch's batches came from, on this rank.
-
-    Args:
-      features: that the loader fetches from.
-      cache: that they read; None without.
-      num_steps: of an epoch.
-      options: of the loader.
-      id_dtype: of node ids.
-    """
-
-    def __init__(
-        self, features: DistFeatures, cache: MadeCache | None, num_steps: int, options: LoaderOptions,
-        id_dtype: torch.dtype,
-    ) -> None:  # fmt: skip
-        narrower = features.wire_dtype(result_dtype(options, features))
-        row_bytes = stored_row_bytes(features) if narrower is None else features.dim * narrower.itemsize
-        self._features, self._cache, self._row_bytes = features, cache, row_bytes + id_dtype.itemsize
-        is_on = cache is not None and not cache.why_empty
-        self._visits = Visits(features.book.num_nodes, num_steps, features.device) if is_on else None
-        self._epoch: int | None = None  # the one under way, or the last
-        self._before = copy(features.tally)
-        self._done: dict[int, CacheReport] = {}
-
-    def counting(self, stages: Sequence[Stage]) -> tuple[Stage, ...]:
-        """Stages of the loader that count the nodes whose rows they have fetched, where a cache is on."""
-        where = next(number for number, stage in enumerate(stages) if isinstance(stage, Fetch))
-        counting = [] if self._visits is None else [CountInputs(self._visits)]
-        return (*stages[: where + 1], *counting, *stages[where + 1 :])
-
-    def begin(self, epoch: int) -> None:
-        """Count what comes from now on as that epoch's, anew where it was counted before. Collective as `report`."""
-        if self._epoch is not None:
-            self._done[self._epoch] = self._current()
-        self._epoch, self._before = epoch, copy(self._features.tally)
-        if self._visits is not None:
-            self._visits.clear_epoch()
-
-    def report(self, epoch: int | None) -> CacheReport:
-        """Of one epoch, or of all that were made (None). Collective where ranks share the cache.
-
-        Raises:
-          ValueError: no batch of that epoch was made.
-        """
-        if epoch is None:
-            return self._report(vars(self._features.tally), all_epochs=True)
-        if epoch == self._epoch:
-            return self._current()
-        if epoch not in self._done:
-            made = ", ".join(str(number) for number in sorted({*self._done, self._epoch} - {None})) or "none"
-            raise ValueError(f"epoch is {epoch}, of which no batch was made; expected one of those made: {made}.")
-        return self._done[epoch]
-
-    def _current(self) -> CacheReport:
-        return self._report(vars(self._features.tally.since(self._before)))
-
-    def _report(self, rows: dict[str, int], *, all_epochs: bool = False) -> CacheReport:
-        features, cache = self._features, self._cache
-        report = CacheReport() if cache is None else cache.figures()
-        oracle_hits = None
-        if cache is not None and self._visits is not None:
-            ranges = [features.book.part2range(features.comm.rank), *in_place(features)]
-            visits = self._visits.counts(ranges, all_epochs=all_epochs)
-            oracle_hits = best_hits(visits, cache.sharers.sum(visits), cache.num_remote)
-        return replace(report, **rows, row_bytes=self._row_bytes, oracle_hits=oracle_hits)

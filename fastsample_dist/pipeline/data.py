@@ -56,7 +56,7 @@ class DistData:
         own = [storage.load_part(path, manifest, part) for part in own_parts(manifest.num_parts, ctx)]
         self.features = self.labels = None
         if all(part.features is not None for part in own):
-            local = LocalFeatures.from_parts([part.features for part in own], self.own_range[0])
+            local = LocalFeatures.from_parts([part.feature_table for part in own], self.own_range[0])
             self.features = DistFeatures(local, self.rank_book, ctx.comm)
         if all(part.labels is not None for part in own):
             self.labels = own[0].labels if len(own) == 1 else torch.cat([part.labels for part in own])
@@ -275,8 +275,9 @@ def own_parts(num_parts: int, ctx: DistContext) -> range:
 
 
 def own_features(manifest: Manifest, ctx: DistContext) -> list[str]:
-    """Files of this rank's feature rows, those that the partition has."""
-    names = [storage.features_file(part) for part in own_parts(manifest.num_parts, ctx)]
+    """Files of this rank's feature rows and their scales, those that the partition has."""
+    own = own_parts(manifest.num_parts, ctx)
+    names = [file_of(part) for file_of in (storage.features_file, storage.scales_file) for part in own]
     return [name for name in names if name in manifest.files]
 
 

@@ -27,10 +27,11 @@ from fastsample_dist.features.keeping import KeepingFeatures
 from fastsample_dist.features.rails import RailFeatures, has_rails, local_communicator
 from fastsample_dist.features.tally import FetchTally
 from fastsample_dist.ops.kernel_choice import KernelReport
-from fastsample_dist.pipeline.caching import CacheTask, FetchRecord, make_cache, shared_cache
+from fastsample_dist.pipeline.caching import CacheTask, make_cache, shared_cache
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
 from fastsample_dist.pipeline.exchange import COMBINED, PAIRED, resolve_exchange
+from fastsample_dist.pipeline.fetch_record import FetchRecord
 from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, pick_own

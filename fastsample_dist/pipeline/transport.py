@@ -17,7 +17,7 @@ from fastsample_dist.comm.machine import PURPOSE, Machines
 from fastsample_dist.features.neighbours import RankFiles, map_neighbour
 from fastsample_dist.features.source import MOST_TABLES, RowRange
 from fastsample_dist.graph.manifest import Manifest
-from fastsample_dist.graph.storage import features_file
+from fastsample_dist.graph.storage import features_file, scales_file
 from fastsample_dist.pipeline.data import DistData, own_parts
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,8 @@ def _own_files(data: DistData, device: torch.device) -> RankFiles:
     if device.type != "cpu":
         refusal = f"features on {device} are not read by other ranks, nor theirs by it"
     states = {part: data.verified.get(features_file(part)) for part in parts} if data.features is not None else {}
-    return RankFiles(str(data.path.resolve()), states, refusal)
+    scales = {part: data.verified.get(scales_file(part)) for part in parts} if data.manifest.feature_scales else {}
+    return RankFiles(str(data.path.resolve()), states, refusal, scales)
 
 
 def _map_rank(

@@ -110,6 +110,9 @@ class OneProcess:
         batch = self._sampler.sample(seeds, step)
         if self.has_features:
             batch.features = self._rows("features", batch.input_nodes).double()
+            if self.manifest.feature_scales:  # the rows that were stored are rounded to float32
+                scales = self._rows("scales", batch.input_nodes)[:, None]
+                batch.features = (batch.features.float() * scales).double()
         if self.has_labels:
             batch.labels = self._rows("labels", batch.seeds)
         return batch

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from fastsample_dist.graph.csc import CSCGraph, row_positions
+from fastsample_dist.graph.manifest import SCALED
 from fastsample_dist.graph.npy_files import drop_pages
 from fastsample_dist.graph.row_segments import RowSegments
 from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS
 from fastsample_dist.partition.external.csc import StoredTopology
 from fastsample_dist.partition.external.kernels import read_ranges
+from fastsample_dist.partition.external.scaled_rows import SCALE_DTYPE, scaled_rows
 
-FEATURE_CHOICES = ("keep", "float16", BFLOAT16, "float32")
+FEATURE_CHOICES = ("keep", "float16", BFLOAT16, "float32", SCALED)
 MAX_OPEN = 64  # files of segments; a process may often have no more than 1024
 
 
@@ -81,16 +84,32 @@ class TopologyRows:
         return read_ranges(self._handles[name], begins, sizes, dtype)
 
 
+def has_scales(given: str, choice: str) -> bool:
+    """Whether features of a type (NumPy's name) get scales: int8 was chosen, and they are not int8 already."""
+    return choice == SCALED != given
+
+
+class StoredRows(NamedTuple):
+    """Rows as they are stored, by the names of their files: features [n, dim], scales [n] or None."""
+
+    features: np.ndarray
+    scales: np.ndarray | None
+
+
 class FeatureRows:
     """Feature rows of chosen nodes in the chosen type; a context manager.
 
-    A mapped file is read as a file; so is every mapped segment of RowSegments.
+    A mapped file is read as a file; so is every mapped segment of RowSegments. int8 rows have a scale each
+    (scaled_rows.py), unless the input is int8: then they are stored as they are.
 
     Args:
       features: [num_nodes, dim].
       choice: one of FEATURE_CHOICES.
     Attributes:
       dtype: of the rows in memory and on disk; BFLOAT16_AS holds the bits of a bfloat16.
+      scaled: rows have scales.
+      row_bytes: of a row on disk, its scale included.
+      chunk_row_bytes: of a row while it is converted: as given or as stored, whichever is larger.
       stored_as: name of the type for the manifest.
     Raises:
       ValueError: an unknown choice.
@@ -102,6 +121,9 @@ class FeatureRows:
         self.stored_as = features.dtype.name if choice == "keep" else choice
         self.dtype = np.dtype(BFLOAT16_AS if self.stored_as == BFLOAT16 else self.stored_as)
         self.dim = features.shape[1]
+        self.scaled = has_scales(features.dtype.name, choice)
+        self.row_bytes = self.dim * self.dtype.itemsize + (SCALE_DTYPE.itemsize if self.scaled else 0)
+        self.chunk_row_bytes = max(self.row_bytes, self.dim * features.dtype.itemsize if self.scaled else 0)
         self._given = features.dtype
         segmented = isinstance(features, RowSegments)
         self._segments = features.segments if segmented else [features]
@@ -119,20 +141,29 @@ class FeatureRows:
         self._handles = {}
 
     def read(self, nodes: np.ndarray) -> np.ndarray:
-        """Rows of nodes, [n, dim].
+        """Rows of nodes, [n, dim]; of rows with scales the numbers. Raises: as `stored`."""
+        return self.stored(nodes).features
+
+    def stored(self, nodes: np.ndarray) -> StoredRows:
+        """Rows of nodes, with their scales.
 
         Raises:
-          ValueError: a value too large for float16.
+          ValueError: a value too large for float16; one that is not finite, or too large for float32, in a row that is
+            to have a scale.
         """
+        rows = self._given_rows(nodes)
+        return StoredRows(*scaled_rows(rows, nodes)) if self.scaled else StoredRows(self._converted(rows, nodes), None)
+
+    def _given_rows(self, nodes: np.ndarray) -> np.ndarray:
         if len(self._segments) == 1:
-            return self._converted(self._rows_of(self._segments[0], nodes), nodes)
+            return self._rows_of(self._segments[0], nodes)
         rows = np.zeros((len(nodes), self.dim), dtype=self._given)
         owners = np.searchsorted(self._offsets, nodes, side="right") - 1
         for number in np.unique(owners):
             segment, chosen = self._segments[number], owners == number
             if not isinstance(segment, int):
                 rows[chosen] = self._rows_of(segment, nodes[chosen] - self._offsets[number])
-        return self._converted(rows, nodes)
+        return rows
 
     def _rows_of(self, array: np.ndarray, rows: np.ndarray) -> np.ndarray:
         # The whole of a mapped file, row after row.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastsample_dist.graph.inputs.sizes import GraphSizes
+from fastsample_dist.graph.manifest import SCALED
 from fastsample_dist.graph.network import Network, parse_bandwidth, parse_latency
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli_edges import edge_list_options
@@ -55,7 +56,7 @@ def plan_input(args: argparse.Namespace) -> PlanInput:
     given = [name for name in ("format", "task") if getattr(args, name) is not None]
     for option in given + edge_list_options(args).given:
         raise ValueError(f"--{option.replace('_', '-')} goes with --input; leave it out, or pass the input.")
-    dtype = "float32" if args.feature_dtype in (None, "keep") else args.feature_dtype
+    dtype = "float32" if args.feature_dtype in (None, "keep", SCALED) else args.feature_dtype
     return PlanInput(
         sizes=GraphSizes(
             name="graph",

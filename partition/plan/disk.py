@@ -8,6 +8,8 @@ import numpy as np
 
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS
+from fastsample_dist.partition.external.rows import has_scales
+from fastsample_dist.partition.external.scaled_rows import SCALE_DTYPE
 
 HEADER_BYTES = 128  # of an .npy file
 MANIFEST_FILE_BYTES, MANIFEST_BYTES = 150, 2000  # of manifest.json: per file that it lists, and the rest
@@ -15,7 +17,7 @@ KEY_BYTES, DEGREE_BYTES, PART_BYTES = 8, 8, 4
 
 
 def feature_row_bytes(sizes: GraphSizes, feature_dtype: str = "keep") -> int:
-    """Bytes of a stored feature row; 0 without features.
+    """Bytes of a stored feature row, its scale included; 0 without features.
 
     Args:
       sizes: of the graph.
@@ -24,7 +26,13 @@ def feature_row_bytes(sizes: GraphSizes, feature_dtype: str = "keep") -> int:
     if not sizes.feature_dim:
         return 0
     stored = sizes.feature_dtype if feature_dtype == "keep" else feature_dtype
-    return sizes.feature_dim * np.dtype(BFLOAT16_AS if stored == BFLOAT16 else stored).itemsize
+    scale_bytes = SCALE_DTYPE.itemsize if _has_scales(sizes, feature_dtype) else 0
+    return sizes.feature_dim * np.dtype(BFLOAT16_AS if stored == BFLOAT16 else stored).itemsize + scale_bytes
+
+
+def _has_scales(sizes: GraphSizes, feature_dtype: str) -> bool:
+    kept = sizes.feature_scales and feature_dtype == "keep"
+    return kept or bool(sizes.feature_dim and has_scales(sizes.feature_dtype, feature_dtype))
 
 
 def topology_file_bytes(sizes: GraphSizes) -> int:
@@ -35,7 +43,7 @@ def topology_file_bytes(sizes: GraphSizes) -> int:
 
 def output_bytes(sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep") -> int:
     """Bytes of a finished partition, at most."""
-    columns = bool(sizes.feature_dim) + sizes.has_labels + len(sizes.splits)
+    columns = bool(sizes.feature_dim) + _has_scales(sizes, feature_dtype) + sizes.has_labels + len(sizes.splits)
     rows = (feature_row_bytes(sizes, feature_dtype) + sizes.label_row_bytes) * sizes.num_nodes
     parts = rows + 8 * sum(sizes.splits.values()) + HEADER_BYTES * columns * num_parts
     manifest = MANIFEST_BYTES + MANIFEST_FILE_BYTES * (4 + sizes.edge_map + columns * num_parts)

@@ -277,6 +277,7 @@ def _sizes_of_partition(path: Path, manifest: Manifest) -> GraphSizes:
         weight_dtype="float32" if "topology/weights.npy" in manifest.files else None,
         feature_dim=manifest.feature_dim or 0,
         feature_dtype=manifest.feature_dtype or "",
+        feature_scales=manifest.feature_scales,
         has_labels=any(name.endswith(("labels.npy", "targets.npy")) for name in manifest.files),
         num_targets=manifest.num_targets,
         num_classes=manifest.num_classes or None,

@@ -199,6 +199,8 @@ class _Check:
         if (manifest.feature_dim is not None) != ("features.npy" in stems):
             state = "lists no features.npy" if manifest.feature_dim is not None else "lists features.npy"
             self._note("manifest.json", f"{state}, but its feature_dim is {manifest.feature_dim}")
+        if manifest.feature_scales and "scales.npy" not in stems:
+            self._note("manifest.json", "lists no scales.npy, but its feature_scales is true")
         for part in parts:
             for stem in sorted(stems):
                 if f"part-{part}/{stem}" not in manifest.files:
@@ -308,12 +310,22 @@ class _Check:
         lo, hi = manifest.part_ranges[part : part + 2]
         dtype, rows = str(manifest.feature_dtype), (hi - lo, manifest.feature_dim)
         self._check_bytes(f"{folder}/features.npy", (BFLOAT16_AS if dtype == BFLOAT16 else dtype,), rows)
+        if manifest.feature_scales:
+            self._check_scales(f"{folder}/scales.npy", hi - lo)
         check_labels = self._check_targets if manifest.num_targets else self._check_labels
         labelled = check_labels(f"{folder}/{_label_stem(manifest)}.npy", hi - lo)
         taken = np.zeros(hi - lo, dtype=np.uint8)  # 1 + which split a node is in
         for split in SPLITS:
             self._check_split(f"{folder}/{split}.npy", (lo, hi), taken, labelled if split == "train" else None)
-        return {f"{folder}/{stem}.npy" for stem in ("features", _label_stem(manifest), *SPLITS)}
+        stems = ("features", *(("scales",) if manifest.feature_scales else ()), _label_stem(manifest), *SPLITS)
+        return {f"{folder}/{stem}.npy" for stem in stems}
+
+    def _check_scales(self, name: str, num_nodes: int) -> None:
+        faults = _Faults()
+        for first_row, scales in self._rows(name, ("float32",), (num_nodes,)):
+            bad = ~(np.isfinite(scales) & (scales >= 0))
+            faults.add("is {}; expected a scale, finite and not negative", first_row, bad, scales)
+        self._add(name, faults)
 
     def _check_labels(self, name: str, num_nodes: int) -> np.ndarray | None:
         """bool [num_nodes]: which nodes have a label; None when that is not known."""

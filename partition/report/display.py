@@ -168,7 +168,8 @@ def _summary(report: Mapping[str, Any]) -> Iterator[str]:
         yield "  features   none"
     else:
         bad = report["stats"].get("nonfinite_features", 0)
-        suffix = f", {bad:,} values not finite" if bad else ""
+        suffix = " with a scale per row" if report["feature_scales"] else ""
+        suffix += f", {bad:,} values not finite" if bad else ""
         yield f"  features   {report['feature_dim']} x {report['feature_dtype']}{suffix}"
     if report["num_targets"]:
         yield f"  labels     {report['num_targets']} per node, {report['task']}"

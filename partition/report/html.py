@@ -89,6 +89,7 @@ def _facts(report: Mapping[str, Any]) -> str:
 
     cut = report["edge_cut"]
     features = "none" if report["feature_dim"] is None else f"{report['feature_dim']} x {report['feature_dtype']}"
+    features += " with a scale per row" if report["feature_scales"] else ""
     facts = {
         "partition": report["path"],
         "nodes": f"{report['num_nodes']:,}",

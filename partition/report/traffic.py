@@ -208,8 +208,7 @@ def measure_traffic(
         raise ValueError(f"{path} has no train nodes, so no batch can be sampled; report without --fanouts.")
     feature_bytes = 0
     if manifest.feature_dim is not None:
-        features = load_part(path, manifest, 0).features
-        feature_bytes = features.shape[1] * features.element_size()
+        feature_bytes = load_part(path, manifest, 0).feature_table.row_bytes
     return Traffic(
         options=options,
         parts=tuple(parts),

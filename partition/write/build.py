@@ -53,7 +53,8 @@ class PartitionOptions:
       assignment: for method "file": the file with the part of each node.
       memory_limit: bytes that the process may hold; None: four fifths of what is available at the start.
       on_disk: sort the edges on disk even where memory would do, so that a killed run can be resumed.
-      feature_dtype: "keep", "float16", "bfloat16" or "float32": how features are stored.
+      feature_dtype: "keep", "float16", "bfloat16", "float32" or "int8" (rounded, with a scale per row): how features
+        are stored.
       edge_map: store for every edge of the topology its place in the input's list of edges: the column of edge_index,
         or the edge's number in a list as text, from 0. Both directions of an undirected edge have the place of that
         edge, and of edges that are merged the first one's counts.

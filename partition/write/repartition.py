@@ -55,7 +55,7 @@ from fastsample_dist.partition.write.disk_space import check_space
 
 logger = logging.getLogger(__name__)
 
-_BY_NODE = ("features", "labels", "targets")
+_BY_NODE = ("features", "scales", "labels", "targets")
 
 
 def repartition(

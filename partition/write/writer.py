@@ -1,4 +1,4 @@
-"""Relabelling a graph part by part and writing it in format version 1.
+"""Relabelling a graph part by part and writing it in the format of graph/storage.py.
 
 New ids: sort the nodes by (part, type, original id). Part p then owns one range of ids, its nodes of type t are a
 range of it, and inside that the order of original ids survives (a graph without types has one type). Row v of the
@@ -11,6 +11,7 @@ a kill) are left as they are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from fastsample_dist.graph.npy_files import drop_pages, row_chunks
 from fastsample_dist.graph.storage import INPUT_IDS, PartitionWriter
 from fastsample_dist.partition.external.csc import StoredTopology
 from fastsample_dist.partition.external.rows import FeatureRows, TopologyRows
+from fastsample_dist.partition.external.scaled_rows import SCALE_DTYPE
 from fastsample_dist.partition.methods.adjacency import edge_chunks
 
 
@@ -144,6 +146,7 @@ def write_partition(
         part_ranges=tuple(labelling.part_ranges.tolist()),
         feature_dim=None if features is None else features.dim,
         feature_dtype=None if features is None else features.stored_as,
+        feature_scales=features is not None and features.scaled,
         num_classes=raw.num_classes,
         method=origin.method,
         seed=origin.seed,
@@ -162,7 +165,7 @@ def bytes_to_write(raw: RawGraph, topology: CSCGraph | StoredTopology, feature_d
     edge_bytes = sum(rows.dtype(name).itemsize for name in rows.names)
     feature_bytes = 0
     if raw.features is not None:
-        feature_bytes = raw.features.size * FeatureRows(raw.features, feature_dtype).dtype.itemsize
+        feature_bytes = len(raw.features) * FeatureRows(raw.features, feature_dtype).row_bytes
     return topology.num_edges * edge_bytes + feature_bytes
 
 
@@ -206,14 +209,7 @@ def _write_part(
     folder = f"part-{part}"
     if raw.features is not None:
         with FeatureRows(raw.features, options.feature_dtype) as features:
-            row_bytes = features.dim * features.dtype.itemsize
-            if f"{folder}/features.npy" in writer.files:
-                options.on_bytes((hi - lo) * row_bytes)
-            else:
-                with writer.open(f"{folder}/features.npy", features.dtype, (hi - lo, features.dim)) as file:
-                    for start, stop in row_chunks(hi - lo, row_bytes):
-                        file.append(features.read(owned[start:stop]))
-                        options.on_bytes((stop - start) * row_bytes)
+            _write_features(writer, features, owned, folder, options)
     if raw.labels is not None and f"{folder}/labels.npy" not in writer.files:
         writer.write(f"{folder}/labels.npy", raw.labels[owned].astype(np.int64))
     if raw.targets is not None and f"{folder}/targets.npy" not in writer.files:
@@ -226,3 +222,21 @@ def _write_part(
         if f"{folder}/{split}.npy" not in writer.files:
             new_ids = labelling.new_ids[ids].astype(np.int64)
             writer.write(f"{folder}/{split}.npy", np.sort(new_ids[(new_ids >= lo) & (new_ids < hi)]))
+
+
+def _write_features(
+    writer: PartitionWriter, features: FeatureRows, owned: np.ndarray, folder: str, options: WriteOptions
+) -> None:
+    """Rows and, where there are any, their scales, chunk by chunk into their files; both unless both are there."""
+    files = {f"{folder}/features.npy": (features.dtype, (len(owned), features.dim))}
+    if features.scaled:
+        files[f"{folder}/scales.npy"] = (SCALE_DTYPE, (len(owned),))
+    if files.keys() <= writer.files.keys():
+        options.on_bytes(len(owned) * features.row_bytes)
+        return
+    with ExitStack() as stack:
+        opened = [stack.enter_context(writer.open(name, *form)) for name, form in files.items()]
+        for start, stop in row_chunks(len(owned), features.chunk_row_bytes):
+            for file, rows in zip(opened, features.stored(owned[start:stop]), strict=False):
+                file.append(rows)
+            options.on_bytes((stop - start) * features.row_bytes)

@@ -1,6 +1,8 @@
 """Which ranks share a machine, and the memory that they share."""
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -102,6 +104,41 @@ def test_every_proof_that_fails_keeps_ranks_apart_and_all_ranks_learn_which():
 def test_a_process_that_is_not_there_has_no_token():
     with pytest.raises(OSError, match="No such file"):
         read_token(MachineFacts("boot", "net", 2**22 + 1, 3, "token"))
+
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")  # process ids and a /proc of its own
+
+
+def container_missing_reason():
+    try:
+        tried = subprocess.run([*CONTAINER, "true"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        return str(error)
+    return tried.stderr.strip() or None
+
+
+READ = """
+from fastsample_dist.comm.machine import MachineFacts, read_token
+try:
+    print(read_token(MachineFacts(None, None, {pid}, {descriptor}, "")))
+except OSError:
+    print("not reached")
+"""
+
+
+def test_the_token_fails_in_a_container():
+    if (reason := container_missing_reason()) is not None:
+        pytest.skip(f"no namespaces of process ids here: {reason}")
+    descriptor, token = os.memfd_create("test"), "t" * 32
+    os.write(descriptor, token.encode())
+    command = [sys.executable, "-c", READ.format(pid=os.getpid(), descriptor=descriptor)]
+    beside, inside = (
+        subprocess.run([*prefix, *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        for prefix in ((), CONTAINER)
+    )
+    os.close(descriptor)
+    assert beside == token and inside != token
 
 
 def write_and_read(ctx, sizes):

@@ -168,3 +168,37 @@ def fetch_narrow(ctx, table, dtype):
 def test_own_rows_are_a_feature_source_too():
     nodes = torch.tensor([11, 7], dtype=torch.int32)
     assert torch.equal(part(2).fetch(nodes, torch.float32), TABLE[nodes.long()].float())
+
+
+NUMBERS = torch.randint(-127, 128, (20, 5), dtype=torch.int8, generator=torch.Generator().manual_seed(2))
+SCALED = ops.RowTable(NUMBERS, torch.rand(20, generator=torch.Generator().manual_seed(3)))
+
+
+def scaled_part(number):
+    lo, hi = PartitionBook(RANGES).part2range(number)
+    return LocalFeatures(ops.RowTable(SCALED.rows[lo:hi], SCALED.scales[lo:hi]), lo)
+
+
+def fetch_scaled(ctx, dtype):
+    """(rows, counters, tally) without others' tables; and with a neighbour's and a cache, whose rows are packed."""
+    features = DistFeatures(scaled_part(ctx.rank), PartitionBook(RANGES), ctx.comm)
+    neighbour = scaled_part((ctx.rank + 2) % 4)
+    cache = CachedRows(ops.CachedSlots.of(HOT, 20), SCALED.take(HOT))
+    nodes, found = torch.randperm(20, generator=torch.Generator().manual_seed(ctx.rank))[:15].int(), []
+    for reading in ([], None), ([neighbour.tables[0]], cache):
+        reader = features.reading(*reading)
+        ctx.comm.reset_stats()
+        found.append((reader.fetch(nodes, dtype), ctx.comm.stats(), reader.tally))
+    return nodes, found
+
+
+@pytest.mark.parametrize("dtype", grid([None, torch.float64, torch.bfloat16], gate=[None, torch.bfloat16]))
+def test_scaled_rows_are_the_same_bits_from_every_table_and_travel_packed(dtype):
+    total = FetchTally()
+    for nodes, found in run_distributed(4, fetch_scaled, args=(dtype,)):
+        expected = SCALED.values(nodes.long()).to(dtype or torch.float32)
+        for rows, stats, tally in found:
+            total.add(tally)
+            assert torch.equal(rows, expected)
+            assert stats["feature_rows"]["bytes_received"] == (5 + 4) * tally.exchanged
+    assert min(total.neighbour, total.cached, total.exchanged) > 0

@@ -8,7 +8,7 @@ import torch
 
 from fastsample_dist.features.neighbours import RankFiles, file_system_of, map_neighbour
 from fastsample_dist.graph.manifest import read_manifest
-from fastsample_dist.graph.storage import features_file, part_files
+from fastsample_dist.graph.storage import features_file, part_files, scales_file
 from fastsample_dist.graph.verification import Verification, known_states
 from tests.parts import draw_partition
 
@@ -117,3 +117,18 @@ def test_what_was_compared_is_known_until_it_changes(drawn):
     assert set(known.items()) <= {(features_file(part), state) for part, state in files.states.items()}
     swap(found.path / features_file(1))
     assert features_file(1) not in known_states(found.path, manifest, names)
+
+
+def test_rows_come_with_their_scales_and_a_swapped_file_of_scales_is_refused(tmp_path):
+    path = draw_partition(tmp_path, 2, stored_as="int8").path
+    manifest = read_manifest(path)
+    with Verification(path, manifest, part_files(manifest, 1)) as job:
+        assert job.wait().is_done
+        states, scales = {1: job.states[features_file(1)]}, {1: job.states[scales_file(1)]}
+    (found,) = map_neighbour(RankFiles(str(path), states, None, scales), manifest)
+    assert torch.equal(found.rows.scales, torch.from_numpy(np.load(path / scales_file(1))))
+    unproven = f"{path / scales_file(1)} was not compared with the manifest"
+    assert unproven in refusal_of(RankFiles(str(path), states), manifest)
+    swap(path / scales_file(1))
+    text = refusal_of(RankFiles(str(path), states, None, scales), manifest)
+    assert f"{path / scales_file(1)} is not the file that was compared with the manifest" in text

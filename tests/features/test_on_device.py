@@ -20,6 +20,7 @@ from fastsample_dist.testing import run_distributed
 
 NUM_NODES, DIM = 60, 12
 ROWS = torch.randn(NUM_NODES, DIM, generator=torch.Generator().manual_seed(3)).half()
+SCALED = ops.RowTable((ROWS * 20).to(torch.int8), torch.rand(NUM_NODES, generator=torch.Generator().manual_seed(4)))
 RANGES = torch.tensor([0, 25, 25, 60])  # a rank that owns nothing
 NAMES = ("gather_rows", "merge_rows", "locate_rows")
 
@@ -35,7 +36,10 @@ def cuda_kernels(library):
 
     def merge(own, fetched, places, dtype=None, cache=None, *, near=(), checked=True):
         pair = (None, None) if cache is None else (cache.rows, cache.places)
-        return ops.cuda_kernels["merge_rows"](own, fetched, places, dtype or own.dtype, *pair, checked, near)
+        tables = [ops.RowTable.of(table) for table in (own, *near)]
+        own, *near = (table.rows for table in tables)
+        scales = [table.scale_bytes() for table in tables if table.is_scaled]
+        return ops.cuda_kernels["merge_rows"](own, fetched, places, dtype or own.dtype, *pair, checked, near, scales)
 
     def locate(nodes, index):
         places, missing, counts = ops.cuda_kernels["locate_rows"](nodes, *index.arguments)
@@ -68,6 +72,18 @@ def test_one_rank_fetches_the_cpus_rows(emulated_library, dtype, id_dtype, cache
     with cuda_kernels(emulated_library):
         features = alone(LocalFeatures(ROWS, 0)).with_cache(torch.randperm(NUM_NODES)[:cached])
         assert torch.equal(features.fetch(nodes, dtype, checked=checked), expected)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("cached", [0, 20])
+def test_one_rank_fetches_rows_with_scales(emulated_library, dtype, cached):
+    nodes = torch.randperm(NUM_NODES)[:40]
+    expected = SCALED.values(nodes).to(dtype or torch.float32)
+    assert torch.equal(alone(LocalFeatures(SCALED, 0)).fetch(nodes, dtype), expected)
+    with cuda_kernels(emulated_library):
+        features = alone(LocalFeatures(SCALED, 0)).with_cache(torch.randperm(NUM_NODES)[:cached])
+        assert torch.equal(features.fetch(nodes, dtype), expected)
+        assert torch.equal(features.serve(nodes, dtype), SCALED.take(nodes))
 
 
 def test_own_rows_are_counted_from_the_first_node(emulated_library):

@@ -135,3 +135,77 @@ def test_the_cuda_library_loads_without_a_device_or_says_how_to_build_it():
     else:
         with pytest.raises(ImportError, match=r"install the CUDA toolkit \(nvcc\)"):
             cuda.core()
+
+
+def draw_scaled(num_rows, width, packed):
+    """A table of every number and of scales from the smallest to the largest."""
+    numbers = torch.randint(-128, 128, (num_rows, width), dtype=torch.int8)
+    scales = torch.exp(torch.empty(num_rows).uniform_(-60, 60))
+    scales[::5] = 0
+    table = ops.RowTable(numbers, scales)
+    return ops.RowTable.packed(table.take(torch.arange(num_rows))) if packed else table
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("packs", [(False, False), (True, False, True), (False, True)], ids=str)
+@pytest.mark.parametrize("width", [1, 7, 64, 100, 602])
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+def test_scaled_rows_are_merged_from_tables_of_either_kind(out_dtype, packs, width, isa, use_isa):
+    use_isa(isa)
+    sizes = [20, 9, 0][: len(packs)]
+    own, *near = (draw_scaled(size, width, packed) for size, packed in zip(sizes, packs, strict=True))
+    fetched = draw_scaled(6, width, False).take(torch.arange(6))
+    places = places_in(sizes, 6, 50)
+    merged = ops.merge_rows(own, fetched, places, out_dtype, near=near)
+    expected = reference.merge_rows(own, fetched, places, out_dtype, near)
+    assert torch.equal(merged, expected) and merged.dtype == (out_dtype or torch.int8)
+    assert merged.shape == (50, width + 4 if out_dtype is None else width)
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.float32, torch.float64, torch.bfloat16])
+def test_a_scaled_row_has_the_same_bits_wherever_it_is_read(out_dtype):
+    table = draw_scaled(70, 37, False)
+    every = torch.arange(70)
+    packed = table.take(every)
+    own = ops.merge_rows(table, packed[:0], every, out_dtype)
+    near = ops.merge_rows(table, packed[:0], ops.place_in(1, every), out_dtype, near=[ops.RowTable.packed(packed)])
+    received = ops.merge_rows(table, packed, -1 - every, out_dtype)
+    assert torch.equal(own, near) and torch.equal(own, received)
+    assert torch.equal(own, packed if out_dtype is None else table.values(every).to(out_dtype))
+
+
+def test_int8_rows_without_scales_stay_integers():
+    rows = torch.randint(-128, 128, (9, 5), dtype=torch.int8)
+    assert torch.equal(ops.merge_rows(rows, rows[:0], torch.arange(9), torch.float32), rows.float())
+
+
+def test_the_fake_of_scaled_rows_has_the_kernels_shapes():
+    table = draw_scaled(5, 3, False)
+    fetched = table.take(torch.arange(2))
+    for dtype in (torch.int8, torch.float32):
+        arguments = (table.rows, fetched, torch.tensor([4, -1]), dtype, None, None, True, None, [table.scale_bytes()])
+        torch.library.opcheck(torch.ops.fastsample.merge_rows.default, arguments, test_utils="test_faketensor")
+
+
+def test_scaled_tables_that_do_not_fit_are_refused():
+    table, places = draw_scaled(5, 3, False), torch.tensor([0])
+    fetched = table.take(places)
+    with pytest.raises(ValueError, match="1 of 2 tables have scales; expected all of them or none"):
+        ops.merge_rows(table, fetched, places, near=[table.rows])
+    with pytest.raises(ValueError, match=r"own is torch.int8 of width 3, fetched torch.int8 of width 3"):
+        ops.merge_rows(table, table.rows, places, torch.float32)
+    with pytest.raises(ValueError, match=r"place 5 at position 0; expected -1 to 4"):
+        ops.merge_rows(table, fetched, torch.tensor([5]))
+    for rows, scales in ((table.rows.short(), table.scales), (table.rows, table.scales[:4])):
+        with pytest.raises(ValueError, match="expected int8 rows and one float32 scale for each"):
+            ops.RowTable(rows, scales)
+
+
+def test_row_tables_know_their_bytes_and_join():
+    table, plain = draw_scaled(5, 3, False), ops.RowTable(torch.rand(5, 3))
+    assert (table.dim, table.num_rows, table.row_bytes, table.nbytes, table.dtype) == (3, 5, 7, 35, torch.float32)
+    assert (plain.row_bytes, plain.nbytes, plain.is_scaled) == (12, 60, False)
+    assert table.no_rows().shape == (0, 7) and plain.no_rows().shape == (0, 3)
+    joined = ops.RowTable.joined([table, ops.RowTable.packed(table.take(torch.arange(5)))])
+    every = torch.arange(5)
+    assert torch.equal(joined.values(torch.arange(10)), table.values(torch.cat([every, every])))

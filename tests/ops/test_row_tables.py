@@ -297,3 +297,61 @@ def test_random_tables_places_and_caches(cuda_device, seed):
         [misaligned(cuda_device.put(rows), number(0, 8) * dtype.itemsize) for rows in near],
     )  # fmt: skip
     assert torch.equal(merged.cpu(), ops.merge_rows(own, fetched, places, out_dtype, near=near))
+
+
+@pytest.mark.parametrize("seed", grid(range(24), gate=range(6)))
+@pytest.mark.parametrize("out_dtype", [torch.int8, torch.float32, torch.float64, torch.bfloat16])
+def test_random_scaled_tables_places_and_caches(cuda_device, out_dtype, seed):
+    """Every alignment of tables with scales of their own and of packed ones: the CPU's bits."""
+    draws = torch.Generator().manual_seed(seed)
+
+    def number(least, most):
+        return int(torch.randint(least, most + 1, (), generator=draws))
+
+    def table(num_rows, packed):
+        made = ops.RowTable(draw((num_rows, width), torch.int8), torch.rand(num_rows))
+        if not packed:
+            return made
+        return ops.RowTable.packed(misaligned(made.take(torch.arange(num_rows)), number(0, 8)))
+
+    set_schedule(cuda_device, seed)
+    width = 4 * number(1, 40) if seed % 2 else number(1, 150)
+    own, near = table(number(1, 40), False), [table(number(0, 9), seed % 3 > 0) for _ in range(number(0, 4))]
+    fetched = table(number(0, 20), False)
+    fetched = fetched.take(torch.arange(fetched.num_rows))
+    every = [ops.place_in(index, torch.arange(each.num_rows)) for index, each in enumerate([own, *near])]
+    every = torch.cat([*every, torch.arange(-len(fetched), 0)])
+    places = every[torch.randint(0, len(every), (number(0, 200),), generator=draws)]
+    cache = RowCache.of(own, torch.randperm(own.num_rows, generator=draws)[: number(0, own.num_rows)], "cpu")
+    put = cuda_device.put
+    merged = cuda_device.kernel("merge_rows")(
+        put(own.rows), put(fetched), put(places), out_dtype, put(cache.rows), put(cache.places), True,
+        [put(each.rows) for each in near], [put(each.scale_bytes()) for each in (own, *near)],
+    )  # fmt: skip
+    assert torch.equal(merged.cpu(), ops.merge_rows(own, fetched, places, out_dtype, near=near))
+
+
+def test_a_cache_of_scaled_rows_is_packed_and_read_in_place_of_them(cuda_device):
+    table, copies = (ops.RowTable(draw((9, 8), torch.int8), torch.rand(9)) for _ in range(2))  # to be told apart
+    cache, places = RowCache.of(copies, torch.tensor([7, 2]), "cpu"), torch.arange(9)
+    assert cache.rows.shape == (2, 12) and cache.num_bytes == 2 * 12 + 9 * 4
+    expected = table.values(places)
+    expected[[7, 2]] = copies.values(torch.tensor([7, 2]))
+    put = cuda_device.put
+    merged = cuda_device.kernel("merge_rows")(
+        put(table.rows), put(table.no_rows()), put(places), torch.float32, put(cache.rows), put(cache.places), True,
+        None, [put(table.scale_bytes())],
+    )  # fmt: skip
+    assert torch.equal(merged.cpu(), expected)
+
+
+def test_a_bad_place_beside_scaled_tables_gives_zeros(cuda_device):
+    table, put = ops.RowTable(draw((5, 8), torch.int8) + 1, torch.rand(5) + 1), cuda_device.put
+    arguments = put(table.rows), put(table.no_rows()), put(torch.tensor([4, -1, 5]))
+    scales = [put(table.scale_bytes())]
+    with pytest.raises(ValueError, match="merge_rows: place -1 at position 1; expected 0 to 4"):
+        cuda_device.kernel("merge_rows")(*arguments, torch.float32, None, None, True, None, scales)
+    merged = cuda_device.kernel("merge_rows")(*arguments, torch.float32, None, None, False, None, scales).cpu()
+    assert torch.equal(merged, torch.cat([table.values(torch.tensor([4])), torch.zeros(2, 8)]))
+    with pytest.raises(ValueError, match="in an earlier call"):
+        ops.raise_deferred_errors(device_of(cuda_device))

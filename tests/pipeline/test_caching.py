@@ -11,6 +11,7 @@ from fastsample_dist.features.cache import CacheReport
 from fastsample_dist.features.policies import Lookahead
 from fastsample_dist.graph import hotness
 from fastsample_dist.pipeline import caching
+from fastsample_dist.sampling import transit
 from fastsample_dist.testing import run_distributed
 from tests.grids import grid
 from tests.parts import draw_partition
@@ -144,6 +145,26 @@ def look_ahead(ctx, path):
         found[name] = steps, [rows_of(loader.cache_report(epoch)) for epoch in range(EPOCHS)]
         loader.close()
     return found
+
+
+def narrower(ctx, path):
+    """(loaders with caches whose batches are those of one without, bytes of a row) where float32 travels as bfloat16"""
+    data, given = DistData.load(path, ctx), PAIRED | {"feature_dtype": torch.bfloat16}
+    plain = list(DistLoader(data, FANOUTS, BATCH, **given))
+    equal, moved = [], []
+    for cache in (FeatureCache(TENTH), FeatureCache(2 * KEPT, lookahead=WINDOW)):
+        loader = DistLoader(data, FANOUTS, BATCH, cache=cache, **given)
+        ctx.comm.reset_stats()
+        equal.append(all(same(a, b) for a, b in zip(plain, loader, strict=True)))
+        report = loader.cache_report(0)
+        moved.append(ctx.comm.stats()["feature_rows"]["bytes_received"] / report.exchanged)
+        assert report.cached + report.kept > 0 and report.row_bytes == ROW + ID
+    return equal, moved
+
+
+def test_rows_that_travel_narrower_are_cached_as_they_are_stored(tmp_path):
+    path = draw_partition(tmp_path, 2, feature_dtype="float32").path
+    assert run_distributed(2, narrower, args=(path,)) == [([True, True], [ROW, ROW])] * 2
 
 
 @pytest.fixture(scope="module")
@@ -281,10 +302,15 @@ def refusals(ctx, path):
             lambda: DistLoader(data, sampler=sampler, batch_size=BATCH, cache=FeatureCache(TENTH, "vip"), **PAIRED)
         ),
     }
-    foreign = DistLoader(data, sampler=sampler, batch_size=BATCH, cache=FeatureCache(TENTH), **PAIRED)
+    foreign = [
+        DistLoader(data, **given, batch_size=BATCH, cache=FeatureCache(TENTH), **PAIRED)
+        for given in ({"sampler": sampler}, {"app": transit.LADIES((20, 20))})
+    ]
+    assert all(same(*pair) for pair in zip(foreign[0], DistLoader(data, FANOUTS, BATCH, **PAIRED), strict=True))
+    assert list(foreign[1]) and foreign[1].cache_report(0).cached > 0
     empty = [str(make(cache=cache).cache) for cache in (FeatureCache(0), FeatureCache(TENTH, "none"))]
     epoch = refused(lambda: make(cache=FeatureCache(TENTH)).cache_report(3))
-    return said, foreign.cache.policy, empty, epoch
+    return said, [loader.cache.policy for loader in foreign], empty, epoch
 
 
 @pytest.fixture(scope="module")
@@ -311,8 +337,8 @@ def test_a_cache_that_cannot_be_made_is_one_line(said, name):
     assert said[0][name].startswith(SAID[name]) and "\n" not in said[0][name]
 
 
-def test_a_sampler_of_ones_own_is_presampled(said):
-    assert said[1] == "presample"
+def test_a_sampler_of_ones_own_and_an_application_are_presampled(said):
+    assert said[1] == ["presample", "presample"]
 
 
 def test_without_capacity_or_policy_nothing_is_cached(said):

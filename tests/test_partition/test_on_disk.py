@@ -150,7 +150,11 @@ def test_input_changed_after_a_kill_starts_anew(column, graph, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "option", grid([("--seed", 6), ("--num-parts", 2), ("--feature-dtype", "float16")], gate=[("--seed", 6)])
+    "option",
+    grid(
+        [("--seed", 6), ("--num-parts", 2), ("--feature-dtype", "float16"), ("--feature-dtype", "int8")],
+        gate=[("--seed", 6)],
+    ),
 )
 def test_options_changed_after_a_kill_count(option, graph, tmp_path):
     argv = arguments(graph, tmp_path / "parts", "--on-disk", "--method", "random")
@@ -365,6 +369,13 @@ def test_features_are_converted(dtype, given, mapped, tmp_path):
     wanted = torch.from_numpy(np.array(features, dtype=np.dtype(given).newbyteorder("="))).to(dtype)
     assert manifest.feature_dtype == name and stored.dtype == dtype
     assert torch.equal(stored, wanted)
+
+
+def test_int8_with_scales_on_disk_is_that_in_memory(graph, tmp_path):
+    for name, more in (("memory", ()), ("disk", ("--on-disk",))):
+        assert main(arguments(graph, tmp_path / name, "--feature-dtype", "int8", *more)) == 0
+    assert contents(tmp_path / "disk") == contents(tmp_path / "memory")
+    assert any(name.endswith("scales.npy") for name in read_manifest(tmp_path / "disk").files)
 
 
 def test_feature_beyond_float16_is_refused(graph, tmp_path, capsys):

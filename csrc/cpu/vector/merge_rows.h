@@ -12,6 +12,7 @@
 
 #include "number_access.h"
 #include "row_place.h"
+#include "scaled_rows.h"
 #include "vector_kernels.h"
 
 namespace fs {
@@ -123,6 +124,7 @@ void merge_from(const FsRowTables& tables, const int64_t* places, int32_t out_ty
 
 void merge_rows(const FsRowTables& tables, const int64_t* places, int32_t out_type, void* out, int64_t begin,
                 int64_t end) {
+  if (tables.is_scaled) return merge_scaled(tables, places, out_type, out, begin, end);
   switch (tables.in_type) {
     case FS_FLOAT32:
       return merge_from<float>(tables, places, out_type, out, begin, end);

@@ -30,8 +30,9 @@ from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.files import write_json
 from fastsample_dist.graph.network import Network
+from fastsample_dist.pipeline.exchange import EXCHANGES, PAIRED
 from fastsample_dist.pipeline.schemes import SCHEMES
-from fastsample_dist.pipeline.transport import AUTO, EXCHANGE, SHARED, TRANSPORTS
+from fastsample_dist.pipeline.transport import AUTO, EXCHANGE, TRANSPORTS
 from fastsample_dist.testing.jobs import find_mpirun
 from fastsample_dist.testing.supervisor import run_process
 from fastsample_dist.train.trainer import PRECISIONS
@@ -59,6 +60,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--prefetch", type=depths, default=(0, 2), help="depths (default: 0,2)")
     add("--schemes", type=schemes, default=("vanilla", "hybrid"), help="(default: vanilla,hybrid)")
     add("--transport", choices=TRANSPORTS, default=AUTO, help="of other ranks' rows (default: %(default)s)")
+    add("--exchange", choices=EXCHANGES, default=AUTO, help="how ranks meet for rows (default: %(default)s)")
     add("--epochs", type=cl.count, default=3, help="timed ones, after one warm-up epoch (default: %(default)s)")
     add("--batch-size", type=cl.count, default=1000, help="seeds per rank and step (default: %(default)s)")
     add("--fanouts", type=cl.fanout_list, default=(15, 10, 5), help="one per layer (default: 15,10,5)")
@@ -162,7 +164,7 @@ def _options(args: argparse.Namespace, work: Path) -> EpochOptions:
         training={
             "epochs": args.epochs, "batch_size": args.batch_size, "fanouts": args.fanouts, "hidden": args.hidden,
             "dropout": args.dropout, "lr": 0.006, "precision": args.precision, "rng_seed": args.seed,
-            "transport": transport_of(args),
+            **ways_of(args),
         },
         threads=args.threads or max(1, cl.usable_cores() // max(args.ranks)),
         mpirun=find_mpirun() if args.mpi else None, namespaces=args.namespaces, rate=args.rate,
@@ -170,17 +172,20 @@ def _options(args: argparse.Namespace, work: Path) -> EpochOptions:
     )  # fmt: skip
 
 
-def transport_of(args: argparse.Namespace) -> str:
-    """The transport to run with: a model of a network is made of exchanges.
+def ways_of(args: argparse.Namespace) -> dict[str, str]:
+    """{"transport", "exchange"} to run with: a model of a network is made of exchanges, each counted by its purpose.
 
     Raises:
-      ValueError: "shared" was given beside --model-network.
+      ValueError: others were given beside --model-network.
     """
+    found = {"transport": args.transport, "exchange": args.exchange}
     if args.model_network is None:
-        return args.transport
-    if args.transport == SHARED:
-        raise ValueError("--model-network needs the exchanges that --transport shared saves; leave one of them out.")
-    return EXCHANGE
+        return found
+    needed = {"transport": EXCHANGE, "exchange": PAIRED}
+    for name, value in found.items():
+        if value not in (AUTO, needed[name]):
+            raise ValueError(f"--model-network needs --{name} {needed[name]}, not {value}; leave one of them out.")
+    return needed
 
 
 def _report(args: argparse.Namespace, console: Console, found: dict, runs: list[dict]) -> dict:

@@ -36,7 +36,7 @@ class EpochOptions:
       source: the graph.
       ranks: numbers of ranks.
       configurations: (scheme, prefetch) pairs.
-      training: epochs, batch_size, fanouts, hidden, dropout, lr, precision, rng_seed, transport.
+      training: epochs, batch_size, fanouts, hidden, dropout, lr, precision, rng_seed, transport, exchange.
       threads: intra-op threads per rank.
       mpirun: program that starts the ranks; None: torch.distributed.
       namespaces: every rank on a host of its own.

@@ -30,7 +30,7 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
     Args:
       ctx: the rank's context.
       settings: {"path", "configurations": [[scheme, prefetch], ...], "epochs": timed ones, after one warm-up epoch,
-        "batch_size", "fanouts", "hidden", "dropout", "lr", "precision", "rng_seed", "transport"}.
+        "batch_size", "fanouts", "hidden", "dropout", "lr", "precision", "rng_seed", "transport", "exchange"}.
       folder: not used.
     Returns:
       {"num_seeds": own, "steps": per epoch, "transport", "first_step_s": from the start of this process, "graph":
@@ -85,7 +85,7 @@ class _Configuration:
         precision = settings["precision"]
         self.loader = DistLoader(
             data, settings["fanouts"], settings["batch_size"], scheme=scheme, prefetch=prefetch,
-            rng_seed=settings["rng_seed"], transport=settings["transport"],
+            rng_seed=settings["rng_seed"], transport=settings["transport"], exchange=settings["exchange"],
             feature_dtype=torch.bfloat16 if precision == "bf16" else None,
         )  # fmt: skip
         torch.manual_seed(settings["rng_seed"])

@@ -86,7 +86,7 @@ def _ways(data: DistData, transports: list[str]) -> dict[str, FeatureSource]:
         sharing = choose_transport(data, name, torch.device("cpu"))
         ways[name] = data.features.reading(sharing.neighbours) if sharing.name == SHARED else data.features
     parts = [load_features(data.path, data.manifest, part) for part in range(data.manifest.num_parts)]
-    ways[OWN] = LocalFeatures(torch.cat(parts), 0)
+    ways[OWN] = LocalFeatures.from_parts(parts, 0)
     return ways
 
 

@@ -107,7 +107,8 @@ class Task:
             raise ValueError(f"{parts} has labels for {manifest.task}; the benchmark trains on classes.")
         seeds = part.splits["train"]
         order = torch.randperm(seeds.numel(), generator=torch.Generator().manual_seed(rng_seed))
-        return cls(storage.load_topology(parts, manifest), part.features.clone(), part.labels.clone(), seeds[order])
+        features = part.feature_table.values(torch.arange(manifest.num_nodes))  # a copy
+        return cls(storage.load_topology(parts, manifest), features, part.labels.clone(), seeds[order])
 
     @property
     def num_classes(self) -> int:

@@ -47,6 +47,7 @@ class GraphSizes:
       weight_dtype: of the edges' weights; None without.
       feature_dim: columns of the features; 0 without.
       feature_dtype: their type, "" without.
+      feature_scales: they are int8 with a scale per row.
       has_labels: there is a label per node, or several.
       num_targets: columns of the labels where they are stored as targets (graph/labels.py); 0: classes.
       splits: nodes in "train", "val" and "test", as far as known.
@@ -67,6 +68,7 @@ class GraphSizes:
     weight_dtype: str | None = None
     feature_dim: int = 0
     feature_dtype: str = ""
+    feature_scales: bool = False
     has_labels: bool = True
     num_targets: int = 0
     splits: Mapping[str, int] = field(default_factory=dict)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from fastsample_dist.ops.row_tables import RowTable
 
 
 def bucket_by_part(ids: Tensor, part_ranges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,12 +29,41 @@ def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
 
 
 def merge_rows(
-    own: Tensor, fetched: Tensor, places: Tensor, dtype: torch.dtype | None = None, near: Sequence[Tensor] = ()
+    own: Tensor | RowTable,
+    fetched: Tensor,
+    places: Tensor,
+    dtype: torch.dtype | None = None,
+    near: Sequence[Tensor | RowTable] = (),
 ) -> Tensor:
     """Row by row, converted."""
-    dtype, tables = own.dtype if dtype is None else dtype, [own, *near]
-    picked = [(tables[p >> 48][p % 2**48] if p >= 0 else fetched[-1 - p]).to(dtype) for p in places.tolist()]
-    return torch.stack(picked) if picked else own[:0].to(dtype)
+    tables = [RowTable.of(table) for table in (own, *near)]
+    received = RowTable.packed(fetched) if tables[0].is_scaled else RowTable(fetched)
+    picked = []
+    for place in places.tolist():
+        table, row = (tables[place >> 48], place % 2**48) if place >= 0 else (received, -1 - place)
+        picked.append(_take(table, row) if dtype in (None, torch.int8) else _value(table, row).to(dtype))
+    if picked:
+        return torch.stack(picked)
+    packs = tables[0].is_scaled and dtype in (None, torch.int8)
+    kept = fetched if packs else tables[0].rows
+    return torch.empty((0, kept.shape[1]), dtype=kept.dtype if dtype is None else dtype)
+
+
+def _scale(table: RowTable, row: int) -> bytes:
+    return bytes(table.scale_bytes()[row].view(torch.uint8).tolist())
+
+
+def _value(table: RowTable, row: int) -> Tensor:
+    if table.scales is None:
+        return table.rows[row]
+    (scale,) = struct.unpack("=f", _scale(table, row))
+    return table.rows[row].float() * torch.tensor(scale, dtype=torch.float32)
+
+
+def _take(table: RowTable, row: int) -> Tensor:
+    if table.scales is None:
+        return table.rows[row]
+    return torch.cat([table.rows[row], torch.frombuffer(bytearray(_scale(table, row)), dtype=torch.int8)])
 
 
 def locate_rows(nodes: Tensor, owner_of: list[int], held: list[dict[int, int]], cached: dict[int, int]) -> tuple:

@@ -22,6 +22,7 @@ from tests.waiting import ENOUGH_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = ("--epochs", "2", "--batch-size", "20", "--fanouts", "4,3", "--hidden", "8", "--threads", "1")
+PAIRED = ("--transport", "exchange", "--exchange", "paired")
 CONFIGURATIONS = {("vanilla", 0), ("vanilla", 2), ("hybrid", 0), ("hybrid", 2)}
 
 
@@ -100,7 +101,7 @@ def test_ranks_under_mpirun(parts, tmp_path, capsys):
     if mpi_missing_reason() is not None:
         pytest.skip(f"no MPI here: {mpi_missing_reason()}")
     file = tmp_path / "out.json"
-    status, printed = run(capsys, parts, "--ranks", "2", *SMALL, "--mpi", "--transport", "exchange", "--json", file)
+    status, printed = run(capsys, parts, "--ranks", "2", *SMALL, "--mpi", *PAIRED, "--json", file)
     assert status == 0, printed
     assert {entry["exchanges"] for entry in json.loads(file.read_text())["runs"][0]["configurations"]} == {2, 4}
 
@@ -295,3 +296,9 @@ def test_an_epoch_with_prefetching_takes_the_longer_half():
 def test_the_model_needs_a_run_with_communication_and_one_without_prefetching(ranks, configurations):
     with pytest.raises(ValueError, match="--model-network takes a step's work from 1 rank and its bytes from several"):
         epoch.check_model(ranks, configurations)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--transport", "shared"), ("--exchange", "combined")])
+def test_a_network_is_modelled_from_counted_exchanges(parts, capsys, option, value):
+    status, printed = run(capsys, parts, "--ranks", "1,2", "--model-network", "25Gb/s,20us", option, value)
+    assert status == 1 and f"--model-network needs {option} " in printed.err

@@ -88,6 +88,7 @@ def test_trains_across_hosts(parts, tmp_path, launcher, count):
     results = json.loads((tmp_path / "out.json").read_text())
     assert results["world_size"] == count
     assert results["comm"]["feature_rows"]["bytes_received"] > 0
+    assert results["transport"] == "exchange", "hosts of namespaces are machines to each other"
     assert results["test_acc"] > 0.5
 
 

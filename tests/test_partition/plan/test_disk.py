@@ -22,7 +22,7 @@ def size_of(path: Path) -> int:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("feature_dtype", ["keep", "bfloat16"])
+@pytest.mark.parametrize("feature_dtype", ["keep", "bfloat16", "int8"])
 def test_a_partition_is_as_large_as_predicted(tmp_path, weighted, feature_dtype):
     raw = draw_raw(undirected=False, weighted=weighted, num_nodes=5000, num_train=1000)
     options = PartitionOptions(num_parts=3, method="random", feature_dtype=feature_dtype)

@@ -94,6 +94,18 @@ def test_features_in_bfloat16_are_checked_as_the_bits_they_are_stored_as(parts):
     assert "holds float32 of shape (20, 3); expected int16 of shape (20, 3)" in only_finding(parts)
 
 
+def test_scales_are_checked(tmp_path):
+    options = PartitionOptions(num_parts=2, method="random", feature_dtype="int8")
+    raw = draw_raw(undirected=False)
+    raw.labels[raw.splits["train"]] = 1
+    build_partition(raw, options, tmp_path / "parts")
+    assert check_partition(tmp_path / "parts") == []
+    rewrite(tmp_path / "parts", "part-1/scales.npy", entry(3, -1))
+    assert "part-1/scales.npy, entry 3: is -1.0; expected a scale, finite and not negative" in only_finding(
+        tmp_path / "parts"
+    )
+
+
 # ---- bytes
 
 

@@ -95,6 +95,21 @@ def test_features_in_bfloat16_stay_the_same_bits(tmp_path, num_parts):
     assert new.dtype == torch.bfloat16 and torch.equal(old, new)
 
 
+@pytest.mark.parametrize("num_parts", [1, 4])
+def test_int8_features_keep_their_scales(tmp_path, num_parts):
+    raw = draw_raw(undirected=True)
+    build_partition(raw, PartitionOptions(num_parts=2, method="random", feature_dtype="int8"), tmp_path / "parts")
+    repartition(tmp_path / "parts", num_parts, tmp_path / "new")
+    old, new = read_manifest(tmp_path / "parts"), read_manifest(tmp_path / "new")
+    assert (new.version, new.feature_dtype, new.feature_scales) == (2, "int8", True)
+    for name in ("features", "scales"):
+        stored = [
+            torch.cat([getattr(load_part(path, manifest, part), name) for part in range(manifest.num_parts)])
+            for path, manifest in ((tmp_path / "parts", old), (tmp_path / "new", new))
+        ]
+        assert torch.equal(*stored)
+
+
 @pytest.mark.parametrize("num_parts", NEW_COUNTS)
 def test_batches_are_those_of_the_old_one_by_original_ids(parts, tmp_path, num_parts):
     repartition(parts, num_parts, tmp_path / "new")
