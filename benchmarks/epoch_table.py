@@ -1,8 +1,10 @@
 """Seconds per epoch of this library and of DistDGL in one table, split into the parts of a training step.
 
 Runs `examples/train_sage.py` on a generated RMAT graph for both schemes, both precisions, with and without dropout,
-under torchrun (gloo over TCP) and mpirun (shared memory on one machine); and, where --distdgl-python names an
-interpreter that has DGL 1.1.3, benchmarks/distdgl/run.py on the same graph between our runs. One thread per process.
+under torchrun and mpirun, whose ranks read each other's rows in place, and by `fastsample-bench epoch --namespaces` on
+hosts made of network namespaces, whose ranks exchange them (root, Linux). Where --distdgl-python names an interpreter
+that has DGL 1.1.3, benchmarks/distdgl/run.py measures it on the same graph between our runs, on such hosts and with all
+trainers on one machine. One thread per process.
 After the first run of a launcher and a precision comes `fastsample-bench epoch` on the same parts under the same
 launcher, for the floor: the matrix products of the epoch's own batches alone, and the gradients' all_reduce alone.
 Prints one Markdown table and writes all figures to --json.
@@ -36,16 +38,20 @@ from fastsample_dist.testing.supervisor import COMMAND_END_S, Supervisor, run_pr
 REPOSITORY = Path(__file__).resolve().parent.parent
 GRAPH = ["--scale", "19", "--edge-factor", "16", "--features", "100", "--classes", "47", "--train-fraction", "0.1"]
 MODEL = ["--model", "sage", "--hidden", "256", "--layers", "3", "--batch-size", "1000", "--fanouts", "15,10,5"]
-RUNS = [  # (scheme, precision, dropout, launcher), or the dropout of a run of DistDGL
+HOSTS, ONE_MACHINE, DISTDGL = "hosts", "one machine", "DistDGL 1.1.3"
+RUNS = [  # (scheme, or DISTDGL; precision; dropout; launcher, HOSTS, or ONE_MACHINE of DistDGL)
     ("hybrid", "fp32", 0.5, "torchrun"),
     ("hybrid", "fp32", 0.5, "mpirun"),
-    0.5,
+    (DISTDGL, "fp32", 0.5, ONE_MACHINE),
+    ("hybrid", "fp32", 0.5, HOSTS),
+    (DISTDGL, "fp32", 0.5, HOSTS),
     ("hybrid", "bf16", 0.5, "torchrun"),
     ("hybrid", "bf16", 0.5, "mpirun"),
+    ("hybrid", "bf16", 0.5, HOSTS),
     ("vanilla", "fp32", 0.5, "torchrun"),
-    ("vanilla", "bf16", 0.5, "torchrun"),
+    ("vanilla", "fp32", 0.5, HOSTS),
     ("hybrid", "fp32", 0.0, "torchrun"),
-    0.0,
+    (DISTDGL, "fp32", 0.0, ONE_MACHINE),
 ]
 COLUMNS = ("epoch", "sample", "fetch", "compute", "gradients", "other", "PSS", "floor", "all_reduce", "epoch / both")
 
@@ -137,34 +143,36 @@ def run_ours(parts: Path, case: tuple[str, str, float, str], ranks: int, epochs:
     return {"epoch": seconds, **known, "other": seconds - sum(known.values()), "PSS": peak_bytes / 1e9}
 
 
-def run_floor(parts: Path, precision: str, launcher: str, ranks: int, work: Path) -> dict[str, float]:
-    """Seconds of an epoch's matrix products and of its all_reduce calls, alone, under a launcher."""
-    result = work / f"floor-{launcher}-{precision}.json"
-    command = [*start_command(launcher, ranks), "-m", "fastsample_dist.bench.cli", "epoch", str(parts)]
-    command += [
-        "--schemes",
-        "hybrid",
-        "--prefetch",
-        "0",
-        "--precision",
-        precision,
-        "--threads",
-        "1",
-        "--json",
-        str(result),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    status = run_process(command, captured=False, cwd=REPOSITORY, env=environment).returncode
+def run_epochs(parts: Path, case: tuple[str, str, float, str], ranks: int, epochs: int, work: Path) -> dict[str, float]:
+    """Medians of `fastsample-bench epoch`, and seconds of an epoch's matrix products and all_reduce calls alone."""
+    scheme, precision, dropout, launcher = case
+    result = work / f"bench-{launcher}-{scheme}-{precision}-{dropout}.json"
+    start = [sys.executable] if launcher == HOSTS else start_command(launcher, ranks)
+    command = [*start, "-m", "fastsample_dist.bench.cli", "epoch", str(parts), "--schemes", scheme, "--prefetch", "0"]
+    command += ["--epochs", str(epochs - 1), "--precision", precision, "--dropout", str(dropout), "--threads", "1"]
+    if launcher == HOSTS:
+        command += ["--namespaces", "--ranks", str(ranks)]
+    status = run_process(
+        [*command, "--json", str(result)], captured=False, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ).returncode
     if status != 0:
         raise RuntimeError(f"{' '.join(command)} ended with status {status}; expected 0.")
     (run,) = json.loads(result.read_text())["runs"]
-    return {"floor": run["floor_s"], "all_reduce": run["all_reduce_s"]}
+    (found,) = run["configurations"]
+    seconds = {"epoch": found["epoch_s"]}
+    seconds |= {name: found[f"{name}_s"] for name in ("sample", "fetch", "compute", "gradients")}
+    seconds["other"] = found["idle_s"]
+    return {**seconds, "floor": run["floor_s"], "all_reduce": run["all_reduce_s"]}
 
 
-def run_distdgl(python: str, graph: Path, dropout: float, ranks: int, epochs: int, work: Path) -> dict[str, float]:
+def run_distdgl(
+    python: str, graph: Path, dropout: float, where: str, ranks: int, epochs: int, work: Path
+) -> dict[str, float]:
     """Medians of one run of benchmarks/distdgl/run.py; its backward contains the all_reduce."""
-    result = work / f"distdgl-{dropout}.json"
-    command = [python, "benchmarks/distdgl/run.py", "--graph", str(graph), "--machines", str(ranks)]
+    result = work / f"distdgl-{where.replace(' ', '-')}-{dropout}.json"
+    machines, trainers = (ranks, 1) if where == HOSTS else (1, ranks)
+    command = [python, "benchmarks/distdgl/run.py", "--graph", str(graph)]
+    command += ["--machines", str(machines), "--trainers", str(trainers)]
     command += ["--epochs", str(epochs - 1), "--dropout", str(dropout), "--work", str(work / "distdgl")]
     run_shown([*command, "--json", str(result)])
     report = json.loads(result.read_text())
@@ -181,19 +189,25 @@ def run_distdgl(python: str, graph: Path, dropout: float, ranks: int, epochs: in
     }
 
 
-def table(rows: dict[str, dict[str, float]], peers: dict[float, str], dropouts: dict[str, float]) -> str:
-    """Markdown, with the ratio to DistDGL's row of the same dropout."""
-    lines = [
-        "| run | " + " | ".join(COLUMNS) + " | DistDGL / this | sample + fetch |",
-        "|---" * (len(COLUMNS) + 3) + "|",
-    ]
+def table(rows: dict[str, dict[str, float]], cases: dict[str, tuple[str, str, float, str]]) -> str:
+    """Markdown, with the ratios to both of DistDGL's rows of the same dropout: of an epoch, of sample + fetch."""
+    places = (ONE_MACHINE, HOSTS)
+    titles = [f"{what} of DistDGL on {place} / this" for what in ("epoch", "sample + fetch") for place in places]
+    lines = ["| run | " + " | ".join([*COLUMNS, *titles]) + " |", "|---" * (len(COLUMNS) + len(titles) + 1) + "|"]
     for name, row in rows.items():
-        peer = rows.get(peers.get(dropouts[name], ""))
-        ratio = f"{peer['epoch'] / row['epoch']:.2f}x" if peer else "-"
-        moving = f"{(peer['sample'] + peer['fetch']) / (row['sample'] + row['fetch']):.2f}x" if peer else "-"
-        figures = [_shown(row, key) for key in COLUMNS]
-        lines.append(f"| {name} | " + " | ".join(figures) + f" | {ratio} | {moving} |")
+        peers = [rows.get(title((DISTDGL, "fp32", cases[name][2], place))) for place in places]
+        ratios = [_ratio(peer, row, parts) for parts in (("epoch",), ("sample", "fetch")) for peer in peers]
+        lines.append(f"| {name} | " + " | ".join([*(_shown(row, key) for key in COLUMNS), *ratios]) + " |")
     return "\n".join(lines)
+
+
+def title(case: tuple[str, str, float, str]) -> str:
+    """What a case is called."""
+    return "{} {}, dropout {}, {}".format(*case)
+
+
+def _ratio(peer: dict[str, float] | None, row: dict[str, float], parts: tuple[str, ...]) -> str:
+    return "-" if peer is None else f"{sum(peer[part] for part in parts) / sum(row[part] for part in parts):.2f}x"
 
 
 def _shown(row: dict[str, float], key: str) -> str:
@@ -229,19 +243,22 @@ def measure(arguments: argparse.Namespace) -> tuple[int, dict]:
     """Run everything and print the table; returns (exit status, figures for --json)."""
     ranks, epochs, work = arguments.ranks, arguments.epochs, arguments.work.resolve()
     graph, parts = prepare(work, ranks)
-    rows, dropouts, peers, floors = {}, {}, {}, {}
+    rows, cases, floors = {}, {}, {}
     for case in RUNS:
-        if isinstance(case, tuple):
-            name, (_, precision, dropout, launcher) = "{} {}, dropout {}, {}".format(*case), case
-            rows[name], dropouts[name] = run_ours(parts, case, ranks, epochs, work), dropout
+        scheme, precision, dropout, launcher = case
+        if scheme == DISTDGL:
+            if not arguments.distdgl_python:
+                continue
+            row = run_distdgl(arguments.distdgl_python, graph, dropout, launcher, ranks, epochs, work)
+        elif launcher == HOSTS:
+            row = run_epochs(parts, case, ranks, epochs, work)
+        else:
             if (precision, launcher) not in floors:
-                floors[precision, launcher] = run_floor(parts, precision, launcher, ranks, work)
-            rows[name] |= floors[precision, launcher]
-        elif arguments.distdgl_python:
-            name = f"DistDGL 1.1.3 fp32, dropout {case}"
-            rows[name] = run_distdgl(arguments.distdgl_python, graph, case, ranks, epochs, work)
-            dropouts[name], peers[case] = case, name
-    print(f"\n{conditions(ranks, epochs)}\n\n{table(rows, peers, dropouts)}")
+                found = run_epochs(parts, ("hybrid", precision, 0.5, launcher), ranks, epochs, work)
+                floors[precision, launcher] = {name: found[name] for name in ("floor", "all_reduce")}
+            row = run_ours(parts, case, ranks, epochs, work) | floors[precision, launcher]
+        rows[title(case)], cases[title(case)] = row, case
+    print(f"\n{conditions(ranks, epochs)}\n\n{table(rows, cases)}")
     return 0, {"conditions": conditions(ranks, epochs), "rows": rows}
 
 

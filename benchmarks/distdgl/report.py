@@ -113,7 +113,8 @@ def format_table(result: dict) -> str:
 
     settings = result["conditions"]["settings"]
     machines = settings["machines"]
-    mode = f"{machines} machines, {machines} servers + {machines} trainers" if machines else "one process, fused=True"
+    trainers = machines * settings["trainers"]
+    mode = f"{machines} machines, {machines} servers + {trainers} trainers" if machines else "one process, fused=True"
     lines = [
         f"DistDGL {result['conditions']['dgl']}: {mode}, one thread per process, dropout {settings['dropout']}, "
         f"links {settings['rate'] or 'unlimited'}",

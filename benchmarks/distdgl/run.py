@@ -40,8 +40,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", required=True, metavar="DIR", help="partitions, logs; kept for the next run")
     add_json(parser, "write the result as JSON")
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--machines", type=int, default=2, help="each with one server and one trainer (default 2)")
+    mode.add_argument("--machines", type=int, default=2, help="each with one server (default 2)")
     mode.add_argument("--single", action="store_true", help="one-process DGL with its fused sampler instead")
+    parser.add_argument("--trainers", type=int, default=1, help="on each machine (default 1)")
     parser.add_argument("--epochs", type=int, default=5, help="timed epochs, after one warm-up epoch (default 5)")
     parser.add_argument("--batch-size", type=int, default=1000, help="seeds per trainer and step (default 1000)")
     parser.add_argument("--fanouts", default="15,10,5", help="per hop, from the seeds outwards (default 15,10,5)")
@@ -76,6 +77,7 @@ def build_settings(args: argparse.Namespace) -> Settings:
         graph=str(graph),
         work=str(Path(args.work).resolve()),
         machines=0 if args.single else args.machines,
+        trainers=args.trainers,
         epochs=args.epochs,
         batch_size=args.batch_size,
         fanouts=fanouts,

@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 
 from graph_input import fingerprint
-from network import Machine, create_machines
+from network import create_machines
 from processes import ProcessGroup
 from settings import GRAPH_NAME, PARTITION_REPORT, Settings
 
@@ -66,7 +66,7 @@ def ensure_partitions(settings: Settings, settings_path: Path, group: ProcessGro
 
 
 def start_cluster(settings: Settings, settings_path: Path, group: ProcessGroup) -> dict:
-    """Partition, create the machines, start a server and a trainer on each; return the partition report."""
+    """Partition, create the machines, start a server and the trainers on each; return the partition report."""
     parts, report = ensure_partitions(settings, settings_path, group)
     machines = create_machines(settings.machines, settings.rate)
     ip_config = Path(settings.work) / "ip_config.txt"
@@ -76,7 +76,7 @@ def start_cluster(settings: Settings, settings_path: Path, group: ProcessGroup) 
         "DGL_IP_CONFIG": str(ip_config),
         "DGL_CONF_PATH": str(parts / f"{GRAPH_NAME}.json"),
         "DGL_NUM_SERVER": "1",
-        "DGL_NUM_CLIENT": str(settings.machines),
+        "DGL_NUM_CLIENT": str(settings.num_trainers),
         "DGL_NUM_SAMPLER": "0",
         "DGL_GRAPH_FORMAT": "csc",
     }
@@ -84,28 +84,29 @@ def start_cluster(settings: Settings, settings_path: Path, group: ProcessGroup) 
     for machine in machines:
         variables = shared | {"DGL_ROLE": "server", "DGL_SERVER_ID": str(machine.index)}
         group.start(f"server-{machine.index}", machine.enter(*script("server.py", settings_path)), variables)
-    for machine in machines:
-        start_trainer(machine, machines[0].address, script("trainer.py", settings_path), report, group, shared)
+    for rank in range(settings.num_trainers):
+        machine = machines[rank // settings.trainers]
+        command = [*script("trainer.py", settings_path), "--machine", str(machine.index), "--rank", str(rank)]
+        start_trainer(f"trainer-{rank}", machine.enter(*command), machines[0].address, report, group, shared)
     return report
 
 
 def start_trainer(
-    machine: Machine,
-    master: str,
+    name: str,
     command: list[str],
+    master: str,
     report: dict,
     group: ProcessGroup,
     shared: dict[str, str],
 ) -> None:
-    """Start one machine's trainer; `master` is the address where torch's process group meets."""
+    """Start a trainer; `master` is the address where torch's process group meets."""
     variables = shared | {
         "DGL_ROLE": "client",
         "MASTER_ADDR": master,
         "MASTER_PORT": str(MASTER_PORT),
         "GLOO_SOCKET_IFNAME": "eth0",
     }
-    arguments = ("--machine", str(machine.index), "--num-classes", str(report["graph"]["num_classes"]))
-    group.start_trainer(f"trainer-{machine.index}", machine.enter(*command, *arguments), variables)
+    group.start_trainer(name, [*command, "--num-classes", str(report["graph"]["num_classes"])], variables)
 
 
 def measure(settings: Settings, settings_path: Path) -> dict:

@@ -23,7 +23,8 @@ class Settings:
     Args:
       graph: directory of the input graph in npy format.
       work: directory for partitions, logs and the exchange of settings and results between processes.
-      machines: network namespaces, each with one server and one trainer; 0 runs one-process DGL instead.
+      machines: network namespaces, each with one server; 0 runs one-process DGL instead.
+      trainers: on each machine; on one machine at least 2.
       epochs: timed epochs; one warm-up epoch runs before them and one epoch for memory figures after them.
       batch_size: seeds per trainer and step.
       fanouts: neighbours per node and hop, from the seeds outwards; one entry per layer.
@@ -41,6 +42,7 @@ class Settings:
     graph: str
     work: str
     machines: int
+    trainers: int
     epochs: int
     batch_size: int
     fanouts: tuple[int, ...]
@@ -53,8 +55,13 @@ class Settings:
     deadline_s: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.machines <= MAX_MACHINES or self.machines == 1:
-            raise ValueError(f"--machines is {self.machines}, expected 2..{MAX_MACHINES}; use --single for one process")
+        if self.trainers < 1:
+            raise ValueError(f"--trainers is {self.trainers}, expected a positive number on each machine")
+        if not 0 <= self.machines <= MAX_MACHINES or self.machines * self.trainers == 1:
+            raise ValueError(
+                f"--machines is {self.machines}, expected 1..{MAX_MACHINES}, and 1 with more than one of --trainers; use "
+                "--single for one process"
+            )
         for name in ("epochs", "batch_size", "hidden", "deadline_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}, expected a positive number")
@@ -67,6 +74,11 @@ class Settings:
     def single(self) -> bool:
         """True for one-process DGL."""
         return self.machines == 0
+
+    @property
+    def num_trainers(self) -> int:
+        """Of all machines."""
+        return self.machines * self.trainers
 
     @property
     def dgl_fanouts(self) -> list[int]:

@@ -42,18 +42,18 @@ def common_steps(num_seeds: int, batch_size: int) -> int:
     return int(steps)
 
 
-def train(settings: Settings, machine: int, num_classes: int, emit: EventWriter) -> None:
+def train(settings: Settings, machine: int, rank: int, num_classes: int, emit: EventWriter) -> None:
     """Join the servers and the other trainers, then train. Collective: every trainer must call this."""
     torch.set_num_threads(1)
-    seed_everything(settings.seed + machine)
+    seed_everything(settings.seed + rank)
     dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
     g = dgl.distributed.DistGraph(GRAPH_NAME)
-    emit("ready", rank=machine, at_s=time.monotonic())
+    emit("ready", rank=rank, at_s=time.monotonic())
     book = g.get_partition_book()
     if book.partid != machine:
         raise RuntimeError(f"machine {machine} was given part {book.partid}; expected part {machine}")
     dist.init_process_group(
-        "gloo", rank=machine, world_size=settings.machines, timeout=timedelta(seconds=settings.deadline_s)
+        "gloo", rank=rank, world_size=settings.num_trainers, timeout=timedelta(seconds=settings.deadline_s)
     )
     train_ids = dgl.distributed.node_split(g.ndata["train_mask"], book, force_even=True)
     sampler = dgl.dataloading.NeighborSampler(settings.dgl_fanouts)
@@ -63,9 +63,9 @@ def train(settings: Settings, machine: int, num_classes: int, emit: EventWriter)
     features, labels = g.ndata["feat"], g.ndata["label"]
     torch.manual_seed(settings.seed)  # the same initial parameters on every rank
     model = DistributedDataParallel(build_model(settings, features.shape[1], num_classes))
-    seed_everything(settings.seed + machine)
+    seed_everything(settings.seed + rank)
     worker = Worker(
-        rank=machine,
+        rank=rank,
         steps=common_steps(len(train_ids), settings.batch_size),
         loader=loader,
         fetch=lambda input_nodes, seeds: (features[input_nodes], labels[seeds]),
@@ -78,7 +78,7 @@ def train(settings: Settings, machine: int, num_classes: int, emit: EventWriter)
     run_epochs(worker, settings, emit)
     dist.barrier()
     dist.destroy_process_group()
-    emit("done", rank=machine)
+    emit("done", rank=rank)
 
 
 def main() -> None:
@@ -86,11 +86,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", required=True)
     parser.add_argument("--machine", type=int, required=True)
+    parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--num-classes", type=int, required=True)
     parser.add_argument("--events-fd", type=int, required=True)
     args = parser.parse_args()
     try:
-        train(Settings.read(args.settings), args.machine, args.num_classes, EventWriter(args.events_fd))
+        train(Settings.read(args.settings), args.machine, args.rank, args.num_classes, EventWriter(args.events_fd))
     except Exception:
         traceback.print_exc()
         sys.stderr.flush()

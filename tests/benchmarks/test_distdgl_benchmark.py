@@ -129,6 +129,7 @@ VALID = {
     "graph": "g",
     "work": "w",
     "machines": 2,
+    "trainers": 1,
     "epochs": 5,
     "batch_size": 1000,
     "fanouts": (15, 10, 5),
@@ -154,7 +155,15 @@ def test_dgl_takes_fanouts_from_the_input_layer_on():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("machines", 1), ("machines", 65), ("epochs", 0), ("fanouts", ()), ("fanouts", (5, 0)), ("dropout", 1.0)],
+    [
+        ("machines", 1),
+        ("machines", 65),
+        ("trainers", 0),
+        ("epochs", 0),
+        ("fanouts", ()),
+        ("fanouts", (5, 0)),
+        ("dropout", 1.0),
+    ],
 )
 def test_settings_refuse_by_option_name(name: str, value: object):
     with pytest.raises(ValueError, match=f"--{name} is .*, expected|--{name} is .*; use"):
@@ -276,6 +285,6 @@ def test_result_without_timed_epochs_is_refused():
 
 @pytest.mark.parametrize(("machines", "shown"), [(2, True), (0, False)])
 def test_table_shows_the_network_only_where_there_is_one(machines: int, shown: bool):
-    conditions = {"dgl": "1.1.3", "settings": {"machines": machines, "dropout": 0.5, "rate": None}}
+    conditions = {"dgl": "1.1.3", "settings": {"machines": machines, "trainers": 1, "dropout": 0.5, "rate": None}}
     table = report.format_table(report.build_result(raw_result([3.0]), conditions))
     assert ("remote inputs" in table, "all_reduce" in table) == (shown, shown)
