@@ -259,13 +259,13 @@ class _Sampler:
         schedule = SeedBatches(train, options.batch_size, seed)
         first, second = schedule.presampled(options.presample_batches), schedule.measured(options.num_batches)
         hot = hotness.counts((hops.nodes for hops in self.batches(first, 0)), num_nodes)
-        seen, figures = torch.zeros(num_nodes, dtype=torch.int64), []
+        seen, figures = np.zeros(num_nodes, dtype=np.int64), []
         for hops in self.batches(second, len(first)):
             nodes = hops.nodes.numpy()
-            seen[hops.nodes.long()] += 1
+            seen[nodes] += 1
             figures.append(_figures(hops, (nodes < lo) | (nodes >= hi)))
         traffic = _part_traffic(part, schedule, second, figures, options, presampled=len(first))
-        return _Measured(traffic, hot, seen, sum(remote for _, remote, _ in figures))
+        return _Measured(traffic, hot, torch.from_numpy(seen), sum(remote for _, remote, _ in figures))
 
     def orders(
         self, measured: _Measured, owned: tuple[int, int], train: np.ndarray, degrees: torch.Tensor
