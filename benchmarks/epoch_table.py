@@ -3,6 +3,8 @@
 Runs `examples/train_sage.py` on a generated RMAT graph for both schemes, both precisions, with and without dropout,
 under torchrun (gloo over TCP) and mpirun (shared memory on one machine); and, where --distdgl-python names an
 interpreter that has DGL 1.1.3, benchmarks/distdgl/run.py on the same graph between our runs. One thread per process.
+After the first run of a launcher and a precision comes `fastsample-bench epoch` on the same parts under the same
+launcher, for the floor: the matrix products of the epoch's own batches alone, and the gradients' all_reduce alone.
 Prints one Markdown table and writes all figures to --json.
 
     python benchmarks/epoch_table.py --work DIR [--distdgl-python PYTHON] [--epochs 6] [--json FILE]
@@ -45,7 +47,7 @@ RUNS = [  # (scheme, precision, dropout, launcher), or the dropout of a run of D
     ("hybrid", "fp32", 0.0, "torchrun"),
     0.0,
 ]
-COLUMNS = ("epoch", "sample", "fetch", "compute", "gradients", "other", "PSS")
+COLUMNS = ("epoch", "sample", "fetch", "compute", "gradients", "other", "PSS", "floor", "all_reduce", "epoch / both")
 
 
 class PeakPss(threading.Thread):
@@ -135,6 +137,30 @@ def run_ours(parts: Path, case: tuple[str, str, float, str], ranks: int, epochs:
     return {"epoch": seconds, **known, "other": seconds - sum(known.values()), "PSS": peak_bytes / 1e9}
 
 
+def run_floor(parts: Path, precision: str, launcher: str, ranks: int, work: Path) -> dict[str, float]:
+    """Seconds of an epoch's matrix products and of its all_reduce calls, alone, under a launcher."""
+    result = work / f"floor-{launcher}-{precision}.json"
+    command = [*start_command(launcher, ranks), "-m", "fastsample_dist.bench.cli", "epoch", str(parts)]
+    command += [
+        "--schemes",
+        "hybrid",
+        "--prefetch",
+        "0",
+        "--precision",
+        precision,
+        "--threads",
+        "1",
+        "--json",
+        str(result),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    status = run_process(command, captured=False, cwd=REPOSITORY, env=environment).returncode
+    if status != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with status {status}; expected 0.")
+    (run,) = json.loads(result.read_text())["runs"]
+    return {"floor": run["floor_s"], "all_reduce": run["all_reduce_s"]}
+
+
 def run_distdgl(python: str, graph: Path, dropout: float, ranks: int, epochs: int, work: Path) -> dict[str, float]:
     """Medians of one run of benchmarks/distdgl/run.py; its backward contains the all_reduce."""
     result = work / f"distdgl-{dropout}.json"
@@ -165,9 +191,17 @@ def table(rows: dict[str, dict[str, float]], peers: dict[float, str], dropouts: 
         peer = rows.get(peers.get(dropouts[name], ""))
         ratio = f"{peer['epoch'] / row['epoch']:.2f}x" if peer else "-"
         moving = f"{(peer['sample'] + peer['fetch']) / (row['sample'] + row['fetch']):.2f}x" if peer else "-"
-        figures = [("in compute" if row[key] != row[key] else f"{row[key]:.2f}") for key in COLUMNS]
+        figures = [_shown(row, key) for key in COLUMNS]
         lines.append(f"| {name} | " + " | ".join(figures) + f" | {ratio} | {moving} |")
     return "\n".join(lines)
+
+
+def _shown(row: dict[str, float], key: str) -> str:
+    if key == "epoch / both":
+        return f"{row['epoch'] / (row['floor'] + row['all_reduce']):.2f}x" if "floor" in row else "-"
+    if key not in row:
+        return "-"
+    return "in compute" if math.isnan(row[key]) else f"{row[key]:.2f}"
 
 
 def conditions(ranks: int, epochs: int) -> str:
@@ -195,11 +229,14 @@ def measure(arguments: argparse.Namespace) -> tuple[int, dict]:
     """Run everything and print the table; returns (exit status, figures for --json)."""
     ranks, epochs, work = arguments.ranks, arguments.epochs, arguments.work.resolve()
     graph, parts = prepare(work, ranks)
-    rows, dropouts, peers = {}, {}, {}
+    rows, dropouts, peers, floors = {}, {}, {}, {}
     for case in RUNS:
         if isinstance(case, tuple):
-            name = "{} {}, dropout {}, {}".format(*case)
-            rows[name], dropouts[name] = run_ours(parts, case, ranks, epochs, work), case[2]
+            name, (_, precision, dropout, launcher) = "{} {}, dropout {}, {}".format(*case), case
+            rows[name], dropouts[name] = run_ours(parts, case, ranks, epochs, work), dropout
+            if (precision, launcher) not in floors:
+                floors[precision, launcher] = run_floor(parts, precision, launcher, ranks, work)
+            rows[name] |= floors[precision, launcher]
         elif arguments.distdgl_python:
             name = f"DistDGL 1.1.3 fp32, dropout {case}"
             rows[name] = run_distdgl(arguments.distdgl_python, graph, case, ranks, epochs, work)

@@ -1,11 +1,14 @@
-"""Sizes of memory: as text, and how much of the host's is available."""
+"""Sizes of memory: as text, how much of the host's is available, and how much this process holds."""
 
 from __future__ import annotations
 
 import re
+import resource
+import sys
 from pathlib import Path
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
@@ -31,6 +34,25 @@ def available_bytes() -> int:
         return int(psutil.virtual_memory().available)
     free = int(re.search(r"MemAvailable:\s+(\d+)", text)[1]) * 1024
     return min([free, *_group_rooms()])
+
+
+def process_memory() -> dict[str, int]:
+    """Bytes that this process holds now: {"peak_rss_bytes", "private_bytes", "shared_bytes", "pss_bytes"}.
+
+    Peak: the largest resident set so far. Shared: pages that another process has mapped as well, such as the topology
+    of a machine with several ranks. PSS: private bytes and its share of the shared ones, so that processes add up.
+    Without /proc/self/smaps_rollup (Linux 4.14) the peak alone. Cost: the kernel walks the process's pages, 7 ms for
+    each resident GB.
+    """
+    found = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT}
+    try:
+        text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return found
+    sizes = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+): +(\d+) kB$", text, re.MULTILINE)}
+    for name in ("private", "shared"):
+        found[f"{name}_bytes"] = sizes[f"{name.title()}_Clean"] + sizes[f"{name.title()}_Dirty"]
+    return found | {"pss_bytes": sizes["Pss"]}
 
 
 def format_size(count: float) -> str:

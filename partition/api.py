@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph, checked_graph
 from fastsample_dist.graph.inputs import ReadOptions, dgl_memory, pyg_saved
 from fastsample_dist.graph.inputs.heterogeneous import TypedGraph, flatten
-from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes
+from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes, certain_sizes
 from fastsample_dist.graph.listed_rows import ListedRows
 from fastsample_dist.graph.storage import BFLOAT16, SPLITS
 from fastsample_dist.memory_sizes import parse_bytes
@@ -97,6 +97,8 @@ def partition_graph(
     if unknown:
         raise TypeError(f"there is no option {unknown[0]!r}; expected some of {', '.join((*_FACTS, *_OPTIONS))}.")
     facts = {name: options.pop(name) for name in _FACTS if name in options}
+    if splits is not None and not isinstance(splits, Mapping):
+        raise ValueError(f"splits is a {type(splits).__name__}; expected a dict of {', '.join(SPLITS)}.")
     columns = {"features": features, "labels": labels, "splits": splits, "task": task}
     if isinstance(options.get("memory_limit"), str):
         options["memory_limit"] = parse_bytes(options["memory_limit"])
@@ -111,8 +113,9 @@ def partition_graph(
             raise ValueError(f"{beside[0]} was passed beside a RawGraph, which has its own; leave it out.")
         raw = graph
     elif _library_of(graph) is not None:
-        build.check_request(UNKNOWN, chosen, output, overwrite=overwrite)
-        raw = _library_graph(graph, columns, GraphFacts(**facts))
+        given = GraphFacts(**facts)
+        build.check_request(_library_sizes(graph, columns, given), chosen, output, overwrite=overwrite)
+        raw = _library_graph(graph, columns, given)
     else:
         given = GraphFacts(**facts)
         build.check_request(_least_sizes(graph, columns, given), chosen, output, overwrite=overwrite)
@@ -130,19 +133,35 @@ def _least_sizes(graph: CSCGraph | Column, columns: Mapping[str, Any], facts: Gr
         return UNKNOWN
     shape = getattr(graph, "shape", ())
     num_listed = graph.num_edges if isinstance(graph, CSCGraph) else shape[1] if len(shape) == 2 else 0
-    features = columns["features"]
-    matrix = getattr(features, "ndim", 0) == 2
-    splits = {name: ids for name, ids in (columns["splits"] or {}).items() if "int" in str(getattr(ids, "dtype", ""))}
-    return GraphSizes(
-        name=facts.name,
-        num_nodes=num_nodes,
-        num_listed=num_listed,
-        given_rows=isinstance(graph, CSCGraph),
-        feature_dim=features.shape[1] if matrix else 0,
-        feature_dtype=str(features.dtype).removeprefix("torch.") if matrix else "",
-        has_labels=columns["labels"] is not None,
-        splits={name: len(ids) for name, ids in splits.items() if ids.ndim and 0 < len(ids) <= num_nodes},
-    )
+    sizes = GraphSizes(name=facts.name, num_nodes=num_nodes, num_listed=num_listed, has_labels=False)
+    return replace(sizes, given_rows=isinstance(graph, CSCGraph), **_column_sizes(columns, num_nodes))
+
+
+def _library_sizes(graph: Any, columns: Mapping[str, Any], facts: GraphFacts) -> GraphSizes:
+    """What another library's graph shows without a pass over it; a fault in it is refused later."""
+    skip = {name for name, column in {**columns, "edge_weight": facts.edge_weight}.items() if column is not None}
+    common = {"name": facts.name, "undirected": facts.undirected, "skip": skip}
+
+    def find() -> GraphSizes:
+        if _library_of(graph) == "dgl":
+            return dgl_memory.graph_sizes(graph, **common)
+        return pyg_saved.mapping_sizes(_mapping_of(graph, facts, {**columns, "node_type": facts.node_type}), **common)
+
+    sizes = certain_sizes(find)
+    return replace(sizes, **_column_sizes(columns, sizes.num_nodes))
+
+
+def _column_sizes(columns: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
+    """Fields of GraphSizes that columns among the arguments give."""
+    found: dict[str, Any] = {}
+    features, splits = columns["features"], columns["splits"] or {}
+    if getattr(features, "ndim", 0) == 2:
+        found |= {"feature_dim": features.shape[1], "feature_dtype": str(features.dtype).removeprefix("torch.")}
+    if columns["labels"] is not None:
+        found["has_labels"] = True
+    ids = {name: column for name, column in splits.items() if "int" in str(getattr(column, "dtype", ""))}
+    lengths = {name: len(column) for name, column in ids.items() if column.ndim}
+    return {**found, "splits": {name: length for name, length in lengths.items() if 0 < length <= num_nodes}}
 
 
 def _raw_graph(graph: CSCGraph | Column, given: dict[str, Any], facts: GraphFacts) -> RawGraph:
@@ -200,14 +219,19 @@ def _library_graph(graph: Any, given: dict[str, Any], facts: GraphFacts) -> RawG
 def _typed(
     graph: Any, facts: GraphFacts, reading: ReadOptions, given: Mapping[str, np.ndarray], skip: set[str]
 ) -> TypedGraph:
-    """The graph by types, without the columns to skip; given columns count the nodes of a Data that does not."""
+    """The graph by types, without the columns to skip."""
     if _library_of(graph) == "dgl":
         return dgl_memory.typed_graph(graph, name=facts.name, undirected=facts.undirected, task=reading.task, skip=skip)
+    return pyg_saved.typed_graph(_mapping_of(graph, facts, given), reading, name=facts.name, skip=skip)
+
+
+def _mapping_of(graph: Any, facts: GraphFacts, given: Mapping[str, Any]) -> dict[Any, Any]:
+    """The plain form of PyG's object, with the number of nodes that facts or given columns state where it has none."""
     mapping = dict(graph.to_dict())
     if "edge_index" in mapping and not pyg_saved.says_num_nodes(mapping):
-        lengths = [len(given[key]) for key in ("features", "labels", "node_type") if key in given]
+        lengths = [len(given[key]) for key in _BY_NODE if getattr(given.get(key), "ndim", 0)]
         mapping["num_nodes"] = next(iter(lengths), None) if facts.num_nodes is None else facts.num_nodes
-    return pyg_saved.typed_graph(mapping, reading, name=facts.name, skip=skip)
+    return mapping
 
 
 def _given_columns(given: Mapping[str, Any], facts: GraphFacts) -> dict[str, np.ndarray]:

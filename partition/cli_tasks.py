@@ -8,12 +8,12 @@ from typing import Any
 
 from fastsample_dist.files import check_writable
 from fastsample_dist.graph.storage import read_manifest
+from fastsample_dist.page import require_matplotlib
 from fastsample_dist.partition.external.budget import resident_bytes
 from fastsample_dist.partition.plan.command import plan_input, plan_lines, plan_options
 from fastsample_dist.partition.plan.prediction import make_plan
 from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.check import check_partition
-from fastsample_dist.partition.report.html import require_matplotlib
 from fastsample_dist.partition.report.inspection import make_report, traffic_lines, traffic_options, write_html
 from fastsample_dist.partition.write.repartition import repartition
 
@@ -50,7 +50,7 @@ def run_inspect(args: argparse.Namespace, progress: Progress) -> tuple[int, dict
 
     options = traffic_options(args)
     if args.html:
-        require_matplotlib()
+        require_matplotlib("--html", "--json")
         check_writable("--html", Path(args.html))
         if args.json and Path(args.json).resolve() == Path(args.html).resolve():
             raise ValueError(f"--json and --html are both {args.html}; pass two names.")

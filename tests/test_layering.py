@@ -3,8 +3,8 @@
     csrc/core -> csrc/{cpu,cuda} -> ops, device -> graph, comm -> sampling, features -> pipeline -> train
       -> verify, doctor, bench, examples
 
-`files`, `memory_sizes` and `command` are below all of them, `entry` above. No module imports one that imports it, be
-it through others, inside a function or for types only.
+`files`, `memory_sizes`, `command` and `page` are below all of them, `entry` above. No module imports one that imports
+it, be it through others, inside a function or for types only.
 
 Python imports are read from the syntax tree, those inside functions and `importlib.import_module("name")` included;
 C++ ones from the #include lines. `violations` and `find_circle` are the checkers, tested on made-up trees first.
@@ -24,7 +24,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "fastsample_dist"
-LOWEST = {"files", "memory_sizes", "command"}  # any room but launch, which knows nobody, may use them
+LOWEST = {"files", "memory_sizes", "command", "page"}  # any room but launch, which knows nobody, may use them
 ENTRY = "entry"  # starts the commands: it loads their rooms when Ctrl-C is already answered in one line
 PUBLIC = (
     "the public names"  # `import fastsample_dist`, `from fastsample_dist import CSCGraph`: any room may be behind them

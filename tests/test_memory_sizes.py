@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fastsample_dist.memory_sizes import available_bytes, format_size, parse_bytes
+from fastsample_dist.memory_sizes import available_bytes, format_size, parse_bytes, process_memory
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,20 @@ def test_available_memory_respects_the_control_group(monkeypatch):
     assert available_bytes() == 2_000_000
     texts["/sys/fs/cgroup/memory.max"] = "max\n"
     assert available_bytes() == 8_000_000 * 1024
+
+
+def test_memory_of_this_process_grows_with_what_it_writes():
+    before = process_memory()
+    held = bytearray(b"1") * (64 << 20)
+    after = process_memory()
+    assert after["private_bytes"] - before["private_bytes"] > 0.9 * len(held)
+    assert after["peak_rss_bytes"] > 0.9 * len(held)
+    assert after["private_bytes"] <= after["pss_bytes"] <= after["private_bytes"] + after["shared_bytes"]
+
+
+def test_without_the_kernels_sums_the_peak_is_known(monkeypatch):
+    def read_text(path, encoding):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert process_memory().keys() == {"peak_rss_bytes"}

@@ -16,6 +16,7 @@ struct AggregateGrads {
   int64_t grad_stride;
   void* grad_x;
   void* grad_weights;
+  const void* own_grad;  // CPU: of the destinations' own rows, grad_stride apart, added to grad_x; NULL: none
 };
 
 namespace {

@@ -28,7 +28,9 @@ FsStatus check_edges(const char* operation, const FsAggregation& spec) {
     }
   }
   const Id* indices = static_cast<const Id*>(spec.indices);
-  for (int64_t e = 0; e < spec.num_edges; ++e) {
+  bool is_bad = false;
+  for (int64_t e = 0; e < spec.num_edges; ++e) is_bad |= indices[e] < 0 || indices[e] >= spec.num_src;  // by vectors
+  for (int64_t e = 0; is_bad && e < spec.num_edges; ++e) {
     if (indices[e] < 0 || indices[e] >= spec.num_src) {
       return fail(FS_INVALID_ARGUMENT, "%s: edge %lld has source %lld; expected 0 to %lld", operation,
                   static_cast<long long>(e), static_cast<long long>(indices[e]),
@@ -45,8 +47,8 @@ FsStatus check(const char* operation, const FsAggregation& spec) {
 }
 
 struct OwnedSourceLists {
-  std::vector<int64_t> offsets, edges, edge_dst;
-  SourceLists view() const { return {offsets.data(), edges.data(), edge_dst.data()}; }
+  std::vector<int64_t> offsets, edges, dsts;
+  SourceLists view() const { return {offsets.data(), edges.empty() ? nullptr : edges.data(), dsts.data()}; }
 };
 
 template <typename Id>
@@ -54,15 +56,17 @@ OwnedSourceLists group_by_source(const FsAggregation& spec) {
   const Id* indices = static_cast<const Id*>(spec.indices);
   OwnedSourceLists lists;
   lists.offsets.assign(static_cast<size_t>(spec.num_src) + 1, 0);
-  lists.edges.resize(static_cast<size_t>(spec.num_edges));
-  lists.edge_dst.resize(static_cast<size_t>(spec.num_edges));
+  const bool by_edge = spec.weights != nullptr || spec.reduce == FS_MAX;
+  lists.edges.resize(static_cast<size_t>(by_edge ? spec.num_edges : 0));
+  lists.dsts.resize(static_cast<size_t>(spec.num_edges));
   for (int64_t e = 0; e < spec.num_edges; ++e) ++lists.offsets[static_cast<size_t>(indices[e]) + 1];
   for (size_t src = 0; src < static_cast<size_t>(spec.num_src); ++src) lists.offsets[src + 1] += lists.offsets[src];
   std::vector<int64_t> next(lists.offsets.begin(), lists.offsets.end() - 1);
   for (int64_t dst = 0; dst < spec.num_dst; ++dst) {
     for (int64_t e = spec.indptr[dst]; e < spec.indptr[dst + 1]; ++e) {
-      lists.edges[static_cast<size_t>(next[static_cast<size_t>(indices[e])]++)] = e;
-      lists.edge_dst[static_cast<size_t>(e)] = dst;
+      const size_t place = static_cast<size_t>(next[static_cast<size_t>(indices[e])]++);
+      lists.dsts[place] = dst;
+      if (by_edge) lists.edges[place] = e;
     }
   }
   return lists;
@@ -73,42 +77,87 @@ int64_t bytes_per_row(const FsAggregation& spec, int64_t num_rows) {
   return edges_per_row * spec.width * 4;
 }
 
+FsStatus forward(const char* operation, const FsAggregation& spec, const AggregateBuffers& buffers) {
+  const FsStatus status = check(operation, spec);
+  if (status != FS_OK) return status;
+  parallel_rows(spec.num_dst, bytes_per_row(spec, spec.num_dst), spec.num_threads,
+                [&](int64_t begin, int64_t end) { vector_kernels().aggregate(spec, buffers, begin, end); });
+  return FS_OK;
+}
+
+FsStatus backward(const char* operation, const FsAggregation& spec, const AggregateGrads& grads) {
+  const FsStatus status = check(operation, spec);
+  if (status != FS_OK) return status;
+  if (grads.grad_x != nullptr) {
+    const OwnedSourceLists lists =
+        spec.id_type == FS_INT32 ? group_by_source<int32_t>(spec) : group_by_source<int64_t>(spec);
+    parallel_rows(spec.num_src, bytes_per_row(spec, spec.num_src), spec.num_threads, [&](int64_t begin, int64_t end) {
+      vector_kernels().aggregate_grad_x(spec, grads, lists.view(), begin, end);
+    });
+  }
+  if (grads.grad_weights != nullptr) {
+    parallel_rows(spec.num_dst, bytes_per_row(spec, spec.num_dst), spec.num_threads, [&](int64_t begin, int64_t end) {
+      vector_kernels().aggregate_grad_weights(spec, grads, begin, end);
+    });
+  }
+  return FS_OK;
+}
+
+// Whether every destination has a row of its own among the sources.
+FsStatus check_own(const char* operation, const FsAggregation& spec) {
+  if (spec.num_dst <= spec.num_src) return FS_OK;
+  return fail(FS_INVALID_ARGUMENT, "%s: %lld destinations but %lld sources; expected the destinations among them",
+              operation, static_cast<long long>(spec.num_dst), static_cast<long long>(spec.num_src));
+}
+
+FsStatus check_concat_backward(const FsAggregation& spec) {
+  if (spec.weights != nullptr || spec.reduce == FS_MAX) {
+    return fail(FS_INVALID_ARGUMENT, "aggregate_concat_backward: weights or the maximum; expected sum or mean of ones");
+  }
+  return check_own("aggregate_concat_backward", spec);
+}
+
+// The columns [width, 2 * width) of rows of [own | aggregate].
+template <typename Byte>
+Byte* right_half(Byte* rows, const FsAggregation& spec) {
+  const int64_t size = spec.type == FS_FLOAT64 ? 8 : spec.type == FS_FLOAT32 ? 4 : 2;
+  return rows + spec.width * size;
+}
+
 }  // namespace
 }  // namespace fs
 
 extern "C" {
 
 FsStatus fs_aggregate(const FsAggregation* spec, const void* x, void* out, int64_t out_stride, int64_t* out_arg) {
-  return fs::guarded("aggregate", [&] {
-    const FsStatus status = fs::check("aggregate", *spec);
-    if (status != FS_OK) return status;
-    const fs::AggregateBuffers buffers = {x, out, out_stride, out_arg};
-    fs::parallel_rows(spec->num_dst, fs::bytes_per_row(*spec, spec->num_dst), spec->num_threads,
-                      [&](int64_t begin, int64_t end) { fs::vector_kernels().aggregate(*spec, buffers, begin, end); });
-    return FS_OK;
-  });
+  return fs::guarded("aggregate",
+                     [&] { return fs::forward("aggregate", *spec, {x, out, out_stride, out_arg, nullptr}); });
 }
 
 FsStatus fs_aggregate_backward(const FsAggregation* spec, const void* x, const int64_t* arg, const void* grad_out,
                                int64_t grad_stride, void* out_grad_x, void* out_grad_weights) {
   return fs::guarded("aggregate_backward", [&] {
-    const FsStatus status = fs::check("aggregate_backward", *spec);
+    return fs::backward("aggregate_backward", *spec,
+                        {x, arg, grad_out, grad_stride, out_grad_x, out_grad_weights, nullptr});
+  });
+}
+
+FsStatus fs_aggregate_concat(const FsAggregation* spec, const void* x, void* out, int64_t* out_arg) {
+  return fs::guarded("aggregate_concat", [&] {
+    const FsStatus status = fs::check_own("aggregate_concat", *spec);
     if (status != FS_OK) return status;
-    const fs::AggregateGrads grads = {x, arg, grad_out, grad_stride, out_grad_x, out_grad_weights};
-    if (out_grad_x != nullptr) {
-      const fs::OwnedSourceLists lists =
-          spec->id_type == FS_INT32 ? fs::group_by_source<int32_t>(*spec) : fs::group_by_source<int64_t>(*spec);
-      fs::parallel_rows(spec->num_src, fs::bytes_per_row(*spec, spec->num_src), spec->num_threads,
-                        [&](int64_t begin, int64_t end) {
-                          fs::vector_kernels().aggregate_grad_x(*spec, grads, lists.view(), begin, end);
-                        });
-    }
-    if (out_grad_weights != nullptr) {
-      fs::parallel_rows(
-          spec->num_dst, fs::bytes_per_row(*spec, spec->num_dst), spec->num_threads,
-          [&](int64_t begin, int64_t end) { fs::vector_kernels().aggregate_grad_weights(*spec, grads, begin, end); });
-    }
-    return FS_OK;
+    void* aggregates = fs::right_half(static_cast<char*>(out), *spec);
+    return fs::forward("aggregate_concat", *spec, {x, aggregates, 2 * spec->width, out_arg, out});
+  });
+}
+
+FsStatus fs_aggregate_concat_backward(const FsAggregation* spec, const void* grad_out, void* out_grad_x) {
+  return fs::guarded("aggregate_concat_backward", [&] {
+    const FsStatus status = fs::check_concat_backward(*spec);
+    if (status != FS_OK) return status;
+    const void* of_aggregates = fs::right_half(static_cast<const char*>(grad_out), *spec);
+    return fs::backward("aggregate_concat_backward", *spec,
+                        {nullptr, nullptr, of_aggregates, 2 * spec->width, out_grad_x, nullptr, grad_out});
   });
 }
 

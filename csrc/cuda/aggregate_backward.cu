@@ -118,7 +118,7 @@ FsStatus fs_cuda_aggregate_backward(const FsAggregation* spec, const void* x, co
                                     void* stream) {
   const FsStatus status = fs::check_aggregation("aggregate_backward", *spec);
   if (status != FS_OK) return status;
-  const fs::AggregateGrads grads = {x, arg, grad_out, grad_stride, out_grad_x, out_grad_weights};
+  const fs::AggregateGrads grads = {x, arg, grad_out, grad_stride, out_grad_x, out_grad_weights, nullptr};
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
   if (spec->type == FS_FLOAT32) return fs::backward<float>(*spec, grads, workspace, on);
   if (spec->type == FS_FLOAT64) return fs::backward<double>(*spec, grads, workspace, on);

@@ -338,11 +338,16 @@ typedef struct {
  * x[src(e)]. x [num_src, width]. For FS_MAX, out_arg [num_dst, width] receives the edge that won (the first of equals;
  * -1: none). */
 FS_API FsStatus fs_aggregate(const FsAggregation* spec, const void* x, void* out, int64_t out_stride, int64_t* out_arg);
+/* out [num_dst, 2 * width]: the destination's own row x[v] and, to the right of it, what fs_aggregate gives. Refuses
+ * more destinations than sources. */
+FS_API FsStatus fs_aggregate_concat(const FsAggregation* spec, const void* x, void* out, int64_t* out_arg);
 /* Gradients. grad_out [num_dst, grad_stride]; x and arg (FS_MAX) as in the forward call.
  * out_grad_x [num_src, width] or NULL; out_grad_weights [num_edges, num_heads] or NULL. */
 FS_API FsStatus fs_aggregate_backward(const FsAggregation* spec, const void* x, const int64_t* arg,
                                       const void* grad_out, int64_t grad_stride, void* out_grad_x,
                                       void* out_grad_weights);
+/* The gradient of x, out_grad_x [num_src, width], from grad_out [num_dst, 2 * width]. Sum or mean without weights. */
+FS_API FsStatus fs_aggregate_concat_backward(const FsAggregation* spec, const void* grad_out, void* out_grad_x);
 
 /* ---- partitioning ---- */
 typedef enum { FS_LDG = 0, FS_FENNEL = 1 } FsStreamScore;

@@ -212,6 +212,15 @@ class Problem {
     succeed(fs_aggregate_backward(&how, x.data(), arg.data(), out.data(), what.width, grad_x.data(),
                                   weights == nullptr ? nullptr : grad_weights.data()),
             "aggregate_backward");
+    if (hop.num_dst <= hop.num_src) {
+      std::vector<T> both(2 * cells), grad_both(grad_x.size());
+      succeed(fs_aggregate_concat(&how, x.data(), both.data(), arg.data()), "aggregate_concat");
+      if (weights == nullptr && what.reduce != FS_MAX) {
+        succeed(fs_aggregate_concat_backward(&how, both.data(), grad_both.data()), "aggregate_concat_backward");
+        written.add("aggregate_concat_backward", grad_both);
+      }
+      written.add("aggregate_concat", both);
+    }
     written.add("aggregate", out);
     written.add("aggregate_backward", grad_x);
     written.add("aggregate_backward", grad_weights);

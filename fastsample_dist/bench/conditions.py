@@ -14,6 +14,7 @@ import torch
 
 from fastsample_dist import __version__
 from fastsample_dist.command import usable_cores
+from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import isa
 
 BUSY_LOAD = 0.5
@@ -42,6 +43,12 @@ def busy_warning(found: dict) -> list[str]:
 def given_options(args: argparse.Namespace) -> dict:
     """The options of a run as JSON takes them."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+
+
+def first_results(command: str, found: dict, args: argparse.Namespace, name: str, graph: CSCGraph) -> dict:
+    """What the results of a benchmark on one graph begin with, for --json; `found` are its conditions."""
+    size = {"name": name, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+    return {"command": command, "conditions": found, "options": given_options(args), "graph": size}
 
 
 def _processor() -> str:

@@ -81,18 +81,19 @@ class GraphSource:
                 "input directory, or rmat:SCALE:EDGE_FACTOR such as rmat:21:32."
             )
 
-    def parts(self, num_ranks: int, progress: Callable[[str], object]) -> Path:
+    def parts(self, num_ranks: int, progress: Callable[[str], object], feature_dtype: str | None = None) -> Path:
         """The partition for a number of ranks: one part per rank where the graph is generated.
 
         Args:
           num_ranks: how many.
           progress: called with a line about what is made next.
+          feature_dtype: in which fastsample-partition stores the features of a generated graph; None: as drawn.
         Raises:
           RuntimeError: the generator or fastsample-partition failed; with its line.
         """
         if not self.is_generated:
             return Path(self.name)
-        return self._cut(self._draw(TASK, progress), num_ranks, progress)
+        return self._cut(self._draw(TASK, progress), num_ranks, progress, feature_dtype)
 
     def cut(self, num_parts: int, progress: Callable[[str], object]) -> Path:
         """A partition: the one named, or the named input or generated graph in `num_parts` parts, without features
@@ -121,12 +122,15 @@ class GraphSource:
         progress(f"reading {directory.name}")
         return read_npy_graph(directory).to_csc()
 
-    def _cut(self, graph: Path, num_parts: int, progress: Callable[[str], object]) -> Path:
+    def _cut(
+        self, graph: Path, num_parts: int, progress: Callable[[str], object], feature_dtype: str | None = None
+    ) -> Path:
         """The partition of an input directory, in the work directory."""
-        parts = self.work / f"{graph.name}-{self.method}-{num_parts}"
+        stored = () if feature_dtype is None else ("--feature-dtype", feature_dtype)
+        parts = self.work / "-".join([graph.name, self.method, str(num_parts), *stored[1:]])
         if not parts.exists():
             progress(f"cutting it into {num_parts} part(s) with {self.method}")
-            options = ("--num-parts", str(num_parts), "--method", self.method, "--output", str(parts))
+            options = ("--num-parts", str(num_parts), "--method", self.method, "--output", str(parts), *stored)
             _run("fastsample_dist.partition.cli", "--input", str(graph), *options)
         return parts
 

@@ -7,6 +7,7 @@ number of threads, nor on the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -88,7 +89,7 @@ def _aggregate(
     """(out, arg): arg int64 [num_dst, width] is the winning edge for "max", empty otherwise."""
     x = checks.matrix("x", x, checks.REAL_DTYPES)
     out = x.new_empty((max(indptr.numel() - 1, 0), x.shape[1]))
-    return out, _aggregate_into(core, out, (indptr, indices), x, weights, reduce, checked)
+    return out, _aggregate_into(core, core.aggregate, out, (indptr, indices), x, weights, reduce, checked)
 
 
 def _aggregate_concat(
@@ -106,38 +107,35 @@ def concat_into(
     checked: bool,
 ) -> Tensor:  # fmt: skip
     """Fill `out` [num_dst, 2 * width] with own rows and aggregates over `edges`, (indptr, indices); returns arg."""
-    num_dst, width = out.shape[0], x.shape[1]
+    num_dst = out.shape[0]
     checks.require(
         x.shape[0] >= num_dst, f"x has {x.shape[0]} rows; expected one for each of the {num_dst} destinations, or more."
     )
-    out[:, :width] = x[:num_dst]
-    return _aggregate_into(core, out[:, width:], edges, x, weights, reduce, checked)
+    return _aggregate_into(core, core.aggregate_concat, out, edges, x, weights, reduce, checked)
 
 
 def concat_backward(core: LayerCore, grad: Tensor, edges: list[Tensor], num_src: int, reduce: str) -> Tensor:
     """grad_x [num_src, width] of `concat_into` without weights ("sum" or "mean") from grad [num_dst, 2 * width]."""
     indptr, indices = (tensor.contiguous() for tensor in edges)
-    num_dst, width = grad.shape[0], grad.shape[1] // 2
-    grad_x = grad.new_empty((num_src, width))
+    grad_x = grad.new_empty((num_src, grad.shape[1] // 2))
     spec = _arguments(indptr, indices, grad_x, None, reduce)
-    core.aggregate_backward(spec, None, None, grad[:, width:], (grad_x, None))
-    grad_x[:num_dst] += grad[:, :width]
+    core.aggregate_concat_backward(spec, grad, grad_x)
     return grad_x
 
 
 def _aggregate_into(
-    core: LayerCore, out: Tensor, edges: tuple[Tensor, Tensor], x: Tensor, weights: Tensor | None, reduce: str,
-    checked: bool,
+    core: LayerCore, call: Callable[..., None], out: Tensor, edges: tuple[Tensor, Tensor], x: Tensor,
+    weights: Tensor | None, reduce: str, checked: bool,
 ) -> Tensor:  # fmt: skip
-    """Fill `out` [num_dst, width], whose rows may be apart; returns arg."""
+    """Fill `out` by the core's `call`, `aggregate` or `aggregate_concat`; returns arg."""
     indptr = checks.vector("indptr", edges[0], (torch.int64,))
     indices = checks.vector("indices", edges[1], checks.ID_DTYPES)
     weights = None if weights is None else weights.contiguous()
     spec = _arguments(indptr, indices, x, weights, reduce)
-    arg = indptr.new_empty(out.shape if reduce == "max" else (0, 0))
+    arg = indptr.new_empty((spec.num_dst, spec.width) if reduce == "max" else (0, 0))
     if not checked:
         core.check_edges(spec, indptr, indices)
-    core.aggregate(spec, x, out, arg)
+    call(spec, x, out, arg)
     return arg
 
 

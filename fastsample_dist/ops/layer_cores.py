@@ -38,6 +38,14 @@ class CpuCore:
             library.core().fs_aggregate, spec, x.data_ptr(), out.data_ptr(), out.stride(0), arg.data_ptr()
         )  # fmt: skip
 
+    def aggregate_concat(self, spec: Aggregation, x: Tensor, out: Tensor, arg: Tensor) -> None:
+        """Fill `out` [num_dst, 2 * width], contiguous, with own rows and aggregates; arg as for `aggregate`."""
+        library.call(library.core().fs_aggregate_concat, spec, x.data_ptr(), out.data_ptr(), arg.data_ptr())
+
+    def aggregate_concat_backward(self, spec: Aggregation, grad: Tensor, grad_x: Tensor) -> None:
+        """Fill grad_x from grad [num_dst, 2 * width], contiguous; "sum" or "mean" without weights."""
+        library.call(library.core().fs_aggregate_concat_backward, spec, grad.data_ptr(), grad_x.data_ptr())
+
     def aggregate_backward(
         self, spec: Aggregation, x: Tensor | None, arg: Tensor | None, grad: Tensor, grads: tuple[Tensor | None, ...]
     ) -> None:
@@ -78,6 +86,16 @@ class CudaCore:
     def aggregate(self, spec: Aggregation, x: Tensor, out: Tensor, arg: Tensor) -> None:
         """As CpuCore's."""
         cuda.call("fs_cuda_aggregate", x, spec, x.data_ptr(), out.data_ptr(), out.stride(0), arg.data_ptr())
+
+    def aggregate_concat(self, spec: Aggregation, x: Tensor, out: Tensor, arg: Tensor) -> None:
+        """As CpuCore's."""
+        out[:, : spec.width] = x[: spec.num_dst]
+        self.aggregate(spec, x, out[:, spec.width :], arg)
+
+    def aggregate_concat_backward(self, spec: Aggregation, grad: Tensor, grad_x: Tensor) -> None:
+        """As CpuCore's."""
+        self.aggregate_backward(spec, None, None, grad[:, spec.width :], (grad_x, None))
+        grad_x[: spec.num_dst] += grad[:, : spec.width]
 
     def aggregate_backward(
         self, spec: Aggregation, x: Tensor | None, arg: Tensor | None, grad: Tensor, grads: tuple[Tensor | None, ...]

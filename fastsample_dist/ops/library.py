@@ -315,6 +315,8 @@ DECLARED.prototypes.update({
     "fs_aggregate_backward": (
         POINTER(Aggregation), c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p,
     ),
+    "fs_aggregate_concat": (POINTER(Aggregation), c_void_p, c_void_p, c_void_p),
+    "fs_aggregate_concat_backward": (POINTER(Aggregation), c_void_p, c_void_p),
     "fs_act_dropout": (POINTER(ActDropout), c_void_p, c_void_p),
     "fs_act_dropout_backward": (POINTER(ActDropout), c_void_p, c_void_p, c_void_p),
     "fs_edge_degrees": (POINTER(EdgeList), c_void_p),

@@ -29,7 +29,7 @@ from fastsample_dist.pipeline.data import DistData, own_parts
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_permutation
 from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, in_turn, pick_own
-from fastsample_dist.sampling.transit.app import INDIVIDUAL, App
+from fastsample_dist.sampling.transit.app import INDIVIDUAL, INF, App
 from fastsample_dist.sampling.transit.sampler import TransitSampler
 
 
@@ -108,8 +108,10 @@ class WalkLoader:
             return TransitSampler(data.graph if graph is None else graph, app, rng_seed=rng_seed)
 
         self._sampler = agree(data.ctx, check)
+        steps = app.steps()
         facts = {
-            "app": type(app).__qualname__, "steps": float(app.steps()), "walks_per_node": walks_per_node,
+            "app": type(app).__qualname__, "steps": steps if steps == INF else int(steps),
+            "walks_per_node": walks_per_node,
             "batch_size": batch_size, "rng_seed": rng_seed, "shuffle": shuffle, "graph": graph is not None,
         }  # fmt: skip
         agree_on(data.ctx.comm, "WalkLoader", facts)
@@ -152,15 +154,11 @@ class WalkLoader:
             yield from ahead
 
     def position(self, epoch: int, step: int) -> LoaderPosition:
-        """Where a run stands that has used all batches before `step`; `remaining` has sample numbers.
+        """Where a run stands that has used all batches before `step`: as DistLoader.position, with sample numbers for
+        seeds in `remaining`.
 
         Collective: every rank must call this, with the same arguments. Purposes "counts" and "checkpoint".
 
-        Args:
-          epoch: the epoch under way.
-          step: global step of the next batch; the one after the epoch's last when all of them are done.
-        Returns:
-          The position, complete on rank 0; the other ranks' lacks the remaining samples.
         Raises:
           ValueError: the step is not in that epoch.
         """
@@ -253,7 +251,7 @@ def check_walks(app: App) -> None:
     """Refuse what does not make walks from one root.
 
     Raises:
-      ValueError: the application is collective or makes several picks per step.
+      ValueError: the application is collective, makes several picks per step, or has no number of steps.
     """
     if not isinstance(app, App):
         raise ValueError(f"app is a {type(app).__qualname__}; expected an application, such as transit.DeepWalk(80).")
@@ -262,6 +260,8 @@ def check_walks(app: App) -> None:
         raise ValueError(f"{name} is a collective application; expected walks, such as transit.DeepWalk(80).")
     if (picks := app.sample_size(0)) != 1:
         raise ValueError(f"{name} makes {picks} picks in a step; expected 1: a walk, such as transit.DeepWalk(80).")
+    if (steps := app.steps()) != INF:
+        check_count(f"steps() of {name}", steps, 0)
 
 
 def check_count(name: str, value: int, least: int) -> None:

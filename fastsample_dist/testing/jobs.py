@@ -56,7 +56,7 @@ MPI_VARIABLES = {
 
 @dataclass(frozen=True)
 class RankHost:
-    """A machine that runs one rank.
+    """A machine that runs a rank, or several.
 
     Attributes:
       address: where the other hosts reach it.
@@ -106,7 +106,7 @@ def ranks_ended(
 
     Args:
       job: what to run.
-      hosts: one per rank; none starts all ranks on this machine.
+      hosts: one per rank, the same one for ranks that share it; none starts all ranks on this machine.
       mpirun: this program starts the ranks on this machine; None: they run under torch.distributed, one rank
         without any launcher.
     Returns:
@@ -202,8 +202,14 @@ def meeting_point(
         store = dist.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
         place = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(store.port)}
         place |= {"TORCHELASTIC_RUN_ID": "fastsample", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    place |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(1 if hosts else world_size)}
-    yield lambda rank: place | {"RANK": str(rank), "LOCAL_RANK": str(0 if hosts else rank)}
+    places = [host.address for host in hosts] or [LOOPBACK] * world_size
+
+    def variables_of(rank: int) -> dict[str, str]:
+        together = [peer for peer, address in enumerate(places) if address == places[rank]]
+        local = {"LOCAL_RANK": str(together.index(rank)), "LOCAL_WORLD_SIZE": str(len(together))}
+        return place | {"RANK": str(rank), "WORLD_SIZE": str(world_size), **local}
+
+    yield variables_of
     del store  # it serves until here
 
 

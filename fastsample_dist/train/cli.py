@@ -5,6 +5,8 @@ Every process is one rank and owns one part (or an equal run of parts), whatever
     torchrun --nproc-per-node 2 -m fastsample_dist.train --data PARTS --epochs 10 --json out.json
     mpirun -n 2 fastsample-train --data PARTS
     fastsample-train --data PARTS
+
+`--from-jsonl` is the exception: it makes the page of an earlier run, in one process that joins no other.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +25,11 @@ from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.command import Parser, count, fanout_list, one_line
 from fastsample_dist.device.allocator import reuse_freed_memory
-from fastsample_dist.train.config import CHOICES, TrainConfig
+from fastsample_dist.files import check_writable, write_text
+from fastsample_dist.page import require_matplotlib
+from fastsample_dist.train.config import CHOICES, TrainConfig, option
+from fastsample_dist.train.epoch_records import read_records
+from fastsample_dist.train.report_page import render_page
 from fastsample_dist.train.session import run
 
 PROGRAM = "fastsample-train"
@@ -35,13 +41,26 @@ FORWARD_S = 0.5  # for mpirun to forward what was printed: an abort drops output
 STOPPED = 130  # exit status after Ctrl-C, as a shell reports it
 
 
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """A page to make of an earlier run.
+
+    Attributes:
+      report: the page.
+      from_jsonl: file that the run's --jsonl wrote.
+    """
+
+    report: Path
+    from_jsonl: Path
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The command's options; TrainConfig has their defaults."""
     parser = Parser(
         prog=PROGRAM, description="Train a graph neural network on a partitioned graph.", allow_abbrev=False
     )
     add = partial(parser.add_argument, help="(default: %(default)s)")
-    add("--data", metavar="PARTS", required=True, help="directory written by fastsample-partition")
+    add("--data", metavar="PARTS", help="directory written by fastsample-partition")
     add("--scheme", choices=CHOICES["scheme"])
     add("--model", choices=CHOICES["model"])
     add("--device", choices=CHOICES["device"], help="auto: GPUs where every rank has one (default: %(default)s)")
@@ -78,6 +97,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--timeout-s", type=float, help="longest wait for other ranks (default: %(default)s)")
     add("--json", metavar="FILE", type=Path, help="write the results here too")
     add("--jsonl", metavar="FILE", type=Path, help="add one JSON line per epoch to this file")
+    add("--report", metavar="FILE", type=Path, help="write a page of the run's figures (HTML) here")
+    add("--from-jsonl", metavar="RUN", type=Path, help="train nothing: make --report of what --jsonl wrote to RUN")
     add("--tensorboard", metavar="DIR", type=Path, help="write the figures of every epoch for TensorBoard")
     add("--trace", metavar="FILE", type=Path, help="write a timeline of all ranks in Chrome's trace format")
     add("--save-model", metavar="FILE", type=Path, help="write the trained model, with FILE.json of how it was built")
@@ -91,13 +112,36 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse_arguments(argv: list[str] | None = None) -> TrainConfig:
-    """The configuration that the command line states.
+def parse_arguments(argv: list[str] | None = None) -> TrainConfig | PageOptions:
+    """The configuration that the command line states: of a run, or with --from-jsonl of a page alone.
 
     Raises:
       ValueError: an unknown option or a value that does not fit.
     """
-    return TrainConfig(**vars(make_parser().parse_args(argv)))
+    parser = make_parser()
+    given = vars(parser.parse_args(argv))
+    lines = given.pop("from_jsonl")
+    if lines is not None:
+        others = [name for name, value in given.items() if name != "report" and value != parser.get_default(name)]
+        if others or given["report"] is None:
+            found = f"not with {', '.join(map(option, others))}" if others else "which is missing"
+            raise ValueError(f"--from-jsonl RUN goes with --report FILE only, {found}; see {PROGRAM} --help.")
+        return PageOptions(report=given["report"], from_jsonl=lines)
+    if given["data"] is None:
+        parser.error("the following arguments are required: --data")
+    return TrainConfig(**given)
+
+
+def write_page(options: PageOptions) -> None:
+    """Make the page of an earlier run.
+
+    Raises:
+      ValueError: the page cannot be written; the records cannot be read, or are damaged.
+      ImportError: matplotlib is not installed.
+    """
+    require_matplotlib("--report", "--jsonl")
+    check_writable("--report", options.report)
+    write_text(options.report, render_page(read_records(options.from_jsonl)))
 
 
 def refuse(error: BaseException, rank: int) -> int:
@@ -128,6 +172,10 @@ def _run(argv: list[str] | None) -> int:
     try:
         rank = parse_environment(os.environ).rank
         config = parse_arguments(argv)
+        if isinstance(config, PageOptions):
+            if rank == 0:  # also where a launcher started several
+                write_page(config)
+            return 0
         ctx = DistContext.from_env(timeout_s=config.timeout_s, device=config.device)
     except (*USER_ERRORS, RuntimeError) as error:  # RuntimeError: a rank or a package is missing
         return refuse(error, rank)

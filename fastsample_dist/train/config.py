@@ -38,12 +38,14 @@ AT_LEAST_ONE = (
     "epochs", "batch_size", "layers", "hidden", "heads", "threads", "checkpoint_every", "keep", "lr_step",
 )  # fmt: skip
 AT_LEAST_ZERO = ("eval_every", "prefetch", "cache", "lookahead")
-FILES = ("json", "jsonl", "tensorboard", "trace", "checkpoint_dir", "save_model", "predictions")
+FILES = ("json", "jsonl", "report", "tensorboard", "trace", "checkpoint_dir", "save_model", "predictions")
 SHAPING = (
     "model", "layers", "hidden", "heads", "dropout", "lr", "fanouts", "sampler", "replace", "precision", "seed",
 )  # fmt: skip
 """Fields that a checkpoint and the run that resumes from it must have in common."""
-OWN = ("data", "kernel", "placement", "threads", "timeout_s", "json", "jsonl", "tensorboard", "keep", "verify")
+OWN = (
+    "data", "kernel", "placement", "threads", "timeout_s", "json", "jsonl", "report", "tensorboard", "keep", "verify",
+)  # fmt: skip
 """Fields in which ranks may differ: paths, and choices of one machine that change no result."""
 
 
@@ -85,6 +87,7 @@ class TrainConfig:
       timeout_s: longest wait for other ranks; for the caller, who makes the context.
       json: file for the results, or None.
       jsonl: file that gets one JSON line per epoch, or None.
+      report: file for a page of the run's figures (HTML), or None.
       tensorboard: directory for TensorBoard's event files, or None.
       trace: file for a timeline in Chrome's trace format, or None.
       checkpoint_dir: directory for checkpoints; None saves none.
@@ -135,6 +138,7 @@ class TrainConfig:
     timeout_s: float = 600.0
     json: Path | None = None
     jsonl: Path | None = None
+    report: Path | None = None
     tensorboard: Path | None = None
     trace: Path | None = None
     checkpoint_dir: Path | None = None

@@ -75,9 +75,14 @@ class EpochTotals:
 
 
 class EpochMeter:
-    """Adds up one rank's steps of an epoch. Its clock starts when it is made."""
+    """Adds up one rank's steps of an epoch. Its clock starts when it is made.
+
+    Attributes:
+      own: this rank's part of the last `totals`: its steps, and its seconds by the names of EpochStats.
+    """
 
     def __init__(self) -> None:
+        self.own: dict[str, int | float] = {}
         self.steps = self.num_seeds = 0
         self.loss_sum = self.sample_s = self.fetch_s = self.compute_s = self.gradients_s = self.hook_s = 0.0
         self._started_s = time.perf_counter()
@@ -90,10 +95,13 @@ class EpochMeter:
         seconds = time.perf_counter() - self._started_s
         wait_s = max(0.0, seconds - self.compute_s - self.hook_s)  # a GPU continues to compute during a hook
         compute_s = self.compute_s - self.gradients_s
-        times = [seconds, self.sample_s, self.fetch_s, wait_s, compute_s, self.gradients_s]
-        loss_sum, num_seeds, *times = global_sum(comm, [self.loss_sum, self.num_seeds, *times])
-        names = ("seconds", "sample_s", "fetch_s", "wait_s", "compute_s", "gradients_s")
-        means = {name: total / comm.world_size for name, total in zip(names, times, strict=True)}
+        own = {
+            "seconds": seconds, "sample_s": self.sample_s, "fetch_s": self.fetch_s, "wait_s": wait_s,
+            "compute_s": compute_s, "gradients_s": self.gradients_s,
+        }  # fmt: skip
+        self.own = {"steps": self.steps, **own}
+        loss_sum, num_seeds, *times = global_sum(comm, [self.loss_sum, self.num_seeds, *own.values()])
+        means = {name: total / comm.world_size for name, total in zip(own, times, strict=True)}
         return EpochTotals(steps=self.steps, num_seeds=round(num_seeds), loss_sum=loss_sum, **means)
 
 
@@ -148,13 +156,20 @@ class CommTally:
         return self
 
     def __exit__(self, *_: object) -> None:
-        zero = {"calls": 0, "bytes_sent": 0, "bytes_received": 0}
-        for purpose, now in self._comm.stats().items():
-            before = self._before.get(purpose, zero)
-            if now != before:
-                total = self.stats.setdefault(purpose, dict(zero))
-                for name in zero:
-                    total[name] += now[name] - before[name]
+        for purpose, found in counted_between(self._before, self._comm.stats()).items():
+            total = self.stats.setdefault(purpose, dict.fromkeys(found, 0))
+            for name, count in found.items():
+                total[name] += count
+
+
+def counted_between(before: CommStats, now: CommStats) -> CommStats:
+    """What was counted from `before` to `now`, of the purposes of which anything was."""
+    found = {}
+    for purpose, counts in now.items():
+        earlier = before.get(purpose, dict.fromkeys(counts, 0))
+        if counts != earlier:
+            found[purpose] = {name: count - earlier[name] for name, count in counts.items()}
+    return found
 
 
 def payload_exchanges(stats: CommStats) -> int:

@@ -18,6 +18,7 @@ from fastsample_dist.features.cache import CacheReport
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.callbacks import Callback, EpochReport, Run
+from fastsample_dist.train.epoch_records import RECORDED
 from fastsample_dist.train.metrics import CommStats, CommTally, EpochStats
 from fastsample_dist.train.writers import FigureWriter, JsonLinesWriter, TensorBoardWriter
 
@@ -169,8 +170,10 @@ def epoch_table(epochs: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def logged(report: EpochReport) -> dict[str, Any]:
-    """An epoch's figures for its line and for the log files: all but those of the test split, which end a run."""
-    return {name: value for name, value in report.figures.items() if not name.startswith("test_")}
+    """An epoch's figures for its line and for curves: all but those of the test split, which end a run, and records."""
+    return {
+        name: value for name, value in report.figures.items() if not name.startswith("test_") and name not in RECORDED
+    }
 
 
 class ConsoleReport(Callback):
@@ -288,7 +291,8 @@ class EpochFigures(Callback):
         """Write the epoch's figures."""
         for writer in self._writers:
             try:
-                writer.write({**asdict(report.stats), **logged(report)}, report.step)
+                figures = logged(report) if writer.draws_curves else report.figures
+                writer.write({**asdict(report.stats), **figures}, report.step)
             except OSError as error:
                 self._warn(writer, error)
 

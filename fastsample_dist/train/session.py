@@ -22,13 +22,15 @@ from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.trace import Trace
-from fastsample_dist.files import check_writable, naming_file, write_json
+from fastsample_dist.files import check_writable, naming_file, write_json, write_text
 from fastsample_dist.ops.sample_methods import METHODS
+from fastsample_dist.page import require_matplotlib
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.train.callbacks import Callback
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
 from fastsample_dist.train.config import TrainConfig, option
+from fastsample_dist.train.epoch_records import RankRecords, run_facts
 from fastsample_dist.train.evaluation import Evaluation, neighbours_seen, score_names, scores_line
 from fastsample_dist.train.metrics import CommTally, payload_exchanges
 from fastsample_dist.train.objectives import METRICS
@@ -46,6 +48,7 @@ from fastsample_dist.train.report import (
     make_console,
     make_progress,
 )
+from fastsample_dist.train.report_page import render_page
 from fastsample_dist.train.saved import build_model, check_directory, description_of, save_model, write_predictions
 from fastsample_dist.train.schedules import make_schedule
 from fastsample_dist.train.stop import StopSignal
@@ -109,7 +112,8 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
         trainer.fit(
             loaders["train"], config.epochs,
             [
-                TrainingTally(training), CacheFigures(), evaluation, *callbacks, history,
+                TrainingTally(training), CacheFigures(), evaluation, *callbacks,
+                RankRecords(ctx, training, run_facts(config, loaders["train"], threads)), history,
                 EpochFigures(ctx, jsonl=config.jsonl, tensorboard=config.tensorboard),
                 ConsoleReport(console, progress, config.model), *([] if checkpoints is None else [checkpoints]),
             ],
@@ -188,11 +192,16 @@ def set_threads(threads: int | None, ctx: DistContext) -> int:
 
 def check_outputs(config: TrainConfig) -> None:
     """All files that the options name."""
-    for name in ("json", "jsonl", "trace", "save_model"):
+    for name in ("json", "jsonl", "report", "trace", "save_model"):
         if getattr(config, name) is not None:
             check_writable(option(name), getattr(config, name))
     if config.save_model is not None:
         check_writable("--save-model", description_of(config.save_model))
+    if config.report is not None:
+        try:
+            require_matplotlib("--report", "--jsonl")
+        except ImportError as error:  # ranks agree on ValueErrors
+            raise ValueError(str(error)) from error
     if config.tensorboard is not None:
         if find_spec("tensorboard") is None:
             raise ValueError("--tensorboard needs a package; pip install 'fastsample_dist[tensorboard]'.")
@@ -259,8 +268,8 @@ def built_from(config: TrainConfig, data: DistData) -> dict[str, Any]:
 def result_writes(
     config: TrainConfig, trainer: Trainer, data: DistData, report: dict[str, Any]
 ) -> list[Callable[[], object]]:
-    """Functions that write the trained model, its predictions, the report and the timeline, as requested; all ranks
-    call them.
+    """Functions that write the trained model, its predictions, the report, its page and the timeline, as requested; all
+    ranks call them.
     """
     writes: list[Callable[[], object]] = []
     comm, is_first = data.ctx.comm, data.ctx.rank == 0
@@ -276,6 +285,8 @@ def result_writes(
         writes.append(lambda: write_predictions(trainer.model, data, config.predictions, config.batch_size))
     if config.json is not None:
         writes.append(lambda: write_json(config.json, report) if is_first else None)
+    if config.report is not None:
+        writes.append(lambda: write_text(config.report, render_page(report["epochs"])) if is_first else None)
     if comm.watch.trace is not None:
         writes.append(lambda: comm.watch.trace.write(config.trace, comm))
     return writes

@@ -212,6 +212,13 @@ class Trainer:
             ops.raise_deferred_errors(self._ctx.device)
         return self._carried + self._meter.totals(self._ctx.comm)
 
+    @property
+    def own_totals(self) -> dict[str, int | float]:
+        """This rank's part of the last `totals`, without what was carried: "steps", and its seconds by the names of
+        EpochStats.
+        """
+        return self._meter.own
+
     def state(self) -> dict[str, Any]:
         """{"model", "optimizer", "kind"}, and "scheduler" where there is one: what a checkpoint needs of them.
 

@@ -76,7 +76,11 @@ class FigureWriter(ABC):
     Args:
       option: of the command line that asks for it, for warnings.
       file: what is written.
+    Attributes:
+      draws_curves: of numbers; it does not take what is recorded of every rank.
     """
+
+    draws_curves = False
 
     def __init__(self, option: str, file: GrowingFile) -> None:
         self.option, self.file = option, file
@@ -132,6 +136,8 @@ class TensorBoardWriter(FigureWriter):
     Raises:
       RuntimeError: the package tensorboard is missing. OSError: the directory cannot be written.
     """
+
+    draws_curves = True
 
     def __init__(self, directory: str | Path) -> None:
         try:

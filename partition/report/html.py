@@ -6,43 +6,27 @@ The page is made from the dict that --json writes. The plots' points are per par
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fastsample_dist.page import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    document,
+    heading,
+    new_figure,
+    number_axis,
+    paragraph,
+    picture,
+    require_matplotlib,
+    table,
+)
 from fastsample_dist.partition.report.cache_advice import advice_text
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_BLUE, _ORANGE, _GREEN, _GREY = "#3366aa", "#d9730d", "#2e8b57", "#777777"
-_WIDTH, _HEIGHT = 8.0, 3.2  # inches
-_STYLE = """
-body { font: 15px/1.5 sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-img { width: 100%; height: auto } .wide { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .2rem .7rem; border-bottom: 1px solid #ddd; text-align: right }
-th:first-child, td:first-child { text-align: left }
-"""
-
-
-def require_matplotlib() -> None:
-    """Refuse a page that could not be drawn, before any work is done.
-
-    Raises:
-      ImportError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"--html draws with matplotlib, which is not there ({error}); pip install fastsample_dist[report], or take "
-            "--json."
-        ) from error
 
 
 def render_html(report: Mapping[str, Any]) -> str:
@@ -55,32 +39,27 @@ def render_html(report: Mapping[str, Any]) -> str:
     Raises:
       ImportError: matplotlib is not installed.
     """
-    require_matplotlib()
-    title = html.escape(f"{report['name']} in {report['num_parts']} parts")
-    body = "\n".join(_sections(report))
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}\n</body>\n</html>\n"
-    )
+    require_matplotlib("--html", "--json")
+    return document(f"{report['name']} in {report['num_parts']} parts", _sections(report))
 
 
 def _sections(report: Mapping[str, Any]) -> Iterator[str]:
     yield _facts(report)
-    yield "<h2>Balance</h2>"
-    yield _paragraph(
+    yield heading("Balance")
+    yield paragraph(
         "Each part's share of what training needs, as a multiple of the mean; every dot is a part. The largest "
         "part is given beside it. A step is as slow as the rank with the most work."
     )
-    yield _picture(_balance_figure(report), "balance of the parts")
-    yield "<h2>Edge cut and halo</h2>"
-    yield _paragraph(
+    yield picture(_balance_figure(report), "balance of the parts")
+    yield heading("Edge cut and halo")
+    yield paragraph(
         "Cut: in-edges whose source another part owns. Halo: distinct sources of those edges, which a layer over the "
         "whole part would fetch."
     )
-    yield _picture(_cut_figure(report), "edge cut and halo nodes per part")
+    yield picture(_cut_figure(report), "edge cut and halo nodes per part")
     if "traffic" in report:
         yield from _traffic_sections(report["traffic"])
-    yield "<h2>Parts</h2>"
+    yield heading("Parts")
     yield _parts_table(report)
 
 
@@ -101,7 +80,7 @@ def _facts(report: Mapping[str, Any]) -> str:
         "topology on every machine": format_bytes(report["bytes"]["topology"]),
         "all parts' own files": format_bytes(report["bytes"]["parts"]),
     }
-    return _table([], [[name, value] for name, value in facts.items()])
+    return table([], [[name, value] for name, value in facts.items()])
 
 
 def _traffic_sections(traffic: Mapping[str, Any]) -> Iterator[str]:
@@ -110,8 +89,8 @@ def _traffic_sections(traffic: Mapping[str, Any]) -> Iterator[str]:
     options, rows, epoch = traffic["options"], traffic["remote_rows_per_step"], traffic["epoch_bytes"]
     fanouts = ",".join(map(str, options["fanouts"]))
     batches = sum(part["batches"] for part in traffic["parts"])
-    yield "<h2>Remote rows per step</h2>"
-    yield _paragraph(
+    yield heading("Remote rows per step")
+    yield paragraph(
         f"Measured on {batches:,} sampled batches: fanouts {fanouts}, {options['batch_size']:,} seeds per step, one "
         f"machine per part, {traffic['steps_per_epoch']:,} steps per epoch. A machine fetches {rows['mean']:,.0f} "
         f"remote feature rows per step (standard error {rows['standard_error']:,.0f}). Over an epoch all machines "
@@ -119,33 +98,21 @@ def _traffic_sections(traffic: Mapping[str, Any]) -> Iterator[str]:
         f"{format_bytes(round(epoch['standard_error_of_hybrid']))}) when every machine has the topology, "
         f"{format_bytes(round(epoch['vanilla']))} when that is divided too."
     )
-    yield _picture(_rows_figure(traffic), "remote rows per step of each part")
-    yield "<h2>Remote bytes and cache size</h2>"
-    yield _paragraph(
+    yield picture(_rows_figure(traffic), "remote rows per step of each part")
+    yield heading("Remote bytes and cache size")
+    yield paragraph(
         "A cache holds the rows of so many remote nodes, in percent of all nodes, on every machine. Degree: nodes with "
         f"the most out-edges. Hotness: nodes that were inputs most often in up to {options['presample_batches']:,} "
         "pre-sampled batches per part; the curves are measured on other batches. Vip: nodes that are inputs most "
         "probably. Oracle: nodes that were inputs of the measured batches most often, which no policy can know."
     )
     if traffic["cache_advice"] is not None:
-        yield _paragraph(f"Advice: {advice_text(traffic['cache_advice'])}.")
-    yield _picture(_cache_figure(traffic), "bytes per epoch against cache size")
+        yield paragraph(f"Advice: {advice_text(traffic['cache_advice'])}.")
+    yield picture(_cache_figure(traffic), "bytes per epoch against cache size")
     yield _cache_table(traffic)
 
 
 # ---- plots
-
-
-def _figure(columns: int = 1) -> tuple[Figure, list[Axes]]:
-    from matplotlib.figure import Figure  # not pyplot: no window system, no state that others share
-
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
-    axes = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(axis="y", color="#e5e5e5", linewidth=0.8)
-        ax.set_axisbelow(True)
-    return figure, axes
 
 
 def _balance_figure(report: Mapping[str, Any]) -> Figure:
@@ -154,15 +121,15 @@ def _balance_figure(report: Mapping[str, Any]) -> Figure:
     }
     for split in report["parts"][0]["splits"]:
         columns[split] = [part["splits"][split] for part in report["parts"]]
-    figure, (ax,) = _figure()
+    figure, (ax,) = new_figure()
     names = [name for name, values in columns.items() if sum(values)]
     for place, name in enumerate(names):
         values, count = columns[name], len(columns[name])
         shares = [value * count / sum(values) for value in values]
         offsets = [place + 0.5 * ((part + 0.5) / count - 0.5) for part in range(count)]
-        ax.plot(offsets, shares, "o", color=_BLUE, markersize=5 if count <= 32 else 2.5)
-        ax.annotate(f"{max(shares):.3f}", (place + 0.28, max(shares)), va="center", color=_GREY, fontsize=9)
-    ax.axhline(1, color=_GREY, linewidth=0.8)
+        ax.plot(offsets, shares, "o", color=BLUE, markersize=5 if count <= 32 else 2.5)
+        ax.annotate(f"{max(shares):.3f}", (place + 0.28, max(shares)), va="center", color=GREY, fontsize=9)
+    ax.axhline(1, color=GREY, linewidth=0.8)
     ax.set_xticks(range(len(names)), names)
     ax.set_xlim(-0.6, len(names) - 0.2)
     ax.set_ylabel("part / mean part")
@@ -170,21 +137,21 @@ def _balance_figure(report: Mapping[str, Any]) -> Figure:
 
 
 def _cut_figure(report: Mapping[str, Any]) -> Figure:
-    figure, axes = _figure(2)
+    figure, axes = new_figure(2)
     parts = report["parts"]
     cuts = [100 * part["cut_in_edges"] / max(1, part["in_edges"]) for part in parts]
     for ax, values, label in (
         (axes[0], cuts, "in-edges cut, %"),
         (axes[1], [part["halo_nodes"] for part in parts], "halo nodes"),
     ):
-        ax.bar(range(len(parts)), values, color=_BLUE)
+        ax.bar(range(len(parts)), values, color=BLUE)
         ax.set_ylabel(label)
-        _label_parts(ax, len(parts))
+        number_axis(ax, "part", 0, len(parts))
     return figure
 
 
 def _rows_figure(traffic: Mapping[str, Any]) -> Figure:
-    figure, (ax,) = _figure()
+    figure, (ax,) = new_figure()
     parts = traffic["parts"]
     places = range(len(parts))
     ax.bar(places, [part["input_rows"] for part in parts], color="#cfd8e6", label="all input rows")
@@ -192,24 +159,24 @@ def _rows_figure(traffic: Mapping[str, Any]) -> Figure:
         places,
         [part["remote_rows"] for part in parts],
         yerr=[2 * part["remote_rows_error"] for part in parts],
-        color=_BLUE,
+        color=BLUE,
         ecolor="black",
         capsize=3 if len(parts) <= 32 else 0,
         label="remote rows, with 2 standard errors",
     )
     ax.set_ylabel("rows per step")
     ax.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(0, 1.18), ncols=2)
-    _label_parts(ax, len(parts))
+    number_axis(ax, "part", 0, len(parts))
     return figure
 
 
 def _cache_figure(traffic: Mapping[str, Any]) -> Figure:
-    figure, (ax,) = _figure()
-    for (policy, points), color in zip(traffic["cache"].items(), (_ORANGE, _BLUE, _GREEN, _GREY), strict=True):
+    figure, (ax,) = new_figure()
+    for (policy, points), color in zip(traffic["cache"].items(), (ORANGE, BLUE, GREEN, GREY), strict=True):
         shares = [100 * point["share"] for point in points]
         ax.plot(shares, [point["epoch_bytes"] / 1e6 for point in points], "o-", color=color, markersize=3, label=policy)
     if traffic["cache_advice"] is not None:
-        ax.axvline(100 * traffic["cache_advice"]["share"], color=_GREY, linewidth=0.8, linestyle="--", label="advice")
+        ax.axvline(100 * traffic["cache_advice"]["share"], color=GREY, linewidth=0.8, linestyle="--", label="advice")
     ax.set_xlabel("remote nodes cached per machine, % of all nodes")
     ax.set_ylabel("MB per epoch")
     ax.set_xlim(0, 100)
@@ -218,38 +185,7 @@ def _cache_figure(traffic: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _label_parts(ax: Axes, count: int) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    ax.set_xlabel("part")
-    ax.set_xlim(-0.7, count - 0.3)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=16, integer=True))
-
-
-# ---- markup
-
-
-def _picture(figure: Figure, text: str) -> str:
-    """A figure as an image inside the page; a document of its own, so that names inside it clash with no other's."""
-    from matplotlib import rc_context
-
-    buffer = io.StringIO()
-    with rc_context({"svg.hashsalt": text, "svg.fonttype": "path"}):  # the same figure gives the same bytes
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    data = base64.b64encode(buffer.getvalue().encode()).decode("ascii")
-    return f'<img alt="{html.escape(text)}" src="data:image/svg+xml;base64,{data}">'
-
-
-def _paragraph(text: str) -> str:
-    return f"<p>{html.escape(text)}</p>"
-
-
-def _table(heading: list[str], rows: list[list[str]]) -> str:
-    def line(cells: list[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    lines = ([line(heading, "th")] if heading else []) + [line(row, "td") for row in rows]
-    return '<div class="wide"><table>\n' + "\n".join(lines) + "\n</table></div>"
+# ---- tables
 
 
 def _parts_table(report: Mapping[str, Any]) -> str:
@@ -270,7 +206,7 @@ def _parts_table(report: Mapping[str, Any]) -> str:
                 format_bytes(part["bytes"]),
             ]
         )
-    return _table(["part", "nodes", "in-edges", "cut", "halo nodes", *splits, "own files"], rows)
+    return table(["part", "nodes", "in-edges", "cut", "halo nodes", *splits, "own files"], rows)
 
 
 def _cache_table(traffic: Mapping[str, Any]) -> str:
@@ -281,4 +217,4 @@ def _cache_table(traffic: Mapping[str, Any]) -> str:
     for points in zip(*curves.values(), strict=True):
         sizes = [format_bytes(round(point["epoch_bytes"])) for point in points]
         rows.append([f"{100 * points[0]['share']:g} %", *sizes])
-    return _table(["cached", *curves], rows)
+    return table(["cached", *curves], rows)

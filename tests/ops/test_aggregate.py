@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from fastsample_dist import ops
-from fastsample_dist.ops import reference
+from fastsample_dist.ops import library, reference
+from fastsample_dist.ops.layer_cores import CPU
+from fastsample_dist.ops.library import Aggregation
 from tests.ops.graphs import random_mfg
 
 REDUCTIONS = ("sum", "mean", "max")
@@ -155,3 +157,33 @@ def test_aggregate_concat_without_destinations():
 def test_aggregate_concat_refuses_fewer_rows_than_destinations():
     with pytest.raises(ValueError, match="x has 1 rows; expected one for each of the 2 destinations, or more"):
         ops.aggregate_concat(torch.tensor([0, 1, 1]), torch.tensor([0]), torch.rand(1, 4))
+
+
+@pytest.mark.parametrize("isa", ["baseline", "avx512"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_the_gradient_of_both_halves_in_one_pass_has_the_bits_of_two(isa, dtype, reduce, use_isa):
+    use_isa(isa)
+    indptr, indices = random_mfg(12, 30, 90)
+    grad = torch.randn(12, 2 * 51).to(dtype)
+    x = torch.zeros(30, 51, dtype=dtype).requires_grad_()
+    ops.aggregate_concat(indptr, indices, x, reduce=reduce).backward(grad)
+    found = torch.empty_like(x)
+    spec = Aggregation(
+        indptr.data_ptr(), indices.data_ptr(), 12, 30, 90, library.type_code(indices), library.REDUCE_CODES[reduce],
+        None, 1, 51, library.type_code(x), 2,
+    )  # fmt: skip
+    CPU.aggregate_concat_backward(spec, grad, found)
+    assert torch.equal(found, x.grad)
+
+
+def test_the_gradient_of_both_halves_refuses_what_it_does_not_know():
+    indptr, indices = random_mfg(12, 30, 90)
+    rows = torch.zeros(30, 8)
+    for num_src, reduce, message in ((30, "max", "expected sum or mean"), (5, "sum", "12 destinations but 5 sources")):
+        spec = Aggregation(
+            indptr.data_ptr(), indices.data_ptr(), 12, num_src, 90, library.type_code(indices),
+            library.REDUCE_CODES[reduce], None, 1, 4, library.type_code(rows), 1,
+        )  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            CPU.aggregate_concat_backward(spec, rows, rows)

@@ -19,6 +19,7 @@ from fastsample_dist.testing.ranks import RankError
 from tests.parts import FEATURE_DIM, draw_partition
 
 FANOUTS, BATCH = [3, 2], 6
+ROW_BYTES = FEATURE_DIM + 4  # numbers and scale
 TWO_MACHINES = Machines(4, dict.fromkeys(product((0, 1), (2, 3)), OTHER_MACHINE))
 EXCHANGES = ("paired", "combined")
 
@@ -58,8 +59,8 @@ def load_on_rails(ctx, path):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What every rank finds."""
-    drawn = draw_partition(tmp_path_factory.mktemp("drawn"), 4)
+    """What every rank finds, where rows are int8 with a scale each."""
+    drawn = draw_partition(tmp_path_factory.mktemp("drawn"), 4, stored_as="int8")
     return run_distributed(4, load_on_rails, args=(drawn.path,))
 
 
@@ -83,7 +84,7 @@ def test_rows_received_are_those_that_the_machine_lacks_once(found, case):
         for one, two in steps:
             rows += sum(any(ranges[owner] <= node < ranges[owner + 1] for owner in owners) for node in one | two)
         batches, stats = len(runs[case][1]), runs[case][2]
-        assert stats["feature_rows"]["bytes_received"] == rows * FEATURE_DIM * 4 > 0
+        assert stats["feature_rows"]["bytes_received"] == rows * ROW_BYTES > 0
         assert stats["feature_rows"]["calls"] == batches + 2 * (case[0] == "combined")
 
 

@@ -5,6 +5,7 @@ import torch
 
 from fastsample_dist import CSCGraph, DistContext, DistData, WalkLoader
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.pipeline import walk_loader
 from fastsample_dist.sampling import transit
 from fastsample_dist.testing import run_distributed
 from tests.grids import grid
@@ -13,6 +14,11 @@ from tests.parts import draw_partition
 LENGTH, WALKS, BATCH = 4, 2, 33
 NUM_NODES = 240
 APP = transit.DeepWalk(LENGTH)
+
+
+class HalfSteps(transit.DeepWalk):
+    def steps(self):
+        return 2.5
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +179,7 @@ def test_walks_on_another_graph(alone, ctx):
         ({"app": transit.KHop((3, 2))}, "KHop makes 3 picks in a step; expected 1: a walk"),
         ({"app": transit.MVS()}, "MVS is a collective application|MVS makes -1 picks"),
         ({"app": "deepwalk"}, "app is a str; expected an application"),
+        ({"app": HalfSteps(2)}, r"steps\(\) of HalfSteps is 2.5; expected an integer of at least 0"),
         ({"graph": CSCGraph(torch.zeros(3).long(), torch.zeros(0).int())}, "graph has 2 nodes, the partition 240"),
     ],
 )
@@ -180,6 +187,15 @@ def test_refusals(alone, ctx, options, message):
     app = options.pop("app", APP)
     with pytest.raises(ValueError, match=message):
         WalkLoader(DistData.load(alone.path, ctx), app, **options)
+
+
+@pytest.mark.parametrize(("app", "steps"), [(APP, "4"), (transit.PPR(0.3), "inf")], ids=["number", "until done"])
+def test_ranks_compare_whole_numbers_of_steps(alone, ctx, monkeypatch, app, steps):
+    """As the message about ranks that differ will show them."""
+    compared = {}
+    monkeypatch.setattr(walk_loader, "agree_on", lambda comm, what, facts: compared.update(facts))
+    WalkLoader(DistData.load(alone.path, ctx), app)
+    assert repr(compared["steps"]) == steps
 
 
 def test_a_position_of_other_walks_is_refused(alone, ctx):

@@ -119,8 +119,36 @@ def write_graphbolt_huge(path: Path) -> Path:
     return path
 
 
+def write_dgl_huge(path: Path) -> Path:
+    dgl = pytest.importorskip("dgl", reason="dgl is not installed")
+    dgl.save_graphs(str(path.with_suffix(".bin")), [dgl_huge()])
+    return path.with_suffix(".bin")
+
+
+def dgl_huge(num_nodes: int = META["num_nodes"], edges: np.ndarray | None = None) -> object:
+    dgl = pytest.importorskip("dgl", reason="dgl is not installed")
+    ends = np.array([[0, 1], [1, 2]]) if edges is None else edges
+    return dgl.graph(tuple(torch.from_numpy(ends)), num_nodes=num_nodes)
+
+
+def pyg_huge(num_nodes: int | None = META["num_nodes"], edges: np.ndarray | None = None) -> object:
+    data = pytest.importorskip("torch_geometric.data", reason="torch_geometric is not installed")
+    ends = np.array([[0, 1], [1, 2]]) if edges is None else edges
+    return data.Data(edge_index=torch.from_numpy(ends), num_nodes=num_nodes)
+
+
+def pyg_typed_huge() -> object:
+    """A quarter by the features of one type, the rest stated."""
+    data = pytest.importorskip("torch_geometric.data", reason="torch_geometric is not installed").HeteroData()
+    quarter = META["num_nodes"] // 4
+    data["a"].x = torch.zeros(1, dtype=torch.int8).expand(quarter, 1)
+    data["b"].num_nodes = 3 * quarter
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    return data
+
+
 NAMED = [write_names_with_meta, write_names_beside_features, write_named_parquet_beside_features]  # to be relabelled
-HUGE = [write_parquet_alone, write_pickle, write_pickle_with_features, *NAMED]
+HUGE = [write_parquet_alone, write_pickle, write_pickle_with_features, write_dgl_huge, *NAMED]
 HUGE += [write_chunked_huge, write_graphbolt_huge, write_npy_huge, write_list_with_meta, write_list, write_parquet]
 FORMATS = [write_input, lambda path: write_ogb(path, draw_graph()), lambda path: write_chunked(path, draw_graph())]
 FORMATS.append(lambda path: write_pyg(path.with_suffix(".pt"), draw_graph()))
@@ -188,6 +216,12 @@ def text_of_names(path: Path) -> Path:
     return path.with_suffix(".csv")
 
 
+def dgl_of_edges(path: Path) -> Path:
+    dgl = pytest.importorskip("dgl", reason="dgl is not installed")
+    dgl.save_graphs(str(path.with_suffix(".bin")), [dgl_huge(50, many_edges())])
+    return path.with_suffix(".bin")
+
+
 def pickle_of_edges(path: Path) -> Path:
     torch.save({"edge_index": torch.from_numpy(many_edges())}, path.with_suffix(".pt"))
     return path.with_suffix(".pt")
@@ -199,6 +233,7 @@ def pickle_of_edges(path: Path) -> Path:
         (parquet_of_names, ["--relabel"], 4 * NUM_EDGES),
         (text_of_names, ["--relabel", "--header"], 2 * NUM_EDGES),  # the lines are estimated: half of them are certain
         (pickle_of_edges, [], 4 * NUM_EDGES),
+        (dgl_of_edges, [], 4 * NUM_EDGES),
     ],
 )
 def test_edges_whose_nodes_are_not_counted_yet_need_a_disk_and_memory(
@@ -336,6 +371,47 @@ def test_the_python_call_refuses_before_it_reads(tmp_path, monkeypatch, as_csc):
         given = {"num_parts": 2, "method": "random", "output": tmp_path / "parts", **more}
         with pytest.raises(ValueError, match=message):
             fsd.partition_graph(graph, **columns, **given)
+
+
+LIBRARY = [dgl_huge, pyg_huge, pyg_typed_huge]
+
+
+@pytest.fixture
+def unpassed(monkeypatch):
+    """A pass over an object of another library fails the test."""
+    monkeypatch.setattr(api, "_library_graph", lambda *given: pytest.fail("the graph was read"))
+
+
+@pytest.mark.parametrize("make", LIBRARY)
+def test_an_object_of_another_library_is_refused_before_a_pass_over_it(tmp_path, unpassed, monkeypatch, make):
+    graph, how = make(), {"num_parts": 2, "method": "random", "output": tmp_path / "parts"}
+    with pytest.raises(ValueError, match="the memory limit is 1GB but 50000000 nodes take at least"):
+        fsd.partition_graph(graph, **how, memory_limit="1GB")
+    with pytest.raises(ValueError, match="num_parts is 50000001 but the graph has 50000000 nodes"):
+        fsd.partition_graph(graph, **{**how, "num_parts": 50_000_001})
+    with pytest.raises(ValueError, match="num_parts is 3 but mine has 2 train nodes"):
+        fsd.partition_graph(graph, **{**how, "num_parts": 3}, splits={"train": np.arange(2)}, name="mine")
+    monkeypatch.setattr(disk, "free_bytes", lambda directory: 1000)
+    with pytest.raises(ValueError, match="but 1,000 are free"):
+        fsd.partition_graph(graph, **how)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", [dgl_huge, pyg_huge])
+def test_the_edges_of_an_object_of_another_library_need_memory(tmp_path, unpassed, monkeypatch, make):
+    monkeypatch.setattr(build, "resident_bytes", lambda: 0)
+    how = {"method": "metis", "num_parts": 2, "memory_limit": "40MB", "output": tmp_path / "parts"}
+    with pytest.raises(
+        ValueError, match="method metis holds the whole graph in memory.* for 50 nodes and 300000 edges"
+    ):
+        fsd.partition_graph(make(50, many_edges()), **how)
+
+
+def test_features_and_nodes_that_are_passed_beside_a_data_of_edges_count(tmp_path, unpassed):
+    how = {"num_parts": 8, "method": "random", "output": tmp_path / "parts"}
+    for given in ({"num_nodes": 7}, {"features": np.ones((7, 2), dtype=np.float32)}):
+        with pytest.raises(ValueError, match="num_parts is 8 but the graph has 7 nodes"):
+            fsd.partition_graph(pyg_huge(num_nodes=None), **how, **given)
 
 
 def test_arrays_without_a_node_count_are_refused_by_the_limit(tmp_path):

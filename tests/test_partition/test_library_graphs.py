@@ -179,6 +179,27 @@ def test_what_does_not_fit_is_refused(graph, names, options, message, tmp_path):
     assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
+EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "options", "message"),
+    [
+        ({"edge_index": EDGES, "y": torch.tensor(3)}, {}, r"mine: y has labels of shape \(\); expected one per node"),
+        ({"edge_index": EDGES[0]}, {}, r"mine: edge_index has shape \(3,\); expected \(2, num_edges\)"),
+        ({"edge_index": EDGES, "x": torch.ones(3)}, {}, r"mine: x has shape \(3,\); expected a row per node"),
+        ({"edge_index": EDGES, "x": [1, 2, 3]}, {}, "mine: x is a list; expected a tensor"),
+        ({"edge_index": EDGES}, {"splits": 5}, "splits is a int; expected a dict of train, val, test"),
+        ({"edge_index": EDGES}, {"features": np.float32(3)}, r"features has shape \(\); expected \(3, dim\)"),
+    ],
+)
+def test_a_value_of_a_wrong_kind_is_refused_in_one_line(attributes, options, message, tmp_path):
+    data = pytest.importorskip("torch_geometric.data", reason="torch_geometric is not installed")
+    with pytest.raises(ValueError, match=message) as caught:
+        fsd.partition_graph(data.Data(**attributes), output=tmp_path / "parts", **{**HOW, **options})
+    assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
+
+
 def test_two_names_for_one_thing_do_not_matter_where_it_is_passed(tmp_path):
     made = make_dgl()
     made.ndata["x"] = made.ndata["feat"] * 2

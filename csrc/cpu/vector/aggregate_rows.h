@@ -103,6 +103,11 @@ void aggregate_typed(const FsAggregation& spec, const AggregateBuffers& buffers,
   const T* x = static_cast<const T*>(buffers.x);
   for (int64_t dst = begin; dst < end; ++dst) {
     T* out = static_cast<T*>(buffers.out) + dst * buffers.out_stride;
+    if (buffers.own_out != nullptr) {
+      const T* own = x + dst * spec.width;
+      T* own_out = static_cast<T*>(buffers.own_out) + dst * buffers.out_stride;
+      for (int64_t c = 0; c < spec.width; ++c) own_out[c] = own[c];
+    }
     for (int64_t tile = 0; tile < spec.width; tile += kTile) {
       const int64_t tile_end = tile + kTile < spec.width ? tile + kTile : spec.width;
       if (spec.reduce == FS_MAX) {
@@ -124,11 +129,17 @@ void grad_x_row(const FsAggregation& spec, const AggregateGrads& grads, const So
   for (int64_t c = 0; c < tile_end - tile; ++c) sums[c] = 0;
   for (int64_t i = lists.offsets[src]; i < last; ++i) {
     if (i + kRowsAhead < spec.num_edges) {
-      const int64_t ahead = lists.edge_dst[lists.edges[i + kRowsAhead]];
-      prefetch_row(grad_out + ahead * grads.grad_stride + tile, tile_end - tile);
+      prefetch_row(grad_out + lists.dsts[i + kRowsAhead] * grads.grad_stride + tile, tile_end - tile);
     }
-    const int64_t edge = lists.edges[i], dst = lists.edge_dst[edge];
+    const int64_t dst = lists.dsts[i];
     const T* grad = grad_out + dst * grads.grad_stride;
+    if (lists.edges == nullptr) {
+      const Real factor = coefficient<T>(spec, 0, dst, 0);
+#pragma omp simd
+      for (int64_t c = tile; c < tile_end; ++c) sums[c - tile] += factor * load(grad[c]);
+      continue;
+    }
+    const int64_t edge = lists.edges[i];
     for_heads(spec, tile, tile_end, [&](int64_t head, HeadSpan span) {
       const Real factor = coefficient<T>(spec, edge, dst, head);
       if (spec.reduce == FS_MAX) {
@@ -143,8 +154,18 @@ void grad_x_row(const FsAggregation& spec, const AggregateGrads& grads, const So
     });
   }
   T* out = static_cast<T*>(grads.grad_x) + src * spec.width;
+  if (grads.own_grad == nullptr || src >= spec.num_dst) {
 #pragma omp simd
-  for (int64_t c = tile; c < tile_end; ++c) store(out + c, sums[c - tile]);
+    for (int64_t c = tile; c < tile_end; ++c) store(out + c, sums[c - tile]);
+    return;
+  }
+  const T* own = static_cast<const T*>(grads.own_grad) + src * grads.grad_stride;
+#pragma omp simd
+  for (int64_t c = tile; c < tile_end; ++c) {
+    T sum;
+    store(&sum, sums[c - tile]);  // rounded before the own row is added, as a tensor of sums would be
+    store(out + c, load(sum) + load(own[c]));
+  }
 }
 
 template <typename T>

@@ -17,9 +17,9 @@ namespace fs {
 
 // In-edges grouped by source, for the backward pass. Edges of a source are ascending, so that sums have one order.
 struct SourceLists {
-  const int64_t* offsets;   // [num_src + 1]
-  const int64_t* edges;     // [num_edges] edge numbers
-  const int64_t* edge_dst;  // [num_edges] destination of each edge
+  const int64_t* offsets;  // [num_src + 1]
+  const int64_t* edges;    // [num_edges] edge numbers; NULL where no reduction or weight asks for them
+  const int64_t* dsts;     // [num_edges] destination of the edge at that place
 };
 
 struct AggregateBuffers {
@@ -27,6 +27,7 @@ struct AggregateBuffers {
   void* out;
   int64_t out_stride;
   int64_t* arg;
+  void* own_out;  // the destinations' own rows are copied here, out_stride apart; NULL: nowhere
 };
 
 constexpr int kGroupNodes = 16;  // nodes whose random words are made side by side

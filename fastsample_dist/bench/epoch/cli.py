@@ -205,8 +205,11 @@ def _report(args: argparse.Namespace, console: Console, found: dict, runs: list[
     console.print(f"losses are equal over {len(runs[0]['configurations'])} configurations, to the last bit")
     results = {"command": "epoch", "conditions": found, "options": given_options(args), "runs": runs}
     if args.model_network is not None:
-        predictions = epoch.model_network(runs, Network.parse(args.model_network), args.batch_size)
+        threads, cores = found["threads_per_rank"], found["cores"]
+        crowding = {run["ranks"]: max(1.0, run["ranks"] * threads / cores) for run in runs}
+        predictions = epoch.model_network(runs, Network.parse(args.model_network), args.batch_size, crowding)
         console.print(epoch_report.model_table(predictions, args.model_network))
+        console.print(epoch_report.check_table(predictions, args.model_network))
         results["model"] = predictions
     return results
 

@@ -7,18 +7,19 @@ epochs. A step's time is split into
     compute         forward, backward, optimizer
     gradients       waiting for the other ranks' gradients after this rank's own backward pass
     idle            the rest: with prefetching waiting for the next batch, otherwise the loop around the parts
-sample and fetch contain the waiting for the other ranks in their exchanges.
+sample and fetch contain the waiting for the other ranks in their exchanges. Beside them stands the floor
+(bench/epoch/floor.py): the matrix products alone, and the sums of gradients alone, in the same run.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastsample_dist.bench.epoch.namespaces import namespace_hosts
-from fastsample_dist.bench.epoch.network_model import MACHINES, Measured, epoch_s
+from fastsample_dist.bench.epoch.network_model import MACHINES, Measured, epoch_s, step_s
 from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.graph.network import Network
 from fastsample_dist.testing.jobs import RankJob, run_ranks
@@ -99,10 +100,11 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
       results: what epoch_rank returned, by rank.
       num_ranks: how many.
     Returns:
-      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "configurations": [{"scheme",
-      "prefetch", "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s" (medians
-      over timed epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and rank,
-      "exchanges": payload exchanges per step, "ratio_to_vanilla"}]}.
+      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "floor_s", "floor_cpu_s",
+      "all_reduce_s" (medians over timed epochs of the means over ranks), "configurations": [{"scheme", "prefetch",
+      "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s" (medians over timed
+      epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and rank, "exchanges":
+      payload exchanges per step, "ratio_to_vanilla", "ratio_to_floor": epoch_s / (floor_s + all_reduce_s)}]}.
     Raises:
       RuntimeError: the losses of two configurations differ.
     """
@@ -112,15 +114,26 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
         for number in range(len(results[0]["configurations"]))
     ]
     check_losses(configurations, num_ranks)
+    floor = _floor([result["floor"] for result in results])
     vanilla = {entry["prefetch"]: entry["epoch_s"] for entry in configurations if entry["scheme"] == "vanilla"}
     base = vanilla.get(0, next(iter(vanilla.values()), None))
     for entry in configurations:
         entry["ratio_to_vanilla"] = None if base is None else base / entry["epoch_s"]
+        entry["ratio_to_floor"] = entry["epoch_s"] / (floor["floor_s"] + floor["all_reduce_s"])
     return {
         "ranks": num_ranks, "steps": steps, "num_seeds": sum(result["num_seeds"] for result in results),
         "first_step_s": max(result["first_step_s"] for result in results), "graph": results[0]["graph"],
-        "transport": results[0]["transport"], "configurations": configurations,
+        "transport": results[0]["transport"], **floor, "configurations": configurations,
     }  # fmt: skip
+
+
+def _floor(of_ranks: Sequence[Sequence[dict]]) -> dict[str, float]:
+    """Medians over epochs of the means over ranks."""
+    epochs = list(zip(*of_ranks, strict=True))
+    return {
+        name: statistics.median(statistics.fmean(rank[name] for rank in epoch) for epoch in epochs)
+        for name in of_ranks[0][0]
+    }
 
 
 def check_losses(configurations: Sequence[dict], num_ranks: int) -> None:
@@ -181,26 +194,38 @@ def check_model(ranks: Sequence[int], configurations: Sequence[tuple[str, int]])
         )
 
 
-def model_network(runs: Sequence[dict], network: Network, batch_size: int) -> list[dict]:
-    """Predicted seconds per epoch on 2 to 64 machines, see network_model.
+def model_network(runs: Sequence[dict], network: Network, batch_size: int, crowding: Mapping[int, float]) -> list[dict]:
+    """Predicted seconds per epoch on 2 to 64 machines, and predicted beside measured steps; see network_model.
 
     Args:
       runs: what `measure` returned, with runs that `check_model` accepts.
       network: the network.
       batch_size: seeds per rank and step.
+      crowding: {ranks: threads per core, at least 1} of the runs.
     Returns:
-      [{"scheme", "prefetch", "epoch_s": {machines: seconds}}].
+      [{"scheme", "prefetch", "epoch_s": {machines: seconds}, "steps": [{"ranks", "predicted_s", "measured_s"}]}]; the
+      steps are those of the runs on several ranks.
     """
     few, most = min(runs, key=lambda run: run["ranks"]), max(runs, key=lambda run: run["ranks"])
     local = [entry for entry in few["configurations"] if (entry["scheme"], entry["prefetch"]) == ("hybrid", 0)]
     assert few["ranks"] == 1 and most["ranks"] >= 2 and local, "see check_model"
     predictions = []
-    for entry in most["configurations"]:
+    for number, entry in enumerate(most["configurations"]):
         measured = Measured(
             sample_s=local[0]["sample_s"] / few["steps"], fetch_s=local[0]["fetch_s"] / few["steps"],
             compute_s=local[0]["compute_s"] / few["steps"], comm=entry["comm"], num_ranks=most["ranks"],
             num_seeds=most["num_seeds"], batch_size=batch_size,
         )  # fmt: skip
-        seconds = {machines: epoch_s(measured, network, machines, entry["prefetch"]) for machines in MACHINES}
-        predictions.append({"scheme": entry["scheme"], "prefetch": entry["prefetch"], "epoch_s": seconds})
+        prefetch = entry["prefetch"]
+        steps = [
+            {
+                "ranks": run["ranks"],
+                "predicted_s": step_s(measured, network, run["ranks"], prefetch, crowding[run["ranks"]]),
+                "measured_s": run["configurations"][number]["epoch_s"] / run["steps"],
+            }
+            for run in runs
+            if run["ranks"] > 1
+        ]
+        seconds = {machines: epoch_s(measured, network, machines, prefetch) for machines in MACHINES}
+        predictions.append({"scheme": entry["scheme"], "prefetch": prefetch, "epoch_s": seconds, "steps": steps})
     return predictions

@@ -10,6 +10,9 @@ a step. Assumed: one rank per machine; what messages then cost is in fastsample_
     step, prefetch 0          s + f + c + all_to_alls + gradients
     step, prefetch > 0        max(s + f + all_to_alls, c + gradients)     the background thread has a core of its own
     epoch                     ceil(seeds / (P batch_size)) steps
+
+Where the model is compared with runs on one machine, whose ranks share its cores, s, f and c are multiplied by
+max(1, ranks * threads / cores) first.
 """
 
 from __future__ import annotations
@@ -67,9 +70,18 @@ def gradients_s(measured: Measured, network: Network, machines: int) -> float:
     return network.ring_sum_s(counted["calls"], counted["bytes_sent"], machines)
 
 
+def step_s(measured: Measured, network: Network, machines: int, prefetch: int, crowding: float = 1.0) -> float:
+    """Seconds of a step on `machines` machines; the formula is at the top of this file.
+
+    Args:
+      crowding: threads per core, at least 1: by as much the ranks of one machine slow each other down.
+    """
+    make = (measured.sample_s + measured.fetch_s) * crowding + exchange_s(measured, network, machines)
+    use = measured.compute_s * crowding + gradients_s(measured, network, machines)
+    return max(make, use) if prefetch else make + use
+
+
 def epoch_s(measured: Measured, network: Network, machines: int, prefetch: int) -> float:
-    """Seconds of an epoch on `machines` machines; the formula is at the top of this file."""
-    make = measured.sample_s + measured.fetch_s + exchange_s(measured, network, machines)
-    use = measured.compute_s + gradients_s(measured, network, machines)
-    step = max(make, use) if prefetch else make + use
-    return math.ceil(measured.num_seeds / (machines * measured.batch_size)) * step
+    """Seconds of an epoch on `machines` machines."""
+    steps = math.ceil(measured.num_seeds / (machines * measured.batch_size))
+    return steps * step_s(measured, network, machines, prefetch)

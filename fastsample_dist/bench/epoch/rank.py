@@ -2,7 +2,8 @@
 
 A configuration is a scheme and a prefetch depth. Each has its own loader and its own model with the same initial
 parameters; epoch e of all configurations is run before epoch e + 1 of any, so that slow changes of the machine affect
-all of them alike. Collectives are counted per configuration.
+all of them alike. After each timed epoch comes its floor (bench/epoch/floor.py), once, because all configurations have
+the same batches. Collectives are counted per configuration.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from pathlib import Path
 import psutil
 import torch
 
+from fastsample_dist.bench.epoch.floor import EpochFloor
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.graph.labels import CLASSIFICATION
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.metrics import CommTally
-from fastsample_dist.train.models import GraphSAGE
+from fastsample_dist.train.models import GraphSAGE, layer_widths
 from fastsample_dist.train.trainer import Trainer
 
 
@@ -34,8 +37,8 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
       folder: not used.
     Returns:
       {"num_seeds": own, "steps": per epoch, "transport", "first_step_s": from the start of this process, "graph":
-      {"name", "num_nodes", "num_edges"}, "configurations": [{"scheme", "prefetch", "epochs": [EpochStats and "comm" of
-      this rank]}]}; the first epoch is the warm-up.
+      {"name", "num_nodes", "num_edges"}, "floor": FloorTime of each timed epoch, "configurations": [{"scheme",
+      "prefetch", "epochs": [EpochStats and "comm" of this rank]}]}; the first epoch is the warm-up.
     """
     data = DistData.load(settings["path"], ctx)
     if data.features is None or data.labels is None:
@@ -43,10 +46,13 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
     if data.task != CLASSIFICATION:
         raise ValueError(f"{settings['path']} has labels for {data.task}; the benchmark trains on classes.")
     runs = [_Configuration(data, settings, scheme, prefetch) for scheme, prefetch in settings["configurations"]]
-    first_step = _FirstStep()
-    for _ in range(1 + settings["epochs"]):
+    first_step, floors = _FirstStep(), []
+    floor = _floor(data, settings)
+    for epoch in range(1 + settings["epochs"]):
         for run in runs:
             run.run_epoch(first_step)
+        if epoch > 0:
+            floors.append(asdict(floor.measure(runs[0].steps, ctx.comm)))
     for run in runs:
         run.loader.close()
     manifest = data.manifest
@@ -56,11 +62,25 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
         "transport": runs[0].loader.transport,
         "first_step_s": first_step.seconds,
         "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
+        "floor": floors,
         "configurations": [
             {"scheme": run.loader.options.scheme, "prefetch": run.loader.options.prefetch, "epochs": run.epochs}
             for run in runs
         ],
     }
+
+
+def _floor(data: DistData, settings: dict) -> EpochFloor:
+    model = _model(data, settings)
+    widths = layer_widths(data.feature_dim, settings["hidden"], data.num_classes, len(settings["fanouts"]))
+    dtype = torch.bfloat16 if settings["precision"] == "bf16" else torch.float32
+    return EpochFloor(widths, dtype, sum(parameter.numel() for parameter in model.parameters()))
+
+
+def _model(data: DistData, settings: dict) -> GraphSAGE:
+    torch.manual_seed(settings["rng_seed"])
+    num_layers = len(settings["fanouts"])
+    return GraphSAGE(data.feature_dim, settings["hidden"], data.num_classes, num_layers, settings["dropout"])
 
 
 class _FirstStep:
@@ -73,7 +93,7 @@ class _FirstStep:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def take(self, _: object) -> None:
+    def take(self) -> None:
         """Called after steps; the first call counts."""
         self.seconds = self.seconds or time.time() - psutil.Process(os.getpid()).create_time()
 
@@ -88,17 +108,22 @@ class _Configuration:
             rng_seed=settings["rng_seed"], transport=settings["transport"], exchange=settings["exchange"],
             feature_dtype=torch.bfloat16 if precision == "bf16" else None,
         )  # fmt: skip
-        torch.manual_seed(settings["rng_seed"])
-        num_layers = len(settings["fanouts"])
-        model = GraphSAGE(data.feature_dim, settings["hidden"], data.num_classes, num_layers, settings["dropout"])
+        model = _model(data, settings)
         optimizer = torch.optim.Adam(model.parameters(), lr=settings["lr"])
         self._trainer = Trainer(model, optimizer, data.ctx, precision=precision)
         self._comm = data.ctx.comm
         self.epochs: list[dict] = []
+        self.steps: list[list[int]] = []  # of the last epoch: destinations per layer
 
     def run_epoch(self, first_step: _FirstStep) -> None:
         """One epoch, timed and counted. Collective: every rank must call this."""
         self._comm.barrier(purpose="benchmark")  # no rank is still busy with the configuration before
+        self.steps = []
+
+        def after_step(batch: MiniBatch) -> None:
+            first_step.take()
+            self.steps.append([mfg.num_dst for mfg in batch.mfgs])
+
         with CommTally(self._comm) as tally:
-            stats = self._trainer.run_epoch(self.loader, None if first_step.seconds else first_step.take)
+            stats = self._trainer.run_epoch(self.loader, after_step)
         self.epochs.append({**asdict(stats), "comm": tally.stats})

@@ -12,17 +12,21 @@ PARTS = ("sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s")
 
 
 def times_table(runs: Sequence[dict], where: str) -> Table:
-    """Seconds per epoch and their parts, one row per number of ranks and configuration."""
+    """Seconds per epoch and their parts, one row per number of ranks and configuration, beside the floor: the matrix
+    products alone and the gradients' all_reduce alone.
+    """
     table = Table(title=f"seconds per epoch, {where} (medians; with prefetching sample and fetch run beside the rest)")
     table.add_column("ranks", justify="right")
     table.add_column("scheme")
-    for column in ("epoch", "sample", "fetch", "compute", "gradients", "idle", "vanilla / this", "exchanges/step"):
+    columns = ("epoch", "sample", "fetch", "compute", "gradients", "idle", "floor", "all_reduce", "epoch / both")
+    for column in (*columns, "vanilla / this", "exchanges/step"):
         table.add_column(column, justify="right")
     for run in runs:
         for entry in run["configurations"]:
             ratio = entry["ratio_to_vanilla"]
             table.add_row(
                 str(run["ranks"]), label(entry), _shown(entry["epoch_s"]), *(_shown(entry[name]) for name in PARTS),
+                _shown(run["floor_s"]), _shown(run["all_reduce_s"]), f"{entry['ratio_to_floor']:.2f}x",
                 "-" if ratio is None else f"{ratio:.2f}x", f"{entry['exchanges']:g}",
             )  # fmt: skip
         table.add_section()
@@ -60,6 +64,22 @@ def model_table(predictions: Sequence[dict], network: str) -> Table:
         table.add_column(f"{number} machines", justify="right")
     for entry in predictions:
         table.add_row(label(entry), *(_shown(entry["epoch_s"][number]) for number in machines))
+    return table
+
+
+def check_table(predictions: Sequence[dict], network: str) -> Table:
+    """Predicted beside measured milliseconds per step, for the numbers of ranks that were run."""
+    table = Table(title=f"the same model for the runs above: milliseconds per step, predicted for {network} / measured")
+    table.add_column("scheme")
+    for step in predictions[0]["steps"]:
+        table.add_column(f"{step['ranks']} ranks", justify="right")
+    for entry in predictions:
+        cells = [
+            f"{1e3 * step['predicted_s']:.1f} / {1e3 * step['measured_s']:.1f} "
+            f"({step['predicted_s'] / step['measured_s'] - 1:+.0%})"
+            for step in entry["steps"]
+        ]
+        table.add_row(label(entry), *cells)
     return table
 
 

@@ -6,15 +6,14 @@ import argparse
 import os
 from pathlib import Path
 
-from rich.console import Console
-
 from fastsample_dist import command as cl
-from fastsample_dist.bench.conditions import busy_warning, conditions, given_options
+from fastsample_dist.bench.conditions import busy_warning, conditions, first_results
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.sampling import measure as sampling
-from fastsample_dist.bench.sampling import report as sampling_report
+from fastsample_dist.bench.sampling import report
 from fastsample_dist.bench.sampling.measure import BASELINES, MIN_BATCHES, SamplingOptions
 from fastsample_dist.bench.sampling.verify import verify
+from fastsample_dist.bench.screen import Screen
 from fastsample_dist.ops.sample_methods import METHODS
 
 EXAMPLES = """examples:
@@ -57,41 +56,32 @@ def add_command(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> tuple[int, dict]:
     """Verify, measure, print; returns (exit status, results for --json)."""
-    console = Console(width=cl.console_width(), highlight=False)
-
-    def progress(text: str) -> None:
-        console.print(f"{text} ...", style="dim")
-
+    screen = Screen()
     load_before = os.getloadavg()[0]
     with work_folder(args.work) as work:
         options = _options(args, work)
         options.source.check_topology()
         peers = sampling.check_baselines(options)
-        graph = sampling.load_graph(options, progress)
+        graph = sampling.load_graph(options, screen.progress)
     batches = sampling.draw_batches(graph, options)
     found = conditions(max(options.threads)) | {"load_before": load_before, "peers": peers}
     del found["threads_per_rank"]  # each run states its own
-    for line in busy_warning(found):
-        console.print(line)
-    _print(console, sampling_report.conditions_lines(found, graph, options))
-    results = {
-        "command": "sampling", "conditions": found, "options": given_options(args),
-        "graph": {"name": options.source.name, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges},
-    }  # fmt: skip
+    screen.lines([*busy_warning(found), *report.conditions_lines(found, graph, options)])
+    results = first_results("sampling", found, args, options.source.name, graph)
     if args.verify:
-        results["verify"] = verify(graph, batches, options, progress)
-        _print(console, sampling_report.verify_lines(results["verify"]))
+        results["verify"] = verify(graph, batches, options, screen.progress)
+        screen.lines(report.verify_lines(results["verify"]))
         if not results["verify"]["passed"]:
             return 1, results
-    runs = sampling.measure(graph, batches, options, progress)
+    runs = sampling.measure(graph, batches, options, screen.progress)
     ratios = sampling.ratio_summary(runs)
-    console.print(sampling_report.rates_table(runs, options))
+    screen.table(report.rates_table(runs, options))
     if options.limit:
-        console.print(sampling_report.limits_table(runs))
+        screen.table(report.limits_table(runs))
     if options.small:
         results["small"] = sampling.measure_few_seeds(graph, batches, options)
-        console.print(sampling_report.small_table(results["small"], options))
-    _print(console, sampling_report.summary_lines(runs, ratios))
+        screen.table(report.small_table(results["small"], options))
+    screen.lines(report.summary_lines(runs, ratios))
     return 0, {**results, "runs": runs, "ratios": ratios}
 
 
@@ -102,8 +92,3 @@ def _options(args: argparse.Namespace, work: Path) -> SamplingOptions:
         warmup=args.warmup, rng_seed=args.seed, method=args.method, replace=args.replace,
         baselines=tuple(dict.fromkeys(args.baseline)), limit=args.limit, small=args.small,
     )  # fmt: skip
-
-
-def _print(console: Console, lines: list[str]) -> None:
-    for line in lines:
-        console.print(line, soft_wrap=True)

@@ -6,11 +6,10 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-
 from fastsample_dist import command as cl
-from fastsample_dist.bench.conditions import busy_warning, conditions, given_options
+from fastsample_dist.bench.conditions import busy_warning, conditions, first_results
 from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.screen import Screen
 from fastsample_dist.bench.walk import measure as walk
 from fastsample_dist.bench.walk import report
 from fastsample_dist.bench.walk.cases import CASES
@@ -56,33 +55,23 @@ def add_command(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> tuple[int, dict]:
     """Verify, measure, print; returns (exit status, results for --json)."""
-    console = Console(width=cl.console_width(), highlight=False)
-
-    def progress(text: str) -> None:
-        console.print(f"{text} ...", style="dim")
-
+    screen = Screen()
     found = conditions(max(args.threads))
     del found["threads_per_rank"]  # each run states its own
     with work_folder(args.work) as work, tempfile.TemporaryDirectory(dir=work, prefix="peers-") as folder:
         options = _options(args, work)
         options.source.check_topology()
-        graph = walk.load_graph(options, progress)
-        for line in [*busy_warning(found), *report.conditions_lines(found, graph, options)]:
-            console.print(line, soft_wrap=True)
-        results = {
-            "command": "walk", "conditions": found, "options": given_options(args),
-            "graph": {"name": options.source.name, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges},
-        }  # fmt: skip
+        graph = walk.load_graph(options, screen.progress)
+        screen.lines([*busy_warning(found), *report.conditions_lines(found, graph, options)])
+        results = first_results("walk", found, args, options.source.name, graph)
         if args.verify:
-            results["verify"] = verify(graph, options, progress)
-            for line in report.verify_lines(results["verify"]):
-                console.print(line, soft_wrap=True)
+            results["verify"] = verify(graph, options, screen.progress)
+            screen.lines(report.verify_lines(results["verify"]))
             if results["verify"]["failures"]:
                 return 1, results
-        runs = walk.measure(graph, options, Path(folder), progress)
-    console.print(report.rates_table(runs))
-    for line in report.summary_lines(runs):
-        console.print(line, soft_wrap=True)
+        runs = walk.measure(graph, options, Path(folder), screen.progress)
+    screen.table(report.rates_table(runs))
+    screen.lines(report.summary_lines(runs))
     return 0, {**results, "runs": runs}
 
 

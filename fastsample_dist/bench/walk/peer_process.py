@@ -66,7 +66,7 @@ def main(words: list[str]) -> None:
                 seconds += time.perf_counter() - start
                 steps += int((walks[:, 1:] >= 0).sum())
             rates.append(steps / seconds)
-    print(json.dumps({"rates": rates}))
+    print(json.dumps({"rates": rates}))  # not a message: peers.run_peer reads the last line of standard output
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from fastsample_dist.graph.datasets import META_NAME, RawGraph, read_npy_graph
 from fastsample_dist.graph.inputs.edge_options import TEXT_SUFFIXES, EdgeListOptions
 from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.inputs.scratch import Scratch
-from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes, NodesUnknownError, least_of
+from fastsample_dist.graph.inputs.sizes import GraphSizes, certain_sizes
 
 __all__ = [
     "FORMATS",
@@ -114,6 +114,7 @@ _FORMATS = (
         name="dgl",
         summary="one graph written by dgl.save_graphs (.bin, .dgl)",
         reader="fastsample_dist.interop.dgl:read_saved",
+        sizes=f"{_HERE}.dgl_saved:saved_sizes",
         recognises=lambda path: path.suffix in (".bin", ".dgl"),
     ),
     InputFormat(
@@ -218,17 +219,16 @@ def least_sizes(path: str | Path, format_name: str | None = None, options: ReadO
     Returns:
       GraphSizes; UNKNOWN where nothing is known, for example because of a fault that reading will report.
     """
-    try:
-        options = options or ReadOptions()
-        chosen = _format_of(path, format_name, options.undirected, options.edges)
+    reading = options or ReadOptions()
+
+    def find() -> GraphSizes:
+        chosen = _format_of(path, format_name, reading.undirected, reading.edges)
         if chosen.counts is not None:
             num_nodes, num_edges = _loaded(chosen.counts)(Path(path))
             return GraphSizes(name=Path(path).name, num_nodes=num_nodes, num_listed=num_edges, has_labels=False)
-        return least_of(input_sizes(path, format_name, options.undirected, options.edges))
-    except NodesUnknownError as error:
-        return error.least
-    except (ValueError, ImportError, OSError):
-        return UNKNOWN
+        return input_sizes(path, format_name, reading.undirected, reading.edges)
+
+    return certain_sizes(find)
 
 
 def _format_of(

@@ -25,6 +25,8 @@ from fastsample_dist.graph.inputs.heterogeneous import (
     only_of,
 )
 from fastsample_dist.graph.inputs.pickles import as_array
+from fastsample_dist.graph.inputs.sizes import GraphSizes
+from fastsample_dist.graph.inputs.typed_sizes import Shape, dgl_edges, dgl_nodes, dtype_name, typed_sizes
 from fastsample_dist.graph.labels import class_labels
 
 
@@ -57,6 +59,31 @@ def typed_graph(
     nodes = [_node_type(graph, kind, place, task, skip) for kind in graph.ntypes]
     edges = [_edge_type(graph, kind, place, skip) for kind in graph.canonical_etypes]
     return TypedGraph(name=name, nodes=nodes, edges=edges, undirected=undirected, task=task, where=place)
+
+
+def graph_sizes(graph: Any, *, name: str, undirected: bool = False, skip: Collection[str] = ()) -> GraphSizes:
+    """Sizes of a DGL graph by the schemes of its data, which are not read (those of a subgraph are not even made).
+
+    Args:
+      graph, name, undirected, skip: as for `typed_graph`.
+    Raises:
+      ValueError: two names for one thing.
+    """
+    nodes = [
+        dgl_nodes(count, _shapes(graph.node_attr_schemes(kind), count), f"{name}: nodes of type {kind}", skip)
+        for kind, count in ((kind, graph.num_nodes(kind)) for kind in graph.ntypes)
+    ]
+    id_dtype = dtype_name(str(graph.idtype))
+    edges = [
+        dgl_edges(count, id_dtype, _shapes(graph.edge_attr_schemes(kind), count), f"{name}: edges of type {kind}", skip)
+        for kind, count in ((kind, graph.num_edges(kind)) for kind in graph.canonical_etypes)
+    ]
+    return typed_sizes(name, nodes, edges, undirected)
+
+
+def _shapes(schemes: Mapping[str, Any], count: int) -> dict[str, Shape]:
+    """By name: a scheme has the shape of one row."""
+    return {name: Shape((count, *item.shape), dtype_name(str(item.dtype))) for name, item in schemes.items()}
 
 
 def _node_type(graph: Any, kind: str, place: str, task: str | None, skip: Collection[str]) -> NodeType:

@@ -270,7 +270,11 @@ def _joined_features(nodes: Sequence[NodeType]) -> np.ndarray | RowSegments | No
     first = having[0]
     for item in having:
         rows, model = item.features, first.features
-        if rows.ndim != 2 or rows.shape[1:] != model.shape[1:] or rows.dtype != model.dtype:
+        if rows.ndim != 2:
+            raise ValueError(
+                f"{item.where('features')} has shape {rows.shape}; expected a row per node, (num_nodes, dim)."
+            )
+        if rows.shape[1:] != model.shape[1:] or rows.dtype != model.dtype:
             raise ValueError(
                 f"{item.where('features')} has {rows.dtype} features of shape {rows.shape}, {first.where('features')} "
                 f"{model.dtype} of shape {model.shape}; expected one type and width for all; convert them."

@@ -10,7 +10,7 @@ neither needed nor run: its classes are replaced by records (pickles.py), whose 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from fastsample_dist.graph.inputs.heterogeneous import (
 from fastsample_dist.graph.inputs.pickles import Record, as_array, check_mappable, load_saved, stand_in
 from fastsample_dist.graph.inputs.read_options import ReadOptions
 from fastsample_dist.graph.inputs.scratch import Scratch
-from fastsample_dist.graph.inputs.sizes import GraphSizes, NodesUnknownError, num_targets
+from fastsample_dist.graph.inputs.sizes import GraphSizes, NodesUnknownError
+from fastsample_dist.graph.inputs.typed_sizes import EdgeShapes, NodeShapes, shape_of, typed_sizes
 from fastsample_dist.graph.labels import class_labels
 
 logger = logging.getLogger(__name__)
@@ -80,30 +81,43 @@ def pyg_sizes(path: Path, undirected: bool | None) -> GraphSizes:
     """
     file = _find_file(path)
     check_mappable(file)
-    nodes, edges = _stores_of(_mapping_of(file))
+    return mapping_sizes(_mapping_of(file), undirected, name=_graph_name(file), where=str(file))
+
+
+def mapping_sizes(
+    mapping: Mapping[Any, Any],
+    undirected: bool | None = None,
+    *,
+    name: str = "data",
+    where: str | None = None,
+    skip: Collection[str] = (),
+) -> GraphSizes:
+    """Sizes of the plain form of Data or HeteroData, by the shapes of its tensors.
+
+    Args:
+      mapping, name, skip: as for `typed_graph`.
+      undirected: every edge counts in both directions.
+      where: the input, for messages; its name by default.
+    Raises:
+      ValueError: edges that are not [2, num_edges].
+      NodesUnknownError: nodes that only their edges count.
+    """
+    place = name if where is None else where
+    nodes, edges = _stores_of(mapping)
     shapes = [getattr(store.get("edge_index"), "shape", ()) for store in edges.values()]
     if any(len(shape) != 2 for shape in shapes):
-        raise ValueError(f"{file} has edges of shape {[*map(tuple, shapes)]}; expected (2, num_edges) of each type.")
+        raise ValueError(f"{place} has edges of shape {[*map(tuple, shapes)]}; expected (2, num_edges) of each type.")
     counts = {key: _stated_count(store) for key, store in nodes.items()}
     for key in {end for source, _, target in edges for end in (source, target)}:
         counts.setdefault(key, None)
-    features, labels = (
-        next((store[name] for store in nodes.values() if store.get(name) is not None), None) for name in ("x", "y")
-    )
-    dtype = "" if features is None else str(features.dtype).removeprefix("torch.")
-    sizes = GraphSizes(
-        name=_graph_name(file),
-        num_nodes=max(1, sum(count or 0 for count in counts.values())),
-        num_listed=sum(shape[1] for shape in shapes),
-        undirected=bool(undirected),
-        weight_dtype=_weight_dtype([*edges.values()]),
-        feature_dim=0 if features is None or features.ndim != 2 else features.shape[1],
-        feature_dtype="float32" if dtype == "bfloat16" else dtype,  # as it is read
-        has_labels=labels is not None,
-        num_targets=0 if labels is None else num_targets(tuple(labels.shape), None),
+    sizes = typed_sizes(
+        name,
+        [_node_shapes(count or 0, nodes.get(key, {}), skip) for key, count in counts.items()],
+        [_edge_shapes(store, skip) for store in edges.values()],
+        bool(undirected),
     )
     if None in counts.values():
-        message = f"the number of nodes in {path} is unknown before it is read; pass --num-nodes and --num-edges."
+        message = f"the number of nodes in {place} is unknown before it is read; pass --num-nodes and --num-edges."
         raise NodesUnknownError(message, replace(sizes, least_nodes=sizes.num_nodes))
     return sizes
 
@@ -177,20 +191,31 @@ def _stated_count(store: Mapping[str, Any]) -> int | None:
     """Nodes of a store, stated or by the first thing with an entry for each; None: neither is there."""
     if isinstance(store.get("num_nodes"), int):
         return store["num_nodes"]
-    return next((len(store[name]) for name in _PER_NODE if store.get(name) is not None), None)
+    return next((len(store[name]) for name in _PER_NODE if _has_rows(store.get(name))), None)
 
 
-def _weight_dtype(edges: Sequence[Mapping[str, Any]]) -> str | None:
-    """NumPy's name of the type of the edges' weights, which are stored where every type of edges has some."""
-    found = [next((store[name] for name in _WEIGHTS if store.get(name) is not None), None) for store in edges]
-    if any(value is None or value.ndim > 2 or (value.ndim == 2 and value.shape[1] > 1) for value in found):
-        return None
-    return np.result_type(*(as_array(value[:0]).dtype if isinstance(value, Tensor) else value for value in found)).name
+def _node_shapes(count: int, store: Mapping[str, Any], skip: Collection[str]) -> NodeShapes:
+    columns = (None if key in skip else store.get(name) for key, name in (("features", "x"), ("labels", "y")))
+    return NodeShapes(count, *(None if column is None else shape_of(column) for column in columns))
+
+
+def _edge_shapes(store: Mapping[str, Any], skip: Collection[str]) -> EdgeShapes:
+    """Edges of a store; attributes of several columns are no weights."""
+    edges = shape_of(store["edge_index"])
+    names = () if "edge_weight" in skip else _WEIGHTS
+    weights = next((shape_of(store[name]) for name in names if store.get(name) is not None), None)
+    several = weights is not None and (len(weights.extents) > 2 or weights.extents[1:] > (1,))
+    return EdgeShapes(edges.extents[1], edges.dtype, None if several else weights)
 
 
 def says_num_nodes(store: Mapping[str, Any]) -> bool:
     """Whether a store has its number of nodes, stated or by something with an entry for each."""
-    return any(store.get(name) is not None for name in ("num_nodes", *_PER_NODE))
+    return store.get("num_nodes") is not None or any(_has_rows(store.get(name)) for name in _PER_NODE)
+
+
+def _has_rows(value: Any) -> bool:
+    """Whether a value can have an entry for each node; a single number, such as a label of the graph, cannot."""
+    return value is not None and getattr(value, "ndim", 1) > 0
 
 
 class _View:
@@ -243,6 +268,10 @@ class _View:
             found = f"{prefix}{other}" if other else f"no {prefix}edge_index"
             raise ValueError(
                 f"{self._where} has {found}; expected edge_index [2, num_edges]; save the data without ToSparseTensor."
+            )
+        if edge_index.ndim != 2:
+            raise ValueError(
+                f"{self._where}: {prefix}edge_index has shape {edge_index.shape}; expected (2, num_edges)."
             )
         weights = None if "edge_weight" in self._skip else self._array(prefix, store, "edge_weight")
         attributes = self._array(prefix, store, "edge_attr")

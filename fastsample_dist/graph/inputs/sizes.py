@@ -8,7 +8,7 @@ Where only a reading counts the nodes, as of names that are relabelled, what is 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -165,6 +165,16 @@ class NodesUnknownError(ValueError):
 
 
 UNKNOWN = GraphSizes(name="graph", num_nodes=1, num_listed=0, has_labels=False, estimated="all", least_nodes=1)
+
+
+def certain_sizes(find: Callable[[], GraphSizes]) -> GraphSizes:
+    """What a function that finds sizes is certain of; UNKNOWN where it meets a fault, which reading will report."""
+    try:
+        return least_of(find())
+    except NodesUnknownError as error:
+        return error.least
+    except (ValueError, ImportError, OSError):
+        return UNKNOWN
 
 
 def npy_sizes(path: Path, undirected: bool | None) -> GraphSizes:

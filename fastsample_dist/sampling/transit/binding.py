@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist import memory_sizes
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.sampling.transit.app import (
     ALL,
@@ -31,6 +33,8 @@ RECORDS = (None, *STEP_RECORDS, "within")
 STATE_DTYPES = (np.int32, np.int64)
 MAX_STEPS = 5_000_000  # the application is asked about every step before the first is made
 MAX_PICKS = 2**31  # the number of a pick is the high half of a block number (and attempts count on)
+LARGE_BYTES = 1 << 30  # of samples: less is not compared with what is free, as in the core (csrc/cpu/room.h)
+_ID_BYTES = 8
 _SAMPLE_NAMES = ("id", "num_roots", "size", "root", "vertex", "prev_vertex", "prev_edges", "row")
 
 
@@ -92,7 +96,7 @@ class Plan:
         self.num_roots, self._bound, self._shapes = num_roots, bound, []
         steps = bound.app.steps()
         self.until_done = steps == INF
-        self.num_steps = bound.app.max_steps if self.until_done else _count("steps()", steps)
+        self.num_steps = bound.app.max_steps if self.until_done else as_count("steps()", steps)
         if self.num_steps > MAX_STEPS:
             name = "max_steps" if self.until_done else "steps()"
             raise ValueError(f"{name} of {type(bound.app).__name__} is {self.num_steps}; expected at most {MAX_STEPS}.")
@@ -109,6 +113,13 @@ class Plan:
         """Shapes of all steps; of steps() == INF those up to max_steps."""
         return [self.shape(step) for step in range(self.num_steps)]
 
+    @cached_property
+    def known_picks(self) -> int:
+        """Picks of every sample: 0 where samples end when they are done, or take all neighbours, as lengths differ."""
+        if self.until_done or any(shape.sample_size == ALL for shape in self.shapes()):
+            return 0
+        return sum(shape.picks for shape in self.shapes())
+
     def _next_shape(self, step: int) -> StepShape:
         app, collective = self._bound.app, self._bound.collective
         name = type(app).__name__
@@ -122,7 +133,7 @@ class Plan:
                     "application with a number of steps and without unique: widths differ, so no step can follow."
                 )
             return StepShape(transits, size, 0, unique)
-        _count(f"{name}.sample_size({step})", size)
+        as_count(f"{name}.sample_size({step})", size)
         picks = size if collective else transits * size
         if picks * (app.max_attempts if unique else 1) >= MAX_PICKS:
             raise ValueError(
@@ -145,7 +156,7 @@ class Plan:
         own = bound.app.num_transits(step, self.num_roots)
         if own is None:
             return default
-        _count(f"{name}.num_transits({step}, {self.num_roots})", own)
+        as_count(f"{name}.num_transits({step}, {self.num_roots})", own)
         if bound.step_transits is None and own != default:
             raise ValueError(
                 f"{name}.num_transits({step}, {self.num_roots}) is {own} but the step before leaves {default}; define "
@@ -191,15 +202,32 @@ class BoundApp:
             self._plans[num_roots] = Plan(self, num_roots)
         return self._plans[num_roots]
 
-    def ids(self, sample_ids: Tensor | None, count: int) -> Tensor:
-        """Ids of the samples, int64 [count]; None: their positions.
+    def check_room(self, num_samples: int, num_roots: int, num_picks: int) -> None:
+        """Refuse samples whose vertices do not fit into memory, before one is made.
 
         Raises:
-          ValueError: not one per sample, not integers, or negative.
+          ValueError: with the sizes.
+        """
+        needed = _ID_BYTES * num_samples * (num_roots + num_picks)
+        free = memory_sizes.available_bytes() if needed >= LARGE_BYTES else needed
+        if needed > free:
+            raise ValueError(
+                f"{num_samples} samples of {type(self.app).__name__} with {num_roots} roots and {num_picks} picks each "
+                f"take at least {memory_sizes.format_size(needed)}, but {memory_sizes.format_size(free)} of memory are "
+                "free; make them in several calls, with their sample_ids, or take fewer steps or picks."
+            )
+
+    def ids(self, sample_ids: Any, count: int | None) -> Tensor:
+        """Ids of the samples, int64 [count]; None: their positions, or as many samples as there are ids.
+
+        Raises:
+          ValueError: not one per sample, not integers, or negative; more than fit into memory.
         """
         if sample_ids is None:
+            self.check_room(count, 1, 0)
             return torch.arange(count)
         ids = _integers("sample_ids", sample_ids)
+        count = ids.numel() if count is None else count
         if ids.shape != (count,) or bool((ids < 0).any()):
             raise ValueError(
                 f"sample_ids has shape {tuple(ids.shape)}, smallest {int(ids.min()) if ids.numel() else 'none'}; "
@@ -250,7 +278,7 @@ def bind(app: App, graph: CSCGraph) -> BoundApp:
     if app.record not in RECORDS:
         raise ValueError(f"{name}.record is {app.record!r}; expected one of {RECORDS}.")
     for limit in ("max_steps", "max_attempts"):
-        _count(f"{name}.{limit}", getattr(app, limit), least=1)
+        as_count(f"{name}.{limit}", getattr(app, limit), least=1)
     _check_recorded(app, functions["step_transits"])
     if not isinstance(app.needs, Needs):
         raise TypeError(f"{name}.needs is {app.needs!r}; expected transit.needs(...).")
@@ -314,7 +342,8 @@ def _columns(app: App, graph: CSCGraph) -> dict[str, np.ndarray]:
     return columns
 
 
-def _count(what: str, value: Any, least: int = 0) -> int:
+def as_count(what: str, value: Any, least: int = 0) -> int:
+    """The integer that a value is. Raises ValueError: it is none, or below `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{what} is {value!r}; expected an integer >= {least}.")
     return int(value)
@@ -322,7 +351,11 @@ def _count(what: str, value: Any, least: int = 0) -> int:
 
 def _integers(name: str, values: Any) -> Tensor:
     """Ids as int64 on the CPU; an empty list counts as integers."""
-    ids = torch.as_tensor(values)
-    if (ids.dtype.is_floating_point or ids.dtype == torch.bool) and ids.numel():
+    try:
+        ids = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # torch has one for each kind of value
+        shown = " ".join(reprlib.repr(values).split())
+        raise ValueError(f"{name} is {shown}; expected integers: a tensor, or a list of them.") from error
+    if (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool) and ids.numel():
         raise ValueError(f"{name} is {ids.dtype}; expected integers.")
     return ids.to("cpu", torch.int64)

@@ -17,7 +17,7 @@ from fastsample_dist.ops.transit_layouts import AppFailedError, AppFault
 from fastsample_dist.sampling.mfg import MFG, DrawKey
 from fastsample_dist.sampling.transit import race
 from fastsample_dist.sampling.transit.app import ALL, NULL, App
-from fastsample_dist.sampling.transit.binding import BoundApp, Plan, StepShape, bind
+from fastsample_dist.sampling.transit.binding import BoundApp, Plan, StepShape, as_count, bind
 from fastsample_dist.sampling.transit.record import Recorder
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.values import CombinedRow, Draw, Row, Sample, Tables, Transits
@@ -62,8 +62,7 @@ def given_roots(
         return given, bound.ids(sample_ids, given.shape[0])
     if num_samples is None and sample_ids is None:
         raise ValueError("there are no roots; pass them, or num_samples for the application's own.")
-    count = num_samples if num_samples is not None else torch.as_tensor(sample_ids).numel()
-    ids = bound.ids(sample_ids, count)
+    ids = bound.ids(sample_ids, None if num_samples is None else as_count("num_samples", num_samples))
     return bound.roots(bound.app.initial_roots(bound.graph, ids, key.rng_seed, key.step)), ids
 
 

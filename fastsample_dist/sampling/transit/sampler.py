@@ -12,7 +12,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import App
-from fastsample_dist.sampling.transit.binding import bind
+from fastsample_dist.sampling.transit.binding import as_count, bind
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Run
 from fastsample_dist.sampling.transit.engines import forms_of, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
@@ -94,14 +94,14 @@ class TransitSampler:
         Returns:
           Samples.
         Raises:
-          ValueError: roots or ids that are refused, a negative step, an application that answers out of range.
+          ValueError: roots or ids that are refused, a negative step, an application that answers out of range, samples
+            that do not fit into memory (with their sizes).
           RuntimeError: `next` raised or returned something that is no node, or the application never ends; the message
             names sample and step.
         """
-        if step < 0:
-            raise ValueError(f"step is {step}; expected 0 or more.")
-        key = DrawKey(self.rng_seed, step)
-        given, ids = plain.given_roots(self._bound, roots, key, sample_ids, num_samples)
+        key, bound = DrawKey(self.rng_seed, as_count("step", step)), self._bound
+        given, ids = plain.given_roots(bound, roots, key, sample_ids, num_samples)
+        bound.check_room(*given.shape, bound.plan(given.shape[1]).known_picks)
         return self._engine.sample(given, ids, key, self._run)
 
 

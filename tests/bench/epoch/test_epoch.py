@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from fastsample_dist.bench import cli
+from fastsample_dist.bench.epoch import floor, namespaces
 from fastsample_dist.bench.epoch import measure as epoch
-from fastsample_dist.bench.epoch import namespaces
-from fastsample_dist.bench.epoch.network_model import Measured, epoch_s, exchange_s, gradients_s
+from fastsample_dist.bench.epoch.network_model import Measured, epoch_s, exchange_s, gradients_s, step_s
+from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph.network import Network
+from fastsample_dist.ops.sage_layer import padded_size
 from fastsample_dist.testing import mpi_missing_reason
 from tests.forked import run_forked
 from tests.grids import grid
@@ -56,6 +59,10 @@ def test_configurations_on_one_and_two_ranks(forked_ranks, parts, tmp_path, caps
     assert two["hybrid", 0]["comm"]["feature_rows"]["bytes_sent"] > 0
     assert two["vanilla", 0]["ratio_to_vanilla"] == 1
     assert all(run["first_step_s"] > 0 for run in results["runs"])
+    for measured in results["runs"]:
+        both_s = measured["floor_s"] + measured["all_reduce_s"]
+        assert measured["floor_s"] > 0 and measured["floor_cpu_s"] >= 0
+        assert all(entry["ratio_to_floor"] == entry["epoch_s"] / both_s for entry in measured["configurations"])
     assert {entry["scheme"] for entry in results["model"]} == {"vanilla", "hybrid"}
     assert "alpha-beta model" in printed.out and "losses are equal over 4 configurations" in printed.out
 
@@ -191,14 +198,11 @@ def result_of(configurations):
     entries = [
         {"scheme": scheme, "prefetch": prefetch, "epochs": epochs} for scheme, prefetch, epochs in configurations
     ]
+    floor = [{"floor_s": floor_s, "floor_cpu_s": floor_s, "all_reduce_s": 0.5} for floor_s in (1.5, 0.5, 9.0)]
     return {
-        "steps": 2,
-        "num_seeds": 30,
-        "first_step_s": 1.0,
-        "graph": {},
-        "transport": "exchange",
+        "steps": 2, "num_seeds": 30, "first_step_s": 1.0, "graph": {}, "transport": "exchange", "floor": floor,
         "configurations": entries,
-    }
+    }  # fmt: skip
 
 
 def test_medians_leave_the_warm_up_out_and_idle_is_the_rest():
@@ -209,6 +213,30 @@ def test_medians_leave_the_warm_up_out_and_idle_is_the_rest():
     run_of_one = epoch.summarize([result_of([("vanilla", 0, epochs), ("hybrid", 2, epochs)])], 1)
     vanilla, hybrid = run_of_one["configurations"]
     assert (vanilla["epoch_s"], vanilla["idle_s"], hybrid["idle_s"]) == (8.0, 2.0, 5.0)
+
+
+def test_the_floor_is_a_median_of_means_and_stands_below_the_epoch():
+    found = epoch.summarize([result_of([("hybrid", 0, [epoch_of(6.0, 1.0)] * 4)])] * 2, 2)
+    assert (found["floor_s"], found["all_reduce_s"]) == (1.5, 0.5)
+    assert found["configurations"][0]["ratio_to_floor"] == 3.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_floor_multiplies_what_the_step_multiplies(dtype, monkeypatch):
+    """Every product of the forward and the backward pass, in the padded shapes, and none for the features."""
+    shapes, product = [], torch.mm
+
+    def noted(a, b, **more):
+        shapes.append((*a.shape, b.shape[1]))
+        return product(a, b, **more)
+
+    monkeypatch.setattr(torch, "mm", noted)
+    comm = LocalCommunicator()
+    floor.EpochFloor([(5, 8), (8, 3)], dtype, 100).measure([[70, 9]], comm)
+    rows = [padded_size(count, dtype) for count in (70, 9)]
+    step = [(rows[0], 10, 8), (rows[1], 16, 3), (3, rows[1], 16), (rows[1], 3, 16), (8, rows[0], 10)]
+    assert shapes == step * 2  # one step of warm-up
+    assert comm.stats()["benchmark"]["calls"] >= 1
 
 
 def test_calls_and_bytes_are_per_step_and_rank():
@@ -287,6 +315,24 @@ def test_an_epoch_with_prefetching_takes_the_longer_half():
     make, use = 0.03 + exchange_s(given, network, 4), 0.1 + gradients_s(given, network, 4)
     assert epoch_s(given, network, 4, prefetch=0) == pytest.approx(25 * (make + use))
     assert epoch_s(given, network, 4, prefetch=2) == pytest.approx(25 * max(make, use))
+
+
+def test_ranks_that_share_cores_work_slower_but_send_as_fast():
+    network, given = Network(1e-3, 1e6), measured()
+    sent = exchange_s(given, network, 4) + gradients_s(given, network, 4)
+    assert step_s(given, network, 4, 0, crowding=2.0) == pytest.approx(2 * 0.13 + sent)
+
+
+def test_predicted_steps_stand_beside_measured_ones():
+    one = epoch.summarize([result_of([("hybrid", 0, [epoch_of(1.0, 1.0)] * 2)])], 1)
+    two = epoch.summarize([result_of([("hybrid", 0, [epoch_of(1.0, 1.0)] * 2)])] * 2, 2)
+    network = Network(1e-3, 1e6)
+    (found,) = epoch.model_network([one, two], network, batch_size=100, crowding={1: 1.0, 2: 1.0})
+    (step,) = found["steps"]
+    assert step["ranks"] == 2
+    assert step["measured_s"] == two["configurations"][0]["epoch_s"] / two["steps"]
+    work = sum(one["configurations"][0][part] for part in ("sample_s", "fetch_s", "compute_s")) / one["steps"]
+    assert step["predicted_s"] >= work
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import torch
 
 from fastsample_dist.graph.generators import write_npy_graph
 from fastsample_dist.graph.inputs import ReadOptions, input_sizes, least_sizes, read_graph
-from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
+from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes, sizes_of
+from tests.graph.inputs.layouts import TYPED, dgl_graph, dgl_heterograph, draw_graph
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 
@@ -134,6 +135,80 @@ def test_a_saved_hetero_data_adds_its_types_up(tmp_path):
     with pytest.raises(ValueError, match="number of nodes in .*g.pt is unknown before it is read; pass --num-nodes"):
         input_sizes(tmp_path / "g.pt")
     assert least_sizes(tmp_path / "g.pt").num_nodes == 13
+
+
+def saved_by_dgl(path: Path, made: object, **options: object) -> Path:
+    dgl = pytest.importorskip("dgl", reason="dgl is not installed")
+    dgl.save_graphs(str(path), made, **options)
+    return path
+
+
+def make_dgl(typed: bool = False) -> object:
+    dgl = pytest.importorskip("dgl", reason="dgl is not installed")
+    return dgl_heterograph(dgl, TYPED) if typed else dgl_graph(dgl, draw_graph(weighted=True))
+
+
+@pytest.mark.parametrize("formats", [None, "coo", "csc", ["coo", "csr", "csc"]], ids=["default", "coo", "csc", "all"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["int32", "int64"])
+def test_a_file_of_dgl_tells_its_sizes(tmp_path, formats, dtype):
+    """As they are when it has been read; labels of graphs stand before the graph."""
+    graph = make_dgl().int() if dtype == torch.int32 else make_dgl()
+    path = saved_by_dgl(tmp_path / "g.bin", [graph], formats=formats, labels={"of": torch.arange(4)})
+    found = sizes_of(read_graph(path))
+    assert input_sizes(path) == replace(found, splits={}, num_classes=None)
+
+
+def test_a_file_of_dgl_with_several_types_adds_them_up(tmp_path):
+    path = saved_by_dgl(tmp_path / "g.bin", [make_dgl(typed=True)])
+    assert input_sizes(path) == replace(sizes_of(read_graph(path)), splits={}, num_classes=None)
+
+
+def test_a_large_file_of_dgl_is_sized_by_its_headers(tmp_path):
+    dgl = pytest.importorskip("dgl", reason="dgl is not installed")
+    graph = dgl.graph((torch.zeros(400_000, dtype=torch.int64), torch.arange(400_000)))
+    graph.ndata["feat"] = torch.zeros(400_000, 8, dtype=torch.bfloat16)
+    path = saved_by_dgl(tmp_path / "g.bin", [graph])
+    before = read_bytes()
+    sizes = input_sizes(path)
+    assert read_bytes() - before < 200_000 < path.stat().st_size // 50
+    assert (sizes.num_nodes, sizes.num_edges, sizes.feature_dim, sizes.feature_dtype) == (
+        400_000,
+        400_000,
+        8,
+        "float32",
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda held: b"x" + held[1:], "0xdd2e4ff046b4a178 for 0xdd2e4ff046b4a13f at byte 8"),
+        (lambda held: held[:20], "its end at byte 20"),
+        (lambda held: held[:5000], "expected what dgl.save_graphs of DGL 1.1.3 writes; pass --num-nodes"),
+        (lambda held: held[:4096] + b"\xff" * 8 + held[4104:], "a jump to byte -1 of "),
+        (lambda held: held[:24] + b"\2" + held[25:], "holds 2 graphs; expected one"),
+    ],
+    ids=["magic", "empty", "truncated", "place", "two"],
+)
+def test_a_file_that_dgl_does_not_write_is_refused_and_unknown(tmp_path, damage, message):
+    path = saved_by_dgl(tmp_path / "g.bin", [make_dgl()])
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=message) as caught:
+        input_sizes(path)
+    assert "\n" not in str(caught.value)
+    assert least_sizes(path) == UNKNOWN
+
+
+def test_any_damage_of_a_file_of_dgl_is_met_with_one_line_or_sizes(tmp_path):
+    """Words of its headers one after the other."""
+    path = saved_by_dgl(tmp_path / "g.bin", [make_dgl()])
+    held = path.read_bytes()
+    for place in [*range(0, 32, 8), *range(4096, 5600, 16)]:
+        path.write_bytes(held[:place] + b"\xfe" * 8 + held[place + 8 :])
+        try:
+            input_sizes(path)
+        except ValueError as error:
+            assert str(path) in str(error) or "expected" in str(error)
 
 
 def test_text_without_edges_is_refused(tmp_path):

@@ -114,17 +114,31 @@ def test_parameters_out_of_range_are_refused(make):
     ([1.5], "roots is torch.float32; expected integers"),
     ([[[1]]], r"roots has shape (1, 1, 1)"),
     (None, "there are no roots; pass them, or num_samples"),
-])  # fmt: skip
+    ("abc", "roots is 'abc'; expected integers: a tensor, or a list of them."),
+    ({"a": 1}, "roots is {'a': 1}; expected integers"),
+    ([None], "roots is [None]; expected integers"),
+    ([[1, 2], [3]], "roots is [[1, 2], [3]]; expected integers"),
+    ([2**70], "roots is [1180591620717411303424]; expected integers"),
+    (np.array([[1, "a" * 40]], dtype=object), "expected integers: a tensor, or a list of them."),
+    ([1 + 2j], "roots is torch.complex64; expected integers."),
+], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_roots_are_refused(roots, message):
     with pytest.raises(ValueError) as caught:
         plain.sample(small_graph(), Own(), roots)
-    assert message in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("ids", [[1], [1, -1], [[1, 2]], [0.5, 1.5]])
+@pytest.mark.parametrize("ids", [*map(torch.tensor, ([1], [1, -1], [[1, 2]], [0.5, 1.5])), "ab", [None, 1]])
 def test_sample_ids_are_refused(ids):
-    with pytest.raises(ValueError, match="sample_ids"):
-        plain.sample(small_graph(), Own(), [1, 2], sample_ids=torch.tensor(ids))
+    for roots in ([1, 2], None):
+        with pytest.raises(ValueError, match="sample_ids"):
+            plain.sample(small_graph(), Own(), roots, sample_ids=ids, num_samples=None if roots else 2)
+
+
+@pytest.mark.parametrize("count", ["ab", -1, 1.5, True])
+def test_a_number_of_samples_is_an_integer(count):
+    with pytest.raises(ValueError, match=f"num_samples is {count!r}; expected an integer >= 0"):
+        plain.sample(small_graph(), Own(), num_samples=count)
 
 
 def test_parameters_become_words_in_their_order():

@@ -119,9 +119,10 @@ def test_options_are_refused(options, message):
     assert message in str(caught.value)
 
 
-def test_a_negative_step_is_refused():
-    with pytest.raises(ValueError, match="step is -1"):
-        fsd.TransitSampler(small_graph(), transit.DeepWalk(3)).sample([1], step=-1)
+@pytest.mark.parametrize("step", [-1, 1.5, "1", None])
+def test_a_step_that_is_none_is_refused(step):
+    with pytest.raises(ValueError, match=f"step is {step!r}; expected an integer >= 0"):
+        fsd.TransitSampler(small_graph(), transit.DeepWalk(3)).sample([1], step=step)
 
 
 def test_a_number_of_samples_stands_for_roots_alone():
@@ -129,6 +130,23 @@ def test_a_number_of_samples_stands_for_roots_alone():
     assert len(sampler.sample(num_samples=3)) == 3
     with pytest.raises(ValueError, match="num_samples is 3 beside roots"):
         sampler.sample([1], num_samples=3)
+
+
+def test_samples_that_do_not_fit_are_refused_before_one_is_made(monkeypatch):
+    """1.6 GB, of which 1 GB is free; a size that is not certain (all neighbours, walks until they are done) is not."""
+    graph, roots = small_graph(weighted=False), torch.zeros(200, dtype=torch.int64)
+    samplers = [fsd.TransitSampler(graph, transit.KHop((1000, last))) for last in (1000, transit.ALL)]
+    samplers.append(fsd.TransitSampler(graph, transit.PPR(0.3)))
+    monkeypatch.setattr(memory_sizes, "available_bytes", lambda: 10**9)
+    message = "200 samples of KHop with 1 roots and 1001000 picks each take at least 1.61GB, but 1GB of memory are free"
+    with pytest.raises(ValueError, match=message):
+        samplers[0].sample(roots)
+    with pytest.raises(
+        ValueError, match="1000000000000 samples of KHop with 1 roots and 0 picks each take at least 8TB"
+    ):
+        samplers[1].sample(num_samples=10**12)
+    assert [len(sampler.sample(roots)) for sampler in samplers[1:]] == [200, 200]
+    assert len(samplers[0].sample(roots[:100])) == 100
 
 
 def test_tables_that_do_not_fit_are_refused(monkeypatch):
