@@ -86,6 +86,11 @@ class LocalFeatures:
         """Of all rows."""
         return self.num_rows * self.row_bytes
 
+    @property
+    def is_resident(self) -> bool:
+        """Whether the rows are in the memory of `device`; False: a GPU reads them over the bus."""
+        return self._first.rows.device == self.device
+
     def placed(self, placement: Placement) -> LocalFeatures:
         """The same rows where `placement` says (device/placement.py): one copy, unless they are there already."""
         if placement.where == HOST:

@@ -176,12 +176,8 @@ def _candidates(features: DistFeatures) -> Tensor:
 def in_place(features: DistFeatures) -> list[tuple[int, int]]:
     """Ranges (begin, end) of nodes whose rows need no cache; own rows that a GPU reads over the bus do."""
     near = [(table.first_node, table.end_node) for table in features.neighbours]
-    return near if reads_over_the_bus(features) else [features.book.part2range(features.comm.rank), *near]
-
-
-def reads_over_the_bus(features: DistFeatures) -> bool:
-    """Whether own rows are in host memory and kernels of a GPU read them there."""
-    return features.local.tables[0].rows.device != features.device
+    own = [features.book.part2range(features.comm.rank)] if features.local.is_resident else []
+    return [*own, *near]
 
 
 def _why_empty(description: FeatureCache, candidates: Tensor, comm: Communicator) -> str:
@@ -201,8 +197,8 @@ def _rows_that_fit(description: FeatureCache, task: CacheTask, sharers: Sharers)
       ValueError: there is not one; less memory than the capacity.
     """
     features = task.features
-    num_nodes, device, row_bytes = features.book.num_nodes, features.device, stored_row_bytes(features)
-    fixed = 4 * features.local.num_rows if reads_over_the_bus(features) else 0  # ops.RowCache's places
+    num_nodes, device, row_bytes = features.book.num_nodes, features.device, features.local.row_bytes
+    fixed = 0 if features.local.is_resident else 4 * features.local.num_rows  # ops.RowCache's places
 
     def cost(count: int) -> int:
         slots = 4 * num_nodes if description.lookahead else slots_bytes(count, num_nodes, device)
@@ -242,12 +238,6 @@ def _cache_bytes(features: DistFeatures) -> int:
     return (0 if own is None else own.num_bytes) + (0 if others is None else others.rows.nbytes + others.slots.nbytes)
 
 
-def stored_row_bytes(features: DistFeatures) -> int:
-    """Bytes of a row as it is stored, cached, and sent unless the result is narrower."""
-    row = features.local.no_rows()
-    return row.shape[1] * row.element_size()
-
-
 def _load(
     features: DistFeatures, nodes: Tensor, description: FeatureCache, sharers: Sharers, *, shown: bool
 ) -> DistFeatures:
@@ -257,7 +247,7 @@ def _load(
     """
     num_nodes = features.book.num_nodes
     lo, hi = features.book.part2range(features.comm.rank)
-    is_own = (nodes >= lo) & (nodes < hi) if reads_over_the_bus(features) else torch.zeros_like(nodes, dtype=torch.bool)
+    is_own = (nodes >= lo) & (nodes < hi)  # those that a GPU reads over the bus
     own, (others, places) = nodes[is_own], nodes[~is_own].sort()
     rows, memory = sharers.rows(features.local.no_rows(), others.numel(), num_nodes)
     share = sharers.own_share(others.numel())
@@ -285,7 +275,7 @@ def load_rows(features: DistFeatures, nodes: Tensor, into: Tensor, shown: bool) 
     Returns:
       `into`.
     """
-    comm, at_once = features.comm, max(1, SLICE_BYTES // max(1, stored_row_bytes(features)))
+    comm, at_once = features.comm, max(1, SLICE_BYTES // max(1, features.local.row_bytes))
     slices = torch.tensor([-(-nodes.numel() // at_once)], dtype=torch.int64)
     num_slices = int(comm.all_reduce(slices, op="max", purpose="setup"))
     with reporting("cached rows", shown and num_slices > 1) as on_slice:

@@ -11,7 +11,7 @@ import torch
 from fastsample_dist.features.cache import CacheReport, MadeCache, Visits, best_hits
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.tally import FetchTally
-from fastsample_dist.pipeline.caching import in_place, stored_row_bytes
+from fastsample_dist.pipeline.caching import in_place
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.stages import Fetch, Stage, result_dtype
@@ -50,7 +50,7 @@ class FetchRecord:
         id_dtype: torch.dtype,
     ) -> None:  # fmt: skip
         narrower = features.wire_dtype(result_dtype(options, features))
-        row_bytes = stored_row_bytes(features) if narrower is None else features.dim * narrower.itemsize
+        row_bytes = features.local.row_bytes if narrower is None else features.dim * narrower.itemsize
         self._features, self._cache, self._row_bytes = features, cache, row_bytes + id_dtype.itemsize
         is_on = cache is not None and not cache.why_empty
         self._visits = Visits(features.book.num_nodes, num_steps, features.device) if is_on else None

@@ -14,7 +14,7 @@ from fastsample_dist.pipeline import caching
 from fastsample_dist.sampling import transit
 from fastsample_dist.testing import run_distributed
 from tests.grids import grid
-from tests.parts import draw_partition
+from tests.parts import FEATURE_DIM, draw_partition
 from tests.pipeline.caches import (
     BATCH,
     EPOCHS,
@@ -147,24 +147,29 @@ def look_ahead(ctx, path):
     return found
 
 
-def narrower(ctx, path):
-    """(loaders with caches whose batches are those of one without, bytes of a row) where float32 travels as bfloat16"""
-    data, given = DistData.load(path, ctx), PAIRED | {"feature_dtype": torch.bfloat16}
+def other_rows(ctx, path, dtype):
+    """(whether batches are those of a loader without a cache, bytes of a row that travels, as reported) by cache"""
+    data, given, found = DistData.load(path, ctx), PAIRED | {"feature_dtype": dtype}, []
     plain = list(DistLoader(data, FANOUTS, BATCH, **given))
-    equal, moved = [], []
-    for cache in (FeatureCache(TENTH), FeatureCache(2 * KEPT, lookahead=WINDOW)):
+    for cache in (FeatureCache(TENTH), FeatureCache(KEPT + 500, lookahead=WINDOW)):
         loader = DistLoader(data, FANOUTS, BATCH, cache=cache, **given)
         ctx.comm.reset_stats()
-        equal.append(all(same(a, b) for a, b in zip(plain, loader, strict=True)))
-        report = loader.cache_report(0)
-        moved.append(ctx.comm.stats()["feature_rows"]["bytes_received"] / report.exchanged)
-        assert report.cached + report.kept > 0 and report.row_bytes == ROW + ID
-    return equal, moved
+        equal = all(same(a, b) for a, b in zip(plain, loader, strict=True))
+        report, stats = loader.cache_report(0), ctx.comm.stats()
+        assert report.cached + report.kept > 0
+        row_bytes = stats["feature_rows"]["bytes_received"] / report.exchanged
+        found.append((equal, row_bytes, report.row_bytes - ID))
+    return found
 
 
-def test_rows_that_travel_narrower_are_cached_as_they_are_stored(tmp_path):
-    path = draw_partition(tmp_path, 2, feature_dtype="float32").path
-    assert run_distributed(2, narrower, args=(path,)) == [([True, True], [ROW, ROW])] * 2
+@pytest.mark.parametrize(
+    "stored, dtype, row_bytes",
+    [("float32", torch.bfloat16, 2 * FEATURE_DIM), ("int8", None, FEATURE_DIM + 4)],
+    ids=["float32 as bfloat16", "int8 with scales"],
+)
+def test_rows_of_other_types_are_cached_as_they_are_stored(tmp_path, stored, dtype, row_bytes):
+    path = draw_partition(tmp_path, 2, stored_as=stored).path
+    assert run_distributed(2, other_rows, args=(path, dtype)) == [[(True, row_bytes, row_bytes)] * 2] * 2
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from tests.pipeline.caches import (
     TENTH,
     OneProcess,
     follow,
+    rows_of,
+    same,
 )
 
 HALF = 120 * ROW + 4 * NUM_NODES  # more than a quarter of the nodes: a slot for each
@@ -43,6 +45,11 @@ def share(ctx, path, capacity):
     loader = DistLoader(data, FANOUTS, BATCH, cache=FeatureCache(capacity), **shared)
     steps = [follow(loader, batches, ctx.comm) for batches in epochs]
     reports = [loader.cache_report(epoch) for epoch in range(EPOCHS)]
+    for given in ({}, {"exchange": "combined", "prefetch": 1}):  # on rails
+        again = DistLoader(data, FANOUTS, BATCH, cache=loader.cache, **(PAIRED | {"transport": "shared"} | given))
+        assert again.rails and all(same(a, b) for a, b in zip(epochs[0], again, strict=True))
+        assert rows_of(again.cache_report(0)) == rows_of(reports[0])
+        again.close()
     try:
         DistLoader(data, FANOUTS, BATCH, cache=FeatureCache(capacity, lookahead=2), **shared)
         said = ""
