@@ -181,7 +181,7 @@ def in_place(features: DistFeatures) -> list[tuple[int, int]]:
 
 def reads_over_the_bus(features: DistFeatures) -> bool:
     """Whether own rows are in host memory and kernels of a GPU read them there."""
-    return features.local.tables[0].rows.device != features.device
+    return ops.RowTable.of(features.local.tables[0].rows).rows.device != features.device
 
 
 def _why_empty(description: FeatureCache, candidates: Tensor, comm: Communicator) -> str:
