@@ -59,8 +59,8 @@ class Settings:
             raise ValueError(f"--trainers is {self.trainers}, expected a positive number on each machine")
         if not 0 <= self.machines <= MAX_MACHINES or self.machines * self.trainers == 1:
             raise ValueError(
-                f"--machines is {self.machines}, expected 1..{MAX_MACHINES}, and 1 with more than one of --trainers; use "
-                "--single for one process"
+                f"--machines is {self.machines}, expected 1..{MAX_MACHINES}, and 1 with more than one of --trainers; "
+                "use --single for one process"
             )
         for name in ("epochs", "batch_size", "hidden", "deadline_s"):
             if getattr(self, name) <= 0:

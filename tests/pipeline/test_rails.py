@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fastsample_dist import DistData, DistLoader
+from fastsample_dist import DistData, DistLoader, FeatureCache
 from fastsample_dist.comm.machine import OTHER_MACHINE, Machines
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.testing.ranks import RankError
@@ -54,6 +54,8 @@ def load_on_rails(ctx, path):
         again = [facts_of(batch) for batch in loader]
         found[exchange, prefetch, rails] = batches, again, ctx.comm.stats(), loader._stages[1].features.tally
         loader.close()
+    with_cache = DistLoader(data, FANOUTS, BATCH, rng_seed=7, cache=FeatureCache(capacity_bytes=2000))
+    found["cache"] = epochs_of(with_cache, 2), with_cache.cache_report(), with_cache.rails
     return alone, found, data.rank_book.part_ranges
 
 
@@ -86,6 +88,12 @@ def test_rows_received_are_those_that_the_machine_lacks_once(found, case):
         batches, stats = len(runs[case][1]), runs[case][2]
         assert stats["feature_rows"]["bytes_received"] == rows * ROW_BYTES > 0
         assert stats["feature_rows"]["calls"] == batches + 2 * (case[0] == "combined")
+
+
+def test_a_cache_of_the_machine_goes_with_rails(found):
+    for alone, runs, _ in found:
+        batches, report, on_rails = runs["cache"]
+        assert batches == alone and on_rails and report.cached > 0 and report.exchanged > 0
 
 
 def test_rows_by_where_they_came_from_add_up(found):
