@@ -22,6 +22,12 @@ inline FsStatus check_element_type(const char* operation, int32_t type) {
   return fail(FS_INVALID_ARGUMENT, "%s: element type %d; expected float32, float64 or bfloat16", operation, type);
 }
 
+// Of weights that edges are drawn by.
+inline FsStatus check_weight_type(const char* operation, int32_t type) {
+  if (type == FS_FLOAT32 || type == FS_FLOAT64) return FS_OK;
+  return fail(FS_INVALID_ARGUMENT, "%s: weight type %d; expected float32 (2) or float64 (3)", operation, type);
+}
+
 inline FsStatus check_threads(const char* operation, int32_t num_threads) {
   if (num_threads >= 1) return FS_OK;
   return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected at least 1", operation, num_threads);

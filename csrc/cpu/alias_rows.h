@@ -145,11 +145,11 @@ FsStatus build_alias_rows(const char* operation, const FsEdgeWeights& edges, con
 // build_alias_rows with the type of the weights resolved.
 template <typename Sink>
 FsStatus alias_rows(const char* operation, const FsEdgeWeights& edges, const Sink& sink) {
-  const FsStatus status = check_threads(operation, edges.num_threads);
+  FsStatus status = check_threads(operation, edges.num_threads);
+  if (status == FS_OK) status = check_weight_type(operation, edges.type);
   if (status != FS_OK) return status;
   if (edges.type == FS_FLOAT32) return build_alias_rows<float>(operation, edges, sink);
-  if (edges.type == FS_FLOAT64) return build_alias_rows<double>(operation, edges, sink);
-  return fail(FS_INVALID_ARGUMENT, "%s: weight type %d; expected float32 (2) or float64 (3)", operation, edges.type);
+  return build_alias_rows<double>(operation, edges, sink);
 }
 
 }  // namespace fs

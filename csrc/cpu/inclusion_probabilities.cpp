@@ -254,11 +254,8 @@ FsStatus check(const FsInclusion& spec) {
   constexpr const char* kName = "inclusion_probabilities";
   FsStatus status = check_threads(kName, spec.num_threads);
   if (status == FS_OK) status = check_fanout(kName, spec.fanout, 0, spec.replace != 0);
+  if (status == FS_OK && spec.weights != nullptr) status = check_weight_type(kName, spec.weight_type);
   if (status != FS_OK) return status;
-  if (spec.weights != nullptr && spec.weight_type != FS_FLOAT32 && spec.weight_type != FS_FLOAT64) {
-    return fail(FS_INVALID_ARGUMENT, "%s: weight type %d; expected float32 (2) or float64 (3)", kName,
-                spec.weight_type);
-  }
   for (int64_t node = 0; node < spec.num_nodes; ++node) {
     const int64_t begin = spec.indptr[node], end = spec.indptr[node + 1], hazard = spec.hazards[node];
     if (begin < 0 || end < begin || end > spec.num_edges) {

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops.sample_methods import METHODS
 
 SCORE_BITS = 32  # a probability of 1, or one visit, is 2^32
 PRESAMPLED_FROM = 2**62  # epochs and steps of pre-sampled batches: no draw of theirs is one of the run's
@@ -48,15 +49,17 @@ def vip(
       train_nodes: integer [num_train]; seeds of the rank.
       batch_size: seeds per step.
       fanouts: hop order from the seeds outwards; -1 takes all.
-      method: "uniform"; "weighted"; "labor", which takes every edge with the probability that uniform draws do.
+      method: one of ops.sample_methods.METHODS; a method without weights takes every edge with the probability that
+        uniform draws do.
       replace: draw with replacement.
       num_threads: None takes torch's setting. Never changes a result.
     Raises:
-      ValueError: "weighted" on a graph without weights, a fanout that the method refuses, an id outside the graph.
+      ValueError: a method by weights on a graph without any, a fanout that the method refuses, an id outside the graph.
     Source: SALIENT++ (MLSys 2023), section 3.2. Cost: O(len(fanouts) * num_edges). Deterministic: yes.
     """
-    if method == "weighted" and graph.weights is None:
-        raise ValueError("method is 'weighted' but the graph has no weights; build it with weights, one per edge.")
+    is_weighted = METHODS[method].weighted
+    if is_weighted and graph.weights is None:
+        raise ValueError(f"method is {method!r} but the graph has no weights; build it with weights, one per edge.")
     total = torch.zeros(graph.num_nodes, dtype=torch.int64)
     hazards = torch.zeros_like(total)
     if len(train_nodes):
@@ -67,7 +70,7 @@ def vip(
             graph.indices,
             hazards,
             fanout,
-            weights=graph.weights if method == "weighted" else None,
+            weights=graph.weights if is_weighted else None,
             replace=replace,
             num_threads=num_threads,
         )

@@ -47,6 +47,10 @@ class Network:
                 f"network is {text!r}; expected speed and latency such as 25Gb/s,20us or 1Gb/s,0.1ms."
             ) from None
 
+    def __str__(self) -> str:
+        """Speed and latency, as `parse` reads them."""
+        return f"{8e-9 * self.beta_bytes_s:.3g}Gb/s,{1e6 * self.alpha_s:.3g}us"
+
     def all_to_all_s(self, calls: float, sent_bytes: float, machines: int) -> float:
         """Seconds of so many all_to_all calls, in which a machine sends so many bytes to all others."""
         return calls * (machines - 1) * self.alpha_s + sent_bytes / self.beta_bytes_s

@@ -6,7 +6,6 @@ Machines are made up: ranks 0 and 1, and 2 and 3, stand for those of one machine
 import os
 import re
 import signal
-import time
 from itertools import product
 from pathlib import Path
 
@@ -117,10 +116,9 @@ def killed_on_rails(ctx, path, folder):
 
 
 def test_a_rank_that_is_killed_is_reported_on_its_machine_and_on_the_other(tmp_path):
-    path, began_s = draw_partition(tmp_path, 4).path, time.monotonic()
+    path = draw_partition(tmp_path, 4).path
     with pytest.raises(RankError, match="rank 1 of 4 ended with exit code -9"):
         run_distributed(4, killed_on_rails, 120.0, (path, tmp_path), comm_timeout_s=60.0)
-    assert time.monotonic() - began_s < 60
     for rank in (0, 2, 3):
         said = Path(tmp_path, str(rank)).read_text()
         assert re.match(rf"rank {rank}( \(group of ranks \d, \d\))?, step \d: (all_to_all|barrier) .*failed", said)

@@ -37,6 +37,7 @@ from fastsample_dist.testing.jobs import find_mpirun
 from fastsample_dist.testing.supervisor import run_process
 from fastsample_dist.train.trainer import PRECISIONS
 
+MEASURED = "measured"  # in place of a network: what the runs' own ranks saw
 TIMEOUT_S = 600.0  # of one collective: ranks wait for the one that checks the topology's bytes
 EXAMPLES = """examples:
   fastsample-bench epoch rmat:19:16 --ranks 1,2,4
@@ -71,7 +72,12 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--threads", type=cl.count, help="per rank (default: cores / most ranks, at least 1)")
     add("--method", default="metis", help="how a generated graph is cut (default: %(default)s)")
     add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
-    add("--model-network", metavar="SPEED,LATENCY", type=network, help="e.g. 25Gb/s,20us: predict 2 to 64 machines")
+    add(
+        "--model-network",
+        metavar="SPEED,LATENCY",
+        type=network,
+        help="e.g. 25Gb/s,20us, or measured: predict 2 to 64 machines",
+    )
     add("--mpi", action="store_true", help="start the ranks with mpirun")
     add("--hosts", metavar="FILE", help="run on these machines by fastsample-launch; GRAPH and --json are paths there")
     add("--ssh", metavar="PROGRAM", default="ssh", help="what reaches them (default: %(default)s)")
@@ -207,9 +213,12 @@ def _report(args: argparse.Namespace, console: Console, found: dict, runs: list[
     if args.model_network is not None:
         threads, cores = found["threads_per_rank"], found["cores"]
         crowding = {run["ranks"]: max(1.0, run["ranks"] * threads / cores) for run in runs}
-        predictions = epoch.model_network(runs, Network.parse(args.model_network), args.batch_size, crowding)
-        console.print(epoch_report.model_table(predictions, args.model_network))
-        console.print(epoch_report.check_table(predictions, args.model_network))
+        is_measured = args.model_network == MEASURED
+        network = epoch.network_of_runs(runs) if is_measured else Network.parse(args.model_network)
+        predictions = epoch.model_network(runs, network, args.batch_size, crowding)
+        title = f"{network}{', as measured' if is_measured else ''}"
+        console.print(epoch_report.model_table(predictions, title))
+        console.print(epoch_report.check_table(predictions, title))
         results["model"] = predictions
     return results
 
@@ -231,7 +240,9 @@ def schemes(text: str) -> tuple[str, ...]:
 
 
 def network(text: str) -> str:
-    """Argument type: a network that Network.parse understands."""
+    """Argument type: a network that Network.parse understands, or MEASURED."""
+    if text == MEASURED:
+        return text
     try:
         Network.parse(text)
     except ValueError as error:

@@ -100,11 +100,12 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
       results: what epoch_rank returned, by rank.
       num_ranks: how many.
     Returns:
-      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "floor_s", "floor_cpu_s",
-      "all_reduce_s" (medians over timed epochs of the means over ranks), "configurations": [{"scheme", "prefetch",
-      "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s" (medians over timed
-      epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and rank, "exchanges":
-      payload exchanges per step, "ratio_to_vanilla", "ratio_to_floor": epoch_s / (floor_s + all_reduce_s)}]}.
+      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "network": as measured,
+      "floor_s", "floor_cpu_s", "all_reduce_s" (medians over timed epochs of the means over ranks), "configurations":
+      [{"scheme", "prefetch", "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s"
+      (medians over timed epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and
+      rank, "exchanges": payload exchanges per step, "ratio_to_vanilla", "ratio_to_floor": epoch_s / (floor_s +
+      all_reduce_s)}]}.
     Raises:
       RuntimeError: the losses of two configurations differ.
     """
@@ -123,7 +124,8 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
     return {
         "ranks": num_ranks, "steps": steps, "num_seeds": sum(result["num_seeds"] for result in results),
         "first_step_s": max(result["first_step_s"] for result in results), "graph": results[0]["graph"],
-        "transport": results[0]["transport"], **floor, "configurations": configurations,
+        "transport": results[0]["transport"], "network": results[0]["network"], **floor,
+        "configurations": configurations,
     }  # fmt: skip
 
 
@@ -192,6 +194,12 @@ def check_model(ranks: Sequence[int], configurations: Sequence[tuple[str, int]])
             "--model-network takes a step's work from 1 rank and its bytes from several, hybrid with prefetch 0; got "
             f"ranks {', '.join(map(str, ranks))} and {found}."
         )
+
+
+def network_of_runs(runs: Sequence[dict]) -> Network:
+    """The network as it was measured on the fewest ranks that are several."""
+    found = min((run for run in runs if run["ranks"] > 1), key=lambda run: run["ranks"])["network"]
+    return Network(found["alpha_s"], found["beta_bytes_s"])
 
 
 def model_network(runs: Sequence[dict], network: Network, batch_size: int, crowding: Mapping[int, float]) -> list[dict]:

@@ -17,6 +17,7 @@ import psutil
 import torch
 
 from fastsample_dist.bench.epoch.floor import EpochFloor
+from fastsample_dist.comm.base import Communicator, RowPlan
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.graph.labels import CLASSIFICATION
 from fastsample_dist.pipeline.data import DistData
@@ -25,6 +26,8 @@ from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.metrics import CommTally
 from fastsample_dist.train.models import GraphSAGE, layer_widths
 from fastsample_dist.train.trainer import Trainer
+
+MESSAGE_BYTES, EXCHANGES = 4 << 20, 9  # of measured_network
 
 
 def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> dict:
@@ -37,8 +40,9 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
       folder: not used.
     Returns:
       {"num_seeds": own, "steps": per epoch, "transport", "first_step_s": from the start of this process, "graph":
-      {"name", "num_nodes", "num_edges"}, "floor": FloorTime of each timed epoch, "configurations": [{"scheme",
-      "prefetch", "epochs": [EpochStats and "comm" of this rank]}]}; the first epoch is the warm-up.
+      {"name", "num_nodes", "num_edges"}, "floor": FloorTime of each timed epoch, "network": measured_network's,
+      "configurations": [{"scheme", "prefetch", "epochs": [EpochStats and "comm" of this rank]}]}; the first epoch is
+      the warm-up.
     """
     data = DistData.load(settings["path"], ctx)
     if data.features is None or data.labels is None:
@@ -55,6 +59,7 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
             floors.append(asdict(floor.measure(runs[0].steps, ctx.comm)))
     for run in runs:
         run.loader.close()
+    network = measured_network(ctx.comm)
     manifest = data.manifest
     return {
         "num_seeds": data.split("train").numel(),
@@ -63,6 +68,7 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
         "first_step_s": first_step.seconds,
         "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
         "floor": floors,
+        "network": network,
         "configurations": [
             {"scheme": run.loader.options.scheme, "prefetch": run.loader.options.prefetch, "epochs": run.epochs}
             for run in runs
@@ -81,6 +87,34 @@ def _model(data: DistData, settings: dict) -> GraphSAGE:
     torch.manual_seed(settings["rng_seed"])
     num_layers = len(settings["fanouts"])
     return GraphSAGE(data.feature_dim, settings["hidden"], data.num_classes, num_layers, settings["dropout"])
+
+
+def measured_network(comm: Communicator) -> dict[str, float] | None:
+    """What messages between the ranks cost as a program sees it: {"alpha_s", "beta_bytes_s"}; None for one rank.
+
+    Collective: every rank must call this. Exchanges of 8 bytes and of MESSAGE_BYTES with every other rank, the medians
+    of the slowest rank's: the first is alpha for every other rank, the difference is bytes over beta. The work of
+    sockets and copies is in both.
+    """
+    if comm.world_size == 1:
+        return None
+    small_s, large_s = (_exchange_s(comm, num_bytes) for num_bytes in (8, MESSAGE_BYTES))
+    others = comm.world_size - 1
+    return {"alpha_s": small_s / others, "beta_bytes_s": others * MESSAGE_BYTES / max(large_s - small_s, 1e-9)}
+
+
+def _exchange_s(comm: Communicator, num_bytes: int) -> float:
+    """Seconds of an exchange of so many bytes with every other rank."""
+    counts = [0 if peer == comm.rank else num_bytes for peer in range(comm.world_size)]
+    plan, rows = RowPlan(counts, counts, num_bytes), torch.zeros(sum(counts), dtype=torch.uint8)
+    seconds = []
+    for _ in range(1 + EXCHANGES):
+        comm.barrier(purpose="benchmark")
+        begin = time.perf_counter()
+        comm.exchange_rows(rows, plan, purpose="benchmark")
+        seconds.append(time.perf_counter() - begin)
+    slowest = comm.all_reduce(torch.tensor(seconds[1:]), op="max", purpose="benchmark")
+    return float(slowest.median())
 
 
 class _FirstStep:

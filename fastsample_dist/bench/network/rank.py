@@ -15,7 +15,6 @@ from fastsample_dist.bench.network.rows import CACHE, LOOKAHEAD, WINDOW, Row
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.features.cache import FeatureCache
 from fastsample_dist.ops.locate_rows import slots_bytes
-from fastsample_dist.pipeline.caching import stored_row_bytes
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.train.metrics import CommTally
@@ -50,7 +49,7 @@ def network_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -
         run.loader.close()
     manifest = data.manifest
     return {
-        "steps": len(runs[0].loader), "row_bytes": stored_row_bytes(data.features),
+        "steps": len(runs[0].loader), "row_bytes": data.features.local.row_bytes,
         "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
         "rows": [run.results() for run in runs],
     }  # fmt: skip
@@ -100,7 +99,7 @@ def cache_of(data: DistData, row: Row, share: float) -> FeatureCache | None:
     count = max(1, int(share * data.num_nodes))
     window = WINDOW if row.has(LOOKAHEAD) else 0
     slots = data.num_nodes * torch.int32.itemsize if window else slots_bytes(count, data.num_nodes)
-    return FeatureCache(capacity_bytes=count * stored_row_bytes(data.features) + slots, lookahead=window)
+    return FeatureCache(capacity_bytes=count * data.features.local.row_bytes + slots, lookahead=window)
 
 
 def sent_by_host(counted: str | None = None) -> int:

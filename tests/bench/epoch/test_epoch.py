@@ -201,7 +201,7 @@ def result_of(configurations):
     floor = [{"floor_s": floor_s, "floor_cpu_s": floor_s, "all_reduce_s": 0.5} for floor_s in (1.5, 0.5, 9.0)]
     return {
         "steps": 2, "num_seeds": 30, "first_step_s": 1.0, "graph": {}, "transport": "exchange", "floor": floor,
-        "configurations": entries,
+        "network": {"alpha_s": 1e-3, "beta_bytes_s": 1e6}, "configurations": entries,
     }  # fmt: skip
 
 
@@ -286,6 +286,12 @@ def measured(**changed):
     }
     given = {"sample_s": 0.01, "fetch_s": 0.02, "compute_s": 0.1, "comm": comm, "num_ranks": 2, "num_seeds": 10_000}
     return Measured(**{**given, "batch_size": 100, **changed})
+
+
+def test_a_network_is_shown_as_it_is_read_and_taken_from_the_fewest_ranks_that_are_several():
+    assert str(Network.parse("25Gb/s,20us")) == "25Gb/s,20us"
+    runs = [{"ranks": ranks, "network": {"alpha_s": ranks, "beta_bytes_s": 1.0}} for ranks in (4, 1, 2)]
+    assert epoch.network_of_runs(runs) == Network(2, 1.0)
 
 
 def test_a_network_is_read_from_speed_and_latency():

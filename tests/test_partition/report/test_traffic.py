@@ -155,7 +155,8 @@ def test_standard_error_is_that_of_repeated_measurements(drawn, batch_size, num_
 
 def count_training(ctx, path, scheme, epochs):
     """Bytes that this rank receives for feature rows, and sends and receives for sampling, per epoch."""
-    loader = DistLoader(DistData.load(path, ctx), (4, 3), 7, scheme=scheme, rng_seed=99)
+    data, ways = DistData.load(path, ctx), {"transport": "exchange", "exchange": "paired"}
+    loader = DistLoader(data, (4, 3), 7, scheme=scheme, rng_seed=99, **ways)
     ctx.comm.reset_stats()
     for _ in range(epochs):
         for _ in loader:
