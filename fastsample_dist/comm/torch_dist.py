@@ -154,7 +154,7 @@ class TorchCommunicator(Communicator):
             group = _new_group(run_ranks, rank, self._backend, self._store, lane, timeout)
         except RuntimeError as error:
             raise _named(error, deadline.timeout_s) from error
-        return TorchCommunicator(
+        made = TorchCommunicator(
             group,
             self._backend,
             self._store,
@@ -162,6 +162,8 @@ class TorchCommunicator(Communicator):
             max_message_bytes=self.max_message_bytes,
             counters=counters,
         )
+        made._barrier(deadline)  # a member that closes it at once would break the others' connections in the making
+        return made
 
     def _close(self) -> None:
         """Let torch forget the group; its threads end here unless something else keeps it, see above."""

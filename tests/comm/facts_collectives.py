@@ -138,6 +138,12 @@ def a_duplicate_works_in_a_thread_at_the_same_time(comm):
 
 
 @fact
+def a_duplicate_may_be_closed_at_once(comm):
+    for _ in range(20):  # on busy cores a rank may still be connecting when another closes
+        comm.duplicate().close()
+
+
+@fact
 def a_duplicate_takes_over_limits_and_step(comm):
     comm.step = 7
     comm.max_message_bytes = 99
