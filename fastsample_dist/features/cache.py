@@ -62,9 +62,10 @@ class FeatureCache:
         """Whether there is anything to make."""
         return self.capacity_bytes > 0 and self.policy != NONE
 
-    def facts(self) -> tuple[object, ...]:
+    def facts(self) -> str:
         """What ranks compare; the device is a machine's own."""
-        return self.capacity_bytes, self.policy, self.presample_epochs, self.lookahead
+        names = ("capacity_bytes", "policy", "presample_epochs", "lookahead")
+        return ", ".join(f"{name} {getattr(self, name)}" for name in names)
 
     def check_memory(self, sharers: int = 1) -> None:
         """Refuse a cache that host memory has no room for.
@@ -202,9 +203,9 @@ class MadeCache:
         """Rows of other ranks."""
         return 0 if self.features.cache is None else self.features.cache.rows.shape[0]
 
-    def facts(self) -> tuple[object, ...]:
+    def facts(self) -> str:
         """What ranks compare."""
-        return ("shared", *self.description.facts())
+        return f"another loader's of {self.description.facts()}"
 
     def figures(self) -> CacheReport:
         """What a report says of the cache itself."""

@@ -3,9 +3,7 @@
 The oracle is the same loader with exchange="paired".
 """
 
-import os
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from fastsample_dist.testing import run_distributed
 from fastsample_dist.testing.ranks import RankError
 from tests.grids import grid
 from tests.parts import FEATURE_DIM, draw_partition
+from tests.pipeline.killed import die_in_the_middle
 
 FANOUTS, BATCH = [3, 2], 6
 BETWEEN = ("counts", "feature_ids", "feature_rows")  # what fetches count
@@ -293,13 +292,7 @@ def test_without_an_exchange_there_is_none_to_combine(asked):
 def killed_in_the_middle(ctx, path, folder, prefetch):
     """Rank 1 is killed after its second batch; the others write their error."""
     loader = make_loader(DistData.load(path, ctx), prefetch=prefetch)
-    try:
-        for batch in loader:
-            if ctx.rank == 1 and batch.step == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-    except RuntimeError as error:
-        (folder / f"{ctx.rank}").write_text(str(error))
-        raise
+    die_in_the_middle(ctx, loader, folder)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

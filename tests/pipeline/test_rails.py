@@ -3,9 +3,7 @@
 Machines are made up: ranks 0 and 1, and 2 and 3, stand for those of one machine each.
 """
 
-import os
 import re
-import signal
 from itertools import product
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from fastsample_dist.comm.machine import OTHER_MACHINE, Machines
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.testing.ranks import RankError
 from tests.parts import FEATURE_DIM, draw_partition
+from tests.pipeline.killed import die_in_the_middle
 
 FANOUTS, BATCH = [3, 2], 6
 ROW_BYTES = FEATURE_DIM + 4  # numbers and scale
@@ -106,13 +105,7 @@ def killed_on_rails(ctx, path, folder):
     """Rank 1 is killed after its second batch; the others write their error."""
     ctx._machines = TWO_MACHINES
     loader = DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, rng_seed=7, prefetch=1)
-    try:
-        for batch in loader:
-            if ctx.rank == 1 and batch.step == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-    except RuntimeError as error:
-        (folder / f"{ctx.rank}").write_text(str(error))
-        raise
+    die_in_the_middle(ctx, loader, folder)
 
 
 def test_a_rank_that_is_killed_is_reported_on_its_machine_and_on_the_other(tmp_path):
