@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops.sample_methods import METHODS
+from fastsample_dist.ops.sample_methods import METHODS, quoted
 
 SCORE_BITS = 32  # a probability of 1, or one visit, is 2^32
 PRESAMPLED_FROM = 2**62  # epochs and steps of pre-sampled batches: no draw of theirs is one of the run's
@@ -54,9 +54,16 @@ def vip(
       replace: draw with replacement.
       num_threads: None takes torch's setting. Never changes a result.
     Raises:
-      ValueError: a method by weights on a graph without any, a fanout that the method refuses, an id outside the graph.
+      ValueError: an unknown method, one by weights on a graph without any, a fanout that the method refuses, an id
+        outside the graph.
     Source: SALIENT++ (MLSys 2023), section 3.2. Cost: O(len(fanouts) * num_edges). Deterministic: yes.
     """
+    if method not in METHODS:
+        raise ValueError(f"method is {method!r}; expected {quoted(list(METHODS))}.")
+    low, high = (int(train_nodes.min()), int(train_nodes.max())) if len(train_nodes) else (0, 0)
+    if low < 0 or high >= graph.num_nodes:
+        last = graph.num_nodes - 1
+        raise ValueError(f"train_nodes run from {low} to {high}; expected nodes of the graph, 0 to {last}.")
     is_weighted = METHODS[method].weighted
     if is_weighted and graph.weights is None:
         raise ValueError(f"method is {method!r} but the graph has no weights; build it with weights, one per edge.")

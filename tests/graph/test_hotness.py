@@ -61,6 +61,14 @@ def test_without_train_nodes_nothing_is_wanted():
     assert not hotness.vip(draw_graph(), torch.empty(0, dtype=torch.int64), 3, (4, 2)).any()
 
 
+def test_vip_refuses_a_method_that_is_none_and_train_nodes_outside_the_graph():
+    graph = CSCGraph(torch.tensor([0, 1, 1]), torch.tensor([1]))
+    with pytest.raises(ValueError, match="method is 'labour'; expected 'uniform', 'weighted' or 'labor'"):
+        hotness.vip(graph, torch.tensor([0]), 1, [2], method="labour")
+    with pytest.raises(ValueError, match="train_nodes run from 0 to 2; expected nodes of the graph, 0 to 1"):
+        hotness.vip(graph, torch.tensor([0, 2]), 1, [2])
+
+
 def test_vip_by_weight_needs_weights():
     with pytest.raises(ValueError, match="method is 'weighted' but the graph has no weights"):
         hotness.vip(draw_graph(), torch.arange(3), 3, (4,), method="weighted")

@@ -329,8 +329,8 @@ SAID = {
     "small": f"the cache's capacity_bytes is {ONE_ROW - 1} but one row takes {ONE_ROW} with what finds it; choose at ",
     "large": "the cache's capacity is 1000TB but ",
     "type": "cache is '2GiB'; pass a FeatureCache, such as fsd.FeatureCache(capacity_bytes=2 << 30), or the cache of ",
-    "differs": "DistLoader: ranks differ in cache: 'capacity_bytes 800, policy auto, presample_epochs 2, lookahead 0' on "
-    "rank 0; 'capacity_bytes 801, policy auto, presample_epochs 2, lookahead 0' on rank 1; ",
+    "differs": "DistLoader: ranks differ in cache: 'capacity_bytes 800, policy auto, presample_epochs 2, lookahead 0' "
+    "on rank 0; 'capacity_bytes 801, policy auto, presample_epochs 2, lookahead 0' on rank 1; ",
     "other": "the cache given is that of a loader of other data or on another device; pass a FeatureCache, or the ",
     "combined": "the cache's lookahead is 1 beside exchange 'combined', which asks for rows before the cache ",
     "follows": "the cache given looks ahead, so its rows follow the batches of its own loader; pass a FeatureCache.",

@@ -26,6 +26,7 @@ from fastsample_dist.bench.epoch import report as epoch_report
 from fastsample_dist.bench.epoch.measure import EpochOptions
 from fastsample_dist.bench.epoch.rank import epoch_rank
 from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.training_options import add_training
 from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.files import write_json
@@ -35,7 +36,6 @@ from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.pipeline.transport import AUTO, EXCHANGE, TRANSPORTS
 from fastsample_dist.testing.jobs import find_mpirun
 from fastsample_dist.testing.supervisor import run_process
-from fastsample_dist.train.trainer import PRECISIONS
 
 MEASURED = "measured"  # in place of a network: what the runs' own ranks saw
 TIMEOUT_S = 600.0  # of one collective: ranks wait for the one that checks the topology's bytes
@@ -62,16 +62,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--schemes", type=schemes, default=("vanilla", "hybrid"), help="(default: vanilla,hybrid)")
     add("--transport", choices=TRANSPORTS, default=AUTO, help="of other ranks' rows (default: %(default)s)")
     add("--exchange", choices=EXCHANGES, default=AUTO, help="how ranks meet for rows (default: %(default)s)")
-    add("--epochs", type=cl.count, default=3, help="timed ones, after one warm-up epoch (default: %(default)s)")
-    add("--batch-size", type=cl.count, default=1000, help="seeds per rank and step (default: %(default)s)")
-    add("--fanouts", type=cl.fanout_list, default=(15, 10, 5), help="one per layer (default: 15,10,5)")
-    add("--hidden", type=cl.count, default=256, help="columns of a hidden row (default: %(default)s)")
-    add("--dropout", type=cl.share, default=0.5, help="(default: %(default)s)")
-    add("--precision", choices=PRECISIONS, default="fp32", help="(default: %(default)s)")
-    add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
+    add_training(sub)
     add("--threads", type=cl.count, help="per rank (default: cores / most ranks, at least 1)")
-    add("--method", default="metis", help="how a generated graph is cut (default: %(default)s)")
-    add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
     add(
         "--model-network",
         metavar="SPEED,LATENCY",

@@ -14,7 +14,7 @@ from fastsample_dist.bench.epoch import namespaces
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.network.measure import UNLIMITED, NetworkOptions, measure
 from fastsample_dist.bench.network.rows import DEFAULT, Row
-from fastsample_dist.train.trainer import PRECISIONS
+from fastsample_dist.bench.training_options import add_training
 
 TIMEOUT_S = 600.0  # of one collective
 EXAMPLES = """examples:
@@ -44,16 +44,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     )  # fmt: skip
     add("--cache", metavar="SHARE", type=cl.share, default=0.1, help="cached nodes of all nodes (default: %(default)g)")
     add("--prefetch", type=int, default=2, help="batches made ahead (default: %(default)s)")
-    add("--epochs", type=cl.count, default=3, help="timed ones, after one warm-up epoch (default: %(default)s)")
-    add("--batch-size", type=cl.count, default=1000, help="seeds per rank and step (default: %(default)s)")
-    add("--fanouts", type=cl.fanout_list, default=(15, 10, 5), help="one per layer (default: 15,10,5)")
-    add("--hidden", type=cl.count, default=256, help="columns of a hidden row (default: %(default)s)")
-    add("--dropout", type=cl.share, default=0.5, help="(default: %(default)s)")
-    add("--precision", choices=PRECISIONS, default="fp32", help="(default: %(default)s)")
-    add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
+    add_training(sub)
     add("--threads", type=cl.count, help="per rank (default: cores / ranks, at least 1)")
-    add("--method", default="metis", help="how a generated graph is cut (default: %(default)s)")
-    add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
     add("--deadline-s", type=cl.seconds, default=3600.0, help="for the ranks of one run (default: %(default)g)")
     cl.add_json(sub)
 
