@@ -22,7 +22,11 @@ OTHERS = {
     "layer_dependency": True,
     "cache": FeatureCache(1000, "degree"),
 }
-SHOWN = {"fanouts": "(3, 1)", "feature_dtype": "'torch.bfloat16'", "cache": "(1000, 'degree', 2, 0)"}
+SHOWN = {
+    "fanouts": "(3, 1)",
+    "feature_dtype": "'torch.bfloat16'",
+    "cache": "'capacity_bytes 1000, policy degree, presample_epochs 2, lookahead 0'",
+}
 
 
 def construct(ctx, path):
