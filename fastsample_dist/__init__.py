@@ -17,6 +17,7 @@ _PUBLIC = {
     "NeighborSampler": "fastsample_dist.sampling.neighbor",
     "LaborSampler": "fastsample_dist.sampling.neighbor",
     "TransitSampler": "fastsample_dist.sampling.transit.sampler",
+    "SubgraphSpec": "fastsample_dist.sampling.subgraph_spec",
     "DistContext": "fastsample_dist.comm.context",
     "DistData": "fastsample_dist.pipeline.data",
     "DistLoader": "fastsample_dist.pipeline.loader",
