@@ -20,7 +20,10 @@ from fastsample_dist.device.choice import numbered
 from fastsample_dist.device.clock import Lap
 from fastsample_dist.ops import DropoutKey, SampledHops
 
-OWN_TENSORS = ("indptr", "indices", "src_nodes", "edge_ids", "edge_values", "edge_weights")  # of one MFG alone
+OWN_TENSORS = (
+    "indptr", "indices", "src_nodes", "edge_ids", "edge_values", "edge_weights", "row_sums",
+)  # fmt: skip
+"""Those of one MFG alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +61,10 @@ class MFG:
         PinSAGE): how many edges each one stands for, which models take into account; None: the sampler sets none.
       includes_dst: every row holds an edge from the destination to itself already, its coefficient included, so that a
         model adds no term of its own for it.
+      row_sums: float [num_dst], above 0 where a row has edges; what a row's coefficients add up to when none is left
+        out, such as the in-degree in the whole graph: what means divide by. None: the sum of those that are there.
     Raises:
-      ValueError: edge_weights is not one floating-point number per edge.
+      ValueError: edge_weights is not one floating-point number per edge, row_sums not one per destination.
     """
 
     indptr: Tensor
@@ -74,10 +79,11 @@ class MFG:
     edge_values: Tensor | None = None
     edge_weights: Tensor | None = None
     includes_dst: bool = False
+    row_sums: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.edge_weights is not None:
-            _check_edge_weights(self.edge_weights, self.num_edges)
+        _check_numbers("edge_weights", self.edge_weights, self.num_edges, "one coefficient per edge")
+        _check_numbers("row_sums", self.row_sums, self.num_dst, "one sum per destination")
 
     @property
     def num_src(self) -> int:
@@ -146,6 +152,8 @@ class MiniBatch:
       num_global_seeds: seeds of this step summed over all ranks, the loss is divided by it; 0 in a sampler's own batch,
         whose seeds are all that there are.
       sampling, fetching: when the batch was sampled and its features were fetched; None before.
+      seed_weights: float32 [num_seeds]; what every seed's loss is multiplied by, such as (mean of P over all nodes with
+        a loss) / P(seed) where a sampler draws seeds with unequal probabilities P; None: 1 each.
     """
 
     seeds: Tensor
@@ -158,6 +166,7 @@ class MiniBatch:
     num_global_seeds: int = 0
     sampling: Lap | None = None
     fetching: Lap | None = None
+    seed_weights: Tensor | None = None
 
     @property
     def sample_s(self) -> float:
@@ -186,15 +195,24 @@ class MiniBatch:
         A mean over this rank's seeds times this weight, summed over ranks, is the mean over the seeds of all ranks; so
         gradients are summed over ranks (where DDP averages them, multiply by the number of ranks too). The mean over
         the seeds of an empty batch is NaN, which no weight can repair: `mean_loss` gives 0 there.
+
+        Raises:
+          ValueError: the seeds have weights, which do not apply to a mean any more.
         """
         own = self.seeds.numel()
+        if self.seed_weights is not None:
+            raise ValueError(
+                "the seeds have weights (seed_weights) but the loss is a single number; compute one loss per seed "
+                '(reduction="none") for mean_loss.'
+            )
         return own / self._num_seeds_of_step if own else 0.0
 
     def mean_loss(self, losses: Tensor) -> Tensor:
         """This rank's share of the mean loss over the step's seeds of all ranks.
 
         Summed over ranks, shares and their gradients are those of one process with all seeds. An empty batch gives 0
-        with gradients of 0, never NaN.
+        with gradients of 0, never NaN. Where the seeds have weights (`seed_weights`), losses are multiplied by them
+        first; the sum is divided by the number of seeds as ever.
 
         Args:
           losses: float [num_seeds], or [num_seeds, ...] for the mean over further dimensions too: one loss per seed,
@@ -202,7 +220,7 @@ class MiniBatch:
         Returns:
           Scalar.
         Raises:
-          ValueError: the loss is a scalar already, or not one row per seed.
+          ValueError: the loss is a scalar already, or not one row per seed; seed_weights is not one number per seed.
         """
         own = self.seeds.numel()
         if losses.dim() == 0 or losses.shape[0] != own or (own > 0 and losses.numel() == 0):
@@ -211,6 +229,9 @@ class MiniBatch:
                 'loss with reduction="none".'
             )
         wide = losses.float() if losses.dtype in (torch.bfloat16, torch.float16) else losses
+        if self.seed_weights is not None:
+            _check_numbers("seed_weights", self.seed_weights, own, "one weight per seed")
+            wide = wide * self.seed_weights.to(wide.dtype).view(-1, *[1] * (wide.dim() - 1))
         return wide.sum() / (max(1, self._num_seeds_of_step) * max(1, losses[:1].numel()))
 
     @property
@@ -228,7 +249,7 @@ class MiniBatch:
         out.
         """
         own = [value for value in vars(self).values() if isinstance(value, Tensor)]
-        for mfg in self.mfgs:
+        for mfg in {id(mfg): mfg for mfg in self.mfgs}.values():
             own += [getattr(mfg, name) for name in (*OWN_TENSORS, "known_orig_ids")]
         return [tensor for tensor in own if tensor is not None]
 
@@ -262,15 +283,18 @@ class MiniBatch:
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(moved, name, put(value))
-        moved.mfgs = [put_mfg(mfg) for mfg in self.mfgs]
+        once = {id(mfg): mfg for mfg in self.mfgs}  # layers that share one MFG still do
+        put_once = {key: put_mfg(mfg) for key, mfg in once.items()}
+        moved.mfgs = [put_once[id(mfg)] for mfg in self.mfgs]
         return moved
 
 
-def _check_edge_weights(weights: Tensor, num_edges: int) -> None:
-    if weights.dim() != 1 or weights.numel() != num_edges or not weights.is_floating_point():
+def _check_numbers(name: str, given: Tensor | None, count: int, meaning: str) -> None:
+    """Refuse what is given unless it is `count` floating-point numbers."""
+    if given is not None and (given.shape != (count,) or not given.is_floating_point()):
         raise ValueError(
-            f"edge_weights is {weights.dtype} of shape {tuple(weights.shape)}; expected a floating dtype of shape "
-            f"({num_edges},), one coefficient per edge."
+            f"{name} is {given.dtype} of shape {tuple(given.shape)}; expected a floating dtype of shape ({count},), "
+            f"{meaning}."
         )
 
 

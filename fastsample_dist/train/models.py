@@ -8,7 +8,9 @@ nodes. Therefore k ranks compute what one process computes on the union of their
 
 Coefficients that a sampler sets (`mfg.edge_weights`, 0 or more) count how many edges of the graph a kept one stands
 for: an edge with coefficient w acts as w parallel edges would, so coefficients of 1 change nothing. Means become
-weighted means, the softmax of GAT gains log w in its scores. Rows that a sampler has normalised (LADIES, NeurIPS'19,
+weighted means, the softmax of GAT gains log w in its scores. Where the sampler says what a row's coefficients add up to
+with no edge left out (`mfg.row_sums`), means divide by that in place of the sum of those that are there; a softmax is
+over the edges that are there in any case. Rows that a sampler has normalised (LADIES, NeurIPS'19,
 algorithm 1; visits of PinSAGE, KDD'18, section 3.1) come out as the plain weighted sum. The layers' docstrings state
 the formulas, also for rows that hold their destination already (`mfg.includes_dst`). The graph's stored weights
 (`mfg.edge_values`) are never applied.
@@ -246,7 +248,8 @@ class SAGELayer(nn.Module):
     """W [own row | neighbours] + b; the linear map has 2 * in_width columns, own rows first.
 
     Neighbours: the mean of their rows; with edge_weights sum of w_e x_u / sum of w_e over the edges e = (u, v), 0 where
-    all of them are 0. With includes_dst the edges from v itself are left out: the own row stands for them.
+    all of them are 0; with row_sums sum of w_e x_u / row_sums. With includes_dst the edges from v itself are left out,
+    of row_sums too: the own row stands for them.
     """
 
     def __init__(self, in_width: int, out_width: int) -> None:
@@ -264,7 +267,7 @@ class SAGELayer(nn.Module):
 
     def _sage(self, mfg: MFG, rows: Tensor, **hidden: Any) -> Tensor:
         weight, bias = self.linear.weight.to(rows.dtype), self.linear.bias.to(rows.dtype)
-        if mfg.edge_weights is None and not mfg.includes_dst:
+        if mfg.edge_weights is None and mfg.row_sums is None and not mfg.includes_dst:
             return ops.sage_layer(mfg.indptr, mfg.indices, rows, weight, bias, checked=mfg.checked, **hidden)
         coefficients = _neighbour_coefficients(mfg, rows.dtype)
         halves = ops.aggregate_concat(mfg.indptr, mfg.indices, rows, coefficients, reduce="sum", checked=mfg.checked)
@@ -276,7 +279,7 @@ class GCNLayer(nn.Module):
     """W combined + b, combined being the mean of the own row and the neighbours'.
 
     With edge_weights: (own row + sum of w_e x_u) / (1 + sum of w_e) over the edges e = (u, v). With includes_dst the
-    row's edges alone: their mean, or their weighted mean.
+    row's edges alone: their mean, or their weighted mean. With row_sums these stand in the place of the sum of w_e.
     """
 
     def __init__(self, in_width: int, out_width: int) -> None:
@@ -286,18 +289,18 @@ class GCNLayer(nn.Module):
 
     def forward(self, mfg: MFG, rows: Tensor) -> Tensor:
         """[num_src, in_width] -> [num_dst, out_width]."""
+        plain = mfg.edge_weights is None and mfg.row_sums is None
         if mfg.includes_dst:
-            weights = None if mfg.edge_weights is None else _shares(mfg, mfg.edge_weights, rows.dtype)
-            reduce = "mean" if weights is None else "sum"
-            return self.linear(
-                ops.aggregate(mfg.indptr, mfg.indices, rows, weights, reduce=reduce, checked=mfg.checked)
-            )
-        if mfg.edge_weights is None:
-            own, total = _own_and_sum(mfg, rows)
+            shares = None if plain else _shares(mfg, _weights(mfg, rows.dtype), mfg.row_sums, rows.dtype)
+            reduce = "mean" if plain else "sum"
+            return self.linear(ops.aggregate(mfg.indptr, mfg.indices, rows, shares, reduce=reduce, checked=mfg.checked))
+        own, total = _own_and_sum(mfg, rows, None if mfg.edge_weights is None else mfg.edge_weights.to(rows.dtype))
+        if plain:
             return self.linear((own + total) / (mfg.indptr.diff() + 1).to(rows.dtype).unsqueeze(1))
-        own, total = _own_and_sum(mfg, rows, mfg.edge_weights.to(rows.dtype))
-        sums = _row_sums(mfg, mfg.edge_weights.to(torch.promote_types(mfg.edge_weights.dtype, rows.dtype)).unsqueeze(1))
-        return self.linear((own + total) / (1 + sums).to(rows.dtype))
+        sums = mfg.row_sums
+        if sums is None:
+            sums = _row_sums(mfg, _weights(mfg, rows.dtype).unsqueeze(1)).squeeze(1)
+        return self.linear((own + total) / (1 + sums).to(rows.dtype).unsqueeze(1))
 
 
 class GATLayer(nn.Module):
@@ -305,7 +308,7 @@ class GATLayer(nn.Module):
     LeakyReLU(a_src . W h_u + a_dst . W h_v).
 
     With edge_weights log w_e is added to the score of an edge, and the own term counts as one edge. With includes_dst
-    the softmax and the sum are over the row's edges alone.
+    the softmax and the sum are over the row's edges alone. row_sums change nothing: a softmax has its own denominator.
 
     The self-edge is a term of its own, so the edge lists stay as sampled. The scores are products with W folded
     into the attention vectors: reading a narrow input again is cheaper than reading the wide output. They and the
@@ -376,21 +379,34 @@ def _neighbour_coefficients(mfg: MFG, dtype: torch.dtype) -> Tensor:
     """What GraphSAGE multiplies every edge's message by before it sums, [num_edges]: its share of its row; 0 for a
     destination's edge from itself where includes_dst says that these stand for its own row.
     """
-    weights = mfg.edge_weights
+    weights, row_sums = _weights(mfg, dtype), mfg.row_sums
     if mfg.includes_dst:
-        edge_dst = torch.repeat_interleave(mfg.indptr.diff(), output_size=mfg.num_edges)
-        is_neighbour = mfg.indices != edge_dst
-        weights = is_neighbour.to(torch.float64) if weights is None else weights * is_neighbour
-    return _shares(mfg, weights, dtype)
+        is_own = mfg.indices == torch.repeat_interleave(mfg.indptr.diff(), output_size=mfg.num_edges)
+        if row_sums is not None:
+            row_sums = row_sums - _row_sums(mfg, (weights * is_own).unsqueeze(1)).squeeze(1)
+        weights = weights * ~is_own
+    return _shares(mfg, weights, row_sums, dtype)
 
 
-def _shares(mfg: MFG, weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Every edge's weight as a share of its row's sum, [num_edges]; 0 in a row whose sum is 0. Divided in the wider of
-    both dtypes, in float32 at least.
+def _weights(mfg: MFG, dtype: torch.dtype) -> Tensor:
+    """The edges' coefficients, ones where there are none, to divide in: the wider of their own dtype and `dtype`, in
+    float32 at least.
     """
-    weights = weights.to(torch.promote_types(torch.promote_types(weights.dtype, dtype), torch.float32))
+    if mfg.edge_weights is None:
+        return torch.ones(mfg.num_edges, dtype=_wide(dtype), device=mfg.indices.device)
+    return mfg.edge_weights.to(_wide(torch.promote_types(mfg.edge_weights.dtype, dtype)))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _shares(mfg: MFG, weights: Tensor, row_sums: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Every edge's weight as a share of its row's sum, [num_edges], which is that of its edges unless `row_sums`,
+    [num_dst], are given; 0 in a row whose sum is 0.
+    """
     edge_dst = torch.repeat_interleave(mfg.indptr.diff(), output_size=mfg.num_edges)
-    sums = _row_sums(mfg, weights.unsqueeze(1))
+    sums = _row_sums(mfg, weights.unsqueeze(1)) if row_sums is None else row_sums.to(weights.dtype).unsqueeze(1)
     return (weights / _take(mfg, torch.where(sums == 0, 1, sums), edge_dst).squeeze(1)).to(dtype)
 
 

@@ -182,28 +182,37 @@ def loss_share(loss_fn: LossFunction | None, outputs: Tensor, batch: MiniBatch) 
     An empty batch has the share 0 with gradients of 0, and `loss_fn` is not called.
     """
     assert batch.labels is not None  # the trainer's loaders have labels
-    if loss_fn is None:
+    if loss_fn is None and batch.seed_weights is None:
         return seed_loss(outputs, batch.labels, batch.num_global_seeds)
     wide = outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
     if batch.seeds.numel() == 0:
         return wide.sum() * 0
-    losses = loss_fn(wide, batch.labels)
+    losses = _class_losses(wide, batch.labels) if loss_fn is None else loss_fn(wide, batch.labels)
     return losses * batch.loss_weight if losses.dim() == 0 else batch.mean_loss(losses)
 
 
-def check_reduction(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> None:
+def _class_losses(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy, [n]."""
+    return F.cross_entropy(outputs, labels, reduction="none")
+
+
+def check_reduction(loss_fn: LossFunction, outputs: Tensor, batch: MiniBatch) -> None:
     """Refuse a loss function whose single number is not the mean over the seeds: ranks' shares would not add up.
 
     Raises:
-      ValueError: the mean over all rows is not that of the means over two halves.
+      ValueError: the mean over all rows is not that of the means over two halves; a single number for seeds with
+        weights.
     """
-    count, rows = labels.shape[0], outputs.detach().float()
+    labels, rows = batch.labels, outputs.detach().float()
+    assert labels is not None
+    count = labels.shape[0]
     if count < 2:
         return
     with torch.no_grad():
         whole = loss_fn(rows, labels)
         if whole.dim() > 0:
             return
+        _ = batch.loss_weight  # refuses weights
         half = count // 2
         first, second = loss_fn(rows[:half], labels[:half]), loss_fn(rows[half:], labels[half:])
         mean = (first * half + second * (count - half)) / count

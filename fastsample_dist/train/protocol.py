@@ -7,7 +7,7 @@
 
 An MFG `mfg` has indptr, indices, num_src and num_dst; the first num_dst of its num_src source nodes are its
 destinations. mfgs[0] is the input side, mfgs[-1] the seed side; of a subgraph there may be one MFG for all layers.
-`mfg.edge_weights` and `mfg.includes_dst` are there for models to apply; see MFG.
+`mfg.edge_weights`, `mfg.row_sums` and `mfg.includes_dst` are there for models to apply; see MFG.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ class Trainer:
       precision: "fp32" computes in the parameters' dtype; "bf16" runs the forward pass under autocast.
       loss_fn: called as loss_fn(outputs, mb.labels), never with an empty batch. Preferably returns one loss per seed,
         [num_seeds] or [num_seeds, k] (reduction="none"); a single number is taken as the mean over the batch's seeds,
-        which is checked at the first step. Ranks' shares then add up to the mean over the seeds of all ranks exactly.
+        which is checked at the first step and refused where the seeds have weights (mb.seed_weights), which multiply
+        the losses. Ranks' shares then add up to the mean over the seeds of all ranks exactly.
         None: by the kind of labels (objectives.py), cross-entropy for classes.
       metrics: what `evaluate` measures, by name: functions called as fn(outputs, labels) -> one value per seed, of
         which the mean over all ranks' seeds is reported, or SumMetric. None: by the kind of labels.
@@ -340,7 +341,7 @@ class Trainer:
             check_outputs(self.model, outputs, batch.seeds.numel(), self._num_columns)
             if self._unchecked:
                 self._unchecked = False
-                agree(self._ctx, lambda: check_reduction(self._loss_fn, outputs, batch.labels))
+                agree(self._ctx, lambda: check_reduction(self._loss_fn, outputs, batch))
             return loss_share(self._task_loss, outputs, batch)
 
     def _train_step(self, batch: MiniBatch) -> Tensor:

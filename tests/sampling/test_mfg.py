@@ -1,6 +1,7 @@
 """MFG and MiniBatch: their edges as pairs, their way to other devices, and the share of a loss."""
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -22,11 +23,15 @@ def complete(batch):
     batch.labels = torch.arange(batch.seeds.numel())
     batch.mfgs = [
         dataclasses.replace(
-            mfg, edge_values=torch.rand(mfg.num_edges), edge_weights=torch.rand(mfg.num_edges), includes_dst=True
+            mfg,
+            edge_values=torch.rand(mfg.num_edges),
+            edge_weights=torch.rand(mfg.num_edges),
+            row_sums=torch.rand(mfg.num_dst),
+            includes_dst=True,
         )
         for mfg in batch.mfgs
     ]
-    batch.targets = torch.rand(batch.seeds.numel())
+    batch.targets, batch.seed_weights = torch.rand(batch.seeds.numel()), torch.rand(batch.seeds.numel())
     return batch
 
 
@@ -47,7 +52,9 @@ def test_edge_index_of_an_empty_batch():
 
 
 def test_samplers_of_neighbours_set_no_coefficients_and_add_no_self_edges():
-    assert all(mfg.edge_weights is None and not mfg.includes_dst for mfg in draw().mfgs)
+    batch = draw()
+    assert all(mfg.edge_weights is mfg.row_sums is None and not mfg.includes_dst for mfg in batch.mfgs)
+    assert batch.seed_weights is None
 
 
 @pytest.mark.parametrize(
@@ -65,16 +72,31 @@ def test_coefficients_that_are_not_one_number_per_edge_are_refused(weights, foun
         dataclasses.replace(mfg, edge_weights=weights(mfg.num_edges))
 
 
+@pytest.mark.parametrize("sums", [torch.ones(4), torch.ones(3, 1), torch.ones(3, dtype=torch.int64)])
+def test_row_sums_that_are_not_one_number_per_destination_are_refused(sums):
+    message = rf"^row_sums is {sums.dtype} of shape {re.escape(str(tuple(sums.shape)))}; expected a floating dtype of "
+    with pytest.raises(ValueError, match=message + r"shape \(3,\), one sum per destination\.$"):
+        dataclasses.replace(draw().mfgs[-1], row_sums=sums)
+
+
 def test_to_moves_every_tensor_and_leaves_the_batch_as_it_was():
     batch = complete(draw(edge_ids=True))
     moved = batch.to("meta", non_blocking=True)
-    # per MFG: indptr, indices, src_nodes, edge ids, edge values, edge weights, original ids
-    assert len(moved.tensors()) == 5 + 7 * len(batch.mfgs)
+    # per MFG: indptr, indices, src_nodes, edge ids, edge values, edge weights, row sums, original ids
+    assert len(moved.tensors()) == 6 + 8 * len(batch.mfgs)
     assert all(mfg.includes_dst for mfg in moved.mfgs)
     assert {tensor.device.type for tensor in moved.tensors()} == {"meta"}
     assert moved.targets.device.type == "meta" and moved.mfgs[0].dst_orig_ids.device.type == "meta"
     assert {tensor.device.type for tensor in batch.tensors()} == {"cpu"}
     assert (moved.step, moved.num_global_seeds, moved.mfgs[0].draw) == (6, 0, batch.mfgs[0].draw)
+
+
+def test_an_mfg_that_layers_share_is_moved_once():
+    batch = draw()
+    batch.mfgs = [batch.mfgs[0], batch.mfgs[0], batch.mfgs[1]]
+    first, second, last = batch.to("meta").mfgs
+    assert first is second and first is not last
+    assert len(batch.tensors()) == len(draw().tensors())
 
 
 def test_to_where_the_batch_is_shares_its_tensors():
@@ -110,7 +132,7 @@ def test_a_pinned_batch_goes_to_a_gpu_and_computes_there():
     back = there.to("cpu")
     for one, other in zip(batch.mfgs, back.mfgs, strict=True):
         assert torch.equal(one.edge_index(), other.edge_index()) and torch.equal(one.edge_values, other.edge_values)
-        assert torch.equal(one.edge_weights, other.edge_weights)
+        assert torch.equal(one.edge_weights, other.edge_weights) and torch.equal(one.row_sums, other.row_sums)
         assert torch.equal(one.dst_orig_ids, other.dst_orig_ids)
     assert torch.equal(batch.features, back.features) and torch.equal(batch.targets, back.targets)
 
@@ -154,6 +176,48 @@ def test_the_weight_makes_a_mean_a_share():
         return F.cross_entropy(logits, labels) * batch.loss_weight
 
     assert shares([5, 4], weighted)[0] == pytest.approx(shares([9], share)[0], rel=1e-12)
+
+
+def test_weights_multiply_the_losses_of_their_seeds():
+    batch = draw()
+    batch.seed_weights = torch.tensor([0.5, 2.0, 0.0])
+    assert batch.mean_loss(torch.tensor([1.0, 2.0, 6.0])).item() == (0.5 * 1 + 2 * 2) / 3
+    of_columns = batch.mean_loss(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]]).double())
+    assert of_columns.item() == (0.5 * 3 + 2 * 7) / 6
+    batch.num_global_seeds = 5
+    assert batch.mean_loss(torch.tensor([1.0, 2.0, 6.0])).item() == pytest.approx(4.5 / 5)
+
+
+def test_shares_of_seeds_with_weights_sum_to_one_process():
+    torch.manual_seed(1)
+    weights, given = torch.rand(9), []
+
+    def weighted(batch, logits, labels):
+        first = sum(given)
+        given.append(labels.numel())
+        batch.seed_weights = weights[first : first + labels.numel()]
+        return share(batch, logits, labels)
+
+    whole, whole_gradient, _ = shares([9], weighted)
+    given.clear()
+    split, gradient, losses = shares([5, 0, 4], weighted)
+    assert split == pytest.approx(whole, rel=1e-12) and losses[1] == 0.0
+    torch.testing.assert_close(gradient, whole_gradient, rtol=1e-12, atol=1e-12)
+
+
+def test_a_mean_of_seeds_with_weights_is_refused():
+    batch = draw()
+    batch.seed_weights = torch.ones(3)
+    with pytest.raises(ValueError, match=r"^the seeds have weights \(seed_weights\) but the loss is a single number; "):
+        batch.loss_weight  # noqa: B018
+
+
+@pytest.mark.parametrize("weights", [torch.ones(4), torch.ones(3, 1), torch.ones(3, dtype=torch.int64)])
+def test_seed_weights_that_are_not_one_number_per_seed_are_refused(weights):
+    batch = draw()
+    batch.seed_weights = weights
+    with pytest.raises(ValueError, match=r"^seed_weights is .*; expected a floating dtype of shape \(3,\), one weight"):
+        batch.mean_loss(torch.ones(3))
 
 
 def test_an_empty_batch_has_weight_0_and_gradients_of_0():

@@ -1,4 +1,4 @@
-"""Coefficients of a sampler (MFG.edge_weights), rows that hold their destination, and one MFG for all layers.
+"""Coefficients of a sampler (MFG.edge_weights, row_sums), rows that hold their destination, one MFG for all layers.
 
 The oracle is dense: a matrix [num_dst, num_src] of coefficients, multiplied with the source rows in float64.
 """
@@ -17,6 +17,7 @@ from tests.train.task import FEATURE_DIM, KINDS, NUM_CLASSES, make_model
 from tests.train.test_models import SEED, STEP, make_batch
 
 FLAGS = pytest.mark.parametrize("includes_dst", [False, True], ids=["apart", "included"])
+SUMS = pytest.mark.parametrize("row_sums", [False, True], ids=["own sums", "row sums"])
 
 
 def with_destinations(mfg):
@@ -27,14 +28,16 @@ def with_destinations(mfg):
     return dataclasses.replace(mfg, indptr=indptr, indices=torch.cat(rows).to(mfg.indices.dtype), includes_dst=True)
 
 
-def weighted_batch(includes_dst, weighted=True, **options):
-    """A batch of a multigraph, some of its rows without an in-edge, with drawn coefficients."""
+def weighted_batch(includes_dst, weighted=True, row_sums=False, **options):
+    """A batch of a multigraph, some of its rows without an in-edge, with drawn coefficients and sums of rows."""
     batch = make_batch(**options)
     torch.manual_seed(2)
     if includes_dst:
         batch.mfgs = list(map(with_destinations, batch.mfgs))
     if weighted:
         batch.mfgs = [dataclasses.replace(m, edge_weights=torch.rand(m.num_edges).double() + 0.1) for m in batch.mfgs]
+    if row_sums:
+        batch.mfgs = [dataclasses.replace(m, row_sums=torch.rand(m.num_dst).double() * 3 + 4) for m in batch.mfgs]
     return batch
 
 
@@ -67,16 +70,18 @@ def coefficients_of(mfg):
 
 def sage_oracle(layer, mfg, x):
     matrix = scatter(mfg, coefficients_of(mfg))
-    if mfg.includes_dst:
-        matrix = matrix * (1 - own(mfg))
-    sums = matrix.sum(1, keepdim=True)
-    matrix = matrix / torch.where(sums == 0, 1, sums)
+    left_out = matrix * own(mfg) if mfg.includes_dst else torch.zeros_like(matrix)
+    sums = matrix.sum(1, keepdim=True) if mfg.row_sums is None else mfg.row_sums.unsqueeze(1)
+    matrix, sums = matrix - left_out, sums - left_out.sum(1, keepdim=True)
+    matrix = matrix / torch.where(matrix.sum(1, keepdim=True) == 0, 1, sums)
     return F.linear(torch.cat([own(mfg) @ x, matrix @ x], 1), layer.linear.weight, layer.linear.bias)
 
 
 def gcn_oracle(layer, mfg, x):
     matrix = scatter(mfg, coefficients_of(mfg)) + (0 if mfg.includes_dst else own(mfg))
     sums = matrix.sum(1, keepdim=True)
+    if mfg.row_sums is not None:
+        sums = (mfg.row_sums + (0 if mfg.includes_dst else 1)).unsqueeze(1)
     matrix = matrix / torch.where(sums == 0, 1, sums)
     return F.linear(matrix @ x, layer.linear.weight, layer.linear.bias)
 
@@ -112,10 +117,11 @@ def gradients(model, logits, *more):
 
 
 @FLAGS
+@SUMS
 @pytest.mark.parametrize("weighted", [True, False], ids=["weighted", "plain"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_models_equal_the_dense_oracle(kind, weighted, includes_dst):
-    batch, model = weighted_batch(includes_dst, weighted), make_model(kind)
+def test_models_equal_the_dense_oracle(kind, weighted, row_sums, includes_dst):
+    batch, model = weighted_batch(includes_dst, weighted, row_sums), make_model(kind)
     batch.features.requires_grad_()
     found, expected = model(batch.mfgs, batch.features), oracle(kind, model, batch.mfgs, batch.features)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
@@ -124,16 +130,34 @@ def test_models_equal_the_dense_oracle(kind, weighted, includes_dst):
 
 
 @FLAGS
+@SUMS
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradcheck_of_rows_and_coefficients(kind, includes_dst):
-    batch = weighted_batch(includes_dst, seeds=range(30, 42, 3), fanouts=(3,))
+def test_gradcheck_of_rows_coefficients_and_parameters(kind, row_sums, includes_dst):
+    batch = weighted_batch(includes_dst, row_sums=row_sums, seeds=range(30, 42, 3), fanouts=(3,))
     (mfg,), layer = batch.mfgs, make_model(kind, num_layers=1).layers[0]
+    names = [name for name, _ in layer.named_parameters()]
 
-    def forward(rows, weights):
-        return layer(dataclasses.replace(mfg, edge_weights=weights), rows)
+    def forward(rows, weights, *parameters):
+        named = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(layer, named, (dataclasses.replace(mfg, edge_weights=weights), rows))
 
-    arguments = (batch.features.clone().requires_grad_(), mfg.edge_weights.clone().requires_grad_())
-    assert torch.autograd.gradcheck(forward, arguments)
+    arguments = (batch.features, mfg.edge_weights, *layer.parameters())
+    assert torch.autograd.gradcheck(forward, [tensor.detach().clone().requires_grad_() for tensor in arguments])
+
+
+@FLAGS
+@pytest.mark.parametrize("kind", KINDS)
+def test_row_sums_of_what_is_there_change_nothing(kind, includes_dst):
+    batch, model = weighted_batch(includes_dst), make_model(kind)
+    summed = [dataclasses.replace(mfg, row_sums=scatter(mfg, mfg.edge_weights).sum(1)) for mfg in batch.mfgs]
+    expected = model(batch.mfgs, batch.features)
+    torch.testing.assert_close(model(summed, batch.features), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_softmax_does_not_read_row_sums():
+    batch, model = weighted_batch(False, row_sums=True), make_model("gat")
+    without = [dataclasses.replace(mfg, row_sums=None) for mfg in batch.mfgs]
+    assert torch.equal(model(batch.mfgs, batch.features), model(without, batch.features))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -72,6 +72,28 @@ def test_shares_and_gradients_of_ranks_add_up_to_one_process(loss_fn, labels):
     torch.testing.assert_close(torch.cat([grad for _, grad in parts]), gradient, rtol=1e-14, atol=1e-15)
 
 
+@pytest.mark.parametrize("loss_fn", [None, per_class], ids=["default", "per-seed"])
+def test_the_weights_of_seeds_multiply_their_losses(loss_fn):
+    weights = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0])
+
+    def share(rows):
+        batch = batch_of(CLASSES[rows], 5)
+        batch.seed_weights = weights[rows]
+        return loss_share(loss_fn, OUTPUTS[rows], batch).item()
+
+    expected = float((per_class(OUTPUTS, CLASSES) * weights.double()).sum() / 5)
+    assert share(slice(0, 5)) == pytest.approx(expected, rel=1e-14)
+    assert share(slice(0, 3)) + share(slice(3, 5)) + share(slice(5, 5)) == pytest.approx(expected, rel=1e-14)
+
+
+def test_a_single_number_for_seeds_with_weights_is_refused():
+    batch = batch_of(CLASSES, 5)
+    batch.seed_weights = torch.ones(5)
+    for of_batch in (check_reduction, loss_share):
+        with pytest.raises(ValueError, match=r"^the seeds have weights .* compute one loss per seed"):
+            of_batch(F.cross_entropy, OUTPUTS, batch)
+
+
 def test_the_losses_by_task_leave_out_what_is_missing():
     bce = F.binary_cross_entropy_with_logits
     expected = [
@@ -104,12 +126,12 @@ def test_a_model_of_another_width_is_refused(loss):
 )
 def test_a_single_number_that_is_no_mean_over_the_seeds_is_refused(loss_fn):
     with pytest.raises(ValueError, match=r"so it is not the mean over the seeds .*; return one loss per seed"):
-        check_reduction(loss_fn, OUTPUTS, CLASSES)
+        check_reduction(loss_fn, OUTPUTS, batch_of(CLASSES, 5))
 
 
 @pytest.mark.parametrize("loss_fn", [F.cross_entropy, per_class])
 def test_means_and_losses_per_seed_pass_the_check(loss_fn):
-    check_reduction(loss_fn, OUTPUTS, CLASSES)
+    check_reduction(loss_fn, OUTPUTS, batch_of(CLASSES, 5))
 
 
 def measured(metrics, outputs, labels):
