@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,13 +34,11 @@ from fastsample_dist.features.source import CachedRows
 from fastsample_dist.graph import hotness
 from fastsample_dist.ops.locate_rows import slots_bytes
 from fastsample_dist.pipeline.data import DistData
-from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput
+from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.lookahead import group_size
-from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.progress import reporting
 from fastsample_dist.sampling.mfg import MiniBatch
-from fastsample_dist.sampling.neighbor import NeighborSampler
-from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
+from fastsample_dist.sampling.sampler import Sampler
 
 SLICE_BYTES = 256 << 20  # of rows that are loaded at a time, on every rank
 
@@ -51,21 +49,13 @@ class CacheTask:
 
     Attributes:
       data: the opened partition.
-      options: of the loader.
-      sampler: of the loader.
-      seeds: int64 [n]; this rank's.
-      num_steps: of an epoch.
-      plan_of: (epoch, first step) -> the epoch's plan and this rank's seeds in their order.
+      workload: of this rank.
       features: placed for the device, reading what is read in place, over the context's communicator.
       machines: ranks by machine, where those of a machine read each other's rows in place; None: none do.
     """
 
     data: DistData
-    options: LoaderOptions
-    sampler: Sampler
-    seeds: Tensor
-    num_steps: int
-    plan_of: Callable[[int, int], tuple[EpochPlan, Tensor]]
+    workload: Workload
     features: DistFeatures
     machines: Machines | None = None
 
@@ -113,7 +103,7 @@ def make_cache(description: FeatureCache, task: CacheTask) -> MadeCache:
         return replace(empty, why_empty=why)
     fitting = agree(ctx, lambda: _rows_that_fit(description, task, sharers))
     begin_s = time.perf_counter()
-    policy = resolve(description.policy, workload_of(task).spec)
+    policy = resolve(description.policy, task.workload.spec)
     scores = sharers.sum(agree(ctx, lambda: _scores(description, task)))
     orig_ids = hotness.original_ids(task.data.graph)
     window = description.lookahead
@@ -129,31 +119,21 @@ def make_cache(description: FeatureCache, task: CacheTask) -> MadeCache:
     )  # fmt: skip
 
 
-def workload_of(task: CacheTask) -> Workload:
-    """What this rank trains on, for scoring."""
-    data, options = task.data, task.options
-    is_foreign = options.sampler is not None or options.app is not None
-    sampler = task.sampler
-    if not is_foreign and payload_exchanges(sampler) > 0:  # a local sampler draws the same batches without asking
-        sampler = NeighborSampler.from_spec(data.graph, options.spec)
-    return Workload(
-        graph=data.graph, train_nodes=task.seeds, batch_size=options.batch_size, rng_seed=options.rng_seed,
-        spec=None if is_foreign else options.spec, steps_per_epoch=task.num_steps,
-        sample=lambda epoch, first_step: _input_nodes(task, sampler, epoch, first_step),
-        undirected=data.manifest.undirected,
-    )  # fmt: skip
+def sampled_inputs(sampler: Sampler, steps: Sequence[StepInput], device: torch.device) -> Iterator[Tensor]:
+    """Input nodes of each of a rank's batches. Collective where the sampler is.
 
-
-def _input_nodes(task: CacheTask, sampler: Sampler, epoch: int, first_step: int) -> Iterator[Tensor]:
-    """Input nodes of each of this rank's batches of an epoch. Collective where the sampler is."""
-    plan, seeds = task.plan_of(epoch, first_step)
-    steps, threads = plan.step_inputs(seeds), task.options.spec.threads
-    at_once = group_size(sampler, task.features.device, threads, threads)
+    Args:
+      sampler: makes them.
+      steps: of an epoch.
+      device: where the sampler works.
+    """
+    threads = torch.get_num_threads()
+    at_once = group_size(sampler, device, threads, threads)
     for lo in range(0, len(steps), at_once):
         yield from (batch.input_nodes for batch in _sampled(sampler, steps[lo : lo + at_once]))
 
 
-def _sampled(sampler: Sampler, steps: list[StepInput]) -> list[MiniBatch]:
+def _sampled(sampler: Sampler, steps: Sequence[StepInput]) -> list[MiniBatch]:
     if len(steps) == 1:
         return [sampler.sample(steps[0].seeds, steps[0].step)]
     return sampler.sample_many([one.seeds for one in steps], steps[0].step)
@@ -161,8 +141,8 @@ def _sampled(sampler: Sampler, steps: list[StepInput]) -> list[MiniBatch]:
 
 def _scores(description: FeatureCache, task: CacheTask) -> Tensor:
     epochs = description.presample_epochs
-    trained = [(epoch, epoch * task.num_steps) for epoch in range(epochs)]
-    return score(description.policy, workload_of(task), presample_epochs=epochs, trained=trained)
+    trained = [(epoch, epoch * task.workload.steps_per_epoch) for epoch in range(epochs)]
+    return score(description.policy, task.workload, presample_epochs=epochs, trained=trained)
 
 
 def _candidates(features: DistFeatures) -> Tensor:

@@ -11,9 +11,9 @@ import torch
 from fastsample_dist.features.cache import CacheReport, MadeCache, Visits, best_hits
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.tally import FetchTally
+from fastsample_dist.pipeline.batch_options import BatchOptions
 from fastsample_dist.pipeline.caching import in_place
 from fastsample_dist.pipeline.epoch_plan import StepInput
-from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.stages import Fetch, Stage, result_dtype
 from fastsample_dist.sampling.mfg import MiniBatch
 
@@ -46,7 +46,7 @@ class FetchRecord:
     """
 
     def __init__(
-        self, features: DistFeatures, cache: MadeCache | None, num_steps: int, options: LoaderOptions,
+        self, features: DistFeatures, cache: MadeCache | None, num_steps: int, options: BatchOptions,
         id_dtype: torch.dtype,
     ) -> None:  # fmt: skip
         narrower = features.wire_dtype(result_dtype(options, features))

@@ -9,8 +9,7 @@ can be saved and resumed, by as many ranks or by another number of them (positio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,33 +18,26 @@ from torch import Tensor
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.choice import numbered
-from fastsample_dist.device.placement import Placement
-from fastsample_dist.device.streams import Lane, lane_of
-from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache
+from fastsample_dist.features.cache import FeatureCache, MadeCache
 from fastsample_dist.features.dist import DistFeatures
-from fastsample_dist.features.keeping import KeepingFeatures
-from fastsample_dist.features.rails import RailFeatures, has_rails, local_communicator
-from fastsample_dist.features.tally import FetchTally
-from fastsample_dist.ops.kernel_choice import KernelReport
-from fastsample_dist.pipeline.caching import CacheTask, make_cache, shared_cache
+from fastsample_dist.features.policies import Workload
+from fastsample_dist.pipeline.batch_loader import BatchLoader
+from fastsample_dist.pipeline.caching import sampled_inputs
 from fastsample_dist.pipeline.data import DistData
-from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
-from fastsample_dist.pipeline.exchange import COMBINED, PAIRED, resolve_exchange
-from fastsample_dist.pipeline.fetch_record import FetchRecord
-from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
+from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_permutation
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
 from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, warn_of_idle_ranks
-from fastsample_dist.pipeline.stages import make_stages, run_stages
-from fastsample_dist.pipeline.transport import SHARED, choose_transport, report_fallback
+from fastsample_dist.pipeline.stages import make_stages
 from fastsample_dist.sampling.mfg import MiniBatch
-from fastsample_dist.sampling.sampler import Sampler, kernel_report, payload_exchanges
+from fastsample_dist.sampling.neighbor import NeighborSampler
+from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.app_sampler import AppSampler
 
 
-class DistLoader:
+class DistLoader(BatchLoader):
     """Iterates over mini-batches of a split's seeds, or of given ones; one iteration is one epoch.
 
     Constructing and iterating are collective: every rank must do both, with the same arguments except `seeds`.
@@ -67,13 +59,7 @@ class DistLoader:
       scheme, rng_seed, prefetch, shuffle, drop_last, feature_dtype, method, replace, layer_dependency, edge_ids,
         edge_values, transform, device, kernel, placement, transport, exchange, rails, cache: see LoaderOptions.
     Attributes:
-      epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
-      options: what was given.
-      device: where the batches are.
-      places: where the tables are that this rank's batches are made from; str() of each is a line for a report.
-      sharing: how rows of other ranks come here, and why; str() of it is a line for a report.
-      exchange: how the ranks meet to make a batch: "combined" or "paired", or "none" where they need not.
-      cache: of other ranks' feature rows; str() is a line for a report. None: there is none, or no features.
+      epoch, options, device, places, sharing, exchange, cache: see BatchLoader.
     Raises:
       ValueError: an argument out of range; a split that is empty on all ranks; seeds that are refused on one rank, on
         all of them.
@@ -109,9 +95,7 @@ class DistLoader:
         rails: bool = True,
         cache: FeatureCache | MadeCache | None = None,
     ) -> None:
-        self.data, self.epoch = data, 0
-
-        def check() -> LoaderOptions:
+        def check() -> tuple[LoaderOptions, torch.device]:
             own = LoaderOptions(
                 fanouts=fanouts, batch_size=batch_size, sampler=sampler, app=app, split=split, scheme=scheme,
                 rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype,
@@ -120,38 +104,19 @@ class DistLoader:
                 transport=transport, exchange=exchange, rails=rails, cache=cache,
             )  # fmt: skip
             _check_communicator(own, data.ctx.comm)
-            self.device = numbered(data.ctx.device if device is None else device)
-            return own
+            return own, numbered(data.ctx.device if device is None else device)
 
-        self.options = agree(data.ctx, check)
-        agree_on(data.ctx.comm, "DistLoader", self.options.facts())  # before anything whose shape depends on them
-        self._seeds, self._seeds_per_rank = self._take_seeds(seeds)
-        self._comm = data.ctx.comm.duplicate() if self.options.prefetch else data.ctx.comm
-        self.sharing = choose_transport(data, transport, self.device)
-        report_fallback(self.sharing, transport, data.ctx.rank)
-        self._read_in_place = None
-        if data.features is not None and self.transport == SHARED:
-            self._read_in_place = data.features.reading(self.sharing.neighbours)
-        # one rank's edges alone may hold a weight that is refused
-        self._sampler, features = agree(data.ctx, self._prepare)
-        features, self.cache = self._cached(features)
-        self._local_comm: Communicator | None = None  # over the machine's ranks, where they fetch for each other
-        self._features = self._on_rails(features)
-        source: DistFeatures | KeepingFeatures | None = self._features
-        keeps = self.cache is not None and self.cache.rule is not None
-        if keeps:
-            source = KeepingFeatures(self._features, self.cache.rule)
-        asked = PAIRED if keeps else self.options.exchange
-        self.exchange = resolve_exchange(asked, self._sampler, self._features, data.ctx.world_size)
-        self._stages = make_stages(data, self.options, self._comm, self._sampler, source, self.device)
-        self._fetched: FetchRecord | None = None
-        if self._features is not None:
-            self._fetched = FetchRecord(self._features, self.cache, len(self), self.options, data.graph.indices.dtype)
-            self._stages = self._fetched.counting(self._stages)
-        self._lane: Lane | None = None  # the prefetch thread's, made with the first one
+        options, made_on = agree(data.ctx, check)
+        agree_on(data.ctx.comm, "DistLoader", options.facts())  # before anything whose shape depends on them
+        self._seeds, self._seeds_per_rank, self._own_seeds = _take_seeds(data, options, seeds)
+        super().__init__(data, options, made_on)
         self._resumed: EpochPlan | None = None  # the epoch that `resume` took up
         self._resumed_seeds = self._seeds[:0]  # this rank's, in that epoch
         self._planned: tuple[EpochPlan, Tensor] | None = None  # the last plan that was made, and this rank's seeds
+        # one rank's edges alone may hold a weight that is refused
+        sampler, features = agree(data.ctx, self._prepare)
+        source = self._supply(sampler, features, self._workload)
+        self._begin(make_stages(data, options, self._comm, sampler, source, made_on))
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks."""
@@ -163,79 +128,14 @@ class DistLoader:
         return self.options.batch_size
 
     @property
-    def transport(self) -> str:
-        """ "exchange" or "shared": how rows of other ranks come here."""
-        return self.sharing.name
-
-    @property
-    def rows(self) -> FetchTally:
-        """Feature rows of all batches made so far on this rank, by where they were read."""
-        return FetchTally() if self._features is None else self._features.tally
-
-    @property
-    def rails(self) -> bool:
-        """Whether the ranks of a machine fetch a row of another machine once, for all of them (features/rails.py)."""
-        return self._local_comm is not None
-
-    @property
     def fanouts(self) -> tuple[int, ...] | None:
         """Neighbours per node and hop; None where `sampler` or `app` was given."""
         return None if self.options.fanouts is None else self.options.spec.fanouts
-
-    def kernel_report(self) -> list[KernelReport]:
-        """What kernel "auto" has measured and chosen so far on this rank, by kind of batch; empty on the CPU."""
-        return kernel_report(self._sampler)
-
-    def cache_report(self, epoch: int | None = None) -> CacheReport:
-        """Where the feature rows of this rank's batches came from; `CacheReport.total` adds up several ranks'.
-
-        Collective: every rank must call this; ranks that share a cache find out which rows would have been best.
-
-        Args:
-          epoch: whose batches, as far as they were made (prefetching makes some ahead); None: of all epochs so far.
-        Raises:
-          ValueError: no batch of that epoch was made; a partition without features.
-        """
-        if self._fetched is None:
-            raise ValueError(f"{self.data.path} has no features, so there is no report of them.")
-        return self._fetched.report(epoch)
 
     def num_steps(self, epoch: int) -> int:
         """Steps that an iteration of this epoch makes: fewer than len(loader) in the epoch that was resumed."""
         is_resumed = self._resumed is not None and epoch == self._resumed.epoch
         return self._resumed.num_steps if is_resumed else len(self)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration makes.
-
-        Raises:
-          ValueError: a negative epoch, or one before that in which the loader was resumed.
-        """
-        first = 0 if self._resumed is None else self._resumed.epoch
-        if epoch < first:
-            raise ValueError(f"epoch is {epoch}; expected {first} or more.")
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[MiniBatch]:
-        """Batches of one epoch, transformed where that was asked for.
-
-        Collective: every rank must iterate, and stop, at the same step.
-        """
-        plan, seeds = self._plan_of(self.epoch)
-        steps, depth = plan.step_inputs(seeds), self.options.prefetch
-        if self._fetched is not None:
-            self._fetched.begin(self.epoch)
-        self.epoch += 1
-        group = group_size(self._sampler, self.device, depth, self.options.spec.threads)
-        stages = epoch_stages(self._stages, steps, group=group, combined=self.exchange == COMBINED)
-        if depth == 0:
-            for given in steps:
-                yield run_stages(stages, self._comm, given)
-            return
-        self._lane = self._lane or lane_of(self.device)
-        ahead = look_ahead(stages, self._comm, steps, depth=depth, lane=self._lane, device=self.device)
-        with closing(ahead):
-            yield from ahead
 
     def position(self, epoch: int, step: int) -> LoaderPosition:
         """The position of a run that has used all batches before `step`, whatever was made ahead.
@@ -272,26 +172,8 @@ class DistLoader:
                 "to be continued."
             )
         self._resumed = self._plan_of_all(position.epoch, position.step, seeds_per_rank)
-        self._resumed_seeds, self._planned, self.epoch = own, (self._resumed, own), position.epoch
-
-    def close(self) -> None:
-        """Release the loader's own communicators. Collective: every rank must call this; the context does it too."""
-        if self._local_comm is not None:
-            self._local_comm.close()
-        if self._comm is not self.data.ctx.comm:
-            self._comm.close()
-
-    def _on_rails(self, features: DistFeatures | None) -> DistFeatures | None:
-        """Features that the ranks of a machine fetch for each other, where there is reason to; else as given.
-
-        Collective: every rank must call this.
-        """
-        machines = self.sharing.machines
-        wanted = self.options.rails and self.transport == SHARED and has_rails(machines)
-        if features is None or not features.exchanges or not wanted:
-            return features
-        self._local_comm = local_communicator(self._comm, machines)
-        return RailFeatures(features.using(self._comm), machines, self._local_comm)
+        self._resumed_seeds, self._planned = own, (self._resumed, own)
+        self.epoch = self._first_epoch = position.epoch
 
     def _prepare(self) -> tuple[Sampler, DistFeatures | None]:
         """Place the tables and make the sampler; features where the device reads them.
@@ -307,7 +189,7 @@ class DistLoader:
             self.device, topology, options.placement, weighted=options.spec.traits.weighted, valued=edge_values,
             ranks=ranks,
         )  # fmt: skip
-        self.places: tuple[Placement, ...] = tables.places
+        self.places = tables.places
         sampler = options.sampler
         if options.app is not None:
             sampler = AppSampler(data.graph, options.app, options.rng_seed, sample_id=data.ctx.rank)
@@ -316,20 +198,23 @@ class DistLoader:
                 data, options.scheme, options.spec, self._comm, tables=tables, kernel=options.kernel,
                 edge_values=edge_values, ranks=ranks, exchanges=not self.sharing.reads_all,
             )  # fmt: skip
-        return sampler, self._read_in_place or tables.features
+        return sampler, tables.features
 
-    def _cached(self, features: DistFeatures | None) -> tuple[DistFeatures | None, MadeCache | None]:
-        """Features over the stages' communicator, and their cache. Collective: every rank must call this."""
-        given = self.options.cache
-        if given is None or features is None:
-            return (None if features is None else features.using(self._comm)), None
-        task = CacheTask(
-            data=self.data, options=self.options, sampler=self._sampler, seeds=self._seeds, num_steps=len(self),
-            plan_of=self._shuffled, features=features,
-            machines=self.sharing.machines if self.transport == SHARED else None,
+    def _workload(self) -> Workload:
+        """What this rank trains on, for a cache."""
+        data, options, sampler = self.data, self.options, self._sampler
+        if options.neighbour_spec is not None and payload_exchanges(sampler) > 0:
+            # a local sampler draws the same batches without asking
+            sampler = NeighborSampler.from_spec(data.graph, options.neighbour_spec)
+        return Workload(
+            graph=data.graph, train_nodes=self._seeds, batch_size=self.batch_size, rng_seed=options.rng_seed,
+            spec=options.neighbour_spec, steps_per_epoch=len(self),
+            sample=lambda epoch, first: sampled_inputs(sampler, _inputs(self._shuffled(epoch, first)), self.device),
+            undirected=data.manifest.undirected,
         )  # fmt: skip
-        cache = make_cache(given, task) if isinstance(given, FeatureCache) else shared_cache(given, task)
-        return cache.features.using(self._comm), cache
+
+    def _steps_of(self, epoch: int) -> list[StepInput]:
+        return _inputs(self._plan_of(epoch))
 
     def _plan_of(self, epoch: int) -> tuple[EpochPlan, Tensor]:
         """The epoch's plan, and this rank's seeds in order: what is left where the loader was resumed, else all."""
@@ -363,31 +248,41 @@ class DistLoader:
         """Where the seeds come from, for messages."""
         return "seeds given" if self._own_seeds else f"{self.options.split} split"
 
-    def _take_seeds(self, seeds: Seeds | None) -> tuple[Tensor, list[int]]:
-        """(this rank's seeds, how many every rank has). Collective: every rank must call this."""
-        data, split, self._own_seeds = self.data, self.options.split, seeds is not None
 
-        def check() -> Tensor:
-            if seeds is None:
-                return data.split(split)
-            if split != "train":
-                raise ValueError(f"split is {split!r} beside seeds, which take its place; pass one of them.")
-            return given_seeds(data, seeds)
+def _inputs(planned: tuple[EpochPlan, Tensor]) -> list[StepInput]:
+    """A plan's steps, of a rank's seeds."""
+    plan, seeds = planned
+    return plan.step_inputs(seeds)
 
-        own = agree(data.ctx, check)
-        found = data.ctx.comm.all_gather_object((own.numel(), self._own_seeds), purpose="setup")
-        per_rank, given = ([entry[i] for entry in found] for i in (0, 1))
-        if len(set(given)) > 1:
-            raise ValueError(
-                f"seeds is given on rank {given.index(True)} but not on rank {given.index(False)}; pass it on all "
-                "ranks (it may be empty) or on none."
-            )
-        check_counts("seeds" if self._own_seeds else split, per_rank)
-        if split == "train" and not self._own_seeds and data.ctx.rank == 0:
-            warn_of_idle_ranks(per_rank)
-        if self.options.drop_last:
-            check_full_batches(per_rank, self.batch_size)
-        return own, per_rank
+
+def _take_seeds(data: DistData, options: LoaderOptions, seeds: Seeds | None) -> tuple[Tensor, list[int], bool]:
+    """(this rank's seeds, how many every rank has, whether they were given).
+
+    Collective: every rank must call this.
+    """
+    split, are_given = options.split, seeds is not None
+
+    def check() -> Tensor:
+        if seeds is None:
+            return data.split(split)
+        if split != "train":
+            raise ValueError(f"split is {split!r} beside seeds, which take its place; pass one of them.")
+        return given_seeds(data, seeds)
+
+    own = agree(data.ctx, check)
+    found = data.ctx.comm.all_gather_object((own.numel(), are_given), purpose="setup")
+    per_rank, given = ([entry[i] for entry in found] for i in (0, 1))
+    if len(set(given)) > 1:
+        raise ValueError(
+            f"seeds is given on rank {given.index(True)} but not on rank {given.index(False)}; pass it on all "
+            "ranks (it may be empty) or on none."
+        )
+    check_counts("seeds" if are_given else split, per_rank)
+    if split == "train" and not are_given and data.ctx.rank == 0:
+        warn_of_idle_ranks(per_rank)
+    if options.drop_last:
+        check_full_batches(per_rank, options.batch_size)
+    return own, per_rank, are_given
 
 
 def _check_communicator(options: LoaderOptions, comm: Communicator) -> None:

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
 
-import torch
-
-from fastsample_dist.device.placement import CHOICES
-from fastsample_dist.features.cache import FeatureCache, MadeCache
-from fastsample_dist.features.policies import check_policy
 from fastsample_dist.ops import SampleSpec
-from fastsample_dist.pipeline.exchange import COMBINED, EXCHANGES
+from fastsample_dist.pipeline.batch_options import BatchOptions
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
-from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.sampling import arrays
-from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.app_sampler import app_facts, check_trainable
 
-RANKS_OWN = ("device", "kernel", "placement")  # options that never change a batch: every rank may have its own
 OF_SCHEMES = ("scheme", "method", "replace", "layer_dependency", "edge_ids", "edge_values", "kernel")
 """Options that only the samplers of the schemes read: beside `sampler` or `app` they would be ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderOptions:
-    """What a DistLoader can be asked for besides its data and own seeds.
+class LoaderOptions(BatchOptions):
+    """What a DistLoader can be asked for besides its data and own seeds: these, and those of BatchOptions.
 
     Attributes:
       fanouts: neighbours per node and hop, hop order from the seeds outwards; one per model layer. None: `sampler`.
@@ -43,33 +34,15 @@ class LoaderOptions:
       split: "train", "val" or "test".
       scheme: one of schemes.REGISTRY; all give the same batches.
       rng_seed: key of sampling and shuffling, 0 .. 2**63 - 1; beside `sampler` of shuffling alone.
-      prefetch: batches made ahead in a background thread; 0 makes each batch when it is asked for.
       shuffle: permute the seeds anew every epoch.
       drop_last: make only the steps in which every rank has a full batch; the other seeds of the epoch are left out.
-      feature_dtype: convert features to this dtype on arrival (float32, float64, bfloat16); None: float32 for
-        features stored as 16-bit floats or integers, else as stored.
       method, replace, layer_dependency: how neighbours are drawn, see `SampleSpec`. "weighted" builds alias tables in
         every rank: 8 bytes per edge of the graph (hybrid) or of the rank's own rows (vanilla).
       edge_ids: every MFG has `edge_ids`, the positions of its edges in the partition's edges (`data.graph.indices`).
         Under vanilla the replies to other ranks are then int64.
       edge_values: every MFG has `edge_values`, the stored weights of its edges; `edge_ids` come with them. None: where
         edge_ids is True and the partition has weights.
-      transform: called with every batch after features and labels, in the prefetch thread where there is one; what it
-        returns is what the iteration yields. With prefetching for a GPU that must be a MiniBatch, and tensors that are
-        added to it must be attributes of it.
-      device: where batches are made and handed over; None: the context's.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
-      placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
-      transport: of other ranks' rows and topology: "exchange"; "shared", which reads those of ranks on the same machine
-        where they lie; "auto", which is "shared" where it can be (pipeline/transport.py). Never changes a batch.
-      exchange: how ranks meet to fetch features. "paired": ids out and rows back in two exchanges a step. "combined":
-        the rows of a step with the ids of the next in one, S + 2 for an epoch of S steps; batches are then sampled two
-        steps before they are handed out, with prefetch=0 too. "auto": combined, unless the sampler itself exchanges
-        (scheme "vanilla"). Never changes a batch.
-      rails: where several ranks share each of several machines, a row that some of them need crosses the network once,
-        into memory that they share. False: every rank fetches for itself. Never changes a batch.
-      cache: of other ranks' feature rows (features/cache.py), or that of another loader of the same data, to share it;
-        None: none. Never changes a batch.
     Raises:
       ValueError: not exactly one of fanouts, sampler and app; a value out of range, an unknown name; an option that
         `sampler` or `app` would ignore.
@@ -82,37 +55,20 @@ class LoaderOptions:
     split: str = "train"
     scheme: str = "hybrid"
     rng_seed: int = 0
-    prefetch: int = 0
     shuffle: bool = True
     drop_last: bool = False
-    feature_dtype: torch.dtype | None = None
     method: str = "uniform"
     replace: bool = False
     layer_dependency: bool = False
     edge_ids: bool = False
     edge_values: bool | None = None
-    transform: Callable[[MiniBatch], Any] | None = None
-    device: torch.device | str | None = None
     kernel: str = "auto"
-    placement: str = "auto"
-    transport: str = AUTO
-    exchange: str = "auto"
-    rails: bool = True
-    cache: FeatureCache | MadeCache | None = None
 
     def __post_init__(self) -> None:
         _check_batch_size(self.batch_size)
-        if self.prefetch < 0:
-            raise ValueError(f"prefetch is {self.prefetch}; expected 0 (off) or the number of batches to make ahead.")
+        super().__post_init__()
         if self.scheme not in REGISTRY:
             raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, REGISTRY))}.")
-        if self.placement not in CHOICES:
-            raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
-        if self.transport not in TRANSPORTS:
-            raise ValueError(f"transport is {self.transport!r}; expected 'auto', 'exchange' or 'shared'.")
-        if self.exchange not in EXCHANGES:
-            raise ValueError(f"exchange is {self.exchange!r}; expected 'auto', 'combined' or 'paired'.")
-        self._check_cache()
         if self.app is not None:
             self._check_app()
         elif self.sampler is None:
@@ -130,32 +86,19 @@ class LoaderOptions:
             edge_ids=self.edge_ids or bool(self.edge_values),
         )  # fmt: skip
 
+    @property
+    def neighbour_spec(self) -> SampleSpec | None:
+        """See BatchOptions."""
+        return None if self.fanouts is None else self.spec
+
     def facts(self) -> dict[str, object]:
-        """What all ranks must have alike: everything but RANKS_OWN. An object stands for its class or name."""
-        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in RANKS_OWN}
-        named["fanouts"] = None if self.fanouts is None else self.spec.fanouts
-        named["app"] = None if self.app is None else app_facts(self.app)
-        return {name: _fact(value) for name, value in named.items()}
+        """See BatchOptions."""
+        fanouts = None if self.fanouts is None else self.spec.fanouts
+        return super().facts() | {"fanouts": fanouts, "app": None if self.app is None else app_facts(self.app)}
 
     def wants_edge_values(self, has_weights: bool) -> bool:
         """Whether batches have the stored weights of their edges, on a graph with or without any."""
         return self.edge_ids and has_weights if self.edge_values is None else self.edge_values
-
-    def _check_cache(self) -> None:
-        if self.cache is None:
-            return
-        description = getattr(self.cache, "description", self.cache)
-        if not isinstance(description, FeatureCache):
-            raise ValueError(
-                f"cache is {self.cache!r}; pass a FeatureCache, such as fsd.FeatureCache(capacity_bytes=2 << 30), or "
-                "the cache of another loader."
-            )
-        check_policy(description.policy, None if self.fanouts is None else self.spec)
-        if description.lookahead > 0 and self.exchange == COMBINED:
-            raise ValueError(
-                f"the cache's lookahead is {description.lookahead} beside exchange 'combined', which asks for rows "
-                "before the cache has those of the steps before; pass exchange='paired' or 'auto', or lookahead=0."
-            )
 
     def _check_sampler(self) -> None:
         sampler = self.sampler
@@ -212,14 +155,3 @@ def _check_fanouts(fanouts: Sequence[int] | None) -> None:
         raise ValueError(f"fanouts is {fanouts!r}; expected {expected}.")
     if len(fanouts) == 0:
         raise ValueError(f"fanouts is empty; pass {expected}.")
-
-
-def _fact(value: object) -> object:
-    """An option as ranks compare it."""
-    if value is None or isinstance(value, (str, int, float, tuple, list)):
-        return value
-    if isinstance(value, torch.dtype):
-        return str(value)
-    if isinstance(value, FeatureCache | MadeCache):
-        return value.facts()
-    return getattr(value, "__qualname__", type(value).__qualname__)

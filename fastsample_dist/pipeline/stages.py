@@ -20,6 +20,7 @@ from fastsample_dist.device.streams import to_device
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.keeping import KeepingFeatures
 from fastsample_dist.features.source import FeatureSource
+from fastsample_dist.pipeline.batch_options import BatchOptions
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.options import LoaderOptions
@@ -222,7 +223,7 @@ def make_stages(
     return tuple(stages)
 
 
-def result_dtype(options: LoaderOptions, features: DistFeatures | KeepingFeatures) -> torch.dtype | None:
+def result_dtype(options: BatchOptions, features: DistFeatures | KeepingFeatures) -> torch.dtype | None:
     """Of batches' features: as asked for, else float32 for features stored narrower than that; None: as stored."""
     if options.feature_dtype is not None:
         return options.feature_dtype

@@ -72,7 +72,8 @@ def test_a_lane_that_fails_is_reported_to_the_consumer():
 
 def test_a_loader_keeps_its_lane_from_epoch_to_epoch(path, ctx, monkeypatch):
     made = []
-    monkeypatch.setattr("fastsample_dist.pipeline.loader.lane_of", lambda device: made.append(TracedLane()) or made[-1])
+    lane_of = "fastsample_dist.pipeline.batch_loader.lane_of"
+    monkeypatch.setattr(lane_of, lambda device: made.append(TracedLane()) or made[-1])
     loader = DistLoader(DistData.load(path, ctx), [3, 3], 40, prefetch=2)
     for _ in range(2):
         assert len(list(loader)) == 3

@@ -1,0 +1,236 @@
+"""BatchLoader: what all loaders share that make mini-batches by stages (stages.py), whatever they sample.
+
+That is where feature rows come from (tables placed on the device, rows of other ranks read in place or exchanged, for
+a whole machine on rails, cached), what was fetched (fetch_record.py), and making batches ahead (lookahead.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+
+import torch
+
+from fastsample_dist.comm.base import Communicator
+from fastsample_dist.device.placement import Placement
+from fastsample_dist.device.streams import Lane, lane_of
+from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache
+from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.keeping import KeepingFeatures
+from fastsample_dist.features.policies import Workload
+from fastsample_dist.features.rails import RailFeatures, has_rails, local_communicator
+from fastsample_dist.features.tally import FetchTally
+from fastsample_dist.ops.kernel_choice import KernelReport
+from fastsample_dist.pipeline.batch_options import BatchOptions
+from fastsample_dist.pipeline.caching import CacheTask, make_cache, shared_cache
+from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.epoch_plan import StepInput
+from fastsample_dist.pipeline.exchange import COMBINED, PAIRED, resolve_exchange
+from fastsample_dist.pipeline.fetch_record import FetchRecord
+from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
+from fastsample_dist.pipeline.position import LoaderPosition
+from fastsample_dist.pipeline.stages import Stage, run_stages
+from fastsample_dist.pipeline.transport import SHARED, choose_transport, report_fallback
+from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.sampling.sampler import Sampler, kernel_report
+
+
+class BatchLoader(ABC):
+    """Iterates over mini-batches; one iteration is one epoch.
+
+    Constructing and iterating are collective: every rank must do both. A loader that derives from this makes a sampler
+    of its own, calls `_supply` with it, makes its stages of what that returns, and passes them to `_begin`.
+
+    Args:
+      data: the opened partition.
+      options: of the loader, checked; the same on all ranks.
+      device: where batches are made.
+    Attributes:
+      data, options, device: the same.
+      epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
+      places: where the tables are that this rank's batches are made from; str() of each is a line for a report.
+      sharing: how rows of other ranks come here, and why; str() of it is a line for a report.
+      exchange: how the ranks meet to make a batch: "combined" or "paired", or "none" where they need not.
+      cache: of other ranks' feature rows; str() is a line for a report. None: there is none, or no features.
+    """
+
+    places: tuple[Placement, ...]
+    exchange: str
+    cache: MadeCache | None
+
+    def __init__(self, data: DistData, options: BatchOptions, device: torch.device) -> None:
+        self.data, self.options, self.device, self.epoch = data, options, device, 0
+        self._comm = data.ctx.comm.duplicate() if options.prefetch else data.ctx.comm
+        self.sharing = choose_transport(data, options.transport, device)
+        report_fallback(self.sharing, options.transport, data.ctx.rank)
+        self._read_in_place: DistFeatures | None = None
+        if data.features is not None and self.transport == SHARED:
+            self._read_in_place = data.features.reading(self.sharing.neighbours)
+        self._local_comm: Communicator | None = None  # over the machine's ranks, where they fetch for each other
+        self._lane: Lane | None = None  # the prefetch thread's, made with the first one
+        self._first_epoch = 0  # the one in which the loader was resumed
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Steps of a whole epoch, the same on all ranks."""
+
+    @abstractmethod
+    def num_steps(self, epoch: int) -> int:
+        """Steps that an iteration of this epoch makes: fewer than len(loader) in the epoch that was resumed."""
+
+    @abstractmethod
+    def position(self, epoch: int, step: int) -> LoaderPosition:
+        """The position of a run that has used all batches before `step`, whatever was made ahead.
+
+        Collective: every rank must call this, with the same arguments. Purposes "counts" and "checkpoint".
+
+        Args:
+          epoch: the epoch under way.
+          step: global step of the next batch; the one after the epoch's last when all of them are done.
+        Returns:
+          The position, complete on rank 0.
+        Raises:
+          ValueError: the step is not in that epoch.
+        """
+
+    @abstractmethod
+    def resume(self, position: LoaderPosition) -> None:
+        """Resume at a position: the next iteration makes what is left of its epoch, under its step numbers.
+
+        Collective: every rank must call this, with the whole position. The number of ranks may differ from that of the
+        run that saved it.
+
+        Raises:
+          ValueError: on all ranks, a position that is not one of this loader.
+        """
+
+    @abstractmethod
+    def _steps_of(self, epoch: int) -> Sequence[StepInput]:
+        """What an iteration of the epoch makes batches of, in order; as many on all ranks."""
+
+    @property
+    def transport(self) -> str:
+        """ "exchange" or "shared": how rows of other ranks come here."""
+        return self.sharing.name
+
+    @property
+    def rows(self) -> FetchTally:
+        """Feature rows of all batches made so far on this rank, by where they were read."""
+        return FetchTally() if self._features is None else self._features.tally
+
+    @property
+    def rails(self) -> bool:
+        """Whether the ranks of a machine fetch a row of another machine once, for all of them (features/rails.py)."""
+        return self._local_comm is not None
+
+    def kernel_report(self) -> list[KernelReport]:
+        """What kernel "auto" has measured and chosen so far on this rank, by kind of batch; empty on the CPU."""
+        return kernel_report(self._sampler)
+
+    def cache_report(self, epoch: int | None = None) -> CacheReport:
+        """Where the feature rows of this rank's batches came from; `CacheReport.total` adds up several ranks'.
+
+        Collective: every rank must call this; ranks that share a cache find out which rows would have been best.
+
+        Args:
+          epoch: whose batches, as far as they were made (prefetching makes some ahead); None: of all epochs so far.
+        Raises:
+          ValueError: no batch of that epoch was made; a partition without features.
+        """
+        if self._fetched is None:
+            raise ValueError(f"{self.data.path} has no features, so there is no report of them.")
+        return self._fetched.report(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration makes.
+
+        Raises:
+          ValueError: a negative epoch, or one before that in which the loader was resumed.
+        """
+        if epoch < self._first_epoch:
+            raise ValueError(f"epoch is {epoch}; expected {self._first_epoch} or more.")
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        """Batches of one epoch, transformed where that was asked for.
+
+        Collective: every rank must iterate, and stop, at the same step.
+        """
+        steps, depth = self._steps_of(self.epoch), self.options.prefetch
+        if self._fetched is not None:
+            self._fetched.begin(self.epoch)
+        self.epoch += 1
+        group = group_size(self._sampler, self.device, depth, torch.get_num_threads())
+        stages = epoch_stages(self._stages, steps, group=group, combined=self.exchange == COMBINED)
+        if depth == 0:
+            for given in steps:
+                yield run_stages(stages, self._comm, given)
+            return
+        self._lane = self._lane or lane_of(self.device)
+        ahead = look_ahead(stages, self._comm, steps, depth=depth, lane=self._lane, device=self.device)
+        with closing(ahead):
+            yield from ahead
+
+    def close(self) -> None:
+        """Release the loader's own communicators. Collective: every rank must call this; the context does it too."""
+        if self._local_comm is not None:
+            self._local_comm.close()
+        if self._comm is not self.data.ctx.comm:
+            self._comm.close()
+
+    def _supply(
+        self, sampler: Sampler, placed: DistFeatures | None, workload: Callable[[], Workload]
+    ) -> DistFeatures | KeepingFeatures | None:
+        """What the stages fetch features from: made of where the rows are, a cache and rails.
+
+        Collective: every rank must call this.
+
+        Args:
+          sampler: of the loader.
+          placed: this rank's features where the device reads them; None without.
+          workload: what a cache is made for, if there is one.
+        Returns:
+          Features over the stages' communicator; None where the partition has none.
+        Raises:
+          ValueError: on all ranks, a cache that cannot be made, an exchange that the sampler rules out.
+        """
+        self._sampler = sampler
+        features, self.cache = self._cached(self._read_in_place or placed, workload)
+        self._features = self._on_rails(features)
+        keeps = self.cache is not None and self.cache.rule is not None
+        asked = PAIRED if keeps else self.options.exchange
+        self.exchange = resolve_exchange(asked, sampler, self._features, self.data.ctx.world_size)
+        return KeepingFeatures(self._features, self.cache.rule) if keeps else self._features
+
+    def _begin(self, stages: tuple[Stage, ...]) -> None:
+        """Take the stages that make a batch."""
+        self._stages, self._fetched = stages, None
+        if self._features is not None:
+            id_dtype = self.data.graph.indices.dtype
+            self._fetched = FetchRecord(self._features, self.cache, len(self), self.options, id_dtype)
+            self._stages = self._fetched.counting(stages)
+
+    def _cached(
+        self, features: DistFeatures | None, workload: Callable[[], Workload]
+    ) -> tuple[DistFeatures | None, MadeCache | None]:
+        """Features over the stages' communicator, and their cache. Collective: every rank must call this."""
+        given = self.options.cache
+        if given is None or features is None:
+            return (None if features is None else features.using(self._comm)), None
+        machines = self.sharing.machines if self.transport == SHARED else None
+        task = CacheTask(data=self.data, workload=workload(), features=features, machines=machines)
+        cache = make_cache(given, task) if isinstance(given, FeatureCache) else shared_cache(given, task)
+        return cache.features.using(self._comm), cache
+
+    def _on_rails(self, features: DistFeatures | None) -> DistFeatures | None:
+        """Features that the ranks of a machine fetch for each other, where there is reason to; else as given.
+
+        Collective: every rank must call this.
+        """
+        machines = self.sharing.machines
+        wanted = self.options.rails and self.transport == SHARED and has_rails(machines)
+        if features is None or not features.exchanges or not wanted:
+            return features
+        self._local_comm = local_communicator(self._comm, machines)
+        return RailFeatures(features.using(self._comm), machines, self._local_comm)
