@@ -86,7 +86,8 @@ def partition_graph(
         `fastsample_dist.graph.labels` infers it from their shape.
       **options: the fields of `GraphFacts` (name, num_nodes, undirected, edge_weight, num_classes, node_type,
         node_types) and of `partition.build.PartitionOptions` (method "metis", seed, assignment, on_disk,
-        feature_dtype ("int8": with a scale per row), edge_map, and memory_limit in bytes or as text such as "2GB").
+        feature_dtype ("int8": with a scale per row), edge_map, clusters, and memory_limit in bytes or as text such as
+        "2GB").
     Returns:
       The finished partition's figures, counted from its files.
     Raises:

@@ -11,9 +11,10 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from fastsample_dist.command import Parser, add_json, run_command, signal_handled
 from fastsample_dist.graph.inputs import FORMATS, ReadOptions, least_sizes, read_graph
@@ -30,19 +31,22 @@ from fastsample_dist.partition.report import inspection as reporting
 from fastsample_dist.partition.write import repartition
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition, check_request
 
+if TYPE_CHECKING:
+    from fastsample_dist.partition.report.display import StepDisplay
+
 PROGRAM = "fastsample-partition"
 _INPUT_OPTIONS = (
     *("format", "undirected", "task", "num_parts", "method", "seed", "output", "overwrite"),
-    *("assignment", "memory_limit", "on_disk", "feature_dtype", "edge_map", *EDGE_LIST_OPTIONS),
+    *("assignment", "memory_limit", "on_disk", "feature_dtype", "edge_map", "clusters", *EDGE_LIST_OPTIONS),
 )
 _REPORT_OPTIONS = ("html", "num_batches", "fanouts", "batch_size")
 # The options of each task, --json aside: what is not here does not go with it.
 _OPTIONS_OF = {
     "plan": (
         *("input", "format", "undirected", "task", "num_parts", "memory_limit", "feature_dtype", *EDGE_LIST_OPTIONS),
-        *("edge_map", "num_batches", "fanouts", "batch_size", *plan_report.PLAN_OPTIONS),
+        *("edge_map", "clusters", "num_batches", "fanouts", "batch_size", *plan_report.PLAN_OPTIONS),
     ),
-    "repartition": ("input", "output", "overwrite"),
+    "repartition": ("input", "output", "overwrite", "clusters", "seed"),
     "input": _INPUT_OPTIONS,
     "inspect": _REPORT_OPTIONS,
     "check": (),
@@ -58,6 +62,8 @@ _EPILOG = """examples:
   fastsample-partition --inspect parts/cora-2 --fanouts 15,10,5 --html report.html
   fastsample-partition --check parts/cora-2
   fastsample-partition --repartition parts/cora-2 4 --output parts/cora-4
+  fastsample-partition --input data/cora --num-parts 2 --clusters 40 --output parts/cora-2
+  fastsample-partition --repartition parts/cora-2 2 --clusters 40 --output parts/cora-2-clusters
   fastsample-partition --repartition 2 4 --input parts/cora-2 --output parts/cora-4
 """
 
@@ -124,6 +130,13 @@ def make_parser() -> argparse.ArgumentParser:
         default=None,
         help="store for every edge its place in the input, so that features of the input's edges can be joined",
     )
+    parser.add_argument(
+        "--clusters",
+        metavar="K",
+        type=int,
+        help="cut the parts into K clusters in all, for training on unions of clusters (ClusterGCN); by METIS inside "
+        "each part, so that a cluster lies in one part",
+    )
     repartition.add_options(parser)
     plan_report.add_options(parser)
     reporting.add_options(parser)
@@ -147,17 +160,16 @@ def main(argv: list[str] | None = None) -> int:
 def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """(exit status, report) of the requested task."""
     from fastsample_dist.partition.cli_tasks import TASKS
-    from fastsample_dist.partition.report.display import StepDisplay
 
     _check_combination(args)
     for task, run in TASKS.items():
         if getattr(args, task) is not None:
-            return run(args, StepDisplay())
+            return run(args, _display(args))
     return 0, _partition(args)
 
 
 def _partition(args: argparse.Namespace) -> dict[str, Any]:
-    from fastsample_dist.partition.report.display import StepDisplay, print_report
+    from fastsample_dist.partition.report.display import print_report
 
     options = PartitionOptions(
         num_parts=args.num_parts,
@@ -168,13 +180,12 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
         on_disk=bool(args.on_disk),
         feature_dtype=args.feature_dtype or "keep",
         edge_map=bool(args.edge_map),
+        clusters=args.clusters,
     )
     edges = edge_list_options(args)
     known = least_sizes(args.input, args.format, ReadOptions(undirected=args.undirected, edges=edges))
     plan = check_request(known, options, args.output, overwrite=bool(args.overwrite))
-    # Where no Python handler would run, Ctrl-C ends the process at once; the input's scratch files stay behind then.
-    at_once = {"assign": lambda: signal_handled(signal.SIGINT, signal.SIG_DFL)}
-    display = StepDisplay(around=at_once if METHODS[options.method].blocks_signals() else None)
+    display = _display(args, {"assign": options.method})
     begin = time.perf_counter()
     with input_scratch(args.output) as scratch:
         with display.step("read"):
@@ -194,6 +205,20 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
     report = {"path": args.output, **quality.to_json(), "seconds": seconds, **memory}
     print_report(report)
     return report
+
+
+def _display(args: argparse.Namespace, methods: Mapping[str, str] = MappingProxyType({})) -> StepDisplay:
+    """Shows the steps; `methods`: {step: the method that it runs}, that of clusters left out.
+
+    Where no Python handler would run, Ctrl-C ends the process at once; the input's scratch files stay behind then.
+    """
+    from fastsample_dist.partition.report.display import StepDisplay
+
+    def at_once() -> AbstractContextManager[None]:
+        return signal_handled(signal.SIGINT, signal.SIG_DFL)
+
+    methods = {**methods, **({} if args.clusters is None else {"cluster": "metis"})}
+    return StepDisplay(around={step: at_once for step, name in methods.items() if METHODS[name].blocks_signals()})
 
 
 def _check_combination(args: argparse.Namespace) -> None:

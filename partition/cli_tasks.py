@@ -84,7 +84,17 @@ def run_repartition(args: argparse.Namespace, progress: Progress) -> tuple[int, 
         found = read_manifest(path).num_parts
         if found != stated:
             raise ValueError(f"--repartition's OLD_P is {stated} but {path} has {found} parts; pass {found}.")
-    quality = repartition(path, num_parts, args.output, overwrite=bool(args.overwrite), progress=progress)
+    if args.seed is not None and args.clusters is None:
+        raise ValueError("--seed goes with --repartition only for --clusters; leave it out.")
+    quality = repartition(
+        path,
+        num_parts,
+        args.output,
+        clusters=args.clusters,
+        seed=args.seed or 0,
+        overwrite=bool(args.overwrite),
+        progress=progress,
+    )
     report = {"path": args.output, **quality.to_json(), "repartitioned_from": path}
     print_report(report)
     return 0, report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-STEPS = ("topology", "assign", "balance", "write", "measure")  # of partitioning
+STEPS = ("topology", "assign", "balance", "cluster", "write", "measure")  # of partitioning; "cluster" with clusters
 
 
 class Progress:

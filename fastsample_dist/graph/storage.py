@@ -6,6 +6,8 @@
     PARTS/topology/weights.npy           float32 | float64 [num_edges] (only with edge weights)
     PARTS/topology/edge_map.npy          int32 | int64 [num_edges] (only with a map): place in the input
     PARTS/topology/orig_ids.npy          int64 [num_nodes]: original id of each node
+    PARTS/topology/clusters.npy          int32 [num_nodes] (only with clusters): cluster of each node, 0 .. K - 1; those
+                                         of a part have consecutive numbers, in the order of the parts
     PARTS/topology/input_ids.npy         int64 or bytes (UTF-8) [num_nodes]: what original id v was called in an edge
                                          list whose ids were names (--relabel); ascending
     PARTS/part-<p>/features.npy          [nodes of p, feature_dim], stored type (bfloat16: its bits as int16)
@@ -49,6 +51,7 @@ from fastsample_dist.ops import RowTable
 __all__ = [
     "BFLOAT16",
     "BFLOAT16_AS",
+    "CLUSTERS",
     "FEATURE_DTYPES",
     "INPUT_IDS",
     "SPLITS",
@@ -57,6 +60,7 @@ __all__ = [
     "PartitionWriter",
     "check_output",
     "features_file",
+    "load_clusters",
     "load_features",
     "load_orig_ids",
     "load_part",
@@ -71,7 +75,7 @@ __all__ = [
 ]
 
 SPLITS = ("train", "val", "test")
-INPUT_IDS = "topology/input_ids.npy"
+INPUT_IDS, CLUSTERS = "topology/input_ids.npy", "topology/clusters.npy"
 FEATURE_DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
 BFLOAT16, BFLOAT16_AS = "bfloat16", "int16"  # .npy has no bfloat16: the manifest names it, the file holds its bits
 _ID_DTYPES = ("int32", "int64")
@@ -155,6 +159,17 @@ def load_orig_ids(path: str | Path, manifest: Manifest) -> Tensor:
       ValueError: the file is missing, truncated or does not fit (by name).
     """
     return _open(path, manifest, "topology/orig_ids.npy", ("int64",), (manifest.num_nodes,))
+
+
+def load_clusters(path: str | Path, manifest: Manifest) -> Tensor | None:
+    """Map the cluster of every node, int32 [num_nodes]; None where the partition has no clusters.
+
+    Raises:
+      ValueError: the file is missing, truncated or does not fit (by name).
+    """
+    if CLUSTERS not in manifest.files:
+        return None
+    return _open(path, manifest, CLUSTERS, ("int32",), (manifest.num_nodes,))
 
 
 def load_part(path: str | Path, manifest: Manifest, part: int) -> PartData:

@@ -38,6 +38,8 @@ class DistData:
       book: node ranges of the parts on disk.
       rank_book: node ranges of the ranks (equal to `book` when there is one part per rank).
       own_range: (lo, hi), this rank's nodes.
+      clusters: int32 [num_nodes], mapped; the cluster of each node of `graph`, own or not. A cluster lies in one part.
+        None when the partition has none (`fastsample-partition --clusters`).
       features: DistFeatures, or None when the partition has none.
       verified: by name, the state in which this rank's files were found to be what the manifest says.
       labels: int64 [own nodes] (-1: unlabelled); for the tasks "multilabel" and "regression" float32 [own nodes,
@@ -53,6 +55,7 @@ class DistData:
         self.rank_book = PartitionBook(self.book.part_ranges[::parts_per_rank].contiguous())
         self.own_range = self.rank_book.part2range(ctx.rank)
         self.graph = storage.load_topology(path, manifest)
+        self.clusters = storage.load_clusters(path, manifest)
         own = [storage.load_part(path, manifest, part) for part in own_parts(manifest.num_parts, ctx)]
         self.features = self.labels = None
         if all(part.features is not None for part in own):

@@ -24,6 +24,8 @@ handler of Ctrl-C waits until METIS is done; it catches SIGTERM itself and fails
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import numpy as np
@@ -49,6 +51,8 @@ MAX_IMBALANCE = 0.005
 # 6.6 s and 81.1 % of edges cut with 10, 4.3 s and 81.3 % with 3.
 ITERATIONS, FEW_ITERATIONS, LARGE = 10, 3, 1 << 24
 TRIALS, SMALL = 8, 1 << 21  # of graphs with at most SMALL neighbours: seconds in all
+CLUSTER_ADVICE = "make room, or leave --clusters out"
+CLUSTER_IMBALANCE = 0.03  # of clusters, METIS' default: a batch of several evens them out
 
 
 def assign_metis(request: PartitionRequest) -> np.ndarray:
@@ -70,14 +74,48 @@ def assign_metis(request: PartitionRequest) -> np.ndarray:
     adjacency = request.adjacency
     if len(adjacency.indices) == 0:  # nothing to cut; METIS wants at least one edge
         return assign_random(request)
-    try:
+    advice = "make room, or take --method ldg, fennel, random or range"
+    with _failures_named(request.num_nodes, len(adjacency.indices), advice):
         parts = part_graph(request, adjacency)
-    except RuntimeError as error:  # METIS under pymetis catches SIGTERM and then says no more than this
-        raise RuntimeError(
-            f"METIS stopped on {request.num_nodes} nodes and {len(adjacency.indices)} neighbours ({error}): it was "
-            "asked to end, or out of memory; make room, or take --method ldg, fennel, random or range."
-        ) from error
     fill_empty_parts(parts, request.num_parts, np.diff(adjacency.indptr))
+    return parts
+
+
+def cut_nodes(adjacency: Adjacency, num_parts: int, seed: int) -> np.ndarray:
+    """Cut few edges while balancing the number of nodes, to within CLUSTER_IMBALANCE where METIS finds a way.
+
+    Args:
+      adjacency: symmetric, without self-loops.
+      num_parts: 2 .. num_nodes.
+      seed: of METIS.
+    Returns:
+      int32 [num_nodes]; no part is empty.
+    Raises:
+      ValueError, MissingPackageError, RuntimeError: as `assign_metis`.
+    """
+    num_nodes, num_edges = adjacency.num_nodes, len(adjacency.indices)
+    if num_edges == 0:  # METIS wants at least one edge
+        return (np.arange(num_nodes) % num_parts).astype(np.int32)
+    metis = libmetis.load()
+    if metis is None:
+        pymetis = _import_pymetis()
+        dtype = np.dtype(pymetis.zero_copy_dtype())
+        check_counts(adjacency, int(np.iinfo(dtype).max), dtype)
+        columns = [adjacency.indptr, adjacency.indices, adjacency.weights]
+        indptr, indices, weights = (None if column is None else column.astype(dtype, copy=False) for column in columns)
+        rows, options = pymetis.CSRAdjacency(indptr, indices), pymetis.Options(seed=seed)
+        with _failures_named(num_nodes, num_edges, CLUSTER_ADVICE):
+            _, found = pymetis.part_graph(num_parts, rows, eweights=weights, recursive=False, options=options)
+        parts = np.asarray(found, dtype=np.int32)
+    else:
+        check_counts(adjacency, int(np.iinfo(metis.dtype).max), metis.dtype)
+        nodes = np.ones((num_nodes, 1), dtype=metis.dtype)
+        columns = adjacency.indptr, adjacency.indices, nodes, adjacency.weights
+        with _failures_named(num_nodes, num_edges, CLUSTER_ADVICE):
+            parts = metis.part_graph(
+                *columns, num_parts, seed=seed, iterations=_iterations(adjacency), imbalance=CLUSTER_IMBALANCE
+            )
+    fill_empty_parts(parts, num_parts, np.diff(adjacency.indptr))
     return parts
 
 
@@ -109,12 +147,28 @@ def _multi_constraint(request: PartitionRequest, adjacency: Adjacency) -> np.nda
             adjacency.weights,
             request.num_parts,
             seed=(request.seed * trials + trial) % (MAX_SEED + 1),
-            iterations=ITERATIONS if len(adjacency.indices) <= LARGE else FEW_ITERATIONS,
+            iterations=_iterations(adjacency),
             imbalance=min(MAX_IMBALANCE, TOLERANCE / (request.num_parts - 1)),
         )
         for trial in range(trials)
     ]
     return found[0] if trials == 1 else min(found, key=lambda parts: cut_weight(parts, adjacency))
+
+
+def _iterations(adjacency: Adjacency) -> int:
+    return ITERATIONS if len(adjacency.indices) <= LARGE else FEW_ITERATIONS
+
+
+@contextmanager
+def _failures_named(num_nodes: int, num_neighbours: int, advice: str) -> Iterator[None]:
+    """METIS under pymetis catches SIGTERM and then says no more than that it failed."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"METIS stopped on {num_nodes} nodes and {num_neighbours} neighbours ({error}): it was asked to end, or "
+            f"out of memory; {advice}."
+        ) from error
 
 
 def cut_weight(parts: np.ndarray, adjacency: Adjacency) -> int:

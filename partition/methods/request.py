@@ -166,6 +166,27 @@ class MissingPackageError(ImportError):
     """A method's package is not installed; the text names the command that installs it, without a full stop."""
 
 
+def check_num_clusters(clusters: int, num_parts: int, num_nodes: int | None) -> None:
+    """Refuse a number of clusters that no partition has.
+
+    Args:
+      clusters: asked for.
+      num_parts: of the partition.
+      num_nodes: of the graph; None: not known yet.
+    Raises:
+      ValueError: fewer than parts, or more than nodes.
+    """
+    if clusters < num_parts:
+        raise ValueError(
+            f"clusters is {clusters} but there are {num_parts} parts, and a cluster lies in one part; pass at least "
+            f"{num_parts}."
+        )
+    if num_nodes is not None and clusters > num_nodes:
+        raise ValueError(
+            f"clusters is {clusters} but the graph has {num_nodes} nodes; take at most one cluster per node."
+        )
+
+
 def importable(package: str) -> bool:
     """Whether a package could be imported; it is not imported."""
     return importlib.util.find_spec(package) is not None

@@ -89,6 +89,7 @@ def plan_options(args: argparse.Namespace) -> PlanOptions:
         traffic=traffic_options(args),
         feature_dtype=args.feature_dtype or "keep",
         edge_map=bool(args.edge_map),
+        clusters=args.clusters,
         network=network,
         hidden=DEFAULT_HIDDEN if args.hidden is None else args.hidden,
         **sizes,

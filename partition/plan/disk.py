@@ -13,7 +13,7 @@ from fastsample_dist.partition.external.scaled_rows import SCALE_DTYPE
 
 HEADER_BYTES = 128  # of an .npy file
 MANIFEST_FILE_BYTES, MANIFEST_BYTES = 150, 2000  # of manifest.json: per file that it lists, and the rest
-KEY_BYTES, DEGREE_BYTES, PART_BYTES = 8, 8, 4
+KEY_BYTES, DEGREE_BYTES, PART_BYTES, CLUSTER_BYTES = 8, 8, 4, 4
 
 
 def feature_row_bytes(sizes: GraphSizes, feature_dtype: str = "keep") -> int:
@@ -37,8 +37,9 @@ def _has_scales(sizes: GraphSizes, feature_dtype: str) -> bool:
 
 def topology_file_bytes(sizes: GraphSizes) -> int:
     """Bytes of PARTS/topology, at most."""
-    files = 3 + bool(sizes.weight_bytes) + sizes.edge_map
-    return sizes.edge_bytes * sizes.num_edges + 8 * (2 * sizes.num_nodes + 1) + HEADER_BYTES * files
+    files = 3 + bool(sizes.weight_bytes) + sizes.edge_map + sizes.clusters
+    nodes = (16 + CLUSTER_BYTES * sizes.clusters) * sizes.num_nodes + 8
+    return sizes.edge_bytes * sizes.num_edges + nodes + HEADER_BYTES * files
 
 
 def output_bytes(sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep") -> int:
@@ -46,7 +47,7 @@ def output_bytes(sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep")
     columns = bool(sizes.feature_dim) + _has_scales(sizes, feature_dtype) + sizes.has_labels + len(sizes.splits)
     rows = (feature_row_bytes(sizes, feature_dtype) + sizes.label_row_bytes) * sizes.num_nodes
     parts = rows + 8 * sum(sizes.splits.values()) + HEADER_BYTES * columns * num_parts
-    manifest = MANIFEST_BYTES + MANIFEST_FILE_BYTES * (4 + sizes.edge_map + columns * num_parts)
+    manifest = MANIFEST_BYTES + MANIFEST_FILE_BYTES * (4 + sizes.edge_map + sizes.clusters + columns * num_parts)
     return topology_file_bytes(sizes) + parts + manifest + num_parts * math.ceil(math.log10(sizes.num_nodes + 1))
 
 
@@ -59,7 +60,7 @@ def work_bytes(sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep") -
     count = DEGREE_BYTES * nodes
     group = count + (KEY_BYTES + sizes.weight_bytes + sizes.edge_map_bytes) * edges
     rows = sizes.edge_bytes * edges + DEGREE_BYTES * nodes
-    assign = count + rows + PART_BYTES * nodes
+    assign = count + rows + (PART_BYTES + CLUSTER_BYTES * sizes.clusters) * nodes
     return {
         "count": count,
         "group": group,

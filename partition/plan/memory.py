@@ -8,6 +8,7 @@ In memory (`_cut_in_memory`): E stored edges, w bytes per id as computed with
     topology   the mapped list; 8 bytes per edge each for sort keys and order, half as much for the sort's workspace; in
                both directions 2 w more
     after it   the list's pages stay, 4 bytes per edge and 8 per node of the topology
+    cluster    METIS on one part's edges
     write      28 bytes per edge of a chunk: positions, owners, their sum, the values of two chunks
 On disk (`_cut_on_disk`): a piece or a bucket at a time, as large as MemoryBudget says; 12 bytes per edge of a bucket,
 and of a chunk that is written.
@@ -41,6 +42,7 @@ BUCKET_EDGE_BYTES = 12  # key, place in the row
 MOVE_EDGE_BYTES = 64  # levelling: positions, owners, ends and costs of a candidate's edges
 SYMMETRISE_EDGE_BYTES = 62  # per edge of a chunk: keys of both directions, sorted, and where rows begin
 WRITE_EDGE_BYTES, WRITE_NODE_BYTES = 28, 52  # rows of a topology in memory
+CLUSTER_EDGE_BYTES, CLUSTER_NODE_BYTES = 33, 20  # edges of a chunk: source, owner, mark; nodes in order, local, found
 READ_EDGE_BYTES, READ_NODE_BYTES = 12, 96  # of one on disk: values as read, renamed, and of the chunk before
 MAPPED_WINDOW_BYTES = 128 << 20  # of the sorted edges, between two sweeps that let pages go
 
@@ -81,6 +83,7 @@ def in_memory_peak(sizes: GraphSizes, method: str, num_parts: int) -> PeakMemory
             "balance": held + _balance_bytes(sizes, method, num_parts),
             "write": held + _write_bytes(sizes, CHUNK_EDGES, WRITE_EDGE_BYTES, WRITE_NODE_BYTES),
             "measure": held + _measure_bytes(sizes),
+            **_clusters_step(sizes, num_parts, held),
         }
     )
 
@@ -103,6 +106,7 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, budget: MemoryB
             "balance": balance + FIXED_BYTES,
             "write": _write_bytes(sizes, budget.write_edges, READ_EDGE_BYTES, READ_NODE_BYTES) + FIXED_BYTES,
             "measure": _measure_bytes(sizes) + FIXED_BYTES,
+            **_clusters_step(sizes, num_parts, FIXED_BYTES),
         }
     )
 
@@ -139,6 +143,25 @@ def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours
     held = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges + 8 * sizes.num_nodes
     copied = 0 if sizes.undirected else (sizes.node_id_bytes + 4) * neighbours
     return held + copied + METHODS[method].memory.total(sizes.num_nodes, neighbours)
+
+
+def cluster_bytes(sizes: GraphSizes, nodes: int, edges: int) -> int:
+    """What METIS needs to cut one part into clusters, the part's own rows included.
+
+    Args:
+      sizes: of the whole graph.
+      nodes: of the part.
+      edges: inside it.
+    """
+    neighbours = edges if sizes.undirected else 2 * edges
+    rows = (8 + sizes.node_id_bytes) * (nodes + neighbours) + CLUSTER_NODE_BYTES * sizes.num_nodes
+    chunk = CLUSTER_EDGE_BYTES * min(sizes.num_edges, CHUNK_EDGES)
+    return rows + max(chunk, METHODS["metis"].memory.total(nodes, neighbours))
+
+
+def cluster_needs(sizes: GraphSizes, budget: MemoryBudget, nodes: int, edges: int) -> int:
+    """Bytes that must be available before a part is cut into clusters; see `cluster_bytes`."""
+    return needed_bytes(budget.base, cluster_bytes(sizes, nodes, edges))
 
 
 def needed_bytes(base: int, extra_bytes: int) -> int:
@@ -209,6 +232,14 @@ def _balance_bytes(sizes: GraphSizes, method: str, num_parts: int) -> int:
     candidates = min(sizes.num_nodes // num_parts, CANDIDATES)
     edges = min(sizes.num_edges * candidates // sizes.num_nodes, CHUNK_EDGES)
     return nodes + MOVE_EDGE_BYTES * edges
+
+
+def _clusters_step(sizes: GraphSizes, num_parts: int, held: int) -> dict[str, int]:
+    """The step "cluster", where there is one, of parts that are equal and cut no edge."""
+    if not sizes.clusters:
+        return {}
+    nodes, edges = -(-sizes.num_nodes // num_parts), -(-sizes.num_edges // num_parts)
+    return {"cluster": held + cluster_bytes(sizes, nodes, edges)}
 
 
 def _measure_bytes(sizes: GraphSizes) -> int:

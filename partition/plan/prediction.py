@@ -16,11 +16,12 @@ from fastsample_dist.graph.inputs import EdgeListOptions, detect_format, input_s
 from fastsample_dist.graph.inputs.sizes import GraphSizes, num_targets
 from fastsample_dist.graph.manifest import MANIFEST_NAME
 from fastsample_dist.graph.network import Network
-from fastsample_dist.graph.storage import SPLITS, Manifest, load_part, read_manifest
+from fastsample_dist.graph.storage import CLUSTERS, SPLITS, Manifest, load_part, read_manifest
 from fastsample_dist.memory_sizes import format_size
 from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import METHODS
+from fastsample_dist.partition.methods.request import check_num_clusters
 from fastsample_dist.partition.plan.disk import feature_row_bytes, output_bytes, work_bytes
 from fastsample_dist.partition.plan.memory import (
     in_memory_peak,
@@ -59,6 +60,7 @@ class PlanOptions:
       memory_limit: bytes that partitioning may hold; None: as `build.PartitionOptions`.
       feature_dtype: one of FEATURE_CHOICES.
       edge_map: the edge map is to be stored; a finished partition has it or not.
+      clusters: so many are asked for; None: none. A finished partition has them or not.
       hosts_memory: bytes of a training machine; None: not compared.
       network: between them.
       hidden: columns of GraphSAGE's hidden rows, for the gradients.
@@ -71,6 +73,7 @@ class PlanOptions:
     memory_limit: int | None = None
     feature_dtype: str = "keep"
     edge_map: bool = False
+    clusters: int | None = None
     hosts_memory: int | None = None
     network: Network = DEFAULT_NETWORK
     hidden: int = DEFAULT_HIDDEN
@@ -147,10 +150,12 @@ def make_plan(given: PlanInput, options: PlanOptions, base: int) -> dict[str, An
     Returns:
       The plan as plain values for JSON; "training" has "traffic" only with `options.traffic`.
     Raises:
-      ValueError: no number of parts, or more parts than nodes or train nodes.
+      ValueError: no number of parts, more parts than nodes or train nodes, a number of clusters that does not fit.
     """
     if options.edge_map:
         given = replace(given, sizes=replace(given.sizes, edge_map=True))
+    if options.clusters is not None:
+        given = replace(given, sizes=replace(given.sizes, clusters=True))
     sizes, num_parts = given.sizes, options.num_parts or given.num_parts
     if num_parts is None:
         raise ValueError("--plan needs --num-parts; pass the number of machines.")
@@ -163,6 +168,8 @@ def make_plan(given: PlanInput, options: PlanOptions, base: int) -> dict[str, An
             f"num_parts is {num_parts} but the graph has {sizes.splits['train']} train nodes; training needs at least "
             "one per part, so take fewer parts."
         )
+    if options.clusters is not None:
+        check_num_clusters(options.clusters, num_parts, sizes.num_nodes)
     partitioning = _partitioning(sizes, num_parts, options, base)
     if given.num_parts is None and partitioning["chosen"] == "on_disk":  # no topology that is made in seconds
         given = replace(given, sample=None)
@@ -282,5 +289,6 @@ def _sizes_of_partition(path: Path, manifest: Manifest) -> GraphSizes:
         num_targets=manifest.num_targets,
         num_classes=manifest.num_classes or None,
         edge_map="topology/edge_map.npy" in manifest.files,
+        clusters=CLUSTERS in manifest.files,
     )
     return replace(sizes, splits={split: count for split, count in counts.items() if count})

@@ -13,6 +13,7 @@ nothing per edge. What is verified:
                  undirected graph every edge in both directions, by comparing sums of hashes of (source, destination)
                  and (destination, source)
     edge_map     of a directed graph every place in the input once; of an undirected one one place for both directions
+    clusters     every number from 0 to the highest, each in one part; a part's numbers follow those of the part before
     labels       -1 .. num_classes - 1; targets 0, 1 or NaN for multilabel, finite or NaN for regression
     splits       inside the part's range, ascending, without repetition, no node in two; train nodes have a label
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from fastsample_dist.graph.npy_stream import NpyStream
 from fastsample_dist.graph.storage import (
     BFLOAT16,
     BFLOAT16_AS,
+    CLUSTERS,
     SPLITS,
     Manifest,
     part_files,
@@ -143,7 +146,8 @@ class _Check:
         edges = (self._manifest.num_edges,)
         self._check_bytes("topology/weights.npy", ("float32", "float64"), edges)
         self._check_edge_map()
-        done = {*_REQUIRED, "topology/weights.npy", _EDGE_MAP}
+        self._check_clusters()
+        done = {*_REQUIRED, "topology/weights.npy", _EDGE_MAP, CLUSTERS}
         for part in range(self._manifest.num_parts):
             done |= self._check_part(part)
         for name in self._manifest.files:
@@ -301,6 +305,28 @@ class _Check:
                 self._note(_EDGE_MAP, "leads the two directions of some edge to different places; expected one place")
             else:
                 self._note(_EDGE_MAP, f"lacks some place of 0 to {num_edges - 1}; expected each once")
+
+    def _check_clusters(self) -> None:
+        num_nodes, faults = self._manifest.num_nodes, _Faults()
+        ranges = np.asarray(self._manifest.part_ranges)
+        seen = np.zeros(num_nodes, dtype=bool)
+        first, highest, part = 0, -1, -1  # numbers below `first` are of earlier parts than `part`
+        for first_row, rows in self._rows(CLUSTERS, ("int32",), (num_nodes,)):
+            bounds = [first_row, *ranges[(ranges > first_row) & (ranges < first_row + len(rows))].tolist()]
+            for lo, hi in pairwise([*bounds, first_row + len(rows)]):
+                numbers = rows[lo - first_row : hi - first_row]
+                owner = int(np.searchsorted(ranges, lo, side="right")) - 1
+                first, part = (first, part) if owner == part else (highest + 1, owner)
+                outside = (numbers < 0) | (numbers >= num_nodes)
+                faults.add(f"is {{}}; expected a cluster, 0 to {num_nodes - 1} at most", lo, outside, numbers)
+                text = f"is {{}} in part {part}, but earlier parts have the clusters up to {first - 1}"
+                faults.add(text, lo, (numbers < first) & ~outside, numbers)
+                seen[numbers[~outside]] = True
+                highest = max(highest, int(numbers[~outside].max(initial=-1)))
+        self._add(CLUSTERS, faults)
+        if CLUSTERS in self._sound and not seen[: highest + 1].all():
+            text = f"lacks cluster {int(seen.argmin())}; expected every number from 0 to {highest}"
+            self._note(CLUSTERS, text)
 
     # ---- parts
 

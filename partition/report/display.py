@@ -28,6 +28,7 @@ _LABELS = {
     "topology": "build the topology",
     "assign": "assign nodes to parts",
     "balance": "balance train nodes",
+    "cluster": "cut the parts into clusters",
     "write": "write the parts",
     "verify": "verify checksums",
     "measure": "measure the partition",
@@ -177,6 +178,12 @@ def _summary(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"  classes    {report['num_classes'] or 'none'}"
     cut = report["edge_cut"]
     yield f"  edge cut   {cut['edges']:,} of {report['num_edges']:,} stored edges ({cut['fraction']:.2%})"
+    if report["clusters"] is not None:
+        clusters = report["clusters"]
+        yield (
+            f"  clusters   {clusters['number']:,} of {clusters['smallest']:,} to {clusters['largest']:,} nodes; "
+            f"{clusters['edges_inside']:,} edges inside ({clusters['fraction_inside']:.2%})"
+        )
     if report["stats"].get("train_nodes_moved"):
         yield f"  balance    {report['stats']['train_nodes_moved']:,} train nodes moved between parts"
     if "files_verified" in report:

@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from fastsample_dist.graph.csc import destinations
 from fastsample_dist.graph.npy_files import drop_pages, open_npy, row_chunks
 from fastsample_dist.graph.storage import (
     Manifest,
+    load_clusters,
     load_part,
     load_topology,
     part_files,
     topology_files,
 )
-from fastsample_dist.partition.report.multiplicity import EdgeCounter, EdgeCounts
+from fastsample_dist.partition.report.multiplicity import STEP_EDGES, EdgeCounter, EdgeCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,24 @@ class PartQuality:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClusterQuality:
+    """Figures of a partition's clusters.
+
+    Attributes:
+      number: of clusters.
+      smallest, largest: nodes of a cluster.
+      edges_inside: stored directed edges whose ends are in one cluster.
+      fraction_inside: the same as a share of the stored edges; 0 without edges.
+    """
+
+    number: int
+    smallest: int
+    largest: int
+    edges_inside: int
+    fraction_inside: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartitionQuality:
     """Figures of a partition.
 
@@ -60,6 +80,7 @@ class PartitionQuality:
       topology_bytes: size of the topology's files.
       max_in_degree: most in-edges of one node.
       edge_counts: parallel edges, self-loops, nodes without an edge.
+      clusters: None: the partition has none.
     """
 
     manifest: Manifest
@@ -67,6 +88,7 @@ class PartitionQuality:
     topology_bytes: int
     max_in_degree: int
     edge_counts: EdgeCounts
+    clusters: ClusterQuality | None = None
 
     @property
     def cut_edges(self) -> int:
@@ -99,6 +121,7 @@ class PartitionQuality:
             "balance": self.balance,
             "max_in_degree": self.max_in_degree,
             "edge_counts": self.edge_counts.to_json(),
+            "clusters": None if self.clusters is None else asdict(self.clusters),
             "parts": [asdict(part) for part in self.parts],
             "bytes": {
                 "topology": self.topology_bytes,
@@ -121,7 +144,7 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
     """
     graph = load_topology(path, manifest)
     indptr, indices = graph.indptr.numpy(), open_npy(Path(path) / "topology/indices.npy")
-    counter = EdgeCounter(indptr)
+    counter, clusters = EdgeCounter(indptr), load_clusters(path, manifest)
     parts = []
     for part in range(manifest.num_parts):
         lo, hi = manifest.part_ranges[part : part + 2]
@@ -156,6 +179,23 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
         topology_bytes=_total_bytes(manifest, topology_files(manifest)),
         max_in_degree=int(graph.in_degrees().max()),
         edge_counts=counter.counts(undirected=manifest.undirected, listed=manifest.stats.get("edges_listed")),
+        clusters=None if clusters is None else _measure_clusters(clusters.numpy(), indptr, indices),
+    )
+
+
+def _measure_clusters(clusters: np.ndarray, indptr: np.ndarray, indices: np.ndarray) -> ClusterQuality:
+    """One pass more over the topology's indices."""
+    sizes, inside, num_edges = np.bincount(clusters), 0, len(indices)
+    for start in range(0, num_edges, STEP_EDGES):
+        sources = indices[start : start + STEP_EDGES]
+        inside += int(np.count_nonzero(clusters[sources] == clusters[destinations(indptr, start, len(sources))]))
+        drop_pages(indices)
+    return ClusterQuality(
+        number=len(sizes),
+        smallest=int(sizes.min()),
+        largest=int(sizes.max()),
+        edges_inside=inside,
+        fraction_inside=inside / num_edges if num_edges else 0.0,
     )
 
 

@@ -10,6 +10,7 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +33,11 @@ from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import MAX_SEED, METHODS, PartitionRequest
 from fastsample_dist.partition.methods.adjacency import estimate_neighbours
 from fastsample_dist.partition.methods.balance import balance_parts
-from fastsample_dist.partition.plan.memory import memory_budget, method_needs, sorted_on_disk
+from fastsample_dist.partition.methods.request import check_num_clusters
+from fastsample_dist.partition.plan.memory import cluster_needs, memory_budget, method_needs, sorted_on_disk
 from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.quality import PartitionQuality, measure_partition
+from fastsample_dist.partition.write.clusters import assign_clusters, require_for_clusters
 from fastsample_dist.partition.write.disk_space import check_space, least_bytes, used_bytes
 from fastsample_dist.partition.write.gaps import check_gaps
 from fastsample_dist.partition.write.writer import Origin, Relabelling, WriteOptions, bytes_to_write, write_partition
@@ -58,6 +61,8 @@ class PartitionOptions:
       edge_map: store for every edge of the topology its place in the input's list of edges: the column of edge_index,
         or the edge's number in a list as text, from 0. Both directions of an undirected edge have the place of that
         edge, and of edges that are merged the first one's counts.
+      clusters: also cut the parts into so many clusters in all (clusters.py), from num_parts to num_nodes; None: into
+        none.
     Raises:
       ValueError: a value outside these.
     """
@@ -70,6 +75,7 @@ class PartitionOptions:
     on_disk: bool = False
     feature_dtype: str = "keep"
     edge_map: bool = False
+    clusters: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_parts < 1:
@@ -84,6 +90,27 @@ class PartitionOptions:
             raise ValueError(f"memory_limit is {self.memory_limit}; expected bytes, at least 1.")
         if self.feature_dtype not in FEATURE_CHOICES:
             raise ValueError(f"feature_dtype is {self.feature_dtype!r}; expected one of {', '.join(FEATURE_CHOICES)}.")
+        if self.clusters is not None:
+            check_num_clusters(self.clusters, self.num_parts, None)
+
+    def stored(self) -> dict[str, bool]:
+        """What is stored beside the graph's own columns, as `sizes_of` takes it."""
+        return {"edge_map": self.edge_map, "clusters": self.clusters is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """Where the nodes of a graph go, by original id.
+
+    Attributes:
+      parts: integer [num_nodes].
+      train_moved: train nodes that were moved between parts to balance them.
+      clusters: int32 [num_nodes], or None.
+    """
+
+    parts: np.ndarray
+    train_moved: int
+    clusters: np.ndarray | None
 
 
 def build_partition(
@@ -106,13 +133,13 @@ def build_partition(
       The finished partition's figures, counted from its files.
     Raises:
       ValueError: what `check_request` refuses, or ids with huge gaps; both before the data are read.
-      ImportError: method metis without pymetis.
+      ImportError: method metis, or clusters, without METIS.
       OSError: the disk refuses; it names the file. Sorted in memory, nothing is left behind; on disk, the work
         directory (`external.journal.work_directory`), from which the same call resumes.
     """
     progress = progress or Progress()
     check_gaps(raw)
-    sizes = sizes_of(raw, edge_map=options.edge_map)
+    sizes = sizes_of(raw, **options.stored())
     budget = check_request(sizes, options, output, overwrite=overwrite)
     topology = None
     if sizes.given_rows and not _sorts_on_disk(sizes, options, budget):
@@ -143,12 +170,14 @@ def check_request(
       How the memory is divided.
     Raises:
       ValueError: an output that exists or cannot be written, no assignment file, more parts than nodes or than train
-        nodes, a memory limit or a disk that does not suffice.
+        nodes, more clusters than nodes, a memory limit or a disk that does not suffice.
       ImportError: the method's package is not there.
     """
     check_output(output, overwrite)
-    sizes = replace(sizes, edge_map=options.edge_map)
+    sizes = replace(sizes, **options.stored())
     METHODS[options.method].require()
+    if options.clusters is not None:
+        require_for_clusters()
     if options.assignment is not None and not Path(options.assignment).is_file():
         raise ValueError(f"{options.assignment} is missing; expected the file with the part of each node.")
     if sizes.least_nodes is None and options.num_parts > sizes.num_nodes:
@@ -156,6 +185,8 @@ def check_request(
             f"num_parts is {options.num_parts} but the graph has {sizes.num_nodes} nodes; take at most one part per "
             "node."
         )
+    if sizes.least_nodes is None and options.clusters is not None:
+        check_num_clusters(options.clusters, options.num_parts, sizes.num_nodes)
     num_train = sizes.splits.get("train", 0)
     if 0 < num_train < options.num_parts:
         raise ValueError(
@@ -221,7 +252,7 @@ def _check_disk(
     """Refuse a graph for which the disk has no room: all of it or, once the topology is there, what remains."""
     stored_edges = None if topology is None else topology.num_edges
     planned = options.num_parts, options.feature_dtype
-    sizes = sizes_of(raw, edge_map=options.edge_map)
+    sizes = sizes_of(raw, **options.stored())
     needed = least_bytes(sizes, *planned, on_disk=on_disk, stored_edges=stored_edges)
     check_space(output, needed, used=used_bytes(output) if on_disk else 0)
 
@@ -246,8 +277,9 @@ def _cut_in_memory(
         _check_stored(raw, options.method, budget, topology)
         _check_disk(raw, options, output, topology)
     parts, moved = _assign(raw, topology, options, progress)
+    clusters = _cluster(raw, topology, parts, options, budget, progress)
     with progress.step("write"), PartitionWriter(output, overwrite=overwrite) as writer:
-        return _write(writer, raw, topology, (parts, moved), options, progress)
+        return _write(writer, raw, topology, Assigned(parts, moved, clusters), options, progress)
 
 
 def _cut_on_disk(
@@ -274,11 +306,16 @@ def _cut_on_disk(
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
         if not state:
             parts, moved = _assign(raw, topology, options, progress)
-            with naming_file(file):  # not by tofile, which loses the disk's refusal of the last bytes
-                file.write_bytes(parts.astype(np.int32, copy=False).data)
             state = {"moved": moved, "done": True}
-            journal.save("assign", **state)
-        assigned = np.fromfile(file, dtype=np.int32), state["moved"]
+            _keep(journal, "assign", file, parts, state)
+        parts = np.fromfile(file, dtype=np.int32)
+        made_from["clusters"] = options.clusters
+        file = journal.path / "clusters.int32"
+        if not journal.begin("cluster", made_from) and options.clusters is not None:
+            found = _cluster(raw, topology, parts, options, budget, progress)
+            _keep(journal, "cluster", file, found, {"done": True})
+        clusters = None if options.clusters is None else np.fromfile(file, dtype=np.int32)
+        assigned = Assigned(parts, state["moved"], clusters)
         columns = [raw.edge_weight, raw.features, raw.labels, raw.node_type, raw.input_ids]
         columns += [] if raw.targets is None else [raw.targets]
         made_from |= {
@@ -294,29 +331,42 @@ def _cut_on_disk(
     return manifest
 
 
+def _keep(journal: Journal, step: str, file: Path, numbers: np.ndarray, state: dict[str, Any]) -> None:
+    """Write what a step has found to a file of the work directory, then record the step."""
+    with naming_file(file):  # not by tofile, which loses the disk's refusal of the last bytes
+        file.write_bytes(numbers.astype(np.int32, copy=False).data)
+    journal.save(step, **state)
+
+
 def _write(
     writer: PartitionWriter,
     raw: RawGraph,
     topology: CSCGraph | StoredTopology,
-    assigned: tuple[np.ndarray, int],
+    assigned: Assigned,
     options: PartitionOptions,
     progress: Progress,
     chunk_edges: int | None = None,
 ) -> Manifest:
-    """Write and publish; `assigned` is the part of each node and the number of train nodes moved."""
+    """Write and publish."""
     progress.bytes_total(bytes_to_write(raw, topology, options.feature_dtype))
     stats = {
         "edges_listed": raw.edge_index.shape[1],
         "nonfinite_features": raw.nonfinite_features,
-        "train_nodes_moved": assigned[1],
+        "train_nodes_moved": assigned.train_moved,
     }
+    write_options = WriteOptions(
+        feature_dtype=options.feature_dtype,
+        chunk_edges=chunk_edges,
+        clusters=assigned.clusters,
+        on_bytes=progress.bytes_done,
+    )
     return write_partition(
         writer,
         raw,
         topology,
-        Relabelling.from_parts(assigned[0], options.num_parts, raw.node_type, max(1, len(raw.node_types))),
+        Relabelling.from_parts(assigned.parts, options.num_parts, raw.node_type, max(1, len(raw.node_types))),
         Origin(method=options.method, seed=options.seed, stats=stats),
-        WriteOptions(feature_dtype=options.feature_dtype, chunk_edges=chunk_edges, on_bytes=progress.bytes_done),
+        write_options,
     )
 
 
@@ -341,3 +391,30 @@ def _assign(
     for note in balanced.notes:
         logger.info("%s", note)
     return parts, balanced.train_moved
+
+
+def _cluster(
+    raw: RawGraph,
+    topology: CSCGraph | StoredTopology,
+    parts: np.ndarray,
+    options: PartitionOptions,
+    budget: MemoryBudget,
+    progress: Progress,
+) -> np.ndarray | None:
+    """Cluster of each node, or None where none are asked for."""
+    if options.clusters is None:
+        return None
+
+    def check(nodes: int, edges: int) -> None:
+        needed = cluster_needs(sizes_of(raw), budget, nodes, edges)
+        if needed > budget.limit:
+            raise ValueError(
+                f"clusters are cut in memory, a part at a time: about {format_size(needed + BASE_SPREAD_BYTES)} for a "
+                f"part with {nodes} nodes and {edges} edges inside, and the memory limit is "
+                f"{format_size(budget.limit)}; take more parts, a larger --memory-limit, or leave --clusters out."
+            )
+
+    with progress.step("cluster"):
+        return assign_clusters(
+            topology, parts, options.clusters, undirected=raw.undirected, seed=options.seed, check=check
+        )

@@ -16,6 +16,10 @@ the end depends on where the train nodes are among the part's ids; the report sh
 is by nodes. Within an old part the cut follows the ids (node types one after another, original ids inside a type), not
 the edges: expect more cut edges than from cutting the graph again.
 
+Clusters stay where parts are joined. A part that is cut would cut its clusters too, so they are left out then, with a
+warning; --clusters K makes new ones inside the new parts. With it the number of parts may stay the same: then every
+other file is a hard link, and a finished partition gets clusters without being cut or written again.
+
 Where nodes have types, a piece of a part has one range of ids per type, as the part had; a joined part has those of
 the parts it joins, one part's after the other's (`type_ranges` of the manifest).
 """
@@ -37,6 +41,7 @@ from fastsample_dist.files import naming_file
 from fastsample_dist.graph.npy_files import open_npy
 from fastsample_dist.graph.npy_stream import NpyStream
 from fastsample_dist.graph.storage import (
+    CLUSTERS,
     SPLITS,
     Manifest,
     PartitionWriter,
@@ -48,9 +53,11 @@ from fastsample_dist.graph.storage import (
     topology_files,
     verify_files,
 )
+from fastsample_dist.partition.methods.request import check_num_clusters
 from fastsample_dist.partition.plan.disk import HEADER_BYTES
 from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.quality import PartitionQuality, measure_partition
+from fastsample_dist.partition.write.clusters import assign_clusters, require_for_clusters
 from fastsample_dist.partition.write.disk_space import check_space
 
 logger = logging.getLogger(__name__)
@@ -63,6 +70,8 @@ def repartition(
     num_parts: int,
     output: str | Path,
     *,
+    clusters: int | None = None,
+    seed: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> PartitionQuality:
@@ -70,44 +79,78 @@ def repartition(
 
     Args:
       path: the old partition, with all parts in it; it stays as it is.
-      num_parts: number of parts of the new one; divides the old number or is a multiple of it.
+      num_parts: number of parts of the new one; divides the old number or is a multiple of it. The same number only
+        with clusters.
       output: directory of the new one; appears when complete. On the same file system it shares the topology's bytes
         with the old one; either may be deleted, neither may be edited in place.
+      clusters: cut the new parts into so many clusters in all; None: keep those that there are.
+      seed: of the clusters.
       overwrite: replace a partition that is there.
-      progress: gets the steps "repartition" and "measure", and the bytes written.
+      progress: gets the steps "cluster" (with clusters), "repartition" and "measure", and the bytes written.
     Returns:
       The new partition's figures, counted from its files.
     Raises:
       ValueError: no such partition, one that is damaged (by file), a number of parts that does not fit, an output that
-        exists or cannot be written.
+        exists or cannot be written, a number of clusters that does not fit.
+      ImportError: clusters without METIS.
       OSError: the disk refuses; nothing is left behind.
     """
     progress, source = progress or Progress(), Path(path)
     manifest = read_manifest(source)
-    _check_num_parts(source, manifest, num_parts)
+    _check_num_parts(source, manifest, num_parts, same=clusters is not None)
+    if clusters is not None:
+        check_num_clusters(clusters, num_parts, manifest.num_nodes)
+        require_for_clusters()
     check_output(output, overwrite)
     if Path(output).resolve() == source.resolve():
         raise ValueError(f"--output {output} is the partition that is read; pass another directory.")
     columns = _columns(source, manifest)
     check_space(output, _bytes_to_write((source, manifest), columns, num_parts, Path(output).absolute().parent))
-    if num_parts < manifest.num_parts:
+    if num_parts <= manifest.num_parts:
         ranges = manifest.part_ranges[:: manifest.num_parts // num_parts]
     else:
         ranges = _cut_ranges(source, manifest, num_parts // manifest.num_parts)
+    found = None
+    if clusters is not None:
+        with progress.step("cluster"):
+            found = _clusters_of(source, manifest, ranges, clusters, seed)
     with progress.step("repartition"), _Writer(output, overwrite=overwrite) as writer:
         own = [name for part in range(manifest.num_parts) for name in part_files(manifest, part)]
         progress.bytes_total(sum(manifest.files[name]["bytes"] for name in own))
-        for name in topology_files(manifest):
+        same = own if num_parts == manifest.num_parts else []
+        for name in (*_kept_topology(source, manifest, num_parts, clusters), *same):
             writer.take_over(name, source, manifest)
-        for column in columns:
+        if found is not None:
+            writer.write(CLUSTERS, found)
+        for column in columns if not same else ():
             _rewrite_column(writer, (source, manifest), column, ranges, progress.bytes_done)
         known = {field.name: getattr(manifest, field.name) for field in fields(Manifest)}
         known.update(num_parts=num_parts, part_ranges=tuple(ranges), type_ranges=_type_ranges(manifest, ranges))
-        known["stats"] = {**manifest.stats, "repartitioned_from_parts": manifest.num_parts}
+        if not same:
+            known["stats"] = {**manifest.stats, "repartitioned_from_parts": manifest.num_parts}
         del known["files"], known["version"]
         written = writer.finish(**known)
     with progress.step("measure"):
         return measure_partition(output, written)
+
+
+def _kept_topology(path: Path, manifest: Manifest, num_parts: int, clusters: int | None) -> list[str]:
+    """The topology's files that the new partition has too: all but clusters that would not lie in one part."""
+    names = topology_files(manifest)
+    if CLUSTERS in names and (clusters is not None or num_parts > manifest.num_parts):
+        names.remove(CLUSTERS)
+        if clusters is None:
+            logger.warning(
+                "%s has clusters, which are left out as its parts are cut; pass --clusters for new ones", path
+            )
+    return names
+
+
+def _clusters_of(path: Path, manifest: Manifest, ranges: tuple[int, ...], clusters: int, seed: int) -> np.ndarray:
+    """int32 [num_nodes]; clusters inside the new parts."""
+    parts = np.repeat(np.arange(len(ranges) - 1, dtype=np.int32), np.diff(ranges))
+    topology = load_topology(path, manifest)
+    return assign_clusters(topology, parts, clusters, undirected=manifest.undirected, seed=seed)
 
 
 class _Writer(PartitionWriter):
@@ -138,12 +181,12 @@ def _bytes_to_write(old: tuple[Path, Manifest], columns: list[str], num_parts: i
     return sum(manifest.files[name]["bytes"] for name in (*copied, *own)) + headers
 
 
-def _check_num_parts(path: Path, manifest: Manifest, num_parts: int) -> None:
+def _check_num_parts(path: Path, manifest: Manifest, num_parts: int, *, same: bool) -> None:
     old = manifest.num_parts
     if num_parts < 1:
         raise ValueError(f"the number of parts is {num_parts}; expected at least 1.")
-    if num_parts == old:
-        raise ValueError(f"{path} has {old} parts already; pass another number, or copy the directory.")
+    if num_parts == old and not same:
+        raise ValueError(f"{path} has {old} parts already; pass another number, --clusters, or copy the directory.")
     if old % num_parts and num_parts % old:
         raise ValueError(
             f"{path} has {old} parts, of which {num_parts} cannot be made without cutting the graph again: neither "
@@ -278,12 +321,12 @@ def _row_counts(path: Path, names: list[str], column: str, ranges: tuple[int, ..
 
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add --repartition; it takes --output, --overwrite and --json as --input does."""
+    """Add --repartition; it takes --output, --overwrite, --clusters, --seed and --json as --input does."""
     parser.add_argument(
         "--repartition",
         nargs=2,
         metavar=("PARTS", "NEW_P"),
         help="write PARTS with NEW_P parts to --output: neighbouring parts are joined, or each is cut by its train "
         "nodes; one number of parts must divide the other. Ids and topology stay, samples too. With --input PARTS, "
-        "the numbers of parts before and after: --repartition OLD_P NEW_P",
+        "the numbers of parts before and after: --repartition OLD_P NEW_P. With --clusters K they may be equal",
     )

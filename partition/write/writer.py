@@ -24,7 +24,7 @@ from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.labels import target_rows
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.npy_files import drop_pages, row_chunks
-from fastsample_dist.graph.storage import INPUT_IDS, PartitionWriter
+from fastsample_dist.graph.storage import CLUSTERS, INPUT_IDS, PartitionWriter
 from fastsample_dist.partition.external.csc import StoredTopology
 from fastsample_dist.partition.external.rows import FeatureRows, TopologyRows
 from fastsample_dist.partition.external.scaled_rows import SCALE_DTYPE
@@ -100,11 +100,13 @@ class WriteOptions:
     Attributes:
       feature_dtype: "keep", or the type that features are converted to (see external/rows.py).
       chunk_edges: edges to rename at a time; None: adjacency.CHUNK_EDGES.
+      clusters: int32 [num_nodes]; cluster of each node by original id, to be stored; None: none are.
       on_bytes: called with the number of bytes of features and topology written since its last call.
     """
 
     feature_dtype: str = "keep"
     chunk_edges: int | None = None
+    clusters: np.ndarray | None = None
     on_bytes: Callable[[int], None] = lambda count: None
 
 
@@ -134,6 +136,8 @@ def write_partition(
     options = options or WriteOptions()
     features = None if raw.features is None else FeatureRows(raw.features, options.feature_dtype)
     _write_topology(writer, topology, labelling, options)
+    if options.clusters is not None and CLUSTERS not in writer.files:
+        writer.write(CLUSTERS, options.clusters[labelling.orig_ids])
     if raw.input_ids is not None and INPUT_IDS not in writer.files:
         _write_input_ids(writer, raw.input_ids)
     for part in range(labelling.num_parts):

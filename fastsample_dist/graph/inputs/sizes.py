@@ -53,6 +53,7 @@ class GraphSizes:
       splits: nodes in "train", "val" and "test", as far as known.
       num_classes: None: unknown.
       edge_map: the place of every stored edge in the list is to be stored too.
+      clusters: the cluster of every node is to be stored too.
       given_rows: the edges are the rows of a graph, which are not sorted.
       estimated: what is estimated rather than read, in words; "" if nothing is.
       least_nodes: where num_nodes is estimated: how many there are for certain; None: num_nodes is known.
@@ -76,6 +77,7 @@ class GraphSizes:
     estimated: str = ""
     least_nodes: int | None = None
     edge_map: bool = False
+    clusters: bool = False
     given_rows: bool = False
 
     def __post_init__(self) -> None:
@@ -122,8 +124,8 @@ class GraphSizes:
         return 4 * self.num_targets or 8 * self.has_labels
 
 
-def sizes_of(raw: RawGraph, *, edge_map: bool = False) -> GraphSizes:
-    """Sizes of a graph that has been read, to be cut with an edge map or without."""
+def sizes_of(raw: RawGraph, *, edge_map: bool = False, clusters: bool = False) -> GraphSizes:
+    """Sizes of a graph that has been read, to be cut with an edge map, with clusters, or without."""
     return GraphSizes(
         name=raw.name,
         num_nodes=raw.num_nodes,
@@ -138,6 +140,7 @@ def sizes_of(raw: RawGraph, *, edge_map: bool = False) -> GraphSizes:
         splits={split: len(ids) for split, ids in raw.splits.items() if len(ids)},
         num_classes=raw.num_classes,
         edge_map=edge_map,
+        clusters=clusters,
         given_rows=isinstance(raw.edge_index, ListedRows),
     )
 

@@ -342,6 +342,8 @@ def parse(*argv: object) -> argparse.Namespace:
     parser.add_argument("--input")
     parser.add_argument("--output")
     parser.add_argument("--overwrite", action="store_true", default=None)
+    parser.add_argument("--clusters", type=int)
+    parser.add_argument("--seed", type=int)
     return parser.parse_args([str(item) for item in argv])
 
 
