@@ -26,7 +26,15 @@ enum RandomDomain : uint32_t {
   kInitial = 6,       // its start
   kRace = 7,          // order of the vertices of a combined neighbourhood
   kNegatives = 8,     // of skip-gram's pairs (fastsample_embedding.h)
-  kEmbedding = 9      // rows that embeddings start from
+  kEmbedding = 9,     // rows that embeddings start from
+  // Of a subgraph (fastsample_subgraph.h), whose number is the step:
+  kSubgraphRoots = 10,   // stream: slot or walker
+  kSubgraphPops = 11,    // one stream: which slots advance
+  kSubgraphHops = 12,    // stream: slot or walker
+  kSubgraphDraws = 13,   // stream: number of the draw of a node or an edge
+  kSubgraphProbes = 14,  // stream: number of the pop
+  kSubgraphEgo = 15,     // stage: hop; stream: original id of the node that is expanded
+  kSubgraphOrder = 16    // permutations of an epoch, which is the step
 };
 
 constexpr uint32_t kPhiloxM0 = 0xD2511F53u;

@@ -1,6 +1,7 @@
 // fs_abi_entries: what fastsample.h and its fellows declare, as this library was compiled.
 #include "abi_entries.h"
 #include "fastsample_embedding.h"
+#include "fastsample_subgraph.h"
 #include "fastsample_transit.h"
 
 // clang-format off
@@ -46,6 +47,14 @@ static const FsAbiEntry kEntries[] = {
   FS_CONSTANT(FS_SLOTS_NONE) FS_CONSTANT(FS_SLOTS_DENSE) FS_CONSTANT(FS_SLOTS_HASHED32) FS_CONSTANT(FS_SLOTS_HASHED64)
   FS_STRUCT(FsHashedRows, nodes, buckets, num_buckets, ids_per_bucket, num_threads)
   FS_STRUCT(FsEdgeQueries, rows, vertices, answers, count)
+  FS_STRUCT(FsSubgraphSpec, budget, frontier_size, walk_length, max_degree, clusters_per_batch, depth, fanout, eta,
+            rng_seed, method, structure, num_threads)
+  FS_STRUCT(FsSubgraphTables, roots, degree_sums, connected, cluster_nodes, cluster_offsets, num_roots, num_connected,
+            num_clusters)
+  FS_STRUCT(FsSubgraphNodes, nodes, num_nodes, num_visits, steps, probes, cleanups, growths)
+  FS_CONSTANT(FS_SUBGRAPH_FRONTIER) FS_CONSTANT(FS_SUBGRAPH_NODE) FS_CONSTANT(FS_SUBGRAPH_EDGE)
+  FS_CONSTANT(FS_SUBGRAPH_WALK) FS_CONSTANT(FS_SUBGRAPH_CLUSTER) FS_CONSTANT(FS_SUBGRAPH_EGO)
+  FS_CONSTANT(FS_FRONTIER_SUMS) FS_CONSTANT(FS_FRONTIER_DASHBOARD)
   FS_CONSTANT(FS_ABI_VERSION)
   FS_CONSTANT(FS_OK) FS_CONSTANT(FS_INVALID_ARGUMENT) FS_CONSTANT(FS_OUT_OF_MEMORY) FS_CONSTANT(FS_DEVICE_ERROR)
   FS_CONSTANT(FS_APP_ERROR)

@@ -6,10 +6,9 @@
 #include <string.h>
 
 #include <algorithm>
-#include <mutex>
-#include <string>
 
 #include "collective_sample.h"
+#include "first_failure.h"
 #include "mini_batch.h"
 #include "sample_hop.h"
 #include "table_memory.h"
@@ -93,25 +92,9 @@ FsStatus sample_checked(const FsGraph& graph, const FsSampleSpec& spec, const vo
   });
 }
 
-// The first failure of several threads.
-struct Failure {
-  std::mutex mutex;
-  FsStatus status = FS_OK;
-  int64_t batch = INT64_MAX;
-  std::string text;
-
-  void take(FsStatus found, int64_t number) {
-    const std::lock_guard<std::mutex> hold(mutex);
-    if (number >= batch) return;
-    status = found;
-    batch = number;
-    text = fs_last_error();
-  }
-};
-
 FsStatus sample_many(const FsGraph& graph, const FsSampleSpec& spec, const void* const* seeds, const int64_t* num_seeds,
                      int64_t num_batches, FsMiniBatch** out) {
-  Failure failure;
+  FirstFailure failure;
   const int threads = static_cast<int>(std::min<int64_t>(spec.num_threads, num_batches));
   share_runs(num_batches, 1, threads, [&](int64_t b, int64_t) {
     FsSampleSpec own = spec;
@@ -120,12 +103,13 @@ FsStatus sample_many(const FsGraph& graph, const FsSampleSpec& spec, const void*
     const FsStatus status = sample_checked(graph, own, seeds[b], num_seeds[b], &out[b]);
     if (status != FS_OK) failure.take(status, b);
   });
-  if (failure.status == FS_OK) return FS_OK;
+  const FsStatus status = failure.report();
+  if (status == FS_OK) return FS_OK;
   for (int64_t b = 0; b < num_batches; ++b) {
     fs_mini_batch_free(out[b]);
     out[b] = nullptr;
   }
-  return fail(failure.status, "%s", failure.text.c_str());
+  return status;
 }
 
 }  // namespace

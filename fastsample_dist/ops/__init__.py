@@ -42,10 +42,14 @@ from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 from fastsample_dist.ops.skipgram import RowGradients, RowRule, skipgram_gradients, update_rows
 from fastsample_dist.ops.stream_partition import StreamRule, stream_partition
+from fastsample_dist.ops.subgraph_nodes import SubgraphNodes, subgraph_nodes
+from fastsample_dist.ops.subgraph_rule import FRONTIER_STRUCTURES, SUBGRAPH_METHODS, SubgraphRule, SubgraphTables
 
 __all__ = [
+    "FRONTIER_STRUCTURES",
     "HAZARD_BITS",
     "MOST_HAZARD",
+    "SUBGRAPH_METHODS",
     "TAKE_ALL",
     "AliasTables",
     "CachedSlots",
@@ -63,6 +67,9 @@ __all__ = [
     "SampledHops",
     "SamplingGraph",
     "StreamRule",
+    "SubgraphNodes",
+    "SubgraphRule",
+    "SubgraphTables",
     "act_dropout",
     "advise_huge_pages",
     "aggregate",
@@ -90,6 +97,7 @@ __all__ = [
     "set_isa",
     "skipgram_gradients",
     "stream_partition",
+    "subgraph_nodes",
     "update_rows",
 ]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fastsample_dist.ops import abi
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
 OK, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR, APP_ERROR = range(5)
@@ -380,6 +380,8 @@ def core() -> ctypes.CDLL:
     library.fs_mini_batch_free.restype = None
     library.fs_collective_free.argtypes = (c_void_p,)
     library.fs_collective_free.restype = None
+    library.fs_subgraph_nodes_free.argtypes = (c_void_p, c_int64)
+    library.fs_subgraph_nodes_free.restype = None
     library.fs_advise_huge_pages.argtypes = (c_void_p, c_int64, c_int32)
     library.fs_advise_huge_pages.restype = None
     library.fs_sampler_scratch_bytes.restype = c_int64

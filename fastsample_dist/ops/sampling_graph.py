@@ -106,6 +106,11 @@ class SamplingGraph:
             library.type_code(indices),
         )
 
+    @property
+    def view(self) -> library.Graph:
+        """The graph as the compiled core takes it, while this object lives."""
+        return self._view
+
     def sample(self, seeds: Tensor, spec: SampleSpec, step: int) -> SampledHops:
         """All hops of one mini-batch; see `ops.sample_mfg`."""
         self._check(spec)

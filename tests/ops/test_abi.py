@@ -23,7 +23,12 @@ DECLARING = (baseline, limits, touch)  # modules that declare what they call
 # By what the names of a library's functions begin with: its headers, and what Python declares of it.
 KINDS = {
     "fs": (
-        ("include/fastsample.h", "include/fastsample_transit.h", "include/fastsample_embedding.h"),
+        (
+            "include/fastsample.h",
+            "include/fastsample_transit.h",
+            "include/fastsample_embedding.h",
+            "include/fastsample_subgraph.h",
+        ),
         library.DECLARED,
     ),
     "fs_cuda": (("include/fastsample_cuda.h",), cuda.DECLARED),

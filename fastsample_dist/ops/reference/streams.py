@@ -8,6 +8,8 @@ MASK32 = 2**32 - 1
 SAMPLING, DROPOUT, LAYER_SAMPLING = 1, 2, 3  # domains of the streams (core/philox.h)
 TRANSIT, STEP_TRANSITS, INITIAL, RACE = 4, 5, 6, 7
 NEGATIVES, EMBEDDING = 8, 9
+SUBGRAPH_ROOTS, SUBGRAPH_POPS, SUBGRAPH_HOPS, SUBGRAPH_DRAWS = 10, 11, 12, 13
+SUBGRAPH_PROBES, SUBGRAPH_EGO, SUBGRAPH_ORDER = 14, 15, 16
 
 
 def philox(key: tuple[int, int], counter: Sequence[int]) -> tuple[int, int, int, int]:

@@ -1,0 +1,100 @@
+"""subgraph_nodes: the nodes of subgraphs by number, by the compiled core.
+
+What the core returns is its own memory: the tensors are views of it, and the last of them to go gives it back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import checks, library
+from fastsample_dist.ops.owned_memory import OwnedMemory
+from fastsample_dist.ops.sampling_graph import SamplingGraph
+from fastsample_dist.ops.subgraph_rule import SubgraphArguments, SubgraphRule, SubgraphTables, TableArguments
+
+
+@library.DECLARED.mirror("FsSubgraphNodes")
+class _SubgraphNodes(Structure):
+    """FsSubgraphNodes. Read as words of 8 bytes, all of a call at once."""
+
+    _fields_ = (
+        ("nodes", c_void_p),
+        ("num_nodes", c_int64),
+        ("num_visits", c_int64),
+        ("steps", c_int64),
+        ("probes", c_int64),
+        ("cleanups", c_int64),
+        ("growths", c_int64),
+    )
+
+
+_FIELDS = tuple(name for name, _ in _SubgraphNodes._fields_)
+library.DECLARED.functions(
+    fs_subgraph_nodes=(
+        POINTER(library.Graph), POINTER(SubgraphArguments), POINTER(TableArguments), c_uint64, c_int64,
+        POINTER(_SubgraphNodes),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class SubgraphNodes:
+    """Nodes of consecutive subgraphs.
+
+    Attributes:
+      nodes: by subgraph, ids [num_nodes]: distinct visits in order of first appearance.
+      num_visits: int64 [count]; fewer than the budget where a subgraph ended early.
+      steps: int64 [count]; pops of a frontier, hops, or draws.
+      probes, cleanups, growths: int64 [count]; of a dashboard.
+    """
+
+    nodes: list[Tensor]
+    num_visits: Tensor
+    steps: Tensor
+    probes: Tensor
+    cleanups: Tensor
+    growths: Tensor
+
+
+def subgraph_nodes(
+    graph: SamplingGraph, rule: SubgraphRule, tables: SubgraphTables, first: int, count: int
+) -> SubgraphNodes:
+    """The nodes of the subgraphs first .. first + count - 1, one subgraph per thread.
+
+    Args:
+      graph: in-neighbour lists with a row for every source.
+      rule: how they are drawn.
+      tables: what they are drawn from, made for this rule and graph.
+      first: 0 .. 2**64 - count, number of the first one.
+      count: 0 or more.
+    Raises:
+      ValueError: tables of another id dtype or method, roots or source ids outside the graph, numbers out of range.
+    Source: Zeng et al., "Accurate, efficient and scalable graph embedding", IPDPS 2019, algorithms 2, 3 and 5; Zeng et
+    al., "GraphSAINT", ICLR 2020, section 3. Deterministic: yes, by (rng_seed, number) alone.
+    """
+    checks.require(
+        min(first, count) >= 0 and first + count <= 2**64,
+        f"subgraphs {first} to {first + count - 1} were asked for; expected numbers of 64 bits.",
+    )
+    for name in ("roots", "connected", "cluster_nodes"):
+        table = getattr(tables, name)
+        checks.require(
+            table is None or table.dtype == graph.dtype,
+            f"{name} is {None if table is None else table.dtype} but indices is {graph.dtype}; they must agree.",
+        )
+    found = (_SubgraphNodes * count)()
+    library.call(
+        library.core().fs_subgraph_nodes, graph.view, rule.arguments(), tables.arguments(), first, count, found
+    )
+    nodes = [OwnedMemory(one, _free).tensor(one.nodes, one.num_nodes, graph.dtype) for one in found]
+    words = torch.tensor((c_int64 * (count * len(_FIELDS))).from_buffer(found)[:]).view(count, len(_FIELDS))
+    return SubgraphNodes(nodes, *words[:, _FIELDS.index("num_visits") :].unbind(1))
+
+
+def _free(subgraph: _SubgraphNodes) -> None:
+    library.core().fs_subgraph_nodes_free(ctypes.byref(subgraph), 1)
