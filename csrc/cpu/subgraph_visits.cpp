@@ -42,6 +42,21 @@ FsStatus check_walks(const char* operation, const FsSubgraphSpec& spec) {
               operation, static_cast<long long>(spec.budget), static_cast<long long>(spec.walk_length + 1));
 }
 
+FsStatus check_neighborhood(const char* operation, const FsSubgraphSpec& spec) {
+  const FsStatus status = check_at_least(operation, "depth", spec.depth, 1);
+  if (status != FS_OK || spec.fanout == FS_TAKE_ALL) return status;
+  return check_at_least(operation, "fanout", spec.fanout, 1);
+}
+
+FsStatus check_clusters(const char* operation, const FsSubgraphSpec& spec, const FsSubgraphTables& tables) {
+  if (tables.num_clusters < 1) {
+    return fail(FS_INVALID_ARGUMENT, "%s: there are no clusters; expected at least one", operation);
+  }
+  if (spec.clusters_per_batch <= tables.num_clusters) return FS_OK;
+  return fail(FS_INVALID_ARGUMENT, "%s: clusters_per_batch is %lld; expected 1 to %lld, the clusters that there are",
+              operation, static_cast<long long>(spec.clusters_per_batch), static_cast<long long>(tables.num_clusters));
+}
+
 FsStatus check_spec(const char* operation, const FsSubgraphSpec& spec) {
   FsStatus status = check_threads(operation, spec.num_threads);
   const bool has_budget = spec.method != FS_SUBGRAPH_CLUSTER && spec.method != FS_SUBGRAPH_EGO;
@@ -55,8 +70,12 @@ FsStatus check_spec(const char* operation, const FsSubgraphSpec& spec) {
       return FS_OK;
     case FS_SUBGRAPH_WALK:
       return check_walks(operation, spec);
+    case FS_SUBGRAPH_CLUSTER:
+      return check_at_least(operation, "clusters_per_batch", spec.clusters_per_batch, 1);
+    case FS_SUBGRAPH_EGO:
+      return check_neighborhood(operation, spec);
     default:
-      return fail(FS_INVALID_ARGUMENT, "%s: method %d; expected 0 to 3", operation, spec.method);
+      return fail(FS_INVALID_ARGUMENT, "%s: method %d; expected 0 to 5", operation, spec.method);
   }
 }
 
@@ -68,6 +87,8 @@ FsStatus check_table(const char* operation, const char* name, const void* table)
 
 template <typename Id>
 FsStatus draw_visits(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits) {
+  if (call.spec.method == FS_SUBGRAPH_CLUSTER) return visit_clusters(call, number, visits);
+  if (call.spec.method == FS_SUBGRAPH_EGO) return visit_neighborhood(call, number, visits);
   return visit_plainly(call, number, visits);
 }
 
@@ -97,6 +118,11 @@ FsStatus check_subgraph_call(const char* operation, const FsGraph& graph, const 
   FsStatus status = check_id_type(operation, graph.id_type);
   if (status == FS_OK) status = check_spec(operation, spec);
   if (status != FS_OK) return status;
+  if (spec.method == FS_SUBGRAPH_CLUSTER) {
+    status = check_table(operation, "cluster_nodes", tables.cluster_nodes);
+    if (status == FS_OK) status = check_table(operation, "cluster_offsets", tables.cluster_offsets);
+    return status == FS_OK ? check_clusters(operation, spec, tables) : status;
+  }
   if (spec.method == FS_SUBGRAPH_EDGE) return check_table(operation, "connected", tables.connected);
   if (spec.method == FS_SUBGRAPH_NODE) status = check_table(operation, "degree_sums", tables.degree_sums);
   if (status == FS_OK) status = check_table(operation, "roots", tables.roots);

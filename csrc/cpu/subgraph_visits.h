@@ -21,13 +21,14 @@ namespace fs {
 template <typename Id>
 struct SubgraphCall {
   const char* operation;  // for refusals
+  FsGraph raw;
   CscView<Id> graph;
   FsSubgraphSpec spec;
   FsSubgraphTables tables;
 
-  SubgraphCall(const char* an_operation, const FsGraph& raw, const FsSubgraphSpec& a_spec,
+  SubgraphCall(const char* an_operation, const FsGraph& a_graph, const FsSubgraphSpec& a_spec,
                const FsSubgraphTables& some_tables)
-      : operation(an_operation), graph(view_of<Id>(raw)), spec(a_spec), tables(some_tables) {}
+      : operation(an_operation), raw(a_graph), graph(view_of<Id>(a_graph)), spec(a_spec), tables(some_tables) {}
 
   const Id* roots() const { return static_cast<const Id*>(tables.roots); }
   const Id* connected() const { return static_cast<const Id*>(tables.connected); }
@@ -74,12 +75,18 @@ class VisitList {
   int64_t count_ = 0;
 };
 
-// The most visits that a frontier, draws or walks make.
+// The most visits that a frontier, draws or walks make; other methods reserve as they go.
 int64_t most_visits(const FsSubgraphSpec& spec);
 
 // Visits by definition (plain_visits.cpp): the methods frontier with sums, node, edge and walk.
 template <typename Id>
 FsStatus visit_plainly(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits);
+
+// Visits of the methods cluster and ego (epoch_visits.cpp).
+template <typename Id>
+FsStatus visit_clusters(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits);
+template <typename Id>
+FsStatus visit_neighborhood(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits);
 
 // Refuses what a call of `operation` cannot be made of: spec, tables that are missing.
 FsStatus check_subgraph_call(const char* operation, const FsGraph& graph, const FsSubgraphSpec& spec,

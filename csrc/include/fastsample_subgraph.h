@@ -34,10 +34,11 @@ typedef enum {
    * a root, its hops, the next root. */
   FS_SUBGRAPH_WALK = 3,
   /* number = epoch * batches + index, batches = ceil(num_clusters / clusters_per_batch): the members of clusters
-   * index * clusters_per_batch and those behind of the epoch's permutation. */
+   * index * clusters_per_batch and those behind of the epoch's permutation (core/permutation.h, by kSubgraphOrder). */
   FS_SUBGRAPH_CLUSTER = 4,
   /* number = epoch * num_roots + index: root `index` of the epoch's permutation, then `depth` hops, each of which
-   * expands the nodes that are new by `fanout` distinct in-neighbours (core/pick.h). */
+   * expands the nodes that are new by `fanout` distinct in-neighbours (core/pick.h), by their streams of kSubgraphEgo.
+   * Its visits are its nodes, each once. */
   FS_SUBGRAPH_EGO = 5
 } FsSubgraphMethod;
 
@@ -67,7 +68,8 @@ typedef struct {
   const void* roots;          /* [num_roots] id_type */
   const int64_t* degree_sums; /* FS_SUBGRAPH_NODE: [num_roots + 1] 0, then the inclusive sums of the roots' degrees */
   const void* connected;      /* FS_SUBGRAPH_EDGE: [num_connected] the roots that have in-edges, id_type */
-  const void* cluster_nodes;  /* FS_SUBGRAPH_CLUSTER: members of cluster 0, 1, ...; ascending inside, id_type */
+  const void* cluster_nodes;  /* FS_SUBGRAPH_CLUSTER: members of cluster 0, 1, ..., each node at most once; ascending
+                               * inside, id_type */
   const int64_t* cluster_offsets; /* [num_clusters + 1] where each cluster begins */
   int64_t num_roots, num_connected, num_clusters;
 } FsSubgraphTables;
@@ -77,7 +79,7 @@ typedef struct {
   void* nodes; /* [num_nodes] id_type, in order of first appearance */
   int64_t num_nodes;
   int64_t num_visits;                /* below what the budget allows: the subgraph ended early */
-  int64_t steps;                     /* pops, hops or draws */
+  int64_t steps;                     /* pops, hops, draws, clusters, or nodes that an ego has expanded */
   int64_t probes, cleanups, growths; /* of a dashboard */
 } FsSubgraphNodes;
 

@@ -154,7 +154,7 @@ class SubgraphTables:
     def of(
         cls, rule: SubgraphRule, indptr: Tensor, orig_ids: Tensor | None, roots: Tensor, id_dtype: torch.dtype
     ) -> SubgraphTables:
-        """The tables that the methods frontier, node, edge and walk read.
+        """The tables that all methods but cluster read.
 
         Args:
           rule: its method alone matters.
@@ -179,6 +179,39 @@ class SubgraphTables:
         if rule.method == "node":
             return cls(ids, torch.cat([degrees.new_zeros(1), degrees.cumsum(0)]))
         return cls(ids, connected=ids[degrees > 0] if rule.method == "edge" else None)
+
+    @classmethod
+    def of_clusters(
+        cls, clusters: Tensor, orig_ids: Tensor | None, id_dtype: torch.dtype, chosen: Tensor | None = None
+    ) -> SubgraphTables:
+        """The tables of method "cluster".
+
+        Args:
+          clusters: integers [num_nodes]; cluster of each node, 0 or more.
+          orig_ids: int64 [num_nodes] or None.
+          id_dtype: of the graph's indices.
+          chosen: int64, distinct; the clusters to draw from, in this order. None: all, by number.
+        Raises:
+          ValueError: no nodes, a negative cluster, or one that is chosen and is not there.
+        """
+        clusters = checks.vector("clusters", clusters, checks.ID_DTYPES).long()
+        checks.require(clusters.numel() > 0, "clusters is empty; expected a cluster per node.")
+        low, count = int(clusters.min()), int(clusters.max()) + 1
+        checks.require(low >= 0, f"clusters holds {low}; expected 0 or more.")
+        members = torch.argsort(clusters, stable=True)
+        if orig_ids is not None:
+            by_original_id = torch.argsort(orig_ids)
+            members = by_original_id[torch.argsort(clusters[by_original_id], stable=True)]
+        sizes = torch.bincount(clusters, minlength=count)
+        if chosen is not None:
+            found = f"chosen has clusters from {int(chosen.min())} to {int(chosen.max())}" if chosen.numel() else ""
+            fits = chosen.numel() > 0 and int(chosen.min()) >= 0 and int(chosen.max()) < count
+            checks.require(fits, f"{found or 'chosen is empty'}; expected some of 0 to {count - 1}.")
+            members = torch.cat([members.split(sizes.tolist())[cluster] for cluster in chosen.tolist()])
+            sizes = sizes[chosen]
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        ids = members.to(id_dtype)
+        return cls(ids[:0], cluster_nodes=ids, cluster_offsets=offsets)
 
     def arguments(self) -> TableArguments:
         """The tables as the compiled core takes them; they must outlive its use."""

@@ -26,7 +26,7 @@ from fastsample_dist.ops.reference.probabilities import (
 from fastsample_dist.ops.reference.rows import bucket_by_part, gather_rows, locate_rows, merge_rows
 from fastsample_dist.ops.reference.sampling import Hops, Row, compact, sample_mfg, sample_neighbors
 from fastsample_dist.ops.reference.streams import below, node_words, philox, stage_key
-from fastsample_dist.ops.reference.subgraphs import subgraph_nodes, subgraph_visits
+from fastsample_dist.ops.reference.subgraphs import permutation, subgraph_nodes, subgraph_visits
 from fastsample_dist.ops.reference.uniform import pick
 from fastsample_dist.ops.reference.weighted import AliasRow, alias_row, alias_tables, weighted_pick
 
@@ -59,6 +59,7 @@ __all__ = [
     "merge_rows",
     "node_words",
     "oracle",
+    "permutation",
     "philox",
     "pick",
     "pick_distribution",

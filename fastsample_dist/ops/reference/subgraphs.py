@@ -1,4 +1,5 @@
-"""Visits of subgraphs by definition: frontiers, draws of nodes and edges, walks (csrc/include/fastsample_subgraph.h).
+"""Visits of subgraphs by definition (csrc/include/fastsample_subgraph.h): frontiers, draws of nodes and edges, walks,
+clusters and neighbourhoods of roots.
 
 A frontier is Algorithm 2 of the IPDPS'19 paper with roots drawn with replacement, and the entering vertex is visited
 (Algorithm 3, line 24): what is popped was visited when it entered.
@@ -15,13 +16,16 @@ from torch import Tensor
 
 from fastsample_dist.ops.reference.streams import (
     SUBGRAPH_DRAWS,
+    SUBGRAPH_EGO,
     SUBGRAPH_HOPS,
+    SUBGRAPH_ORDER,
     SUBGRAPH_POPS,
     SUBGRAPH_ROOTS,
     below,
     node_words,
     stage_key,
 )
+from fastsample_dist.ops.reference.uniform import pick
 
 if TYPE_CHECKING:
     from fastsample_dist.ops.reference.sampling import CscArrays
@@ -36,6 +40,11 @@ class Draws:
     rule: SubgraphRule
     roots: list[int]  # ascending by original id
     number: int
+    clusters: list[list[int]]  # members, ascending by original id
+
+    def order(self, epoch: int, count: int) -> list[int]:
+        """A permutation of an epoch."""
+        return permutation(stage_key(self.rule.rng_seed, SUBGRAPH_ORDER, 0, epoch), count)
 
     def words(self, domain: int, stream: int) -> Iterator[int]:
         """A stream of the subgraph."""
@@ -110,15 +119,72 @@ def walk(draws: Draws) -> list[int]:
     return visits
 
 
-METHODS: dict[str, Callable[[Draws], list[int]]] = {"frontier": frontier, "node": node, "edge": edge, "walk": walk}
+def permutation(key: tuple[int, int], count: int) -> list[int]:
+    """0 .. count - 1 in the order of a key: a Feistel network of 12 rounds that walks until it is below count."""
+    bits = max(4, -(-(count - 1).bit_length() // 2))
+
+    def once(number: int) -> int:
+        left, right = number >> bits, number % 2**bits
+        for rounds in range(12):
+            left, right = right, left ^ next(node_words(key, rounds, right)) % 2**bits
+        return left << bits | right
+
+    order = []
+    for number in range(count):
+        number = once(number)
+        while number >= count:
+            number = once(number)
+        order.append(number)
+    return order
 
 
-def subgraph_visits(graph: CscArrays, rule: SubgraphRule, roots: Tensor, number: int) -> list[int]:
-    """The visits of a subgraph in order; roots in any order."""
+def cluster(draws: Draws) -> list[int]:
+    """The members of the next clusters in the order of the epoch."""
+    taken = draws.rule.clusters_per_batch
+    epoch, index = divmod(draws.number, -(-len(draws.clusters) // taken))
+    chosen = draws.order(epoch, len(draws.clusters))[index * taken : (index + 1) * taken]
+    return [member for number in chosen for member in draws.clusters[number]]
+
+
+def ego(draws: Draws) -> list[int]:
+    """The next root in the order of the epoch, then hop by hop the neighbours that the new nodes take."""
+    epoch, index = divmod(draws.number, len(draws.roots))
+    nodes = new = [draws.roots[draws.order(epoch, len(draws.roots))[index]]]
+    for hop in range(draws.rule.depth):
+        key = stage_key(draws.rule.rng_seed, SUBGRAPH_EGO, hop, draws.number)
+        found = []
+        for node in new:
+            row, orig_ids = draws.row(node), draws.graph.orig_ids
+            words = node_words(key, node if orig_ids is None else int(orig_ids[node]))
+            found += [row[position] for position in pick(words, len(row), draws.rule.fanout, replace=False)]
+        new = [node for node in dict.fromkeys(found) if node not in nodes]
+        nodes = nodes + new
+    return nodes
+
+
+METHODS: dict[str, Callable[[Draws], list[int]]] = {
+    "frontier": frontier, "node": node, "edge": edge, "walk": walk, "cluster": cluster, "ego": ego,
+}  # fmt: skip
+
+
+def subgraph_visits(
+    graph: CscArrays, rule: SubgraphRule, roots: Tensor, number: int, clusters: Tensor | None = None
+) -> list[int]:
+    """The visits of a subgraph in order.
+
+    Args:
+      roots: in any order; method "cluster" reads none.
+      clusters: of method "cluster", the cluster of each node.
+    """
     orig = (lambda v: v) if graph.orig_ids is None else (lambda v: int(graph.orig_ids[v]))
-    return METHODS[rule.method](Draws(graph, rule, sorted(roots.tolist(), key=orig), number))
+    members: list[list[int]] = [[] for _ in range(0 if clusters is None else int(clusters.max()) + 1)]
+    for member in sorted(range(0 if clusters is None else clusters.numel()), key=orig):
+        members[int(clusters[member])].append(member)
+    return METHODS[rule.method](Draws(graph, rule, sorted(roots.tolist(), key=orig), number, members))
 
 
-def subgraph_nodes(graph: CscArrays, rule: SubgraphRule, roots: Tensor, number: int) -> list[int]:
-    """The distinct visits in order of first appearance."""
-    return list(dict.fromkeys(subgraph_visits(graph, rule, roots, number)))
+def subgraph_nodes(
+    graph: CscArrays, rule: SubgraphRule, roots: Tensor, number: int, clusters: Tensor | None = None
+) -> list[int]:
+    """The distinct visits in order of first appearance; arguments as of `subgraph_visits`."""
+    return list(dict.fromkeys(subgraph_visits(graph, rule, roots, number, clusters)))
