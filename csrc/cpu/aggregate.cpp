@@ -111,8 +111,8 @@ FsStatus check_own(const char* operation, const FsAggregation& spec) {
 }
 
 FsStatus check_concat_backward(const FsAggregation& spec) {
-  if (spec.weights != nullptr || spec.reduce == FS_MAX) {
-    return fail(FS_INVALID_ARGUMENT, "aggregate_concat_backward: weights or the maximum; expected sum or mean of ones");
+  if (spec.reduce == FS_MAX) {
+    return fail(FS_INVALID_ARGUMENT, "aggregate_concat_backward: the maximum; expected sum or mean");
   }
   return check_own("aggregate_concat_backward", spec);
 }

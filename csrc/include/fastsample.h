@@ -346,7 +346,7 @@ FS_API FsStatus fs_aggregate_concat(const FsAggregation* spec, const void* x, vo
 FS_API FsStatus fs_aggregate_backward(const FsAggregation* spec, const void* x, const int64_t* arg,
                                       const void* grad_out, int64_t grad_stride, void* out_grad_x,
                                       void* out_grad_weights);
-/* The gradient of x, out_grad_x [num_src, width], from grad_out [num_dst, 2 * width]. Sum or mean without weights. */
+/* The gradient of x, out_grad_x [num_src, width], from grad_out [num_dst, 2 * width]. Sum or mean. */
 FS_API FsStatus fs_aggregate_concat_backward(const FsAggregation* spec, const void* grad_out, void* out_grad_x);
 
 /* ---- partitioning ---- */

@@ -215,7 +215,7 @@ class Problem {
     if (hop.num_dst <= hop.num_src) {
       std::vector<T> both(2 * cells), grad_both(grad_x.size());
       succeed(fs_aggregate_concat(&how, x.data(), both.data(), arg.data()), "aggregate_concat");
-      if (weights == nullptr && what.reduce != FS_MAX) {
+      if (what.reduce != FS_MAX) {
         succeed(fs_aggregate_concat_backward(&how, both.data(), grad_both.data()), "aggregate_concat_backward");
         written.add("aggregate_concat_backward", grad_both);
       }

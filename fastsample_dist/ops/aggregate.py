@@ -114,13 +114,24 @@ def concat_into(
     return _aggregate_into(core, core.aggregate_concat, out, edges, x, weights, reduce, checked)
 
 
-def concat_backward(core: LayerCore, grad: Tensor, edges: list[Tensor], num_src: int, reduce: str) -> Tensor:
-    """grad_x [num_src, width] of `concat_into` without weights ("sum" or "mean") from grad [num_dst, 2 * width]."""
+def concat_backward(
+    core: LayerCore, grad: Tensor, edges: list[Tensor], num_src: int, weights: Tensor | None, reduce: str
+) -> Tensor:  # fmt: skip
+    """grad_x [num_src, width] of `concat_into`, "sum" or "mean", from grad [num_dst, 2 * width]."""
     indptr, indices = (tensor.contiguous() for tensor in edges)
+    weights = None if weights is None else weights.contiguous()
     grad_x = grad.new_empty((num_src, grad.shape[1] // 2))
-    spec = _arguments(indptr, indices, grad_x, None, reduce)
+    spec = _arguments(indptr, indices, grad_x, weights, reduce)
     core.aggregate_concat_backward(spec, grad, grad_x)
     return grad_x
+
+
+def concat_grad_weights(
+    core: LayerCore, grad: Tensor, edges: list[Tensor], x: Tensor, weights: Tensor, reduce: str
+) -> Tensor:  # fmt: skip
+    """Gradient of the weights of `concat_into`, "sum" or "mean", from grad [num_dst, 2 * width]."""
+    of_aggregates, no_arg = grad[:, grad.shape[1] // 2 :], edges[0].new_empty((0, 0))
+    return _aggregate_backward(core, of_aggregates, edges, x, weights, no_arg, reduce, [False, True], True)[1]
 
 
 def _aggregate_into(

@@ -148,12 +148,13 @@ def sage_layer(indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, *_: o
 
 
 def sage_layer_backward(
-    grad: Tensor, saved: list[Tensor], node_ids: Tensor | None, draw: list[int], num_src: int, needs: list[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Shaped like x, weight and bias where needed, else empty."""
-    weight = saved[2]
-    shapes = [(num_src, weight.shape[1] // 2), tuple(weight.shape), (weight.shape[0],)]
-    empty = [(0, 0), (0, 0), (0,)]
+    grad: Tensor, saved: list[Tensor], node_ids: Tensor | None, draw: list[int], num_src: int, needs: list[bool],
+    *_: object,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Shaped like x, weight, bias and the edges' weights where needed, else empty."""
+    weight, num_edges = saved[2], saved[4].shape[0]
+    shapes = [(num_src, weight.shape[1] // 2), tuple(weight.shape), (weight.shape[0],), (num_edges,)]
+    empty = [(0, 0), (0, 0), (0,), (0,)]
     return tuple(
         grad.new_empty(shape if need else none) for shape, none, need in zip(shapes, empty, needs, strict=True)
     )

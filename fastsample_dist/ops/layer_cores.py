@@ -43,7 +43,7 @@ class CpuCore:
         library.call(library.core().fs_aggregate_concat, spec, x.data_ptr(), out.data_ptr(), arg.data_ptr())
 
     def aggregate_concat_backward(self, spec: Aggregation, grad: Tensor, grad_x: Tensor) -> None:
-        """Fill grad_x from grad [num_dst, 2 * width], contiguous; "sum" or "mean" without weights."""
+        """Fill grad_x from grad [num_dst, 2 * width], contiguous; "sum" or "mean"."""
         library.call(library.core().fs_aggregate_concat_backward, spec, grad.data_ptr(), grad_x.data_ptr())
 
     def aggregate_backward(

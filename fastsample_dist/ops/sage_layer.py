@@ -1,4 +1,5 @@
-"""sage_layer: one GraphSAGE layer with mean aggregation, from source rows to the next layer's rows.
+"""sage_layer: one GraphSAGE layer, from source rows to the next layer's rows; neighbours are averaged, or summed with
+coefficients.
 
 What the separate operators would write and read again stays in place: own row and mean lie side by side for one
 matrix product, and bias, ReLU and dropout are applied to the product where it lies.
@@ -35,8 +36,9 @@ def sage_layer(
     key: DropoutKey | None = None,
     p: float = 0.0,
     checked: bool = False,
+    edge_weights: Tensor | None = None,
 ) -> Tensor:
-    """y = x'[own row | mean of in-neighbours] W^T + b; with `node_ids` and `key` then ReLU and dropout.
+    """y = [own row | mean of in-neighbours] W^T + b; with `node_ids` and `key` then ReLU and dropout.
 
     Args:
       indptr: int64 [num_dst + 1]; CSC offsets of the MFG.
@@ -48,17 +50,19 @@ def sage_layer(
       key: rng_seed, step and layer of the mask; given together with node_ids.
       p: drop probability, as for `act_dropout`.
       checked: as for `aggregate`.
+      edge_weights: x's dtype, [num_edges]; in place of the mean, the sum of the in-neighbours' rows times these. None:
+        the mean.
     Returns:
       [num_dst, out_width] of x's dtype.
     Raises:
       ValueError: shapes or dtypes that do not fit, a source id outside x, p out of range, one of node_ids and key.
     Source: GraphSAGE, NeurIPS'17, algorithm 1, lines 4 and 5; FastSample, section 4 (dropout between layers).
     Cost: O(num_edges * width + num_dst * width * out_width). Deterministic: as torch.mm on the same machine.
-    Differentiable in x, weight and bias.
+    Differentiable in x, weight, bias and edge_weights.
     """
     checks.require((node_ids is None) == (key is None), "node_ids and key belong together; give both or neither.")
     draw = [0, 0, 0, 0] if key is None else [key.rng_seed, key.step, key.layer, act_dropout_ops.drop_threshold(p)]
-    return torch.ops.fastsample.sage_layer(indptr, indices, x, weight, bias, node_ids, draw, checked)[0]
+    return torch.ops.fastsample.sage_layer(indptr, indices, x, weight, bias, node_ids, draw, checked, edge_weights)[0]
 
 
 def padded_size(num_rows: int, dtype: torch.dtype) -> int:
@@ -86,20 +90,30 @@ def _description(
 
 def _sage_layer(
     core: LayerCore, indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None,
-    node_ids: Tensor | None, draw: list[int], checked: bool = False,
+    node_ids: Tensor | None, draw: list[int], checked: bool = False, edge_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(y, halves): halves [padded rows, 2 * width] is [own row | mean], kept for the gradient of the weight."""
+    """(y, halves): halves [padded rows, 2 * width] is [own row | neighbours], kept for the gradient of the weight."""
     x = checks.matrix("x", x, checks.REAL_DTYPES)
     num_dst, width = max(indptr.numel() - 1, 0), x.shape[1]
     _check_parameters(x, weight, bias)
     halves = _padded(num_dst, 2 * width, x)
-    aggregate_ops.concat_into(core, halves[:num_dst], (indptr, indices), x, None, "mean", checked)
+    reduce = _reduction(edge_weights)
+    aggregate_ops.concat_into(core, halves[:num_dst], (indptr, indices), x, edge_weights, reduce, checked)
     y = torch.mm(halves, weight.t())[:num_dst]
     if bias is not None or node_ids is not None:
         ids = None if node_ids is None else checks.vector("node_ids", node_ids, (torch.int64,), num_dst)
         bias = None if bias is None else bias.contiguous()
         core.act_dropout(_description(y, ids, draw, bias), y, y)
     return y, halves
+
+
+def _reduction(edge_weights: Tensor | None) -> str:
+    """Refuses weights of several heads, which the layer does not have."""
+    checks.require(
+        edge_weights is None or edge_weights.dim() == 1,
+        "edge_weights has more than one dimension; expected one coefficient per edge.",
+    )
+    return "mean" if edge_weights is None else "sum"
 
 
 def _check_parameters(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
@@ -117,10 +131,10 @@ def _check_parameters(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
 
 def _sage_layer_backward(
     core: LayerCore, grad: Tensor, saved: list[Tensor], node_ids: Tensor | None, draw: list[int], num_src: int,
-    needs: list[bool],
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of (x, weight, bias), empty where not needed. `saved` is [y, halves, weight, indptr, indices], whose
-    edges the forward call has seen.
+    needs: list[bool], edge_weights: Tensor | None = None, x: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of (x, weight, bias, edge_weights), empty where not needed. `saved` is [y, halves, weight, indptr,
+    indices], whose edges the forward call has seen; x is there for the gradient of edge_weights.
 
     On the CPU runs of rows go through activation, dropout and the products while they are in the cache. bfloat16 takes
     all rows at once: its sums over runs would be rounded once per run.
@@ -132,7 +146,8 @@ def _sage_layer_backward(
     inner = _padded(num_dst, out_width, y) if at_once else y.new_empty((run, out_width))
     grad_weight = y.new_zeros(weight.shape if needs[1] else (0, 0))
     grad_bias = y.new_zeros((out_width,) if needs[2] else (0,))
-    grad_halves = y.new_empty((halves.shape[0], weight.shape[1]) if needs[0] else (0, 0))
+    needs_halves = needs[0] or needs[3]
+    grad_halves = y.new_empty((halves.shape[0], weight.shape[1]) if needs_halves else (0, 0))
     for lo in range(0, num_dst, run):
         hi = min(lo + run, num_dst)
         rows = inner if at_once else inner[: hi - lo]  # the gradient before activation and dropout
@@ -144,42 +159,49 @@ def _sage_layer_backward(
             grad_weight.addmm_(rows.t(), halves if at_once else halves[lo:hi])
         if needs[2]:
             grad_bias += rows.sum(0)
-        if needs[0]:
+        if needs_halves:
             torch.mm(rows, weight, out=grad_halves if at_once else grad_halves[lo:hi])
-    grad_x = grad_halves
+    reduce, grad_halves = _reduction(edge_weights), grad_halves[:num_dst]
+    grad_x, grad_edge_weights = y.new_empty((0, 0)), y.new_empty((0,))
     if needs[0]:
-        grad_x = aggregate_ops.concat_backward(core, grad_halves[:num_dst], edges, num_src, "mean")
-    return grad_x, grad_weight, grad_bias
+        grad_x = aggregate_ops.concat_backward(core, grad_halves, edges, num_src, edge_weights, reduce)
+    if needs[3]:
+        grad_edge_weights = aggregate_ops.concat_grad_weights(core, grad_halves, edges, x, edge_weights, reduce)
+    return grad_x, grad_weight, grad_bias, grad_edge_weights
 
 
 def _save_for_backward(ctx: object, inputs: tuple, output: tuple) -> None:
-    indptr, indices, x, weight, bias, node_ids, ctx.draw, _ = inputs
+    indptr, indices, x, weight, bias, node_ids, ctx.draw, _, edge_weights = inputs
     y, halves = output
-    ctx.num_src, ctx.has_bias, ctx.has_ids = x.shape[0], bias is not None, node_ids is not None
-    ctx.save_for_backward(y, halves, weight, indptr, indices, *([node_ids] if ctx.has_ids else []))
+    ctx.num_src, ctx.has_bias = x.shape[0], bias is not None
+    of_x = x if edge_weights is not None and ctx.needs_input_grad[8] else None
+    ctx.save_for_backward(y, halves, weight, indptr, indices, node_ids, edge_weights, of_x)
     ctx.mark_non_differentiable(halves)
     ctx.set_materialize_grads(False)  # else a zero gradient as large as halves is made
 
 
 def _backward(ctx: object, grad: Tensor | None, _: None) -> tuple:
     if grad is None:
-        return (None,) * 8
-    saved, node_ids = list(ctx.saved_tensors[:5]), ctx.saved_tensors[5] if ctx.has_ids else None
-    needs = [ctx.needs_input_grad[2], ctx.needs_input_grad[3], ctx.has_bias and ctx.needs_input_grad[4]]
-    grads = torch.ops.fastsample.sage_layer_backward(grad, saved, node_ids, ctx.draw, ctx.num_src, needs)
-    grad_x, grad_weight, grad_bias = (g if needed else None for g, needed in zip(grads, needs, strict=True))
-    return None, None, grad_x, grad_weight, grad_bias, None, None, None
+        return (None,) * 9
+    *saved, node_ids, edge_weights, x = ctx.saved_tensors
+    asked = ctx.needs_input_grad
+    needs = [asked[2], asked[3], ctx.has_bias and asked[4], edge_weights is not None and asked[8]]
+    grads = torch.ops.fastsample.sage_layer_backward(
+        grad, saved, node_ids, ctx.draw, ctx.num_src, needs, edge_weights, x
+    )
+    grad_x, grad_weight, grad_bias, grad_edges = (g if need else None for g, need in zip(grads, needs, strict=True))
+    return None, None, grad_x, grad_weight, grad_bias, None, None, None, grad_edges
 
 
 _OPERATORS = {
     "sage_layer": (
         "(Tensor indptr, Tensor indices, Tensor x, Tensor weight, Tensor? bias, Tensor? node_ids, int[] draw, "
-        "bool checked=False) -> (Tensor, Tensor)",
+        "bool checked=False, Tensor? edge_weights=None) -> (Tensor, Tensor)",
         _sage_layer,
     ),
     "sage_layer_backward": (
-        "(Tensor grad, Tensor[] saved, Tensor? node_ids, int[] draw, int num_src, bool[] needs) "
-        "-> (Tensor, Tensor, Tensor)",
+        "(Tensor grad, Tensor[] saved, Tensor? node_ids, int[] draw, int num_src, bool[] needs, "
+        "Tensor? edge_weights=None, Tensor? x=None) -> (Tensor, Tensor, Tensor, Tensor)",
         _sage_layer_backward,
     ),
 }

@@ -63,6 +63,7 @@ class MFG:
         model adds no term of its own for it.
       row_sums: float [num_dst], above 0 where a row has edges; what a row's coefficients add up to when none is left
         out, such as the in-degree in the whole graph: what means divide by. None: the sum of those that are there.
+      derived: what models have computed of the edges alone and keep for the other layers that share this MFG.
     Raises:
       ValueError: edge_weights is not one floating-point number per edge, row_sums not one per destination.
     """
@@ -80,6 +81,7 @@ class MFG:
     edge_weights: Tensor | None = None
     includes_dst: bool = False
     row_sums: Tensor | None = None
+    derived: dict[tuple[str, torch.dtype], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_numbers("edge_weights", self.edge_weights, self.num_edges, "one coefficient per edge")

@@ -161,17 +161,19 @@ def test_aggregate_concat_refuses_fewer_rows_than_destinations():
 
 @pytest.mark.parametrize("isa", ["baseline", "avx512"])
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_the_gradient_of_both_halves_in_one_pass_has_the_bits_of_two(isa, dtype, reduce, use_isa):
+def test_the_gradient_of_both_halves_in_one_pass_has_the_bits_of_two(isa, dtype, reduce, weighted, use_isa):
     use_isa(isa)
     indptr, indices = random_mfg(12, 30, 90)
     grad = torch.randn(12, 2 * 51).to(dtype)
+    weights = torch.rand(90).to(dtype) if weighted else None
     x = torch.zeros(30, 51, dtype=dtype).requires_grad_()
-    ops.aggregate_concat(indptr, indices, x, reduce=reduce).backward(grad)
+    ops.aggregate_concat(indptr, indices, x, weights, reduce=reduce).backward(grad)
     found = torch.empty_like(x)
     spec = Aggregation(
         indptr.data_ptr(), indices.data_ptr(), 12, 30, 90, library.type_code(indices), library.REDUCE_CODES[reduce],
-        None, 1, 51, library.type_code(x), 2,
+        library.address(weights), 1, 51, library.type_code(x), 2,
     )  # fmt: skip
     CPU.aggregate_concat_backward(spec, grad, found)
     assert torch.equal(found, x.grad)

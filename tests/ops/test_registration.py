@@ -48,10 +48,10 @@ CASES = {
         "sum", [True, True],
     ),
     "act_dropout": (_x(4, 8), torch.arange(4), 100, "relu", [1, 2, 3]),
-    "sage_layer": (INDPTR, INDICES, _x(11, 6), _x(4, 12), _x(4), torch.arange(6), [1, 2, 3, 100]),
+    "sage_layer": (INDPTR, INDICES, _x(11, 6), _x(4, 12), _x(4), torch.arange(6), [1, 2, 3, 100], False, _x(25)),
     "sage_layer_backward": (
         torch.rand(6, 4), [torch.rand(6, 4), torch.rand(6, 12), torch.rand(4, 12), INDPTR, INDICES], torch.arange(6),
-        [1, 2, 3, 100], 11, [True, True, True],
+        [1, 2, 3, 100], 11, [True] * 4, torch.rand(25), torch.rand(11, 6),
     ),
     "alias_draws": (torch.tensor([[-1, 0], [5, 0]], dtype=torch.int32), torch.arange(3), torch.arange(3), 2, [1, 0]),
     "random_rows": (torch.arange(3), 4, 1, 0.5, torch.float32),

@@ -36,8 +36,8 @@ def run_rows(request, monkeypatch):
     monkeypatch.setattr(sys.modules["fastsample_dist.ops.sage_layer"], "RUN_ROWS", request.param)
 
 
-def separate_operators(indptr, indices, x, weight, bias, node_ids, p):
-    y = reference.sage_layer(indptr, indices, x, weight, bias)
+def separate_operators(indptr, indices, x, weight, bias, node_ids, p, edge_weights=None):
+    y = reference.sage_layer(indptr, indices, x, weight, bias, edge_weights)
     return y if node_ids is None else ops.act_dropout(y, node_ids, KEY, p=p)
 
 
@@ -58,6 +58,37 @@ def test_equals_the_separate_operators_with_gradients(dtype, with_bias, hidden, 
         y.backward(whole_numbers(*y.shape, dtype=dtype) * 0 + 8)
         results.append([y.detach(), *(leaf.grad for leaf in leaves)])
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("hidden", "p"), [(False, 0.0), (True, 0.5)])
+@pytest.mark.usefixtures("run_rows")
+def test_coefficients_equal_the_separate_operators_with_gradients(dtype, hidden, p):
+    indptr, indices, x, weight, bias = layer_inputs(dtype)
+    coefficients = torch.randint(-2, 3, indices.shape).to(dtype) / 2
+    node_ids = torch.randperm(40) + 2**33 if hidden else None
+    more = {"node_ids": node_ids, "key": KEY if hidden else None, "p": p}
+    results = []
+    for function in (
+        lambda x, w, b, e: ops.sage_layer(indptr, indices, x, w, b, edge_weights=e, **more),
+        lambda x, w, b, e: separate_operators(indptr, indices, x, w, b, node_ids, p, e),
+    ):
+        leaves = [t.clone().requires_grad_() for t in (x, weight, bias, coefficients)]
+        y = function(*leaves)
+        y.backward(torch.full_like(y, 8))
+        results.append([y.detach(), *(leaf.grad for leaf in leaves)])
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
+def test_coefficients_of_bfloat16_are_close_to_those_of_float64():
+    indptr, indices, x, weight, _ = layer_inputs(torch.bfloat16)
+    coefficients = torch.rand(indices.numel()).bfloat16()
+    leaves = [t.requires_grad_() for t in (x, weight, coefficients)]
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+    for (rows, by, each), layer in ((leaves, ops.sage_layer), (wide, reference.sage_layer)):
+        layer(indptr, indices, rows, by, edge_weights=each).sum().backward()
+    for one, other in zip(leaves, wide, strict=True):
+        assert (one.grad.double() - other.grad).norm() <= 1e-2 * other.grad.norm()
 
 
 @pytest.mark.parametrize("num_dst", [0, 4, 40, 1000])
@@ -81,15 +112,20 @@ def test_gradcheck(hidden):
     leaves = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((11, 3), (4, 6), (4,))]
     more = {"node_ids": torch.arange(6), "key": KEY, "p": 0.4} if hidden else {}
     assert torch.autograd.gradcheck(lambda *t: ops.sage_layer(indptr, indices, *t, **more), leaves)
+    leaves.append(torch.randn(25, dtype=torch.float64, requires_grad=True))
+    assert torch.autograd.gradcheck(
+        lambda *t: ops.sage_layer(indptr, indices, *t[:3], edge_weights=t[3], **more), leaves
+    )
 
 
-@pytest.mark.parametrize("needed", range(3))
+@pytest.mark.parametrize("needed", range(4))
 def test_gives_only_the_gradients_that_are_asked_for(needed):
     indptr, indices, *tensors = layer_inputs(torch.float32)
+    tensors.append(torch.rand(indices.numel()))
     for number, tensor in enumerate(tensors):
         tensor.requires_grad_(number == needed)
-    ops.sage_layer(indptr, indices, *tensors).sum().backward()
-    assert [tensor.grad is not None for tensor in tensors] == [number == needed for number in range(3)]
+    ops.sage_layer(indptr, indices, *tensors[:3], edge_weights=tensors[3]).sum().backward()
+    assert [tensor.grad is not None for tensor in tensors] == [number == needed for number in range(4)]
 
 
 def test_padded_sizes_are_few_and_near():
@@ -113,3 +149,9 @@ def test_refuses_what_does_not_fit():
         ops.sage_layer(indptr, indices, x, weight, node_ids=torch.arange(3), key=KEY)
     with pytest.raises(ValueError, match="x has 20 rows; expected one for each of the 40 destinations"):
         ops.sage_layer(indptr, indices, x[:20], weight)
+    with pytest.raises(ValueError, match="edge_weights has more than one dimension; expected one coefficient per edge"):
+        ops.sage_layer(indptr, indices, x, weight, edge_weights=torch.ones(indices.numel(), 2))
+    with pytest.raises(ValueError, match=f"weights has shape .3,.; expected {indices.numel()} rows, one per edge"):
+        ops.sage_layer(indptr, indices, x, weight, edge_weights=torch.ones(3))
+    with pytest.raises(ValueError, match="weights is torch.float64 but x is torch.float32; they must agree"):
+        ops.sage_layer(indptr, indices, x, weight, edge_weights=torch.ones(indices.numel(), dtype=torch.float64))

@@ -13,18 +13,20 @@ TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 4e-2}
 
 
 def layer_and_gradients(put, tensors, node_ids, p):
-    """[y, gradients of x, weight and bias] on the host."""
-    indptr, indices, x, weight, bias = (put(tensor) for tensor in tensors)
-    leaves = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+    """[y, gradients of x, weight and bias, and of the coefficients if there are any] on the host."""
+    indptr, indices, *rest = (put(tensor) for tensor in tensors)
+    leaves = [tensor.requires_grad_() for tensor in rest]
     hidden = {} if node_ids is None else {"node_ids": put(node_ids), "key": KEY, "p": p}
-    y = ops.sage_layer(indptr, indices, *leaves, **hidden)
+    y = ops.sage_layer(indptr, indices, *leaves[:3], edge_weights=leaves[3] if len(leaves) > 3 else None, **hidden)
     y.backward(torch.ones_like(y) / 8)
     return [y.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)]
 
 
-def on_both(cuda_device, dtype, hidden, p):
+def on_both(cuda_device, dtype, hidden, p, weighted=False):
     indptr, indices = random_mfg(NUM_DST, NUM_SRC, NUM_EDGES)
     tensors = [indptr, indices, *(torch.randn(*shape).to(dtype) for shape in ((NUM_SRC, 12), (9, 24), (9,)))]
+    if weighted:
+        tensors.append(torch.rand(NUM_EDGES).to(dtype))
     node_ids = torch.randperm(NUM_DST) + 2**33 if hidden else None
     expected = layer_and_gradients(torch.clone, tensors, node_ids, p)
     with cuda_device.operators():
@@ -32,9 +34,10 @@ def on_both(cuda_device, dtype, hidden, p):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weighted", [False, True], ids=["mean", "coefficients"])
 @pytest.mark.parametrize(("hidden", "p"), [(False, 0.0), (True, 0.0), (True, 0.5)])
-def test_equals_the_cpu_with_gradients(cuda_device, dtype, hidden, p):
-    expected, found = on_both(cuda_device, dtype, hidden, p)
+def test_equals_the_cpu_with_gradients(cuda_device, dtype, hidden, p, weighted):
+    expected, found = on_both(cuda_device, dtype, hidden, p, weighted)
     if cuda_device.is_emulated:
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
     else:

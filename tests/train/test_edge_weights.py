@@ -229,6 +229,23 @@ def test_one_square_mfg_serves_every_layer(kind, weighted, num_layers):
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["sage", "gcn"])
+def test_layers_that_share_an_mfg_share_what_follows_from_its_edges(kind):
+    batch, model = square_batch(), make_model(kind, num_layers=3)
+    (mfg,) = batch.mfgs
+    with torch.inference_mode():
+        model(batch.mfgs, batch.features)
+    assert mfg.derived == {}  # a tensor of inference mode could not be saved for a gradient
+    gradients(model, model(batch.mfgs, batch.features))
+    ((key, kept),) = mfg.derived.items()
+    model(batch.mfgs, batch.features)
+    assert mfg.derived[key] is kept
+    learnt = dataclasses.replace(mfg, edge_weights=mfg.edge_weights.clone().requires_grad_())
+    for _ in range(2):  # the gradient of the first pass has freed what it went through
+        gradients(model, model([learnt], batch.features), learnt.edge_weights)
+    assert learnt.derived == {}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_of_a_shared_mfg_is_keyed_by_layer(kind):
     """The oracle draws a mask per layer; with a single key for all layers the logits would differ."""

@@ -79,8 +79,11 @@ def act_dropout(
     return (activated * dropout_factors(node_ids, x.shape[1], p, key).to(real)).to(x.dtype)
 
 
-def sage_layer(indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def sage_layer(
+    indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None,
+    edge_weights: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The layer without activation, in one dtype; differentiable by autograd."""
-    own = x[: indptr.numel() - 1]
-    y = torch.cat([own, aggregate(indptr, indices, x, reduce="mean")], dim=1) @ weight.t()
+    own, reduce = x[: indptr.numel() - 1], "mean" if edge_weights is None else "sum"
+    y = torch.cat([own, aggregate(indptr, indices, x, edge_weights, reduce=reduce)], dim=1) @ weight.t()
     return y if bias is None else y + bias
