@@ -9,6 +9,7 @@
 
 #include "collective_sample.h"
 #include "first_failure.h"
+#include "induced_rows.h"
 #include "mini_batch.h"
 #include "sample_hop.h"
 #include "table_memory.h"
@@ -135,7 +136,8 @@ FsStatus fs_sample_many(const FsGraph* graph, const FsSampleSpec* spec, const vo
 int64_t fs_sampler_scratch_bytes(void) {
   return static_cast<int64_t>(fs::thread_table<int32_t>().bytes() + fs::thread_table<int64_t>().bytes() +
                               fs::thread_row_edges().bytes() + fs::thread_sum_tree().bytes() +
-                              fs::thread_flags().bytes() + fs::thread_collective_bytes());
+                              fs::thread_flags().bytes() + fs::thread_collective_bytes() +
+                              fs::thread_induced_rows<int32_t>().bytes() + fs::thread_induced_rows<int64_t>().bytes());
 }
 
 void fs_mini_batch_free(FsMiniBatch* batch) {

@@ -7,6 +7,7 @@
 #include "fastsample_bench.h"
 #include "stress_callers.h"
 #include "stress_embedding.h"
+#include "stress_induced.h"
 #include "stress_layers.h"
 #include "stress_queries.h"
 #include "stress_sampling.h"
@@ -61,6 +62,7 @@ class Problem {
     Queries<Id>(graph_).run(num_threads, written);
     Applications<Id>(graph_).run(num_threads, written);
     Layers<Id>(graph_).run(num_threads, written);
+    Induced<Id>(graph_).run(num_threads, written);
     read_at_random(num_threads, written);
     embeddings_.run(num_threads, written);
     wide_embeddings_.run(num_threads, written);

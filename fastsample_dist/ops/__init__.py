@@ -18,6 +18,7 @@ from fastsample_dist.ops import fake
 from fastsample_dist.ops import gather_rows as _gather_rows
 from fastsample_dist.ops import hashed_rows as _hashed_rows
 from fastsample_dist.ops import inclusion_probabilities as _inclusion_probabilities
+from fastsample_dist.ops import induced_subgraph as _induced_subgraph
 from fastsample_dist.ops import locate_rows as _locate_rows
 from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
@@ -33,6 +34,7 @@ from fastsample_dist.ops.embedding_draws import alias_draws, random_rows
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows, place_in
 from fastsample_dist.ops.hashed_rows import HashedRows, has_edges, hashed_rows, hashed_rows_bytes
 from fastsample_dist.ops.inclusion_probabilities import HAZARD_BITS, MOST_HAZARD, inclusion_probabilities
+from fastsample_dist.ops.induced_subgraph import induced_subgraph
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
 from fastsample_dist.ops.locate_rows import CachedSlots, Located, RowIndex, locate_rows
 from fastsample_dist.ops.row_tables import RowCache, RowTable, raise_deferred_errors
@@ -84,6 +86,7 @@ __all__ = [
     "hashed_rows",
     "hashed_rows_bytes",
     "inclusion_probabilities",
+    "induced_subgraph",
     "isa",
     "locate_rows",
     "merge_rows",
@@ -107,7 +110,7 @@ _NAMESPACE = "fastsample"
 _MODULES = (
     _embedding_draws, _skipgram,
     _sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer, _stream_partition,
-    _hashed_rows, _inclusion_probabilities, _locate_rows,
+    _hashed_rows, _inclusion_probabilities, _induced_subgraph, _locate_rows,
 )  # fmt: skip
 
 cuda_kernels: dict[str, Callable] = {}  # by operator: what runs on CUDA tensors

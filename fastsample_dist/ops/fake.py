@@ -62,6 +62,14 @@ def has_edges(indices: Tensor, nodes: Tensor, buckets: Tensor, rows: Tensor, ver
     return rows.new_empty(rows.shape, dtype=torch.bool)
 
 
+def induced_subgraph(
+    indptr: Tensor, indices: Tensor, nodes: Tensor, edge_ids: bool, *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One offset more than nodes; as many ids, and positions where asked for, as there are edges between them."""
+    sources = indices.new_empty((_dynamic_size(),))
+    return indptr.new_empty((nodes.shape[0] + 1,)), sources, indptr.new_empty(sources.shape if edge_ids else (0,))
+
+
 def compact(dst_nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
     """As many sources as there are distinct nodes."""
     return dst_nodes.new_empty((_dynamic_size(),)), torch.empty_like(neighbors)

@@ -305,6 +305,9 @@ DECLARED.prototypes.update({
     "fs_sample_neighbors": (
         POINTER(Graph), POINTER(SampleArguments), c_void_p, c_int64, POINTER(POINTER(MiniBatchMemory)),
     ),
+    "fs_induced_subgraph": (
+        POINTER(Graph), c_void_p, c_int64, c_int32, c_int32, POINTER(POINTER(MiniBatchMemory)),
+    ),
     "fs_compact": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
     "fs_alias_tables": (POINTER(WeightedEdges), c_void_p, c_void_p),
     "fs_gather_rows": (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int32),

@@ -120,7 +120,7 @@ class SamplingGraph:
             library.core().fs_sample_mfg,
             self._view, spec.arguments(step), seeds.data_ptr(), seeds.numel(), ctypes.byref(batch),
         )  # fmt: skip
-        return self._hops(batch, spec)
+        return self._hops(batch, spec.edge_ids)
 
     def sample_many(self, seeds: Sequence[Tensor], spec: SampleSpec, first_step: int) -> list[SampledHops]:
         """Many mini-batches at once, one per thread: number i is that of seeds[i] at step first_step + i.
@@ -136,7 +136,7 @@ class SamplingGraph:
             self._view, spec.arguments(first_step), (ctypes.c_void_p * len(kept))(*(own.data_ptr() for own in kept)),
             (ctypes.c_int64 * len(kept))(*(own.numel() for own in kept)), len(kept), batches,
         )  # fmt: skip
-        return [self._hops(batch, spec) for batch in batches]
+        return [self._hops(batch, spec.edge_ids) for batch in batches]
 
     def neighbors(self, rows: Tensor, spec: SampleSpec, hop: int, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """One hop without relabelling; see `ops.sample_neighbors`."""
@@ -147,8 +147,17 @@ class SamplingGraph:
             library.core().fs_sample_neighbors,
             self._view, spec.arguments(step, hop), rows.data_ptr(), rows.numel(), ctypes.byref(batch),
         )  # fmt: skip
-        hops = self._hops(batch, spec)
-        return hops.indptrs[0], hops.indices[0], hops.edge_ids[0] if spec.edge_ids else None
+        return self._hop(batch, spec.edge_ids)
+
+    def induced(self, nodes: Tensor, edge_ids: bool, num_threads: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """All edges between some nodes; see `ops.induced_subgraph`."""
+        nodes = self.row_ids("nodes", nodes)
+        batch = _Batch()
+        library.call(
+            library.core().fs_induced_subgraph,
+            self._view, nodes.data_ptr(), nodes.numel(), edge_ids, num_threads, ctypes.byref(batch),
+        )  # fmt: skip
+        return self._hop(batch, edge_ids)
 
     def row_ids(self, name: str, rows: Tensor) -> Tensor:
         """Node ids as the core takes them: one dimension of the graph's id dtype.
@@ -186,16 +195,21 @@ class SamplingGraph:
                 f"method is {spec.method!r} but the graph has no weights; build it with weights, one per edge."
             )
 
-    def _hops(self, batch: ctypes._Pointer, spec: SampleSpec) -> SampledHops:
+    def _hop(self, batch: ctypes._Pointer, edge_ids: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Offsets, ids and positions of a batch of one hop."""
+        hops = self._hops(batch, edge_ids)
+        return hops.indptrs[0], hops.indices[0], hops.edge_ids[0] if edge_ids else None
+
+    def _hops(self, batch: ctypes._Pointer, edge_ids: bool) -> SampledHops:
         owner = OwnedMemory(batch, library.core().fs_mini_batch_free)
         found, dtype = batch.contents, self.dtype
-        indptrs, indices, edge_ids = [], [], []
+        indptrs, indices, positions = [], [], []
         for num_dst, _, num_edges, indptr, picks, ids in _hop_fields(found.num_hops, found.hops):
             indptrs.append(owner.tensor(indptr, num_dst + 1, torch.int64))
             indices.append(owner.tensor(picks, num_edges, dtype))
-            if spec.edge_ids:
-                edge_ids.append(owner.tensor(ids, num_edges, torch.int64))
-        return SampledHops(owner.tensor(found.nodes, found.num_nodes, dtype), indptrs, indices, edge_ids)
+            if edge_ids:
+                positions.append(owner.tensor(ids, num_edges, torch.int64))
+        return SampledHops(owner.tensor(found.nodes, found.num_nodes, dtype), indptrs, indices, positions)
 
 
 def _hop_fields(num_hops: int, address: int) -> Iterator[tuple[int, ...]]:

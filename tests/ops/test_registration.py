@@ -39,6 +39,7 @@ CASES = {
     "inclusion_probabilities": (
         torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1]), torch.tensor([2**48, 0]), torch.rand(3), 1, False, 1,
     ),
+    "induced_subgraph": (GRAPH.indptr, GRAPH.indices, SEEDS, True, 1),
     "gather_rows": (torch.rand(5, 3), torch.tensor([4, 0])),
     "merge_rows": (torch.rand(5, 3), torch.rand(2, 3), torch.tensor([4, -1]), torch.float32),
     "aggregate": (INDPTR, INDICES, _x(11, 6), _x(25, 2), "mean"),

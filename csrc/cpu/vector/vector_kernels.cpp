@@ -5,6 +5,7 @@
 
 #include "aggregate_rows.h"
 #include "dropout_rows.h"
+#include "induced_edges.h"
 #include "merge_rows.h"
 #include "node2vec_step.h"
 #include "philox_nodes.h"
@@ -37,6 +38,8 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         sample_edges_of<int64_t>,
                                         relabel_edges<int32_t>,
                                         relabel_edges<int64_t>,
+                                        induce_rows<int32_t>,
+                                        induce_rows<int64_t>,
                                         first_words,
                                         race_words,
                                         race_filter,

@@ -10,6 +10,7 @@
 #include "embedding_tasks.h"
 #include "fastsample_transit.h"
 #include "hop_task.h"
+#include "induced_task.h"
 #include "philox.h"
 #include "pick_run.h"
 
@@ -61,6 +62,9 @@ struct VectorKernels {
   // Relabels edges[begin .. end) in place.
   void (*relabel_edges_32)(int32_t* edges, int64_t begin, int64_t end, Relabeling<int32_t>* ids);
   void (*relabel_edges_64)(int64_t* edges, int64_t begin, int64_t end, Relabeling<int64_t>* ids);
+  // Edges between given nodes, row by row, until the run stops.
+  void (*induce_rows_32)(const InducedTask<int32_t>&, InducedRun<int32_t>* run);
+  void (*induce_rows_64)(const InducedTask<int64_t>&, InducedRun<int64_t>* run);
   // out[i] is the first word of the stream of nodes[i], i < n.
   void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
   // out[i] is the random word of candidate orig_ids[i] in a sample's race (core/exponential_race.h), i < n.

@@ -5,6 +5,7 @@ the kernels, and free of the compiled core. Tests compare kernels with these by 
 module of its own with its draw and its exact law, which statistical tests compare samplers with.
 """
 
+from fastsample_dist.ops.reference.induced import induced_subgraph
 from fastsample_dist.ops.reference.labor import layer_pick
 from fastsample_dist.ops.reference.laws import Certain, Independent, Outcomes, Replaced, RowLaw
 from fastsample_dist.ops.reference.layers import (
@@ -54,6 +55,7 @@ __all__ = [
     "home_bucket",
     "inclusion_moments",
     "inclusion_probabilities",
+    "induced_subgraph",
     "layer_pick",
     "locate_rows",
     "merge_rows",

@@ -1,0 +1,77 @@
+// Induced subgraphs under stress: of every node, of some, of none; what has to be refused in the middle of the work.
+#ifndef FS_TESTS_STRESS_INDUCED_H_
+#define FS_TESTS_STRESS_INDUCED_H_
+
+#include <numeric>
+
+#include "stress_basics.h"
+#include "stress_sampling.h"
+
+namespace stress {
+
+template <typename Id>
+class Induced {
+ public:
+  explicit Induced(const DrawnGraph<Id>& graph) : graph_(graph), view_(graph.view(kDraws[0])) {}
+
+  void run(int32_t num_threads, Written& written) const {
+    std::vector<Id> nodes(static_cast<size_t>(kNodes));
+    std::iota(nodes.begin(), nodes.end(), Id{0});
+    const Batch whole = induce(nodes, 0, num_threads, written);
+    require(whole->hops[0].num_edges == kEdges, "induced_subgraph: all nodes have other edges than the graph");
+    for (int64_t stride : {2, 3, 700}) {
+      std::vector<Id> some;
+      for (int64_t i = 0; i < kNodes; i += stride) some.push_back(static_cast<Id>(i * 7 % kNodes));
+      const Batch part = induce(some, 1, num_threads, written);
+      check(some, part->hops[0]);
+    }
+    induce({}, 1, num_threads, written);
+    refuse(num_threads);
+  }
+
+ private:
+  Batch induce(const std::vector<Id>& nodes, int32_t edge_ids, int32_t num_threads, Written& written) const {
+    FsMiniBatch* batch = nullptr;
+    const int64_t count = static_cast<int64_t>(nodes.size());
+    succeed(fs_induced_subgraph(&view_, nodes.data(), count, edge_ids, num_threads, &batch), "induced_subgraph");
+    const FsHop& hop = batch->hops[0];
+    require(hop.num_dst == count && hop.num_src == count, "induced_subgraph: wrong counts");
+    written.add("induced_subgraph", hop.indptr, count + 1);
+    written.add("induced_subgraph", static_cast<const Id*>(hop.indices), hop.num_edges);
+    if (edge_ids != 0) written.add("induced_subgraph", hop.edge_ids, hop.num_edges);
+    return Batch(batch);
+  }
+
+  void check(const std::vector<Id>& nodes, const FsHop& hop) const {
+    const Id* sources = static_cast<const Id*>(hop.indices);
+    for (int64_t row = 0; row < hop.num_dst; ++row) {
+      const size_t node = static_cast<size_t>(nodes[static_cast<size_t>(row)]);
+      for (int64_t e = hop.indptr[row]; e < hop.indptr[row + 1]; ++e) {
+        const int64_t position = hop.edge_ids[e];
+        require(position >= graph_.indptr[node] && position < graph_.indptr[node + 1] &&
+                    graph_.indices[static_cast<size_t>(position)] == nodes[static_cast<size_t>(sources[e])],
+                "induced_subgraph: an edge that the graph lacks");
+      }
+    }
+  }
+
+  void refuse(int32_t num_threads) const {
+    FsMiniBatch* batch = nullptr;
+    const Id repeated[] = {5, 7, 5}, outside[] = {5, static_cast<Id>(kNodes)}, hub[] = {0, 1};
+    refused(fs_induced_subgraph(&view_, repeated, 3, 0, num_threads, &batch), "node 5 is at positions 0 and 2");
+    refused(fs_induced_subgraph(&view_, outside, 2, 0, num_threads, &batch), "id 2200 at position 1");
+    std::vector<Id> damaged = graph_.indices;
+    damaged[static_cast<size_t>(kHubEdges - 1)] = -3;
+    FsGraph view = view_;
+    view.indices = damaged.data();
+    refused(fs_induced_subgraph(&view, hub, 2, 1, num_threads, &batch), "the negative source id -3");
+    require(batch == nullptr, "induced_subgraph: refused, but with a result");
+  }
+
+  const DrawnGraph<Id>& graph_;
+  const FsGraph view_;
+};
+
+}  // namespace stress
+
+#endif  // FS_TESTS_STRESS_INDUCED_H_
