@@ -1,6 +1,7 @@
 // fs_abi_entries: what fastsample.h and its fellows declare, as this library was compiled.
 #include "abi_entries.h"
 #include "fastsample_embedding.h"
+#include "fastsample_inclusion.h"
 #include "fastsample_subgraph.h"
 #include "fastsample_transit.h"
 
@@ -55,6 +56,11 @@ static const FsAbiEntry kEntries[] = {
   FS_CONSTANT(FS_SUBGRAPH_FRONTIER) FS_CONSTANT(FS_SUBGRAPH_NODE) FS_CONSTANT(FS_SUBGRAPH_EDGE)
   FS_CONSTANT(FS_SUBGRAPH_WALK) FS_CONSTANT(FS_SUBGRAPH_CLUSTER) FS_CONSTANT(FS_SUBGRAPH_EGO)
   FS_CONSTANT(FS_FRONTIER_SUMS) FS_CONSTANT(FS_FRONTIER_DASHBOARD)
+  FS_STRUCT(FsInclusionLaw, chances, arrivals, links, shares, draws, clusters, same, apart, bits, num_words, count,
+            num_nodes, kind)
+  FS_STRUCT(FsSubgraphEdges, indptr, indices, row_sums, num_edges, id_type, form, num_threads)
+  FS_CONSTANT(FS_INCLUSION_DRAWS) FS_CONSTANT(FS_INCLUSION_CLUSTERS) FS_CONSTANT(FS_INCLUSION_COUNTS)
+  FS_CONSTANT(FS_EDGE_INCLUSION) FS_CONSTANT(FS_RATIO_WEIGHTS) FS_CONSTANT(FS_SAINT_WEIGHTS)
   FS_CONSTANT(FS_ABI_VERSION)
   FS_CONSTANT(FS_OK) FS_CONSTANT(FS_INVALID_ARGUMENT) FS_CONSTANT(FS_OUT_OF_MEMORY) FS_CONSTANT(FS_DEVICE_ERROR)
   FS_CONSTANT(FS_APP_ERROR)

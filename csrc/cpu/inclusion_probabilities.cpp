@@ -10,13 +10,14 @@
 // chosen by Newton's method so that the row's t add up to f (the sum is concave in lambda, so that from 0 every step
 // stays below the root); rows of at most f neighbours 1.
 //
-// exp and log are polynomials of basic operations, without contraction: the same bits on every processor.
+// exp and log are those of core/elementary.h: the same bits on every processor.
 #include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "elementary.h"
 #include "fastsample.h"
 #include "platform.h"
 #include "status.h"
@@ -31,47 +32,9 @@ constexpr int64_t kMostHazard = int64_t{1} << FS_MOST_HAZARD_BITS;
 constexpr int kMostThreads = 512;  // so many times kMostTerm fit above kMostHazard
 constexpr int kNewtonSteps = 200;
 constexpr double kNewtonRest = 1e-12;  // relative step that ends it
-constexpr double kLog2e = 1.4426950408889634, kLn2High = 0x1.62e42fefa0000p-1, kLn2Low = 0x1.cf79abc9e3b3ap-40;
-constexpr double kRounder = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
-constexpr double kMostExponent = 700;
-constexpr int kExpTerms = 13, kLogTerms = 11;
 
 static_assert(FS_HAZARD_BITS == 48, "kUnit");
 static_assert(kMostHazard + kMostThreads * kMostTerm > 0, "sums of all threads must fit");
-
-uint64_t bits_of(double value) {
-  uint64_t bits;
-  __builtin_memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-double from_bits(uint64_t bits) {
-  double value;
-  __builtin_memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-// exp(-x), x >= 0: 2^-n times the series of exp(-r), |r| <= ln(2) / 2; error below 2e-16.
-FS_INLINE double exp_negative(double x) {
-  x = x < kMostExponent ? x : kMostExponent;
-  const double n = (x * kLog2e + kRounder) - kRounder;
-  const double r = (n * kLn2High - x) + n * kLn2Low;
-  double series = 1;
-  for (int term = kExpTerms; term >= 1; --term) series = 1 + series * (r * (1.0 / term));
-  return series * from_bits(static_cast<uint64_t>(1023 - static_cast<int64_t>(n)) << 52);
-}
-
-// -ln(y), 0 < y <= 1, normal: y = m 2^e with sqrt(1/2) < m < sqrt(2), ln m = 2 atanh((m - 1) / (m + 1)).
-FS_INLINE double minus_log(double y) {
-  constexpr uint64_t kSqrtHalf = 0x3FE6A09E667F3BCDull;
-  const int64_t exponent = static_cast<int64_t>(bits_of(y) - kSqrtHalf) >> 52;
-  const double m = from_bits(bits_of(y) - (static_cast<uint64_t>(exponent) << 52));
-  const double z = (m - 1) / (m + 1), w = z * z;
-  double series = 0;
-  for (int term = kLogTerms; term >= 0; --term) series = series * w + 1.0 / (2 * term + 1);
-  const double e = static_cast<double>(exponent);
-  return -(2 * z * series + e * kLn2Low) - e * kLn2High;
-}
 
 // -ln(1 - chance), at most kMostNats.
 FS_INLINE double hazard_of(double chance) {

@@ -12,6 +12,7 @@
 #include "stress_queries.h"
 #include "stress_sampling.h"
 #include "stress_transit.h"
+#include "stress_weights.h"
 
 namespace {
 
@@ -63,6 +64,7 @@ class Problem {
     Applications<Id>(graph_).run(num_threads, written);
     Layers<Id>(graph_).run(num_threads, written);
     Induced<Id>(graph_).run(num_threads, written);
+    SubgraphWeights<Id>(graph_).run(num_threads, written);
     read_at_random(num_threads, written);
     embeddings_.run(num_threads, written);
     wide_embeddings_.run(num_threads, written);

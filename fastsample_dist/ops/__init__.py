@@ -46,6 +46,16 @@ from fastsample_dist.ops.skipgram import RowGradients, RowRule, skipgram_gradien
 from fastsample_dist.ops.stream_partition import StreamRule, stream_partition
 from fastsample_dist.ops.subgraph_nodes import SubgraphNodes, subgraph_nodes
 from fastsample_dist.ops.subgraph_rule import FRONTIER_STRUCTURES, SUBGRAPH_METHODS, SubgraphRule, SubgraphTables
+from fastsample_dist.ops.subgraph_weights import (
+    ClustersLaw,
+    CountsLaw,
+    DrawsLaw,
+    EdgeFingerprint,
+    InclusionLaw,
+    edge_fingerprint,
+    node_inclusion,
+    subgraph_weights,
+)
 
 __all__ = [
     "FRONTIER_STRUCTURES",
@@ -56,9 +66,14 @@ __all__ = [
     "AliasTables",
     "CachedSlots",
     "CapturedSampler",
+    "ClustersLaw",
+    "CountsLaw",
+    "DrawsLaw",
     "DropoutKey",
+    "EdgeFingerprint",
     "EdgeWeights",
     "HashedRows",
+    "InclusionLaw",
     "Located",
     "RowCache",
     "RowGradients",
@@ -81,6 +96,7 @@ __all__ = [
     "bucket_by_part",
     "compact",
     "cuda_kernels",
+    "edge_fingerprint",
     "gather_rows",
     "has_edges",
     "hashed_rows",
@@ -90,6 +106,7 @@ __all__ = [
     "isa",
     "locate_rows",
     "merge_rows",
+    "node_inclusion",
     "place_in",
     "raise_deferred_errors",
     "random_rows",
@@ -101,6 +118,7 @@ __all__ = [
     "skipgram_gradients",
     "stream_partition",
     "subgraph_nodes",
+    "subgraph_weights",
     "update_rows",
 ]
 

@@ -28,6 +28,7 @@ KINDS = {
             "include/fastsample_transit.h",
             "include/fastsample_embedding.h",
             "include/fastsample_subgraph.h",
+            "include/fastsample_inclusion.h",
         ),
         library.DECLARED,
     ),

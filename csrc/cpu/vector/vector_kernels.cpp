@@ -5,6 +5,7 @@
 
 #include "aggregate_rows.h"
 #include "dropout_rows.h"
+#include "inclusion_rows.h"
 #include "induced_edges.h"
 #include "merge_rows.h"
 #include "node2vec_step.h"
@@ -45,7 +46,8 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         race_filter,
                                         pick_neighbors<int32_t>,
                                         pick_neighbors<int64_t>,
-                                        node2vec_step};
+                                        node2vec_step,
+                                        subgraph_weights};
   return kernels;
 }
 

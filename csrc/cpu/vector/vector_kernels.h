@@ -10,6 +10,7 @@
 #include "embedding_tasks.h"
 #include "fastsample_transit.h"
 #include "hop_task.h"
+#include "inclusion_task.h"
 #include "induced_task.h"
 #include "philox.h"
 #include "pick_run.h"
@@ -76,6 +77,8 @@ struct VectorKernels {
   PickedRun (*pick_neighbors_64)(const PickRun&);
   // A step of node2vec with one pick per sample: slots begin .. end - 1 as an FsStepKernel, transits may be none.
   void (*node2vec_step)(const FsStepTask&, int64_t begin, int64_t end);
+  // Weights of the edges of a subgraph, rows begin .. end - 1.
+  void (*subgraph_weights)(const InclusionTask&, int64_t begin, int64_t end);
 };
 
 const VectorKernels& vector_kernels();  // the table in use
