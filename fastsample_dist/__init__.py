@@ -18,6 +18,7 @@ _PUBLIC = {
     "LaborSampler": "fastsample_dist.sampling.neighbor",
     "TransitSampler": "fastsample_dist.sampling.transit.sampler",
     "SubgraphSpec": "fastsample_dist.sampling.subgraph_spec",
+    "SubgraphSampler": "fastsample_dist.sampling.subgraph",
     "DistContext": "fastsample_dist.comm.context",
     "DistData": "fastsample_dist.pipeline.data",
     "DistLoader": "fastsample_dist.pipeline.loader",

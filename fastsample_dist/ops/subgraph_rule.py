@@ -5,6 +5,7 @@ What C's types cannot express (names, integers) is refused here, the rest by the
 
 from __future__ import annotations
 
+import ctypes
 import operator
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -218,6 +219,14 @@ class SubgraphTables:
         num_clusters = 0 if self.cluster_offsets is None else self.cluster_offsets.numel() - 1
         lists = (self.roots, self.degree_sums, self.connected, self.cluster_nodes, self.cluster_offsets)
         return TableArguments(
-            *(library.address(table) for table in lists),
+            *(_address(table) for table in lists),
             self.roots.numel(), 0 if self.connected is None else self.connected.numel(), num_clusters,
         )  # fmt: skip
+
+
+_NOTHING = ctypes.create_string_buffer(8)
+
+
+def _address(table: Tensor | None) -> int | None:
+    """Where a table lies; one without entries lies somewhere too, as NULL says that there is none."""
+    return ctypes.addressof(_NOTHING) if table is not None and table.numel() == 0 else library.address(table)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property
 
-FRONTIER, NODE, EDGE, WALK, CLUSTER, EGO = METHODS = ("frontier", "node", "edge", "walk", "cluster", "ego")
-SUMS, DASHBOARD = STRUCTURES = ("sums", "dashboard")
+from fastsample_dist.ops import FRONTIER_STRUCTURES, SUBGRAPH_METHODS, SubgraphRule
+
+FRONTIER, NODE, EDGE, WALK, CLUSTER, EGO = METHODS = tuple(SUBGRAPH_METHODS)
+SUMS, DASHBOARD = STRUCTURES = tuple(FRONTIER_STRUCTURES)
 RATIO, SAINT, NONE = WEIGHTS = ("ratio", "saint", "none")
 AUTO, CLOSED, COUNTS = INCLUSIONS = ("auto", "closed", "counts")
 
@@ -108,6 +111,11 @@ class SubgraphSpec:
     def has_closed_form(self) -> bool:
         """Whether the law has a closed form: on symmetric graphs for frontier, node and edge, on all for cluster."""
         return self.method in (FRONTIER, NODE, EDGE, CLUSTER) and self.max_degree is None
+
+    @cached_property
+    def rule(self) -> SubgraphRule:
+        """How the nodes are drawn, as the operators take it."""
+        return SubgraphRule(**{field.name: getattr(self, field.name) for field in fields(SubgraphRule)})
 
     def facts(self) -> dict[str, object]:
         """What shapes a batch, by name: what all ranks must have alike."""

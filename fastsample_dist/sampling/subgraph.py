@@ -1,0 +1,372 @@
+"""SubgraphSampler: random subgraphs of a graph as training samples, and as mini-batches.
+
+A subgraph has a number, which with rng_seed keys every draw: threads, ranks, parts, the numbering of the nodes and
+instruction sets change nothing. Its nodes are drawn first, then all edges between them are taken. A training set is an
+endless sequence of subgraphs; an epoch has so many that every loss node is in one of them on average (`num_subgraphs`).
+
+In a batch all layers share one square MFG, whose loss nodes come first: the last layer computes these alone, from the
+rows of the same MFG's prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastsample_dist import ops
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops import SamplingGraph
+from fastsample_dist.sampling import inclusion as laws
+from fastsample_dist.sampling.mfg import MFG, DrawKey, MiniBatch
+from fastsample_dist.sampling.sampler import integer_ids
+from fastsample_dist.sampling.subgraph_spec import (
+    CLOSED,
+    CLUSTER,
+    COUNTS,
+    EDGE,
+    EGO,
+    FRONTIER,
+    NODE,
+    NONE,
+    SAINT,
+    SubgraphSpec,
+)  # fmt: skip
+from fastsample_dist.sampling.union import union_of
+
+_COUNTED_AT_ONCE = 64  # subgraphs whose nodes are in memory together while they are counted
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """A random subgraph: some nodes and all edges of the graph between them.
+
+    Attributes:
+      nodes: [num_nodes] ids of the graph, in order of first appearance.
+      indptr: int64 [num_nodes + 1]; CSC offsets.
+      indices: [num_edges], dtype of the graph's ids; local source ids, 0 .. num_nodes - 1.
+      edge_weights: float32 [num_edges] or None, see SubgraphSpec.weights.
+      number: of the subgraph.
+      num_visits: draws that gave the nodes, with repetitions; fewer than the budget where they ended early, because no
+        walker could leave its node.
+    """
+
+    nodes: Tensor
+    indptr: Tensor
+    indices: Tensor
+    edge_weights: Tensor | None
+    number: int
+    num_visits: int
+
+    @property
+    def num_nodes(self) -> int:
+        """Distinct nodes."""
+        return self.nodes.numel()
+
+    @property
+    def num_edges(self) -> int:
+        """Edges between them."""
+        return self.indices.numel()
+
+
+class SubgraphSampler:
+    """Draws subgraphs of one graph.
+
+    Args:
+      graph: in-neighbour lists in host memory, with a row for every source; rows in canonical order (graph/csc.py).
+      spec: how subgraphs are drawn and weighted.
+      roots: integer [num_roots], nodes that frontiers, walks and ego networks begin at and that draws of nodes and
+        edges take; in any order, a node counts as often as it stands there. None: all nodes, each once.
+      clusters: integer [num_nodes], cluster of every node, below 0 for none; of method "cluster" alone, where
+        clusters without nodes do not count.
+    Raises:
+      ValueError: the graph is on a GPU; a root outside it, no roots; clusters that are missing or that the method does
+        not read.
+    Source: see SubgraphSpec.
+    """
+
+    def __init__(
+        self, graph: CSCGraph, spec: SubgraphSpec, roots: Tensor | Sequence[int] | None = None, *,
+        clusters: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        if graph.device.type != "cpu":
+            raise ValueError(f"the graph is on {graph.device}; subgraphs are drawn on the CPU: pass it in host memory.")
+        if (clusters is None) == (spec.method == CLUSTER):
+            given = "no clusters were" if clusters is None else "clusters were"
+            raise ValueError(
+                f"method is {spec.method!r} but {given} given; pass clusters, one per node, with method 'cluster' "
+                "alone."
+            )
+        self.graph, self.spec = graph, spec
+        roots = torch.arange(graph.num_nodes) if roots is None else integer_ids(roots)
+        self._clusters = None if clusters is None else _numbered(clusters, graph.num_nodes)
+        self._arrays = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
+        self._tables = self._make_tables(roots)
+        counts = torch.bincount(roots.long(), minlength=graph.num_nodes)
+        self._root_counts = None if bool((counts == 1).all()) else counts
+        self._inclusion: laws.Inclusion | None = None
+        self._loss: _LossNodes | None = None
+
+    def sample(self, number: int) -> Subgraph:
+        """One subgraph.
+
+        Args:
+          number: 0 or more, below 2**63: numbers from there on are those of counted subgraphs.
+        """
+        return self.sample_many(number, 1)[0]
+
+    def sample_many(self, first: int, count: int) -> list[Subgraph]:
+        """The subgraphs first .. first + count - 1, one per thread (the paper's pool, section 4.3).
+
+        Args:
+          first: number of the first one.
+          count: 0 or more.
+        Raises:
+          ValueError: a number below 0 or from 2**63 on.
+        """
+        return [self._subgraph(number) for number in _checked(range(first, first + count))]
+
+    def batch(
+        self,
+        numbers: int | Sequence[int],
+        num_layers: int = 3,
+        loss_nodes: Tensor | Sequence[int] | None = None,
+        step: int | None = None,
+    ) -> MiniBatch:
+        """One or several subgraphs as a mini-batch: their disjoint union.
+
+        Args:
+          numbers: of the subgraphs; none gives an empty batch.
+          num_layers: of the model, 1 or more.
+          loss_nodes: integer, nodes that have a label to learn; the batch's seeds are those of them that are in the
+            subgraphs. None: all nodes. Of an ego network the root is the only one that is asked for. Pass the same
+            tensor every time: what is made of it (a byte per node of the graph) is kept.
+          step: global step, key of the dropout masks; None: the first number.
+        Returns:
+          MiniBatch without features and labels. Its mfgs are one square MFG over all nodes, num_layers - 1 times, and
+          the prefix of it whose destinations are the seeds. With weights "saint" the MFGs have row_sums, the in-degrees
+          in the whole graph, and the batch seed_weights, mean P / P(v).
+        Raises:
+          ValueError: a number below 0 or from 2**63 on, no layer, a loss node outside the graph.
+        """
+        if num_layers < 1:
+            raise ValueError(f"num_layers is {num_layers}; expected 1 or more, one MFG per layer.")
+        numbers = _checked([numbers] if isinstance(numbers, int | np.integer) else numbers)
+        loss = self._loss_nodes(loss_nodes)
+        union = union_of(self._arrays, self.spec.rule, self._tables, numbers, loss.flags)
+        draw = DrawKey(self.spec.rng_seed, step if step is not None else numbers[0] if numbers else 0)
+        is_saint = self.spec.weights == SAINT
+        square = MFG(
+            union.indptr, union.indices, union.nodes, union.nodes.numel(), self.graph.orig_ids, draw, checked=True,
+            edge_weights=self._weights(union.indptr, union.indices, union.nodes),
+            row_sums=laws.in_degrees(self.graph, union.nodes.long()).float() if is_saint else None,
+        )  # fmt: skip
+        seeds = union.nodes[: union.num_loss]
+        return MiniBatch(
+            seeds, [square] * (num_layers - 1) + [_prefix(square, union.num_loss)], union.nodes, draw,
+            seed_weights=self.inclusion.loss_weights(seeds, loss.mean) if is_saint else None,
+        )  # fmt: skip
+
+    def num_subgraphs(self, loss_nodes: Tensor | Sequence[int] | None = None) -> int:
+        """Subgraphs of an epoch: as many as it takes for every loss node to be in one of them on average.
+
+        Of clusters those that a permutation has, of ego networks one per root.
+
+        Args:
+          loss_nodes: integer, None: all nodes.
+        Raises:
+          ValueError: no subgraph can hold a loss node.
+        """
+        if self.spec.method == EGO:
+            return self._tables.roots.numel()
+        if self.spec.method == CLUSTER:
+            return -(-self._num_clusters // self.spec.clusters_per_batch)
+        loss = self._loss_nodes(loss_nodes)
+        if loss.count == 0:
+            return 0
+        if loss.mean == 0:
+            raise ValueError(
+                f"no subgraph can hold any of the {loss.count} loss_nodes; expected roots from which they can be "
+                "reached over in-neighbours."
+            )
+        return max(1, int(np.ceil(1 / loss.mean)))
+
+    @property
+    def inclusion(self) -> laws.Inclusion:
+        """Probabilities of nodes and edges to be in a subgraph; counts them first where they have to be counted.
+
+        Raises:
+          ValueError: spec.inclusion is "closed" and this graph or these roots have no closed form.
+        """
+        if self._inclusion is None:
+            if self.needs_counts:
+                self.use_counts(self.count())
+            else:
+                self._inclusion = self._closed_form()
+        return self._inclusion
+
+    @cached_property
+    def needs_counts(self) -> bool:
+        """Whether probabilities are counted. Reads all edges once where that depends on the graph's symmetry.
+
+        Raises:
+          ValueError: as `inclusion`.
+        """
+        spec = self.spec
+        if spec.inclusion == COUNTS:
+            return True
+        reason = self._no_closed_form()
+        if reason is not None and spec.inclusion == CLOSED:
+            raise ValueError(
+                f"inclusion is 'closed' but {reason}, which method {spec.method!r} has no closed form for; pass "
+                "inclusion='counts' or 'auto', which count subgraphs, or weights='none'."
+            )
+        return reason is not None
+
+    def count(self, share: tuple[int, int] = (0, 1)) -> Tensor:
+        """Which of the counted subgraphs every node is in, int64 [num_nodes, words]: bit i % 64 of word i // 64.
+
+        Args:
+          share: (rank, world_size) counts this rank's share of the subgraphs; the sum over ranks has all bits.
+        """
+        rank, world_size = share
+        total = self.spec.count_subgraphs
+        bits = torch.zeros(self.graph.num_nodes, laws.words_of(total), dtype=torch.int64)
+        begin, end = total * rank // world_size, total * (rank + 1) // world_size
+        for lo in range(begin, end, _COUNTED_AT_ONCE):
+            size = min(_COUNTED_AT_ONCE, end - lo)
+            drawn = ops.subgraph_nodes(self._arrays, self.spec.rule, self._tables, laws.COUNTED_FROM + lo, size)
+            for i, nodes in enumerate(drawn.nodes):
+                laws.mark(bits, lo + i, nodes)
+        return bits
+
+    def use_counts(self, bits: Tensor) -> None:
+        """Take probabilities from counted subgraphs.
+
+        Args:
+          bits: int64 [num_nodes, words] of `count`, or the sum of all shares.
+        Raises:
+          ValueError: another shape.
+        """
+        expected = (self.graph.num_nodes, laws.words_of(self.spec.count_subgraphs))
+        if tuple(bits.shape) != expected:
+            raise ValueError(f"bits has shape {tuple(bits.shape)}; expected {expected}, as count() returns them.")
+        self._inclusion = laws.CountedInclusion(self.graph, bits, self.spec.count_subgraphs)
+        self._loss = None
+
+    def _subgraph(self, number: int) -> Subgraph:
+        found = union_of(self._arrays, self.spec.rule, self._tables, [number], None)
+        weights = self._weights(found.indptr, found.indices, found.nodes)
+        return Subgraph(found.nodes, found.indptr, found.indices, weights, number, found.num_visits[0])
+
+    def _weights(self, indptr: Tensor, indices: Tensor, nodes: Tensor) -> Tensor | None:
+        if self.spec.weights == NONE:
+            return None
+        return self.inclusion.weights(indptr, indices, nodes, self.spec.weights, self.spec.num_threads)
+
+    @cached_property
+    def _fingerprint(self) -> ops.EdgeFingerprint:
+        return ops.edge_fingerprint(self.graph.indptr, self.graph.indices, self.spec.num_threads)
+
+    def _no_closed_form(self) -> str | None:
+        """What stands in the way of a closed form; None where there is one."""
+        spec = self.spec
+        if not spec.has_closed_form:
+            return "the law has none"
+        if spec.method == FRONTIER and not self._starts_uniform():
+            return "the roots are not all nodes that have in-neighbours, each once"
+        if spec.method in (FRONTIER, EDGE) and not self._fingerprint.is_symmetric:
+            return "the graph is directed (some edge lacks its reverse)"
+        return None
+
+    def _starts_uniform(self) -> bool:
+        counts = self._root_counts
+        return counts is None or bool((counts[self.graph.in_degrees() > 0] == 1).all())
+
+    def _closed_form(self) -> laws.Inclusion:
+        graph, spec, counts = self.graph, self.spec, self._root_counts
+        if spec.method == FRONTIER:
+            return laws.FrontierInclusion(graph, spec.frontier_size, spec.budget, counts, self._fingerprint.loops)
+        if spec.method == NODE:
+            return laws.NodeInclusion(graph, spec.budget, counts)
+        if spec.method == EDGE:
+            return laws.EdgeInclusion(graph, spec.budget, counts, self._fingerprint.loops)
+        return laws.ClusterInclusion(graph, self._clusters, self._num_clusters, spec.clusters_per_batch)
+
+    @property
+    def _num_clusters(self) -> int:
+        return self._tables.cluster_offsets.numel() - 1
+
+    def _make_tables(self, roots: Tensor) -> ops.SubgraphTables:
+        graph = self.graph
+        if self._clusters is None:
+            return ops.SubgraphTables.of(self.spec.rule, graph.indptr, graph.orig_ids, roots, graph.indices.dtype)
+        count = int(self._clusters.max()) + 1
+        shifted = torch.where(self._clusters < 0, count, self._clusters)  # those of no cluster are in one never drawn
+        chosen = torch.arange(count)
+        return ops.SubgraphTables.of_clusters(shifted, graph.orig_ids, graph.indices.dtype, chosen)
+
+    def _loss_nodes(self, nodes: Tensor | Sequence[int] | None) -> _LossNodes:
+        if self._loss is None or self._loss.source is not nodes:
+            self._loss = _LossNodes(self, nodes)
+        return self._loss
+
+
+class _LossNodes:
+    """What is made of the nodes that have a loss, once: a flag per node of the graph, and their mean inclusion."""
+
+    def __init__(self, sampler: SubgraphSampler, source: Tensor | Sequence[int] | None) -> None:
+        self.source, self._sampler = source, sampler
+        num_nodes = sampler.graph.num_nodes
+        self._nodes = torch.arange(num_nodes) if source is None else integer_ids(source).long()
+        self.count = self._nodes.numel()
+        if self.count and not 0 <= int(self._nodes.min()) <= int(self._nodes.max()) < num_nodes:
+            raise ValueError(
+                f"loss_nodes holds node ids from {int(self._nodes.min())} to {int(self._nodes.max())}; expected 0 to "
+                f"{num_nodes - 1}."
+            )
+        self.flags = None
+        if source is not None:
+            self.flags = torch.zeros(num_nodes, dtype=torch.uint8)
+            self.flags[self._nodes] = 1
+
+    @cached_property
+    def mean(self) -> float:
+        """Mean probability of these nodes to be in a subgraph; 0 of none."""
+        return self._sampler.inclusion.expected_members(self._nodes) / max(1, self.count)
+
+
+def _prefix(mfg: MFG, num_dst: int) -> MFG:
+    """The first rows of a square MFG, over the same sources; its tensors are views."""
+    num_edges = int(mfg.indptr[num_dst])
+    weights, sums = mfg.edge_weights, mfg.row_sums
+    return MFG(
+        mfg.indptr[: num_dst + 1], mfg.indices[:num_edges], mfg.src_nodes, num_dst, mfg.orig_ids, mfg.draw,
+        checked=True, edge_weights=None if weights is None else weights[:num_edges],
+        row_sums=None if sums is None else sums[:num_dst],
+    )  # fmt: skip
+
+
+def _numbered(clusters: Tensor, num_nodes: int) -> Tensor:
+    """Clusters numbered without gaps, int64 [num_nodes], -1 for none."""
+    clusters = integer_ids(clusters).long()
+    if clusters.numel() != num_nodes:
+        raise ValueError(f"clusters has {clusters.numel()} entries; expected {num_nodes}, one per node.")
+    present, numbers = torch.unique(clusters, return_inverse=True)
+    none = int((present < 0).sum())
+    if none == present.numel():
+        raise ValueError("no node is in a cluster; expected at least one entry of clusters that is 0 or more.")
+    return (numbers - none).clamp(min=-1)
+
+
+def _checked(numbers: Sequence[int]) -> list[int]:
+    """Numbers of subgraphs to train on, as Python integers."""
+    checked = [int(number) for number in numbers]
+    for number in checked:
+        if not 0 <= number < laws.COUNTED_FROM:
+            raise ValueError(f"a subgraph's number is {number}; expected 0 to 2**63 - 1 (those behind are counted).")
+    return checked
