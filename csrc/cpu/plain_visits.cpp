@@ -37,52 +37,71 @@ class PlainVisits {
  private:
   struct Walker {
     NodeStream hops;
+    Id node;
     RowEdges row;
     uint64_t weight;
   };
 
-  // Visits a node; *row is where its in-neighbours lie.
-  FsStatus enter(Id node, RowEdges* row) {
-    if (!call_.find_row(node, row)) return refuse_row(call_.operation, call_.graph, node);
+  // Reads where a node's in-neighbours lie.
+  FsStatus find_row(Id node, RowEdges* row) const {
+    const int64_t begin = call_.graph.indptr[node], end = call_.graph.indptr[node + 1];
+    *row = {begin, end - begin};
+    const bool is_row = begin >= 0 && end >= begin && end <= call_.graph.num_edges;
+    return is_row ? FS_OK : refuse_row(call_.operation, call_.graph, node);
+  }
+
+  FsStatus visit_root(Id node) {
+    if (!call_.graph.has_row(node)) return refuse_row(call_.operation, call_.graph, node);
     visits_.push(node);
     return FS_OK;
   }
 
+  // Puts a walker on its root.
   FsStatus start(int64_t slot, Walker* walker) {
     const uint64_t id = static_cast<uint64_t>(slot);
     NodeStream stream(roots_key_, id);
-    const uint64_t place = stream.below(static_cast<uint64_t>(call_.tables.num_roots));
+    walker->node = call_.roots()[stream.below(static_cast<uint64_t>(call_.tables.num_roots))];
     walker->hops = NodeStream(hops_key_, id);
-    return enter(call_.roots()[place], &walker->row);
+    return visit_root(walker->node);
   }
 
-  // Takes position below(degree) of the row; *row becomes the neighbour's.
-  FsStatus hop(NodeStream& stream, RowEdges* row) {
-    const int64_t position = static_cast<int64_t>(stream.below(static_cast<uint64_t>(row->degree)));
-    const Id node = call_.graph.indices[row->begin + position];
-    if (!call_.graph.has_row(node)) return refuse_source(call_.operation, call_.graph, node);
-    return enter(node, row);
+  // Takes position below(degree) of the row, which is not empty, and visits the neighbour there.
+  FsStatus hop(NodeStream& stream, const RowEdges& row, Id* node) {
+    const int64_t position = static_cast<int64_t>(stream.below(static_cast<uint64_t>(row.degree)));
+    *node = call_.graph.indices[row.begin + position];
+    if (!call_.graph.has_row(*node)) return refuse_source(call_.operation, call_.graph, *node);
+    visits_.push(*node);
+    return FS_OK;
+  }
+
+  FsStatus weigh(Walker* slot) const {
+    const FsStatus status = find_row(slot->node, &slot->row);
+    slot->weight = call_.slot_weight(slot->row.degree);
+    return status;
   }
 
   FsStatus frontier() {
     const int64_t size = call_.spec.frontier_size;
-    std::vector<Walker> slots(static_cast<size_t>(size), Walker{NodeStream(hops_key_, 0), {0, 0}, 0});
+    std::vector<Walker> slots(static_cast<size_t>(size), Walker{NodeStream(hops_key_, 0), 0, {0, 0}, 0});
     uint64_t total = 0;
     for (int64_t i = 0; i < size; ++i) {
       Walker& slot = slots[static_cast<size_t>(i)];
-      const FsStatus status = start(i, &slot);
+      FsStatus status = start(i, &slot);
+      if (status == FS_OK) status = weigh(&slot);
       if (status != FS_OK) return status;
-      total += slot.weight = call_.slot_weight(slot.row.degree);
+      total += slot.weight;
     }
     NodeStream pops(pops_key_, 0);
     for (; visits_.count() < call_.spec.budget && total > 0; ++visits_.steps) {
       uint64_t rest = pops.below(total);
       size_t i = 0;
       for (; rest >= slots[i].weight; ++i) rest -= slots[i].weight;
-      const FsStatus status = hop(slots[i].hops, &slots[i].row);
+      Walker& slot = slots[i];
+      total -= slot.weight;
+      FsStatus status = hop(slot.hops, slot.row, &slot.node);
+      if (status == FS_OK) status = weigh(&slot);
       if (status != FS_OK) return status;
-      total -= slots[i].weight;
-      total += slots[i].weight = call_.slot_weight(slots[i].row.degree);
+      total += slot.weight;
     }
     return FS_OK;
   }
@@ -90,7 +109,6 @@ class PlainVisits {
   FsStatus node_draws() {
     const int64_t* sums = call_.tables.degree_sums;
     const uint64_t total = static_cast<uint64_t>(sums[call_.tables.num_roots]);
-    RowEdges row;
     for (int64_t i = 0; i < call_.spec.budget && total > 0; ++i, ++visits_.steps) {
       NodeStream stream(draws_key_, static_cast<uint64_t>(i));
       const int64_t drawn = static_cast<int64_t>(stream.below(total));
@@ -103,7 +121,7 @@ class PlainVisits {
           low = middle + 1;
         }
       }
-      const FsStatus status = enter(call_.roots()[low], &row);
+      const FsStatus status = visit_root(call_.roots()[low]);
       if (status != FS_OK) return status;
     }
     return FS_OK;
@@ -114,10 +132,12 @@ class PlainVisits {
     for (int64_t i = 0; i < call_.spec.budget && count > 0; ++i, ++visits_.steps) {
       NodeStream stream(draws_key_, static_cast<uint64_t>(i));
       const Id head = call_.connected()[stream.below(count)];
-      RowEdges row;
-      FsStatus status = enter(head, &row);
+      RowEdges row = {0, 0};
+      Id neighbor;
+      FsStatus status = visit_root(head);
+      if (status == FS_OK) status = find_row(head, &row);
       if (status == FS_OK && row.degree == 0) status = refuse_unconnected(head);
-      if (status == FS_OK) status = hop(stream, &row);
+      if (status == FS_OK) status = hop(stream, row, &neighbor);
       if (status != FS_OK) return status;
     }
     return FS_OK;
@@ -126,10 +146,12 @@ class PlainVisits {
   FsStatus walks() {
     const int64_t length = call_.spec.walk_length, count = call_.spec.budget / (length + 1);
     for (int64_t i = 0; i < count; ++i) {
-      Walker walker = {NodeStream(hops_key_, 0), {0, 0}, 0};
+      Walker walker = {NodeStream(hops_key_, 0), 0, {0, 0}, 0};
       FsStatus status = start(i, &walker);
-      for (int64_t made = 0; made < length && status == FS_OK && walker.row.degree > 0; ++made, ++visits_.steps) {
-        status = hop(walker.hops, &walker.row);
+      for (int64_t made = 0; made < length && status == FS_OK; ++made, ++visits_.steps) {
+        status = find_row(walker.node, &walker.row);
+        if (status == FS_OK && walker.row.degree == 0) break;
+        if (status == FS_OK) status = hop(walker.hops, walker.row, &walker.node);
       }
       if (status != FS_OK) return status;
     }

@@ -89,6 +89,8 @@ template <typename Id>
 FsStatus draw_visits(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits) {
   if (call.spec.method == FS_SUBGRAPH_CLUSTER) return visit_clusters(call, number, visits);
   if (call.spec.method == FS_SUBGRAPH_EGO) return visit_neighborhood(call, number, visits);
+  if (!vector_kernels().samples_plainly && visit_by_vectors(call, number, visits)) return FS_OK;
+  visits->clear();
   return visit_plainly(call, number, visits);
 }
 

@@ -40,13 +40,6 @@ struct SubgraphCall {
   uint64_t slot_weight(int64_t degree) const {
     return static_cast<uint64_t>(spec.max_degree > 0 && degree > spec.max_degree ? spec.max_degree : degree);
   }
-  // Where a row lies; false: there is no such row, or its offsets are not offsets.
-  bool find_row(Id node, RowEdges* row) const {
-    if (!graph.has_row(node)) return false;
-    const int64_t begin = graph.indptr[node], end = graph.indptr[node + 1];
-    *row = {begin, end - begin};
-    return begin >= 0 && end >= begin && end <= graph.num_edges;
-  }
 };
 
 // Visits in order, and what they took. Memory stays from subgraph to subgraph.
@@ -81,6 +74,11 @@ int64_t most_visits(const FsSubgraphSpec& spec);
 // Visits by definition (plain_visits.cpp): the methods frontier with sums, node, edge and walk.
 template <typename Id>
 FsStatus visit_plainly(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits);
+
+// The same visits by the vector kernels (vector_visits.cpp). False: something is to be refused, which the definition
+// finds and words.
+template <typename Id>
+bool visit_by_vectors(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits);
 
 // Visits of the methods cluster and ego (epoch_visits.cpp).
 template <typename Id>

@@ -5,7 +5,6 @@ What the core returns is its own memory: the tensors are views of it, and the la
 
 from __future__ import annotations
 
-import ctypes
 from ctypes import POINTER, Structure, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from fastsample_dist.ops.subgraph_rule import SubgraphArguments, SubgraphRule, S
 
 @library.DECLARED.mirror("FsSubgraphNodes")
 class _SubgraphNodes(Structure):
-    """FsSubgraphNodes. Read as words of 8 bytes, all of a call at once."""
+    """FsSubgraphNodes. Its fields are words of 8 bytes, so that a call's are a tensor."""
 
     _fields_ = (
         ("nodes", c_void_p),
@@ -37,7 +36,7 @@ _FIELDS = tuple(name for name, _ in _SubgraphNodes._fields_)
 library.DECLARED.functions(
     fs_subgraph_nodes=(
         POINTER(library.Graph), POINTER(SubgraphArguments), POINTER(TableArguments), c_uint64, c_int64,
-        POINTER(_SubgraphNodes),
+        c_void_p,
     ),
 )  # fmt: skip
 
@@ -87,14 +86,16 @@ def subgraph_nodes(
             table is None or table.dtype == graph.dtype,
             f"{name} is {None if table is None else table.dtype} but indices is {graph.dtype}; they must agree.",
         )
-    found = (_SubgraphNodes * count)()
+    words = torch.zeros((count, len(_FIELDS)), dtype=torch.int64)  # FsSubgraphNodes [count]
     library.call(
-        library.core().fs_subgraph_nodes, graph.view, rule.arguments(), tables.arguments(), first, count, found
-    )
-    nodes = [OwnedMemory(one, _free).tensor(one.nodes, one.num_nodes, graph.dtype) for one in found]
-    words = torch.tensor((c_int64 * (count * len(_FIELDS))).from_buffer(found)[:]).view(count, len(_FIELDS))
-    return SubgraphNodes(nodes, *words[:, _FIELDS.index("num_visits") :].unbind(1))
+        library.core().fs_subgraph_nodes,
+        graph.view, rule.arguments(), tables.arguments(), first, count, words.data_ptr(),
+    )  # fmt: skip
+    owner = OwnedMemory(words, _free)
+    addresses, sizes = (words[:, _FIELDS.index(name)].tolist() for name in ("nodes", "num_nodes"))
+    nodes = [owner.tensor(at, size, graph.dtype) for at, size in zip(addresses, sizes, strict=True)]
+    return SubgraphNodes(nodes, *words[:, _FIELDS.index("num_visits") :].clone().unbind(1))
 
 
-def _free(subgraph: _SubgraphNodes) -> None:
-    library.core().fs_subgraph_nodes_free(ctypes.byref(subgraph), 1)
+def _free(words: Tensor) -> None:
+    library.core().fs_subgraph_nodes_free(words.data_ptr(), words.shape[0])

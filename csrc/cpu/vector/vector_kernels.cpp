@@ -5,8 +5,10 @@
 
 #include "aggregate_rows.h"
 #include "dropout_rows.h"
+#include "frontier_walk.h"
 #include "inclusion_rows.h"
 #include "induced_edges.h"
+#include "lone_walkers.h"
 #include "merge_rows.h"
 #include "node2vec_step.h"
 #include "philox_nodes.h"
@@ -47,7 +49,11 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         pick_neighbors<int32_t>,
                                         pick_neighbors<int64_t>,
                                         node2vec_step,
-                                        subgraph_weights};
+                                        subgraph_weights,
+                                        lone_visits<int32_t>,
+                                        lone_visits<int64_t>,
+                                        frontier_walk<int32_t>,
+                                        frontier_walk<int64_t>};
   return kernels;
 }
 

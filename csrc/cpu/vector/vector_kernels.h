@@ -14,6 +14,7 @@
 #include "induced_task.h"
 #include "philox.h"
 #include "pick_run.h"
+#include "walker_tasks.h"
 
 namespace fs {
 
@@ -79,6 +80,11 @@ struct VectorKernels {
   void (*node2vec_step)(const FsStepTask&, int64_t begin, int64_t end);
   // Weights of the edges of a subgraph, rows begin .. end - 1.
   void (*subgraph_weights)(const InclusionTask&, int64_t begin, int64_t end);
+  // The visits of independent draws and walks, and those of a frontier.
+  DrawnVisits (*lone_visits_32)(const LoneTask<int32_t>&);
+  DrawnVisits (*lone_visits_64)(const LoneTask<int64_t>&);
+  DrawnVisits (*frontier_walk_32)(const FrontierTask<int32_t>&);
+  DrawnVisits (*frontier_walk_64)(const FrontierTask<int64_t>&);
 };
 
 const VectorKernels& vector_kernels();  // the table in use

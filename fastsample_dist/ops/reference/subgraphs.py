@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Draws:
-    """What the draws of one subgraph read."""
+    """What the draws of one subgraph read: rows in canonical order."""
 
     graph: CscArrays
     rule: SubgraphRule
@@ -50,13 +51,14 @@ class Draws:
         """A stream of the subgraph."""
         return node_words(stage_key(self.rule.rng_seed, domain, 0, self.number), stream)
 
+    @cached_property
+    def degrees(self) -> np.ndarray:
+        """In-edges of every node."""
+        return np.diff(self.graph.indptr.numpy())
+
     def row(self, node: int) -> list[int]:
         """In-neighbours in canonical order."""
         return self.graph.indices[int(self.graph.indptr[node]) : int(self.graph.indptr[node + 1])].tolist()
-
-    def degree(self, node: int) -> int:
-        """In-edges."""
-        return int(self.graph.indptr[node + 1] - self.graph.indptr[node])
 
     def root(self, slot: int) -> int:
         """Where a slot or a walker begins."""
@@ -64,7 +66,7 @@ class Draws:
 
     def neighbor(self, words: Iterator[int], node: int) -> int:
         """A hop of a walker."""
-        return self.row(node)[below(words, self.degree(node))]
+        return int(self.graph.indices[int(self.graph.indptr[node]) + below(words, int(self.degrees[node]))])
 
 
 def frontier(draws: Draws) -> list[int]:
@@ -76,7 +78,7 @@ def frontier(draws: Draws) -> list[int]:
     visits = list(slots)
     most = rule.max_degree or draws.graph.indices.numel()
     while len(visits) < rule.budget:
-        sums = np.cumsum([min(draws.degree(node), most) for node in slots])
+        sums = np.minimum(draws.degrees[slots], most).cumsum()
         if sums[-1] == 0:
             break
         slot = int(np.searchsorted(sums, below(pops, int(sums[-1])), side="right"))
@@ -87,7 +89,7 @@ def frontier(draws: Draws) -> list[int]:
 
 def node(draws: Draws) -> list[int]:
     """Roots in proportion to their degrees."""
-    sums = np.cumsum([draws.degree(root) for root in draws.roots])
+    sums = draws.degrees[draws.roots].cumsum()
     if sums[-1] == 0:
         return []
     drawn = (below(draws.words(SUBGRAPH_DRAWS, i), int(sums[-1])) for i in range(draws.rule.budget))
@@ -96,7 +98,7 @@ def node(draws: Draws) -> list[int]:
 
 def edge(draws: Draws) -> list[int]:
     """Heads that are uniform among the roots with neighbours, each with a neighbour."""
-    connected = [root for root in draws.roots if draws.degree(root)]
+    connected = [root for root in draws.roots if draws.degrees[root]]
     visits: list[int] = []
     for i in range(draws.rule.budget if connected else 0):
         words = draws.words(SUBGRAPH_DRAWS, i)
@@ -112,7 +114,7 @@ def walk(draws: Draws) -> list[int]:
         words, at = draws.words(SUBGRAPH_HOPS, walker), draws.root(walker)
         visits.append(at)
         for _ in range(draws.rule.walk_length):
-            if not draws.degree(at):
+            if not draws.degrees[at]:
                 break
             at = draws.neighbor(words, at)
             visits.append(at)
