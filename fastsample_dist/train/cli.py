@@ -29,6 +29,7 @@ from fastsample_dist.files import check_writable, write_text
 from fastsample_dist.page import require_matplotlib
 from fastsample_dist.train.config import CHOICES, TrainConfig, option
 from fastsample_dist.train.epoch_records import read_records
+from fastsample_dist.train.models import NORMS
 from fastsample_dist.train.report_page import render_page
 from fastsample_dist.train.session import run
 
@@ -79,6 +80,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--hidden", type=count, help="columns of a hidden row (default: %(default)s)")
     add("--heads", type=count, help="attention heads of gat (default: %(default)s)")
     add("--dropout", type=float)
+    add("--residual", action="store_true", help="hidden layers add their input to their result")
+    add("--norm", choices=tuple(NORMS), help="of hidden rows, before the activation (default: none)")
     add("--lr", type=float, help="of Adam (default: %(default)s)")
     add("--lr-schedule", choices=CHOICES["lr_schedule"], help="over the epochs (default: %(default)s)")
     add("--lr-step", metavar="EPOCHS", type=count, help="of --lr-schedule step (default: %(default)s)")

@@ -22,7 +22,7 @@ from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.pipeline.exchange import EXCHANGES
 from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
-from fastsample_dist.train.models import check_fanouts
+from fastsample_dist.train.models import NORMS, check_fanouts
 from fastsample_dist.train.saved import MODELS
 from fastsample_dist.train.schedules import SCHEDULES
 from fastsample_dist.train.trainer import PRECISIONS
@@ -73,6 +73,8 @@ class TrainConfig:
       hidden: columns of a hidden row.
       heads: attention heads of "gat".
       dropout: probability, at least 0 and below 1.
+      residual: hidden layers whose rows keep their width add their input to their result.
+      norm: "layer": LayerNorm in every hidden layer; None: none.
       lr: learning rate of Adam, where the schedule begins.
       precision: "fp32" or "bf16".
       eval_every: epochs between evaluations; 0 never evaluates.
@@ -125,6 +127,8 @@ class TrainConfig:
     hidden: int = 256
     heads: int = 4
     dropout: float = 0.5
+    residual: bool = False
+    norm: str | None = None
     lr: float = 0.006
     precision: str = "fp32"
     eval_every: int = 1
@@ -172,6 +176,7 @@ class TrainConfig:
         for name, is_right, expected in (
             ("lr", 0 <= self.lr < math.inf, "a number >= 0"),
             ("dropout", 0 <= self.dropout < 1, "a probability of at least 0 and below 1"),
+            ("norm", self.norm in (None, *NORMS), f"one of {', '.join(NORMS)}, or none"),
             ("lr_gamma", 0 < self.lr_gamma <= 1, "a factor above 0 and at most 1"),
             ("timeout_s", self.timeout_s > 0, "a number of seconds > 0"),
         ):
@@ -215,9 +220,10 @@ class TrainConfig:
     def shaping(self) -> dict[str, Any]:
         """What a checkpoint and the run that resumes from it must have in common, as JSON values.
 
-        The schedule only where there is one, so that checkpoints of releases without schedules can be resumed.
+        The schedule, residual and norm only where there is one, so that checkpoints of releases without them can be
+        resumed.
         """
-        names = list(SHAPING)
+        names = [*SHAPING, *(name for name in ("residual", "norm") if getattr(self, name))]
         if self.lr_schedule != "constant":
             names += ["lr_schedule", *(("lr_step", "lr_gamma") if self.lr_schedule == "step" else ("epochs",))]
         return {name: getattr(self, name) for name in names}

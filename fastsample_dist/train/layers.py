@@ -29,6 +29,20 @@ from fastsample_dist.sampling.mfg import MFG
 NEGATIVE_SLOPE = 0.2  # LeakyReLU of the attention scores (Graph Attention Networks, ICLR'18, section 3.3)
 
 
+class RowNorm(nn.LayerNorm):
+    """LayerNorm over the columns of every row by itself, in the rows' dtype (sums in float32 at least), under autocast
+    too.
+
+    Source: Layer normalization, 2016, section 3.
+    """
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[n, width] -> [n, width]."""
+        weight, bias = self.weight.to(rows.dtype), self.bias.to(rows.dtype)
+        with torch.autocast(rows.device.type, enabled=False):
+            return F.layer_norm(rows, self.normalized_shape, weight, bias, self.eps)
+
+
 class SAGELayer(nn.Module):
     """W [own row | neighbours] + b; the linear map has 2 * in_width columns, own rows first.
 

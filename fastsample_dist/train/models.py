@@ -6,12 +6,17 @@ mfgs[i] and returns the rows of its destinations, which are the sources of mfgs[
 column). A row is computed from its own sampled in-edges alone: no statistics over the batch, no degrees of other
 nodes. Therefore k ranks compute what one process computes on the union of their seeds, dropout included.
 
+Deep stacks train with residual=True and norm="layer": a hidden row is then h' = dropout(ReLU(LayerNorm(layer(h)))) + h,
+h being the destinations' own rows (the order of ResGCN: DeepGCNs, ICCV'19). Only rows that keep their width have the
+sum, so not the first layer where in_dim is not hidden_dim; the last layer gives the scores as they are. LayerNorm is
+over the columns of one row.
+
 The layers, and what they make of a sampler's coefficients, are in layers.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -19,8 +24,10 @@ from torch import Tensor, nn
 
 from fastsample_dist import ops
 from fastsample_dist.sampling.mfg import MFG
-from fastsample_dist.train.layers import GATLayer, GCNLayer, SAGELayer
+from fastsample_dist.train.layers import GATLayer, GCNLayer, RowNorm, SAGELayer
 from fastsample_dist.train.protocol import check_call, check_rows
+
+NORMS: Mapping[str, Callable[[int], nn.Module]] = {"layer": RowNorm}  # by name; called with the columns of a row
 
 
 class LayeredModel(nn.Module):
@@ -28,14 +35,22 @@ class LayeredModel(nn.Module):
 
     Args:
       layers: called as layer(mfg, rows [num_src, width]) -> rows [num_dst, next width]; mfgs[0] goes to the first.
-        They get ReLU and dropout, except one that has hidden(mfg, rows, key, p), which does both itself.
+        They get ReLU and dropout, except one that has hidden(mfg, rows, key, p), which does both itself where there is
+        no norm in between.
       in_dim: columns of the features.
       dropout: probability that an element of a hidden row drops, 0 <= dropout < 1.
+      residual: add the destinations' own rows to every hidden layer's result that has as many columns.
+      norms: one per hidden layer, called as norm(rows [num_dst, width]) -> the same shape, before the activation. Each
+        row must depend on itself alone (LayerNorm, not BatchNorm), or k ranks are not one process. None: none.
     Raises:
-      ValueError: no layer, something that cannot be called as one, or dropout out of range.
+      ValueError: no layer, something that cannot be called as one, another number of norms than hidden layers, or
+        dropout out of range.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], in_dim: int, dropout: float) -> None:
+    def __init__(
+        self, layers: Sequence[nn.Module], in_dim: int, dropout: float, *, residual: bool = False,
+        norms: Sequence[nn.Module] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is {dropout}; expected a probability of at least 0 and below 1.")
@@ -43,7 +58,13 @@ class LayeredModel(nn.Module):
             raise ValueError("layers is empty; expected at least one layer, and one per fanout.")
         for number, layer in enumerate(layers):
             check_call(f"layer {number}", layer, "mfg", "rows")
+        if norms is not None and len(norms) + 1 != len(layers):
+            raise ValueError(
+                f"norms has {len(norms)} entries for {len(layers)} layers; pass one for every layer but the last."
+            )
         self.layers = nn.ModuleList(layers)
+        self.norms = None if norms is None else nn.ModuleList(norms)
+        self.residual = residual
         self.in_dim = in_dim
         self.dropout = dropout
 
@@ -74,7 +95,7 @@ class LayeredModel(nn.Module):
         return rows
 
     def apply_layer(self, number: int, mfg: MFG, rows: Tensor, p: float = 0.0) -> Tensor:
-        """One layer, with activation and dropout of probability p unless it is the last.
+        """One layer, with norm, activation, dropout of probability p and residual unless it is the last.
 
         Args:
           number: of the layer, 0 is next to the features.
@@ -85,14 +106,17 @@ class LayeredModel(nn.Module):
           [mfg.num_dst, columns out].
         """
         layer, is_last = self.layers[number], number + 1 == len(self.layers)
-        if not is_last and hasattr(layer, "hidden"):
-            result = layer.hidden(mfg, rows, mfg.draw.dropout(number), p)
-        else:
-            result = layer(mfg, rows)
+        key, is_fused = mfg.draw.dropout(number), not is_last and self.norms is None and hasattr(layer, "hidden")
+        result = layer.hidden(mfg, rows, key, p) if is_fused else layer(mfg, rows)
         check_rows(f"layer {number} ({type(layer).__name__})", result, mfg.num_dst, "destination")
-        if is_last or hasattr(layer, "hidden"):
+        if is_last:
             return result
-        return ops.act_dropout(result, mfg.dst_orig_ids, mfg.draw.dropout(number), p=p)
+        if not is_fused:
+            normed = result if self.norms is None else self.norms[number](result)
+            result = ops.act_dropout(normed, mfg.dst_orig_ids, key, p=p)
+        if not self.residual or result.shape[1] != rows.shape[1]:
+            return result
+        return result + (rows if mfg.num_dst == mfg.num_src else rows[: mfg.num_dst])
 
     def _check(self, mfgs: Sequence[MFG], features: Tensor) -> None:
         if features.dim() != 2 or features.shape[1] != self.in_dim:
@@ -157,13 +181,19 @@ class GraphSAGE(LayeredModel):
       num_classes: columns of the result.
       num_layers: layers, at least 1.
       dropout: see LayeredModel.
+      residual: hidden layers whose rows keep their width add their input to their result.
+      norm: "layer": LayerNorm in every hidden layer, before the activation; None: none.
+    Raises:
+      ValueError: a size below 1, another norm.
     """
 
     def __init__(
-        self, in_dim: int, hidden_dim: int, num_classes: int, num_layers: int = 3, dropout: float = 0.5
-    ) -> None:
+        self, in_dim: int, hidden_dim: int, num_classes: int, num_layers: int = 3, dropout: float = 0.5, *,
+        residual: bool = False, norm: str | None = None,
+    ) -> None:  # fmt: skip
         widths = layer_widths(in_dim, hidden_dim, num_classes, num_layers)
-        super().__init__([SAGELayer(*pair) for pair in widths], in_dim, dropout)
+        layers, norms = [SAGELayer(*pair) for pair in widths], hidden_norms(norm, widths)
+        super().__init__(layers, in_dim, dropout, residual=residual, norms=norms)
 
 
 class GCN(LayeredModel):
@@ -178,10 +208,12 @@ class GCN(LayeredModel):
     """
 
     def __init__(
-        self, in_dim: int, hidden_dim: int, num_classes: int, num_layers: int = 3, dropout: float = 0.5
-    ) -> None:
+        self, in_dim: int, hidden_dim: int, num_classes: int, num_layers: int = 3, dropout: float = 0.5, *,
+        residual: bool = False, norm: str | None = None,
+    ) -> None:  # fmt: skip
         widths = layer_widths(in_dim, hidden_dim, num_classes, num_layers)
-        super().__init__([GCNLayer(*pair) for pair in widths], in_dim, dropout)
+        layers, norms = [GCNLayer(*pair) for pair in widths], hidden_norms(norm, widths)
+        super().__init__(layers, in_dim, dropout, residual=residual, norms=norms)
 
 
 class GAT(LayeredModel):
@@ -191,7 +223,7 @@ class GAT(LayeredModel):
     dropout on attention weights.
 
     Args:
-      in_dim, hidden_dim, num_classes, num_layers, dropout: as GraphSAGE.
+      in_dim, hidden_dim, num_classes, num_layers, dropout, residual, norm: as GraphSAGE.
       num_heads: attention heads of every layer; divides hidden_dim.
     Raises:
       ValueError: num_heads is below 1 or does not divide hidden_dim.
@@ -199,22 +231,32 @@ class GAT(LayeredModel):
     """
 
     def __init__(
-        self,
-        in_dim: int,
-        hidden_dim: int,
-        num_classes: int,
-        num_layers: int = 3,
-        dropout: float = 0.5,
-        num_heads: int = 4,
-    ) -> None:
+        self, in_dim: int, hidden_dim: int, num_classes: int, num_layers: int = 3, dropout: float = 0.5,
+        num_heads: int = 4, *, residual: bool = False, norm: str | None = None,
+    ) -> None:  # fmt: skip
         if num_heads < 1 or hidden_dim % num_heads:
             raise ValueError(
                 f"num_heads is {num_heads} and hidden_dim {hidden_dim}; expected at least 1 head, and a hidden_dim "
                 "that the heads divide."
             )
-        *hidden, last = layer_widths(in_dim, hidden_dim, num_classes, num_layers)
+        *hidden, last = widths = layer_widths(in_dim, hidden_dim, num_classes, num_layers)
         layers = [GATLayer(width, out_width // num_heads, num_heads) for width, out_width in hidden]
-        super().__init__([*layers, GATLayer(*last, num_heads, average=True)], in_dim, dropout)
+        layers.append(GATLayer(*last, num_heads, average=True))
+        super().__init__(layers, in_dim, dropout, residual=residual, norms=hidden_norms(norm, widths))
+
+
+def hidden_norms(norm: str | None, widths: Sequence[tuple[int, int]]) -> list[nn.Module] | None:
+    """The norms of a stack's hidden layers, None without.
+
+    Args:
+      norm: one of NORMS, or None.
+      widths: (columns in, columns out) of every layer.
+    Raises:
+      ValueError: another norm.
+    """
+    if norm not in (None, *NORMS):
+        raise ValueError(f"norm is {norm!r}; expected {' or '.join(map(repr, NORMS))}, or None for none.")
+    return None if norm is None else [NORMS[norm](width) for _, width in widths[:-1]]
 
 
 def layer_widths(in_dim: int, hidden_dim: int, num_classes: int, num_layers: int) -> list[tuple[int, int]]:

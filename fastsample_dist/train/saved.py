@@ -26,11 +26,14 @@ from fastsample_dist.train.trainer import check_same_model
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
 BUILT_FROM = ("model", "feature_dim", "hidden", "num_outputs", "layers", "dropout", "heads")
+BUILT_WITH = ("residual", "norm")
+"""Options that descriptions of earlier releases lack; their models had neither."""
 
 
 def build_model(
-    *, model: str, feature_dim: int, hidden: int, num_outputs: int, layers: int, dropout: float, heads: int
-) -> LayeredModel:
+    *, model: str, feature_dim: int, hidden: int, num_outputs: int, layers: int, dropout: float, heads: int,
+    residual: bool = False, norm: str | None = None,
+) -> LayeredModel:  # fmt: skip
     """A model of the command, with parameters drawn from torch's generator.
 
     Raises:
@@ -39,7 +42,7 @@ def build_model(
     if model not in MODELS:
         raise ValueError(f"the model is {model!r}; expected one of {', '.join(MODELS)}.")
     more = {"num_heads": heads} if model == "gat" else {}
-    return MODELS[model](feature_dim, hidden, num_outputs, layers, dropout, **more)
+    return MODELS[model](feature_dim, hidden, num_outputs, layers, dropout, residual=residual, norm=norm, **more)
 
 
 def description_of(file: str | Path) -> Path:
@@ -53,7 +56,7 @@ def save_model(file: str | Path, model: nn.Module, built: Mapping[str, Any]) -> 
     Args:
       file: where.
       model: on any device.
-      built: how it was built, as JSON values; with BUILT_FROM `load_model` builds it again.
+      built: how it was built, as JSON values; with BUILT_FROM and BUILT_WITH `load_model` builds it again.
     Raises:
       OSError: a file cannot be written; names it.
     """
@@ -71,7 +74,7 @@ def load_model(file: str | Path) -> LayeredModel:
         together.
     """
     built = _read_description(description_of(file))
-    model = build_model(**{name: built[name] for name in BUILT_FROM})
+    model = build_model(**{name: built[name] for name in (*BUILT_FROM, *BUILT_WITH) if name in built})
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises errors of many classes

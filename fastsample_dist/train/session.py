@@ -262,6 +262,7 @@ def built_from(config: TrainConfig, data: DistData) -> dict[str, Any]:
     return {
         "model": config.model, "feature_dim": data.feature_dim, "hidden": config.hidden,
         "num_outputs": data.num_outputs, "layers": config.layers, "dropout": config.dropout, "heads": config.heads,
+        "residual": config.residual, "norm": config.norm,
     }  # fmt: skip
 
 

@@ -82,7 +82,9 @@ def make_targets(directory: Path, num_parts: int, kind: str) -> Path:
     return directory / f"{kind}-{num_parts}"
 
 
-def make_model(kind: str, *, seed: int = 0, num_layers: int = 2, dropout: float = 0.5) -> torch.nn.Module:
+def make_model(
+    kind: str, *, seed: int = 0, num_layers: int = 2, dropout: float = 0.5, **options: object
+) -> torch.nn.Module:
     """A model in float64 with 16 hidden columns and freshly drawn parameters."""
     torch.manual_seed(seed)
-    return KINDS[kind](FEATURE_DIM, 16, NUM_CLASSES, num_layers, dropout).double()
+    return KINDS[kind](FEATURE_DIM, 16, NUM_CLASSES, num_layers, dropout, **options).double()

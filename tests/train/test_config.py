@@ -30,6 +30,7 @@ DIFFERENT = {
     "--epochs": ("2", "3"),
     "--model": ("sage", "gcn"),
     "--hidden": ("8", "16"),
+    "--norm": (None, "layer"),
     "--lr-schedule": ("constant", "cosine"),
     "--save-model": (None, "model.pt"),
     "--checkpoint-dir": (None, "saved"),
@@ -74,6 +75,7 @@ print(json.dumps(found))
         ),
         ({"lr_step": 0}, r"--lr-step is 0; expected an integer >= 1"),
         ({"lr_gamma": 1.5}, r"--lr-gamma is 1\.5; expected a factor above 0 and at most 1"),
+        ({"norm": "batch"}, r"--norm is batch; expected one of layer, or none"),
         ({"verify": "never"}, r"--verify is 'never'; expected one of once, full"),
         ({"resume": True}, r"--resume needs the --checkpoint-dir"),
         ({"layers": 2}, r"fanouts has 3 entries but the model has 2 layers; pass one fanout per layer"),
@@ -101,6 +103,13 @@ def test_a_schedule_shapes_a_run_and_none_leaves_old_checkpoints_valid():
     assert "lr_schedule" not in TrainConfig(data="parts").shaping()
     assert TrainConfig(data="parts", lr_schedule="cosine").shaping()["epochs"] == 10
     assert TrainConfig(data="parts", lr_schedule="step", lr_step=3).shaping()["lr_step"] == 3
+
+
+def test_norm_and_residual_shape_a_run_and_neither_leaves_old_checkpoints_valid():
+    plain, deep = TrainConfig(data="parts"), parse_arguments(["--data", "parts", "--residual", "--norm", "layer"])
+    assert deep == TrainConfig(data="parts", residual=True, norm="layer")
+    assert not {"residual", "norm"} & plain.shaping().keys()
+    assert deep.shaping() == plain.shaping() | {"residual": True, "norm": "layer"}
 
 
 def free_ports(count):

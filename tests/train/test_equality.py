@@ -15,6 +15,7 @@ from fastsample_dist.train.trainer import Trainer
 from tests.train.task import make_model, make_task
 
 FANOUTS, RNG_SEED, STEPS, LR = (4, 3), 2**40 + 1, 3, 0.01
+DEEP = {"fanouts": (3, 3, 2), "residual": True, "norm": "layer"}
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=f"no MPI here: {mpi_missing_reason()}")
 
 
@@ -30,25 +31,25 @@ class Recorder:
             yield batch
 
 
-def train_rank(ctx, path, kind, scheme, last_seeds=5):
+def train_rank(ctx, path, kind, scheme, last_seeds=5, fanouts=FANOUTS, **options):
     """One epoch of STEPS steps. The last of several ranks runs out of seeds after the first, or has none at all."""
     data = DistData.load(path, ctx)
     if ctx.rank > 0 and ctx.rank == ctx.world_size - 1:
         data._splits["train"] = data.split("train")[:last_seeds]
     batch_size = math.ceil(120 / ctx.world_size / STEPS)
-    loader = Recorder(DistLoader(data, FANOUTS, batch_size, scheme=scheme, rng_seed=RNG_SEED))
-    model = make_model(kind, seed=ctx.rank)  # all continue with rank 0's parameters
+    loader = Recorder(DistLoader(data, fanouts, batch_size, scheme=scheme, rng_seed=RNG_SEED))
+    model = make_model(kind, seed=ctx.rank, num_layers=len(fanouts), **options)  # all continue with rank 0's parameters
     ctx.comm.reset_stats()
     trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=LR), ctx)
     stats = trainer.run_epoch(loader)
     return [p.detach() for p in model.parameters()], loader.seeds, stats, ctx.comm.stats()
 
 
-def train_one_process(task, kind, seeds_of_ranks):
+def train_one_process(task, kind, seeds_of_ranks, fanouts=FANOUTS, **options):
     """The oracle: (parameters, mean loss over all seeds)."""
-    model = make_model(kind, seed=0)
+    model = make_model(kind, seed=0, num_layers=len(fanouts), **options)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
-    sampler, losses = NeighborSampler(task.graph, FANOUTS, rng_seed=RNG_SEED), []
+    sampler, losses = NeighborSampler(task.graph, fanouts, rng_seed=RNG_SEED), []
     for step, parts in enumerate(zip(*seeds_of_ranks, strict=True)):
         seeds = torch.cat(parts)
         batch = sampler.sample(seeds, step)
@@ -61,8 +62,8 @@ def train_one_process(task, kind, seeds_of_ranks):
     return [p.detach() for p in model.parameters()], mean
 
 
-def assert_equal_to_one_process(task, kind, results):
-    expected, mean_loss = train_one_process(task, kind, [seeds for _, seeds, _, _ in results])
+def assert_equal_to_one_process(task, kind, results, **options):
+    expected, mean_loss = train_one_process(task, kind, [seeds for _, seeds, _, _ in results], **options)
     for parameters, seeds, stats, _ in results:
         assert len(seeds) == stats.steps == STEPS
         assert abs(stats.loss - mean_loss) < 1e-12
@@ -105,6 +106,16 @@ def test_a_rank_without_train_nodes_changes_nothing(tmp_path, scheme):
     results = run_distributed(2, train_rank, args=(task.path, "sage", scheme, 0))
     assert all(seeds.numel() == 0 for seeds in results[1][1])
     assert_equal_to_one_process(task, "sage", results)
+
+
+def train_deep_rank(ctx, path):
+    return train_rank(ctx, path, "sage", "hybrid", **DEEP)
+
+
+def test_ranks_with_norm_and_residual_equal_one_process(tmp_path):
+    """The middle layer keeps its width, so it has a residual; dropout is on."""
+    task = make_task(tmp_path, 2)
+    assert_equal_to_one_process(task, "sage", run_distributed(2, train_deep_rank, args=(task.path,)), **DEEP)
 
 
 @needs_mpi

@@ -37,6 +37,22 @@ def test_a_saved_model_is_built_again(tmp_path, kind):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt", "model.pt.json"]
 
 
+def test_a_saved_deep_model_is_built_again(tmp_path):
+    built = BUILT | {"model": "sage", "layers": 4, "residual": True, "norm": "layer"}
+    model = build_model(**built)
+    save_model(tmp_path / "model.pt", model, built)
+    found = load_model(tmp_path / "model.pt")
+    assert found.residual and all(map(torch.equal, found.parameters(), model.parameters()))
+    assert [name for name, _ in found.named_parameters()] == [name for name, _ in model.named_parameters()]
+
+
+def test_a_description_without_residual_and_norm_is_of_a_model_without_them(saved):
+    model, file = saved
+    assert not {"residual", "norm"} & json.loads(file.with_name("model.pt.json").read_text()).keys()
+    found = load_model(file)
+    assert not found.residual and found.norms is None and found.state_dict().keys() == model.state_dict().keys()
+
+
 def test_the_file_is_a_plain_state_dict(saved):
     model, file = saved
     state = torch.load(file, weights_only=True)
