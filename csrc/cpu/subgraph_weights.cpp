@@ -18,13 +18,19 @@ namespace {
 constexpr int64_t kEdgesPerThread = 1 << 13;  // fewer are not worth waking one
 constexpr double kCertain = 1 - 0x1p-53;      // a chance from here on is one of 1
 
+double at(const double* column, int64_t v) { return column == nullptr ? 0 : column[v]; }
+
 DrawnNode drawn_node(const FsInclusionLaw& law, int64_t v) {
-  const auto at = [v](const double* column) { return column == nullptr ? 0 : column[v]; };
-  const double chance = law.chances[v], link = at(law.links);
-  if (chance >= kCertain) return {1, 0, 0, 0, 0, 0, 0};
-  const double less = exp_minus_one(law.draws * log_one_plus(-chance) - at(law.arrivals));
-  const double factor = 1 / (1 - chance);
-  return {-less, 1 + less, link, exp_minus_one(link), at(law.shares), factor, chance * factor};
+  const double chance = law.chances[v];
+  if (chance >= kCertain) return {1, 0, 0, 0};
+  const double less = exp_minus_one(law.draws * log_one_plus(-chance) - at(law.arrivals, v));
+  return {-less, 1 + less, exp_minus_one(at(law.links, v)), chance / (1 - chance)};
+}
+
+DrawnEnd drawn_end(const FsInclusionLaw& law, int64_t v) {
+  const double chance = law.chances[v];
+  if (chance >= kCertain) return {0, 0, 0};
+  return {at(law.links, v), at(law.shares, v), 1 / (1 - chance)};
 }
 
 double node_chance(const FsInclusionLaw& law, int64_t v) {
@@ -142,11 +148,12 @@ FsStatus fs_subgraph_weights(const FsInclusionLaw* law, const FsSubgraphEdges* e
     });
     if (sound != FS_OK) return sound;
     std::vector<fs::DrawnNode> drawn;
-    if (law->kind == FS_INCLUSION_DRAWS) {
-      drawn.resize(static_cast<size_t>(law->num_nodes));
-      for (size_t v = 0; v < drawn.size(); ++v) drawn[v] = fs::drawn_node(*law, static_cast<int64_t>(v));
+    std::vector<fs::DrawnEnd> ends;
+    for (int64_t v = 0; v < (law->kind == FS_INCLUSION_DRAWS ? law->num_nodes : 0); ++v) {
+      drawn.push_back(fs::drawn_node(*law, v));
+      ends.push_back(fs::drawn_end(*law, v));
     }
-    fs::weigh({law, edges, drawn.data(), out});
+    fs::weigh({law, edges, drawn.data(), ends.data(), out});
     return FS_OK;
   });
 }

@@ -20,18 +20,31 @@ constexpr double kLeastInclusion = 0x1p-100;  // an edge that is there is possib
 // P of the edges of a block under FS_INCLUSION_DRAWS.
 class DrawnBlock {
  public:
-  explicit DrawnBlock(const InclusionTask& task) : law_(*task.law), drawn_(task.drawn) {}
+  explicit DrawnBlock(const InclusionTask& task)
+      : law_(*task.law), drawn_(task.drawn), ends_(task.ends), has_shares_(law_.shares != nullptr) {}
 
   FS_INLINE double node(int64_t v) const { return drawn_[v].hit; }
 
   FS_INLINE void take(int64_t at, int64_t u, int64_t v, double parallel) {
     const DrawnNode &a = drawn_[u], &b = drawn_[v];
-    hits_[at] = a.hit * b.hit;
-    misses_[at] = a.miss * b.miss;
-    linked_[at] =
-        parallel == 1 ? a.single + b.single + a.single * b.single : exp_minus_one(parallel * (a.link + b.link));
-    changes_[at] = parallel * (a.share + b.share) * (a.factor * b.factor) - a.odds * b.odds;
+    take_ends(at, a, b);
+    if (parallel != 1) linked_[at] = exp_minus_one(parallel * (ends_[u].link + ends_[v].link));
+    if (has_shares_) changes_[at] += change(parallel, ends_[u], ends_[v]);
     same_ = same_ && changes_[at] == changes_[0];
+  }
+
+  // Edges of v without parallel ones.
+  template <typename Id>
+  FS_INLINE void take_row(int64_t at, const Id* sources, int64_t count, int64_t v) {
+    const DrawnNode own = drawn_[v];
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) take_ends(at + i, drawn_[sources[i]], own);
+    if (has_shares_) {
+      const DrawnEnd end = ends_[v];
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i) changes_[at + i] += change(1, ends_[sources[i]], end);
+    }
+    for (int64_t i = at; same_ && i < at + count; ++i) same_ = changes_[i] == changes_[0];
   }
 
   // An edge of a node to itself.
@@ -54,6 +67,15 @@ class DrawnBlock {
   }
 
  private:
+  FS_INLINE void take_ends(int64_t at, const DrawnNode& a, const DrawnNode& b) {
+    hits_[at] = a.hit * b.hit;
+    misses_[at] = a.miss * b.miss;
+    linked_[at] = a.single + b.single + a.single * b.single;
+    changes_[at] = -(a.odds * b.odds);
+  }
+  static FS_INLINE double change(double parallel, const DrawnEnd& a, const DrawnEnd& b) {
+    return parallel * (a.share + b.share) * (a.factor * b.factor);
+  }
   FS_INLINE double chance(int64_t i, double drawn) const {
     const double found = hits_[i] + misses_[i] * (linked_[i] + drawn + linked_[i] * drawn);
     return found > kLeastInclusion ? found : kLeastInclusion;
@@ -61,6 +83,8 @@ class DrawnBlock {
 
   const FsInclusionLaw& law_;
   const DrawnNode* drawn_;
+  const DrawnEnd* ends_;
+  const bool has_shares_;
   bool same_ = true;
   double hits_[kBlockEdges], misses_[kBlockEdges], linked_[kBlockEdges], changes_[kBlockEdges];
 };
@@ -72,6 +96,10 @@ class ClusterBlock {
   FS_INLINE double node(int64_t) const { return law_.same; }
   FS_INLINE void take(int64_t at, int64_t u, int64_t v, double) {
     chances_[at] = law_.clusters[u] == law_.clusters[v] ? law_.same : law_.apart;
+  }
+  template <typename Id>
+  FS_INLINE void take_row(int64_t at, const Id* sources, int64_t count, int64_t v) {
+    for (int64_t i = 0; i < count; ++i) take(at + i, sources[i], v, 1);
   }
   FS_INLINE void take_loop(int64_t at, int64_t) { chances_[at] = law_.same; }
   FS_INLINE void finish(int64_t count, double* out) {
@@ -94,6 +122,10 @@ class CountedBlock {
 
   FS_INLINE double node(int64_t v) const { return share(common_bits(v, v)); }
   FS_INLINE void take(int64_t at, int64_t u, int64_t v, double) { counts_[at] = common_bits(u, v); }
+  template <typename Id>
+  FS_INLINE void take_row(int64_t at, const Id* sources, int64_t count, int64_t v) {
+    for (int64_t i = 0; i < count; ++i) take(at + i, sources[i], v, 1);
+  }
   FS_INLINE void take_loop(int64_t at, int64_t v) { counts_[at] = common_bits(v, v); }
   FS_INLINE void finish(int64_t count, double* out) {
     for (int64_t i = 0; i < count; ++i) out[i] = share(counts_[i]);
@@ -133,35 +165,60 @@ class InclusionRows {
         form_(edges_.form) {}
 
   void run(int64_t begin, int64_t end) {
-    int64_t first_row = begin;  // of the block: the row of its first edge
-    int64_t first = edges_.indptr[begin], filled = 0;
+    first_row_ = begin;
+    first_ = edges_.indptr[begin];
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t last = edges_.indptr[row + 1];
-      for (int64_t edge = edges_.indptr[row]; edge < last;) {
-        const int64_t parallel = parallel_edges(indices_, edge, last), u = indices_[edge];
-        for (int64_t copy = 0; copy < parallel; ++copy, ++edge) {
-          if (u == row) {
-            block_.take_loop(filled, row);
-          } else {
-            block_.take(filled, u, row, static_cast<double>(parallel));
-          }
-          if (++filled == kBlockEdges) {
-            hand_out(first_row, first, filled);
-            first_row = row;
-            first += filled;
-            filled = 0;
-          }
-        }
-      }
+      const int64_t first = edges_.indptr[row], last = edges_.indptr[row + 1];
+      is_plain(row, first, last) ? take_plain(row, first, last) : take_any(row, first, last);
     }
-    if (filled > 0) hand_out(first_row, first, filled);
+    if (filled_ > 0) hand_out();
     if (form_ == FS_RATIO_WEIGHTS) scale(begin, end);
   }
 
  private:
-  void hand_out(int64_t row, int64_t first, int64_t count) {
+  // Whether the row has neither parallel edges nor one from itself.
+  bool is_plain(int64_t row, int64_t first, int64_t last) const {
+    bool found = first < last && indices_[first] == row;
+#pragma omp simd reduction(| : found)
+    for (int64_t edge = first + 1; edge < last; ++edge) {
+      found |= (indices_[edge] == indices_[edge - 1]) | (indices_[edge] == row);
+    }
+    return !found;
+  }
+
+  void take_plain(int64_t row, int64_t first, int64_t last) {
+    for (int64_t edge = first; edge < last;) {
+      const int64_t room = kBlockEdges - filled_, count = last - edge < room ? last - edge : room;
+      block_.take_row(filled_, indices_ + edge, count, row);
+      edge += count;
+      fill(count, row);
+    }
+  }
+
+  void take_any(int64_t row, int64_t first, int64_t last) {
+    for (int64_t edge = first; edge < last;) {
+      const int64_t parallel = parallel_edges(indices_, edge, last), u = indices_[edge];
+      for (int64_t copy = 0; copy < parallel; ++copy, ++edge) {
+        u == row ? block_.take_loop(filled_, row) : block_.take(filled_, u, row, static_cast<double>(parallel));
+        fill(1, row);
+      }
+    }
+  }
+
+  // `count` edges of the row have been taken.
+  void fill(int64_t count, int64_t row) {
+    filled_ += count;
+    if (filled_ < kBlockEdges) return;
+    hand_out();
+    first_row_ = row;
+  }
+
+  void hand_out() {
     double chances[kBlockEdges];
+    const int64_t count = filled_, first = first_;
     block_.finish(count, chances);
+    first_ += count;
+    filled_ = 0;
     if (form_ == FS_EDGE_INCLUSION) {
       for (int64_t i = 0; i < count; ++i) static_cast<double*>(out_)[first + i] = chances[i];
       return;
@@ -171,23 +228,27 @@ class InclusionRows {
       for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(1 / chances[i]);
       return;
     }
-    for (int64_t i = 0; i < count;) {
+    for (int64_t i = 0, row = first_row_; i < count; ++row) {
       const int64_t end = edges_.indptr[row + 1] - first < count ? edges_.indptr[row + 1] - first : count;
       const double own = block_.node(row);
       for (; i < end; ++i) out[i] = static_cast<float>(own / chances[i]);
-      ++row;
     }
   }
 
-  // Every row to its sum.
+  // Every row to its sum. Edge i of a row is added to sum i mod kSums, whatever the width of a vector.
   void scale(int64_t begin, int64_t end) const {
-    float* const out = static_cast<float*>(out_);
+    constexpr int64_t kSums = 8;
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t first = edges_.indptr[row], last = edges_.indptr[row + 1];
-      double sum = 0;
-      for (int64_t edge = first; edge < last; ++edge) sum += out[edge];
+      float* const out = static_cast<float*>(out_) + edges_.indptr[row];
+      const int64_t count = edges_.indptr[row + 1] - edges_.indptr[row], whole = count - count % kSums;
+      double sums[kSums] = {};
+      for (int64_t i = 0; i < whole; i += kSums) {
+        for (int64_t k = 0; k < kSums; ++k) sums[k] += out[i + k];
+      }
+      for (int64_t i = whole; i < count; ++i) sums[i - whole] += out[i];
+      const double sum = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
       const double by = edges_.row_sums[row] / sum;
-      for (int64_t edge = first; edge < last; ++edge) out[edge] = static_cast<float>(out[edge] * by);
+      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(out[i] * by);
     }
   }
 
@@ -196,6 +257,7 @@ class InclusionRows {
   void* out_;
   Block& block_;
   int32_t form_;
+  int64_t first_row_ = 0, first_ = 0, filled_ = 0;  // of the block: the row of its first edge, that edge, its edges
 };
 
 template <typename Id>
