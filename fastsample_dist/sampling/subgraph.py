@@ -148,8 +148,8 @@ class SubgraphSampler:
           step: global step, key of the dropout masks; None: the first number.
         Returns:
           MiniBatch without features and labels. Its mfgs are one square MFG over all nodes, num_layers - 1 times, and
-          the prefix of it whose destinations are the seeds. With weights "saint" the MFGs have row_sums, the in-degrees
-          in the whole graph, and the batch seed_weights, mean P / P(v).
+          the prefix of it whose destinations are the seeds. With weights the MFGs have row_sums, the in-degrees in
+          the whole graph (ratio: 0 where a row is empty); with "saint" the batch has seed_weights, mean P / P(v).
         Raises:
           ValueError: a number below 0 or from 2**63 on, no layer, a loss node outside the graph.
         """
@@ -163,7 +163,7 @@ class SubgraphSampler:
         square = MFG(
             union.indptr, union.indices, union.nodes, union.nodes.numel(), self.graph.orig_ids, draw, checked=True,
             edge_weights=self._weights(union.indptr, union.indices, union.nodes),
-            row_sums=laws.in_degrees(self.graph, union.nodes.long()).float() if is_saint else None,
+            row_sums=None if self.spec.weights == NONE else self._row_sums(union.indptr, union.nodes.long()),
         )  # fmt: skip
         seeds = union.nodes[: union.num_loss]
         return MiniBatch(
@@ -267,6 +267,14 @@ class SubgraphSampler:
         if self.spec.weights == NONE:
             return None
         return self.inclusion.weights(indptr, indices, nodes, self.spec.weights, self.spec.num_threads)
+
+    def _row_sums(self, indptr: Tensor, nodes: Tensor) -> Tensor:
+        """What the rows' weights add up to when no edge is left out: the in-degrees in the graph, float32.
+
+        Ratio weights make up for the edges that a row lacks only where it has any: 0 for rows without.
+        """
+        degrees = laws.in_degrees(self.graph, nodes)
+        return (degrees if self.spec.weights == SAINT else torch.where(indptr.diff() > 0, degrees, 0)).float()
 
     @cached_property
     def _fingerprint(self) -> ops.EdgeFingerprint:

@@ -144,7 +144,8 @@ def test_ratio_weights_add_up_to_the_degree_in_the_graph():
     degrees = graph.in_degrees()[batch.input_nodes.long()]
     kept = square.indptr.diff() > 0
     assert torch.tensor(sums)[kept].tolist() == pytest.approx(degrees[kept].tolist(), rel=1e-5)
-    assert square.row_sums is None and batch.seed_weights is None
+    assert square.row_sums.tolist() == torch.where(kept, degrees, 0).tolist()
+    assert batch.seed_weights is None
 
 
 def test_saint_weights_come_with_their_divisors():
