@@ -64,7 +64,7 @@
   FS_STRUCT(FsRowTable, rows, num_rows, scales, row_stride, scale_stride)                                           \
   FS_STRUCT(FsRowTables, tables, fetched, num_fetched, row_width, num_tables, in_type, fetched_type, is_scaled)     \
   FS_STRUCT(FsAggregation, indptr, indices, num_dst, num_src, num_edges, id_type, reduce, weights, num_heads,       \
-            width, type, num_threads)                                                                               \
+            width, type, num_threads, tile, tiles_outer)                                                            \
   FS_STRUCT(FsActDropout, node_ids, num_rows, width, type, activation, drop_threshold, num_threads, rng_seed, step, \
             layer, bias)
 // clang-format on

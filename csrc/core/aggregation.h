@@ -31,6 +31,11 @@ inline FsStatus check_aggregation(const char* operation, const FsAggregation& sp
     return fail(FS_INVALID_ARGUMENT, "%s: %lld columns cannot be split between %lld heads", operation,
                 static_cast<long long>(spec.width), static_cast<long long>(spec.num_heads));
   }
+  if (spec.tile < 0) {
+    return fail(FS_INVALID_ARGUMENT,
+                "%s: tile is %lld; expected a number of columns, or 0 for as many as registers hold", operation,
+                static_cast<long long>(spec.tile));
+  }
   return check_id_type(operation, spec.id_type);
 }
 

@@ -77,11 +77,28 @@ int64_t bytes_per_row(const FsAggregation& spec, int64_t num_rows) {
   return edges_per_row * spec.width * 4;
 }
 
+// body(block) for blocks that cover num_rows rows of all columns: runs of rows, or tiles of columns.
+template <typename Body>
+void parallel_blocks(const FsAggregation& spec, int64_t num_rows, Body&& body) {
+  const int64_t bytes = bytes_per_row(spec, num_rows);
+  if (spec.tiles_outer == 0 || spec.width == 0) {
+    parallel_rows(num_rows, bytes, spec.num_threads,
+                  [&](int64_t begin, int64_t end) { body(RowBlock{begin, end, 0, spec.width}); });
+    return;
+  }
+  const int64_t columns = spec.tile > 0 && spec.tile < spec.width ? spec.tile : spec.width;
+  const int64_t tiles = (spec.width + columns - 1) / columns;
+  parallel_rows(tiles, num_rows * bytes / tiles, spec.num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin * columns; at < spec.width && at < end * columns; at += columns) {
+      body(RowBlock{0, num_rows, at, at + columns < spec.width ? at + columns : spec.width});
+    }
+  });
+}
+
 FsStatus forward(const char* operation, const FsAggregation& spec, const AggregateBuffers& buffers) {
   const FsStatus status = check(operation, spec);
   if (status != FS_OK) return status;
-  parallel_rows(spec.num_dst, bytes_per_row(spec, spec.num_dst), spec.num_threads,
-                [&](int64_t begin, int64_t end) { vector_kernels().aggregate(spec, buffers, begin, end); });
+  parallel_blocks(spec, spec.num_dst, [&](const RowBlock& block) { vector_kernels().aggregate(spec, buffers, block); });
   return FS_OK;
 }
 
@@ -91,8 +108,8 @@ FsStatus backward(const char* operation, const FsAggregation& spec, const Aggreg
   if (grads.grad_x != nullptr) {
     const OwnedSourceLists lists =
         spec.id_type == FS_INT32 ? group_by_source<int32_t>(spec) : group_by_source<int64_t>(spec);
-    parallel_rows(spec.num_src, bytes_per_row(spec, spec.num_src), spec.num_threads, [&](int64_t begin, int64_t end) {
-      vector_kernels().aggregate_grad_x(spec, grads, lists.view(), begin, end);
+    parallel_blocks(spec, spec.num_src, [&](const RowBlock& block) {
+      vector_kernels().aggregate_grad_x(spec, grads, lists.view(), block);
     });
   }
   if (grads.grad_weights != nullptr) {

@@ -342,6 +342,11 @@ typedef struct {
   int64_t width;       /* columns of x */
   int32_t type;        /* FS_FLOAT32, FS_FLOAT64 or FS_BFLOAT16 (accumulated in float32) */
   int32_t num_threads;
+  /* CPU: in which order, which changes no bit of a result. Columns that are added up at a time: at most so many,
+   * 0: as many as registers hold. tiles_outer 0: all tiles of a row before the next row, threads share the rows;
+   * 1: all rows of a tile before the next tile, threads share the tiles. */
+  int64_t tile;
+  int32_t tiles_outer;
 } FsAggregation;
 
 /* out [num_dst, out_stride] with out_stride >= width (in elements): out[v] = reduce over in-edges e of w[e] *

@@ -206,8 +206,23 @@ class Problem {
   template <typename T>
   static void aggregate(const Reduction& what, const std::vector<T>& x, const T* weights, Written& written) {
     const FsHop& hop = what.hop;
-    const FsAggregation how = {hop.indptr,  hop.indices, hop.num_dst,    hop.num_src, hop.num_edges,  type_code<Id>(),
-                               what.reduce, weights,     what.num_heads, what.width,  type_code<T>(), what.num_threads};
+    const FsAggregation how = {hop.indptr,
+                               hop.indices,
+                               hop.num_dst,
+                               hop.num_src,
+                               hop.num_edges,
+                               type_code<Id>(),
+                               what.reduce,
+                               weights,
+                               what.num_heads,
+                               what.width,
+                               type_code<T>(),
+                               what.num_threads,
+                               0,
+                               0};
+    FsAggregation by_tiles = how;
+    by_tiles.tile = 24;
+    by_tiles.tiles_outer = 1;
     const size_t cells = static_cast<size_t>(hop.num_dst * what.width);
     std::vector<T> out(cells), grad_x(static_cast<size_t>(hop.num_src * what.width));
     std::vector<T> grad_weights(weights == nullptr ? 0 : static_cast<size_t>(hop.num_edges * what.num_heads));
@@ -216,6 +231,12 @@ class Problem {
     succeed(fs_aggregate_backward(&how, x.data(), arg.data(), out.data(), what.width, grad_x.data(),
                                   weights == nullptr ? nullptr : grad_weights.data()),
             "aggregate_backward");
+    std::vector<T> again(cells), grad_again(grad_x.size());
+    succeed(fs_aggregate(&by_tiles, x.data(), again.data(), what.width, arg.data()), "aggregate by tiles");
+    succeed(fs_aggregate_backward(&by_tiles, x.data(), arg.data(), out.data(), what.width, grad_again.data(), nullptr),
+            "aggregate_backward by tiles");
+    require(memcmp(out.data(), again.data(), cells * sizeof(T)) == 0, "aggregate: a tile changed a sum");
+    require(memcmp(grad_x.data(), grad_again.data(), grad_x.size() * sizeof(T)) == 0, "a tile changed a gradient");
     if (hop.num_dst <= hop.num_src) {
       std::vector<T> both(2 * cells), grad_both(grad_x.size());
       succeed(fs_aggregate_concat(&how, x.data(), both.data(), arg.data()), "aggregate_concat");

@@ -7,19 +7,23 @@ number of threads, nor on the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks, library
+from fastsample_dist.ops.column_tiles import theorem_columns
 from fastsample_dist.ops.layer_cores import CPU, CUDA, LayerCore
+
+WIDEST = (0, 0)  # tile and tiles_outer: as many columns as registers hold, row by row
 
 
 def aggregate(
     indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None = None, *, reduce: str = "sum",
-    checked: bool = False,
+    checked: bool = False, tile: int | Literal["theorem"] = 0, tiles_outer: bool = False,
 ) -> Tensor:  # fmt: skip
     """Combine the rows of the in-neighbours of every destination.
 
@@ -32,14 +36,22 @@ def aggregate(
       reduce: "sum", "mean" (by in-degree) or "max" (the first edge of equals receives the gradient).
       checked: the edges are known to be right, as a sampler's are. On a GPU the call then returns without waiting for
         a check; wrong ones would be skipped. The CPU checks them in any case.
+      tile: columns that the CPU adds up at a time: at most so many, 0: as many as registers hold, which is fastest
+        (benchmarks/propagation.md); "theorem": `theorem_columns` of them, tile by tile. No value changes a bit.
+      tiles_outer: the CPU handles all rows of a tile before the next tile, and threads share tiles, as the paper's
+        algorithm 6 does; else all tiles of a row before the next row, and threads share rows. "theorem" implies it.
     Returns:
       [num_dst, width] of x's dtype; zeros where a destination has no in-edge.
     Raises:
-      ValueError: a source id outside x, a dtype mismatch, an unknown reduction, a width that heads do not divide.
-    Source: FastSample, section 3.1, equation 2. Cost: O(num_edges * width). Deterministic: yes.
+      ValueError: a source id outside x, a dtype mismatch, an unknown reduction, a width that heads do not divide, a
+        negative tile.
+    Source: FastSample, section 3.1, equation 2; tiles: Zeng et al., IPDPS'19, section V. Cost: O(num_edges * width).
+    Deterministic: yes.
     Differentiable in x and weights.
     """
-    return torch.ops.fastsample.aggregate(indptr, indices, x, weights, reduce, checked)[0]
+    if tile == "theorem":
+        tile, tiles_outer = theorem_columns(x.shape[0], x.shape[1], x.element_size(), library.num_threads()), True
+    return torch.ops.fastsample.aggregate(indptr, indices, x, weights, reduce, checked, [tile, int(tiles_outer)])[0]
 
 
 def aggregate_concat(
@@ -63,7 +75,10 @@ def aggregate_concat(
     return torch.ops.fastsample.aggregate_concat(indptr, indices, x, weights, reduce, checked)[0]
 
 
-def _arguments(indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str) -> library.Aggregation:
+def _arguments(
+    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str,
+    tiles: Sequence[int] = WIDEST,
+) -> library.Aggregation:  # fmt: skip
     checks.require(reduce in library.REDUCE_CODES, f"reduce is {reduce!r}; expected 'sum', 'mean' or 'max'.")
     checks.require(indptr.numel() >= 1, "indptr is empty; expected num_dst + 1 offsets.")
     checks.one_device(x=x, indptr=indptr, indices=indices, weights=weights)
@@ -78,18 +93,18 @@ def _arguments(indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | Non
     return library.Aggregation(
         library.address(indptr), library.address(indices), indptr.numel() - 1, x.shape[0], indices.numel(),
         library.type_code(indices), library.REDUCE_CODES[reduce], library.address(weights), num_heads, x.shape[1],
-        library.type_code(x), library.num_threads(),
+        library.type_code(x), library.num_threads(), *tiles,
     )  # fmt: skip
 
 
 def _aggregate(
     core: LayerCore, indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str,
-    checked: bool = False,
+    checked: bool = False, tiles: Sequence[int] = WIDEST,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(out, arg): arg int64 [num_dst, width] is the winning edge for "max", empty otherwise."""
     x = checks.matrix("x", x, checks.REAL_DTYPES)
     out = x.new_empty((max(indptr.numel() - 1, 0), x.shape[1]))
-    return out, _aggregate_into(core, core.aggregate, out, (indptr, indices), x, weights, reduce, checked)
+    return out, _aggregate_into(core, core.aggregate, out, (indptr, indices), x, weights, reduce, checked, tiles)
 
 
 def _aggregate_concat(
@@ -136,13 +151,13 @@ def concat_grad_weights(
 
 def _aggregate_into(
     core: LayerCore, call: Callable[..., None], out: Tensor, edges: tuple[Tensor, Tensor], x: Tensor,
-    weights: Tensor | None, reduce: str, checked: bool,
+    weights: Tensor | None, reduce: str, checked: bool, tiles: Sequence[int] = WIDEST,
 ) -> Tensor:  # fmt: skip
     """Fill `out` by the core's `call`, `aggregate` or `aggregate_concat`; returns arg."""
     indptr = checks.vector("indptr", edges[0], (torch.int64,))
     indices = checks.vector("indices", edges[1], checks.ID_DTYPES)
     weights = None if weights is None else weights.contiguous()
-    spec = _arguments(indptr, indices, x, weights, reduce)
+    spec = _arguments(indptr, indices, x, weights, reduce, tiles)
     arg = indptr.new_empty((spec.num_dst, spec.width) if reduce == "max" else (0, 0))
     if not checked:
         core.check_edges(spec, indptr, indices)
@@ -152,13 +167,13 @@ def _aggregate_into(
 
 def _aggregate_backward(
     core: LayerCore, grad: Tensor, edges: list[Tensor], x: Tensor, weights: Tensor | None, arg: Tensor, reduce: str,
-    needs: list[bool], checked: bool = False,
+    needs: list[bool], checked: bool = False, tiles: Sequence[int] = WIDEST,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(grad_x, grad_weights); one that is not needed comes back empty. `edges` is [indptr, indices]."""
     indptr, indices = (tensor.contiguous() for tensor in edges)
     x, arg = x.contiguous(), arg.contiguous()
     weights = None if weights is None else weights.contiguous()
-    spec = _arguments(indptr, indices, x, weights, reduce)
+    spec = _arguments(indptr, indices, x, weights, reduce, tiles)
     expected = (indptr.numel() - 1, x.shape[1])
     checks.require(
         grad.dtype == x.dtype and grad.shape == expected,
@@ -176,41 +191,44 @@ def _aggregate_backward(
 
 
 def _save_for_backward(ctx: object, inputs: tuple, output: tuple) -> None:
-    indptr, indices, x, weights, reduce, _ = inputs
-    ctx.reduce, ctx.has_weights = reduce, weights is not None
+    indptr, indices, x, weights, reduce, _, *tiles = inputs
+    ctx.reduce, ctx.has_weights, ctx.tiles = reduce, weights is not None, tiles[0] if tiles else WIDEST
     ctx.save_for_backward(indptr, indices, x, output[1], *([] if weights is None else [weights]))
     ctx.mark_non_differentiable(output[1])
 
 
-def _backward(ctx: object, grad: Tensor, _: Tensor) -> tuple:
+def _gradients(ctx: object, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Of x and of the weights, None where not needed."""
     indptr, indices, x, arg, *rest = ctx.saved_tensors
     weights = rest[0] if ctx.has_weights else None
     needs = [ctx.needs_input_grad[2], ctx.needs_input_grad[3]]
     grad_x, grad_weights = torch.ops.fastsample.aggregate_backward(
-        grad, [indptr, indices], x, weights, arg, ctx.reduce, needs, True
+        grad, [indptr, indices], x, weights, arg, ctx.reduce, needs, True, ctx.tiles
     )  # the forward call has seen these edges
-    return None, None, grad_x if needs[0] else None, grad_weights if needs[1] else None, None, None
+    return grad_x if needs[0] else None, grad_weights if needs[1] else None
 
 
-def _concat_backward(ctx: object, grad: Tensor, grad_arg: Tensor) -> tuple:
+def _backward(ctx: object, grad: Tensor, _: Tensor) -> tuple:
+    return None, None, *_gradients(ctx, grad), None, None, None
+
+
+def _concat_backward(ctx: object, grad: Tensor, _: Tensor) -> tuple:
     """The right half goes back along the edges, the left half to the destinations' own rows."""
     width = grad.shape[1] // 2
-    *ends, grad_x, grad_weights, _, _ = _backward(ctx, grad[:, width:], grad_arg)
+    grad_x, grad_weights = _gradients(ctx, grad[:, width:])
     if grad_x is not None:
         grad_x[: grad.shape[0]] += grad[:, :width]
-    return *ends, grad_x, grad_weights, None, None
+    return None, None, grad_x, grad_weights, None, None
 
 
-_FORWARD = (
-    "(Tensor indptr, Tensor indices, Tensor x, Tensor? weights, str reduce, bool checked=False) -> (Tensor, Tensor)"
-)
+_FORWARD = "Tensor indptr, Tensor indices, Tensor x, Tensor? weights, str reduce, bool checked=False"
 _BACKWARD = (
     "(Tensor grad, Tensor[] edges, Tensor x, Tensor? weights, Tensor arg, str reduce, bool[] needs, "
-    "bool checked=False) -> (Tensor, Tensor)"
+    "bool checked=False, int[] tiles=[0, 0]) -> (Tensor, Tensor)"
 )
 _OPERATORS = {
-    "aggregate": (_FORWARD, _aggregate),
-    "aggregate_concat": (_FORWARD, _aggregate_concat),
+    "aggregate": (f"({_FORWARD}, int[] tiles=[0, 0]) -> (Tensor, Tensor)", _aggregate),
+    "aggregate_concat": (f"({_FORWARD}) -> (Tensor, Tensor)", _aggregate_concat),
     "aggregate_backward": (_BACKWARD, _aggregate_backward),
 }
 SCHEMAS = {name: (schema, partial(operator, CPU)) for name, (schema, operator) in _OPERATORS.items()}

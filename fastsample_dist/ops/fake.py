@@ -110,7 +110,7 @@ def locate_rows(
 
 
 def aggregate(
-    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str, checked: bool = False
+    indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str, *_: object
 ) -> tuple[Tensor, Tensor]:
     """One row per destination; the winning edges only for "max"."""
     shape = (indptr.shape[0] - 1, x.shape[1])
@@ -127,7 +127,7 @@ def aggregate_concat(
 
 def aggregate_backward(
     grad: Tensor, edges: list[Tensor], x: Tensor, weights: Tensor | None, arg: Tensor, reduce: str, needs: list[bool],
-    checked: bool = False,
+    *_: object,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Shaped like x and weights where needed, else empty."""
     has_weights = needs[1] and weights is not None

@@ -204,6 +204,8 @@ class Aggregation(Structure):
         ("width", c_int64),
         ("type", c_int32),
         ("num_threads", c_int32),
+        ("tile", c_int64),
+        ("tiles_outer", c_int32),
     )
 
 

@@ -5,6 +5,7 @@ import torch
 
 from fastsample_dist import ops
 from fastsample_dist.ops import library, reference
+from fastsample_dist.ops.column_tiles import theorem_columns
 from fastsample_dist.ops.layer_cores import CPU
 from fastsample_dist.ops.library import Aggregation
 from tests.ops.graphs import random_mfg
@@ -32,6 +33,72 @@ def test_aggregate_wider_than_a_tile_equals_the_oracle(reduce):
     x, weights = torch.randn(8, 1100), torch.randn(20, 2)
     found = ops.aggregate(indptr, indices, x, weights, reduce=reduce)
     assert torch.equal(found, reference.aggregate(indptr, indices, x, weights, reduce=reduce))
+
+
+# Below one vector, whole vectors, one column more, two tiles of registers of every instruction set, and their rests.
+WIDTHS = (1, 5, 16, 33, 48, 64, 100, 129, 193, 256, 257, 530)
+
+
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_of_any_width_equal_the_oracle(isa, dtype, use_isa):
+    use_isa(isa)
+    indptr, indices = random_mfg(6, 9, 30)
+    for width in WIDTHS:
+        x, weights = torch.randn(9, width).to(dtype), torch.randn(30).to(dtype)
+        for edge_weights in (None, weights):
+            found = ops.aggregate(indptr, indices, x, edge_weights, reduce="mean")
+            assert torch.equal(found, reference.aggregate(indptr, indices, x, edge_weights, reduce="mean")), width
+
+
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_any_width_are_sums_in_the_order_of_the_edges(isa, dtype, use_isa):
+    use_isa(isa)
+    indptr, indices = random_mfg(6, 9, 30)
+    degrees = indptr.diff()
+    dsts = torch.repeat_interleave(torch.arange(6), degrees)
+    by_source = indices.long().argsort(stable=True)
+    lists = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(indices.long(), minlength=9).cumsum(0)])
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    factors = (1 / degrees[dsts].to(exact))[by_source]
+    for width in WIDTHS:
+        x, grad = torch.zeros(9, width, dtype=dtype, requires_grad=True), torch.randn(6, width).to(dtype)
+        ops.aggregate(indptr, indices, x, reduce="mean").backward(grad)
+        expected = reference.aggregate(lists, dsts[by_source], grad.to(exact), factors, reduce="sum")
+        assert torch.equal(x.grad, expected.to(dtype)), width
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [0, 1, 3])
+def test_no_tile_and_no_order_of_tiles_changes_a_bit(reduce, dtype, heads):
+    indptr, indices = random_mfg(50, 70, 900)
+    weights = torch.randn(900, heads).to(dtype) if heads else None
+    x, grad = torch.randn(70, 345).to(dtype), torch.randn(50, 345).to(dtype)
+
+    def both(**tiles):
+        leaf = x.clone().requires_grad_()
+        out = ops.aggregate(indptr, indices, leaf, weights, reduce=reduce, **tiles)
+        out.backward(grad)
+        return out.detach(), leaf.grad
+
+    expected = both()
+    torch.set_num_threads(2)
+    for tiles in (
+        {"tile": 1}, {"tile": 16}, {"tile": 100}, {"tile": 1000}, {"tile": "theorem"}, {"tiles_outer": True},
+        {"tile": 24, "tiles_outer": True}, {"tile": 64, "tiles_outer": True}, {"tile": 512, "tiles_outer": True},
+    ):  # fmt: skip
+        assert all(torch.equal(a, b) for a, b in zip(expected, both(**tiles), strict=True)), tiles
+    torch.set_num_threads(1)
+
+
+def test_the_theorem_cuts_rows_so_that_a_part_of_all_fits_the_cache():
+    assert theorem_columns(8000, 512, 8, cache_bytes=2**18) == 4  # the paper's figures: 125 parts
+    assert theorem_columns(6100, 1024, 4, cache_bytes=2**20) == 32  # 42 in whole cache lines
+    assert theorem_columns(100, 512, 4, cache_bytes=2**20) == 512  # all rows fit
+    assert theorem_columns(100, 512, 4, num_threads=4, cache_bytes=2**20) == 128  # a part for every thread
+    assert theorem_columns(10**9, 3, 4, cache_bytes=2**20) == 1
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
@@ -108,6 +175,7 @@ def test_no_destinations():
         ({"x": torch.rand(30, 4).half()}, "x is torch.float16"),
         ({"weights": torch.rand(3)}, r"weights has shape \(3,\); expected 2 rows, one per edge"),
         ({"weights": torch.rand(2, 3)}, "4 columns cannot be split between 3 heads"),
+        ({"tile": -1}, "tile is -1; expected a number of columns, or 0 for as many as registers hold"),
         ({"reduce": "prod"}, "reduce is 'prod'; expected 'sum', 'mean' or 'max'"),
     ],
 )

@@ -1,27 +1,18 @@
-// aggregate and its gradients over a run of rows. Columns are handled in tiles whose accumulators stay in the
-// first-level cache; edges are added in their stored order, so a sum has one value whatever the vector width or thread
-// count.
+// aggregate and its gradients over a block of rows and columns. Sums go by tiles of columns whose accumulators stay in
+// registers (register_rows.h); the maximum, and sums of heads narrower than a vector, by tiles that stay in the
+// first-level cache. Edges are added in their stored order, so a sum has one value whatever the tile, vector width or
+// thread count.
 #ifndef FS_CPU_VECTOR_AGGREGATE_ROWS_H_
 #define FS_CPU_VECTOR_AGGREGATE_ROWS_H_
 
 #include "aggregation.h"
+#include "register_rows.h"
 #include "vector_kernels.h"
 
 namespace fs {
 namespace {
 
-constexpr int64_t kTile = 512;         // columns; 2 KiB of float accumulators
-constexpr int64_t kRowsAhead = 4;      // in-edges ahead whose source rows are requested
-constexpr int64_t kCacheLine = 64;     // bytes
-constexpr int64_t kPrefetchLines = 8;  // of a row; the hardware follows from there
-
-template <typename T>
-FS_INLINE void prefetch_row(const T* row, int64_t columns) {
-  const char* bytes = reinterpret_cast<const char*>(row);
-  const int64_t size = columns * static_cast<int64_t>(sizeof(T));
-  const int64_t lines = size < kPrefetchLines * kCacheLine ? size : kPrefetchLines * kCacheLine;
-  for (int64_t at = 0; at < lines; at += kCacheLine) __builtin_prefetch(bytes + at);
-}
+constexpr int64_t kTile = 512;  // columns of a tile in the cache; 2 KiB of float accumulators
 
 // The columns [begin, end) that head `head` shares with the tile [tile, tile_end).
 struct HeadSpan {
@@ -39,6 +30,37 @@ FS_INLINE void for_heads(const FsAggregation& spec, int64_t tile, int64_t tile_e
   const int64_t head_width = spec.width / spec.num_heads;
   for (int64_t head = tile / head_width; head < spec.num_heads && head * head_width < tile_end; ++head) {
     body(head, head_span(head, head_width, tile, tile_end));
+  }
+}
+
+// The in-edges of destinations as terms of their sums: a row, and the weight of `head` as its factor.
+template <typename T, typename Id>
+struct InEdges {
+  const FsAggregation& spec;
+  const Id* indices;
+  const T* columns;  // of source 0, from the tile's first
+  int64_t head, limit;
+
+  const T* row(int64_t e) const { return columns + indices[e] * spec.width; }
+  typename Arithmetic<T>::type factor(int64_t e) const { return edge_weight<T>(spec, e, head); }
+};
+
+template <typename T, typename Id>
+FS_INLINE void sum_tile(const FsAggregation& spec, const T* x, int64_t dst, int64_t head, int64_t begin, int64_t end,
+                        T* out) {
+  using Real = typename Arithmetic<T>::type;
+  const int64_t first = spec.indptr[dst], last = spec.indptr[dst + 1];
+  const bool divides = spec.reduce == FS_MEAN && last - first > 1;
+  const Real degree = static_cast<Real>(last - first);
+  const InEdges<T, Id> edges = {spec, static_cast<const Id*>(spec.indices), x + begin, head, spec.num_edges};
+  const auto finish = [&](int64_t offset, Lanes<T> sums) {
+    if (divides) sums.divide(degree);
+    sums.store(out + begin + offset);
+  };
+  if (spec.weights == nullptr) {
+    sum_columns<T, false>(edges, first, last, end - begin, finish);
+  } else {
+    sum_columns<T, true>(edges, first, last, end - begin, finish);
   }
 }
 
@@ -98,25 +120,91 @@ void max_row(const FsAggregation& spec, const T* x, int64_t dst, int64_t tile, i
   for (int64_t c = tile; c < tile_end; ++c) store(out + c, best[c - tile]);
 }
 
+// The tiles of a block's sums: in_registers(head, begin, end) where a head has at least a vector of columns, else
+// in_cache(begin, end).
+template <typename T>
+class SumTiles {
+ public:
+  SumTiles(const FsAggregation& spec, const RowBlock& block) : spec_(spec), block_(block) {
+    const int64_t head_width = spec.width / spec.num_heads, columns = block.end_column - block.column;
+    const int64_t most = spec.tile > 0 && spec.tile < kTile ? spec.tile : kTile;
+    in_registers_ = spec.reduce != FS_MAX && head_width >= Lanes<T>::kCount;
+    step_ = in_registers_ ? tile_columns<T>(head_width < columns ? head_width : columns, most) : most;
+  }
+
+  template <typename InRegisters, typename InCache>
+  FS_INLINE void each(InRegisters&& in_registers, InCache&& in_cache) const {
+    if (!in_registers_) {
+      for (int64_t at = block_.column; at < block_.end_column; at += step_) {
+        in_cache(at, at + step_ < block_.end_column ? at + step_ : block_.end_column);
+      }
+      return;
+    }
+    for_heads(spec_, block_.column, block_.end_column, [&](int64_t head, HeadSpan span) {
+      if (span.end - span.begin < Lanes<T>::kCount) return in_cache(span.begin, span.end);
+      for_tiles<T>(span.begin, span.end, step_, [&](int64_t begin, int64_t end) { in_registers(head, begin, end); });
+    });
+  }
+
+ private:
+  const FsAggregation& spec_;
+  const RowBlock& block_;
+  bool in_registers_;
+  int64_t step_;
+};
+
 template <typename T, typename Id>
-void aggregate_typed(const FsAggregation& spec, const AggregateBuffers& buffers, int64_t begin, int64_t end) {
+void aggregate_typed(const FsAggregation& spec, const AggregateBuffers& buffers, const RowBlock& block) {
   const T* x = static_cast<const T*>(buffers.x);
-  for (int64_t dst = begin; dst < end; ++dst) {
+  const SumTiles<T> tiles(spec, block);
+  for (int64_t dst = block.begin; dst < block.end; ++dst) {
     T* out = static_cast<T*>(buffers.out) + dst * buffers.out_stride;
     if (buffers.own_out != nullptr) {
       const T* own = x + dst * spec.width;
       T* own_out = static_cast<T*>(buffers.own_out) + dst * buffers.out_stride;
-      for (int64_t c = 0; c < spec.width; ++c) own_out[c] = own[c];
+      for (int64_t c = block.column; c < block.end_column; ++c) own_out[c] = own[c];
     }
-    for (int64_t tile = 0; tile < spec.width; tile += kTile) {
-      const int64_t tile_end = tile + kTile < spec.width ? tile + kTile : spec.width;
-      if (spec.reduce == FS_MAX) {
-        max_row<T, Id>(spec, x, dst, tile, tile_end, out, buffers.arg + dst * spec.width);
-      } else {
-        sum_row<T, Id>(spec, x, dst, tile, tile_end, out);
-      }
-    }
+    tiles.each([&](int64_t head, int64_t begin, int64_t end) { sum_tile<T, Id>(spec, x, dst, head, begin, end, out); },
+               [&](int64_t begin, int64_t end) {
+                 if (spec.reduce == FS_MAX) {
+                   max_row<T, Id>(spec, x, dst, begin, end, out, buffers.arg + dst * spec.width);
+                 } else {
+                   sum_row<T, Id>(spec, x, dst, begin, end, out);
+                 }
+               });
   }
+}
+
+// The in-edges of a source's own list, as terms of its gradient.
+template <typename T>
+struct OutEdges {
+  const FsAggregation& spec;
+  const SourceLists& lists;
+  const T* columns;  // of the gradient of destination 0, from the tile's first
+  int64_t stride, head, limit;
+
+  const T* row(int64_t i) const { return columns + lists.dsts[i] * stride; }
+  typename Arithmetic<T>::type factor(int64_t i) const {
+    return coefficient<T>(spec, lists.edges == nullptr ? 0 : lists.edges[i], lists.dsts[i], head);
+  }
+};
+
+template <typename T>
+FS_INLINE void grad_x_tile(const FsAggregation& spec, const AggregateGrads& grads, const SourceLists& lists,
+                           int64_t src, int64_t head, int64_t begin, int64_t end) {
+  const OutEdges<T> edges = {spec, lists,         static_cast<const T*>(grads.grad_out) + begin, grads.grad_stride,
+                             head, spec.num_edges};
+  T* out = static_cast<T*>(grads.grad_x) + src * spec.width + begin;
+  const bool has_own = grads.own_grad != nullptr && src < spec.num_dst;
+  const T* own = has_own ? static_cast<const T*>(grads.own_grad) + src * grads.grad_stride + begin : nullptr;
+  sum_columns<T, true>(edges, lists.offsets[src], lists.offsets[src + 1], end - begin,
+                       [&](int64_t offset, Lanes<T> sums) {
+                         if (has_own) {  // rounded before the own row is added, as in grad_x_row
+                           sums.round();
+                           sums.add(own + offset);
+                         }
+                         sums.store(out + offset);
+                       });
 }
 
 template <typename T>
@@ -169,12 +257,13 @@ void grad_x_row(const FsAggregation& spec, const AggregateGrads& grads, const So
 }
 
 template <typename T>
-void grad_x_typed(const FsAggregation& spec, const AggregateGrads& grads, const SourceLists& lists, int64_t begin,
-                  int64_t end) {
-  for (int64_t src = begin; src < end; ++src) {
-    for (int64_t tile = 0; tile < spec.width; tile += kTile) {
-      grad_x_row<T>(spec, grads, lists, src, tile, tile + kTile < spec.width ? tile + kTile : spec.width);
-    }
+void grad_x_typed(const FsAggregation& spec, const AggregateGrads& grads, const SourceLists& lists,
+                  const RowBlock& block) {
+  const SumTiles<T> tiles(spec, block);
+  for (int64_t src = block.begin; src < block.end; ++src) {
+    tiles.each(
+        [&](int64_t head, int64_t begin, int64_t end) { grad_x_tile<T>(spec, grads, lists, src, head, begin, end); },
+        [&](int64_t begin, int64_t end) { grad_x_row<T>(spec, grads, lists, src, begin, end); });
   }
 }
 
@@ -204,25 +293,25 @@ void grad_weights_typed(const FsAggregation& spec, const AggregateGrads& grads, 
 }
 
 template <typename T>
-void aggregate_id(const FsAggregation& spec, const AggregateBuffers& buffers, int64_t begin, int64_t end) {
+void aggregate_id(const FsAggregation& spec, const AggregateBuffers& buffers, const RowBlock& block) {
   if (spec.id_type == FS_INT32) {
-    aggregate_typed<T, int32_t>(spec, buffers, begin, end);
+    aggregate_typed<T, int32_t>(spec, buffers, block);
   } else {
-    aggregate_typed<T, int64_t>(spec, buffers, begin, end);
+    aggregate_typed<T, int64_t>(spec, buffers, block);
   }
 }
 
-void aggregate(const FsAggregation& spec, const AggregateBuffers& buffers, int64_t begin, int64_t end) {
-  if (spec.type == FS_FLOAT32) aggregate_id<float>(spec, buffers, begin, end);
-  if (spec.type == FS_FLOAT64) aggregate_id<double>(spec, buffers, begin, end);
-  if (spec.type == FS_BFLOAT16) aggregate_id<Bfloat16>(spec, buffers, begin, end);
+void aggregate(const FsAggregation& spec, const AggregateBuffers& buffers, const RowBlock& block) {
+  if (spec.type == FS_FLOAT32) aggregate_id<float>(spec, buffers, block);
+  if (spec.type == FS_FLOAT64) aggregate_id<double>(spec, buffers, block);
+  if (spec.type == FS_BFLOAT16) aggregate_id<Bfloat16>(spec, buffers, block);
 }
 
-void aggregate_grad_x(const FsAggregation& spec, const AggregateGrads& grads, const SourceLists& lists, int64_t begin,
-                      int64_t end) {
-  if (spec.type == FS_FLOAT32) grad_x_typed<float>(spec, grads, lists, begin, end);
-  if (spec.type == FS_FLOAT64) grad_x_typed<double>(spec, grads, lists, begin, end);
-  if (spec.type == FS_BFLOAT16) grad_x_typed<Bfloat16>(spec, grads, lists, begin, end);
+void aggregate_grad_x(const FsAggregation& spec, const AggregateGrads& grads, const SourceLists& lists,
+                      const RowBlock& block) {
+  if (spec.type == FS_FLOAT32) grad_x_typed<float>(spec, grads, lists, block);
+  if (spec.type == FS_FLOAT64) grad_x_typed<double>(spec, grads, lists, block);
+  if (spec.type == FS_BFLOAT16) grad_x_typed<Bfloat16>(spec, grads, lists, block);
 }
 
 template <typename T>

@@ -33,6 +33,11 @@ struct AggregateBuffers {
   void* own_out;  // the destinations' own rows are copied here, out_stride apart; NULL: nowhere
 };
 
+// Rows begin .. end of a matrix, of its columns column .. end_column.
+struct RowBlock {
+  int64_t begin, end, column, end_column;
+};
+
 constexpr int kGroupNodes = 16;  // nodes whose random words are made side by side
 // Picks of a row that the kernels take; more are left to a hash set, as comparing grows with the square.
 constexpr int kGroupFanout = 32;
@@ -40,10 +45,10 @@ constexpr int kGroupFanout = 32;
 struct VectorKernels {
   const char* name;
   bool samples_plainly;  // hops are sampled by their definition (plain_hop.cpp), not by these kernels
-  // Rows begin .. end of the forward pass (destinations).
-  void (*aggregate)(const FsAggregation&, const AggregateBuffers&, int64_t begin, int64_t end);
-  // Sources begin .. end of the gradient of x.
-  void (*aggregate_grad_x)(const FsAggregation&, const AggregateGrads&, const SourceLists&, int64_t begin, int64_t end);
+  // A block of the forward pass (rows: destinations).
+  void (*aggregate)(const FsAggregation&, const AggregateBuffers&, const RowBlock&);
+  // A block of the gradient of x (rows: sources).
+  void (*aggregate_grad_x)(const FsAggregation&, const AggregateGrads&, const SourceLists&, const RowBlock&);
   // Destinations begin .. end of the gradient of the weights.
   void (*aggregate_grad_weights)(const FsAggregation&, const AggregateGrads&, int64_t begin, int64_t end);
   void (*act_dropout)(const FsActDropout&, const void* x, void* y, int64_t begin, int64_t end);
