@@ -53,6 +53,7 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsSubgraphTables, roots, degree_sums, connected, cluster_nodes, cluster_offsets, num_roots, num_connected,
             num_clusters)
   FS_STRUCT(FsSubgraphNodes, nodes, num_nodes, num_visits, steps, probes, cleanups, growths)
+  FS_STRUCT(FsSubgraph, drawn, edges, num_loss)
   FS_CONSTANT(FS_SUBGRAPH_FRONTIER) FS_CONSTANT(FS_SUBGRAPH_NODE) FS_CONSTANT(FS_SUBGRAPH_EDGE)
   FS_CONSTANT(FS_SUBGRAPH_WALK) FS_CONSTANT(FS_SUBGRAPH_CLUSTER) FS_CONSTANT(FS_SUBGRAPH_EGO)
   FS_CONSTANT(FS_FRONTIER_SUMS) FS_CONSTANT(FS_FRONTIER_DASHBOARD)

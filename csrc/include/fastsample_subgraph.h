@@ -91,6 +91,26 @@ FS_API FsStatus fs_subgraph_nodes(const FsGraph* graph, const FsSubgraphSpec* sp
                                   uint64_t first, int64_t count, FsSubgraphNodes* out);
 FS_API void fs_subgraph_nodes_free(FsSubgraphNodes* subgraphs, int64_t count);
 
+/* A subgraph with its edges, or several of them side by side in one. */
+typedef struct {
+  FsSubgraphNodes drawn; /* its nodes: loss nodes first, both kinds in order of first appearance */
+  FsHop edges;           /* all edges of the graph between them, as fs_induced_subgraph */
+  int64_t num_loss;      /* of the nodes are loss nodes */
+} FsSubgraph;
+
+/* The subgraphs numbers [count], which may repeat, one subgraph per thread. loss_flags [num_rows]: not 0 for a loss
+ * node; NULL: all nodes are. Of FS_SUBGRAPH_EGO only roots can be. edge_ids not 0: positions of the edges in the graph
+ * too. out [count]. joined NULL: every entry of `out` has its arrays. Else *joined is their disjoint union as one
+ * graph, and `out` has counts alone: its nodes are the loss nodes of out[0], of out[1], ..., then the other nodes of
+ * out[0], of out[1], ...; edges as before, as numbers of the union's nodes; counts are sums. Entries with arrays are
+ * given back to fs_subgraphs_free; after a failure none has, and the error is that of the first in `numbers` that
+ * failed. Refuses what fs_subgraph_nodes and fs_induced_subgraph refuse. Memory: a block grows with its subgraph, so at
+ * most half of it is unused; a union of several is copied once, its parts freed one by one. */
+FS_API FsStatus fs_sample_subgraphs(const FsGraph* graph, const FsSubgraphSpec* spec, const FsSubgraphTables* tables,
+                                    const uint64_t* numbers, int64_t count, const uint8_t* loss_flags, int32_t edge_ids,
+                                    FsSubgraph* out, FsSubgraph* joined);
+FS_API void fs_subgraphs_free(FsSubgraph* subgraphs, int64_t count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,9 +1,11 @@
-// Induced subgraphs under stress: of every node, of some, of none; what has to be refused in the middle of the work.
+// Induced subgraphs under stress: of every node, of some, of none, of nodes that are drawn, apart and as a union; what
+// has to be refused in the middle of the work.
 #ifndef FS_TESTS_STRESS_INDUCED_H_
 #define FS_TESTS_STRESS_INDUCED_H_
 
 #include <numeric>
 
+#include "fastsample_subgraph.h"
 #include "stress_basics.h"
 #include "stress_sampling.h"
 
@@ -27,6 +29,10 @@ class Induced {
     }
     induce({}, 1, num_threads, written);
     refuse(num_threads);
+    for (int64_t count : {1, 5}) {
+      sample(view_, count, num_threads, false, written);
+      sample(view_, count, num_threads, true, written);
+    }
   }
 
  private:
@@ -53,6 +59,56 @@ class Induced {
                 "induced_subgraph: an edge that the graph lacks");
       }
     }
+  }
+
+  // Edges of drawn nodes; every third node is a loss node.
+  void sample(const FsGraph& view, int64_t count, int32_t num_threads, bool join, Written& written) const {
+    const uint64_t numbers[] = {7, 1, 7, 1ull << 63, 2};
+    std::vector<Id> roots(static_cast<size_t>(kNodes));
+    std::iota(roots.begin(), roots.end(), Id{0});
+    std::vector<uint8_t> flags(roots.size());
+    for (size_t node = 0; node < flags.size(); node += 3) flags[node] = 1;
+    FsSubgraphSpec spec = {};
+    spec.budget = 700;
+    spec.frontier_size = 90;
+    spec.rng_seed = 5;
+    spec.num_threads = num_threads;
+    FsSubgraphTables tables = {};
+    tables.roots = roots.data();
+    tables.num_roots = kNodes;
+    std::vector<FsSubgraph> parts(static_cast<size_t>(count));
+    FsSubgraph joined;
+    succeed(fs_sample_subgraphs(&view, &spec, &tables, numbers, count, flags.data(), 1, parts.data(),
+                                join ? &joined : nullptr),
+            "sample_subgraphs");
+    for (const FsSubgraph& part : parts) written.add("sample_subgraphs", &part.drawn.num_visits, 5);
+    if (join) {
+      record(joined, flags, written);
+      fs_subgraphs_free(&joined, 1);
+    } else {
+      for (const FsSubgraph& part : parts) record(part, flags, written);
+    }
+    fs_subgraphs_free(parts.data(), count);
+    std::vector<Id> damaged(graph_.indices.size(), static_cast<Id>(-3));
+    FsGraph broken = view_;
+    broken.indices = damaged.data();
+    refused(fs_sample_subgraphs(&broken, &spec, &tables, numbers, count, flags.data(), 1, parts.data(),
+                                join ? &joined : nullptr),
+            "the negative source id -3");
+  }
+
+  void record(const FsSubgraph& part, const std::vector<uint8_t>& flags, Written& written) const {
+    const Id* drawn = static_cast<const Id*>(part.drawn.nodes);
+    const std::vector<Id> nodes(drawn, drawn + part.drawn.num_nodes);
+    for (int64_t i = 0; i < part.drawn.num_nodes; ++i) {
+      const uint8_t is_loss = flags[static_cast<size_t>(nodes[static_cast<size_t>(i)])];
+      require(is_loss == (i < part.num_loss ? 1 : 0), "sample_subgraphs: loss nodes are not first");
+    }
+    check(nodes, part.edges);
+    written.add("sample_subgraphs", nodes);
+    written.add("sample_subgraphs", part.edges.indptr, part.edges.num_dst + 1);
+    written.add("sample_subgraphs", static_cast<const Id*>(part.edges.indices), part.edges.num_edges);
+    written.add("sample_subgraphs", part.edges.edge_ids, part.edges.num_edges);
   }
 
   void refuse(int32_t num_threads) const {

@@ -41,6 +41,7 @@ from fastsample_dist.ops.row_tables import RowCache, RowTable, raise_deferred_er
 from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
 from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
+from fastsample_dist.ops.sample_subgraphs import InducedNodes, SampledSubgraphs, sample_subgraphs
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 from fastsample_dist.ops.skipgram import RowGradients, RowRule, skipgram_gradients, update_rows
 from fastsample_dist.ops.stream_partition import StreamRule, stream_partition
@@ -74,6 +75,7 @@ __all__ = [
     "EdgeWeights",
     "HashedRows",
     "InclusionLaw",
+    "InducedNodes",
     "Located",
     "RowCache",
     "RowGradients",
@@ -82,6 +84,7 @@ __all__ = [
     "RowTable",
     "SampleSpec",
     "SampledHops",
+    "SampledSubgraphs",
     "SamplingGraph",
     "StreamRule",
     "SubgraphNodes",
@@ -113,6 +116,7 @@ __all__ = [
     "sage_layer",
     "sample_mfg",
     "sample_neighbors",
+    "sample_subgraphs",
     "sampler_scratch_bytes",
     "set_isa",
     "skipgram_gradients",

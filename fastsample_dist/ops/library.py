@@ -387,6 +387,8 @@ def core() -> ctypes.CDLL:
     library.fs_collective_free.restype = None
     library.fs_subgraph_nodes_free.argtypes = (c_void_p, c_int64)
     library.fs_subgraph_nodes_free.restype = None
+    library.fs_subgraphs_free.argtypes = (c_void_p, c_int64)
+    library.fs_subgraphs_free.restype = None
     library.fs_advise_huge_pages.argtypes = (c_void_p, c_int64, c_int32)
     library.fs_advise_huge_pages.restype = None
     library.fs_sampler_scratch_bytes.restype = c_int64

@@ -18,7 +18,7 @@ from fastsample_dist.ops.subgraph_rule import SubgraphArguments, SubgraphRule, S
 
 
 @library.DECLARED.mirror("FsSubgraphNodes")
-class _SubgraphNodes(Structure):
+class DrawnNodes(Structure):
     """FsSubgraphNodes. Its fields are words of 8 bytes, so that a call's are a tensor."""
 
     _fields_ = (
@@ -32,7 +32,7 @@ class _SubgraphNodes(Structure):
     )
 
 
-_FIELDS = tuple(name for name, _ in _SubgraphNodes._fields_)
+_FIELDS = tuple(name for name, _ in DrawnNodes._fields_)
 library.DECLARED.functions(
     fs_subgraph_nodes=(
         POINTER(library.Graph), POINTER(SubgraphArguments), POINTER(TableArguments), c_uint64, c_int64,
@@ -80,12 +80,7 @@ def subgraph_nodes(
         min(first, count) >= 0 and first + count <= 2**64,
         f"subgraphs {first} to {first + count - 1} were asked for; expected numbers of 64 bits.",
     )
-    for name in ("roots", "connected", "cluster_nodes"):
-        table = getattr(tables, name)
-        checks.require(
-            table is None or table.dtype == graph.dtype,
-            f"{name} is {None if table is None else table.dtype} but indices is {graph.dtype}; they must agree.",
-        )
+    check_tables(graph, tables)
     words = torch.zeros((count, len(_FIELDS)), dtype=torch.int64)  # FsSubgraphNodes [count]
     library.call(
         library.core().fs_subgraph_nodes,
@@ -95,6 +90,16 @@ def subgraph_nodes(
     addresses, sizes = (words[:, _FIELDS.index(name)].tolist() for name in ("nodes", "num_nodes"))
     nodes = [owner.tensor(at, size, graph.dtype) for at, size in zip(addresses, sizes, strict=True)]
     return SubgraphNodes(nodes, *words[:, _FIELDS.index("num_visits") :].clone().unbind(1))
+
+
+def check_tables(graph: SamplingGraph, tables: SubgraphTables) -> None:
+    """Refuse tables whose ids are not of the graph's dtype."""
+    for name in ("roots", "connected", "cluster_nodes"):
+        table = getattr(tables, name)
+        checks.require(
+            table is None or table.dtype == graph.dtype,
+            f"{name} is {None if table is None else table.dtype} but indices is {graph.dtype}; they must agree.",
+        )
 
 
 def _free(words: Tensor) -> None:

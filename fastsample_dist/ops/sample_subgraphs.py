@@ -1,0 +1,147 @@
+"""sample_subgraphs: subgraphs with their edges by number, by the compiled core.
+
+What the core returns is its own memory: the tensors are views of it, and the last of them to go gives it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import checks, library
+from fastsample_dist.ops.owned_memory import OwnedMemory
+from fastsample_dist.ops.sampling_graph import SamplingGraph
+from fastsample_dist.ops.subgraph_nodes import DrawnNodes, check_tables
+from fastsample_dist.ops.subgraph_rule import SubgraphArguments, SubgraphRule, SubgraphTables, TableArguments
+
+
+@library.DECLARED.mirror("FsSubgraph")
+class _Subgraph(Structure):
+    """FsSubgraph. Its fields are words of 8 bytes, so that a call's are a tensor."""
+
+    _fields_ = (("drawn", DrawnNodes), ("edges", library.Hop), ("num_loss", c_int64))
+
+
+_WORDS = [name for part in (DrawnNodes, library.Hop) for name, _ in part._fields_] + ["num_loss"]
+library.DECLARED.functions(
+    fs_sample_subgraphs=(
+        POINTER(library.Graph), POINTER(SubgraphArguments), POINTER(TableArguments), POINTER(c_uint64), c_int64,
+        c_void_p, c_int32, c_void_p, c_void_p,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class InducedNodes:
+    """A subgraph, or the disjoint union of several, as a square graph of local ids.
+
+    Attributes:
+      nodes: ids [num_nodes] of the graph's dtype; the loss nodes first.
+      indptr: int64 [num_nodes + 1]; in-edges of the nodes.
+      indices: [num_edges] of the graph's dtype; sources as positions in `nodes`, rows in the order of the graph's.
+      edge_ids: int64 [num_edges], positions in the graph's indices, or None.
+      num_loss: loss nodes.
+    """
+
+    nodes: Tensor
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None
+    num_loss: int
+
+
+@dataclass(frozen=True, eq=False)
+class SampledSubgraphs:
+    """Subgraphs of one call.
+
+    Attributes:
+      graphs: one per number, or their union alone.
+      num_nodes, num_edges, num_loss: int64 [count]; sizes of each subgraph, and how many of its nodes are loss nodes.
+      num_visits: int64 [count]; fewer than the budget where a subgraph ended early.
+      steps: int64 [count]; pops of a frontier, hops, or draws.
+      probes, cleanups, growths: int64 [count]; of a dashboard.
+    """
+
+    graphs: list[InducedNodes]
+    num_nodes: Tensor
+    num_edges: Tensor
+    num_loss: Tensor
+    num_visits: Tensor
+    steps: Tensor
+    probes: Tensor
+    cleanups: Tensor
+    growths: Tensor
+
+
+def sample_subgraphs(
+    graph: SamplingGraph,
+    rule: SubgraphRule,
+    tables: SubgraphTables,
+    numbers: Sequence[int],
+    *,
+    loss_flags: Tensor | None = None,
+    edge_ids: bool = False,
+    union: bool = False,
+) -> SampledSubgraphs:
+    """Subgraphs with all edges of the graph between their nodes, one subgraph per thread.
+
+    A subgraph's nodes are its distinct visits, loss nodes first, both kinds in order of first appearance. The union of
+    several has the loss nodes of the first, of the second, ..., then their other nodes in the same order: its first
+    num_loss rows are an MFG whose destinations are the loss nodes.
+
+    Args:
+      graph: in-neighbour lists with a row for every source.
+      rule: how nodes are drawn.
+      tables: what they are drawn from, made for this rule and graph.
+      numbers: 0 .. 2**64 - 1 each; may repeat.
+      loss_flags: uint8 or bool [num_nodes of the graph], not 0 for a loss node; None: all nodes are. Of
+        method "ego" only roots can be.
+      edge_ids: return which edges of the graph they are.
+      union: return one graph, the disjoint union.
+    Raises:
+      ValueError: as `subgraph_nodes`; flags of another dtype or length; a union that int32 ids cannot number.
+    Source: Zeng et al., "Accurate, efficient and scalable graph embedding", IPDPS 2019, algorithms 1 to 3 and 5.
+    Memory: at most twice a subgraph's own; while a union of several is made, theirs besides. Deterministic: yes, by
+    (rng_seed, number) alone.
+    """
+    check_tables(graph, tables)
+    if loss_flags is not None:
+        loss_flags = checks.vector("loss_flags", loss_flags, (torch.uint8, torch.bool), graph.num_rows)
+    for number in numbers:
+        checks.require(0 <= number < 2**64, f"numbers holds {number}; expected 0 to 2**64 - 1.")
+    count = len(numbers)
+    words = torch.zeros((count, len(_WORDS)), dtype=torch.int64)  # FsSubgraph [count]
+    joined = torch.zeros((int(union), len(_WORDS)), dtype=torch.int64)
+    library.call(
+        library.core().fs_sample_subgraphs,
+        graph.view, rule.arguments(), tables.arguments(), (c_uint64 * count)(*numbers), count,
+        library.address(loss_flags), edge_ids, words.data_ptr(), joined.data_ptr() if union else None,
+    )  # fmt: skip
+    graphs = _views(joined if union else words, graph.dtype, edge_ids)
+    names = ("num_nodes", "num_edges", "num_loss", "num_visits", "steps", "probes", "cleanups", "growths")
+    return SampledSubgraphs(graphs, *(words[:, _WORDS.index(name)].clone() for name in names))
+
+
+def _views(words: Tensor, dtype: torch.dtype, edge_ids: bool) -> list[InducedNodes]:
+    """Views of the library's memory; the last of a subgraph's gives its memory back."""
+    graphs = []
+    for place, row in enumerate(words.tolist()):
+        one, owner = dict(zip(_WORDS, row, strict=True)), OwnedMemory(words[place : place + 1], _free)
+        graphs.append(
+            InducedNodes(
+                owner.tensor(one["nodes"], one["num_nodes"], dtype),
+                owner.tensor(one["indptr"], one["num_nodes"] + 1, torch.int64),
+                owner.tensor(one["indices"], one["num_edges"], dtype),
+                owner.tensor(one["edge_ids"], one["num_edges"], torch.int64) if edge_ids else None,
+                one["num_loss"],
+            )
+        )
+    return graphs
+
+
+def _free(words: Tensor) -> None:
+    library.core().fs_subgraphs_free(words.data_ptr(), words.shape[0])

@@ -1,0 +1,131 @@
+"""sample_subgraphs against the oracles of its parts; the union against what Python makes of the subgraphs."""
+
+import pytest
+import torch
+
+from fastsample_dist import CSCGraph, ops
+from fastsample_dist.ops import SubgraphRule, SubgraphTables, reference
+from fastsample_dist.ops.sampling_graph import SamplingGraph
+from tests.ops.graphs import random_csc
+
+ISAS = ("scalar", "baseline", "avx2", "avx512")
+RULES = {
+    "frontier": SubgraphRule(budget=90, frontier_size=20, rng_seed=5),
+    "node": SubgraphRule(method="node", budget=70),
+    "edge": SubgraphRule(method="edge", budget=50),
+    "walk": SubgraphRule(method="walk", budget=61, walk_length=2),
+    "ego": SubgraphRule(method="ego", depth=2, fanout=4),
+}
+NUMBERS = [3, 2**63 + 1, 3, 0]
+
+
+def sampled(graph, rule, numbers=NUMBERS, **options):
+    tables = SubgraphTables.of(rule, graph.indptr, graph.orig_ids, torch.arange(graph.num_nodes), graph.indices.dtype)
+    view = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
+    return ops.sample_subgraphs(view, rule, tables, numbers, **options)
+
+
+def some_flags(num_nodes, share=0.4):
+    return torch.rand(num_nodes, generator=torch.Generator().manual_seed(3)) < share
+
+
+def expected(graph, rule, number, flags=None):
+    """(nodes with the loss nodes first, of ego networks roots alone; number of these, offsets, ids, positions)."""
+    nodes = reference.subgraph_nodes(graph, rule, torch.arange(graph.num_nodes), number)
+    loss = [node for node in (nodes[:1] if rule.method == "ego" else nodes) if flags is None or flags[node]]
+    nodes, num_loss = loss + [node for node in nodes if node not in loss], len(loss)
+    nodes = torch.tensor(nodes, dtype=graph.indices.dtype)
+    return nodes, num_loss, *reference.induced_subgraph(graph.indptr, graph.indices, nodes)
+
+
+def assert_is(found, nodes, num_loss, indptr, indices, edge_ids):
+    assert torch.equal(found.nodes, nodes) and found.num_loss == num_loss
+    assert torch.equal(found.indptr, indptr)
+    assert torch.equal(found.indices, indices) and found.indices.dtype == nodes.dtype
+    assert torch.equal(found.edge_ids, edge_ids)
+
+
+def joined(parts):
+    """The disjoint union, edge by edge: (nodes, num_loss, offsets, ids, positions)."""
+    rows = [(p, i) for p, part in enumerate(parts) for i in range(part.num_loss)]
+    num_loss = len(rows)
+    rows += [(p, i) for p, part in enumerate(parts) for i in range(part.num_loss, part.nodes.numel())]
+    place = {row: number for number, row in enumerate(rows)}
+    offsets, ids, positions = [0], [], []
+    for p, i in rows:
+        edges = range(int(parts[p].indptr[i]), int(parts[p].indptr[i + 1]))
+        ids += [place[p, int(parts[p].indices[e])] for e in edges]
+        positions += [int(parts[p].edge_ids[e]) for e in edges]
+        offsets.append(len(ids))
+    dtype = parts[0].nodes.dtype
+    nodes = torch.tensor([int(parts[p].nodes[i]) for p, i in rows], dtype=dtype)
+    return nodes, num_loss, torch.tensor(offsets), torch.tensor(ids, dtype=dtype), torch.tensor(positions)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("name", RULES)
+def test_subgraphs_are_those_of_the_oracles(use_isa, name, dtype, isa):
+    use_isa(isa)
+    graph, rule = random_csc(dtype=dtype), RULES[name]
+    for flags in (None, some_flags(60)):
+        found = sampled(graph, rule, loss_flags=flags, edge_ids=True)
+        for number, part in zip(NUMBERS, found.graphs, strict=True):
+            assert_is(part, *expected(graph, rule, number, flags))
+        assert found.num_nodes.tolist() == [part.nodes.numel() for part in found.graphs]
+        assert found.num_edges.tolist() == [part.indices.numel() for part in found.graphs]
+        assert found.num_loss.tolist() == [part.num_loss for part in found.graphs]
+        visits = [len(reference.subgraph_visits(graph, rule, torch.arange(60), number)) for number in NUMBERS]
+        assert found.num_visits.tolist() == visits
+
+
+@pytest.mark.parametrize("numbers", [[7], [4, 9], NUMBERS], ids=len)
+@pytest.mark.parametrize("flags", [None, some_flags(60), torch.zeros(60, dtype=torch.uint8)], ids=["all", "some", "no"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_the_union_is_what_python_makes_of_the_subgraphs(dtype, flags, numbers):
+    """With all nodes, some and none of them loss nodes."""
+    graph, rule = random_csc(dtype=dtype), RULES["frontier"]
+    apart = sampled(graph, rule, numbers, loss_flags=flags, edge_ids=True)
+    together = sampled(graph, rule, numbers, loss_flags=flags, edge_ids=True, union=True)
+    assert_is(*together.graphs, *joined(apart.graphs))
+    for name in ("num_nodes", "num_edges", "num_loss", "num_visits", "steps"):
+        assert torch.equal(getattr(together, name), getattr(apart, name))
+
+
+def test_a_union_without_edge_ids_has_the_same_edges():
+    found = [sampled(random_csc(), RULES["edge"], union=True, edge_ids=wanted).graphs[0] for wanted in (False, True)]
+    assert torch.equal(found[0].indices, found[1].indices) and found[0].edge_ids is None
+
+
+def test_no_numbers_give_no_subgraphs_and_an_empty_union():
+    assert sampled(random_csc(), RULES["node"], []).graphs == []
+    (empty,) = sampled(random_csc(), RULES["node"], [], union=True).graphs
+    assert empty.nodes.numel() == empty.indices.numel() == 0 and empty.indptr.tolist() == [0]
+
+
+@pytest.mark.parametrize("union", [False, True])
+@pytest.mark.parametrize("count", [1, 9])
+def test_threads_change_nothing(count, union):
+    """One number is shared by the threads, more numbers are dealt out."""
+    graph = random_csc(num_nodes=3000, num_edges=120_000, seed=4)
+    flags = some_flags(3000)
+    found = []
+    for num_threads in (1, 2, 5):
+        rule = SubgraphRule(budget=2500, frontier_size=300, num_threads=num_threads)
+        one = sampled(graph, rule, range(count), loss_flags=flags, edge_ids=True, union=union)
+        found.append([t for part in one.graphs for t in (part.nodes, part.indptr, part.indices, part.edge_ids)])
+    for other in found[1:]:
+        assert all(torch.equal(left, right) for left, right in zip(found[0], other, strict=True))
+
+
+def test_what_is_refused_names_the_operation_and_leaves_nothing():
+    graph, rule = random_csc(), RULES["node"]
+    damaged = graph.indices.clone()
+    damaged[5] = 60
+    for union in (False, True):
+        with pytest.raises(ValueError, match="sample_subgraphs: the graph holds the source id 60; expected 0 to 59"):
+            sampled(CSCGraph(graph.indptr, damaged, orig_ids=graph.orig_ids), rule, range(20), union=union)
+    with pytest.raises(ValueError, match="loss_flags has 59 entries; expected 60"):
+        sampled(graph, rule, loss_flags=torch.ones(59, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"numbers holds -1; expected 0 to 2\*\*64 - 1"):
+        sampled(graph, rule, [0, -1])
