@@ -22,6 +22,7 @@ from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SamplingGraph
 from fastsample_dist.sampling import inclusion as laws
+from fastsample_dist.sampling.joined_batch import first_rows
 from fastsample_dist.sampling.mfg import MFG, DrawKey, MiniBatch
 from fastsample_dist.sampling.sampler import integer_ids
 from fastsample_dist.sampling.subgraph_spec import (
@@ -167,7 +168,7 @@ class SubgraphSampler:
         )  # fmt: skip
         seeds = union.nodes[: union.num_loss]
         return MiniBatch(
-            seeds, [square] * (num_layers - 1) + [_prefix(square, union.num_loss)], union.nodes, draw,
+            seeds, [square] * (num_layers - 1) + [first_rows(square, union.num_loss)], union.nodes, draw,
             seed_weights=self.inclusion.loss_weights(seeds, loss.mean) if is_saint else None,
         )  # fmt: skip
 
@@ -346,17 +347,6 @@ class _LossNodes:
     def mean(self) -> float:
         """Mean probability of these nodes to be in a subgraph; 0 of none."""
         return self._sampler.inclusion.expected_members(self._nodes) / max(1, self.count)
-
-
-def _prefix(mfg: MFG, num_dst: int) -> MFG:
-    """The first rows of a square MFG, over the same sources; its tensors are views."""
-    num_edges = int(mfg.indptr[num_dst])
-    weights, sums = mfg.edge_weights, mfg.row_sums
-    return MFG(
-        mfg.indptr[: num_dst + 1], mfg.indices[:num_edges], mfg.src_nodes, num_dst, mfg.orig_ids, mfg.draw,
-        checked=True, edge_weights=None if weights is None else weights[:num_edges],
-        row_sums=None if sums is None else sums[:num_dst],
-    )  # fmt: skip
 
 
 def _numbered(clusters: Tensor, num_nodes: int) -> Tensor:
