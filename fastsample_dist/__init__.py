@@ -22,6 +22,7 @@ _PUBLIC = {
     "DistContext": "fastsample_dist.comm.context",
     "DistData": "fastsample_dist.pipeline.data",
     "DistLoader": "fastsample_dist.pipeline.loader",
+    "SubgraphLoader": "fastsample_dist.pipeline.subgraph_loader",
     "FeatureCache": "fastsample_dist.features.cache",
     "WalkLoader": "fastsample_dist.pipeline.walk_loader",
     "write_walks": "fastsample_dist.pipeline.walk_files",

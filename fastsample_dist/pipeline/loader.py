@@ -26,7 +26,7 @@ from fastsample_dist.pipeline.caching import sampled_inputs
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_permutation
 from fastsample_dist.pipeline.options import LoaderOptions
-from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, pick_own
+from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition, gather_in_turn, pick_own
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
 from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, warn_of_idle_ranks
 from fastsample_dist.pipeline.stages import make_stages
@@ -161,8 +161,9 @@ class DistLoader(BatchLoader):
         differ from those of the run that saved it.
 
         Raises:
-          ValueError: on all ranks, when the remaining seeds are not all in the split.
+          ValueError: on all ranks, when the remaining seeds are not all in the split, or it is a position of subgraphs.
         """
+        position.check_kind(SEEDS)
         own = self._seeds[pick_own(position.remaining, self.data.orig_ids(self._seeds))]
         seeds_per_rank = self.data.ctx.comm.all_gather_object(own.numel(), purpose=PURPOSE)
         if sum(seeds_per_rank) != position.remaining.numel():

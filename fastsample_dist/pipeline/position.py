@@ -17,6 +17,7 @@ from torch import Tensor
 from fastsample_dist.comm.base import Communicator
 
 PURPOSE = "checkpoint"
+SEEDS, SUBGRAPHS = "seeds", "subgraphs"
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,28 @@ class LoaderPosition:
       epoch: the epoch under way.
       step: global step of the next batch.
       remaining: int64 original ids of this epoch's seeds still to come, over all ranks; empty when the epoch's last
-        batch is done.
+        batch is done. Of subgraphs always empty: they follow from the step.
+      of: what the loader makes batches of: "seeds" or "subgraphs".
     """
 
     epoch: int
     step: int
     remaining: Tensor
+    of: str = SEEDS
+
+    def check_kind(self, wanted: str) -> None:
+        """Refuse the position of another kind of loader.
+
+        Args:
+          wanted: what the loader that is to resume makes batches of.
+        Raises:
+          ValueError: it is another.
+        """
+        if self.of != wanted:
+            raise ValueError(
+                f"the position is that of a loader of {self.of} but this loader makes batches of {wanted}; resume with "
+                "the loader of the run that is to be continued."
+            )
 
 
 def gather_in_turn(own: Tensor, comm: Communicator) -> Tensor:

@@ -69,9 +69,9 @@ class EpochTotals:
         return EpochTotals(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     def stats(self, epoch: int) -> EpochStats:
-        """The epoch's report; needs at least one seed."""
+        """The epoch's report; of no seed at all, as small subgraphs may have it, the loss is 0."""
         shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("num_seeds", "loss_sum")}
-        return EpochStats(epoch=epoch, loss=self.loss_sum / self.num_seeds, **shared)
+        return EpochStats(epoch=epoch, loss=self.loss_sum / max(1, self.num_seeds), **shared)
 
 
 class EpochMeter:

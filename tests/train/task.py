@@ -36,11 +36,17 @@ class Task:
 
 
 def make_task(
-    directory: Path, num_parts: int, *, num_nodes: int = 200, dtype: str = "float64", weighted: bool = False
+    directory: Path,
+    num_parts: int,
+    *,
+    num_nodes: int = 200,
+    dtype: str = "float64",
+    weighted: bool = False,
+    clusters: int | None = None,
 ) -> Task:
     """Draw communities and cut them at random into `directory`/parts; three fifths of the nodes are train nodes.
 
-    `weighted`: edges within a community weigh 4, others 1.
+    `weighted`: edges within a community weigh 4, others 1. `clusters`: that the parts are cut into.
     """
     graph, task = planted_communities(
         num_nodes, NUM_CLASSES, seed=3, feature_dim=FEATURE_DIM, mean_degree=6, homophily=0.9, signal=2.0
@@ -59,7 +65,8 @@ def make_task(
         num_classes=NUM_CLASSES,
         splits=task.splits,
     )
-    build_partition(raw, PartitionOptions(num_parts=num_parts, method="random", seed=1), directory / "parts")
+    options = PartitionOptions(num_parts=num_parts, method="random", seed=1, clusters=clusters)
+    build_partition(raw, options, directory / "parts")
     return Task(graph, task, directory / "parts")
 
 
