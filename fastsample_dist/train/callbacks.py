@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.metrics import EpochStats, EpochTotals
 
@@ -34,7 +34,7 @@ class RunTrainer(Protocol):
     def set_learning_rate(self, lr: float) -> None: ...
     @property
     def learning_rate(self) -> float: ...
-    def evaluate(self, loader: DistLoader) -> float | dict[str, float]: ...
+    def evaluate(self, loader: BatchLoader) -> float | dict[str, float]: ...
 
 
 @dataclass(kw_only=True)
@@ -50,7 +50,7 @@ class Run:
     """
 
     trainer: RunTrainer
-    loader: DistLoader
+    loader: BatchLoader
     epochs: int
     step: int = 0
     carried: EpochTotals = field(default_factory=EpochTotals)

@@ -27,9 +27,9 @@ import torch
 
 from fastsample_dist.comm.base import Communicator
 from fastsample_dist.graph.manifest import Manifest
+from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.data import agree
-from fastsample_dist.pipeline.loader import DistLoader
-from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition
+from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.callbacks import Callback, EpochReport, Run
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
@@ -99,7 +99,7 @@ class Checkpointer(Callback):
     """
 
     def __init__(
-        self, trainer: Trainer, loader: DistLoader, settings: CheckpointSettings, stop: StopSignal | None = None
+        self, trainer: Trainer, loader: BatchLoader, settings: CheckpointSettings, stop: StopSignal | None = None
     ) -> None:
         self.kept: dict[str, Any] = {}
         self.carried = EpochTotals()
@@ -208,6 +208,7 @@ class Checkpointer(Callback):
             "step": position.step,
             "step_in_epoch": totals.steps,
             "remaining": position.remaining,
+            "of": position.of,
             "totals": asdict(totals),
             "generators": generators,
             "kept": self.kept,
@@ -261,7 +262,8 @@ class Checkpointer(Callback):
     def _restore(self, path: str, content: dict[str, Any]) -> None:
         try:
             self._trainer.load_state(content["state"])
-            self._loader.resume(LoaderPosition(content["epoch"], content["step"], content["remaining"]))
+            of = content.get("of", SEEDS)  # releases that knew seeds alone did not say so
+            self._loader.resume(LoaderPosition(content["epoch"], content["step"], content["remaining"], of))
         except ValueError as error:
             raise ValueError(f"{path} does not fit: {error}") from error
         if content["world_size"] == self._ctx.world_size:

@@ -32,6 +32,7 @@ from fastsample_dist.train.epoch_records import read_records
 from fastsample_dist.train.models import NORMS
 from fastsample_dist.train.report_page import render_page
 from fastsample_dist.train.session import run
+from fastsample_dist.train.subgraph_config import SUBGRAPH_METHODS
 
 PROGRAM = "fastsample-train"
 USER_ERRORS = (ValueError, OSError, ImportError)
@@ -74,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--batch-size", type=count, help="seeds per rank and step (default: %(default)s)")
     add("--fanouts", type=fanout_list, help="from the seeds outwards (default: 15,10,5)")
     add("--eval-fanouts", type=fanout_list, help="--eval-fanouts=-1,-1,-1 takes all (default: as --fanouts)")
-    add("--sampler", choices=CHOICES["sampler"], help="weighted: by edge weight; labor: shared neighbours")
+    add("--sampler", choices=CHOICES["sampler"], help="of neighbours, or of subgraphs; see below (default: uniform)")
     add("--replace", action="store_true", help="draw neighbours with replacement")
     add("--layers", type=count, help="of the model (default: one per fanout)")
     add("--hidden", type=count, help="columns of a hidden row (default: %(default)s)")
@@ -89,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--allow-nonfinite", action="store_true", help="continue when a loss or gradient is NaN or infinite")
     add("--precision", choices=CHOICES["precision"], help="bf16 is autocast (default: %(default)s)")
     add("--eval-every", metavar="EPOCHS", type=int, help="0 never evaluates (default: %(default)s)")
-    add("--eval", choices=CHOICES["eval"], help="neighbours in evaluation (default: %(default)s)")
+    add("--eval", choices=CHOICES["eval"], help="neighbours in evaluation (default: sampled; of subgraphs: full)")
     add("--prefetch", type=int, help="batches made ahead in the background (default: %(default)s)")
     add("--cache", metavar="SIZE", help="of other ranks' feature rows, such as 20MB or 2GiB (default: no cache)")
     add("--cache-policy", choices=CHOICES["cache_policy"], help="which rows are cached (default: %(default)s)")
@@ -111,8 +112,29 @@ def make_parser() -> argparse.ArgumentParser:
     add("--keep", metavar="K", type=count, help="checkpoints that stay (default: %(default)s)")
     add("--resume", action="store_true", help="resume from the newest valid checkpoint in --checkpoint-dir, if any")
     add("--allow-new-lr", action="store_true", help="let --resume continue with another --lr")
+    _add_subgraphs(parser)
     parser.set_defaults(**{field.name: field.default for field in fields(TrainConfig) if field.default is not MISSING})
     return parser
+
+
+def _add_subgraphs(parser: argparse.ArgumentParser) -> None:
+    """The options of SubgraphConfig."""
+    add = parser.add_argument_group(
+        "subgraphs",
+        f"--sampler {'|'.join(SUBGRAPH_METHODS)} trains on subgraphs: --layers, steps of --subgraphs-per-step; "
+        "--batch-size and --fanouts are then those of evaluation. The other samplers draw neighbours: weighted by edge "
+        "weight, labor with shared neighbours.",
+    ).add_argument
+    add("--budget", metavar="N", type=count, help="visits or draws of a subgraph (default: 8000)")
+    add("--frontier-size", metavar="M", type=count, help="walkers of frontier (default: 1000)")
+    add("--structure", choices=CHOICES["structure"], help="of frontier: what finds the next walker (default: sums)")
+    add("--walk-length", metavar="HOPS", type=count, help="of walk (default: 2)")
+    add("--clusters-per-batch", metavar="C", type=count, help="clusters in a subgraph of cluster (default: 10)")
+    add("--ego-depth", metavar="HOPS", type=count, help="of ego (default: 2)")
+    add("--ego-fanout", metavar="N", type=int, help="in-neighbours of every node of ego, -1: all (default: 10)")
+    add("--weights", choices=CHOICES["weights"], help="of edges (default: ratio; of ego: none)")
+    add("--subgraphs-per-step", metavar="K", type=count, help="over all ranks (default: one per part; of ego: 1000)")
+    add("--locality", choices=CHOICES["locality"], help="own: subgraphs begin at one part's nodes, on its rank")
 
 
 def parse_arguments(argv: list[str] | None = None) -> TrainConfig | PageOptions:

@@ -20,22 +20,25 @@ from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.pipeline.exchange import EXCHANGES
-from fastsample_dist.pipeline.schemes import SCHEMES
+from fastsample_dist.pipeline.schemes import HYBRID, SCHEMES
 from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
+from fastsample_dist.sampling.subgraph_spec import SubgraphSpec
 from fastsample_dist.train.models import NORMS, check_fanouts
 from fastsample_dist.train.saved import MODELS
 from fastsample_dist.train.schedules import SCHEDULES
+from fastsample_dist.train.subgraph_config import SUBGRAPH_CHOICES, SUBGRAPH_METHODS, SubgraphConfig
 from fastsample_dist.train.trainer import PRECISIONS
 
 EVALUATIONS = ("sampled", "full")
 CHOICES = {
     "scheme": SCHEMES, "model": tuple(MODELS), "device": DEVICES, "kernel": KERNELS, "placement": PLACES,
     "exchange": EXCHANGES,
-    "sampler": METHODS, "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
-    "lr_schedule": SCHEDULES, "transport": TRANSPORTS, "cache_policy": POLICIES,
+    "sampler": (*METHODS, *SUBGRAPH_METHODS), "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
+    "lr_schedule": SCHEDULES, "transport": TRANSPORTS, "cache_policy": POLICIES, **SUBGRAPH_CHOICES,
 }  # fmt: skip
 AT_LEAST_ONE = (
     "epochs", "batch_size", "layers", "hidden", "heads", "threads", "checkpoint_every", "keep", "lr_step",
+    "subgraphs_per_step",
 )  # fmt: skip
 AT_LEAST_ZERO = ("eval_every", "prefetch", "cache", "lookahead")
 FILES = ("json", "jsonl", "report", "tensorboard", "trace", "checkpoint_dir", "save_model", "predictions")
@@ -43,6 +46,8 @@ SHAPING = (
     "model", "layers", "hidden", "heads", "dropout", "lr", "fanouts", "sampler", "replace", "precision", "seed",
 )  # fmt: skip
 """Fields that a checkpoint and the run that resumes from it must have in common."""
+OF_NEIGHBOURS = ("fanouts", "replace")
+"""Those among them that shape no subgraph."""
 OWN = (
     "data", "kernel", "placement", "threads", "timeout_s", "json", "jsonl", "report", "tensorboard", "keep", "verify",
 )  # fmt: skip
@@ -50,7 +55,7 @@ OWN = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(SubgraphConfig):
     """What `fastsample_dist.train.run` is to do.
 
     Attributes:
@@ -65,9 +70,10 @@ class TrainConfig:
       rails: a row that several ranks of a machine need from another crosses the network once; see LoaderOptions.
       epochs: to train, including those of a run that is resumed.
       batch_size: seeds per rank and step.
-      fanouts: neighbours per node, from the seeds outwards; -1 takes all.
+      fanouts: neighbours per node, from the seeds outwards; -1 takes all. Of subgraphs in `eval` "sampled" alone.
       eval_fanouts: the same for evaluation; None: `fanouts`.
-      sampler: one of ops.sample_methods.METHODS, such as "uniform".
+      sampler: one of ops.sample_methods.METHODS, such as "uniform"; or one of the methods of SubgraphSpec, such as
+        "frontier", which trains on subgraphs. Their options: see SubgraphConfig.
       replace: draw neighbours with replacement.
       layers: of the model, one per fanout; None: as many as fanouts.
       hidden: columns of a hidden row.
@@ -78,7 +84,8 @@ class TrainConfig:
       lr: learning rate of Adam, where the schedule begins.
       precision: "fp32" or "bf16".
       eval_every: epochs between evaluations; 0 never evaluates.
-      eval: "sampled" sees sampled neighbours, "full" all of them, layer by layer.
+      eval: "sampled" sees sampled neighbours, "full" all of them, layer by layer. None: "sampled", and "full" of a
+        run on subgraphs.
       prefetch: batches made ahead in the background.
       cache: bytes of other ranks' feature rows that are kept, or a size such as "2GiB"; None or 0: none. See
         features/cache.py.
@@ -132,7 +139,7 @@ class TrainConfig:
     lr: float = 0.006
     precision: str = "fp32"
     eval_every: int = 1
-    eval: str = "sampled"
+    eval: str | None = None
     prefetch: int = 0
     cache: int | str | None = None
     cache_policy: str = "auto"
@@ -161,7 +168,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         self._normalise()
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
+            optional = name in SUBGRAPH_CHOICES and getattr(self, name) is None
+            if not optional and getattr(self, name) not in choices:
                 raise ValueError(f"{option(name)} is {getattr(self, name)!r}; expected one of {', '.join(choices)}.")
         for name, least in (*((name, 1) for name in AT_LEAST_ONE), *((name, 0) for name in AT_LEAST_ZERO)):
             value = getattr(self, name)
@@ -169,7 +177,8 @@ class TrainConfig:
                 raise ValueError(f"{option(name)} is {value!r}; expected an integer >= {least}.")
         if self.resume and self.checkpoint_dir is None:
             raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
-        if self.replace and not METHODS[self.sampler].replaceable:
+        self.refuse_ignored(self.sampler)
+        if self.replace and (self.has_subgraphs or not METHODS[self.sampler].replaceable):
             raise ValueError(
                 f"--sampler {self.sampler} takes every edge at most once; leave out --replace; see --help."
             )
@@ -182,15 +191,43 @@ class TrainConfig:
         ):
             if not is_right:
                 raise ValueError(f"{option(name)} is {getattr(self, name)}; expected {expected}.")
-        for fanouts in (self.fanouts, self.eval_fanouts):
+        self._check_drawing()
+
+    @property
+    def has_subgraphs(self) -> bool:
+        """Whether it trains on subgraphs."""
+        return self.sampler in SUBGRAPH_METHODS
+
+    @property
+    def subgraph_spec(self) -> SubgraphSpec:
+        """Of a run on subgraphs: how they are drawn and weighted."""
+        return self.spec_of(self.sampler, self.seed)
+
+    @property
+    def neighbour_method(self) -> str:
+        """How neighbours are drawn: of a run on subgraphs those of evaluation."""
+        return "uniform" if self.has_subgraphs else self.sampler
+
+    def _check_drawing(self) -> None:
+        """Refuse what does not fit of subgraphs and of fanouts, where these are read."""
+        if self.has_subgraphs:
+            _ = self.subgraph_spec  # refuses
+            if self.scheme != HYBRID:
+                raise ValueError(
+                    f"--scheme is {self.scheme} but --sampler {self.sampler} draws subgraphs, which needs the topology "
+                    f"on every rank; pass --scheme {HYBRID}."
+                )
+        drawn = [] if self.has_subgraphs else [self.fanouts]
+        for fanouts in (*drawn, *([self.eval_fanouts] if drawn or self.eval == "sampled" else [])):
             check_fanouts(len(fanouts or ()), self.layers)
-            SampleSpec(fanouts=fanouts, method=self.sampler, replace=self.replace, rng_seed=self.seed)  # refuses
+            SampleSpec(fanouts=fanouts, method=self.neighbour_method, replace=self.replace, rng_seed=self.seed)
 
     def _normalise(self) -> None:
         """Convert lists to tuples and strings to paths, and fill in what follows from other fields."""
         values: dict[str, Any] = {"data": Path(self.data), "fanouts": tuple(self.fanouts)}
         values["layers"] = len(values["fanouts"]) if self.layers is None else self.layers
         values["eval_fanouts"] = tuple(self.eval_fanouts or self.fanouts)
+        values["eval"] = self.eval or ("full" if self.has_subgraphs else "sampled")
         for name in FILES:
             given = getattr(self, name)
             values[name] = None if given is None else Path(given)
@@ -220,13 +257,15 @@ class TrainConfig:
     def shaping(self) -> dict[str, Any]:
         """What a checkpoint and the run that resumes from it must have in common, as JSON values.
 
-        The schedule, residual and norm only where there is one, so that checkpoints of releases without them can be
-        resumed.
+        The schedule, residual, norm and subgraphs only where there are some, so that checkpoints of releases without
+        them can be resumed.
         """
-        names = [*SHAPING, *(name for name in ("residual", "norm") if getattr(self, name))]
+        names = [name for name in SHAPING if not (self.has_subgraphs and name in OF_NEIGHBOURS)]
+        names += [name for name in ("residual", "norm") if getattr(self, name)]
         if self.lr_schedule != "constant":
             names += ["lr_schedule", *(("lr_step", "lr_gamma") if self.lr_schedule == "step" else ("epochs",))]
-        return {name: getattr(self, name) for name in names}
+        subgraphs = self.subgraph_shaping(self.sampler, self.seed) if self.has_subgraphs else {}
+        return {name: getattr(self, name) for name in names} | subgraphs
 
     def _fact(self, name: str) -> Any:
         value = getattr(self, name)

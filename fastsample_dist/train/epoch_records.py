@@ -20,7 +20,8 @@ from typing import Any
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.memory_sizes import process_memory
-from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.pipeline.batch_loader import BatchLoader
+from fastsample_dist.pipeline.subgraph_loader import SubgraphLoader
 from fastsample_dist.train.callbacks import Callback, EpochReport, Run
 from fastsample_dist.train.config import TrainConfig
 from fastsample_dist.train.metrics import CommTally, counted_between
@@ -75,16 +76,20 @@ class RankRecords(Callback):
         report.figures.update(zip(RECORDED, (ranks, self._facts), strict=True))
 
 
-def run_facts(config: TrainConfig, loader: DistLoader, threads: int) -> dict[str, Any]:
-    """What is run, as JSON values by name: the graph, the ranks, and the options in OPTIONS."""
+def run_facts(config: TrainConfig, loader: BatchLoader, threads: int) -> dict[str, Any]:
+    """What is run, as JSON values by name: the graph, the ranks, the options in OPTIONS, and "subgraphs" if any."""
     data = loader.data
     ctx, manifest = data.ctx, data.manifest
     options = {name: getattr(config, name) for name in OPTIONS}
+    subgraphs = {}
+    if isinstance(loader, SubgraphLoader):
+        shaping = config.subgraph_shaping(config.sampler, config.seed)
+        subgraphs["subgraphs"] = shaping | {"subgraphs_per_step": loader.subgraphs_per_step}
     return {
         "graph": manifest.name, "num_nodes": data.num_nodes, "num_edges": manifest.num_edges,
         "ranks": ctx.world_size, "threads": threads, "device": str(ctx.device),
         "transport": loader.transport, "exchange": loader.exchange,
-        **options, "fanouts": list(config.fanouts),
+        **options, "fanouts": list(config.fanouts), **subgraphs,
     }  # fmt: skip
 
 

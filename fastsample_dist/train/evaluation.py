@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.data import DistData
-from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.train.callbacks import Callback, EpochReport
 from fastsample_dist.train.config import TrainConfig
 from fastsample_dist.train.inference import layerwise, measure
@@ -31,7 +31,7 @@ class Evaluation(Callback):
     """
 
     def __init__(
-        self, config: TrainConfig, trainer: Trainer, loaders: dict[str, DistLoader], progress: Progress
+        self, config: TrainConfig, trainer: Trainer, loaders: dict[str, BatchLoader], progress: Progress
     ) -> None:
         self._config, self._trainer, self._loaders, self.progress = config, trainer, loaders, progress
         self._data = loaders["train"].data

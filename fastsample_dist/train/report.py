@@ -15,7 +15,7 @@ import torch
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.placement import Placement
 from fastsample_dist.features.cache import CacheReport
-from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.callbacks import Callback, EpochReport, Run
 from fastsample_dist.train.epoch_records import RECORDED
@@ -62,7 +62,7 @@ def device_lines(ctx: DistContext, places: Sequence[Placement]) -> list[str]:
     return [f"device {ctx.device}: {name} ({ctx.device_reason})", *map(str, places)]
 
 
-def device_figures(ctx: DistContext, loader: DistLoader) -> dict[str, object]:
+def device_figures(ctx: DistContext, loader: BatchLoader) -> dict[str, object]:
     """The same as JSON values, with what kernel "auto" measured: {"device", "device_name", "device_reason", "places":
     [{"table", "where", "bytes", "why"}], "kernels": [{"fanouts", "most_seeds", "kernel", "medians_ms"}]}.
     """
@@ -85,7 +85,7 @@ def device_figures(ctx: DistContext, loader: DistLoader) -> dict[str, object]:
     }  # fmt: skip
 
 
-def cache_figures(loader: DistLoader, epoch: int | None = None) -> dict[str, Any] | None:
+def cache_figures(loader: BatchLoader, epoch: int | None = None) -> dict[str, Any] | None:
     """A loader's cache report over all ranks as JSON values; None where no cache was asked for.
 
     Collective: every rank must call this. Purpose "metrics".

@@ -103,8 +103,11 @@ def _run_tables(facts: Mapping[str, Any]) -> dict[str, list[list[str]]]:
     """Rows of the tables beside it: what was run, and with which options."""
     tables: dict[str, list[list[str]]] = {"run": [], "options": []}
     for name, value in facts.items():
-        is_list = isinstance(value, list | tuple)
-        text = ",".join(map(str, value)) if is_list else f"{value:,}" if isinstance(value, int) else str(value)
+        if isinstance(value, Mapping):
+            text = ", ".join(f"{key} {one}".replace("_", " ") for key, one in value.items() if one is not None)
+        else:
+            is_list = isinstance(value, list | tuple)
+            text = ",".join(map(str, value)) if is_list else f"{value:,}" if isinstance(value, int) else str(value)
         kind = "options" if name in OPTIONS else "run"
         tables[kind].append([name.replace("num_", "").replace("_", " "), text])
     return tables

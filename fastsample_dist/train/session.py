@@ -25,8 +25,10 @@ from fastsample_dist.comm.trace import Trace
 from fastsample_dist.files import check_writable, naming_file, write_json, write_text
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.page import require_matplotlib
+from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.pipeline.subgraph_loader import SubgraphLoader
 from fastsample_dist.train.callbacks import Callback
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
 from fastsample_dist.train.config import TrainConfig, option
@@ -106,6 +108,8 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
         checkpoints = begin_checkpoints(config, trainer, loaders["train"], stop, console)
         steps = sum(map(loaders["train"].num_steps, range(loaders["train"].epoch, config.epochs)))
         console.print(f"{config.scheme}, {ctx.world_size} rank(s), {threads} thread(s) each, {steps} steps")
+        if isinstance(loaders["train"], SubgraphLoader):
+            console.print(str(loaders["train"]), soft_wrap=True)
         progress = make_progress(console)
         training, evaluation = CommTally(ctx.comm), Evaluation(config, trainer, loaders, progress)
         history = History(None if checkpoints is None else checkpoints.kept.setdefault("epochs", []))
@@ -219,25 +223,35 @@ def open_data(config: TrainConfig, ctx: DistContext) -> DistData:
         raise ValueError(
             f"{config.data} lacks features or labels; partition an input with features.npy and labels.npy."
         )
-    if METHODS[config.sampler].weighted and data.graph.weights is None:
+    if METHODS[config.neighbour_method].weighted and data.graph.weights is None:
         raise ValueError(
             f"{config.data} lacks edge weights for --sampler {config.sampler}; partition one with edge_weight.npy."
         )
     return data
 
 
-def make_loaders(config: TrainConfig, data: DistData) -> dict[str, DistLoader]:
+def make_loaders(config: TrainConfig, data: DistData) -> dict[str, BatchLoader]:
     """Loaders by split; those for evaluation only if there is one that samples."""
+    how = {
+        "prefetch": config.prefetch, "feature_dtype": torch.bfloat16 if config.precision == "bf16" else None,
+        "placement": config.placement, "transport": config.transport, "exchange": config.exchange,
+        "rails": config.rails,
+    }  # fmt: skip
     make = partial(
         DistLoader, data, batch_size=config.batch_size, scheme=config.scheme, rng_seed=config.seed,
-        prefetch=config.prefetch, feature_dtype=torch.bfloat16 if config.precision == "bf16" else None,
-        method=config.sampler, replace=config.replace, kernel=config.kernel, placement=config.placement,
-        transport=config.transport, exchange=config.exchange, rails=config.rails,
+        method=config.neighbour_method, replace=config.replace, kernel=config.kernel, **how,
     )  # fmt: skip
-    loaders = {"train": make(config.fanouts, split="train", cache=config.feature_cache())}
+    if config.has_subgraphs:
+        train: BatchLoader = SubgraphLoader(
+            data, config.subgraph_spec, config.layers, subgraphs_per_step=config.subgraphs_per_step,
+            locality=config.locality, cache=config.feature_cache(), **how,
+        )  # fmt: skip
+    else:
+        train = make(config.fanouts, split="train", cache=config.feature_cache())
+    loaders = {"train": train}
     if config.eval_every > 0 and config.eval == "sampled":
         # rows that follow the training batches are of no use to others
-        evaluate = partial(make, shuffle=False, cache=None if config.lookahead else loaders["train"].cache)
+        evaluate = partial(make, shuffle=False, cache=None if config.lookahead else train.cache)
         loaders |= {split: evaluate(config.eval_fanouts, split=split) for split in ("val", "test")}
     return loaders
 
@@ -278,6 +292,7 @@ def result_writes(
         manifest = data.manifest
         built = built_from(config, data) | {
             "task": data.task, "num_classes": data.num_classes, "fanouts": config.fanouts, "seed": config.seed,
+            "sampler": config.sampler,
             "partition": manifest.name, "partition_sha256": fingerprint(manifest),
             "versions": {"fastsample_dist": __version__, "torch": torch.__version__},
         }  # fmt: skip
@@ -294,7 +309,7 @@ def result_writes(
 
 
 def begin_checkpoints(
-    config: TrainConfig, trainer: Trainer, loader: DistLoader, stop: StopSignal | None, console: Console
+    config: TrainConfig, trainer: Trainer, loader: BatchLoader, stop: StopSignal | None, console: Console
 ) -> Checkpointer | None:
     """What saves the run, resumed where an earlier one left off; None without checkpoint_dir."""
     if config.checkpoint_dir is None:

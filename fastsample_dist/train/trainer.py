@@ -24,7 +24,7 @@ from fastsample_dist import ops
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.clock import Lap, clock_of
-from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.agreement import task_facts, trainer_facts
 from fastsample_dist.train.callbacks import Callback, Callbacks, EpochReport, Run
@@ -126,7 +126,7 @@ class Trainer:
 
     def run_epoch(
         self,
-        loader: DistLoader,
+        loader: BatchLoader,
         on_step: Callable[[MiniBatch], object] | None = None,
         *,
         carried: EpochTotals | None = None,
@@ -169,7 +169,7 @@ class Trainer:
             _end_epoch(self._scheduler, stats.loss)
         return stats
 
-    def fit(self, loader: DistLoader, epochs: int, callbacks: Sequence[Callback] = ()) -> None:
+    def fit(self, loader: BatchLoader, epochs: int, callbacks: Sequence[Callback] = ()) -> None:
         """Train until `epochs` epochs are done, or a callback ends training.
 
         Collective: every rank must call this, with the same arguments.
@@ -274,7 +274,7 @@ class Trainer:
         """Of the optimizer's first group, now."""
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def evaluate(self, loader: DistLoader) -> float | dict[str, float]:
+    def evaluate(self, loader: BatchLoader) -> float | dict[str, float]:
         """What the metrics give for the split's seeds: over all ranks, exact.
 
         The model sees the neighbours that the loader samples; all of them with fanouts of -1. Every call uses the

@@ -80,6 +80,20 @@ print(json.dumps(found))
         ({"resume": True}, r"--resume needs the --checkpoint-dir"),
         ({"layers": 2}, r"fanouts has 3 entries but the model has 2 layers; pass one fanout per layer"),
         ({"eval_fanouts": (1,)}, r"fanouts has 1 entries but the model has 3 layers"),
+        ({"budget": 50}, r"--budget is 50 but --sampler uniform does not read it; leave it out"),
+        ({"locality": "own"}, r"--locality is 'own' but --sampler uniform does not read it"),
+        ({"sampler": "node", "frontier_size": 5}, r"--frontier-size is 5 but --sampler node does not read it"),
+        ({"sampler": "frontier", "budget": 5, "frontier_size": 6}, r"frontier_size is 6 but budget is 5"),
+        ({"sampler": "frontier", "budget": 0}, r"budget is 0; expected an integer from 1"),
+        ({"sampler": "ego", "ego_fanout": -2}, r"fanout is -2; expected an integer from -1"),
+        ({"sampler": "ego", "subgraphs_per_step": 0}, r"--subgraphs-per-step is 0; expected an integer >= 1"),
+        ({"sampler": "walk", "weights": "sum"}, r"--weights is 'sum'; expected one of ratio, saint, none"),
+        ({"sampler": "walk", "scheme": "vanilla"}, r"--scheme is vanilla but --sampler walk draws subgraphs"),
+        ({"sampler": "walk", "replace": True}, r"--sampler walk takes every edge at most once; leave out --replace"),
+        (
+            {"sampler": "walk", "eval": "sampled", "layers": 4},
+            r"fanouts has 3 entries but the model has 4 layers; pass one fanout per layer",
+        ),
     ],
     ids=str,
 )
@@ -110,6 +124,22 @@ def test_norm_and_residual_shape_a_run_and_neither_leaves_old_checkpoints_valid(
     assert deep == TrainConfig(data="parts", residual=True, norm="layer")
     assert not {"residual", "norm"} & plain.shaping().keys()
     assert deep.shaping() == plain.shaping() | {"residual": True, "norm": "layer"}
+
+
+def test_a_run_on_subgraphs_has_layers_of_its_own_and_sees_all_neighbours_in_evaluation():
+    config = parse_arguments(["--data", "parts", "--sampler", "frontier", "--layers", "6", "--budget", "5000"])
+    assert (config.layers, config.eval, config.subgraph_spec.budget) == (6, "full", 5000)
+    assert TrainConfig(data="parts", sampler="ego", ego_depth=1, ego_fanout=-1).subgraph_spec.fanout == -1
+    assert TrainConfig(data="parts").eval == TrainConfig(data="parts", sampler="node", eval="sampled").eval == "sampled"
+
+
+def test_subgraphs_shape_a_run_and_neighbours_leave_old_checkpoints_valid():
+    by_neighbours = TrainConfig(data="parts").shaping()
+    of_subgraphs = TrainConfig(data="parts", sampler="frontier", locality="own").shaping()
+    assert set(by_neighbours) - set(of_subgraphs) == {"fanouts", "replace"}
+    assert of_subgraphs["budget"] == 8000 and of_subgraphs["locality"] == "own" and "budget" not in by_neighbours
+    assert of_subgraphs == TrainConfig(data="parts", sampler="frontier", budget=8000, locality="own").shaping()
+    json.dumps(of_subgraphs)
 
 
 def free_ports(count):

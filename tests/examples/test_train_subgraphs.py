@@ -1,0 +1,20 @@
+"""train_subgraphs.py as it stands learns, in one process: its loader on more ranks has tests of its own."""
+
+import re
+import runpy
+from pathlib import Path
+
+from tests.train.task import make_task
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "train_subgraphs.py"
+CHANCE = 0.25  # four classes
+
+
+def test_it_learns(tmp_path, capsys):
+    parts = make_task(tmp_path, 1, dtype="float32").path
+    options = ["--budget", "60", "--frontier-size", "15", "--hidden", "16", "--lr", "0.02", "--epochs", "8"]
+    runpy.run_path(str(SCRIPT))["main"]([str(parts), *options])
+    printed = capsys.readouterr().out
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", printed)]
+    assert len(losses) == 8 and losses[-1] < losses[0]
+    assert float(re.search(r"test accuracy (\S+)", printed)[1]) > 2 * CHANCE
