@@ -37,7 +37,6 @@ from fastsample_dist.sampling.subgraph_spec import (
     SAINT,
     SubgraphSpec,
 )  # fmt: skip
-from fastsample_dist.sampling.union import union_of
 
 _COUNTED_AT_ONCE = 64  # subgraphs whose nodes are in memory together while they are counted
 
@@ -129,7 +128,12 @@ class SubgraphSampler:
         Raises:
           ValueError: a number below 0 or from 2**63 on.
         """
-        return [self._subgraph(number) for number in _checked(range(first, first + count))]
+        numbers = _checked(range(first, first + count))
+        drawn = ops.sample_subgraphs(self._arrays, self.spec.rule, self._tables, numbers)
+        return [
+            Subgraph(own.nodes, own.indptr, own.indices, self._weights(own), number, visits)
+            for number, own, visits in zip(numbers, drawn.graphs, drawn.num_visits.tolist(), strict=True)
+        ]
 
     def batch(
         self,
@@ -158,12 +162,13 @@ class SubgraphSampler:
             raise ValueError(f"num_layers is {num_layers}; expected 1 or more, one MFG per layer.")
         numbers = _checked([numbers] if isinstance(numbers, int | np.integer) else numbers)
         loss = self._loss_nodes(loss_nodes)
-        union = union_of(self._arrays, self.spec.rule, self._tables, numbers, loss.flags)
+        tables = (self._arrays, self.spec.rule, self._tables)
+        [union] = ops.sample_subgraphs(*tables, numbers, loss_flags=loss.flags, union=True).graphs
         draw = DrawKey(self.spec.rng_seed, step if step is not None else numbers[0] if numbers else 0)
         is_saint = self.spec.weights == SAINT
         square = MFG(
             union.indptr, union.indices, union.nodes, union.nodes.numel(), self.graph.orig_ids, draw, checked=True,
-            edge_weights=self._weights(union.indptr, union.indices, union.nodes),
+            edge_weights=self._weights(union),
             row_sums=None if self.spec.weights == NONE else self._row_sums(union.indptr, union.nodes.long()),
         )  # fmt: skip
         seeds = union.nodes[: union.num_loss]
@@ -259,15 +264,11 @@ class SubgraphSampler:
         self._inclusion = laws.CountedInclusion(self.graph, bits, self.spec.count_subgraphs)
         self._loss = None
 
-    def _subgraph(self, number: int) -> Subgraph:
-        found = union_of(self._arrays, self.spec.rule, self._tables, [number], None)
-        weights = self._weights(found.indptr, found.indices, found.nodes)
-        return Subgraph(found.nodes, found.indptr, found.indices, weights, number, found.num_visits[0])
-
-    def _weights(self, indptr: Tensor, indices: Tensor, nodes: Tensor) -> Tensor | None:
+    def _weights(self, graph: ops.InducedNodes) -> Tensor | None:
         if self.spec.weights == NONE:
             return None
-        return self.inclusion.weights(indptr, indices, nodes, self.spec.weights, self.spec.num_threads)
+        form, threads = self.spec.weights, self.spec.num_threads
+        return self.inclusion.weights(graph.indptr, graph.indices, graph.nodes, form, threads)
 
     def _row_sums(self, indptr: Tensor, nodes: Tensor) -> Tensor:
         """What the rows' weights add up to when no edge is left out: the in-degrees in the graph, float32.
