@@ -9,6 +9,7 @@ namespace fs {
 namespace {
 
 constexpr int64_t kMostBudget = INT32_MAX;
+constexpr double kMostEta = 1000;
 
 FsStatus check_at_least(const char* operation, const char* name, int64_t value, int64_t least) {
   if (value >= least && value <= kMostBudget) return FS_OK;
@@ -29,8 +30,12 @@ FsStatus check_frontier(const char* operation, const FsSubgraphSpec& spec) {
     return fail(FS_INVALID_ARGUMENT, "%s: max_degree is %lld; expected 1 or more, or 0 (degrees as they are)",
                 operation, static_cast<long long>(spec.max_degree));
   }
-  if (spec.structure != FS_FRONTIER_SUMS) {
-    return fail(FS_INVALID_ARGUMENT, "%s: structure %d; expected 0 (sums)", operation, spec.structure);
+  if (spec.structure != FS_FRONTIER_SUMS && spec.structure != FS_FRONTIER_DASHBOARD) {
+    return fail(FS_INVALID_ARGUMENT, "%s: structure %d; expected 0 or 1", operation, spec.structure);
+  }
+  if (spec.structure == FS_FRONTIER_DASHBOARD && !(spec.eta > 1 && spec.eta <= kMostEta)) {
+    return fail(FS_INVALID_ARGUMENT, "%s: eta is %g; expected a number above 1, at most %g", operation, spec.eta,
+                kMostEta);
   }
   return FS_OK;
 }
@@ -89,6 +94,9 @@ template <typename Id>
 FsStatus draw_visits(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits) {
   if (call.spec.method == FS_SUBGRAPH_CLUSTER) return visit_clusters(call, number, visits);
   if (call.spec.method == FS_SUBGRAPH_EGO) return visit_neighborhood(call, number, visits);
+  if (call.spec.method == FS_SUBGRAPH_FRONTIER && call.spec.structure == FS_FRONTIER_DASHBOARD) {
+    return visit_by_dashboard(call, number, visits);
+  }
   if (!vector_kernels().samples_plainly && visit_by_vectors(call, number, visits)) return FS_OK;
   visits->clear();
   return visit_plainly(call, number, visits);

@@ -80,6 +80,10 @@ FsStatus visit_plainly(const SubgraphCall<Id>& call, uint64_t number, VisitList<
 template <typename Id>
 bool visit_by_vectors(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits);
 
+// Visits of a frontier with the dashboard (dashboard_visits.cpp).
+template <typename Id>
+FsStatus visit_by_dashboard(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits);
+
 // Visits of the methods cluster and ego (epoch_visits.cpp).
 template <typename Id>
 FsStatus visit_clusters(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits);

@@ -43,7 +43,11 @@ typedef enum {
 } FsSubgraphMethod;
 
 /* How a frontier finds the slot of a pop. FS_FRONTIER_DASHBOARD (algorithm 3 of the paper) has the law of
- * FS_FRONTIER_SUMS and draws of its own. */
+ * FS_FRONTIER_SUMS and draws of its own: pop p takes the slot of the first entry below(entries in use) that is live,
+ * from stream p of kSubgraphProbes. Entries: w of every root, slot after slot; a pop clears those of its slot and
+ * appends those of the entering vertex. The table has ceil(eta * frontier_size * mean degree, or max_degree where that
+ * is less) entries. Where appending would exceed it, the live entries move to its front (a cleanup); where it still
+ * would, or the roots do, it gets ceil(eta * entries that are to be live) (a growth). */
 typedef enum { FS_FRONTIER_SUMS = 0, FS_FRONTIER_DASHBOARD = 1 } FsFrontierStructure;
 
 typedef struct {

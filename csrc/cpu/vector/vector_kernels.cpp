@@ -4,6 +4,7 @@
 #include "vector_kernels.h"
 
 #include "aggregate_rows.h"
+#include "dashboard_entries.h"
 #include "dropout_rows.h"
 #include "frontier_walk.h"
 #include "inclusion_rows.h"
@@ -53,7 +54,10 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         lone_visits<int32_t>,
                                         lone_visits<int64_t>,
                                         frontier_walk<int32_t>,
-                                        frontier_walk<int64_t>};
+                                        frontier_walk<int64_t>,
+                                        fill_entries,
+                                        clear_entries,
+                                        probe_entries};
   return kernels;
 }
 

@@ -42,6 +42,10 @@ constexpr int kGroupNodes = 16;  // nodes whose random words are made side by si
 // Picks of a row that the kernels take; more are left to a hash set, as comparing grows with the square.
 constexpr int kGroupFanout = 32;
 
+constexpr uint32_t kNoSlot = ~0u;    // a dashboard's entry that is dead (dashboard.h)
+constexpr int kDashboardProbes = 4;  // of a pop that are compared at once: a block of its stream
+constexpr int64_t kEntrySlack = 16;  // entries behind a run that may be written
+
 struct VectorKernels {
   const char* name;
   bool samples_plainly;  // hops are sampled by their definition (plain_hop.cpp), not by these kernels
@@ -90,6 +94,10 @@ struct VectorKernels {
   DrawnVisits (*lone_visits_64)(const LoneTask<int64_t>&);
   DrawnVisits (*frontier_walk_32)(const FrontierTask<int32_t>&);
   DrawnVisits (*frontier_walk_64)(const FrontierTask<int64_t>&);
+  // Entries of a dashboard: see vector/dashboard_entries.h.
+  void (*fill_entries)(uint32_t* entries, int64_t count, uint32_t value);
+  void (*clear_entries)(uint32_t* entries, int64_t count);
+  int32_t (*probe_entries)(const uint32_t* entries, uint32_t used, const uint32_t* words, int64_t stride);
 };
 
 const VectorKernels& vector_kernels();  // the table in use

@@ -27,7 +27,7 @@ from fastsample_dist.ops.reference.probabilities import (
 from fastsample_dist.ops.reference.rows import bucket_by_part, gather_rows, locate_rows, merge_rows
 from fastsample_dist.ops.reference.sampling import Hops, Row, compact, sample_mfg, sample_neighbors
 from fastsample_dist.ops.reference.streams import below, node_words, philox, stage_key
-from fastsample_dist.ops.reference.subgraphs import permutation, subgraph_nodes, subgraph_visits
+from fastsample_dist.ops.reference.subgraphs import dashboard_counts, permutation, subgraph_nodes, subgraph_visits
 from fastsample_dist.ops.reference.uniform import pick
 from fastsample_dist.ops.reference.weighted import AliasRow, alias_row, alias_tables, weighted_pick
 
@@ -48,6 +48,7 @@ __all__ = [
     "below",
     "bucket_by_part",
     "compact",
+    "dashboard_counts",
     "dropout_factors",
     "gather_rows",
     "has_edges",

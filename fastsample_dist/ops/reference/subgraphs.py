@@ -7,8 +7,10 @@ A frontier is Algorithm 2 of the IPDPS'19 paper with roots drawn with replacemen
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from fastsample_dist.ops.reference.streams import (
     SUBGRAPH_HOPS,
     SUBGRAPH_ORDER,
     SUBGRAPH_POPS,
+    SUBGRAPH_PROBES,
     SUBGRAPH_ROOTS,
     below,
     node_words,
@@ -42,6 +45,7 @@ class Draws:
     roots: list[int]  # ascending by original id
     number: int
     clusters: list[list[int]]  # members, ascending by original id
+    counts: Counter[str] = field(default_factory=Counter)  # of a dashboard
 
     def order(self, epoch: int, count: int) -> list[int]:
         """A permutation of an epoch."""
@@ -72,6 +76,8 @@ class Draws:
 def frontier(draws: Draws) -> list[int]:
     """Roots, then the vertices that enter."""
     rule = draws.rule
+    if rule.structure == "dashboard":
+        return dashboard(draws)
     slots = [draws.root(slot) for slot in range(rule.frontier_size)]
     hops = [draws.words(SUBGRAPH_HOPS, slot) for slot in range(rule.frontier_size)]
     pops = draws.words(SUBGRAPH_POPS, 0)
@@ -84,6 +90,37 @@ def frontier(draws: Draws) -> list[int]:
         slot = int(np.searchsorted(sums, below(pops, int(sums[-1])), side="right"))
         slots[slot] = draws.neighbor(hops[slot], slots[slot])
         visits.append(slots[slot])
+    return visits
+
+
+def dashboard(draws: Draws) -> list[int]:
+    """A frontier with the paper's Dashboard, algorithm 3."""
+    rule, graph = draws.rule, draws.graph
+    most = rule.max_degree or graph.indices.numel()
+    slots = [draws.root(slot) for slot in range(rule.frontier_size)]
+    hops = [draws.words(SUBGRAPH_HOPS, slot) for slot in range(rule.frontier_size)]
+    visits = list(slots)
+    num_nodes = graph.indptr.numel() - 1
+    capacity = math.ceil(rule.eta * (rule.frontier_size * min(graph.indices.numel() / num_nodes, most)))
+    table = [slot for slot, at in enumerate(slots) for _ in range(min(int(draws.degrees[at]), most))]
+    if len(table) > capacity:
+        capacity, draws.counts["growths"] = math.ceil(rule.eta * len(table)), 1
+    while len(visits) < rule.budget and any(entry is not None for entry in table):
+        words, found = draws.words(SUBGRAPH_PROBES, len(visits) - rule.frontier_size), None
+        while found is None:
+            found = table[below(words, len(table))]
+            draws.counts["probes"] += 1
+        table = [None if entry == found else entry for entry in table]
+        slots[found] = draws.neighbor(hops[found], slots[found])
+        visits.append(slots[found])
+        weight = min(int(draws.degrees[slots[found]]), most)
+        if len(table) + weight > capacity:
+            table = [entry for entry in table if entry is not None]
+            draws.counts["cleanups"] += 1
+        if len(table) + weight > capacity:
+            capacity = math.ceil(rule.eta * (len(table) + weight))
+            draws.counts["growths"] += 1
+        table += [found] * weight
     return visits
 
 
@@ -169,10 +206,10 @@ METHODS: dict[str, Callable[[Draws], list[int]]] = {
 }  # fmt: skip
 
 
-def subgraph_visits(
+def subgraph_draws(
     graph: CscArrays, rule: SubgraphRule, roots: Tensor, number: int, clusters: Tensor | None = None
-) -> list[int]:
-    """The visits of a subgraph in order.
+) -> Draws:
+    """The draws of a subgraph.
 
     Args:
       roots: in any order; method "cluster" reads none.
@@ -182,11 +219,25 @@ def subgraph_visits(
     members: list[list[int]] = [[] for _ in range(0 if clusters is None else int(clusters.max()) + 1)]
     for member in sorted(range(0 if clusters is None else clusters.numel()), key=orig):
         members[int(clusters[member])].append(member)
-    return METHODS[rule.method](Draws(graph, rule, sorted(roots.tolist(), key=orig), number, members))
+    return Draws(graph, rule, sorted(roots.tolist(), key=orig), number, members)
+
+
+def dashboard_counts(graph: CscArrays, rule: SubgraphRule, roots: Tensor, number: int) -> Counter[str]:
+    """Probes, cleanups and growths of a frontier with the dashboard."""
+    draws = subgraph_draws(graph, rule, roots, number)
+    dashboard(draws)
+    return draws.counts
+
+
+def subgraph_visits(
+    graph: CscArrays, rule: SubgraphRule, roots: Tensor, number: int, clusters: Tensor | None = None
+) -> list[int]:
+    """The visits of a subgraph in order; arguments as of `subgraph_draws`."""
+    return METHODS[rule.method](subgraph_draws(graph, rule, roots, number, clusters))
 
 
 def subgraph_nodes(
     graph: CscArrays, rule: SubgraphRule, roots: Tensor, number: int, clusters: Tensor | None = None
 ) -> list[int]:
-    """The distinct visits in order of first appearance; arguments as of `subgraph_visits`."""
+    """The distinct visits in order of first appearance; arguments as of `subgraph_draws`."""
     return list(dict.fromkeys(subgraph_visits(graph, rule, roots, number, clusters)))
