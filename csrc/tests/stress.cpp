@@ -11,6 +11,7 @@
 #include "stress_layers.h"
 #include "stress_queries.h"
 #include "stress_sampling.h"
+#include "stress_subgraphs.h"
 #include "stress_transit.h"
 #include "stress_weights.h"
 
@@ -65,6 +66,7 @@ class Problem {
     Layers<Id>(graph_).run(num_threads, written);
     Induced<Id>(graph_).run(num_threads, written);
     SubgraphWeights<Id>(graph_).run(num_threads, written);
+    Subgraphs<Id>(graph_).run(num_threads, written);
     read_at_random(num_threads, written);
     embeddings_.run(num_threads, written);
     wide_embeddings_.run(num_threads, written);
