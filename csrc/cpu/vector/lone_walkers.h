@@ -34,7 +34,7 @@ bool read_roots(const CscView<Id>& graph, const RootList<Id>& roots, const int64
 // Roots of the draws first .. first + count - 1, at most kChunkDraws. False: one is no node.
 template <typename Id>
 bool draw_roots(const CscView<Id>& graph, const RootList<Id>& roots, int64_t first, int64_t count, Id* nodes) {
-  uint64_t streams[kChunkDraws];
+  uint64_t streams[kChunkDraws] = {};
   uint32_t words[kChunkDraws];
   int64_t places[kChunkDraws];
   for (int64_t i = 0; i < count; ++i) streams[i] = static_cast<uint64_t>(first + i);
