@@ -9,11 +9,12 @@ from pathlib import Path
 from fastsample_dist import command as cl
 from fastsample_dist.bench.conditions import busy_warning, conditions, first_results
 from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.peers import Baseline
 from fastsample_dist.bench.screen import Screen
 from fastsample_dist.bench.walk import measure as walk
 from fastsample_dist.bench.walk import report
 from fastsample_dist.bench.walk.cases import CASES
-from fastsample_dist.bench.walk.peers import Baseline
+from fastsample_dist.bench.walk.peers import THUNDERRW
 from fastsample_dist.bench.walk.verify import verify
 from fastsample_dist.sampling.transit.engine import SCHEDULES
 
@@ -80,6 +81,6 @@ def _options(args: argparse.Namespace, work: Path) -> walk.WalkOptions:
         source=GraphSource(args.graph, work), cases=tuple(CASES[name] for name in dict.fromkeys(args.app or CASES)),
         threads=tuple(dict.fromkeys(args.threads)), schedules=tuple(dict.fromkeys(args.schedule or ["auto"])),
         length=args.length, walks=args.walks, batch=args.batch_size, trials=args.trials, rng_seed=args.seed,
-        baselines=tuple(dict.fromkeys(map(Baseline.parse, args.baseline))), own=args.own,
+        baselines=tuple(dict.fromkeys(Baseline.parse(text, THUNDERRW) for text in args.baseline)), own=args.own,
         limit=args.limit,
     )  # fmt: skip

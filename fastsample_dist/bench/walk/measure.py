@@ -20,10 +20,11 @@ from torch import Tensor
 
 import fastsample_dist as fsd
 from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.peers import Baseline
 from fastsample_dist.bench.sampling.touch import huge_table, read_rate, tuned
 from fastsample_dist.bench.timing import spread, steady
 from fastsample_dist.bench.walk.cases import MAX_WEIGHT, WalkCase
-from fastsample_dist.bench.walk.peers import Baseline, PeerRun, has_case, run_peer, write_graph
+from fastsample_dist.bench.walk.peers import PeerRun, has_case, program, run_peer, write_graph
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops.walk_slots import slot_bytes
 
@@ -68,7 +69,7 @@ class WalkOptions:
     def __post_init__(self) -> None:
         for baseline in self.baselines:
             for case in self.cases if baseline.directory is not None else ():
-                baseline.program(case)
+                program(baseline, case)
 
 
 def load_graph(options: WalkOptions, progress: Callable[[str], object]) -> CSCGraph:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.bench.peers import read_columns
 from fastsample_dist.bench.timing import steady
 from fastsample_dist.bench.walk.cases import CASES, STOP, P, Q, WalkCase
 from fastsample_dist.graph.csc import CSCGraph
@@ -50,11 +51,8 @@ def main(words: list[str]) -> None:
     """Walk; print the rates."""
     peer, app, folder, (length, threads, trials, batch) = words[0], words[1], Path(words[2]), map(int, words[3:])
     case = CASES[app]
-    columns = {name: torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("indptr", "indices", "roots")}
-    weights = torch.from_numpy(np.load(folder / "weights.npy")) if case.weighted else None
-    graph = CSCGraph(columns["indptr"], columns["indices"], weights)
-    walk = peer_walker(peer, case, graph, length, threads)
-    groups = columns["roots"].split(batch)
+    walk = peer_walker(peer, case, read_columns(folder, weighted=case.weighted), length, threads)
+    groups = torch.from_numpy(np.load(folder / "roots.npy")).split(batch)
     walk(groups[0])
     rates = []
     with steady():

@@ -9,7 +9,6 @@ a change to the peer.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -19,56 +18,26 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fastsample_dist.bench.peers import PACKAGES, Baseline, write_columns
 from fastsample_dist.bench.walk.cases import STOP, P, Q, WalkCase
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.testing.jobs import own_environment
 from fastsample_dist.testing.supervisor import last_line, run_process
 
 HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-PACKAGES = ("dgl", "pyg")
 THUNDERRW = "thunderrw"
 _THROUGHPUT = re.compile(r"(?<!\d )Throughput \(steps per second\): ([0-9.]+)")
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """A peer as it was named.
+def program(baseline: Baseline, case: WalkCase) -> Path | None:
+    """ThunderRW's program for an application; None: it has none.
 
-    Attributes:
-      name: thunderrw, dgl or pyg.
-      directory: of its programs; None for a package.
     Raises:
-      ValueError (parse): another name, or a directory without the programs.
+      ValueError: the directory lacks it.
     """
-
-    name: str
-    directory: Path | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Baseline:
-        """The baseline that `--baseline TEXT` names."""
-        name, _, directory = text.partition("=")
-        if name in PACKAGES and not directory:
-            return cls(name)
-        if name == THUNDERRW and directory:
-            return cls(name, Path(directory))
-        raise ValueError(f"--baseline is {text!r}; expected thunderrw=DIR, dgl or pyg.")
-
-    def program(self, case: WalkCase) -> Path | None:
-        """ThunderRW's program for an application; None: it has none.
-
-        Raises:
-          ValueError: the directory lacks it.
-        """
-        if case.name == "uniform":
-            return None
-        program = self.directory / f"{case.name}.out"
-        if not os.access(program, os.X_OK):
-            raise ValueError(
-                f"--baseline thunderrw={self.directory}: {program.name} is not there; pass the directory of its "
-                "programs, such as build/random_walk."
-            )
-        return program
+    if case.name == "uniform":
+        return None
+    return baseline.program(f"{case.name}.out", "the directory of its programs, such as build/random_walk")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +71,7 @@ def write_graph(graph: CSCGraph, baselines: Sequence[Baseline], folder: Path) ->
       ValueError: the graph has more nodes than ThunderRW's int32 ids can tell apart.
     """
     if any(baseline.name in PACKAGES for baseline in baselines):
-        np.save(folder / "indptr.npy", graph.indptr.numpy())
-        np.save(folder / "indices.npy", graph.indices.numpy())
-        if graph.weights is not None:
-            np.save(folder / "weights.npy", graph.weights.numpy())
+        write_columns(graph, folder)
     if any(baseline.name == THUNDERRW for baseline in baselines):
         if graph.num_nodes >= 2**31:
             raise ValueError(f"the graph has {graph.num_nodes} nodes; ThunderRW's ids end at 2**31 - 1.")
@@ -147,10 +113,10 @@ def _thunderrw_rate(baseline: Baseline, run: PeerRun, environment: dict[str, str
     """One run of its program over all its walks; its own clock, which is the walls' clock."""
     options = {"deepwalk": ("-ew",), "ppr": ("-sp", str(STOP)), "node2vec": ("-p", str(P), "-q", str(Q))}[run.case.name]
     length = () if run.case.one_root else ("-l", str(run.length))
-    program = baseline.program(run.case)
-    words = [str(program), "-f", str(run.folder), "-n", str(run.threads), *options, *length]
+    ran = program(baseline, run.case)
+    words = [str(ran), "-f", str(run.folder), "-n", str(run.threads), *options, *length]
     done = run_process(words, env=environment)
     found = _THROUGHPUT.findall(done.stdout) or _THROUGHPUT.findall(done.stderr)
     if done.returncode != 0 or not found:
-        raise RuntimeError(f"{program.name} ended with {done.returncode}: {last_line(done)}")
+        raise RuntimeError(f"{ran.name} ended with {done.returncode}: {last_line(done)}")
     return float(found[-1])
