@@ -100,6 +100,35 @@ def walker(graph: CSCGraph, length: int, *, p_q: tuple[float, float] = (1.0, 1.0
     return lambda roots: torch.ops.pyg.random_walk(indptr, indices, roots, length, *p_q)
 
 
+def saint_sampler(graph: CSCGraph, mode: str, budget: int | tuple[int, int]) -> Callable[[], tuple[int, int]]:
+    """PyG's GraphSAINT sampler, without its loader and without columns of nodes or edges.
+
+    Args:
+      graph: in host memory.
+      mode: "node" or "walk". (Its edge sampler makes `budget` numbers per edge of the graph.)
+      budget: nodes to draw; roots and length of walks.
+    Returns:
+      A function that draws one subgraph: (its nodes, its edges).
+    Raises:
+      ImportError: torch_geometric or torch_sparse, which it samples with, is missing.
+    """
+    data_class = _data_class()
+    from torch_geometric import loader
+
+    dst = torch.arange(graph.num_nodes).repeat_interleave(graph.in_degrees())
+    data = data_class(edge_index=torch.stack([dst, graph.indices.long()]), num_nodes=graph.num_nodes)
+    if mode == "walk":
+        sampler = loader.GraphSAINTRandomWalkSampler(data, budget[0], budget[1])
+    else:
+        sampler = loader.GraphSAINTNodeSampler(data, budget)
+
+    def draw() -> tuple[int, int]:
+        nodes, adjacency = sampler[0]
+        return nodes.numel(), adjacency.nnz()
+
+    return draw
+
+
 def graph_sage(in_dim: int, hidden_dim: int, num_classes: int, num_layers: int, dropout: float) -> Module:
     """PyG's GraphSAGE, called as model(x, data.edge_index, num_sampled_nodes_per_hop=..., ...).
 

@@ -1,0 +1,122 @@
+"""fastsample-bench subgraphs: the command as a user starts it, what peers are given, and what is refused."""
+
+import json
+import stat
+
+import numpy as np
+import pytest
+
+from fastsample_dist.bench import cli
+from fastsample_dist.bench.peers import Baseline
+from fastsample_dist.bench.subgraphs import peers
+from fastsample_dist.bench.subgraphs.cases import METHODS
+from fastsample_dist.bench.subgraphs.measure import connected_roots
+from fastsample_dist.graph.datasets import read_npy_graph
+from fastsample_dist.graph.generators import rmat, write_npy_graph
+
+SMALL = ("--budget", "90", "--frontier-size", "12", "--trials", "2")
+# Answers a line with a line, and notes how it was called.
+PROGRAM = """#!/bin/sh
+echo "$0 $*" >> "{calls}"
+while read line; do echo "8.0 2.0 70 900"; done
+"""
+
+
+@pytest.fixture(scope="module")
+def graph_path(tmp_path_factory):
+    """rmat:9:8 as an npy input directory."""
+    path = tmp_path_factory.mktemp("subgraphs") / "graph"
+    write_npy_graph(path, rmat(9, 8, seed=1), name="rmat-9-8")
+    return path
+
+
+@pytest.fixture
+def ipdps19(tmp_path):
+    """A directory of a program that gives one answer again and again."""
+    directory = tmp_path / "programs"
+    directory.mkdir()
+    program = directory / "frontier"
+    program.write_text(PROGRAM.format(calls=directory / "calls"))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return directory
+
+
+def run(*words):
+    return cli.main(["subgraphs", *words])
+
+
+def test_every_method_is_verified_and_measured(graph_path, ipdps19, tmp_path, capsys):
+    found = tmp_path / "found.json"
+    words = ("--graph", str(graph_path), *SMALL, "--eta", "1.5", "--verify", "--json", str(found))
+    assert run(*words, "--baseline", f"ipdps19={ipdps19}", "--work", str(tmp_path / "work")) == 0
+    printed, results = capsys.readouterr().out, json.loads(found.read_text())
+    assert f"verify: passed: {3 * (len(METHODS) + 2) + len(METHODS) + 2} comparisons" in printed
+    names = [(one["name"], one["method"]) for one in results["contestants"]]
+    ours = [("fastsample_dist", method) for method in METHODS]
+    assert names == [ours[0], ("fastsample_dist, ratio weights", "frontier"), ("ipdps19", "frontier"), *ours[1:]]
+    theirs = results["contestants"][2]
+    assert (theirs["nodes"], theirs["edges"]) == (70, 900)
+    assert theirs["whole_ms"] == {"median": 8.0, "min": 8.0} and theirs["walk_ms"]["median"] == 2.0
+    parts = {one["method"]: one for one in results["parts"]}
+    assert list(parts) == list(METHODS) and parts["frontier"]["steps"] == 90 - 12
+    assert all(one["scanned"] >= one["nodes"] and one["dgl_ms"] is None for one in parts.values())
+    shapes = [(one["structure"], one["eta"], one["max_degree"]) for one in results["structures"]]
+    assert shapes == [(name, eta, clip) for clip in (None, 30) for name, eta in (("sums", None), ("dashboard", 1.5))]
+    assert all((one["probes"] >= 1) == (one["structure"] == "dashboard") for one in results["structures"])
+    assert [one["threads"] for one in results["pool"]] == [1, 2]
+    [call] = (ipdps19 / "calls").read_text().splitlines()
+    assert call.endswith("graph.bin 12 90")
+
+
+def test_the_papers_program_gets_the_graph(graph_path, tmp_path):
+    graph = read_npy_graph(graph_path).to_csc()
+    roots = connected_roots(graph)
+    peers.write_graph(graph, roots, [Baseline("ipdps19", tmp_path)], tmp_path)
+    head = np.fromfile(tmp_path / "graph.bin", np.int64, 3)
+    assert head.tolist() == [graph.num_nodes, graph.num_edges, roots.numel()]
+    words = np.fromfile(tmp_path / "graph.bin", np.int32, offset=24)
+    assert words.tolist() == [*graph.indptr.tolist(), *graph.indices.tolist(), *roots.tolist()]
+
+
+def test_dgl_draws_and_induces_beside_ours(graph_path, tmp_path):
+    pytest.importorskip("dgl", reason="dgl is not installed")
+    found = tmp_path / "found.json"
+    words = ("--graph", str(graph_path), *SMALL, "--method", "node", "--method", "walk", "--baseline", "dgl")
+    assert run(*words, "--clip=-1", "--eta", "2", "--json", str(found)) == 0
+    results = json.loads(found.read_text())
+    names = [(one["name"], one["method"]) for one in results["contestants"]]
+    assert names == [(name, method) for method in ("node", "walk") for name in ("fastsample_dist", "dgl")]
+    assert all(one["dgl_ms"]["min"] > 0 for one in results["parts"])
+
+
+def test_deep_models_are_trained_on_subgraphs_and_on_neighbours(tmp_path):
+    found = tmp_path / "found.json"
+    words = ("--layers", "2,3", "--hidden", "8", "--steps", "2", "--fanout", "2", "--batch-size", "5", *SMALL)
+    assert run("--graph", "rmat:8:8", *words, "--work", str(tmp_path / "work"), "--json", str(found)) == 0
+    rows = json.loads(found.read_text())["layers"]
+    assert [(one["layers"], one["sampler"]) for one in rows] == [
+        (layers, sampler) for layers in (2, 3) for sampler in ("subgraphs", "neighbours")
+    ]
+    assert all(one["trained"] > 0 and one["node_us"]["min"] > 0 for one in rows)
+    assert rows[0]["rows"] == rows[2]["rows"]  # a subgraph's rows serve any number of layers
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--baseline", "graphsaint"), "--baseline is 'graphsaint'; expected ipdps19=DIR, dgl or pyg."),
+        (("--baseline", "ipdps19=/nowhere"), "frontier is not there; pass the directory of a program"),
+        (("--budget", "10"), "frontier_size is 1000 but budget is 10"),
+        (("--eta", "1"), "eta is 1.0; expected a finite number above 1"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(graph_path, capsys, words, message):
+    assert run("--graph", str(graph_path), *words) != 0
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+
+
+def test_a_peers_end_is_reported_with_its_last_line(graph_path, ipdps19, capsys):
+    (ipdps19 / "frontier").write_text("#!/bin/sh\necho 'no memory' >&2\nexit 3\n")
+    assert run("--graph", str(graph_path), *SMALL, "--method", "frontier", "--baseline", f"ipdps19={ipdps19}") != 0
+    assert "ipdps19 ended: no memory" in capsys.readouterr().err
