@@ -121,6 +121,21 @@ def number_axis(ax: Axes, label: str, first: int, count: int) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(nbins=16, integer=True))
 
 
+def svg(figure: Figure, text: str) -> str:
+    """A figure as a document of SVG.
+
+    Args:
+      figure: to draw.
+      text: what it shows; the same figure and text give the same bytes.
+    """
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context({"svg.hashsalt": text, "svg.fonttype": "path"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
 def picture(figure: Figure, text: str) -> str:
     """A figure as an image inside the page; a document of its own, so that names inside it clash with no other's.
 
@@ -128,10 +143,5 @@ def picture(figure: Figure, text: str) -> str:
       figure: to draw.
       text: what it shows, for who does not see it.
     """
-    from matplotlib import rc_context
-
-    buffer = io.StringIO()
-    with rc_context({"svg.hashsalt": text, "svg.fonttype": "path"}):  # the same figure gives the same bytes
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    data = base64.b64encode(buffer.getvalue().encode()).decode("ascii")
+    data = base64.b64encode(svg(figure, text).encode()).decode("ascii")
     return f'<img alt="{html.escape(text)}" src="data:image/svg+xml;base64,{data}">'
