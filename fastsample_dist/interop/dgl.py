@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 INT32_MAX = 2**31 - 1
 WEIGHTS = "weight"  # name of the edge weights on DGL's graph
 COEFFICIENTS = "coefficient"  # name of what a sampler computed for every edge
+ROW_SUMS = "row_sum"  # of what it divides a row's sum by
+SEED_WEIGHTS = "seed_weight"  # of what it multiplies the seeds' losses by
 
 
 def require_dgl(user: str) -> ModuleType:
@@ -63,6 +65,8 @@ def _block(dgl: ModuleType, mfg: MFG) -> DGLGraph:
         block.edata[WEIGHTS] = mfg.edge_values
     if mfg.edge_weights is not None:
         block.edata[COEFFICIENTS] = mfg.edge_weights
+    if mfg.row_sums is not None:
+        block.dstdata[ROW_SUMS] = mfg.row_sums
     return block
 
 
@@ -75,7 +79,9 @@ def to_blocks(batch: MiniBatch) -> list[DGLGraph]:
       One block per MFG. Edge e of a block is edge e of the MFG; `srcdata[dgl.NID]` and `dstdata[dgl.NID]` are node
       ids of the graph. When the batch has edge ids, they are `edata[dgl.EID]`, int64: positions in the graph's
       `indices`, the edge ids of `to_graph` too. Stored weights of the edges are `edata["weight"]`, when the batch has
-      them (`edge_values`); the sampler's coefficients (`edge_weights`) are `edata["coefficient"]`. The first
+      them (`edge_values`); the sampler's coefficients (`edge_weights`) are `edata["coefficient"]` and what it
+      divides a row's weighted sum by (`row_sums`) is `dstdata["row_sum"]`. The last block has `dstdata["seed_weight"]`,
+      factors of the losses, when the batch has `seed_weights`. The first
       block has `srcdata["feat"]` [num_inputs, feature_dim] when the batch has features, the last one `dstdata["label"]`
       int64 [num_seeds] when it has labels.
     Raises:
@@ -88,6 +94,8 @@ def to_blocks(batch: MiniBatch) -> list[DGLGraph]:
         blocks[0].srcdata["feat"] = batch.features
     if blocks and batch.labels is not None:
         blocks[-1].dstdata["label"] = batch.labels
+    if blocks and batch.seed_weights is not None:
+        blocks[-1].dstdata[SEED_WEIGHTS] = batch.seed_weights
     return blocks
 
 

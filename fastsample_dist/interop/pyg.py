@@ -171,6 +171,9 @@ def to_data(batch: MiniBatch) -> Data:
         e_id: int64 [E], when the batch has edge ids: position of every edge in the graph's `indices`.
         edge_weight: [E], when the batch has the edges' stored weights (`edge_values`).
         edge_coefficient: float [E], when the sampler set coefficients (`edge_weights`); 1 in a hop without any.
+        row_sum: float [num_nodes], when every MFG has what a row's weighted sum is divided by (`row_sums`); 0 for nodes
+          that the last hop added, which have no in-edges here.
+        seed_weight: float [num_seeds], when the batch has factors of the seeds' losses (`seed_weights`).
         x: [num_nodes, feature_dim], when the batch has features.
         y: int64 [num_seeds], when the batch has labels: the seeds' labels, `y[:batch_size]` as ever.
         batch_size: number of seeds; input_id: int64 [num_seeds], their node ids (their places among all nodes).
@@ -184,7 +187,7 @@ def to_data(batch: MiniBatch) -> Data:
     device = batch.input_nodes.device
     number = torch.full((batch.input_nodes.numel(),), -1, dtype=torch.int64, device=device)
     local = [_take_new(number, torch.arange(batch.seeds.numel(), device=device), 0)]
-    ends, ids, values, factors = [torch.empty((2, 0), dtype=torch.int64, device=device)], [], [], []
+    ends, ids, values, factors, sums = [torch.empty((2, 0), dtype=torch.int64, device=device)], [], [], [], []
     has_factors = any(mfg.edge_weights is not None for mfg in batch.mfgs)
     for mfg in reversed(batch.mfgs):  # from the seeds outwards
         edge_index, num_before = mfg.edge_index(), sum(map(len, local[:-1]))
@@ -194,6 +197,7 @@ def to_data(batch: MiniBatch) -> Data:
         ends.append(number[edge_index])
         ids += [] if mfg.edge_ids is None else [mfg.edge_ids[kept]]
         values += [] if mfg.edge_values is None else [mfg.edge_values[kept]]
+        sums += [] if mfg.row_sums is None else [mfg.row_sums[local[-2]]]  # local ids of a hop are those of all sources
         if has_factors:
             factors.append(
                 kept.new_ones(kept.shape, dtype=torch.float32) if mfg.edge_weights is None else mfg.edge_weights[kept]
@@ -214,6 +218,10 @@ def to_data(batch: MiniBatch) -> Data:
         data.edge_weight = torch.cat(values)
     if factors:
         data.edge_coefficient = torch.cat(factors)
+    if sums and len(sums) == len(batch.mfgs):
+        data.row_sum = torch.cat([*sums, sums[0].new_zeros(len(local[-1]))])
+    if batch.seed_weights is not None:
+        data.seed_weight = batch.seed_weights
     if batch.features is not None:
         data.x = batch.features[nodes]
     if batch.labels is not None:

@@ -48,6 +48,7 @@ from fastsample_dist.pipeline.subgraph_stages import (
 )
 from fastsample_dist.sampling.joined_batch import join_batches
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch
+from fastsample_dist.sampling.sampler import ids_within
 from fastsample_dist.sampling.subgraph import SubgraphSampler
 from fastsample_dist.sampling.subgraph_spec import CLUSTER, EGO, NONE, OF_METHOD, SubgraphSpec
 
@@ -68,7 +69,8 @@ class SubgraphLoader(BatchLoader):
       steps_per_epoch: None: ceil(num_subgraphs / subgraphs_per_step), where after num_subgraphs the nodes with a loss
         have been in a batch once on average (SubgraphSampler.num_subgraphs).
       split: whose nodes have a loss: "train", "val" or "test".
-      roots: where subgraphs begin, node ids of the partition, the same on all ranks; None: all nodes.
+      roots: where subgraphs begin, node ids of the partition, the same on all ranks; None: all nodes, and those of the
+        split for ego networks, whose root alone has a loss.
       locality: None; "own": a subgraph begins at nodes of one part, or is of its clusters, and the rank that owns the
         part makes it. Other batches than without, and other ones on other numbers of parts; on any number of ranks the
         same.
@@ -123,6 +125,8 @@ class SubgraphLoader(BatchLoader):
                 f"the {split} split is empty on all {ctx.world_size} rank(s); expected at least one node: add {split} "
                 "nodes, or name another split."
             )
+        if given is None and spec.method == EGO:
+            given = loss.nodes.long()  # no other root has a loss
         super().__init__(data, options, made_on)
         self._loss_nodes, self.subgraphs_per_step = loss.nodes, options.per_step(data.manifest.num_parts)
         self._resumed_step = 0  # at which `resume` took up its epoch
@@ -215,9 +219,11 @@ class SubgraphLoader(BatchLoader):
         for part in own_parts(data.manifest.num_parts, data.ctx):
             begin, end = data.book.part2range(part)
             keyed = replace(spec, rng_seed=(spec.rng_seed + part * PART_KEYS) % 2**63)
-            clusters = None if spec.method != CLUSTER else _within(data.clusters, begin, end)
+            if spec.method == CLUSTER:
+                made[part] = SubgraphSampler(data.graph, keyed, clusters=_within(data.clusters, begin, end))
+                continue
             own = torch.arange(begin, end) if roots is None else roots[(roots >= begin) & (roots < end)]
-            made[part] = SubgraphSampler(data.graph, keyed, own, clusters=clusters)
+            made[part] = SubgraphSampler(data.graph, keyed, own)
         return made
 
     def _count_inclusion(self, samplers: dict[int, SubgraphSampler]) -> None:
@@ -328,11 +334,9 @@ def _within(clusters: Tensor, begin: int, end: int) -> Tensor:
 def _given_roots(data: DistData, options: SubgraphOptions, roots: Tensor | Sequence[int] | None) -> Tensor | None:
     if roots is None:
         return None
-    ids = torch.as_tensor(roots).cpu().reshape(-1).long()
     if options.spec.method == CLUSTER:
         raise ValueError("roots is given but method is 'cluster', whose subgraphs begin nowhere; leave roots out.")
-    data.book.nid2part(ids)  # refuses ids outside the graph
-    return ids
+    return ids_within(roots, data.graph.num_nodes, "roots").cpu()
 
 
 def _digest(ids: Tensor) -> str:

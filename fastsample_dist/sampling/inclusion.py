@@ -29,6 +29,7 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph, row_positions
+from fastsample_dist.sampling.sampler import ids_within
 
 COUNTED_FROM = 2**63  # numbers of subgraphs that are counted; below are those that are trained on
 WORD_BITS = 64
@@ -56,8 +57,10 @@ class Inclusion(ABC):
 
         Args:
           nodes: integer [n], ids of the graph.
+        Raises:
+          ValueError: they are not.
         """
-        return ops.node_inclusion(self.law(nodes.long()))
+        return ops.node_inclusion(self.law(ids_within(nodes, self._graph.num_nodes, "nodes")))
 
     def edge_probability(self, u: Tensor, v: Tensor) -> Tensor:
         """Probability of both ends of each edge u[i] -> v[i] to be in one subgraph, float64 [n].
@@ -65,9 +68,11 @@ class Inclusion(ABC):
         Args:
           u, v: integer [n], ids of the graph.
         Raises:
-          ValueError: there is no such edge, where a closed form asks for it.
+          ValueError: ids that are not the graph's, more of one end than of the other, an edge that there is not.
         """
-        u, v = u.long(), v.long()
+        u, v = ids_within(u, self._graph.num_nodes, "u"), ids_within(v, self._graph.num_nodes, "v")
+        if u.numel() != v.numel():
+            raise ValueError(f"u has {u.numel()} nodes and v has {v.numel()}; expected both ends of every edge.")
         copies = self._parallel_edges(u, v)
         count = u.numel()  # a graph of pairs: node i is u[i], node count + i is v[i], whose row holds the edge
         starts = torch.cat([copies.new_zeros(count), copies]).cumsum(0)
@@ -221,7 +226,8 @@ class ClusterInclusion(Inclusion):
         return ops.ClustersLaw(self._clusters[nodes], self._same, self._apart)
 
     def node_probability(self, nodes: Tensor) -> Tensor:
-        return torch.where(self._clusters[nodes.long()] < 0, 0.0, super().node_probability(nodes))
+        nodes = ids_within(nodes, self._graph.num_nodes, "nodes")
+        return torch.where(self._clusters[nodes] < 0, 0.0, super().node_probability(nodes))
 
 
 class CountedInclusion(Inclusion):

@@ -56,17 +56,39 @@ def includes_dst(source: object) -> bool:
     return bool(getattr(source, "includes_dst", False))
 
 
-def integer_ids(seeds: Tensor | Sequence[int]) -> Tensor:
+def integer_ids(seeds: Tensor | Sequence[int], name: str = "seeds", of: str = "node ids") -> Tensor:
     """Seeds as a one-dimensional integer tensor.
 
+    Args:
+      seeds: a tensor or what makes one.
+      name: of the argument, for messages.
+      of: what the integers are, for messages.
     Raises:
       ValueError: they are not integers.
     """
-    ids = torch.as_tensor(seeds).reshape(-1)
+    try:
+        ids = torch.as_tensor(seeds).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):  # text, a set, rows of unequal length
+        raise ValueError(f"{name} is a {type(seeds).__name__}; expected a tensor or list of integer {of}.") from None
     if ids.dtype.is_floating_point or ids.dtype == torch.bool:
         if ids.numel():
-            raise ValueError(f"seeds is {ids.dtype}; expected integer node ids.")
+            mask = f"; of a mask pass {name}.nonzero()" if ids.dtype == torch.bool and of == "node ids" else ""
+            raise ValueError(f"{name} is {ids.dtype}; expected integer {of}{mask}.")
         return ids.to(torch.int64)  # an empty list
+    return ids
+
+
+def ids_within(nodes: Tensor | Sequence[int], num_nodes: int, name: str) -> Tensor:
+    """Node ids as int64 [n], all of them of the graph.
+
+    Raises:
+      ValueError: not integers, or an id outside 0 .. num_nodes - 1; names the argument.
+    """
+    ids = integer_ids(nodes, name).long()
+    if ids.numel():
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        if low < 0 or high >= num_nodes:
+            raise ValueError(f"{name} holds node ids from {low} to {high}; expected 0 to {num_nodes - 1}.")
     return ids
 
 

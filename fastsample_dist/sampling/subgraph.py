@@ -24,7 +24,7 @@ from fastsample_dist.ops import SamplingGraph
 from fastsample_dist.sampling import inclusion as laws
 from fastsample_dist.sampling.joined_batch import first_rows
 from fastsample_dist.sampling.mfg import MFG, DrawKey, MiniBatch
-from fastsample_dist.sampling.sampler import integer_ids
+from fastsample_dist.sampling.sampler import ids_within, integer_ids
 from fastsample_dist.sampling.subgraph_spec import (
     CLOSED,
     CLUSTER,
@@ -36,8 +36,10 @@ from fastsample_dist.sampling.subgraph_spec import (
     NONE,
     SAINT,
     SubgraphSpec,
+    whole,
 )  # fmt: skip
 
+_MOST_LAYERS, _LAST_STEP = 2**31 - 1, 2**63 - 1
 _COUNTED_AT_ONCE = 64  # subgraphs whose nodes are in memory together while they are counted
 
 
@@ -84,8 +86,8 @@ class SubgraphSampler:
       clusters: integer [num_nodes], cluster of every node, below 0 for none; of method "cluster" alone, where
         clusters without nodes do not count.
     Raises:
-      ValueError: the graph is on a GPU; a root outside it, no roots; clusters that are missing or that the method does
-        not read.
+      ValueError: an argument of another type; the graph is on a GPU; a root outside it, no roots; clusters that are
+        missing or fewer than a subgraph takes; roots or clusters that the method does not read.
     Source: see SubgraphSpec.
     """
 
@@ -93,6 +95,9 @@ class SubgraphSampler:
         self, graph: CSCGraph, spec: SubgraphSpec, roots: Tensor | Sequence[int] | None = None, *,
         clusters: Tensor | None = None,
     ) -> None:  # fmt: skip
+        for name, value, kind in (("graph", graph, CSCGraph), ("spec", spec, SubgraphSpec)):
+            if not isinstance(value, kind):
+                raise ValueError(f"{name} is a {type(value).__name__}; expected a fsd.{kind.__name__}.")
         if graph.device.type != "cpu":
             raise ValueError(f"the graph is on {graph.device}; subgraphs are drawn on the CPU: pass it in host memory.")
         if (clusters is None) == (spec.method == CLUSTER):
@@ -101,11 +106,18 @@ class SubgraphSampler:
                 f"method is {spec.method!r} but {given} given; pass clusters, one per node, with method 'cluster' "
                 "alone."
             )
+        if roots is not None and spec.method == CLUSTER:
+            raise ValueError("roots is given but method is 'cluster', whose subgraphs begin nowhere; leave roots out.")
         self.graph, self.spec = graph, spec
-        roots = torch.arange(graph.num_nodes) if roots is None else integer_ids(roots)
+        roots = torch.arange(graph.num_nodes) if roots is None else integer_ids(roots, "roots")
         self._clusters = None if clusters is None else _numbered(clusters, graph.num_nodes)
         self._arrays = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
         self._tables = self._make_tables(roots)
+        if spec.method == CLUSTER and spec.clusters_per_batch > self._num_clusters:
+            raise ValueError(
+                f"clusters_per_batch is {spec.clusters_per_batch} but there are {self._num_clusters} clusters; pass at "
+                "most so many."
+            )
         counts = torch.bincount(roots.long(), minlength=graph.num_nodes)
         self._root_counts = None if bool((counts == 1).all()) else counts
         self._inclusion: laws.Inclusion | None = None
@@ -126,9 +138,10 @@ class SubgraphSampler:
           first: number of the first one.
           count: 0 or more.
         Raises:
-          ValueError: a number below 0 or from 2**63 on.
+          ValueError: a number below 0 or from 2**63 on, a negative count.
         """
-        numbers = _checked(range(first, first + count))
+        [first] = _checked(first)
+        numbers = _checked(range(first, first + whole("count", count, 0, laws.COUNTED_FROM)))
         drawn = ops.sample_subgraphs(self._arrays, self.spec.rule, self._tables, numbers)
         return [
             Subgraph(own.nodes, own.indptr, own.indices, self._weights(own), number, visits)
@@ -156,11 +169,12 @@ class SubgraphSampler:
           the prefix of it whose destinations are the seeds. With weights the MFGs have row_sums, the in-degrees in
           the whole graph (ratio: 0 where a row is empty); with "saint" the batch has seed_weights, mean P / P(v).
         Raises:
-          ValueError: a number below 0 or from 2**63 on, no layer, a loss node outside the graph.
+          ValueError: a number below 0 or from 2**63 on, no layer, a step below 0, a loss node outside the graph.
         """
-        if num_layers < 1:
-            raise ValueError(f"num_layers is {num_layers}; expected 1 or more, one MFG per layer.")
-        numbers = _checked([numbers] if isinstance(numbers, int | np.integer) else numbers)
+        num_layers = whole("num_layers", num_layers, 1, _MOST_LAYERS)
+        if step is not None:
+            step = whole("step", step, 0, _LAST_STEP)
+        numbers = _checked(numbers)
         loss = self._loss_nodes(loss_nodes)
         tables = (self._arrays, self.spec.rule, self._tables)
         [union] = ops.sample_subgraphs(*tables, numbers, loss_flags=loss.flags, union=True).graphs
@@ -259,8 +273,11 @@ class SubgraphSampler:
           ValueError: another shape.
         """
         expected = (self.graph.num_nodes, laws.words_of(self.spec.count_subgraphs))
-        if tuple(bits.shape) != expected:
-            raise ValueError(f"bits has shape {tuple(bits.shape)}; expected {expected}, as count() returns them.")
+        if tuple(bits.shape) != expected or bits.dtype != torch.int64:
+            raise ValueError(
+                f"bits is {bits.dtype} of shape {tuple(bits.shape)}; expected torch.int64 {expected}, as count() "
+                "returns them."
+            )
         self._inclusion = laws.CountedInclusion(self.graph, bits, self.spec.count_subgraphs)
         self._loss = None
 
@@ -332,13 +349,8 @@ class _LossNodes:
     def __init__(self, sampler: SubgraphSampler, source: Tensor | Sequence[int] | None) -> None:
         self.source, self._sampler = source, sampler
         num_nodes = sampler.graph.num_nodes
-        self._nodes = torch.arange(num_nodes) if source is None else integer_ids(source).long()
+        self._nodes = torch.arange(num_nodes) if source is None else ids_within(source, num_nodes, "loss_nodes")
         self.count = self._nodes.numel()
-        if self.count and not 0 <= int(self._nodes.min()) <= int(self._nodes.max()) < num_nodes:
-            raise ValueError(
-                f"loss_nodes holds node ids from {int(self._nodes.min())} to {int(self._nodes.max())}; expected 0 to "
-                f"{num_nodes - 1}."
-            )
         self.flags = None
         if source is not None:
             self.flags = torch.zeros(num_nodes, dtype=torch.uint8)
@@ -352,7 +364,7 @@ class _LossNodes:
 
 def _numbered(clusters: Tensor, num_nodes: int) -> Tensor:
     """Clusters numbered without gaps, int64 [num_nodes], -1 for none."""
-    clusters = integer_ids(clusters).long()
+    clusters = integer_ids(clusters, "clusters", of="cluster numbers").long()
     if clusters.numel() != num_nodes:
         raise ValueError(f"clusters has {clusters.numel()} entries; expected {num_nodes}, one per node.")
     present, numbers = torch.unique(clusters, return_inverse=True)
@@ -362,10 +374,10 @@ def _numbered(clusters: Tensor, num_nodes: int) -> Tensor:
     return (numbers - none).clamp(min=-1)
 
 
-def _checked(numbers: Sequence[int]) -> list[int]:
-    """Numbers of subgraphs to train on, as Python integers."""
-    checked = [int(number) for number in numbers]
-    for number in checked:
-        if not 0 <= number < laws.COUNTED_FROM:
-            raise ValueError(f"a subgraph's number is {number}; expected 0 to 2**63 - 1 (those behind are counted).")
-    return checked
+def _checked(numbers: int | Sequence[int] | Tensor) -> list[int]:
+    """One or several numbers of subgraphs to train on, as Python integers."""
+    if isinstance(numbers, Tensor):
+        numbers = numbers.reshape(-1).tolist()
+    elif not isinstance(numbers, Sequence | np.ndarray):
+        numbers = [numbers]
+    return [whole("a subgraph's number", number, 0, laws.COUNTED_FROM - 1) for number in numbers]

@@ -95,10 +95,10 @@ class SubgraphSpec:
         _check_name("weights", self.weights, WEIGHTS)
         _check_name("inclusion", self.inclusion, INCLUSIONS)
         for name, (least, most) in _WHOLE.items():
-            object.__setattr__(self, name, _whole(name, getattr(self, name), least, most))
+            object.__setattr__(self, name, whole(name, getattr(self, name), least, most))
         for name in ("max_degree", "num_threads"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _whole(name, getattr(self, name), 1, _MOST))
+                object.__setattr__(self, name, whole(name, getattr(self, name), 1, _MOST))
         self._check_sizes()
         self._check_law()
 
@@ -158,7 +158,7 @@ def _check_name(name: str, value: object, known: tuple[str, ...]) -> None:
         raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.")
 
 
-def _whole(name: str, value: object, least: int, most: int) -> int:
+def whole(name: str, value: object, least: int, most: int) -> int:
     """The value as a Python integer; anything else is refused rather than rounded."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # NumPy's integers too

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fastsample_dist import ops
+from fastsample_dist import SubgraphSampler, SubgraphSpec, ops
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble
 from tests.ops.graphs import random_csc
 
@@ -33,3 +33,10 @@ def draw_batch() -> Callable[..., MiniBatch]:
         return assemble(hops, graph.orig_ids, DrawKey(rng_seed=5, step=3))
 
     return draw
+
+
+@pytest.fixture
+def saint_batch() -> MiniBatch:
+    """Two subgraphs of the 60-node multigraph, with row sums and weights of seeds."""
+    spec = SubgraphSpec("frontier", 40, 8, weights="saint", count_subgraphs=20)
+    return SubgraphSampler(random_csc(), spec).batch([0, 1], num_layers=2, loss_nodes=range(0, 60, 3))

@@ -113,3 +113,12 @@ def test_two_sage_layers_on_blocks_equal_the_same_weights_on_aggregate(dgl, draw
 def test_without_dgl_the_error_names_the_extra():
     run = subprocess.run([sys.executable, "-c", HIDE_DGL], capture_output=True, text=True, check=True)
     assert "pip install fastsample_dist[dgl]" in run.stdout
+
+
+def test_row_sums_and_seed_weights_are_data_of_destinations(dgl, saint_batch):
+    batch, blocks = saint_batch, interop.dgl.to_blocks(saint_batch)
+    assert all(
+        torch.equal(block.dstdata["row_sum"], mfg.row_sums) for block, mfg in zip(blocks, batch.mfgs, strict=True)
+    )
+    assert torch.equal(blocks[-1].dstdata["seed_weight"], batch.seed_weights)
+    assert "seed_weight" not in blocks[0].dstdata

@@ -302,3 +302,12 @@ def test_where_nothing_is_drawn_twice_pygs_model_gives_what_ours_gives(pyg, draw
 def test_without_torch_geometric_the_error_names_the_extra():
     run = subprocess.run([sys.executable, "-c", HIDE_PYG], capture_output=True, text=True, check=True)
     assert "pip install fastsample_dist[pyg]" in run.stdout
+
+
+def test_a_subgraph_goes_with_its_row_sums_and_seed_weights(pyg, saint_batch):
+    data, graph = interop.pyg.to_data(saint_batch), random_csc()
+    expanded = sum(data.num_sampled_nodes[:-1])
+    assert expanded > data.batch_size
+    assert torch.equal(data.row_sum[:expanded], graph.in_degrees()[data.n_id[:expanded]].float())
+    assert not data.row_sum[expanded:].any() and data.row_sum.numel() == data.num_nodes
+    assert torch.equal(data.seed_weight, saint_batch.seed_weights)

@@ -325,6 +325,17 @@ def test_by_default_an_epoch_shows_every_labelled_node_once_on_average(tasks):
     assert 0.7 * num_train < visited < 1.3 * num_train + 4 * 40  # a step too many at most
 
 
+def test_the_roots_of_ego_networks_are_the_nodes_of_the_split(tasks):
+    def work(data, loader):
+        epoch = [batch.seeds for batch in loader]
+        assert {seeds.numel() for seeds in epoch} == {loader.subgraphs_per_step}
+        assert torch.equal(torch.cat(epoch).unique().long(), data.split("train"))
+
+    options = {"spec": SubgraphSpec("ego", depth=1, fanout=2), "subgraphs_per_step": 7, "steps_per_epoch": None}
+    alone(tasks[4].path, work, **options)
+    alone(tasks[4].path, work, **options | {"subgraphs_per_step": 4, "locality": "own"})
+
+
 def test_two_ranks_resume_the_run_of_one_process_in_the_middle_of_an_epoch(two, expected):
     assert united([found["resumed"] for found in two]) == expected[None][STEPS + 2 :]
 
@@ -379,7 +390,10 @@ def test_an_option_of_one_rank_is_refused_on_all(two, name):
         ({"steps_per_epoch": 1.5}, r"steps_per_epoch is 1\.5; expected an integer"),
         ({"locality": "near"}, r"locality is 'near'; expected None or 'own'"),
         ({"split": "other"}, r".* has no split 'other'"),
-        ({"roots": [-1]}, r".*-1"),
+        ({"roots": [-1]}, r"roots holds node ids from -1 to -1; expected 0 to"),
+        ({"roots": [True, False]}, r"roots is torch\.bool; expected integer node ids; of a mask pass roots\.nonzero"),
+        ({"roots": [1.5]}, r"roots is torch\.float32; expected integer node ids"),
+        ({"spec": SubgraphSpec("cluster"), "roots": [1]}, r"roots is given but method is 'cluster'"),
         ({"spec": SubgraphSpec("cluster")}, r".* has no clusters, which method 'cluster' is made of; partition with"),
     ],
     ids=str,

@@ -232,7 +232,7 @@ def test_shares_of_the_counting_add_up():
         nodes = reference.subgraph_visits(graph, whole.spec.rule, torch.arange(NUM_NODES), 2**63 + i)
         has = (bits[:, i // 64] >> i % 64) & 1
         assert torch.nonzero(has).reshape(-1).tolist() == sorted(set(nodes))
-    with pytest.raises(ValueError, match=r"bits has shape \(80, 1\); expected \(80, 2\)"):
+    with pytest.raises(ValueError, match=r"bits is torch\.int64 of shape \(80, 1\); expected torch\.int64 \(80, 2\)"):
         shared.use_counts(bits[:, :1])
 
 
@@ -270,10 +270,31 @@ def test_what_is_refused():
         "no node is in a cluster": lambda: fsd.SubgraphSampler(
             graph, SPECS["cluster"], clusters=torch.full((NUM_NODES,), -1)
         ),
+        "clusters is torch.float32; expected integer cluster numbers": lambda: fsd.SubgraphSampler(
+            graph, SPECS["cluster"], clusters=torch.zeros(NUM_NODES)
+        ),
+        "clusters_per_batch is 2 but there are 1 clusters": lambda: fsd.SubgraphSampler(
+            graph, SPECS["cluster"], clusters=torch.zeros(NUM_NODES).int()
+        ),
+        "roots is given but method is 'cluster'": lambda: fsd.SubgraphSampler(
+            graph, SPECS["cluster"], [1], clusters=clusters_of(graph)
+        ),
+        "graph is a Tensor; expected a fsd.CSCGraph": lambda: fsd.SubgraphSampler(graph.indices, SPECS["node"]),
+        "spec is a str; expected a fsd.SubgraphSpec": lambda: fsd.SubgraphSampler(graph, "node"),
+        "roots is a set; expected a tensor or list": lambda: fsd.SubgraphSampler(graph, SPECS["node"], {1, 2}),
         "roots is empty": lambda: fsd.SubgraphSampler(graph, SPECS["node"], roots=[]),
         "roots holds nodes from 0 to 80": lambda: fsd.SubgraphSampler(graph, SPECS["node"], roots=[0, 80]),
         "a subgraph's number is -1": lambda: sampler_of("node", graph).sample(-1),
         "a subgraph's number is 9223372036854775808": lambda: sampler_of("node", graph).batch(2**63),
+        "a subgraph's number is 1.5": lambda: sampler_of("node", graph).batch([1.5]),
+        "a subgraph's number is '3'": lambda: sampler_of("node", graph).sample("3"),
+        "count is -1": lambda: sampler_of("node", graph).sample_many(0, -1),
+        "step is -1": lambda: sampler_of("node", graph).batch(0, step=-1),
+        "loss_nodes is torch.bool; expected integer node ids; of a mask pass loss_nodes.nonzero()": lambda: sampler_of(
+            "node", graph
+        ).batch(0, loss_nodes=graph.in_degrees() > 0),
+        "nodes holds node ids from 80 to 80": lambda: sampler_of("node", graph).inclusion.node_probability([80]),
+        "u has 1 nodes and v has 2": lambda: sampler_of("node", graph).inclusion.edge_probability([1], [1, 2]),
         "num_layers is 0": lambda: sampler_of("node", graph).batch(0, num_layers=0),
         "loss_nodes holds node ids from 2 to 80": lambda: sampler_of("node", graph).batch(0, loss_nodes=[2, 80]),
     }
