@@ -61,6 +61,13 @@ class BatchOptions:
     def __post_init__(self) -> None:
         if self.prefetch < 0:
             raise ValueError(f"prefetch is {self.prefetch}; expected 0 (off) or the number of batches to make ahead.")
+        for name, value, kind in (
+            ("feature_dtype", self.feature_dtype, torch.dtype),
+            ("transform", self.transform, Callable),
+        ):
+            if value is not None and not isinstance(value, kind):
+                expected = "None or a dtype, such as torch.bfloat16" if kind is torch.dtype else "None or a function"
+                raise ValueError(f"{name} is {value!r}; expected {expected}.")
         if self.placement not in CHOICES:
             raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
         if self.transport not in TRANSPORTS:

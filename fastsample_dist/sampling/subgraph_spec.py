@@ -133,6 +133,8 @@ class SubgraphSpec:
                 f"budget is {self.budget} but a walk of walk_length {self.walk_length} makes {self.walk_length + 1} "
                 "visits; pass a budget of at least that."
             )
+        if self.fanout == 0:
+            raise ValueError("fanout is 0; expected 1 or more in-neighbours per node, or -1 for all.")
         if not (isinstance(self.eta, int | float) and 1 < self.eta < math.inf):
             raise ValueError(f"eta is {self.eta!r}; expected a finite number above 1, such as 2.0.")
 

@@ -251,7 +251,8 @@ class Checkpointer(Callback):
                 f"{self._loader.data.path} ({now['graph']}, {now['num_parts']} parts); pass that one, or start in "
                 "another checkpoint directory."
             )
-        for name in sorted((content["options"].keys() | now["options"].keys()) - set(self._settings.may_change)):
+        names = (content["options"].keys() | now["options"].keys()) - set(self._settings.may_change)
+        for name in sorted(names, key=lambda name: (name != "sampler", name)):  # others differ because samplers do
             then, is_now = (json.dumps(found["options"].get(name)) for found in (content, now))
             if then != is_now:
                 raise ValueError(

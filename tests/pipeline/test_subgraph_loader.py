@@ -388,6 +388,8 @@ def test_an_option_of_one_rank_is_refused_on_all(two, name):
         ({"num_layers": 0}, r"num_layers is 0; expected at least 1"),
         ({"subgraphs_per_step": 0}, r"subgraphs_per_step is 0; expected at least 1"),
         ({"steps_per_epoch": 1.5}, r"steps_per_epoch is 1\.5; expected an integer"),
+        ({"feature_dtype": "bf16"}, r"feature_dtype is 'bf16'; expected None or a dtype, such as torch\.bfloat16"),
+        ({"transform": 3}, r"transform is 3; expected None or a function"),
         ({"locality": "near"}, r"locality is 'near'; expected None or 'own'"),
         ({"split": "other"}, r".* has no split 'other'"),
         ({"roots": [-1]}, r"roots holds node ids from -1 to -1; expected 0 to"),

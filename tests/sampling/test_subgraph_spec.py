@@ -19,6 +19,7 @@ REFUSED = {
     "threads": (dict(num_threads=0), "num_threads is 0; expected an integer from 1"),
     "clip of 0": (dict(max_degree=0), "max_degree is 0; expected an integer from 1"),
     "fanout": (dict(method="ego", fanout=-2), "fanout is -2; expected an integer from -1"),
+    "no fanout": (dict(method="ego", fanout=0), "fanout is 0; expected 1 or more in-neighbours per node, or -1"),
     "depth": (dict(method="ego", depth=0), "depth is 0; expected an integer from 1 to 64"),
     "counts": (dict(count_subgraphs=0), "count_subgraphs is 0; expected an integer from 1"),
     "walkers": (dict(budget=100, frontier_size=101), "frontier_size is 101 but budget is 100"),
