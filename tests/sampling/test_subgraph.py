@@ -12,6 +12,7 @@ from tests.ops.graphs import random_csc
 SPECS = {
     "frontier": fsd.SubgraphSpec("frontier", 60, 8),
     "clipped": fsd.SubgraphSpec("frontier", 60, 8, max_degree=4, count_subgraphs=70),
+    "dashboard": fsd.SubgraphSpec("frontier", 60, 8, structure="dashboard"),
     "node": fsd.SubgraphSpec("node", 30),
     "edge": fsd.SubgraphSpec("edge", 15),
     "walk": fsd.SubgraphSpec("walk", 40, walk_length=3, count_subgraphs=70),
