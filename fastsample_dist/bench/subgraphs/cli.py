@@ -17,7 +17,7 @@ from fastsample_dist.bench.screen import Screen
 from fastsample_dist.bench.subgraphs import report
 from fastsample_dist.bench.subgraphs.cases import METHODS, SubgraphCase
 from fastsample_dist.bench.subgraphs.layers import LayerOptions, load_data, measure_layers
-from fastsample_dist.bench.subgraphs.measure import SubgraphOptions, measure
+from fastsample_dist.bench.subgraphs.measure import SubgraphOptions, measure, without_isolated_nodes
 from fastsample_dist.bench.subgraphs.peers import IPDPS19, program
 from fastsample_dist.bench.subgraphs.verify import verify
 from fastsample_dist.sampling.subgraph_spec import DASHBOARD, SubgraphSpec
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
         if args.layers is not None:
             return _run_layers(args, source, found, screen)
         options = _options(args, source)
-        graph = source.topology(screen.progress)
+        graph = without_isolated_nodes(source.topology(screen.progress))
         screen.lines([*busy_warning(found), *report.conditions_lines(found, graph, options)])
         results = first_results("subgraphs", found, args, source.name, graph)
         if args.verify:

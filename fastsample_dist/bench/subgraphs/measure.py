@@ -86,6 +86,16 @@ class Visitor:
         return subgraph_nodes(self._graph, self.rule, self.tables, number, 1)
 
 
+def without_isolated_nodes(graph: CSCGraph) -> CSCGraph:
+    """The graph without nodes that have no edge, so that walks of peers that begin at any node do not end there."""
+    kept = graph.in_degrees() > 0
+    kept[graph.indices.long()] = True
+    number = (kept.cumsum(0) - 1).to(graph.indices.dtype)
+    orig_ids = None if graph.orig_ids is None else graph.orig_ids[kept]
+    ends = graph.indptr[1:][kept]
+    return CSCGraph(torch.nn.functional.pad(ends, (1, 0)), number[graph.indices.long()], orig_ids=orig_ids)
+
+
 def connected_roots(graph: CSCGraph) -> Tensor:
     """The nodes that have neighbours, int64: where every contestant that is told begins.
 

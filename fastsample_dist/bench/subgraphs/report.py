@@ -19,13 +19,14 @@ def conditions_lines(found: dict, graph: CSCGraph, options: SubgraphOptions) -> 
     """What the figures depend on, before they are taken."""
     width, case = str(graph.indices.dtype).removeprefix("torch."), options.frontier
     return [
-        f"{options.source.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {width} ids; commit "
+        f"{options.source.name} without isolated nodes: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {width} "
+        f"ids; commit "
         f"{found['commit']}, fastsample_dist {found['fastsample_dist']}, torch {found['torch']}, Python "
         f"{found['python']}; {found['cores']} cores ({found['processor']}, {found['isa']}), load before "
         f"{found['load_before']:.1f}",
         f"subgraphs of {case.budget:,} visits: a frontier of {case.frontier_size:,}; draws of nodes; "
-        f"{case.budget // (WALK_LENGTH + 1):,} walks of {WALK_LENGTH} hops; draws of {case.budget // 2:,} edges; roots "
-        f"are the nodes with neighbours (the packages': all nodes); {options.trials} subgraphs of everyone in turns, "
+        f"{case.budget // (WALK_LENGTH + 1):,} walks of {WALK_LENGTH} hops; draws of {case.budget // 2:,} edges; "
+        f"{options.trials} subgraphs of everyone in turns, "
         f"seed {options.rng_seed}",
         "one thread; without weights unless it says so; medians and, in brackets, minima",
     ]

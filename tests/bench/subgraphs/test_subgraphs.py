@@ -5,12 +5,14 @@ import stat
 
 import numpy as np
 import pytest
+import torch
 
 from fastsample_dist.bench import cli
 from fastsample_dist.bench.peers import Baseline
 from fastsample_dist.bench.subgraphs import peers
 from fastsample_dist.bench.subgraphs.cases import METHODS
-from fastsample_dist.bench.subgraphs.measure import connected_roots
+from fastsample_dist.bench.subgraphs.measure import connected_roots, without_isolated_nodes
+from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import read_npy_graph
 from fastsample_dist.graph.generators import rmat, write_npy_graph
 
@@ -66,6 +68,12 @@ def test_every_method_is_verified_and_measured(graph_path, ipdps19, tmp_path, ca
     assert [one["threads"] for one in results["pool"]] == [1, 2]
     [call] = (ipdps19 / "calls").read_text().splitlines()
     assert call.endswith("graph.bin 12 90")
+
+
+def test_isolated_nodes_are_left_out():
+    graph = CSCGraph(torch.tensor([0, 1, 1, 1, 2]), torch.tensor([3, 2]), orig_ids=torch.tensor([5, 6, 7, 8]))
+    kept = without_isolated_nodes(graph)  # node 1 has no edge; node 2 is a source only
+    assert (kept.indptr.tolist(), kept.indices.tolist(), kept.orig_ids.tolist()) == ([0, 1, 1, 2], [2, 1], [5, 7, 8])
 
 
 def test_the_papers_program_gets_the_graph(graph_path, tmp_path):
