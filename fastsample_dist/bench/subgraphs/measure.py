@@ -1,17 +1,19 @@
 """The measurement of `fastsample-bench subgraphs`: whole subgraphs of every contestant, and parts of ours, in turns.
 
-Trial t of every contestant is one subgraph (ours: number t); a trial of all of them comes before the next of any, so
-that what slows the machine for a while slows everybody. One thread each, except where threads are compared.
+Contestants take turns of TURN subgraphs, so that what slows the machine for a while slows everybody; each subgraph is
+timed for itself, and all but a turn's first find the graph in the caches as their own work left it. One thread each,
+except where threads are compared.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -31,9 +33,11 @@ from fastsample_dist.ops.subgraph_rule import SubgraphTables
 from fastsample_dist.sampling.subgraph_spec import DASHBOARD, FRONTIER, SUMS, SubgraphSpec
 from fastsample_dist.testing.supervisor import Supervisor
 
+Found = TypeVar("Found")
 OURS = "fastsample_dist"
 WEIGHTED = "fastsample_dist, ratio weights"
 WARM_UP = 1 << 40  # number of a subgraph that is not timed
+TURN = 4
 POOL = 16  # subgraphs of a call where threads are compared
 
 
@@ -153,12 +157,11 @@ def _contestants(
             if case.method in MODES[peer.name]:
                 draws[peer.name, case.method] = lambda _, peer=peer, case=case: peer.draw(case)
     found: dict[tuple[str, str], list[Drawn]] = {one: [] for one in draws}
-    for number in (WARM_UP, *range(options.trials)):
-        progress("first subgraphs" if number == WARM_UP else f"subgraph {number + 1} of every contestant")
+    for numbers in _turns(options.trials):
+        progress(f"whole subgraphs, from number {numbers[0]}")
         for one, draw in draws.items():
-            drawn = draw(number)
-            if number != WARM_UP:
-                found[one].append(drawn)
+            drawn = [draw(number) for number in numbers]
+            found[one] += drawn if numbers[0] != WARM_UP else []
     return [
         {
             "name": name, "method": method, "nodes": _mean(drawn, "nodes"), "edges": _mean(drawn, "edges"),
@@ -169,10 +172,29 @@ def _contestants(
     ]  # fmt: skip
 
 
-def _our_subgraph(sampler: fsd.SubgraphSampler, number: int) -> Drawn:
+def _turns(trials: int) -> Iterator[Sequence[int]]:
+    """Numbers of the subgraphs of every turn; the first turn is not timed."""
+    yield [WARM_UP]
+    for first in range(0, trials, TURN):
+        yield range(first, min(first + TURN, trials))
+
+
+def timed(work: Callable[[], Found]) -> tuple[float, Found]:
+    """(seconds, what it returned)."""
     start = time.perf_counter()
-    subgraph = sampler.sample(number)
-    seconds = time.perf_counter() - start
+    found = work()
+    return time.perf_counter() - start, found
+
+
+def _induced_s(peer: Peer, nodes: Tensor, folder: Path) -> float:
+    """Seconds of a peer that induces the subgraph of some nodes."""
+    file = folder / "nodes.npy"
+    np.save(file, nodes.numpy())
+    return peer.induce(file).seconds
+
+
+def _our_subgraph(sampler: fsd.SubgraphSampler, number: int) -> Drawn:
+    seconds, subgraph = timed(partial(sampler.sample, number))
     return Drawn(seconds=seconds, nodes=subgraph.nodes.numel(), edges=subgraph.indices.numel())
 
 
@@ -183,26 +205,23 @@ def _parts(
     """Walk and induction of one method apart, the latter beside a peer's on the same nodes."""
     progress(f"{case.method}: walk and induction")
     visitor = Visitor(graph, roots, case.spec(rng_seed=options.rng_seed))
-    degrees, file = graph.in_degrees(), folder / "nodes.npy"
+    degrees = graph.in_degrees()
     inducing = [peer for peer in peers if peer.name in INDUCES]
     walk_ns, induce_ms, scanned_ns, theirs_ms, sizes = [], [], [], [], []
-    for number in (WARM_UP, *range(options.trials)):
-        start = time.perf_counter()
-        found = visitor.visit(number)
-        walk_s, nodes = time.perf_counter() - start, found.nodes[0]
-        start = time.perf_counter()
-        induced_subgraph(graph.indptr, graph.indices, nodes)
-        induce_s = time.perf_counter() - start
-        np.save(file, nodes.numpy())
-        theirs_s = [peer.induce(file).seconds for peer in inducing]
-        if number == WARM_UP:
+    for numbers in _turns(options.trials):
+        visits = [timed(partial(visitor.visit, number)) for number in numbers]
+        drawn = [found.nodes[0] for _, found in visits]
+        induced = [timed(partial(induced_subgraph, graph.indptr, graph.indices, nodes)) for nodes in drawn]
+        theirs_s = [_induced_s(peer, nodes, folder) for peer in inducing for nodes in drawn]
+        if numbers[0] == WARM_UP:
             continue
-        steps, scanned = int(found.steps[0]), int(degrees[nodes.long()].sum())
-        sizes.append((nodes.numel(), steps, scanned))
-        walk_ns.append(1e9 * walk_s / max(steps, 1))
-        induce_ms.append(1e3 * induce_s)
-        scanned_ns.append(1e9 * induce_s / max(scanned, 1))
         theirs_ms += [1e3 * seconds for seconds in theirs_s]
+        for (walk_s, found), (induce_s, _), nodes in zip(visits, induced, drawn, strict=True):
+            steps, scanned = int(found.steps[0]), int(degrees[nodes.long()].sum())
+            sizes.append((nodes.numel(), steps, scanned))
+            walk_ns.append(1e9 * walk_s / max(steps, 1))
+            induce_ms.append(1e3 * induce_s)
+            scanned_ns.append(1e9 * induce_s / max(scanned, 1))
     nodes, steps, scanned = np.mean(sizes, axis=0).tolist()
     return {
         "method": case.method, "nodes": nodes, "steps": steps, "walk_ns": middle(walk_ns), "scanned": scanned,
@@ -223,17 +242,15 @@ def _structures(
             made[structure, eta, clip] = Visitor(graph, roots, spec)
     times: dict = {one: [] for one in made}
     counts: dict = {one: [] for one in made}
-    for number in (WARM_UP, *range(options.trials)):
-        progress("structures, " + ("first subgraphs" if number == WARM_UP else f"subgraph {number + 1}"))
+    for numbers in _turns(options.trials):
+        progress(f"structures, from number {numbers[0]}")
         for one, visitor in made.items():
-            start = time.perf_counter()
-            found = visitor.visit(number)
-            seconds = time.perf_counter() - start
-            if number == WARM_UP:
-                continue
-            steps = max(int(found.steps[0]), 1)
-            times[one].append(1e9 * seconds / steps)
-            counts[one].append([int(found.probes[0]) / steps, int(found.cleanups[0]), int(found.growths[0])])
+            for seconds, found in [timed(partial(visitor.visit, number)) for number in numbers]:
+                if numbers[0] == WARM_UP:
+                    continue
+                steps = max(int(found.steps[0]), 1)
+                times[one].append(1e9 * seconds / steps)
+                counts[one].append([int(found.probes[0]) / steps, int(found.cleanups[0]), int(found.growths[0])])
     return [
         {"structure": structure, "eta": eta, "max_degree": clip, "step_ns": middle(times[structure, eta, clip])}
         | dict(

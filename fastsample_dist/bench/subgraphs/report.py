@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fastsample_dist.bench.subgraphs.cases import WALK_LENGTH
 from fastsample_dist.bench.subgraphs.layers import NEIGHBOURS, LayerOptions, ratios
-from fastsample_dist.bench.subgraphs.measure import OURS, POOL, WEIGHTED, SubgraphOptions
+from fastsample_dist.bench.subgraphs.measure import OURS, POOL, TURN, WEIGHTED, SubgraphOptions
 from fastsample_dist.bench.subgraphs.peers import IPDPS19
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.pipeline.data import DistData
@@ -26,7 +26,7 @@ def conditions_lines(found: dict, graph: CSCGraph, options: SubgraphOptions) -> 
         f"{found['load_before']:.1f}",
         f"subgraphs of {case.budget:,} visits: a frontier of {case.frontier_size:,}; draws of nodes; "
         f"{case.budget // (WALK_LENGTH + 1):,} walks of {WALK_LENGTH} hops; draws of {case.budget // 2:,} edges; "
-        f"{options.trials} subgraphs of everyone in turns, "
+        f"{options.trials} subgraphs of everyone in turns of {TURN}, "
         f"seed {options.rng_seed}",
         "one thread; without weights unless it says so; medians and, in brackets, minima",
     ]
