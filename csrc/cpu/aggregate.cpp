@@ -5,10 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <vector>
-
 #include "aggregation.h"
 #include "parallel_rows.h"
+#include "source_lists.h"
 #include "status.h"
 #include "vector/vector_kernels.h"
 
@@ -44,32 +43,6 @@ FsStatus check(const char* operation, const FsAggregation& spec) {
   const FsStatus status = check_aggregation(operation, spec);
   if (status != FS_OK) return status;
   return spec.id_type == FS_INT32 ? check_edges<int32_t>(operation, spec) : check_edges<int64_t>(operation, spec);
-}
-
-struct OwnedSourceLists {
-  std::vector<int64_t> offsets, edges, dsts;
-  SourceLists view() const { return {offsets.data(), edges.empty() ? nullptr : edges.data(), dsts.data()}; }
-};
-
-template <typename Id>
-OwnedSourceLists group_by_source(const FsAggregation& spec) {
-  const Id* indices = static_cast<const Id*>(spec.indices);
-  OwnedSourceLists lists;
-  lists.offsets.assign(static_cast<size_t>(spec.num_src) + 1, 0);
-  const bool by_edge = spec.weights != nullptr || spec.reduce == FS_MAX;
-  lists.edges.resize(static_cast<size_t>(by_edge ? spec.num_edges : 0));
-  lists.dsts.resize(static_cast<size_t>(spec.num_edges));
-  for (int64_t e = 0; e < spec.num_edges; ++e) ++lists.offsets[static_cast<size_t>(indices[e]) + 1];
-  for (size_t src = 0; src < static_cast<size_t>(spec.num_src); ++src) lists.offsets[src + 1] += lists.offsets[src];
-  std::vector<int64_t> next(lists.offsets.begin(), lists.offsets.end() - 1);
-  for (int64_t dst = 0; dst < spec.num_dst; ++dst) {
-    for (int64_t e = spec.indptr[dst]; e < spec.indptr[dst + 1]; ++e) {
-      const size_t place = static_cast<size_t>(next[static_cast<size_t>(indices[e])]++);
-      lists.dsts[place] = dst;
-      if (by_edge) lists.edges[place] = e;
-    }
-  }
-  return lists;
 }
 
 int64_t bytes_per_row(const FsAggregation& spec, int64_t num_rows) {

@@ -138,8 +138,9 @@ def test_gradients_equal_autograd_through_the_oracle(reduce, dtype):
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_threads_and_vector_width_never_change_a_bit(reduce, use_isa):
+def test_threads_and_vector_width_never_change_a_bit(reduce, weighted, use_isa):
     indptr, indices = random_mfg(3000, 5000, 30_000)
     results = []
     for threads, isa in ((1, "baseline"), (2, "avx2"), (4, "avx512")):
@@ -147,10 +148,10 @@ def test_threads_and_vector_width_never_change_a_bit(reduce, use_isa):
         use_isa(isa)
         torch.set_num_threads(threads)
         x = torch.randn(5000, 40, requires_grad=True)
-        weights = torch.randn(30_000, 4, requires_grad=True)
+        weights = torch.randn(30_000, 4, requires_grad=True) if weighted else None
         out = ops.aggregate(indptr, indices, x, weights, reduce=reduce)
         out.backward(torch.randn(3000, 40))
-        results.append((out.detach(), x.grad, weights.grad))
+        results.append((out.detach(), x.grad, *([weights.grad] if weighted else [])))
     torch.set_num_threads(1)
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
 

@@ -183,9 +183,9 @@ struct OutEdges {
   const T* columns;  // of the gradient of destination 0, from the tile's first
   int64_t stride, head, limit;
 
-  const T* row(int64_t i) const { return columns + lists.dsts[i] * stride; }
+  const T* row(int64_t i) const { return columns + lists.dst(i) * stride; }
   typename Arithmetic<T>::type factor(int64_t i) const {
-    return coefficient<T>(spec, lists.edges == nullptr ? 0 : lists.edges[i], lists.dsts[i], head);
+    return coefficient<T>(spec, lists.edge(i), lists.dst(i), head);
   }
 };
 
@@ -217,17 +217,17 @@ void grad_x_row(const FsAggregation& spec, const AggregateGrads& grads, const So
   for (int64_t c = 0; c < tile_end - tile; ++c) sums[c] = 0;
   for (int64_t i = lists.offsets[src]; i < last; ++i) {
     if (i + kRowsAhead < spec.num_edges) {
-      prefetch_row(grad_out + lists.dsts[i + kRowsAhead] * grads.grad_stride + tile, tile_end - tile);
+      prefetch_row(grad_out + lists.dst(i + kRowsAhead) * grads.grad_stride + tile, tile_end - tile);
     }
-    const int64_t dst = lists.dsts[i];
+    const int64_t dst = lists.dst(i);
     const T* grad = grad_out + dst * grads.grad_stride;
-    if (lists.edges == nullptr) {
+    if (lists.step == 1) {
       const Real factor = coefficient<T>(spec, 0, dst, 0);
 #pragma omp simd
       for (int64_t c = tile; c < tile_end; ++c) sums[c - tile] += factor * load(grad[c]);
       continue;
     }
-    const int64_t edge = lists.edges[i];
+    const int64_t edge = lists.edge(i);
     for_heads(spec, tile, tile_end, [&](int64_t head, HeadSpan span) {
       const Real factor = coefficient<T>(spec, edge, dst, head);
       if (spec.reduce == FS_MAX) {

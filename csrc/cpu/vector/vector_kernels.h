@@ -21,8 +21,11 @@ namespace fs {
 // In-edges grouped by source, for the backward pass. Edges of a source are ascending, so that sums have one order.
 struct SourceLists {
   const int64_t* offsets;  // [num_src + 1]
-  const int64_t* edges;    // [num_edges] edge numbers; NULL where no reduction or weight asks for them
-  const int64_t* dsts;     // [num_edges] destination of the edge at that place
+  const int64_t* entries;  // [num_edges][step] an edge's destination and, where step is 2, its number
+  int64_t step;            // 2 where the reduction or weights ask for edge numbers, else 1
+
+  int64_t dst(int64_t entry) const { return entries[entry * step]; }
+  int64_t edge(int64_t entry) const { return step == 2 ? entries[entry * 2 + 1] : 0; }
 };
 
 struct AggregateBuffers {
