@@ -39,7 +39,8 @@ class Row:
     Attributes:
       name: in the table.
       options: of fastsample-train.
-      ranks: that train; a step has as many subgraphs, or 1000 seeds in all.
+      ranks: that train; a step has as many subgraphs, or 1000 seeds in all. (Twice the subgraphs a step make half the
+        steps an epoch: on two ranks twice the epochs are as many steps.)
       epochs: by graph.
       every_seed: all seeds, else the first one.
       colour, line: in the plot.
@@ -74,7 +75,7 @@ ROWS = (
         every_seed=False, colour=ORANGE, line="-",
     ),
     Row(
-        name="frontier, ratio weights", options=(*FRONTIER, "--weights=ratio"), ranks=2, epochs={"debian": 30},
+        name="frontier, ratio weights", options=(*FRONTIER, "--weights=ratio"), ranks=2, epochs={"debian": 60},
         every_seed=False, colour=BLUE, line="--",
     ),
     Row(
