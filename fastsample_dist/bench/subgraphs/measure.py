@@ -97,7 +97,9 @@ def without_isolated_nodes(graph: CSCGraph) -> CSCGraph:
     number = (kept.cumsum(0) - 1).to(graph.indices.dtype)
     orig_ids = None if graph.orig_ids is None else graph.orig_ids[kept]
     ends = graph.indptr[1:][kept]
-    return CSCGraph(torch.nn.functional.pad(ends, (1, 0)), number[graph.indices.long()], orig_ids=orig_ids)
+    graph = CSCGraph(torch.nn.functional.pad(ends, (1, 0)), number[graph.indices.long()], orig_ids=orig_ids)
+    graph.advise_huge_pages(now=True)  # as CSCGraph.from_edge_index leaves its graphs
+    return graph
 
 
 def connected_roots(graph: CSCGraph) -> Tensor:
