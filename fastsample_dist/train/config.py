@@ -7,6 +7,7 @@ the command does.
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.pipeline.exchange import EXCHANGES
 from fastsample_dist.pipeline.schemes import HYBRID, SCHEMES
 from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
-from fastsample_dist.sampling.subgraph_spec import SubgraphSpec
+from fastsample_dist.sampling.subgraph_spec import OF_METHOD, SubgraphSpec
 from fastsample_dist.train.models import NORMS, check_fanouts
 from fastsample_dist.train.saved import MODELS
 from fastsample_dist.train.schedules import SCHEDULES
@@ -33,7 +34,8 @@ EVALUATIONS = ("sampled", "full")
 CHOICES = {
     "scheme": SCHEMES, "model": tuple(MODELS), "device": DEVICES, "kernel": KERNELS, "placement": PLACES,
     "exchange": EXCHANGES,
-    "sampler": (*METHODS, *SUBGRAPH_METHODS), "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
+    "sampler": ChainMap(OF_METHOD, METHODS),  # a view: a method that is registered later is a choice too
+    "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
     "lr_schedule": SCHEDULES, "transport": TRANSPORTS, "cache_policy": POLICIES, **SUBGRAPH_CHOICES,
 }  # fmt: skip
 AT_LEAST_ONE = (
