@@ -9,14 +9,18 @@ Permission, not a queue length, decides how far ahead the thread goes: it may ma
 t - depth was taken. When all ranks stop at the same batch, their threads have therefore been allowed, and finish,
 the same collectives, and a loader left early hangs nobody. (A batch stands for the same collectives on all ranks,
 combined exchanges included.) When the consumer leaves by an exception nothing is waited for: the other ranks'
-collectives fail or pass their deadline. The thread is a daemon: it never keeps a process alive. For a GPU it works on
-a stream of its own (streams.py).
+collectives fail or pass their deadline. The thread is a daemon: it never keeps a process alive. An interrupt can come
+while it is being started or joined; it is then still at work when the interpreter ends, which would unwind it inside
+of torch and abort the process. So what is at work then is abandoned, and waited for up to EXIT_S. For a GPU it works
+on a stream of its own (streams.py).
 """
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -34,6 +38,7 @@ from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, can_sample_many, payload_exchanges
 
+EXIT_S = 1.0  # for a batch under way when the interpreter ends; one that waits for other ranks is left there
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -166,6 +171,7 @@ class Prefetcher(Generic[Given, Made]):
         self._num_threads = torch.get_num_threads()  # a new thread would start from OpenMP's default
         self._lane.start()
         self._thread = threading.Thread(target=self._work, name="fastsample-prefetch", daemon=True)
+        _AT_WORK.add(self)
         self._thread.start()
 
     def __iter__(self) -> Iterator[Made]:
@@ -185,12 +191,22 @@ class Prefetcher(Generic[Given, Made]):
         Raises:
           RuntimeError: it did not end within timeout_s.
         """
+        if not self._stop(self._timeout_s):
+            raise RuntimeError(f"the prefetch thread did not finish its batches within {self._timeout_s:g} s.")
+
+    def abandon(self) -> None:
+        """End the thread after the batch under way, permitted or not; wait for up to EXIT_S."""
+        self._stop(EXIT_S, permitted=0)
+
+    def _stop(self, wait_s: float, permitted: int | None = None) -> bool:
+        """Whether the thread has ended within wait_s seconds."""
         with self._changed:
             self._stopping = True
+            self._permitted = self._permitted if permitted is None else permitted
             self._changed.notify()
-        self._thread.join(self._timeout_s)
-        if self._thread.is_alive():
-            raise RuntimeError(f"the prefetch thread did not finish its batches within {self._timeout_s:g} s.")
+        if self._thread.ident is not None:  # else an interrupt came before it was started
+            self._thread.join(wait_s)
+        return not self._thread.is_alive()
 
     def _work(self) -> None:
         torch.set_num_threads(self._num_threads)
@@ -204,3 +220,13 @@ class Prefetcher(Generic[Given, Made]):
                     self._made.put((self._make(given), self._lane.made()))
         except BaseException as error:  # the consumer raises it: this thread has nobody to report to
             self._made.put(_Raised(error))
+
+
+_AT_WORK: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+
+
+@atexit.register
+def _abandon_all() -> None:
+    """End the threads that are still at work when the interpreter ends."""
+    for prefetcher in list(_AT_WORK):
+        prefetcher.abandon()

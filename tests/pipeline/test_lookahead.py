@@ -3,6 +3,9 @@
 The oracle is the plain loader of the same seeds.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -170,3 +173,24 @@ def test_ranks_may_group_differently(tmp_path, scheme):
     drawn = draw_partition(tmp_path, 3)
     expected = run_distributed(3, rank_with_own_threads, args=(drawn.path, scheme, 0))
     assert run_distributed(3, rank_with_own_threads, args=(drawn.path, scheme, 3)) == expected
+
+
+AT_WORK = """
+import sys, torch
+from fastsample_dist import ops
+from fastsample_dist.pipeline.lookahead import Prefetcher
+
+def make(number):
+    for _ in range(200):
+        ops.aggregate(torch.arange(3), torch.zeros(2, dtype=torch.int64), torch.ones(1, 4))
+
+next(iter(Prefetcher(make, range(100_000), 100_000, 60)))
+sys.exit(7)
+"""
+
+
+def test_a_thread_at_work_when_the_interpreter_ends_does_not_abort_it():
+    """As after an interrupt that came while the thread was joined; one of three such processes aborted."""
+    for _ in range(4):
+        ended = subprocess.run([sys.executable, "-c", AT_WORK], capture_output=True, text=True, timeout=60)
+        assert (ended.returncode, ended.stderr) == (7, "")
