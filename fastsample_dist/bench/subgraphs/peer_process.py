@@ -8,7 +8,6 @@ answer is a line {"seconds", "nodes", "edges"}. Samplers are made when they are 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fastsample_dist.bench.asked import answer_lines
 from fastsample_dist.bench.peers import read_columns
 from fastsample_dist.bench.timing import steady
 from fastsample_dist.graph.csc import CSCGraph
@@ -67,21 +67,22 @@ def main(words: list[str]) -> None:
     torch.manual_seed(0)
     peer = {"dgl": _Dgl, "pyg": _Pyg}[words[0]](read_columns(Path(words[1])))
     samplers: dict[str, Sizes] = {}
+
+    def reply(asked: dict) -> dict:
+        if "induce" in asked:
+            draw = peer.inducer(asked["induce"])
+        else:
+            method, budget = asked["draw"], asked["budget"]
+            if method not in samplers:
+                samplers[method] = peer.sampler(method, tuple(budget) if isinstance(budget, list) else budget)
+                samplers[method]()
+            draw = samplers[method]
+        start = time.perf_counter()
+        nodes, edges = draw()
+        return {"seconds": time.perf_counter() - start, "nodes": nodes, "edges": edges}
+
     with steady():
-        for line in sys.stdin:
-            asked = json.loads(line)
-            if "induce" in asked:
-                draw = peer.inducer(asked["induce"])
-            else:
-                method, budget = asked["draw"], asked["budget"]
-                if method not in samplers:
-                    samplers[method] = peer.sampler(method, tuple(budget) if isinstance(budget, list) else budget)
-                    samplers[method]()
-                draw = samplers[method]
-            start = time.perf_counter()
-            nodes, edges = draw()
-            seconds = time.perf_counter() - start
-            print(json.dumps({"seconds": seconds, "nodes": nodes, "edges": edges}), flush=True)  # for Peer._ask
+        answer_lines(reply)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,6 @@ its standard input it draws one subgraph and prints one line: milliseconds in al
 
 from __future__ import annotations
 
-import json
-import select
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,17 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.bench.asked import AskedProcess
 from fastsample_dist.bench.peers import PACKAGES, Baseline, write_columns
 from fastsample_dist.bench.subgraphs.cases import SubgraphCase
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.sampling.subgraph_spec import EDGE, FRONTIER, NODE, WALK
-from fastsample_dist.testing.jobs import own_environment
 from fastsample_dist.testing.supervisor import Supervisor
 
 IPDPS19 = "ipdps19"
 MODES = {"dgl": (NODE, WALK, EDGE), "pyg": (NODE, WALK), IPDPS19: (FRONTIER,)}
 INDUCES = ("dgl",)
-ANSWER_S = 300.0  # for the slowest package to read the largest graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,17 +88,12 @@ class Peer:
 
     def __init__(self, supervisor: Supervisor, baseline: Baseline, folder: Path, case: SubgraphCase) -> None:
         self.name = baseline.name
-        self._messages = folder / f"{self.name}.err"
         if self.name == IPDPS19:
             sizes = (str(case.frontier_size), str(case.budget))
             words = [str(program(baseline)), str(folder / "graph.bin"), *sizes]
         else:
             words = [sys.executable, "-m", "fastsample_dist.bench.subgraphs.peer_process", self.name, str(folder)]
-        with self._messages.open("wb") as messages:
-            self._process = supervisor.start(
-                self.name, words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, text=True,
-                env={**own_environment(), "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
+        self._process = AskedProcess(supervisor, self.name, words, folder)
 
     def draw(self, case: SubgraphCase) -> Drawn:
         """One subgraph of a case.
@@ -111,26 +102,10 @@ class Peer:
           RuntimeError: it ended, or did not answer in time; with its last line.
         """
         if self.name == IPDPS19:
-            whole_ms, walk_ms, nodes, edges = self._ask("draw").split()
+            whole_ms, walk_ms, nodes, edges = self._process.ask("draw").split()
             return Drawn(seconds=float(whole_ms) / 1e3, nodes=int(nodes), edges=int(edges), walk_s=float(walk_ms) / 1e3)
-        return Drawn(**json.loads(self._ask(json.dumps({"draw": case.method, "budget": case.peer_budget}))))
+        return Drawn(**self._process.ask_json({"draw": case.method, "budget": case.peer_budget}))
 
     def induce(self, nodes: Path) -> Drawn:
         """The subgraph induced by the nodes in a file of NumPy."""
-        return Drawn(**json.loads(self._ask(json.dumps({"induce": str(nodes)}))))
-
-    def _ask(self, line: str) -> str:
-        try:
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            answer = ""
-        else:
-            ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_S)
-            if not ready:
-                raise RuntimeError(f"{self.name} has not answered in {ANSWER_S:g} s.")
-            answer = self._process.stdout.readline()
-        if not answer:
-            last = self._messages.read_text(errors="replace").strip().splitlines()[-1:]
-            raise RuntimeError(f"{self.name} ended: {last[0] if last else 'no message'}")
-        return answer
+        return Drawn(**self._process.ask_json({"induce": str(nodes)}))

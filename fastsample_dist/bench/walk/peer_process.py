@@ -8,7 +8,6 @@ of each trial}. A step is a vertex that a walk added.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.bench.asked import write_answer
 from fastsample_dist.bench.peers import read_columns
 from fastsample_dist.bench.timing import steady
 from fastsample_dist.bench.walk.cases import CASES, STOP, P, Q, WalkCase
@@ -48,7 +48,7 @@ def peer_walker(peer: str, case: WalkCase, graph: CSCGraph, length: int, threads
 
 
 def main(words: list[str]) -> None:
-    """Walk; print the rates."""
+    """Walk; write the rates."""
     peer, app, folder, (length, threads, trials, batch) = words[0], words[1], Path(words[2]), map(int, words[3:])
     case = CASES[app]
     walk = peer_walker(peer, case, read_columns(folder, weighted=case.weighted), length, threads)
@@ -64,7 +64,7 @@ def main(words: list[str]) -> None:
                 seconds += time.perf_counter() - start
                 steps += int((walks[:, 1:] >= 0).sum())
             rates.append(steps / seconds)
-    print(json.dumps({"rates": rates}))  # not a message: peers.run_peer reads the last line of standard output
+    write_answer({"rates": rates})  # peers.run_peer reads the last line
 
 
 if __name__ == "__main__":
