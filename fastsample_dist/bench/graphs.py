@@ -1,8 +1,9 @@
 """The graphs that a benchmark runs on: a finished partition, or a generated graph, cut for each number of ranks.
 
 A generated graph is named rmat:SCALE:EDGE_FACTOR; it is drawn, given features and labels, and cut by the library's own
-commands, each a process of its own, so that their memory is gone when the measurement begins. Where only the topology
-is needed, features, labels and cutting are left out, and an `npy` input directory serves too.
+commands, each a process of its own, so that their memory is gone when the measurement begins. "debian" is the example
+graph of the repository, which is unpacked instead. Where only the topology is needed, features, labels and cutting are
+left out. An `npy` input directory serves too.
 """
 
 from __future__ import annotations
@@ -18,16 +19,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.comm.context import DistContext
 from fastsample_dist.files import locked_folder, remove_stale
+from fastsample_dist.graph import hotness
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import META_NAME, read_npy_graph
+from fastsample_dist.graph.labels import CLASSIFICATION
 from fastsample_dist.graph.manifest import MANIFEST_NAME, read_manifest
 from fastsample_dist.graph.storage import load_topology
+from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.testing.jobs import own_environment
 from fastsample_dist.testing.supervisor import last_line, run_process
 
 FOLDER_PREFIX = "fastsample-bench-"  # of temporary work folders
 RMAT = re.compile(r"rmat:(\d+):(\d+)")
+DEBIAN = "debian"
+EXAMPLES = Path(__file__).parents[2] / "examples"  # of a checkout
+MOST_WEIGHT = 100
+WEIGHT_LAW = f"1 to {MOST_WEIGHT}, one for all edges of a source, drawn by its original id"
 # Size of the task on a generated graph: that of ogbn-products (100 features, 47 classes, a tenth for training).
 TASK = ("--features", "100", "--classes", "47", "--train-fraction", "0.1")
 GRAPH_SEED = ("--seed", "1")
@@ -38,7 +47,7 @@ class GraphSource:
     """Where partitions come from.
 
     Attributes:
-      name: a partition's directory, rmat:SCALE:EDGE_FACTOR or, for `topology`, an npy input directory.
+      name: a partition's directory, an npy input directory, rmat:SCALE:EDGE_FACTOR or "debian".
       work: directory for what is generated; found there, it is used again.
       method: how a generated graph is cut, as fastsample-partition names it.
     """
@@ -49,16 +58,16 @@ class GraphSource:
 
     @property
     def is_generated(self) -> bool:
-        """Whether the name stands for a graph to be drawn."""
-        return self.name.startswith("rmat:")
+        """Whether the name stands for a graph to be drawn or unpacked."""
+        return self.name == DEBIAN or self.name.startswith("rmat:")
 
     def check(self, ranks: tuple[int, ...]) -> None:
-        """Refuse a name that is neither, and ranks that a finished partition cannot serve.
+        """Refuse a name that is none of them, and ranks that a finished partition cannot serve.
 
         Raises:
           ValueError: with what was expected.
         """
-        if self._check_generated():
+        if self._check_generated() or self._is_input:
             return
         num_parts = read_manifest(self.name).num_parts
         for number in ranks:
@@ -78,22 +87,23 @@ class GraphSource:
         if not self._check_generated() and not any((directory / name).is_file() for name in (MANIFEST_NAME, META_NAME)):
             raise ValueError(
                 f"{self.name} holds neither {MANIFEST_NAME} nor {META_NAME}; expected a partition's directory, an npy "
-                "input directory, or rmat:SCALE:EDGE_FACTOR such as rmat:21:32."
+                f"input directory, {DEBIAN}, or rmat:SCALE:EDGE_FACTOR such as rmat:21:32."
             )
 
     def parts(self, num_ranks: int, progress: Callable[[str], object], feature_dtype: str | None = None) -> Path:
-        """The partition for a number of ranks: one part per rank where the graph is generated.
+        """The partition for a number of ranks: one part per rank where the graph is cut here.
 
         Args:
           num_ranks: how many.
           progress: called with a line about what is made next.
-          feature_dtype: in which fastsample-partition stores the features of a generated graph; None: as drawn.
+          feature_dtype: in which fastsample-partition stores the features of a graph that is cut here; None: as they
+            are.
         Raises:
           RuntimeError: the generator or fastsample-partition failed; with its line.
         """
-        if not self.is_generated:
-            return Path(self.name)
-        return self._cut(self._draw(TASK, progress), num_ranks, progress, feature_dtype)
+        if self.is_generated:
+            return self._cut(self._draw(TASK, progress), num_ranks, progress, feature_dtype)
+        return self._cut(Path(self.name), num_ranks, progress, feature_dtype) if self._is_input else Path(self.name)
 
     def cut(self, num_parts: int, progress: Callable[[str], object]) -> Path:
         """A partition: the one named, or the named input or generated graph in `num_parts` parts, without features
@@ -135,19 +145,38 @@ class GraphSource:
         return parts
 
     def _check_generated(self) -> bool:
-        """Whether a graph is to be drawn; refuses a name that only looks like one."""
-        if self.is_generated and not RMAT.fullmatch(self.name):
+        """Whether a graph is to be drawn or unpacked; refuses a name that only looks like one."""
+        if self.is_generated and self.name != DEBIAN and not RMAT.fullmatch(self.name):
             raise ValueError(f"graph is {self.name!r}; expected rmat:SCALE:EDGE_FACTOR such as rmat:19:16.")
+        if self.name == DEBIAN and not EXAMPLES.is_dir():
+            raise ValueError(f"graph is {DEBIAN}, which comes with a checkout of the repository; pass another one.")
         return self.is_generated
 
+    @property
+    def _is_input(self) -> bool:
+        """Whether it is an input directory, which is cut here."""
+        directory = Path(self.name)
+        return (directory / META_NAME).is_file() and not (directory / MANIFEST_NAME).is_file()
+
     def _draw(self, task: tuple[str, ...], progress: Callable[[str], object]) -> Path:
-        """The input directory of the generated graph; without a task it holds the topology alone."""
+        """The input directory of the generated graph; without a task one that is drawn holds the topology alone."""
+        if self.name == DEBIAN:
+            return self._unpack(progress)
         graph = self.work / (self.name.replace(":", "-") + ("" if task else "-topology"))
         if not graph.exists():
             progress(f"drawing {self.name}")
             scale, edge_factor = RMAT.fullmatch(self.name).groups()  # type: ignore[union-attr]  # `check` was called
             shape = ("--scale", scale, "--edge-factor", edge_factor)
             _run("fastsample_dist.graph.generators", "rmat", *shape, *task, *GRAPH_SEED, "--output", str(graph))
+        return graph
+
+    def _unpack(self, progress: Callable[[str], object]) -> Path:
+        """The input directory of the repository's example graph."""
+        graph = self.work / DEBIAN
+        if not graph.exists():
+            progress("unpacking Debian's packages")
+            packed = EXAMPLES / "data" / "debian12-packages.tar.xz"
+            _run(str(EXAMPLES / "debian_graph.py"), "unpack", str(packed), str(graph))
         return graph
 
 
@@ -183,7 +212,33 @@ def draw_seeds(graph: CSCGraph, batch_size: int, count: int, rng_seed: int) -> l
     ]
 
 
-def _run(module: str, *arguments: str) -> None:
-    done = run_process([sys.executable, "-m", module, *arguments], env=own_environment())
+def source_weights(graph: CSCGraph) -> Tensor:
+    """Weights 1 .. MOST_WEIGHT by the source of each edge, float32 [num_edges]: as drawn from its original id.
+
+    GNNLab (section 3) weighs an edge by the year in which its source was registered.
+    """
+    drawn = hotness.random(hotness.original_ids(graph), rng_seed=1) - 1
+    by_node = 1 + (drawn * MOST_WEIGHT >> hotness.SCORE_BITS)
+    return by_node.clamp(max=MOST_WEIGHT).float()[graph.indices.long()]
+
+
+def load_classes(path: str | Path, ctx: DistContext) -> DistData:
+    """A partition with what classes of nodes are learnt from. Collective: every rank must call this.
+
+    Raises:
+      ValueError: it lacks features or labels, or its labels are no classes; or see `DistData.load`.
+    """
+    data = DistData.load(path, ctx)
+    if data.features is None or data.labels is None:
+        raise ValueError(f"{path} lacks features or labels; partition an input with both.")
+    if data.task != CLASSIFICATION:
+        raise ValueError(f"{path} has labels for {data.task}; the benchmark trains on classes.")
+    return data
+
+
+def _run(program: str, *arguments: str) -> None:
+    """Run a module of the package, or a script by its path."""
+    words = [program] if program.endswith(".py") else ["-m", program]
+    done = run_process([sys.executable, *words, *arguments], env=own_environment())
     if done.returncode != 0:
-        raise RuntimeError(f"python -m {module} ended with {done.returncode}: {last_line(done)}")
+        raise RuntimeError(f"python {' '.join(words)} ended with {done.returncode}: {last_line(done)}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
-from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.graphs import GraphSource, source_weights
 from fastsample_dist.features.policies import Workload
 from fastsample_dist.graph import hotness
 from fastsample_dist.graph.csc import CSCGraph
@@ -23,7 +23,6 @@ from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
 from fastsample_dist.sampling.neighbor import NeighborSampler
 
 TRAIN_SHARE = 0.1  # of the connected nodes, where a graph has no train nodes
-MOST_WEIGHT = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +156,6 @@ def choose_train_nodes(graph: CSCGraph, train: Tensor, options: CacheOptions) ->
     count = max(1, int(int(able.sum()) * (TRAIN_SHARE if share is None else share)))
     orig_ids = hotness.original_ids(graph)
     return hotness.hottest(hotness.random(orig_ids, options.spec.rng_seed), orig_ids, count, able).sort().values
-
-
-def source_weights(graph: CSCGraph) -> Tensor:
-    """Weights 1 .. MOST_WEIGHT by the source of each edge, float32 [num_edges]: as drawn from its original id."""
-    drawn = hotness.random(hotness.original_ids(graph), rng_seed=1) - 1
-    by_node = 1 + (drawn * MOST_WEIGHT >> hotness.SCORE_BITS)
-    return by_node.clamp(max=MOST_WEIGHT).float()[graph.indices.long()]
 
 
 class _Batches:

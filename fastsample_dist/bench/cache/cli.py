@@ -14,6 +14,7 @@ from fastsample_dist.bench.cache.measure import measure
 from fastsample_dist.bench.cache.verify import verify
 from fastsample_dist.bench.conditions import busy_warning, conditions, given_options
 from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.options import add_drawing, add_graph, add_verify
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.ops.library import num_threads
 from fastsample_dist.ops.sample_methods import METHODS
@@ -34,8 +35,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
         "of its connected nodes; one without weights gets weights 1 to 100 by source node where they are needed.\n"
         "Exit status: 0 only when everything ran and --verify found nothing.",
     )  # fmt: skip
+    add_graph(sub)
     add = sub.add_argument
-    add("--graph", required=True, help="a partition's directory, an npy input directory, or rmat:SCALE:EDGE_FACTOR")
     add("--num-parts", type=cl.count, default=4, help="that a graph is cut into, by METIS (default: %(default)s)")
     add("--fanouts", type=cl.fanout_list, default=(15, 10, 5), help="hop order from the seeds (default: 15,10,5)")
     add("--batch-size", type=cl.count, default=1000, help="seeds per rank and step (default: %(default)s)")
@@ -48,9 +49,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
         help="cached rows in percent of all nodes (default: 1,5,10,20,40)",
     )  # fmt: skip
     add("--lookahead", type=cl.count, default=2, help="steps that a cache may know ahead (default: %(default)s)")
-    add("--verify", action="store_true", help="compare with a simulation by sets first; exit 1 where anything differs")
-    add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
-    add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
+    add_verify(sub)
+    add_drawing(sub)
     cl.add_json(sub)
 
 

@@ -9,7 +9,8 @@ from functools import partial
 import torch
 
 from fastsample_dist.bench.cache import measure
-from fastsample_dist.bench.cache.accesses import CacheOptions, Rank, choose_train_nodes, make_run, source_weights
+from fastsample_dist.bench.cache.accesses import CacheOptions, Rank, choose_train_nodes, make_run
+from fastsample_dist.bench.graphs import source_weights
 from fastsample_dist.graph.csc import CSCGraph
 
 NODES, EDGES, PARTS, EPOCHS, BATCH = 400, 3000, 2, 3, 12

@@ -26,7 +26,7 @@ from fastsample_dist.bench.epoch import report as epoch_report
 from fastsample_dist.bench.epoch.measure import EpochOptions
 from fastsample_dist.bench.epoch.rank import epoch_rank
 from fastsample_dist.bench.graphs import GraphSource, work_folder
-from fastsample_dist.bench.training_options import add_training
+from fastsample_dist.bench.options import add_training
 from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.files import write_json

@@ -17,9 +17,9 @@ import psutil
 import torch
 
 from fastsample_dist.bench.epoch.floor import EpochFloor
+from fastsample_dist.bench.graphs import load_classes
 from fastsample_dist.comm.base import Communicator, RowPlan
 from fastsample_dist.comm.context import DistContext
-from fastsample_dist.graph.labels import CLASSIFICATION
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -44,11 +44,7 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
       "configurations": [{"scheme", "prefetch", "epochs": [EpochStats and "comm" of this rank]}]}; the first epoch is
       the warm-up.
     """
-    data = DistData.load(settings["path"], ctx)
-    if data.features is None or data.labels is None:
-        raise ValueError(f"{settings['path']} lacks features or labels; partition an input with both.")
-    if data.task != CLASSIFICATION:
-        raise ValueError(f"{settings['path']} has labels for {data.task}; the benchmark trains on classes.")
+    data = load_classes(settings["path"], ctx)
     runs = [_Configuration(data, settings, scheme, prefetch) for scheme, prefetch in settings["configurations"]]
     first_step, floors = _FirstStep(), []
     floor = _floor(data, settings)

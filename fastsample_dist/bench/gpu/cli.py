@@ -20,6 +20,7 @@ from fastsample_dist.bench.gpu import sampling as gpu_sampling
 from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
 from fastsample_dist.bench.gpu.limits import LEAST_ARRAY_BYTES
 from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.options import add_drawing
 from fastsample_dist.files import check_writable, write_text
 from fastsample_dist.graph.csc import CSCGraph
 
@@ -85,9 +86,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
         help="processes of torch_geometric's loader, 0: none but this one (default: the cores)")  # fmt: skip
     add("--trials", type=cl.count, default=20, help=f"timed calls, at least {MIN_TRIALS} (default: %(default)s)")
     add("--warmup", type=cl.count, default=5, metavar="N", help="calls before them (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
     add("--verify", action="store_true", help="compare with the CPU before a case is timed; exit 1 where it differs")
-    add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
+    add_drawing(sub)
     add("--markdown", metavar="FILE", type=Path, help="write the report here too")
     cl.add_json(sub)
 

@@ -14,7 +14,7 @@ from fastsample_dist.bench.epoch import namespaces
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.network.measure import UNLIMITED, NetworkOptions, measure
 from fastsample_dist.bench.network.rows import DEFAULT, Row
-from fastsample_dist.bench.training_options import add_training
+from fastsample_dist.bench.options import add_training
 
 TIMEOUT_S = 600.0  # of one collective
 EXAMPLES = """examples:

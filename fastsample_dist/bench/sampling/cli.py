@@ -9,6 +9,7 @@ from pathlib import Path
 from fastsample_dist import command as cl
 from fastsample_dist.bench.conditions import busy_warning, conditions, first_results
 from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.options import add_drawing, add_graph, add_verify
 from fastsample_dist.bench.sampling import measure as sampling
 from fastsample_dist.bench.sampling import report
 from fastsample_dist.bench.sampling.measure import BASELINES, MIN_BATCHES, SamplingOptions
@@ -32,8 +33,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
         "million sampled edges per second, the ratio to each peer, and the share of the touch limit.\n"
         "Exit status: 0 only when everything ran and --verify found nothing.",
     )  # fmt: skip
+    add_graph(sub)
     add = sub.add_argument
-    add("--graph", required=True, help="a partition's directory, an npy input directory, or rmat:SCALE:EDGE_FACTOR")
     add("--batch-size", type=cl.count, default=1000, help="seeds per batch (default: %(default)s)")
     add(
         "--fanouts", type=cl.fanout_list, action="append",
@@ -44,13 +45,12 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--baseline", choices=BASELINES, action="append", default=[], help="a peer to run beside; may be repeated")
     add("--limit", action="store_true", help="measure the touch limit too")
     add("--small", action="store_true", help="time batches of 0, 1, 10 and 100 seeds too: what a call itself costs")
-    add("--verify", action="store_true", help="compare with the oracle first; exit 1 where anything differs")
+    add_verify(sub)
     add("--batches", type=cl.count, default=MIN_BATCHES, help=f"timed ones, at least {MIN_BATCHES} (the default)")
     add("--warmup", type=cl.count, default=5, metavar="N", help="batches before them (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
     add("--method", choices=METHODS, default="uniform", help="(default: %(default)s)")
     add("--replace", action="store_true", help="draw with replacement")
-    add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
+    add_drawing(sub)
     cl.add_json(sub)
 
 

@@ -12,6 +12,7 @@ import torch
 from fastsample_dist import command as cl
 from fastsample_dist.bench.conditions import busy_warning, conditions, first_results
 from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.options import add_drawing, add_graph, add_verify
 from fastsample_dist.bench.peers import Baseline
 from fastsample_dist.bench.screen import Screen
 from fastsample_dist.bench.subgraphs import report
@@ -39,8 +40,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
         "neighbours in turns, and report what a trained node costs.\n"
         "Exit status: 0 only when everything ran and --verify found nothing.",
     )  # fmt: skip
+    add_graph(sub)
     add = sub.add_argument
-    add("--graph", required=True, help="a partition's directory, an npy input directory, or rmat:SCALE:EDGE_FACTOR")
     add("--method", choices=METHODS, action="append", default=[], help="may be repeated (default: all)")
     add("--budget", type=cl.count, default=8000, help="visits of a subgraph (default: %(default)s)")
     add("--frontier-size", type=cl.count, default=1000, help="walkers of a frontier (default: %(default)s)")
@@ -55,14 +56,13 @@ def add_command(commands: argparse._SubParsersAction) -> None:
         "--baseline", action="append", default=[], metavar="PEER",
         help="dgl, pyg, or ipdps19=DIR with the paper's sampler, see bench/subgraphs/peers.py; may be repeated",
     )  # fmt: skip
-    add("--verify", action="store_true", help="compare with the oracles first; exit 1 where anything differs")
+    add_verify(sub)
     add("--layers", type=cl.counts, metavar="L,L,...", help="train models of so many layers instead")
     add("--fanout", type=cl.count, default=10, help="of neighbour sampling beside them (default: %(default)s)")
     add("--batch-size", type=cl.count, default=1000, help="its seeds per step (default: %(default)s)")
     add("--hidden", type=cl.count, default=256, help="columns of a hidden row (default: %(default)s)")
     add("--steps", type=cl.count, default=3, help="timed ones of a turn (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
-    add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
+    add_drawing(sub)
     cl.add_json(sub)
 
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 import torch
 
 import fastsample_dist as fsd
-from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.graphs import GraphSource, load_classes
 from fastsample_dist.bench.subgraphs.measure import middle
 from fastsample_dist.bench.timing import steady
 from fastsample_dist.comm.local import LocalCommunicator
-from fastsample_dist.graph.labels import CLASSIFICATION
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.subgraph_spec import SubgraphSpec
@@ -64,12 +63,7 @@ def load_data(options: LayerOptions, progress: Callable[[str], object]) -> DistD
     Raises:
       ValueError: it has no features, no classes or more parts.
     """
-    source = options.source
-    path = source.parts(1, progress) if source.is_generated else source.cut(1, progress)
-    data = DistData.load(path, fsd.DistContext(LocalCommunicator()))
-    if data.features is None or data.labels is None or data.task != CLASSIFICATION:
-        raise ValueError(f"{source.name} lacks features or classes; deep models are trained on both.")
-    return data
+    return load_classes(options.source.parts(1, progress), fsd.DistContext(LocalCommunicator()))
 
 
 def measure_layers(data: DistData, options: LayerOptions, progress: Callable[[str], object]) -> list[dict]:

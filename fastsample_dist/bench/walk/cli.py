@@ -9,6 +9,7 @@ from pathlib import Path
 from fastsample_dist import command as cl
 from fastsample_dist.bench.conditions import busy_warning, conditions, first_results
 from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.options import add_drawing, add_graph, add_verify
 from fastsample_dist.bench.peers import Baseline
 from fastsample_dist.bench.screen import Screen
 from fastsample_dist.bench.walk import measure as walk
@@ -33,8 +34,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
         "per second, the ratio to each peer as it comes and on huge pages, and the share of the touch limit.\n"
         "Exit status: 0 only when everything ran and --verify found nothing.",
     )  # fmt: skip
+    add_graph(sub)
     add = sub.add_argument
-    add("--graph", required=True, help="a partition's directory, an npy input directory, or rmat:SCALE:EDGE_FACTOR")
     add("--app", choices=CASES, action="append", default=[], help="may be repeated (default: all)")
     add("--threads", type=cl.counts, default=(1,), help="numbers of threads, for everyone (default: 1)")
     add("--schedule", choices=SCHEDULES, action="append", default=[], help="of our engine; may be repeated")
@@ -48,9 +49,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     )  # fmt: skip
     add("--own", action="store_true", help="the walks as a user's applications too, compiled by Numba (extra [apps])")
     add("--limit", action="store_true", help="measure the touch limit too")
-    add("--verify", action="store_true", help="compare with the definition first; exit 1 where anything differs")
-    add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
-    add("--work", metavar="DIR", type=Path, help="keeps generated graphs (default: a temporary directory)")
+    add_verify(sub)
+    add_drawing(sub)
     cl.add_json(sub)
 
 
