@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from fastsample_dist.pipeline.roles import Roles
 
 
+class RolesError(RuntimeError):
+    """A rank has failed or ended while it, or others, had tasks; the message names the rank and its task."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One batch of an epoch.
@@ -73,7 +77,7 @@ class Executor(Protocol):
         Returns:
           The first group that was not done, the same on all ranks: first_group + num_groups unless a stop was asked.
         Raises:
-          RuntimeError: a rank failed or ended; names it and its task.
+          RolesError: another rank failed or ended; names it and its task.
         """
         ...
 
