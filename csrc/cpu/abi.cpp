@@ -2,6 +2,7 @@
 #include "abi_entries.h"
 #include "fastsample_embedding.h"
 #include "fastsample_inclusion.h"
+#include "fastsample_queue.h"
 #include "fastsample_subgraph.h"
 #include "fastsample_transit.h"
 
@@ -62,6 +63,16 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsSubgraphEdges, indptr, indices, row_sums, num_edges, id_type, form, num_threads)
   FS_CONSTANT(FS_INCLUSION_DRAWS) FS_CONSTANT(FS_INCLUSION_CLUSTERS) FS_CONSTANT(FS_INCLUSION_COUNTS)
   FS_CONSTANT(FS_EDGE_INCLUSION) FS_CONSTANT(FS_RATIO_WEIGHTS) FS_CONSTANT(FS_SAINT_WEIGHTS)
+  FS_STRUCT(FsQueueSpec, capacity, group_size, staleness, most_bytes, arena_bytes, task_bytes, num_ranks, num_trainers,
+            switching)
+  FS_STRUCT(FsQueueSlot, task, version, offset, bytes, since_ns, state, rank, pid)
+  FS_STRUCT(FsQueueSegment, epoch, first_task, num_tasks, first_step, ends_epoch)
+  FS_STRUCT(FsQueueState, segment, next_task, end_task, current_group, num_taken, num_done, bytes_in_use, task_bytes,
+            changed_ns, num_slots, stopped)
+  FS_STRUCT(FsQueueCall, queue, slice_s, rank, outcome)
+  FS_CONSTANT(FS_SWITCH_NEVER) FS_CONSTANT(FS_SWITCH_BY_PROFIT) FS_CONSTANT(FS_SWITCH_ALWAYS)
+  FS_CONSTANT(FS_QUEUE_DID) FS_CONSTANT(FS_QUEUE_WAITED) FS_CONSTANT(FS_QUEUE_ENDED) FS_CONSTANT(FS_QUEUE_FAILED)
+  FS_CONSTANT(FS_SLOT_FREE) FS_CONSTANT(FS_SLOT_CLAIMED) FS_CONSTANT(FS_SLOT_READY) FS_CONSTANT(FS_SLOT_TAKEN)
   FS_CONSTANT(FS_ABI_VERSION)
   FS_CONSTANT(FS_OK) FS_CONSTANT(FS_INVALID_ARGUMENT) FS_CONSTANT(FS_OUT_OF_MEMORY) FS_CONSTANT(FS_DEVICE_ERROR)
   FS_CONSTANT(FS_APP_ERROR)

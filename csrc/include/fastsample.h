@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 8
+#define FS_ABI_VERSION 9
 
 typedef enum {
   FS_OK = 0,

@@ -22,6 +22,7 @@ from fastsample_dist.ops import induced_subgraph as _induced_subgraph
 from fastsample_dist.ops import locate_rows as _locate_rows
 from fastsample_dist.ops import sage_layer as _sage_layer
 from fastsample_dist.ops import sample_mfg as _sample_mfg
+from fastsample_dist.ops import shared_queue as _shared_queue  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops import skipgram as _skipgram
 from fastsample_dist.ops import stream_partition as _stream_partition
 from fastsample_dist.ops import transit_sample as _transit_sample  # noqa: F401  (declares structs and functions)

@@ -1,0 +1,58 @@
+"""Which of the other processes of this machine have ended: seen at once, however they ended, and without a message.
+
+A process is watched by a descriptor (Linux 5.3), which stays that process's when its number is given to another one;
+without it, by its state and moment of start in /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Mapping
+from pathlib import Path
+
+_ENDED = ("Z", "X")  # states in /proc: nobody has waited for it yet; gone
+_STATE, _START = 0, 19  # fields of /proc/PID/stat behind the name
+
+
+class Processes:
+    """Processes of this machine that run now.
+
+    Args:
+      pids: by rank.
+    """
+
+    def __init__(self, pids: Mapping[int, int]) -> None:
+        self._poll, self._ranks, self._starts = select.poll(), {}, {}
+        for rank, pid in pids.items():
+            try:
+                descriptor = os.pidfd_open(pid)
+            except (OSError, AttributeError):  # an older system, or it has ended already
+                self._starts[rank] = (pid, _facts(pid)[1])
+            else:
+                self._ranks[descriptor] = rank
+                self._poll.register(descriptor, select.POLLIN)
+
+    def ended(self) -> list[int]:
+        """Ranks whose processes have ended, ascending. Does not wait."""
+        found = [self._ranks[descriptor] for descriptor, _ in self._poll.poll(0)] if self._ranks else []
+        for rank, (pid, start) in self._starts.items():
+            state, start_now = _facts(pid)
+            if start_now != start or start is None or state in _ENDED:
+                found.append(rank)
+        return sorted(found)
+
+    def close(self) -> None:
+        """Watch no longer."""
+        for descriptor in self._ranks:
+            os.close(descriptor)
+        self._ranks, self._starts = {}, {}
+
+
+def _facts(pid: int) -> tuple[str | None, str | None]:
+    """(state, moment of start) of a process; (None, None) where there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None, None
+    return fields[_STATE], fields[_START]

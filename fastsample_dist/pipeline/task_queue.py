@@ -1,0 +1,345 @@
+"""The queue through which the samplers of a machine hand tasks to its trainers (GNNLab, sections 5.2 and 5.3).
+
+The order of tasks, what may be trained when, and who may take it are decided in csrc/cpu/shared_queue.cpp, under one
+lock in memory that all ranks map. Here are the bytes of the tasks, in a second segment of which a task has a piece
+while it is between claim and done, and the waits: in slices, so that Ctrl-C, the end of another rank's process, its
+failure and a deadline end them.
+
+The deadline counts from the last change that any rank made, so it does not pass while others make progress, however
+long this rank has nothing to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fastsample_dist.comm.agree import agree, agree_on
+from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.machine import Machines
+from fastsample_dist.comm.processes import Processes
+from fastsample_dist.comm.segments import share_growing_segment, share_segments
+from fastsample_dist.memory_sizes import format_size
+from fastsample_dist.ops.shared_queue import (
+    SLICE_S,
+    Outcome,
+    QueueSegment,
+    QueueSlot,
+    QueueSpec,
+    SharedQueue,
+    SlotState,
+)
+
+WAIT = "wait"
+R = TypeVar("R")
+_ALIGNED = 64  # bytes to which every buffer of a task begins
+_COUNT = struct.Struct("<qq")  # bytes of the head, number of buffers; then the bytes of each buffer
+_DOES = {SlotState.CLAIMED: ("makes", "made"), SlotState.TAKEN: ("trains", "trained")}
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """A task to train. What it holds is valid until `done`.
+
+    Attributes:
+      task: its number in the epoch.
+      version: of the parameters to train it at: max(first group of the segment, group - staleness).
+      head: as it was put.
+      buffers: uint8 tensors over the shared memory, as they were put; they begin at multiples of 64 bytes.
+    """
+
+    task: int
+    version: int
+    head: bytes
+    buffers: list[Tensor]
+
+
+class TaskQueue:
+    """A queue of one machine. Collective: every rank must make it, with the same arguments.
+
+    Ranks 0 .. num_trainers - 1 are trainers, rank 0 among them updates; the others are samplers.
+
+    Args:
+      ctx: of the run; all ranks are on one machine.
+      machines: ranks by machine.
+      num_trainers: 1 .. world_size.
+      capacity: tasks between claim and done; all tasks of an epoch let samplers finish early.
+      block_bytes: estimate of a task's bytes; the queue learns the largest as it comes.
+      group_size: tasks of a group, that is, virtual ranks.
+      staleness: groups beyond the current one that may be trained.
+      most_bytes: of all tasks between claim and done. A claim waits for room. Where a task is larger than all before
+        and than the estimate, the sum may exceed it until that task is done.
+      timeout_s: seconds without any change until a wait fails; None: the communicator's.
+      switching: when a sampler may take a task: "never"; by "profit"; "always", which tests take to see switching at
+        every step.
+    Raises:
+      ValueError: on all ranks alike: a number out of range, arguments that differ, several machines, no memory.
+    """
+
+    def __init__(
+        self,
+        ctx: DistContext,
+        machines: Machines,
+        *,
+        num_trainers: int,
+        capacity: int,
+        block_bytes: int,
+        group_size: int,
+        staleness: int = 0,
+        most_bytes: int = 1 << 30,
+        timeout_s: float | None = None,
+        switching: str = "profit",
+    ) -> None:
+        self._ctx, self._rank = ctx, ctx.rank
+        self._timeout_s = ctx.comm.timeout_s if timeout_s is None else timeout_s
+        self.spec = QueueSpec(
+            capacity=capacity, group_size=group_size, staleness=staleness, most_bytes=most_bytes,
+            arena_bytes=(1 + ctx.world_size) * most_bytes, task_bytes=block_bytes, num_ranks=ctx.world_size,
+            num_trainers=num_trainers, switching=switching,
+        )  # fmt: skip
+        agree_on(ctx.comm, "TaskQueue", vars(self.spec))
+        sizes = agree(ctx, lambda: self._checked(machines))
+        memory = share_segments(ctx, ctx.rank, machines, sizes if ctx.rank == 0 else 0)[0]
+        self._memory = memory.tensor(torch.uint8, (sizes,))
+        self._arena = share_growing_segment(ctx, ctx.rank, machines, self.spec.arena_bytes)
+        self._bytes = self._arena.tensor(torch.uint8, (self.spec.arena_bytes,))
+        agree(ctx, lambda: self.spec.make(self._memory) if ctx.rank == 0 else None)
+        self._standby_ns = 0  # when this rank began to wait for a task that pays
+        self._queue = SharedQueue(self.spec, self._memory, ctx.rank)
+        pids = ctx.comm.all_gather_object(os.getpid(), purpose="setup")
+        self._processes = Processes({rank: pid for rank, pid in enumerate(pids) if rank != ctx.rank})
+
+    def _checked(self, machines: Machines) -> int:
+        if not machines.is_one:
+            raise ValueError(
+                f"a queue of tasks is for the ranks of one machine, but these are on {len(machines.groups)}; start all "
+                "ranks on one, or choose roles none."
+            )
+        return self.spec.num_bytes()
+
+    def begin(
+        self, first_task: int, num_tasks: int, *, epoch: int, first_step: int = 0, ends_epoch: bool = True
+    ) -> None:
+        """Begin a segment of an epoch. Collective: every rank must call this, when `wait_end` has returned.
+
+        Args:
+          first_task, num_tasks: the tasks, whole groups; 0 tasks end at once.
+          epoch, first_step: of the first task, for messages.
+          ends_epoch: no task of the epoch comes after this segment; only then do samplers switch by profit.
+        Raises:
+          ValueError: on all ranks: not whole groups, or tasks of the segment before are under way.
+        """
+        segment = QueueSegment(epoch, first_task, num_tasks, first_step, int(ends_epoch))
+        self._ctx.comm.barrier(purpose="setup")
+        agree(
+            self._ctx, lambda: self._until(lambda: self._queue.begin(segment), "to begin") if self._rank == 0 else None
+        )
+
+    # ---- samplers ----
+
+    def claim(self) -> int | None:
+        """The next task to make; None: all tasks of the segment are claimed, or a stop was asked for."""
+        outcome, claimed = self._until(self._queue.claim, "for room in the queue")
+        return None if outcome is Outcome.ENDED else claimed.task
+
+    def put(self, task: int, head: bytes, buffers: Sequence[Tensor]) -> bool:
+        """Hand over a claimed task; its bytes are copied.
+
+        Args:
+          task: that this rank has claimed.
+          head: any bytes.
+          buffers: contiguous CPU tensors of any dtype.
+        Returns:
+          Whether it is still wanted: False after a stop, and then it is dropped.
+        Raises:
+          ValueError: not claimed by this rank; larger than most_bytes; no memory.
+        """
+        sizes = [buffer.nbytes for buffer in buffers]
+        opening = _COUNT.pack(len(head), len(sizes)) + struct.pack(f"<{len(sizes)}q", *sizes) + head
+        starts, num_bytes = _places(len(opening), sizes)
+        if num_bytes > self.spec.most_bytes:
+            raise ValueError(
+                f"{self.describe(task)} takes {format_size(num_bytes)}, but all tasks in the queue may take "
+                f"{format_size(self.spec.most_bytes)}; pass a larger queue_bytes, or smaller batches."
+            )
+        outcome, offset, unused_from = self._until(
+            lambda: self._queue.room(task, num_bytes), "for room in the queue for a task larger than those before"
+        )
+        if outcome is Outcome.ENDED:
+            return False
+        if offset + num_bytes > unused_from:
+            self._arena.take(unused_from, offset + num_bytes - unused_from)
+        address = self._bytes.data_ptr() + offset
+        ctypes.memmove(address, opening, len(opening))
+        for buffer, start in zip(buffers, starts, strict=True):
+            ctypes.memmove(address + start, buffer.data_ptr(), buffer.nbytes)
+        return self._until(lambda: self._queue.put(task), "for the lock") is Outcome.DID
+
+    def take_as_standby(self, standby_s: float, wait_s: float = SLICE_S) -> Taken | str | None:
+        """A task for a sampler to train, where that pays (see csrc/include/fastsample_queue.h).
+
+        Args:
+          standby_s: seconds that this rank needs for a task.
+          wait_s: how long to wait for one, at most 0.05.
+        Returns:
+          The task; "wait": none now, ask again; None: every task of the segment is taken, or samplers never switch.
+        """
+        outcome, slot, _ = self._queue.take_standby(standby_s, wait_s)
+        if outcome is Outcome.WAITED:
+            self._standby_ns = self._standby_ns or time.monotonic_ns()
+            self._look_around("for a task that pays", self._standby_ns)
+            return WAIT
+        self._standby_ns = 0
+        self._raise_failure(outcome)
+        return None if outcome is Outcome.ENDED else self._open(slot)
+
+    # ---- trainers ----
+
+    def take(self) -> Taken | None:
+        """The made task of the lowest number whose group may be trained; None: all tasks are taken."""
+        outcome, slot = self._until(self._queue.take, "for a task to train")
+        return None if outcome is Outcome.ENDED else self._open(slot)
+
+    def done(self, task: int, train_s: float | None = None) -> None:
+        """A task that this rank has taken is trained, and its memory is free.
+
+        Args:
+          train_s: what it took, for the profit of standby trainers; None: the time since it was taken, or since the
+            task before was done if that is less.
+        """
+        self._until(lambda: self._queue.done(task, -1.0 if train_s is None else train_s), "for the lock")
+
+    # ---- rank 0, which updates ----
+
+    def wait_group(self, group: int) -> bool:
+        """Return once all tasks of the current group are done; False: the segment ends before it."""
+        return self._until(lambda: self._queue.wait_group(group), f"for the tasks of group {group}") is Outcome.DID
+
+    def advance(self, group: int) -> None:
+        """The current group, whose tasks are done, is updated: version group + 1 of the parameters is there."""
+        self._until(lambda: self._queue.advance(group), "for the lock")
+
+    # ---- all ranks ----
+
+    def wait_end(self) -> int:
+        """Return the first group that was not done, once all of the segment are updated; the same on all ranks."""
+        return self._until(self._queue.wait_end, "for the end of the segment")[1]
+
+    def request_stop(self) -> None:
+        """End the segment after the last group of which a task is trained or done. Any rank, any thread."""
+        self._until(self._queue.stop, "for the lock")
+
+    def fail(self, message: str) -> None:
+        """The run has failed on this rank: the others raise this line. Only the first one is kept."""
+        self._queue.fail(message)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the run has failed; None: it has not."""
+        return self._queue.failure()[1] or None
+
+    @property
+    def tasks_done(self) -> int:
+        """Tasks of the segment that are done."""
+        return self._until(self._queue.state, "for the lock")[1].num_done
+
+    def describe(self, task: int) -> str:
+        """ "task (epoch 1, virtual rank 0, step 37)"."""
+        segment = self._queue.state()[1].segment
+        group, virtual_rank = divmod(task, self.spec.group_size)
+        step = segment.first_step + group - segment.first_task // self.spec.group_size
+        return f"task (epoch {segment.epoch}, virtual rank {virtual_rank}, step {step})"
+
+    def state(self) -> str:
+        """Who holds what, one line."""
+        holder = self._queue.holder()
+        outcome, counters, slots = self._queue.slots()
+        if outcome is Outcome.WAITED:
+            return f"{self._name(holder)} holds the queue's lock" if holder >= 0 else "the queue's lock is held"
+        now_ns = time.monotonic_ns()
+        held = [
+            f"{self._name(slot.rank)} {_DOES[slot.state][0]} {self.describe(slot.task)} since "
+            f"{(now_ns - slot.since_ns) / 1e9:.1f} s"
+            for slot in sorted(slots, key=lambda slot: slot.task)
+            if slot.state in _DOES
+        ]
+        ready = sum(slot.state == SlotState.READY for slot in slots)
+        counts = f"{ready} tasks are made and not taken, {counters.num_done} are done"
+        return "; ".join([*held, f"{counts}, group {counters.current_group} is next"])
+
+    def close(self) -> None:
+        """Watch the other ranks no longer. The memory goes with the last tensor over it."""
+        self._processes.close()
+
+    # ---- waits ----
+
+    def _until(self, call: Callable[[], R], what: str) -> R:
+        """Repeat a call until it has not merely waited; its first entry, or itself, is the outcome."""
+        start_ns = time.monotonic_ns()
+        while True:
+            found = call()
+            outcome = found[0] if isinstance(found, tuple) else found
+            if outcome is not Outcome.WAITED:
+                self._raise_failure(outcome)
+                return found
+            self._look_around(what, start_ns)
+
+    def _raise_failure(self, outcome: Outcome) -> None:
+        if outcome is Outcome.FAILED:
+            raise RuntimeError(self.failure)
+
+    def _look_around(self, what: str, start_ns: int) -> None:
+        """Raise if another rank has ended, or nothing has changed for too long."""
+        ended = self._processes.ended()
+        if ended:
+            self._fail_first(f"{self._name(ended[0])} ended while it {self._was_doing(ended[0])}")
+        outcome, state = self._queue.state()
+        changed_ns = start_ns if outcome is Outcome.WAITED else max(start_ns, state.changed_ns)
+        waited_s = (time.monotonic_ns() - changed_ns) / 1e9
+        if waited_s >= self._timeout_s:
+            waits = f"{self._name(self._rank)} has waited {what}"
+            self._fail_first(f"{waits} and nothing has changed for {waited_s:.1f} s: {self.state()}")
+
+    def _fail_first(self, line: str) -> None:
+        """Raise the first failure of all ranks, which may be this one."""
+        self.fail(line)
+        raise RuntimeError(self.failure or line)
+
+    def _was_doing(self, rank: int) -> str:
+        _, _, slots = self._queue.slots()
+        held = sorted((slot for slot in slots if slot.rank == rank and slot.state in _DOES), key=lambda slot: slot.task)
+        if not held:
+            return "held no task"
+        more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+        return f"{_DOES[held[0].state][1]} {self.describe(held[0].task)}{more}"
+
+    def _name(self, rank: int) -> str:
+        role = "trainer" if rank < self.spec.num_trainers else "sampler"
+        return f"rank {self._ctx.comm.run_ranks[rank]} ({role})"
+
+    def _open(self, slot: QueueSlot) -> Taken:
+        view = self._bytes[slot.offset : slot.offset + slot.bytes]
+        opening = memoryview(view.numpy())
+        head_bytes, count = _COUNT.unpack_from(opening)
+        sizes = struct.unpack_from(f"<{count}q", opening, _COUNT.size)
+        head_from = _COUNT.size + 8 * count
+        starts, _ = _places(head_from + head_bytes, sizes)
+        buffers = [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        return Taken(slot.task, slot.version, bytes(opening[head_from : head_from + head_bytes]), buffers)
+
+
+def _places(opening_bytes: int, sizes: Sequence[int]) -> tuple[list[int], int]:
+    """(where each buffer begins, bytes of all)"""
+    starts, end = [], opening_bytes
+    for size in sizes:
+        starts.append(-(-end // _ALIGNED) * _ALIGNED)
+        end = starts[-1] + size
+    return starts, end
