@@ -24,6 +24,7 @@ _PUBLIC = {
     "DistLoader": "fastsample_dist.pipeline.loader",
     "SubgraphLoader": "fastsample_dist.pipeline.subgraph_loader",
     "FeatureCache": "fastsample_dist.features.cache",
+    "Roles": "fastsample_dist.pipeline.roles",
     "WalkLoader": "fastsample_dist.pipeline.walk_loader",
     "write_walks": "fastsample_dist.pipeline.walk_files",
     "Trainer": "fastsample_dist.train.trainer",
