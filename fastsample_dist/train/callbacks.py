@@ -2,7 +2,10 @@
 
     on_begin(run); for every epoch: on_epoch_begin(epoch), on_step(batch) after every step, on_epoch(report); on_end()
 
-and close() in any case, after an error too. The progress bar, the log files, evaluation and checkpoints of
+and close() in any case, after an error too. With roles (pipeline/tasks.py) ranks do different work and meet only where
+an epoch ends, where a callback asks for it (`meet_every`, `Run.request_meeting`) and where training is stopped: there
+on_step is called once, for the last step that was made. on_update is called after every step, on the ranks that make
+its update, which with roles is rank 0 alone. The progress bar, the log files, evaluation and checkpoints of
 `fastsample-train` are callbacks as well (report.py, evaluation.py, checkpoint.py), so that a user's callback gets what
 they get.
 """
@@ -37,6 +40,19 @@ class RunTrainer(Protocol):
     def evaluate(self, loader: BatchLoader) -> float | dict[str, float]: ...
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """Where ranks with roles meet; takes the place of a batch in `Callback.on_step`.
+
+    Attributes:
+      epoch: under way.
+      step: global step that was made last, on all ranks; may be that of an earlier epoch where none of this one was.
+    """
+
+    epoch: int
+    step: int
+
+
 @dataclass(kw_only=True)
 class Run:
     """What is being trained, the same object during a whole `Trainer.fit`.
@@ -54,6 +70,14 @@ class Run:
     epochs: int
     step: int = 0
     carried: EpochTotals = field(default_factory=EpochTotals)
+
+    def request_meeting(self) -> None:
+        """With roles, have all ranks meet as soon as the steps under way are done. Any rank may call this at any time,
+        also in the handler of a signal. Without roles every step is a meeting, and this does nothing.
+        """
+        executor = getattr(self.loader, "executor", None)
+        if executor is not None:
+            executor.request_stop()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +112,22 @@ class Callback:
     def on_epoch_begin(self, epoch: int) -> None:
         """Before the first batch of an epoch, which is counted from 0."""
 
-    def on_step(self, batch: MiniBatch) -> bool | None:
-        """After an optimizer step; the batch has lost its features. True ends training here, on all ranks."""
+    @property
+    def meet_every(self) -> int | None:
+        """With roles, on_step is called after the steps whose number, counted from 1, is a multiple of this too; None:
+        this callback asks for none. The same on all ranks.
+        """
+        return None
+
+    def on_update(self, step: int) -> None:
+        """After an optimizer step, on every rank that makes it: without roles all of them, with roles rank 0. For
+        progress: runs no collective.
+        """
+
+    def on_step(self, batch: MiniBatch | Meeting) -> bool | None:
+        """After an optimizer step, with roles after the last one before a meeting; the batch has lost its features.
+        True ends training here, on all ranks.
+        """
 
     def on_epoch(self, report: EpochReport) -> bool | None:
         """After a whole epoch. True ends training here, on all ranks."""
@@ -122,6 +160,7 @@ class Callbacks:
                     "from fastsample_dist.train.Callback."
                 )
         self._after_steps = [one for one in self._all if type(one).on_step is not Callback.on_step]
+        self._after_updates = [one for one in self._all if type(one).on_update is not Callback.on_update]
         self._run = run
         self.stopped = False
 
@@ -135,7 +174,17 @@ class Callbacks:
         for callback in self._all:
             callback.on_epoch_begin(epoch)
 
-    def after_step(self, batch: MiniBatch) -> bool:
+    @property
+    def meet_every(self) -> frozenset[int]:
+        """What the callbacks ask for."""
+        return frozenset(callback.meet_every for callback in self._all if callback.meet_every is not None)
+
+    def after_update(self, step: int) -> None:
+        """Call every `on_update`."""
+        for callback in self._after_updates:
+            callback.on_update(step)
+
+    def after_step(self, batch: MiniBatch | Meeting) -> bool:
         """Call every `on_step`; whether one of them ends training."""
         self._run.step = batch.step + 1
         for callback in self._after_steps:

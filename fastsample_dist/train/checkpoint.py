@@ -13,7 +13,6 @@ another each remaining seed of the epoch is seen exactly once.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import logging
 import os
@@ -25,15 +24,15 @@ from typing import Any
 
 import torch
 
-from fastsample_dist.comm.base import Communicator
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition
 from fastsample_dist.sampling.mfg import MiniBatch
-from fastsample_dist.train.callbacks import Callback, EpochReport, Run
+from fastsample_dist.train.callbacks import Callback, EpochReport, Meeting, Run
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
 from fastsample_dist.train.metrics import EpochTotals
+from fastsample_dist.train.shared_state import broadcast_state
 from fastsample_dist.train.stop import StopSignal
 from fastsample_dist.train.trainer import Trainer
 
@@ -131,14 +130,20 @@ class Checkpointer(Callback):
             valid, or the one to resume from is of another partition, model, optimizer or options.
         """
         found = agree(self._ctx, lambda: self._choose(resume, attempt) if self._ctx.rank == 0 else None)
-        path, content = _share(self._ctx.comm, found)
+        shared = broadcast_state(self._ctx.comm, found and {"path": str(found[0]), "content": found[1]})
         self._begun = True
-        if content is None:
+        if shared is None:
             return None
+        path, content = shared["path"], shared["content"]
         agree(self._ctx, lambda: self._check(path, content))
         self._restore(path, content)
         self.resumed = Resumed(path, content["epoch"], content["step"], content["world_size"])
         return self.resumed
+
+    @property
+    def meet_every(self) -> int:
+        """See Callback."""
+        return self._settings.every
 
     def on_begin(self, run: Run) -> None:
         """Pass on how far the resumed run had got.
@@ -149,11 +154,12 @@ class Checkpointer(Callback):
         if not self._begun:
             raise ValueError("a Checkpointer was passed to fit before it was begun; call begin(resume=...) first.")
         run.carried, run.step = self.carried, self._step
+        self._stop.calls(run.request_meeting)
 
-    def on_step(self, batch: MiniBatch) -> bool:
+    def on_step(self, batch: MiniBatch | Meeting) -> bool:
         """Save when it is time to.
 
-        Collective: every rank must call this, after every step.
+        Collective: every rank must call this, after every step, with roles at every meeting.
 
         Returns:
           Whether all ranks stop here. A checkpoint of this step is then written, or a warning says why not.
@@ -285,22 +291,6 @@ def launch_id(environ: Mapping[str, str]) -> str:
     """What all attempts of one launch by torchrun share, on the machine of rank 0: its run id, or else its agent."""
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
     return run_id if run_id != "none" else f"{socket.gethostname()}:{os.getppid()}"
-
-
-def _share(comm: Communicator, found: tuple[Path, dict[str, Any]] | None) -> tuple[str, dict[str, Any] | None]:
-    """Rank 0's checkpoint on all ranks."""
-    buffer = io.BytesIO()
-    if found is not None:
-        torch.save(found[1], buffer)
-    announced = comm.all_gather_object((str(found[0]) if found else "", buffer.tell()), purpose=PURPOSE)
-    path, num_bytes = announced[0]
-    if num_bytes == 0:
-        return path, None
-    payload = torch.empty(num_bytes, dtype=torch.uint8)
-    if found is not None:
-        payload.copy_(torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8))
-    comm.broadcast(payload, purpose=PURPOSE)
-    return path, torch.load(io.BytesIO(payload.numpy()), map_location="cpu", weights_only=True)
 
 
 def _generator_states(device: torch.device) -> dict[str, torch.Tensor]:

@@ -83,23 +83,40 @@ class FiniteGuard:
         if finite:
             return
         per_rank = self._ctx.comm.all_gather_object((loss, int(node)), purpose=PURPOSE)
-        message = self._message(step, [loss for loss, _ in per_rank], [node for _, node in per_rank])
+        self.judge(step, [loss for loss, _ in per_rank], [node for _, node in per_rank])
+
+    def are_finite(self, gradients: Tensor) -> bool:
+        """Whether no entry of the summed gradients is NaN or infinite; True once that was allowed."""
+        return self._done or bool(_all_finite([gradients], gradients.device))
+
+    def judge(self, step: int, losses: Sequence[float], nodes: Sequence[int], kind: str = "") -> None:
+        """Stop because of a step whose summed gradients were not finite, or warn once where that is allowed.
+
+        Args:
+          step: global step.
+          losses: the share of every rank.
+          nodes: the culprit of every rank.
+          kind: of the ranks, such as "virtual ".
+        Raises:
+          NonFiniteError: it is not allowed.
+        """
+        message = self._message(step, losses, nodes, kind)
         if not self._allow:
             raise NonFiniteError(f"{message}; allow_nonfinite=True (--allow-nonfinite) continues anyway.")
         self._done = True
         if self._ctx.rank == 0:
             logger.warning("%s; training continues, as requested.", message)
 
-    def _message(self, step: int, losses: list[float], nodes: list[int]) -> str:
+    def _message(self, step: int, losses: Sequence[float], nodes: Sequence[int], kind: str) -> str:
         bad = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
         what = "the gradients are NaN or infinite, while the loss is finite"
         if bad:
-            what = f"the loss is {losses[bad[0]]} on {rank_names(bad)}"
+            what = f"the loss is {losses[bad[0]]} on {kind}{rank_names(bad)}"
         culprit = next((rank for rank, node in enumerate(nodes) if node != NO_NODE), None)
         if culprit is not None:
             return (
-                f"step {step}: {what}; the features of node {nodes[culprit]} (original id) in the batch of rank "
-                f"{culprit} are NaN or infinite: correct the features of the input and partition again"
+                f"step {step}: {what}; the features of node {nodes[culprit]} (original id) in the batch of "
+                f"{kind}rank {culprit} are NaN or infinite: correct the features of the input and partition again"
             )
         rate = self._optimizer.param_groups[0]["lr"]
         return (

@@ -16,7 +16,6 @@ from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.placement import Placement
 from fastsample_dist.features.cache import CacheReport
 from fastsample_dist.pipeline.batch_loader import BatchLoader
-from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.callbacks import Callback, EpochReport, Run
 from fastsample_dist.train.epoch_records import RECORDED
 from fastsample_dist.train.metrics import CommStats, CommTally, EpochStats
@@ -195,7 +194,7 @@ class ConsoleReport(Callback):
         steps = sum(map(run.loader.num_steps, range(run.loader.epoch, run.epochs)))
         self._bar = self._progress.add_task(self._name, total=steps)
 
-    def on_step(self, batch: MiniBatch) -> None:
+    def on_update(self, step: int) -> None:
         """Advance it."""
         self._progress.advance(self._bar)
 

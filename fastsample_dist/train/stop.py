@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import torch
@@ -29,6 +30,7 @@ class StopSignal:
     def __init__(self) -> None:
         self._noted_s: float | None = None
         self._before: dict[int, object] = {}
+        self._calls: Callable[[], object] | None = None
 
     def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():
@@ -48,6 +50,14 @@ class StopSignal:
     def request(self) -> None:
         """Stop as if a signal had come."""
         self._noted_s = time.monotonic() if self._noted_s is None else self._noted_s
+        if self._calls is not None:
+            self._calls()
+
+    def calls(self, function: Callable[[], object]) -> None:
+        """Call `function` whenever a stop is requested, such as Run.request_meeting; at once if one was."""
+        self._calls = function
+        if self.requested:
+            function()
 
     def agreed(self, comm: Communicator) -> bool:
         """Whether any rank was asked to stop: the same answer on all. Purpose "stop", 8 bytes.

@@ -2,6 +2,8 @@
 
     loss share of own seeds -> backward, gradients summed over ranks -> the same optimizer step on every rank
 
+With roles ranks share the batches as tasks, and rank 0 makes the optimizer step: see factored_epoch.py.
+
 Nothing here knows the launcher, the scheme or the model: they come in through the context, the loader and the
 module.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,9 +29,11 @@ from fastsample_dist.device.clock import Lap, clock_of
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.agreement import task_facts, trainer_facts
-from fastsample_dist.train.callbacks import Callback, Callbacks, EpochReport, Run
+from fastsample_dist.train.callbacks import Callback, Callbacks, EpochReport, Meeting, Run
+from fastsample_dist.train.factored_epoch import FactoredEpoch
 from fastsample_dist.train.finite import FiniteGuard
 from fastsample_dist.train.gradients import wrap_model
+from fastsample_dist.train.group_updates import GroupUpdates
 from fastsample_dist.train.metrics import EpochMeter, EpochStats, EpochTotals
 from fastsample_dist.train.objectives import (
     LOSSES,
@@ -42,6 +46,7 @@ from fastsample_dist.train.objectives import (
     loss_share,
 )
 from fastsample_dist.train.protocol import check_call, check_outputs
+from fastsample_dist.train.shared_state import broadcast_state
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -123,13 +128,17 @@ class Trainer:
         self._under_way: deque[_Enqueued] = deque()
         self._rehearse = False
         self._num_columns: int | None = None  # that the model must return; None: any
+        self._updates: GroupUpdates | None = None  # of epochs with roles
+        self._steps_apart = False  # rank 0 has made steps with its optimizer that the other ranks' have not
 
     def run_epoch(
         self,
         loader: BatchLoader,
-        on_step: Callable[[MiniBatch], object] | None = None,
+        on_step: Callable[[MiniBatch | Meeting], object] | None = None,
         *,
         carried: EpochTotals | None = None,
+        on_update: Callable[[int], object] | None = None,
+        meet_every: Collection[int] = (),
     ) -> EpochStats:
         """Train on every batch of one epoch.
 
@@ -138,7 +147,12 @@ class Trainer:
         Args:
           loader: one iteration of it is the epoch.
           on_step: called with the batch after every step; when it returns True, on all ranks, the epoch ends here.
+            With roles it is called with a Meeting, where the ranks meet.
           carried: totals of the epoch's earlier part, where the loader was resumed in its middle.
+          on_update: called with the step after every update, on the ranks that make it (with roles rank 0). Runs no
+            collective.
+          meet_every: with roles, ranks meet after the steps whose number, counted from 1, is a multiple of one of
+            these, besides the epoch's end.
         Raises:
           NonFiniteError: on all ranks, a loss or the gradients are NaN or infinite; names step, ranks and what to look
             at. The parameters may hold NaN by then.
@@ -152,22 +166,52 @@ class Trainer:
         self.model.train()
         self._num_columns = None if self._loss_fn is not None else _classes_of(loader)
         self._task_loss = self._loss_fn or LOSSES[_task_of(loader)]
-        stop = False
-        batches = self._in_step(loader)
-        for batch in batches:
-            self._timed_step(batch)
-            if on_step is None:
-                continue
-            begin_s = time.perf_counter()
-            stop = on_step(batch) is True
-            self._meter.hook_s += time.perf_counter() - begin_s
-            if stop:
-                batches.close()
-                break
+        after_step = partial(self._hooked, on_step)
+        if getattr(loader, "executor", None) is None:
+            stop = self._plain_epoch(loader, after_step, on_update)
+        else:
+            stop = self._factored_epoch(loader, on_update).run(after_step, meet_every)
         stats = self.totals().stats(epoch)
         if self._scheduler is not None and not stop:
             _end_epoch(self._scheduler, stats.loss)
         return stats
+
+    def _plain_epoch(
+        self,
+        loader: BatchLoader,
+        after_step: Callable[[MiniBatch], bool],
+        on_update: Callable[[int], object] | None,
+    ) -> bool:
+        """Train on the batches of every rank in turn; whether `after_step` ended the epoch."""
+        self._share_optimizer()
+        batches = self._in_step(loader)
+        for batch in batches:
+            self._timed_step(batch)
+            if on_update is not None:
+                on_update(batch.step)
+            if after_step(batch):
+                batches.close()
+                return True
+        return False
+
+    def _factored_epoch(self, loader: BatchLoader, on_update: Callable[[int], object] | None) -> FactoredEpoch:
+        """An epoch with roles. Collective: every rank must call this."""
+        executor, made = loader.executor, self._updates
+        shape = (executor.num_virtual_ranks, executor.staleness)
+        if made is None or (made.num_virtual_ranks, made.staleness) != shape:
+            machines = loader.sharing.machines
+            self._updates = GroupUpdates(self._ctx, self.model, self._optimizer, self._guard, machines, executor)
+        self._steps_apart = self._ctx.world_size > 1
+        return FactoredEpoch(self._ctx, loader, self._updates, partial(self._loss, self.model), self._meter, on_update)
+
+    def _hooked(self, on_step: Callable[[MiniBatch | Meeting], object] | None, batch: MiniBatch | Meeting) -> bool:
+        """Call the user's hook, whose time is no part of the step's; whether it ends the epoch."""
+        if on_step is None:
+            return False
+        begin_s = time.perf_counter()
+        stop = on_step(batch) is True
+        self._meter.hook_s += time.perf_counter() - begin_s
+        return stop
 
     def fit(self, loader: BatchLoader, epochs: int, callbacks: Sequence[Callback] = ()) -> None:
         """Train until `epochs` epochs are done, or a callback ends training.
@@ -190,13 +234,17 @@ class Trainer:
                     loader.set_epoch(epoch)
                 figures = {} if self._scheduler is None else {"lr": self.learning_rate}
                 calls.begin_epoch(epoch)
-                stats = self.run_epoch(loader, calls.after_step, carried=run.carried)
+                stats = self.run_epoch(
+                    loader, calls.after_step, carried=run.carried, on_update=calls.after_update,
+                    meet_every=calls.meet_every,
+                )  # fmt: skip
                 run.carried = EpochTotals()
                 if not calls.stopped:
                     is_last = epoch + 1 == epochs
                     calls.after_epoch(EpochReport(stats=stats, step=run.step, is_last=is_last, figures=figures))
                 if calls.stopped:
                     break
+            self._share_optimizer()
             calls.end()
 
     def totals(self) -> EpochTotals:
@@ -223,7 +271,8 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """{"model", "optimizer", "kind"}, and "scheduler" where there is one: what a checkpoint needs of them.
 
-        The tensors are the live ones.
+        The tensors are the live ones. With roles the optimizer's are complete on rank 0 alone, until `fit` or an epoch
+        without roles gives them to the others.
         """
         state = {
             "model": self.model.state_dict(),
@@ -250,6 +299,7 @@ class Trainer:
             raise ValueError(f"it was made {had} a learning-rate scheduler, this run is {has} one; pass the same.")
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
+        self._steps_apart = False
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
         self._rehearse = True
@@ -313,7 +363,7 @@ class Trainer:
     def _timed_step(self, batch: MiniBatch) -> None:
         begin, meter = self._clock.mark(), self._meter
         if self._rehearse:
-            self._gradients.rehearse(lambda: self._loss(batch, batch.features))
+            self._gradients.rehearse(lambda: self._loss(self._gradients.module, batch, batch.features))
             self._rehearse = False
         facts = self._train_step(batch).to("cpu", non_blocking=True)
         computing = Lap(self._clock, begin, self._clock.mark())
@@ -334,14 +384,15 @@ class Trainer:
             for name, lap in done.others.items():
                 setattr(meter, name, getattr(meter, name) + (0.0 if lap is None else lap.seconds))
 
-    def _loss(self, batch: MiniBatch, features: Tensor) -> Tensor:
-        """This rank's share of the step's loss."""
+    def _loss(self, module: nn.Module, batch: MiniBatch, features: Tensor) -> Tensor:
+        """This rank's share of the step's loss, by the model or by what stands for it on all ranks together."""
         with self._precision():
-            outputs = self._gradients.module(batch.mfgs, features)
+            outputs = module(batch.mfgs, features)
             check_outputs(self.model, outputs, batch.seeds.numel(), self._num_columns)
             if self._unchecked:
                 self._unchecked = False
-                agree(self._ctx, lambda: check_reduction(self._loss_fn, outputs, batch))
+                check = partial(check_reduction, self._loss_fn, outputs, batch)
+                agree(self._ctx, check) if module is self._gradients.module else check()
             return loss_share(self._task_loss, outputs, batch)
 
     def _train_step(self, batch: MiniBatch) -> Tensor:
@@ -351,7 +402,7 @@ class Trainer:
         span = partial(self._ctx.comm.watch.span, step=batch.step, clock=self._clock)
         features = _take_features(batch)
         with span("forward"):
-            loss = self._loss(batch, features)
+            loss = self._loss(self._gradients.module, batch, features)
         culprit = self._guard.culprit(batch, features, loss)
         del features
         self._optimizer.zero_grad(set_to_none=True)
@@ -361,6 +412,13 @@ class Trainer:
         with span("optimizer"):
             self._optimizer.step()
         return facts
+
+    def _share_optimizer(self) -> None:
+        """Give every rank rank 0's optimizer where it alone has made steps. Collective: every rank must call this."""
+        if self._steps_apart:
+            state = broadcast_state(self._ctx.comm, self._optimizer.state_dict() if self._ctx.rank == 0 else None)
+            self._optimizer.load_state_dict(state)
+            self._steps_apart = False
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._ctx.device.type, torch.bfloat16, enabled=self._autocast)
