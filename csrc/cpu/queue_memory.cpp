@@ -4,12 +4,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include <limits>
-
 namespace fs {
 namespace {
 
-constexpr int64_t kPage = 4096;  // so that memory can be taken from the system piece by piece
+constexpr int64_t kPage = 4096;      // so that memory can be taken from the system piece by piece
+constexpr double kShortestS = 1e-9;  // a task takes longer
 
 int64_t whole_pages(int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -155,20 +154,22 @@ bool LockedQueue::epoch_is_made() const {
 
 // GNNLab, section 5.3, with a time of its own for everyone who trains. What remains is what may be trained before the
 // next update: a standby that is slower than the trainers must not hold up a group for the sake of later ones.
-double LockedQueue::profit(double standby_s) const {
+double LockedQueue::profit(int32_t rank, double standby_s) const {
   double known_s = 0, tasks_per_s = 0;
   int64_t num_active = 0, num_known = 0;
-  for (int32_t rank = 0; rank < queue_.spec.num_ranks; ++rank) {
-    const TrainingTimes& times = arrays_.times[rank];
-    if (!is_trainer(rank) && times.num_training == 0) continue;
+  for (int32_t other = 0; other < queue_.spec.num_ranks; ++other) {
+    const TrainingTimes& times = arrays_.times[other];
+    if (!is_trainer(other) && times.num_training == 0) continue;
     ++num_active;
     if (times.count == 0) continue;
     ++num_known;
     known_s += times.median();
-    tasks_per_s += 1 / std::max(times.median(), 1e-9);
+    tasks_per_s += 1 / std::max(times.median(), kShortestS);
   }
-  const double guess_s = num_known > 0 ? known_s / static_cast<double>(num_known) : standby_s;
-  tasks_per_s += static_cast<double>(num_active - num_known) / std::max(guess_s, 1e-9);
+  const TrainingTimes& own = arrays_.times[rank];
+  const double mean_s = num_known > 0 ? known_s / static_cast<double>(num_known) : standby_s < 0 ? 1 : standby_s;
+  if (standby_s < 0) standby_s = own.count > 0 ? own.median() : mean_s;
+  tasks_per_s += static_cast<double>(num_active - num_known) / std::max(mean_s, kShortestS);
   const int64_t remaining = end_of_allowed() - queue_.state.segment.first_task - queue_.state.num_done;
   return static_cast<double>(remaining) / tasks_per_s - standby_s;
 }

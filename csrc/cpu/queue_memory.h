@@ -94,7 +94,8 @@ class LockedQueue {
   bool has_failed() const { return queue_.failure[0] != 0; }
   int64_t group_of(int64_t task) const { return task / queue_.spec.group_size; }
   int64_t first_group() const { return group_of(segment().first_task); }
-  int64_t end_group() const { return group_of(queue_.state.end_task); }
+  bool all_are_taken() const { return queue_.state.num_taken == queue_.state.end_task - segment().first_task; }
+  bool is_over() const { return queue_.state.current_group >= group_of(queue_.state.end_task); }
   bool is_wanted(int64_t task) const { return task < queue_.state.end_task; }
   bool is_trainer(int32_t rank) const { return rank < queue_.spec.num_trainers; }
 
@@ -121,12 +122,13 @@ class LockedQueue {
   void put(QueueSlot& slot);
   bool take(int32_t rank, FsQueueSlot* taken);
   void done(QueueSlot& slot, double train_s);
-  bool group_is_done(int64_t group) { return done_of(group) == queue_.spec.group_size; }
+  // Whether all tasks of the current group are done, so that it is to be updated.
+  bool group_is_done() { return !is_over() && done_of(queue_.state.current_group) == queue_.spec.group_size; }
   void advance();
   void stop();
   void fail(const char* line);
   bool epoch_is_made() const;
-  double profit(double standby_s) const;
+  double profit(int32_t rank, double standby_s) const;
   void copy_slots(FsQueueSlot* slots) const;
 
  private:

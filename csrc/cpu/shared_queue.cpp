@@ -15,6 +15,7 @@ namespace fs {
 namespace {
 
 constexpr double kLongestSliceS = 0.05;
+constexpr int32_t kUpdater = 0;  // rank
 constexpr int64_t kMostTasks = (int64_t{1} << 31) - 1;
 
 FsStatus check_at_least(const char* name, int64_t found, int64_t least) {
@@ -137,17 +138,6 @@ FsStatus use_claimed(FsQueueCall* call, int64_t task, const Use& use) {
   });
 }
 
-FsStatus check_group(LockedQueue& queue, int64_t group) {
-  const int64_t current = queue.state().current_group;
-  if (group == current) return FS_OK;
-  return fail(FS_INVALID_ARGUMENT, "shared_queue: group %lld; expected the current one, %lld",
-              static_cast<long long>(group), static_cast<long long>(current));
-}
-
-bool all_are_taken(LockedQueue& queue) {
-  return queue.state().num_taken == queue.state().end_task - queue.segment().first_task;
-}
-
 }  // namespace
 }  // namespace fs
 
@@ -224,7 +214,10 @@ FsStatus fs_queue_put(FsQueueCall* call, int64_t task) {
 
 FsStatus fs_queue_take(FsQueueCall* call, FsQueueSlot* taken) {
   return fs::run_until(call, [&](fs::LockedQueue& queue) {
-    if (fs::all_are_taken(queue)) {
+    const bool updates = call->rank == fs::kUpdater;
+    if (updates && queue.group_is_done()) {
+      call->outcome = FS_QUEUE_UPDATE;
+    } else if (updates ? queue.is_over() : queue.all_are_taken()) {
       call->outcome = FS_QUEUE_ENDED;
     } else if (queue.take(call->rank, taken)) {
       call->outcome = FS_QUEUE_DID;
@@ -237,13 +230,13 @@ FsStatus fs_queue_take_standby(FsQueueCall* call, double standby_s, FsQueueSlot*
   return fs::run_until(call, [&](fs::LockedQueue& queue) {
     const int32_t switching = queue.spec().switching;
     *profit = 0;
-    if (switching == FS_SWITCH_NEVER || fs::all_are_taken(queue)) {
+    if (switching == FS_SWITCH_NEVER || queue.all_are_taken()) {
       call->outcome = FS_QUEUE_ENDED;
       return FS_OK;
     }
     bool takes = switching == FS_SWITCH_ALWAYS;
     if (!takes && queue.epoch_is_made()) {
-      *profit = queue.profit(standby_s);
+      *profit = queue.profit(call->rank, standby_s);
       takes = *profit > 0;
     }
     if (takes && queue.take(call->rank, taken)) call->outcome = FS_QUEUE_DID;
@@ -261,26 +254,13 @@ FsStatus fs_queue_done(FsQueueCall* call, int64_t task, double train_s) {
   });
 }
 
-FsStatus fs_queue_wait_group(FsQueueCall* call, int64_t group) {
-  return fs::run_until(call, [&](fs::LockedQueue& queue) {
-    const FsStatus status = fs::check_group(queue, group);
-    if (status != FS_OK) return status;
-    if (group >= queue.end_group()) {
-      call->outcome = FS_QUEUE_ENDED;
-    } else if (queue.group_is_done(group)) {
-      call->outcome = FS_QUEUE_DID;
-    }
-    return FS_OK;
-  });
-}
-
 FsStatus fs_queue_advance(FsQueueCall* call, int64_t group) {
   return fs::run_until(call, [&](fs::LockedQueue& queue) {
-    const FsStatus status = fs::check_group(queue, group);
-    if (status != FS_OK) return status;
-    if (group >= queue.end_group() || !queue.group_is_done(group)) {
-      return fs::fail(FS_INVALID_ARGUMENT, "shared_queue: group %lld has tasks that are not done",
-                      static_cast<long long>(group));
+    const int64_t current = queue.state().current_group;
+    if (group != current || !queue.group_is_done()) {
+      return fs::fail(FS_INVALID_ARGUMENT,
+                      "shared_queue: group %lld; expected the current one, %lld, with all tasks done",
+                      static_cast<long long>(group), static_cast<long long>(current));
     }
     queue.advance();
     call->outcome = FS_QUEUE_DID;
@@ -290,7 +270,7 @@ FsStatus fs_queue_advance(FsQueueCall* call, int64_t group) {
 
 FsStatus fs_queue_wait_end(FsQueueCall* call, int64_t* group) {
   return fs::run_until(call, [&](fs::LockedQueue& queue) {
-    if (queue.state().current_group < queue.end_group()) return FS_OK;
+    if (!queue.is_over()) return FS_OK;
     *group = queue.state().current_group;
     call->outcome = FS_QUEUE_DID;
     return FS_OK;

@@ -4,7 +4,7 @@
  *
  * A segment of an epoch is the tasks first_task .. first_task + num_tasks - 1; task n belongs to group n / group_size.
  * Samplers claim tasks in order, make them, and put them; trainers take the made task of the lowest number among the
- * groups up to current + staleness, train it, and call it done; rank 0 waits until a group is done, updates, and
+ * groups up to current + staleness, train it, and call it done; rank 0 updates once all of a group are done, and
  * advances, which makes the next group the current one. So a task that is made slowly holds up nobody who could train
  * another one of these groups, and no task is trained twice or left out.
  *
@@ -48,7 +48,8 @@ typedef enum {
   FS_QUEUE_DID = 0,
   FS_QUEUE_WAITED = 1, /* the slice has passed; call again */
   FS_QUEUE_ENDED = 2,  /* nothing of the kind will come in this segment */
-  FS_QUEUE_FAILED = 3  /* fs_queue_failure has the line */
+  FS_QUEUE_FAILED = 3, /* fs_queue_failure has the line */
+  FS_QUEUE_UPDATE = 4  /* rank 0 has to update the current group */
 } FsQueueOutcome;
 
 typedef enum {
@@ -115,19 +116,19 @@ FS_API FsStatus fs_queue_claim(FsQueueCall* call, FsQueueSlot* claimed);
 FS_API FsStatus fs_queue_room(FsQueueCall* call, int64_t task, int64_t bytes, int64_t* offset, int64_t* unused_from);
 /* A claimed task is made. ENDED: as above. */
 FS_API FsStatus fs_queue_put(FsQueueCall* call, int64_t task);
-/* The made task of the lowest number that may be trained. ENDED: every task is taken, and none will come. */
+/* The made task of the lowest number that may be trained. ENDED: every task is taken, and none will come. To rank 0,
+ * which updates, UPDATE, before any task: all tasks of the current group are done; and ENDED when all are updated. */
 FS_API FsStatus fs_queue_take(FsQueueCall* call, FsQueueSlot* taken);
 /* The same for a sampler, in one critical section with the decision. By profit: only if the segment ends the epoch and
  * all of its tasks are made, and P = M / sum(1 / T_i) - standby_s > 0. M: tasks of the groups up to current + staleness
  * that are not done. T_i: the median of the last times of a trainer, or of a sampler that trains now; who has no time
- * yet counts with the mean of the others', or with standby_s where none has. WAITED also where it does not pay. *profit
- * is P, or 0 where it was not looked at. */
+ * yet counts with the mean of the others', or with standby_s where none has. standby_s below 0: not known, so the
+ * median of this rank's last times, or that mean, or the same as the others'. WAITED also where it does not pay.
+ * *profit is P, or 0 where it was not looked at. */
 FS_API FsStatus fs_queue_take_standby(FsQueueCall* call, double standby_s, FsQueueSlot* taken, double* profit);
 /* A task that this rank has taken is trained; its slot is free. train_s: what it took, for the profit; below 0: the
  * time since it was taken or since this rank's task before was done, whichever is less. */
 FS_API FsStatus fs_queue_done(FsQueueCall* call, int64_t task, double train_s);
-/* Until all tasks of the current group are done. ENDED: the segment ends before that group. Refuses other groups. */
-FS_API FsStatus fs_queue_wait_group(FsQueueCall* call, int64_t group);
 /* The current group, all of whose tasks are done, is updated: the next one is current. */
 FS_API FsStatus fs_queue_advance(FsQueueCall* call, int64_t group);
 /* Until every group of the segment is updated; *group is the first one that was not done. */

@@ -28,6 +28,7 @@ class Outcome(enum.IntEnum):
     WAITED = 1
     ENDED = 2
     FAILED = 3
+    UPDATE = 4
 
 
 class SlotState(enum.IntEnum):
@@ -129,7 +130,6 @@ library.DECLARED.functions(
     fs_queue_take=(_CALL, _SLOT),
     fs_queue_take_standby=(_CALL, c_double, _SLOT, POINTER(c_double)),
     fs_queue_done=(_CALL, c_int64, c_double),
-    fs_queue_wait_group=(_CALL, c_int64),
     fs_queue_advance=(_CALL, c_int64),
     fs_queue_wait_end=(_CALL, _NUMBER),
     fs_queue_stop=(_CALL,),
@@ -227,12 +227,12 @@ class SharedQueue:
         return self._do(self._core.fs_queue_put, slice_s, task)
 
     def take(self, slice_s: float = SLICE_S) -> tuple[Outcome, QueueSlot]:
-        """The made task of the lowest number that may be trained. ENDED: none will come."""
+        """The made task of the lowest number that may be trained. ENDED: none will come. UPDATE: to rank 0."""
         taken = QueueSlot()
         return self._do(self._core.fs_queue_take, slice_s, byref(taken)), taken
 
     def take_standby(self, standby_s: float, slice_s: float = SLICE_S) -> tuple[Outcome, QueueSlot, float]:
-        """The same for a sampler that needs `standby_s` a task, where it pays; the last entry is the profit."""
+        """The same for a sampler that needs `standby_s` a task (< 0: not known), where it pays; last, the profit."""
         taken, profit = QueueSlot(), c_double()
         outcome = self._do(self._core.fs_queue_take_standby, slice_s, standby_s, byref(taken), byref(profit))
         return outcome, taken, profit.value
@@ -240,10 +240,6 @@ class SharedQueue:
     def done(self, task: int, train_s: float = -1.0, slice_s: float = SLICE_S) -> Outcome:
         """A task that this rank has taken is trained; train_s < 0: measured here."""
         return self._do(self._core.fs_queue_done, slice_s, task, train_s)
-
-    def wait_group(self, group: int, slice_s: float = SLICE_S) -> Outcome:
-        """Until all tasks of the current group are done. ENDED: the segment ends before it."""
-        return self._do(self._core.fs_queue_wait_group, slice_s, group)
 
     def advance(self, group: int, slice_s: float = SLICE_S) -> Outcome:
         """The current group is updated."""

@@ -11,7 +11,6 @@ long this rank has nothing to do.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 import time
@@ -19,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.context import DistContext
@@ -29,7 +28,6 @@ from fastsample_dist.comm.processes import Processes
 from fastsample_dist.comm.segments import share_growing_segment, share_segments
 from fastsample_dist.memory_sizes import format_size
 from fastsample_dist.ops.shared_queue import (
-    SLICE_S,
     Outcome,
     QueueSegment,
     QueueSlot,
@@ -37,8 +35,10 @@ from fastsample_dist.ops.shared_queue import (
     SharedQueue,
     SlotState,
 )
+from fastsample_dist.pipeline.tasks import RolesError
 
-WAIT = "wait"
+UPDATER = 0  # the rank that updates
+LOCK = "for the lock"
 R = TypeVar("R")
 _ALIGNED = 64  # bytes to which every buffer of a task begins
 _COUNT = struct.Struct("<qq")  # bytes of the head, number of buffers; then the bytes of each buffer
@@ -53,13 +53,24 @@ class Taken:
       task: its number in the epoch.
       version: of the parameters to train it at: max(first group of the segment, group - staleness).
       head: as it was put.
-      buffers: uint8 tensors over the shared memory, as they were put; they begin at multiples of 64 bytes.
+      buffers: memoryviews of bytes over the shared memory, as they were put, each at an address that 64 divides.
     """
 
     task: int
     version: int
     head: bytes
-    buffers: list[Tensor]
+    buffers: list[memoryview]
+
+
+@dataclass(frozen=True)
+class GroupDone:
+    """All tasks of a group are done: rank 0 updates the parameters, then calls `advance`.
+
+    Attributes:
+      group: its number in the epoch, the current one.
+    """
+
+    group: int
 
 
 class TaskQueue:
@@ -110,9 +121,9 @@ class TaskQueue:
         memory = share_segments(ctx, ctx.rank, machines, sizes if ctx.rank == 0 else 0)[0]
         self._memory = memory.tensor(torch.uint8, (sizes,))
         self._arena = share_growing_segment(ctx, ctx.rank, machines, self.spec.arena_bytes)
-        self._bytes = self._arena.tensor(torch.uint8, (self.spec.arena_bytes,))
+        self._bytes = self._arena.tensor(torch.uint8, (self.spec.arena_bytes,)).numpy()
         agree(ctx, lambda: self.spec.make(self._memory) if ctx.rank == 0 else None)
-        self._standby_ns = 0  # when this rank began to wait for a task that pays
+        self._is_running = self._stops_next = False
         self._queue = SharedQueue(self.spec, self._memory, ctx.rank)
         pids = ctx.comm.all_gather_object(os.getpid(), purpose="setup")
         self._processes = Processes({rank: pid for rank, pid in enumerate(pids) if rank != ctx.rank})
@@ -138,10 +149,19 @@ class TaskQueue:
           ValueError: on all ranks: not whole groups, or tasks of the segment before are under way.
         """
         segment = QueueSegment(epoch, first_task, num_tasks, first_step, int(ends_epoch))
-        self._ctx.comm.barrier(purpose="setup")
-        agree(
-            self._ctx, lambda: self._until(lambda: self._queue.begin(segment), "to begin") if self._rank == 0 else None
-        )
+        stops, self._stops_next = self._stops_next, False
+        stops = any(self._ctx.comm.all_gather_object(stops, purpose="setup"))
+
+        def begin_once() -> None:
+            if self._rank == UPDATER:
+                self._until(lambda: self._queue.begin(segment), "to begin")
+                if stops:
+                    self._until(self._queue.stop, "to stop")
+
+        agree(self._ctx, begin_once)
+        self._is_running = True
+        if self._stops_next:  # asked for by another thread meanwhile
+            self.request_stop()
 
     # ---- samplers ----
 
@@ -150,19 +170,19 @@ class TaskQueue:
         outcome, claimed = self._until(self._queue.claim, "for room in the queue")
         return None if outcome is Outcome.ENDED else claimed.task
 
-    def put(self, task: int, head: bytes, buffers: Sequence[Tensor]) -> bool:
+    def put(self, task: int, head: bytes, buffers: Sequence[memoryview]) -> bool:
         """Hand over a claimed task; its bytes are copied.
 
         Args:
           task: that this rank has claimed.
           head: any bytes.
-          buffers: contiguous CPU tensors of any dtype.
+          buffers: one-dimensional memoryviews of bytes.
         Returns:
           Whether it is still wanted: False after a stop, and then it is dropped.
         Raises:
           ValueError: not claimed by this rank; larger than most_bytes; no memory.
         """
-        sizes = [buffer.nbytes for buffer in buffers]
+        sizes = [len(buffer) for buffer in buffers]
         opening = _COUNT.pack(len(head), len(sizes)) + struct.pack(f"<{len(sizes)}q", *sizes) + head
         starts, num_bytes = _places(len(opening), sizes)
         if num_bytes > self.spec.most_bytes:
@@ -177,35 +197,37 @@ class TaskQueue:
             return False
         if offset + num_bytes > unused_from:
             self._arena.take(unused_from, offset + num_bytes - unused_from)
-        address = self._bytes.data_ptr() + offset
-        ctypes.memmove(address, opening, len(opening))
-        for buffer, start in zip(buffers, starts, strict=True):
-            ctypes.memmove(address + start, buffer.data_ptr(), buffer.nbytes)
-        return self._until(lambda: self._queue.put(task), "for the lock") is Outcome.DID
+        for place, piece in zip([0, *starts], [opening, *buffers], strict=True):
+            self._bytes[offset + place : offset + place + len(piece)] = np.frombuffer(piece, np.uint8)
+        return self._until(lambda: self._queue.put(task), LOCK) is Outcome.DID
 
-    def take_as_standby(self, standby_s: float, wait_s: float = SLICE_S) -> Taken | str | None:
+    def take_as_standby(self, standby_s: float | None = None, *, waits: bool = True) -> Taken | None:
         """A task for a sampler to train, where that pays (see csrc/include/fastsample_queue.h).
 
         Args:
-          standby_s: seconds that this rank needs for a task.
-          wait_s: how long to wait for one, at most 0.05.
+          standby_s: seconds that this rank needs for a task; None: what it needed before, or what the trainers need.
+          waits: until there is one; False: None where there is none now.
         Returns:
-          The task; "wait": none now, ask again; None: every task of the segment is taken, or samplers never switch.
+          The task; None: every task of the segment is taken, or samplers never switch.
         """
-        outcome, slot, _ = self._queue.take_standby(standby_s, wait_s)
-        if outcome is Outcome.WAITED:
-            self._standby_ns = self._standby_ns or time.monotonic_ns()
-            self._look_around("for a task that pays", self._standby_ns)
-            return WAIT
-        self._standby_ns = 0
-        self._raise_failure(outcome)
-        return None if outcome is Outcome.ENDED else self._open(slot)
+        known_s = -1.0 if standby_s is None else standby_s
+        if not waits:
+            outcome, slot, _ = self._queue.take_standby(known_s, 0.0)
+            self._raise_failure(outcome)
+        else:
+            outcome, slot, _ = self._until(lambda: self._queue.take_standby(known_s), "for a task that pays")
+        return self._open(slot) if outcome is Outcome.DID else None
 
     # ---- trainers ----
 
-    def take(self) -> Taken | None:
-        """The made task of the lowest number whose group may be trained; None: all tasks are taken."""
+    def take(self) -> Taken | GroupDone | None:
+        """The made task of the lowest number whose group may be trained; None: all tasks of the segment are taken.
+
+        On rank 0, before any task: a group whose tasks are all done, until `advance`; None once all are updated.
+        """
         outcome, slot = self._until(self._queue.take, "for a task to train")
+        if outcome is Outcome.UPDATE:
+            return GroupDone(self._until(self._queue.state, LOCK)[1].current_group)
         return None if outcome is Outcome.ENDED else self._open(slot)
 
     def done(self, task: int, train_s: float | None = None) -> None:
@@ -215,27 +237,29 @@ class TaskQueue:
           train_s: what it took, for the profit of standby trainers; None: the time since it was taken, or since the
             task before was done if that is less.
         """
-        self._until(lambda: self._queue.done(task, -1.0 if train_s is None else train_s), "for the lock")
-
-    # ---- rank 0, which updates ----
-
-    def wait_group(self, group: int) -> bool:
-        """Return once all tasks of the current group are done; False: the segment ends before it."""
-        return self._until(lambda: self._queue.wait_group(group), f"for the tasks of group {group}") is Outcome.DID
+        self._until(lambda: self._queue.done(task, -1.0 if train_s is None else train_s), LOCK)
 
     def advance(self, group: int) -> None:
-        """The current group, whose tasks are done, is updated: version group + 1 of the parameters is there."""
-        self._until(lambda: self._queue.advance(group), "for the lock")
+        """The group of `GroupDone` is updated: version group + 1 of the parameters is there. Rank 0 calls this."""
+        self._until(lambda: self._queue.advance(group), LOCK)
 
     # ---- all ranks ----
 
     def wait_end(self) -> int:
         """Return the first group that was not done, once all of the segment are updated; the same on all ranks."""
-        return self._until(self._queue.wait_end, "for the end of the segment")[1]
+        group = self._until(self._queue.wait_end, "for the end of the segment")[1]
+        self._is_running = False
+        return group
 
     def request_stop(self) -> None:
-        """End the segment after the last group of which a task is trained or done. Any rank, any thread."""
-        self._until(self._queue.stop, "for the lock")
+        """End the segment after the last group of which a task is trained or done. Any rank, any thread.
+
+        Between `wait_end` and `begin` it is the next segment that ends, before its first task.
+        """
+        if self._is_running:
+            self._until(self._queue.stop, LOCK)
+        else:
+            self._stops_next = True
 
     def fail(self, message: str) -> None:
         """The run has failed on this rank: the others raise this line. Only the first one is kept."""
@@ -249,7 +273,7 @@ class TaskQueue:
     @property
     def tasks_done(self) -> int:
         """Tasks of the segment that are done."""
-        return self._until(self._queue.state, "for the lock")[1].num_done
+        return self._until(self._queue.state, LOCK)[1].num_done
 
     def describe(self, task: int) -> str:
         """ "task (epoch 1, virtual rank 0, step 37)"."""
@@ -294,7 +318,7 @@ class TaskQueue:
 
     def _raise_failure(self, outcome: Outcome) -> None:
         if outcome is Outcome.FAILED:
-            raise RuntimeError(self.failure)
+            raise RolesError(self.failure)
 
     def _look_around(self, what: str, start_ns: int) -> None:
         """Raise if another rank has ended, or nothing has changed for too long."""
@@ -311,7 +335,7 @@ class TaskQueue:
     def _fail_first(self, line: str) -> None:
         """Raise the first failure of all ranks, which may be this one."""
         self.fail(line)
-        raise RuntimeError(self.failure or line)
+        raise RolesError(self.failure or line)
 
     def _was_doing(self, rank: int) -> str:
         _, _, slots = self._queue.slots()
@@ -326,14 +350,13 @@ class TaskQueue:
         return f"rank {self._ctx.comm.run_ranks[rank]} ({role})"
 
     def _open(self, slot: QueueSlot) -> Taken:
-        view = self._bytes[slot.offset : slot.offset + slot.bytes]
-        opening = memoryview(view.numpy())
-        head_bytes, count = _COUNT.unpack_from(opening)
-        sizes = struct.unpack_from(f"<{count}q", opening, _COUNT.size)
+        view = memoryview(self._bytes[slot.offset : slot.offset + slot.bytes])
+        head_bytes, count = _COUNT.unpack_from(view)
+        sizes = struct.unpack_from(f"<{count}q", view, _COUNT.size)
         head_from = _COUNT.size + 8 * count
         starts, _ = _places(head_from + head_bytes, sizes)
         buffers = [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-        return Taken(slot.task, slot.version, bytes(opening[head_from : head_from + head_bytes]), buffers)
+        return Taken(slot.task, slot.version, bytes(view[head_from : head_from + head_bytes]), buffers)
 
 
 def _places(opening_bytes: int, sizes: Sequence[int]) -> tuple[list[int], int]:

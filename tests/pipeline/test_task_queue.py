@@ -1,11 +1,9 @@
 """The queue of tasks between samplers and trainers: every task once, whoever makes and trains it."""
 
-import threading
-
 import pytest
 import torch
 
-from fastsample_dist.pipeline.task_queue import WAIT, TaskQueue
+from fastsample_dist.pipeline.task_queue import GroupDone, TaskQueue
 from fastsample_dist.testing import run_distributed
 from tests.waiting import ENOUGH_S
 
@@ -17,8 +15,13 @@ def head_of(task):
 
 
 def buffers_of(task):
-    """Of several dtypes and sizes, empty ones among them."""
-    return [torch.full((task % 7,), task), torch.arange(task % 300, dtype=torch.float32), torch.tensor([task % 2 == 0])]
+    """Of several sizes, empty ones among them."""
+    tensors = (
+        torch.full((task % 7,), task),
+        torch.arange(task % 300, dtype=torch.float32),
+        torch.tensor([task % 2 == 0]),
+    )
+    return [memoryview(tensor.numpy()).cast("B") if tensor.numel() else memoryview(b"") for tensor in tensors]
 
 
 def make_queue(ctx, trainers, **options):
@@ -30,15 +33,17 @@ def check(taken, first_group, staleness):
     """A task's contents are those that were put, and its version is by its group."""
     assert taken.head == head_of(taken.task)
     for buffer, expected in zip(taken.buffers, buffers_of(taken.task), strict=True):
-        assert buffer.data_ptr() % 64 == 0 or buffer.numel() == 0
-        assert torch.equal(buffer.view(expected.dtype), expected)
+        assert len(buffer) == 0 or torch.frombuffer(buffer, dtype=torch.uint8).data_ptr() % 64 == 0
+        assert buffer == expected and not buffer.readonly
     assert taken.version == max(first_group, taken.task // GROUP_SIZE - staleness)
 
 
-def stand_by(queue, standby_s, trained, check_taken):
-    """Train what a sampler may train, until nothing more comes."""
-    while (taken := queue.take_as_standby(standby_s)) is not None:
-        if taken != WAIT:
+def train(queue, take, trained, check_taken):
+    """Train and update until nothing more comes."""
+    while (taken := take()) is not None:
+        if isinstance(taken, GroupDone):
+            queue.advance(taken.group)
+        else:
             check_taken(taken)
             trained.append(taken.task)
             queue.done(taken.task)
@@ -49,25 +54,9 @@ def sample(queue, made, trained, check_taken):
     while (task := queue.claim()) is not None:
         if queue.put(task, head_of(task), buffers_of(task)):
             made.append(task)
-        taken = queue.take_as_standby(1.0, 0.0) if queue.spec.switching == "always" else WAIT
-        if taken is not None and taken != WAIT:
-            check_taken(taken)
-            trained.append(taken.task)
-            queue.done(taken.task)
-    stand_by(queue, 1e-4, trained, check_taken)
-
-
-def train(queue, trained, check_taken):
-    while (taken := queue.take()) is not None:
-        check_taken(taken)
-        trained.append(taken.task)
-        queue.done(taken.task)
-
-
-def update(queue, group):
-    while queue.wait_group(group):
-        queue.advance(group)
-        group += 1
+        if queue.spec.switching == "always":
+            train(queue, lambda: queue.take_as_standby(waits=False), trained, check_taken)
+    train(queue, queue.take_as_standby, trained, check_taken)
 
 
 def run_segments(ctx, trainers, segments, options):
@@ -83,12 +72,7 @@ def run_segments(ctx, trainers, segments, options):
         if ctx.rank >= trainers:
             sample(queue, made, trained, check_taken)
         else:
-            updater = threading.Thread(target=update, args=(queue, first_group))
-            if ctx.rank == 0:
-                updater.start()
-            train(queue, trained, check_taken)
-            if ctx.rank == 0:
-                updater.join()
+            train(queue, queue.take, trained, check_taken)
         found.append((made, trained, queue.wait_end()))
         assert queue.tasks_done == num_groups * GROUP_SIZE
     ctx.comm.barrier()
