@@ -15,9 +15,9 @@ def join_batches(batches: Sequence[MiniBatch], draw: DrawKey) -> MiniBatch:
     """The disjoint union of batches of subgraphs, in the layout of each: nodes with a loss first.
 
     Args:
-      batches: one at least, of as many layers and on one device; all layers but the last share a square MFG, and the
-        last is its first rows (of a single layer it is alone). Edge weights, sums of rows and seed weights are there in
-        all of them or in none.
+      batches: one at least, of as many layers and on one device, without edge ids; all layers but the last share a
+        square MFG, and the last is its first rows (of a single layer it is alone). Edge weights, sums of rows and seed
+        weights are there in all of them or in none.
       draw: of the union.
     Returns:
       MiniBatch without features and labels. First come the seeds of the first batch, of the second, and so on, then the
@@ -47,8 +47,7 @@ def join_batches(batches: Sequence[MiniBatch], draw: DrawKey) -> MiniBatch:
     indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
     square = replace(
         squares[0], indptr=indptr, indices=by_edge(pieces), src_nodes=nodes, num_dst=degrees.numel(), draw=draw,
-        edge_ids=by_edge([one.edge_ids for one in squares]), known_orig_ids=None,
-        edge_weights=by_edge([one.edge_weights for one in squares]),
+        known_orig_ids=None, edge_weights=by_edge([one.edge_weights for one in squares]),
         row_sums=by_node([one.row_sums for one in squares]),
     )  # fmt: skip
     layers, count = len(batches[0].mfgs), sum(num_seeds)
@@ -69,7 +68,6 @@ def first_rows(square: MFG, count: int) -> MFG:
     return replace(
         square, indptr=square.indptr[: count + 1], indices=square.indices[:edges], num_dst=count,
         edge_weights=first(square.edge_weights, edges), row_sums=first(square.row_sums, count),
-        edge_ids=first(square.edge_ids, edges),
     )  # fmt: skip
 
 

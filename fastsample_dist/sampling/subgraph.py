@@ -363,7 +363,7 @@ class _LossNodes:
 
 
 def _numbered(clusters: Tensor, num_nodes: int) -> Tensor:
-    """Clusters numbered without gaps, int64 [num_nodes], -1 for none."""
+    """Clusters numbered without gaps, int64 [num_nodes], below 0 for none."""
     clusters = integer_ids(clusters, "clusters", of="cluster numbers").long()
     if clusters.numel() != num_nodes:
         raise ValueError(f"clusters has {clusters.numel()} entries; expected {num_nodes}, one per node.")
@@ -371,7 +371,7 @@ def _numbered(clusters: Tensor, num_nodes: int) -> Tensor:
     none = int((present < 0).sum())
     if none == present.numel():
         raise ValueError("no node is in a cluster; expected at least one entry of clusters that is 0 or more.")
-    return (numbers - none).clamp(min=-1)
+    return numbers - none
 
 
 def _checked(numbers: int | Sequence[int] | Tensor) -> list[int]:

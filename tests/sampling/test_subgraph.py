@@ -15,7 +15,7 @@ SPECS = {
     "dashboard": fsd.SubgraphSpec("frontier", 60, 8, structure="dashboard"),
     "node": fsd.SubgraphSpec("node", 30),
     "edge": fsd.SubgraphSpec("edge", 15),
-    "walk": fsd.SubgraphSpec("walk", 40, walk_length=3, count_subgraphs=70),
+    "walk": fsd.SubgraphSpec("walk", 40, walk_length=3, count_subgraphs=65),
     "cluster": fsd.SubgraphSpec("cluster", clusters_per_batch=2),
     "ego": fsd.SubgraphSpec("ego", depth=2, fanout=3),
 }
@@ -137,13 +137,16 @@ def test_a_batch_is_the_disjoint_union_with_loss_nodes_first(weights):
         assert square.edge_weights is None and batch.seed_weights is None
 
 
-def test_ratio_weights_add_up_to_the_degree_in_the_graph():
+@pytest.mark.parametrize("name", ["frontier", "node"])
+def test_ratio_weights_add_up_to_the_degree_in_the_graph(name):
+    """Nodes that are drawn alone lose some of them all their edges."""
     graph = symmetric()
-    batch = sampler_of("frontier", graph).batch([0, 1])
+    batch = sampler_of(name, graph).batch([0, 1])
     square = batch.mfgs[0]
     sums = [sum(row) for row in rows_of(square.indptr, square.edge_weights)]
     degrees = graph.in_degrees()[batch.input_nodes.long()]
     kept = square.indptr.diff() > 0
+    assert bool((degrees[~kept] > 0).any()) == (name == "node")
     assert torch.tensor(sums)[kept].tolist() == pytest.approx(degrees[kept].tolist(), rel=1e-5)
     assert square.row_sums.tolist() == torch.where(kept, degrees, 0).tolist()
     assert batch.seed_weights is None
@@ -159,6 +162,28 @@ def test_saint_weights_come_with_their_divisors():
     chances = sampler.inclusion.node_probability(batch.seeds)
     mean = sampler.inclusion.node_probability(loss).mean()
     torch.testing.assert_close(batch.seed_weights, (mean / chances).float())
+
+
+def test_counted_loss_weights_count_one_more():
+    graph = symmetric()
+    sampler, loss = sampler_of("walk", graph, weights="saint"), torch.arange(0, NUM_NODES, 2)
+    batch = sampler.batch(3, loss_nodes=loss)
+    bits, total = sampler.count(), sampler.spec.count_subgraphs
+    counts = torch.tensor([sum((word >> i & 1) for word in row for i in range(64)) for row in bits.tolist()])
+    expected = counts[loss].sum() / total / loss.numel() * (total + 1) / (counts[batch.seeds.long()] + 1)
+    torch.testing.assert_close(batch.seed_weights, expected.float())
+
+
+def test_what_is_counted_later_counts_for_an_epoch():
+    sampler, loss = sampler_of("frontier", symmetric()), torch.arange(5)
+    assert sampler.num_subgraphs(loss) > 0
+    sampler.use_counts(torch.zeros_like(sampler.count()))
+    with pytest.raises(ValueError, match=r"no subgraph can hold any of the 5 loss_nodes"):
+        sampler.num_subgraphs(loss)
+
+
+def test_the_first_step_is_a_step():
+    assert [sampler_of("node", symmetric()).batch([4, 9], step=step).step for step in (0, 3, None)] == [0, 3, 4]
 
 
 def test_an_ego_network_asks_for_its_root():
@@ -229,7 +254,7 @@ def test_shares_of_the_counting_add_up():
     assert torch.equal(bits, whole.count())
     shared.use_counts(bits)
     assert torch.equal(shared.sample(1).edge_weights, whole.sample(1).edge_weights)
-    for i in (0, 63, 64, 69):
+    for i in (0, 63, 64):
         nodes = reference.subgraph_visits(graph, whole.spec.rule, torch.arange(NUM_NODES), 2**63 + i)
         has = (bits[:, i // 64] >> i % 64) & 1
         assert torch.nonzero(has).reshape(-1).tolist() == sorted(set(nodes))
@@ -252,6 +277,12 @@ def test_closed_forms_are_refused_where_there_are_none():
         assert "\n" not in str(refused.value)
         automatic = fsd.SubgraphSampler(graph, SPECS[name], roots)
         assert automatic.needs_counts and automatic.sample(0).edge_weights is not None
+
+
+def test_frontiers_may_leave_out_the_roots_where_no_walker_moves():
+    graph = symmetric()
+    connected = torch.nonzero(graph.in_degrees() > 0).reshape(-1)
+    assert not fsd.SubgraphSampler(graph, SPECS["frontier"], connected).needs_counts
 
 
 def test_drawing_nodes_has_a_closed_form_on_every_graph():
