@@ -7,6 +7,7 @@
     fastsample-bench cache --graph ...          hit rates of the policies of the feature cache
     fastsample-bench walk --graph ...           steps of random walks per second beside ThunderRW, DGL and PyG
     fastsample-bench subgraphs --graph ...      milliseconds per subgraph beside the paper's code, DGL and PyG
+    fastsample-bench models                     GNNLab's workloads: epochs, hits of the cache, accuracy, beside DGL
     fastsample-bench gpu                        everything that is measured on a GPU
 
 Each is a room of its own with a cli.py. Exit status: 0 only when everything ran.
@@ -24,6 +25,7 @@ from fastsample_dist.bench.cache import cli as cache_cli
 from fastsample_dist.bench.epoch import cli as epoch_cli
 from fastsample_dist.bench.features import cli as features_cli
 from fastsample_dist.bench.gpu import cli as gpu_cli
+from fastsample_dist.bench.models import cli as models_cli
 from fastsample_dist.bench.network import cli as network_cli
 from fastsample_dist.bench.sampling import cli as sampling_cli
 from fastsample_dist.bench.subgraphs import cli as subgraphs_cli
@@ -36,7 +38,9 @@ def make_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     parser = cl.Parser(prog=PROGRAM, description="Measure, on this machine or on several.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=cl.Parser)
-    for room in (epoch_cli, features_cli, network_cli, sampling_cli, cache_cli, walk_cli, subgraphs_cli, gpu_cli):
+    for room in (
+        epoch_cli, features_cli, network_cli, sampling_cli, cache_cli, walk_cli, subgraphs_cli, models_cli, gpu_cli,
+    ):  # fmt: skip
         room.add_command(commands)
     return parser
 
@@ -47,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs = {
         "epoch": partial(epoch_cli.run, words), "features": features_cli.run, "network": network_cli.run,
         "sampling": sampling_cli.run, "cache": cache_cli.run,
-        "walk": walk_cli.run, "subgraphs": subgraphs_cli.run, "gpu": gpu_cli.run,
+        "walk": walk_cli.run, "subgraphs": subgraphs_cli.run, "models": models_cli.run, "gpu": gpu_cli.run,
     }  # fmt: skip
     return cl.run_command(make_parser(), lambda args: runs[args.command](args), words)
 

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -212,14 +212,16 @@ def draw_seeds(graph: CSCGraph, batch_size: int, count: int, rng_seed: int) -> l
     ]
 
 
-def source_weights(graph: CSCGraph) -> Tensor:
-    """Weights 1 .. MOST_WEIGHT by the source of each edge, float32 [num_edges]: as drawn from its original id.
+def with_weights(graph: CSCGraph) -> CSCGraph:
+    """The graph with edge weights: its own, or those of WEIGHT_LAW.
 
-    GNNLab (section 3) weighs an edge by the year in which its source was registered.
+    GNNLab (section 3) weighs an edge by the year in which its source was registered: a source weighs the same to all.
     """
+    if graph.weights is not None:
+        return graph
     drawn = hotness.random(hotness.original_ids(graph), rng_seed=1) - 1
     by_node = 1 + (drawn * MOST_WEIGHT >> hotness.SCORE_BITS)
-    return by_node.clamp(max=MOST_WEIGHT).float()[graph.indices.long()]
+    return replace(graph, weights=by_node.clamp(max=MOST_WEIGHT).float()[graph.indices.long()])
 
 
 def load_classes(path: str | Path, ctx: DistContext) -> DistData:

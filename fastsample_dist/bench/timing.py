@@ -10,10 +10,15 @@ from contextlib import contextmanager
 import numpy as np
 
 
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """{"median", "p10", "p90"}."""
+    low, high = np.percentile(values, (10, 90)).tolist()
+    return {"median": statistics.median(values), "p10": low, "p90": high}
+
+
 def spread(rates: Sequence[float]) -> dict:
     """{"median", "p10", "p90", "rates"}."""
-    low, high = np.percentile(rates, (10, 90)).tolist()
-    return {"median": statistics.median(rates), "p10": low, "p90": high, "rates": list(rates)}
+    return {**quantiles(rates), "rates": list(rates)}
 
 
 @contextmanager

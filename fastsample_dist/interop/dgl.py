@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
@@ -145,6 +145,21 @@ def block_sampler(
         weights = {"prob": WEIGHTS} if method == "weighted" else {}
         sampler = dgl.dataloading.NeighborSampler(inwards, replace=replace, fused=fused, **weights)
     return lambda seeds: sampler.sample_blocks(graph, seeds)[2]
+
+
+def input_nodes(blocks: Sequence[DGLGraph]) -> Tensor:
+    """The nodes whose features a sampler's blocks need, in the order of their rows."""
+    return blocks[0].srcdata[require_dgl("input_nodes").NID]
+
+
+def sage_conv(in_width: int, out_width: int, aggregator: str) -> nn.Module:
+    """DGL's layer of GraphSAGE, called with a block and the rows of its sources.
+
+    Args:
+      in_width, out_width: columns of a row.
+      aggregator: "mean": W_1 own row + W_2 mean of the neighbours' rows + b, or "gcn": W mean of all of these + b.
+    """
+    return require_dgl("sage_conv").nn.SAGEConv(in_width, out_width, aggregator)
 
 
 def walker(

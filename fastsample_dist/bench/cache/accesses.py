@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
-from fastsample_dist.bench.graphs import GraphSource, source_weights
+from fastsample_dist.bench.graphs import GraphSource, with_weights
 from fastsample_dist.features.policies import Workload
 from fastsample_dist.graph import hotness
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.storage import load_part, load_topology, read_manifest
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
 from fastsample_dist.sampling.neighbor import NeighborSampler
+from fastsample_dist.sampling.sampler import Sampler
 
 TRAIN_SHARE = 0.1  # of the connected nodes, where a graph has no train nodes
 
@@ -104,8 +105,8 @@ def load_run(options: CacheOptions, progress: Callable[[str], object]) -> Run:
     path = options.source.cut(options.num_parts, progress)
     manifest = read_manifest(path)
     graph = load_topology(path, manifest)
-    if options.spec.traits.weighted and graph.weights is None:
-        graph = replace(graph, weights=source_weights(graph))
+    if options.spec.traits.weighted:
+        graph = with_weights(graph)
     splits = [load_part(path, manifest, part).splits for part in range(manifest.num_parts)]
     train = torch.cat([split["train"] for split in splits if "train" in split] or [torch.empty(0, dtype=torch.int64)])
     train = choose_train_nodes(graph, train, options)
@@ -136,7 +137,7 @@ def make_run(
         workload = Workload(
             graph=graph, train_nodes=own, batch_size=options.batch_size, rng_seed=options.spec.rng_seed,
             spec=options.spec, steps_per_epoch=plan.num_steps, undirected=undirected,
-            sample=_Batches(sampler, own, part, plan),
+            sample=EpochBatches(sampler, own, part, plan, options.spec.rng_seed),
         )  # fmt: skip
         ranks.append(Rank(part, remote, workload))
     return Run(graph, tuple(ranks))
@@ -158,14 +159,22 @@ def choose_train_nodes(graph: CSCGraph, train: Tensor, options: CacheOptions) ->
     return hotness.hottest(hotness.random(orig_ids, options.spec.rng_seed), orig_ids, count, able).sort().values
 
 
-class _Batches:
-    """`Workload.sample` of one rank."""
+class EpochBatches:
+    """`Workload.sample` of one rank.
 
-    def __init__(self, sampler: NeighborSampler, seeds: Tensor, part: int, plan: EpochPlan) -> None:
-        self._sampler, self._seeds, self._part, self._plan = sampler, seeds, part, plan
+    Args:
+      sampler: that draws.
+      seeds: int64; the rank's.
+      part: of the rank.
+      plan: of an epoch, whichever.
+      rng_seed: of the run.
+    """
+
+    def __init__(self, sampler: Sampler, seeds: Tensor, part: int, plan: EpochPlan, rng_seed: int) -> None:
+        self._sampler, self._seeds, self._part, self._plan, self._rng_seed = sampler, seeds, part, plan, rng_seed
 
     def __call__(self, epoch: int, first_step: int) -> Iterator[Tensor]:
-        order = epoch_permutation(len(self._seeds), self._sampler.spec.rng_seed, epoch, self._part)
+        order = epoch_permutation(len(self._seeds), self._rng_seed, epoch, self._part)
         plan = replace(self._plan, epoch=epoch, first_step=first_step)
         for given in plan.step_inputs(self._seeds[order]):
             yield self._sampler.sample(given.seeds, given.step).input_nodes.long()

@@ -10,7 +10,7 @@ import torch
 
 from fastsample_dist.bench.cache import measure
 from fastsample_dist.bench.cache.accesses import CacheOptions, Rank, choose_train_nodes, make_run
-from fastsample_dist.bench.graphs import source_weights
+from fastsample_dist.bench.graphs import with_weights
 from fastsample_dist.graph.csc import CSCGraph
 
 NODES, EDGES, PARTS, EPOCHS, BATCH = 400, 3000, 2, 3, 12
@@ -28,7 +28,7 @@ def verify(options: CacheOptions) -> dict:
     dst = torch.randint(NODES, (EDGES,), generator=generator)
     graph = CSCGraph.from_edge_index(src, dst, NODES)
     if options.spec.traits.weighted:
-        graph = replace(graph, weights=source_weights(graph))
+        graph = with_weights(graph)
     fanouts = tuple(min(fanout, 4) for fanout in options.fanouts)
     small = replace(
         options, spec=replace(options.spec, fanouts=fanouts), batch_size=BATCH, epochs=EPOCHS, shares=SHARES,

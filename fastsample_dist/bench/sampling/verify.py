@@ -51,7 +51,7 @@ def verify(graph: CSCGraph, batches: Batches, options: SamplingOptions, progress
         expected = [sampler.sample(own, step) for step, own in enumerate(seeds)]
         found = [text for batch in expected for text in structure_failures(graph, spec, batch, num_usable)]
         found += _thread_failures(graph, fanouts, options, seeds, expected)
-        small, text = _oracle_failure(graph, spec, seeds[0])
+        small, text = oracle_failure(graph, spec, seeds[0])
         compared.append({"fanouts": list(fanouts), **small})
         failures += [f"{name}: {line}" for line in [*found, *text]]
     return {"passed": not failures, "failures": failures, "batches": WHOLE_BATCHES, "oracle": compared}
@@ -135,8 +135,14 @@ def _are_equal(one: MiniBatch, other: MiniBatch) -> bool:
     )
 
 
-def _oracle_failure(graph: CSCGraph, spec: SampleSpec, seeds: Tensor) -> tuple[dict, list[str]]:
-    """(what was compared with the oracle, the failures found)."""
+def oracle_failure(graph: CSCGraph, spec: SampleSpec, seeds: Tensor) -> tuple[dict, list[str]]:
+    """(what was compared with the oracle: {"seeds", "hops", "edges"}; the failures found).
+
+    Args:
+      graph: what is sampled.
+      spec: with edge_ids.
+      seeds: of which it takes as many as the oracle can.
+    """
     spec, seeds, batch = _small_batch(graph, spec, seeds)
     oracle = reference.sample_mfg(graph, seeds, spec, step=0)
     mfgs = list(reversed(batch.mfgs))

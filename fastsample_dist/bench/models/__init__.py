@@ -1,0 +1,1 @@
+"""`fastsample-bench models`: the workloads of GNNLab's evaluation, beside DGL on the CPU."""
