@@ -124,6 +124,33 @@ def _share(ctx: Joined, wanted: Mapping[int, int], rank: int, kind: type[S]) -> 
             os.close(descriptor)
 
 
+def share_tensors(ctx: Joined, rank: int, machines: Machines, own: Tensor) -> dict[int, Tensor]:
+    """The tensors of all ranks of this machine, by rank; each is copied once, into memory that all of them map.
+
+    Collective: every rank must call this, each with its own tensor. Purpose "setup".
+
+    Args:
+      ctx, rank, machines: as for `share_segments`.
+      own: of any dtype and shape, in host memory.
+    Raises:
+      ValueError: on all ranks: there is not enough memory on one of them.
+      RuntimeError: the collective failed or passed its deadline.
+    """
+    kinds: list[tuple[torch.dtype, tuple[int, ...]]] = ctx.comm.all_gather_object(
+        (own.dtype, tuple(own.shape)), purpose=PURPOSE
+    )
+    segments = share_segments(ctx, rank, machines, own.nbytes)
+    shared = {
+        peer: segments[peer].tensor(*kinds[peer])
+        if peer in segments
+        else torch.empty(kinds[peer][1], dtype=kinds[peer][0])
+        for peer in machines.of(rank)
+    }
+    shared[rank].copy_(own)
+    ctx.comm.barrier(purpose=PURPOSE)
+    return shared
+
+
 def _check_room(num_bytes: int) -> None:
     free = available_bytes()
     if num_bytes > free:

@@ -30,7 +30,9 @@ from fastsample_dist.pipeline.exchange import COMBINED, PAIRED, resolve_exchange
 from fastsample_dist.pipeline.fetch_record import FetchRecord
 from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
 from fastsample_dist.pipeline.position import LoaderPosition
+from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.pipeline.stages import Stage, run_stages
+from fastsample_dist.pipeline.tasks import Executor
 from fastsample_dist.pipeline.transport import SHARED, choose_transport, report_fallback
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, kernel_report
@@ -53,11 +55,15 @@ class BatchLoader(ABC):
       sharing: how rows of other ranks come here, and why; str() of it is a line for a report.
       exchange: how the ranks meet to make a batch: "combined" or "paired", or "none" where they need not.
       cache: of other ranks' feature rows; str() is a line for a report. None: there is none, or no features.
+      roles: of the ranks; None: every rank does everything. "auto": not chosen yet.
+      executor: runs the tasks of an epoch where the ranks have roles; None: they have none.
     """
 
     places: tuple[Placement, ...]
     exchange: str
     cache: MadeCache | None
+    roles: Roles | str | None = None
+    executor: Executor | None = None
 
     def __init__(self, data: DistData, options: BatchOptions, device: torch.device) -> None:
         self.data, self.options, self.device, self.epoch = data, options, device, 0
@@ -152,14 +158,18 @@ class BatchLoader(ABC):
             raise ValueError(f"epoch is {epoch}; expected {self._first_epoch} or more.")
         self.epoch = epoch
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Report the rows that are fetched from now on as that epoch's. Collective: every rank must call this."""
+        if self._fetched is not None:
+            self._fetched.begin(epoch)
+
     def __iter__(self) -> Iterator[MiniBatch]:
         """Batches of one epoch, transformed where that was asked for.
 
         Collective: every rank must iterate, and stop, at the same step.
         """
         steps, depth = self._steps_of(self.epoch), self.options.prefetch
-        if self._fetched is not None:
-            self._fetched.begin(self.epoch)
+        self.begin_epoch(self.epoch)
         self.epoch += 1
         group = group_size(self._sampler, self.device, depth, torch.get_num_threads())
         stages = epoch_stages(self._stages, steps, group=group, combined=self.exchange == COMBINED)

@@ -60,22 +60,23 @@ class EpochPlan:
         first, size = number * self.batch_size, self.batch_size
         return sum(min(max(count - first, 0), size) for count in self.seeds_per_rank)
 
+    def step_input(self, number: int, seeds: Tensor) -> StepInput:
+        """The epoch's step `number`, counted from 0, of the virtual rank with these seeds; see `step_inputs`."""
+        size = self.batch_size
+        return StepInput(
+            seeds=seeds[number * size : (number + 1) * size],
+            step=self.first_step + number,
+            epoch=self.epoch,
+            num_global_seeds=self.num_global_seeds(number),
+        )
+
     def step_inputs(self, seeds: Tensor) -> list[StepInput]:
         """Every step of the virtual rank with these seeds; without seeds where it has run out of them.
 
         Args:
           seeds: int64, in the order in which they are used.
         """
-        size = self.batch_size
-        return [
-            StepInput(
-                seeds=seeds[i * size : (i + 1) * size],
-                step=self.first_step + i,
-                epoch=self.epoch,
-                num_global_seeds=self.num_global_seeds(i),
-            )
-            for i in range(self.num_steps)
-        ]
+        return [self.step_input(number, seeds) for number in range(self.num_steps)]
 
     def seeds_from(self, step: int, seeds: Tensor) -> Tensor:
         """Which of a virtual rank's seeds `step` and the steps after it use.

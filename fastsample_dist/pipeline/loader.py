@@ -9,7 +9,7 @@ can be saved and resumed, by as many ranks or by another number of them (positio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,21 @@ from fastsample_dist.features.policies import Workload
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.caching import sampled_inputs
 from fastsample_dist.pipeline.data import DistData
-from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_permutation
+from fastsample_dist.pipeline.epoch_plan import StepInput
+from fastsample_dist.pipeline.factored import (
+    TaskWork,
+    auto_roles,
+    check_one_machine,
+    make_executor,
+)
 from fastsample_dist.pipeline.options import LoaderOptions
-from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition, gather_in_turn, pick_own
+from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition, gather_in_turn, in_turn
+from fastsample_dist.pipeline.roles import ROLES_AUTO, ROLES_NONE, Roles
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
+from fastsample_dist.pipeline.seed_order import SeedOrder
 from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, warn_of_idle_ranks
-from fastsample_dist.pipeline.stages import make_stages
+from fastsample_dist.pipeline.stages import Stage, completing_stages, make_stages, sampling_stages
+from fastsample_dist.pipeline.virtual_ranks import share_virtual_ranks
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
@@ -57,12 +66,13 @@ class DistLoader(BatchLoader):
         partition. All ranks pass some or none do; a rank's may be empty. Labels are the stored ones of these nodes:
         -1 (NaN where the task is not classification) for a node without one, so leave such nodes out of training.
       scheme, rng_seed, prefetch, shuffle, drop_last, feature_dtype, method, replace, layer_dependency, edge_ids,
-        edge_values, transform, device, kernel, placement, transport, exchange, rails, cache: see LoaderOptions.
+        edge_values, transform, device, kernel, placement, transport, exchange, rails, cache, roles, staleness: see
+        LoaderOptions.
     Attributes:
-      epoch, options, device, places, sharing, exchange, cache: see BatchLoader.
+      epoch, options, device, places, sharing, exchange, cache, roles, executor: see BatchLoader.
     Raises:
       ValueError: an argument out of range; a split that is empty on all ranks; seeds that are refused on one rank, on
-        all of them.
+        all of them; roles of ranks that do not share one machine.
     """
 
     def __init__(
@@ -94,6 +104,8 @@ class DistLoader(BatchLoader):
         exchange: str = "auto",
         rails: bool = True,
         cache: FeatureCache | MadeCache | None = None,
+        roles: str | Roles = "none",
+        staleness: int = 0,
     ) -> None:
         def check() -> tuple[LoaderOptions, torch.device]:
             own = LoaderOptions(
@@ -101,26 +113,42 @@ class DistLoader(BatchLoader):
                 rng_seed=rng_seed, prefetch=prefetch, shuffle=shuffle, drop_last=drop_last, feature_dtype=feature_dtype,
                 method=method, replace=replace, layer_dependency=layer_dependency, edge_ids=edge_ids,
                 edge_values=edge_values, transform=transform, device=device, kernel=kernel, placement=placement,
-                transport=transport, exchange=exchange, rails=rails, cache=cache,
+                transport=transport, exchange=exchange, rails=rails, cache=cache, roles=roles, staleness=staleness,
             )  # fmt: skip
             _check_communicator(own, data.ctx.comm)
             return own, numbered(data.ctx.device if device is None else device)
 
         options, made_on = agree(data.ctx, check)
         agree_on(data.ctx.comm, "DistLoader", options.facts())  # before anything whose shape depends on them
-        self._seeds, self._seeds_per_rank, self._own_seeds = _take_seeds(data, options, seeds)
+        self._seeds, seeds_per_rank, self._own_seeds = _take_seeds(data, options, seeds)
+        self._order = SeedOrder({data.ctx.rank: self._seeds}, seeds_per_rank, options)
+        self._taken_up: LoaderPosition | None = None
         super().__init__(data, options, made_on)
-        self._resumed: EpochPlan | None = None  # the epoch that `resume` took up
-        self._resumed_seeds = self._seeds[:0]  # this rank's, in that epoch
-        self._planned: tuple[EpochPlan, Tensor] | None = None  # the last plan that was made, and this rank's seeds
         # one rank's edges alone may hold a weight that is refused
         sampler, features = agree(data.ctx, self._prepare)
-        source = self._supply(sampler, features, self._workload)
-        self._begin(make_stages(data, options, self._comm, sampler, source, made_on))
+        self._rows_from = self._supply(sampler, features, self._workload)
+        self._begin(make_stages(data, options, self._comm, sampler, self._rows_from, made_on))
+        if options.roles == ROLES_AUTO:
+            self.roles = auto_roles(self.sharing, data.ctx)
+        elif options.roles != ROLES_NONE:
+            self.take_roles(options.roles)
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks."""
-        return self._plan_of_all(0, 0).num_steps
+        return self._order.steps_per_epoch
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        """See BatchLoader.
+
+        Raises:
+          ValueError: the ranks have roles.
+        """
+        if self.executor is not None:
+            raise ValueError(
+                f"the loader has roles {self.roles}, so no rank makes all batches of its own; train with "
+                "Trainer.run_epoch or Trainer.fit, or iterate over a loader with roles='none'."
+            )
+        return super().__iter__()
 
     @property
     def batch_size(self) -> int:
@@ -134,8 +162,44 @@ class DistLoader(BatchLoader):
 
     def num_steps(self, epoch: int) -> int:
         """Steps that an iteration of this epoch makes: fewer than len(loader) in the epoch that was resumed."""
-        is_resumed = self._resumed is not None and epoch == self._resumed.epoch
-        return self._resumed.num_steps if is_resumed else len(self)
+        return self._order.plan(epoch).num_steps
+
+    def first_step(self, epoch: int) -> int:
+        """Global step of the first batches that an iteration of this epoch makes."""
+        return self._order.plan(epoch).first_step
+
+    def take_roles(self, roles: Roles | None) -> None:
+        """Give the ranks their roles, where the loader was made with roles "auto". Collective: every rank must call
+        this, with the same roles.
+
+        Args:
+          roles: from now on; None: every rank does everything.
+        Raises:
+          ValueError: on all ranks: another number of ranks, ranks that do not share one machine, no memory; they have
+            roles already.
+        """
+        data, options = self.data, self.options
+        if self.executor is not None:
+            raise ValueError(f"the ranks have roles {self.roles} already; make another loader to change them.")
+        agree_on(data.ctx.comm, "DistLoader.take_roles", {"roles": repr(roles)})
+        self.roles = roles
+        if roles is None:
+            return
+        check_one_machine(roles, self.sharing, data.ctx.world_size)
+        ranks = share_virtual_ranks(data, self._seeds, self.sharing.machines)
+        if options.drop_last:
+            check_full_batches(ranks.seeds_per_rank, options.batch_size)
+        self._order = SeedOrder(ranks.seeds, ranks.seeds_per_rank, options)
+        labels_of = None if data.labels is None else ranks.labels_of
+        completing = completing_stages(options, self._comm, self._rows_from, labels_of, self.device)
+        work = TaskWork(
+            order=self._order, comm=self._comm, tables=(data.graph.orig_ids,),
+            sampling=[self._sampling_of(rank) for rank in range(len(ranks.seeds))],
+            completing=completing if self._fetched is None else self._fetched.counting(completing),
+        )  # fmt: skip
+        self.executor = make_executor(self, work, roles)
+        if self._taken_up is not None:
+            self.resume(self._taken_up)
 
     def position(self, epoch: int, step: int) -> LoaderPosition:
         """The position of a run that has used all batches before `step`, whatever was made ahead.
@@ -150,9 +214,12 @@ class DistLoader(BatchLoader):
         Raises:
           ValueError: the step is not in that epoch.
         """
-        plan, seeds = self._plan_of(epoch)
-        left = plan.seeds_from(step, seeds)
-        return LoaderPosition(epoch, step, gather_in_turn(self.data.orig_ids(left), self.data.ctx.comm))
+        plan, order, ctx = self._order.plan(epoch), self._order, self.data.ctx
+        known = order.seeds if self.executor is None or ctx.rank == 0 else {}
+        left = [self.data.orig_ids(plan.seeds_from(step, order.of(epoch, rank))) for rank in known]
+        if self.executor is None:
+            return LoaderPosition(epoch, step, gather_in_turn(left[0], ctx.comm))
+        return LoaderPosition(epoch, step, in_turn(left) if left else torch.empty(0, dtype=torch.int64))
 
     def resume(self, position: LoaderPosition) -> None:
         """Resume at a position: the next iteration makes what is left of its epoch, under its step numbers.
@@ -164,17 +231,9 @@ class DistLoader(BatchLoader):
           ValueError: on all ranks, when the remaining seeds are not all in the split, or it is a position of subgraphs.
         """
         position.check_kind(SEEDS)
-        own = self._seeds[pick_own(position.remaining, self.data.orig_ids(self._seeds))]
-        seeds_per_rank = self.data.ctx.comm.all_gather_object(own.numel(), purpose=PURPOSE)
-        if sum(seeds_per_rank) != position.remaining.numel():
-            raise ValueError(
-                f"{position.remaining.numel()} seeds of epoch {position.epoch} are still to come but "
-                f"{sum(seeds_per_rank)} of them are in the {self._source}; resume on the partition of the run that is "
-                "to be continued."
-            )
-        self._resumed = self._plan_of_all(position.epoch, position.step, seeds_per_rank)
-        self._resumed_seeds, self._planned = own, (self._resumed, own)
+        self._order.resume(position, self.data.orig_ids, self._counts_of_all, self._source)
         self.epoch = self._first_epoch = position.epoch
+        self._taken_up = position if self.roles == ROLES_AUTO else None  # roles that are chosen later begin there
 
     def _prepare(self) -> tuple[Sampler, DistFeatures | None]:
         """Place the tables and make the sampler; features where the device reads them.
@@ -210,50 +269,40 @@ class DistLoader(BatchLoader):
         return Workload(
             graph=data.graph, train_nodes=self._seeds, batch_size=self.batch_size, rng_seed=options.rng_seed,
             spec=options.neighbour_spec, steps_per_epoch=len(self),
-            sample=lambda epoch, first: sampled_inputs(sampler, _inputs(self._shuffled(epoch, first)), self.device),
+            sample=lambda epoch, first: sampled_inputs(sampler, self._whole_epoch(epoch, first), self.device),
             undirected=data.manifest.undirected,
         )  # fmt: skip
 
     def _steps_of(self, epoch: int) -> list[StepInput]:
-        return _inputs(self._plan_of(epoch))
+        return self._order.plan(epoch).step_inputs(self._order.of(epoch, self.data.ctx.rank))
 
-    def _plan_of(self, epoch: int) -> tuple[EpochPlan, Tensor]:
-        """The epoch's plan, and this rank's seeds in order: what is left where the loader was resumed, else all."""
-        if self._planned is None or self._planned[0].epoch != epoch:
-            self._planned = self._make_plan(epoch)
-        return self._planned
+    def _whole_epoch(self, epoch: int, first_step: int) -> list[StepInput]:
+        """The steps of an epoch that was not resumed, under other numbers than a run's."""
+        return self._order.whole(epoch, first_step).step_inputs(self._order.shuffled(epoch, self.data.ctx.rank))
 
-    def _make_plan(self, epoch: int) -> tuple[EpochPlan, Tensor]:
-        resumed = self._resumed
-        if resumed is not None and epoch == resumed.epoch:
-            return resumed, self._resumed_seeds
-        base_epoch, base_step = (
-            (0, 0) if resumed is None else (resumed.epoch + 1, resumed.first_step + resumed.num_steps)
-        )
-        return self._shuffled(epoch, base_step + (epoch - base_epoch) * len(self))
+    def _counts_of_all(self, known: Mapping[int, int]) -> Sequence[int]:
+        """How many seeds all virtual ranks have, given those known here. Collective where these are this rank's."""
+        if self.executor is not None:
+            return [known[rank] for rank in range(len(known))]
+        return self.data.ctx.comm.all_gather_object(known[self.data.ctx.rank], purpose=PURPOSE)
 
-    def _shuffled(self, epoch: int, first_step: int) -> tuple[EpochPlan, Tensor]:
-        """A whole epoch's plan, and this rank's seeds in its order."""
-        seeds = self._seeds
-        if self.options.shuffle:
-            seeds = seeds[epoch_permutation(seeds.numel(), self.options.rng_seed, epoch, self.data.ctx.rank)]
-        return self._plan_of_all(epoch, first_step), seeds
+    def _sampling_of(self, virtual_rank: int) -> tuple[Stage, ...]:
+        """The stages that sample for a virtual rank; only one that samples collectively needs to know which."""
+        sampler = self._sampler
+        if isinstance(sampler, AppSampler):
+            sampler = sampler.of_sample(virtual_rank)
+        return sampling_stages(self.data, self.options, self._comm, sampler, self.device)
 
-    def _plan_of_all(self, epoch: int, first_step: int, seeds_per_rank: Sequence[int] | None = None) -> EpochPlan:
-        """The plan of as many seeds per rank, by default all of them."""
-        counts = self._seeds_per_rank if seeds_per_rank is None else seeds_per_rank
-        return EpochPlan(epoch, first_step, counts, self.batch_size, self.options.drop_last)
+    def close(self) -> None:
+        """See BatchLoader."""
+        if self.executor is not None:
+            self.executor.close()
+        super().close()
 
     @property
     def _source(self) -> str:
         """Where the seeds come from, for messages."""
         return "seeds given" if self._own_seeds else f"{self.options.split} split"
-
-
-def _inputs(planned: tuple[EpochPlan, Tensor]) -> list[StepInput]:
-    """A plan's steps, of a rank's seeds."""
-    plan, seeds = planned
-    return plan.step_inputs(seeds)
 
 
 def _take_seeds(data: DistData, options: LoaderOptions, seeds: Seeds | None) -> tuple[Tensor, list[int], bool]:

@@ -9,9 +9,10 @@ from functools import cached_property
 
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.pipeline.batch_options import BatchOptions
+from fastsample_dist.pipeline.roles import ROLES_NONE, Roles, as_roles
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
 from fastsample_dist.sampling import arrays
-from fastsample_dist.sampling.sampler import Sampler
+from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.app_sampler import app_facts, check_trainable
 
@@ -43,9 +44,13 @@ class LoaderOptions(BatchOptions):
       edge_values: every MFG has `edge_values`, the stored weights of its edges; `edge_ids` come with them. None: where
         edge_ids is True and the partition has weights.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
+      roles: "none"; "S+T" or Roles: S ranks sample and T train (factored.py), for ranks of one machine and scheme
+        "hybrid"; "auto": as a trainer finds to be fastest. With roles the samplers work ahead of the trainers, and
+        `prefetch` and `exchange` are not read. Never changes a batch.
+      staleness: with roles, updates by which the parameters that a batch is trained at are behind, 0 or more.
     Raises:
       ValueError: not exactly one of fanouts, sampler and app; a value out of range, an unknown name; an option that
-        `sampler` or `app` would ignore.
+        `sampler` or `app` would ignore; roles beside a sampler that exchanges, staleness without roles.
     """
 
     fanouts: Sequence[int] | None = None
@@ -63,10 +68,13 @@ class LoaderOptions(BatchOptions):
     edge_ids: bool = False
     edge_values: bool | None = None
     kernel: str = "auto"
+    roles: str | Roles = ROLES_NONE
+    staleness: int = 0
 
     def __post_init__(self) -> None:
         _check_batch_size(self.batch_size)
         super().__post_init__()
+        object.__setattr__(self, "roles", as_roles(self.roles))
         if self.scheme not in REGISTRY:
             raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, REGISTRY))}.")
         if self.app is not None:
@@ -76,6 +84,7 @@ class LoaderOptions(BatchOptions):
         else:
             self._check_sampler()
         arrays.check_kernel(self.kernel, spec=self.spec)
+        self._check_roles()
 
     @cached_property
     def spec(self) -> SampleSpec:
@@ -87,6 +96,11 @@ class LoaderOptions(BatchOptions):
         )  # fmt: skip
 
     @property
+    def has_own_sampler(self) -> bool:
+        """Whether batches come from a sampler or an application that the user gave."""
+        return self.sampler is not None or self.app is not None
+
+    @property
     def neighbour_spec(self) -> SampleSpec | None:
         """See BatchOptions."""
         return None if self.fanouts is None else self.spec
@@ -94,7 +108,8 @@ class LoaderOptions(BatchOptions):
     def facts(self) -> dict[str, object]:
         """See BatchOptions."""
         fanouts = None if self.fanouts is None else self.spec.fanouts
-        return super().facts() | {"fanouts": fanouts, "app": None if self.app is None else app_facts(self.app)}
+        own = {"fanouts": fanouts, "app": None if self.app is None else app_facts(self.app), "roles": repr(self.roles)}
+        return super().facts() | own
 
     def wants_edge_values(self, has_weights: bool) -> bool:
         """Whether batches have the stored weights of their edges, on a graph with or without any."""
@@ -123,6 +138,25 @@ class LoaderOptions(BatchOptions):
             )
         check_trainable(self.app)
         self._refuse_ignored("app")
+
+    def _check_roles(self) -> None:
+        if isinstance(self.staleness, bool) or not isinstance(self.staleness, int) or self.staleness < 0:
+            raise ValueError(f"staleness is {self.staleness!r}; it must be an integer >= 0.")
+        if self.roles == ROLES_NONE:
+            if self.staleness:
+                raise ValueError(
+                    f"staleness is {self.staleness} without roles, which alone delay updates; pass roles, such as "
+                    "'1+1', or staleness=0."
+                )
+            return
+        found = None if self.scheme == HYBRID else f"scheme {self.scheme!r}"
+        if payload_exchanges(self.sampler):
+            found = f"a sampler that makes {payload_exchanges(self.sampler)} exchanges"
+        if found is not None:
+            raise ValueError(
+                f"roles are {self.roles} beside {found}, but ranks with roles sample on their own; pass "
+                f"scheme={HYBRID!r}, a sampler that reads everything locally, or roles={ROLES_NONE!r}."
+            )
 
     def _refuse_ignored(self, beside: str) -> None:
         """Refuse options that the sampler or application given would ignore."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.clock import Clock, Lap, clock_of
@@ -36,16 +37,16 @@ class Stage(Protocol):
         ...
 
 
-def run_stages(stages: Sequence[Stage], comm: Communicator, given: StepInput) -> Any:
-    """The batch of one step. Collective: every rank must call this, for the same step.
+def run_stages(stages: Sequence[Stage], comm: Communicator, given: StepInput, batch: Any = None) -> Any:
+    """The batch of one step. Collective where a stage is: every rank must call this, for the same step.
 
     Args:
       stages: in their order.
       comm: that the stages use; its errors name the step.
       given: the step.
+      batch: what the stages before these have made.
     """
     comm.step = given.step
-    batch = None
     for stage in stages:
         batch = stage.run(given, batch)
     return batch
@@ -150,16 +151,16 @@ class Label:
     """Looks up the seeds' labels.
 
     Args:
-      data: a partition that has labels.
+      labels_of: labels of nodes in host memory.
       device: where batches are made.
     """
 
-    def __init__(self, data: DistData, device: torch.device) -> None:
-        self._data, self._device = data, device
+    def __init__(self, labels_of: Callable[[Tensor], Tensor], device: torch.device) -> None:
+        self._labels_of, self._device = labels_of, device
 
     def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
         """See Stage."""
-        batch.labels = to_device(self._data.labels_of(given.seeds), self._device)
+        batch.labels = to_device(self._labels_of(given.seeds), self._device)
         return batch
 
 
@@ -208,16 +209,41 @@ def make_stages(
       features: placed for the device, over `comm`; None without.
       device: where batches are made.
     """
-    clock, is_foreign = clock_of(device), options.sampler is not None or options.app is not None
-    id_dtype = torch.int64 if is_foreign else data.graph.indices.dtype
-    stages: list[Stage] = [Sample(sampler, comm, clock, id_dtype)]
-    if is_foreign:
-        stages.append(CheckSampled(comm, device))
+    labels_of = None if data.labels is None else data.labels_of
+    return (
+        *sampling_stages(data, options, comm, sampler, device),
+        *completing_stages(options, comm, features, labels_of, device),
+    )
+
+
+def sampling_stages(
+    data: DistData, options: LoaderOptions, comm: Communicator, sampler: Sampler, device: torch.device
+) -> tuple[Stage, ...]:
+    """The stages that make a batch without features; see `make_stages`."""
+    is_foreign = options.has_own_sampler
+    sample = Sample(sampler, comm, clock_of(device), torch.int64 if is_foreign else data.graph.indices.dtype)
+    return (sample, CheckSampled(comm, device)) if is_foreign else (sample,)
+
+
+def completing_stages(
+    options: LoaderOptions,
+    comm: Communicator,
+    features: DistFeatures | KeepingFeatures | None,
+    labels_of: Callable[[Tensor], Tensor] | None,
+    device: torch.device,
+) -> tuple[Stage, ...]:
+    """The stages that complete a sampled batch; see `make_stages`.
+
+    Args:
+      options, comm, features, device: as there.
+      labels_of: labels of nodes in host memory; None without.
+    """
+    clock, stages = clock_of(device), []
     if features is not None:
         dtype = result_dtype(options, features)
-        stages.append(Fetch(features, dtype, comm, clock, checked=is_foreign))
-    if data.labels is not None:
-        stages.append(Label(data, device))
+        stages.append(Fetch(features, dtype, comm, clock, checked=options.has_own_sampler))
+    if labels_of is not None:
+        stages.append(Label(labels_of, device))
     if options.transform is not None:
         stages.append(Transform(options.transform, comm, clock))
     return tuple(stages)

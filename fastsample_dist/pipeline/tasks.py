@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.sampling.mfg import MiniBatch
-
-if TYPE_CHECKING:
-    from fastsample_dist.pipeline.roles import Roles
 
 
 class RolesError(RuntimeError):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fastsample_dist.graph import storage
 from fastsample_dist.graph.partition_book import PartitionBook
-from fastsample_dist.pipeline.loader import epoch_permutation
+from fastsample_dist.pipeline.epoch_plan import epoch_permutation
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.train.metrics import seed_loss

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fastsample_dist import DistData, DistLoader
-from fastsample_dist.pipeline.loader import epoch_permutation
+from fastsample_dist.pipeline.epoch_plan import epoch_permutation
 from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.testing import RankError, run_distributed
 from tests.parts import draw_partition

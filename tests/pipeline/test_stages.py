@@ -52,8 +52,7 @@ def test_a_loader_has_the_stages_that_it_needs(data):
 
 def test_one_stage_after_another_completes_the_batch(data):
     loader = DistLoader(data, FANOUTS, BATCH, transform=lambda batch: [batch])
-    plan, seeds = loader._plan_of(0)
-    given, batch = plan.step_inputs(seeds)[1], None
+    given, batch = loader._steps_of(0)[1], None
     sample, fetch, label, transform = loader._stages
     batch = sample.run(given, batch)
     assert (batch.step, batch.epoch, batch.num_global_seeds) == (1, 0, BATCH) and batch.features is batch.labels is None
@@ -100,7 +99,7 @@ def test_the_stages_of_a_loader_know_nothing_of_looking_ahead(data, three_thread
 
 
 def test_a_batch_that_cannot_be_handed_to_another_stream_is_refused(data):
-    given = DistLoader(data, FANOUTS, BATCH)._plan_of(0)[0].step_inputs(torch.arange(3))[0]
+    given = DistLoader(data, FANOUTS, BATCH)._steps_of(0)[0]
     batch = next(iter(DistLoader(data, FANOUTS, BATCH)))
     assert CheckHandOver().run(given, batch) is batch
     with pytest.raises(ValueError, match=r"^step 0: transform returned a dict; with prefetch on a GPU it must return"):

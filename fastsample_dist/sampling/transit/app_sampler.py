@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -74,6 +75,12 @@ class AppSampler:
         check_trainable(app)
         self.graph, self.app, self.rng_seed, self.sample_id = graph, app, rng_seed, sample_id
         self._sampler = TransitSampler(graph, app, rng_seed, num_threads)
+
+    def of_sample(self, sample_id: int) -> AppSampler:
+        """The same sampler for another sample id."""
+        other = copy(self)
+        other.sample_id = sample_id
+        return other
 
     def sample(self, seeds: Tensor | Sequence[int], step: int = 0) -> MiniBatch:
         """The mini-batch of these seeds; see Sampler.
