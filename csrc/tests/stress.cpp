@@ -10,6 +10,7 @@
 #include "stress_induced.h"
 #include "stress_layers.h"
 #include "stress_queries.h"
+#include "stress_queue.h"
 #include "stress_sampling.h"
 #include "stress_subgraphs.h"
 #include "stress_transit.h"
@@ -314,6 +315,7 @@ int main(int argc, char** argv) {
   const Load load = read_load(argc, argv);
   if (load.id_bits == 32) run_problem<int32_t>(1, load);
   if (load.id_bits == 64) run_problem<int64_t>(2, load);
+  run_queues();
   say_done(argv[0], load);
   return 0;
 }
