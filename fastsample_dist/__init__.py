@@ -16,6 +16,7 @@ _PUBLIC = {
     "SampleSpec": "fastsample_dist.ops",
     "NeighborSampler": "fastsample_dist.sampling.neighbor",
     "LaborSampler": "fastsample_dist.sampling.neighbor",
+    "PinSAGESampler": "fastsample_dist.sampling.pinsage",
     "TransitSampler": "fastsample_dist.sampling.transit.sampler",
     "SubgraphSpec": "fastsample_dist.sampling.subgraph_spec",
     "SubgraphSampler": "fastsample_dist.sampling.subgraph",

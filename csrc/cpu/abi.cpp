@@ -9,7 +9,7 @@
 // clang-format off
 static const FsAbiEntry kEntries[] = {
   FS_SHARED_STRUCTS
-  FS_STRUCT(FsHop, num_dst, num_src, num_edges, indptr, indices, edge_ids)
+  FS_STRUCT(FsHop, num_dst, num_src, num_edges, indptr, indices, edge_ids, edge_weights)
   FS_STRUCT(FsMiniBatch, num_hops, num_nodes, nodes, hops)
   FS_STRUCT(FsEdgeWeights, indptr, weights, num_rows, num_edges, type, num_threads)
   FS_STRUCT(FsEdgeList, src, dst, weights, num_edges, num_nodes, first_edge, id_type, weight_type, undirected)
@@ -35,6 +35,8 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsTransitRequest, roots, sample_ids, num_samples, block_samples, rng_seed, step, num_threads, schedule)
   FS_STRUCT(FsTransitFailure, sample, sample_id, step, node, fault, function)
   FS_STRUCT(FsTransitResult, num_samples, num_steps, width, num_vertices, offsets, vertices)
+  FS_STRUCT(FsPinsageSpec, survival, num_walks, walk_length, num_neighbors, num_hops, first_hop, num_threads, rng_seed,
+            step)
   FS_STRUCT(FsCollectiveSpec, row_scale, column_scale, record, self_edges, edge_scale, ranked)
   FS_STRUCT(FsRecordedHop, num_dst, num_src, num_edges)
   FS_STRUCT(FsRecordedEdges, num_hops, num_nodes, num_edges, num_weights, hops, nodes, offsets, indices, edge_ids,
@@ -92,7 +94,7 @@ static const FsAbiEntry kEntries[] = {
   FS_CONSTANT(FS_LDG) FS_CONSTANT(FS_FENNEL) FS_CONSTANT(FS_STREAM_LIMITS) FS_CONSTANT(FS_HAZARD_BITS)
   FS_CONSTANT(FS_MOST_HAZARD_BITS)
   FS_CONSTANT(FS_DROP_VARIATES)
-  FS_CONSTANT(FS_NULL_NODE) FS_CONSTANT(FS_ALL_NEIGHBORS)
+  FS_CONSTANT(FS_NULL_NODE) FS_CONSTANT(FS_ALL_NEIGHBORS) FS_CONSTANT(FS_MOST_VISITS)
   FS_CONSTANT(FS_INDIVIDUAL) FS_CONSTANT(FS_COLLECTIVE)
   FS_CONSTANT(FS_NEXT_CALLBACK) FS_CONSTANT(FS_NEXT_UNIFORM) FS_CONSTANT(FS_NEXT_WEIGHTED)
   FS_CONSTANT(FS_NEXT_NODE2VEC) FS_CONSTANT(FS_NEXT_PPR) FS_CONSTANT(FS_NEXT_MULTI_RW) FS_CONSTANT(FS_NEXT_LAYER)

@@ -11,11 +11,11 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "hop_spec.h"
 #include "layer_rows.h"
+#include "relay.h"
 #include "uniform_rows.h"
 #include "weighted_rows.h"
 #include "worker_pool.h"
@@ -24,7 +24,6 @@ namespace fs {
 
 constexpr int64_t kPrefetchAhead = 40;   // rows ahead whose offsets are requested
 constexpr int64_t kRowsPerThread = 512;  // below this many rows a second thread costs more than it gains
-constexpr int64_t kChunkRows = 256;      // rows that a thread samples before it looks for other work
 constexpr int64_t kRunRows = 8192;       // rows that a thread looks up before it looks for other work
 
 inline int useful_threads(int64_t num_rows, int num_threads) {
@@ -66,71 +65,6 @@ inline void sum_offsets(int64_t num_rows, int64_t* offsets) {
   for (int64_t i = 0; i < num_rows; ++i) offsets[i + 1] += offsets[i];
 }
 
-// The calling thread's memory for what Relay keeps of its chunks.
-Buffer& thread_flags();
-
-// Samples chunks of rows in several threads; the caller relabels the chunks that are done, in order, and samples while
-// there is none. So relabelling costs no time of its own until the others sample faster than one can relabel.
-template <typename Id, typename Fill>
-class Relay {
-  using Flag = std::atomic<bool>;
-
- public:
-  Relay(const HopTask<Id>& task, int64_t num_rows, Relabeling<Id>* ids, const Fill& fill)
-      : task_(task),
-        num_rows_(num_rows),
-        num_chunks_((num_rows + kChunkRows - 1) / kChunkRows),
-        ids_(ids),
-        fill_(fill),
-        sampled_(thread_flags().require_array<Flag>(num_chunks_)) {
-    std::uninitialized_value_construct_n(sampled_, num_chunks_);
-  }
-
-  void operator()(bool is_caller) {
-    if (is_caller) {
-      relabel_all();
-    } else {
-      while (sample_one()) continue;
-    }
-  }
-
- private:
-  int64_t first_row(int64_t chunk) const { return std::min(num_rows_, chunk * kChunkRows); }
-
-  // False: all chunks are taken.
-  bool sample_one() {
-    const int64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
-    if (chunk >= num_chunks_) return false;
-    try {
-      fill_(first_row(chunk), first_row(chunk + 1), nullptr);
-    } catch (...) {
-      failed_.store(true, std::memory_order_release);  // so that the caller does not wait for this chunk
-      throw;
-    }
-    sampled_[chunk].store(true, std::memory_order_release);
-    return true;
-  }
-
-  void relabel_all() {
-    for (int64_t chunk = 0; chunk < num_chunks_ && ids_->bad < 0 && !failed_.load(std::memory_order_acquire);) {
-      if (sampled_[chunk].load(std::memory_order_acquire)) {
-        relabel_edges(task_.neighbors, task_.offsets[first_row(chunk)], task_.offsets[first_row(chunk + 1)], ids_);
-        ++chunk;
-      } else if (!sample_one()) {
-        std::this_thread::yield();  // the last chunks are being sampled
-      }
-    }
-  }
-
-  const HopTask<Id>& task_;
-  int64_t num_rows_, num_chunks_;
-  Relabeling<Id>* ids_;
-  const Fill& fill_;
-  Flag* sampled_;  // [num_chunks_]
-  std::atomic<int64_t> next_{0};
-  std::atomic<bool> failed_{false};
-};
-
 // Pass 2 over all rows: fill(begin, end, ids) samples a run of rows, and relabels it unless `ids` is null.
 template <typename Id, typename Fill>
 void fill_rows(const HopTask<Id>& task, int64_t num_rows, int num_threads, Relabeling<Id>* ids, const Fill& fill) {
@@ -138,8 +72,12 @@ void fill_rows(const HopTask<Id>& task, int64_t num_rows, int num_threads, Relab
   if (threads <= 1) {
     fill(int64_t{0}, num_rows, ids);
   } else if (ids != nullptr) {
-    Relay<Id, Fill> relay(task, num_rows, ids, fill);
-    work_together(threads, relay);
+    relay_chunks(
+        num_rows, threads, [&](int64_t begin, int64_t end) { fill(begin, end, nullptr); },
+        [&](int64_t begin, int64_t end) {
+          relabel_edges(task.neighbors, task.offsets[begin], task.offsets[end], ids);
+          return ids->bad < 0;
+        });
   } else {
     share_runs(num_rows, kChunkRows, threads, [&](int64_t begin, int64_t end) { fill(begin, end, nullptr); });
   }

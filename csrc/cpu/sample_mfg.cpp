@@ -7,10 +7,11 @@
 
 #include <algorithm>
 
+#include "batch_seeds.h"
 #include "collective_sample.h"
-#include "first_failure.h"
 #include "induced_rows.h"
 #include "mini_batch.h"
+#include "pinsage_walks.h"
 #include "sample_hop.h"
 #include "table_memory.h"
 
@@ -27,22 +28,6 @@ __attribute__((noinline)) Buffer& thread_flags() {
 }
 
 namespace {
-
-template <typename Id>
-FsStatus add_seeds(const CscView<Id>& graph, const Id* seeds, int64_t num_seeds, Relabeling<Id>* ids) {
-  Id* locals = thread_row_edges().require_array<Id>(num_seeds);
-  if (num_seeds > 0) memcpy(locals, seeds, static_cast<size_t>(num_seeds) * sizeof(Id));
-  relabel_edges(locals, 0, num_seeds, ids);
-  if (ids->bad >= 0) {
-    const Id seed = seeds[ids->bad];
-    if (seed >= 0) return refuse_row("sample_mfg", graph, seed);
-    return refuse(FS_REFUSED_NEGATIVE_SEED, "sample_mfg", {{seed, ids->bad}});
-  }
-  if (ids->num_nodes == num_seeds) return FS_OK;
-  int64_t i = 0;
-  while (locals[i] == static_cast<Id>(i)) ++i;
-  return refuse(FS_REFUSED_REPEATED_SEED, "sample_mfg", {{seeds[i], locals[i], i}});
-}
 
 template <typename Id>
 FsStatus sample_hop(const HopSampler<Id>& sampler, bool edge_ids, Relabeling<Id>* ids, FsMiniBatch* batch, FsHop* hop) {
@@ -70,7 +55,7 @@ FsStatus sample_mfg(const FsGraph& raw, const FsSampleSpec& spec, const Id* seed
   batch->nodes = take_array<Id>(num_seeds);
   TableMemory<Id>& table = thread_table<Id>();
   Relabeling<Id> ids = table.start(static_cast<Id*>(batch->nodes), num_seeds, raw.num_rows);
-  FsStatus status = add_seeds(view_of<Id>(raw), seeds, num_seeds, &ids);
+  FsStatus status = add_seeds("sample_mfg", view_of<Id>(raw), seeds, num_seeds, &ids);
   batch->num_nodes = ids.num_nodes;
   const bool plainly = vector_kernels().samples_plainly;
   for (int32_t hop = 0; hop < spec.num_hops && status == FS_OK; ++hop) {
@@ -95,22 +80,12 @@ FsStatus sample_checked(const FsGraph& graph, const FsSampleSpec& spec, const vo
 
 FsStatus sample_many(const FsGraph& graph, const FsSampleSpec& spec, const void* const* seeds, const int64_t* num_seeds,
                      int64_t num_batches, FsMiniBatch** out) {
-  FirstFailure failure;
-  const int threads = static_cast<int>(std::min<int64_t>(spec.num_threads, num_batches));
-  share_runs(num_batches, 1, threads, [&](int64_t b, int64_t) {
+  return batch_per_thread(num_batches, spec.num_threads, out, [&](int64_t b) {
     FsSampleSpec own = spec;
     own.step += static_cast<uint64_t>(b);
     own.num_threads = 1;
-    const FsStatus status = sample_checked(graph, own, seeds[b], num_seeds[b], &out[b]);
-    if (status != FS_OK) failure.take(status, b);
+    return sample_checked(graph, own, seeds[b], num_seeds[b], &out[b]);
   });
-  const FsStatus status = failure.report();
-  if (status == FS_OK) return FS_OK;
-  for (int64_t b = 0; b < num_batches; ++b) {
-    fs_mini_batch_free(out[b]);
-    out[b] = nullptr;
-  }
-  return status;
 }
 
 }  // namespace
@@ -136,7 +111,7 @@ FsStatus fs_sample_many(const FsGraph* graph, const FsSampleSpec* spec, const vo
 int64_t fs_sampler_scratch_bytes(void) {
   return static_cast<int64_t>(fs::thread_table<int32_t>().bytes() + fs::thread_table<int64_t>().bytes() +
                               fs::thread_row_edges().bytes() + fs::thread_sum_tree().bytes() +
-                              fs::thread_flags().bytes() + fs::thread_collective_bytes() +
+                              fs::thread_flags().bytes() + fs::thread_collective_bytes() + fs::thread_walks().bytes() +
                               fs::thread_induced_rows<int32_t>().bytes() + fs::thread_induced_rows<int64_t>().bytes());
 }
 
@@ -146,6 +121,7 @@ void fs_mini_batch_free(FsMiniBatch* batch) {
     fs::give_block(batch->hops[hop].indptr);
     fs::give_block(batch->hops[hop].indices);
     fs::give_block(batch->hops[hop].edge_ids);
+    fs::give_block(batch->hops[hop].edge_weights);
   }
   fs::give_block(batch->hops);
   fs::give_block(batch->nodes);

@@ -135,9 +135,10 @@ FS_API FsStatus fs_check_sample_spec(const char* operation, const FsSampleSpec* 
  * them are the destinations. */
 typedef struct {
   int64_t num_dst, num_src, num_edges;
-  int64_t* indptr;   /* [num_dst + 1] */
-  void* indices;     /* [num_edges] local ids < num_src, id_type */
-  int64_t* edge_ids; /* [num_edges] positions in the graph's indices, or NULL when they were not asked for */
+  int64_t* indptr;     /* [num_dst + 1] */
+  void* indices;       /* [num_edges] local ids < num_src, id_type */
+  int64_t* edge_ids;   /* [num_edges] positions in the graph's indices, or NULL when they were not asked for */
+  float* edge_weights; /* [num_edges] coefficients of the edges, or NULL where sampling gives none */
 } FsHop;
 
 /* A sampled mini-batch; owned by the library until fs_mini_batch_free. */

@@ -240,6 +240,34 @@ FS_API FsStatus fs_collective_sample(const FsGraph* graph, const FsTransitTables
                                      const FsCollectiveSpec* spec, const FsTransitRequest* request,
                                      FsTransitFailure* failure, FsCollectiveResult** out);
 FS_API void fs_collective_free(FsCollectiveResult* result);
+/* ---- PinSAGE's neighbourhoods ---- */
+/* The neighbours of a node are the nodes that random walks from it visit most often (Ying et al., "Graph convolutional
+ * neural networks for web-scale recommender systems", KDD'18, section 3.1). Walk w of node v at hop h is the sample of
+ * id orig_id(v) + num_rows * (w + num_walks * h) of an application of FS_NEXT_PPR, cut after walk_length steps: uniform
+ * picks, the length drawn from its `initial`. A node is visited whenever a step arrives there; v itself does not count.
+ * Neighbours are the num_neighbors most visited nodes, of equally many visits the smaller original id first, in this
+ * order; an edge's weight is its visits / those of all edges of the row. Rows without visits have no edges. */
+#define FS_MOST_VISITS 16777216 /* num_walks * walk_length at most: counts that float32 holds exactly */
+
+typedef struct {
+  const int64_t* survival; /* [walk_length - 1] as FS_NEXT_PPR's entries, of which a walk draws its length; NULL: every
+                              walk has walk_length steps */
+  int64_t num_walks, walk_length, num_neighbors; /* 1 or more each */
+  int32_t num_hops;
+  int32_t first_hop; /* number of the first hop, part of the sample ids */
+  int32_t num_threads;
+  uint64_t rng_seed;
+  uint64_t step;
+} FsPinsageSpec;
+
+/* Mini-batches as of fs_sample_many: batch b is that of seeds[b] at step spec->step + b, and its hops have
+ * edge_weights. One batch is made by all threads, of many each by one. The graph has a row for every source. Scratch of
+ * a thread besides that of fs_sample_mfg: 8 bytes per step of num_walks walks or of 1024, whichever is more, and 40 per
+ * walk. Refuses as fs_sample_many; walks too many for their ids or for FS_MOST_VISITS. */
+FS_API FsStatus fs_sample_pinsage(const FsGraph* graph, const FsPinsageSpec* spec, const void* const* seeds,
+                                  const int64_t* num_seeds, int64_t num_batches, FsMiniBatch** out);
+
+/* ---- membership ---- */
 /* Membership queries: whether a vertex is in a row, exactly, by reading about one cache line (core/hashed_rows.h).
  * Rows of more than 16 neighbours have buckets of 64 bytes, ids_per_bucket of their ids to each on average; shorter
  * rows are scanned in the graph's indices. */

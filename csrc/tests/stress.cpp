@@ -9,6 +9,7 @@
 #include "stress_embedding.h"
 #include "stress_induced.h"
 #include "stress_layers.h"
+#include "stress_pinsage.h"
 #include "stress_queries.h"
 #include "stress_queue.h"
 #include "stress_sampling.h"
@@ -65,6 +66,7 @@ class Problem {
     Queries<Id>(graph_).run(num_threads, written);
     Applications<Id>(graph_).run(num_threads, written);
     Layers<Id>(graph_).run(num_threads, written);
+    Neighborhoods<Id>(graph_).run(num_threads, written);
     Induced<Id>(graph_).run(num_threads, written);
     SubgraphWeights<Id>(graph_).run(num_threads, written);
     Subgraphs<Id>(graph_).run(num_threads, written);

@@ -41,6 +41,7 @@ from fastsample_dist.ops.locate_rows import CachedSlots, Located, RowIndex, loca
 from fastsample_dist.ops.row_tables import RowCache, RowTable, raise_deferred_errors
 from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
+from fastsample_dist.ops.sample_pinsage import PinSAGERule, sample_pinsage
 from fastsample_dist.ops.sample_spec import TAKE_ALL, SampleSpec
 from fastsample_dist.ops.sample_subgraphs import InducedNodes, SampledSubgraphs, sample_subgraphs
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
@@ -78,6 +79,7 @@ __all__ = [
     "InclusionLaw",
     "InducedNodes",
     "Located",
+    "PinSAGERule",
     "RowCache",
     "RowGradients",
     "RowIndex",
@@ -117,6 +119,7 @@ __all__ = [
     "sage_layer",
     "sample_mfg",
     "sample_neighbors",
+    "sample_pinsage",
     "sample_subgraphs",
     "sampler_scratch_bytes",
     "set_isa",

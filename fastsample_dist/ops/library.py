@@ -125,6 +125,7 @@ class Hop(Structure):
         ("indptr", c_void_p),
         ("indices", c_void_p),
         ("edge_ids", c_void_p),
+        ("edge_weights", c_void_p),
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from ctypes import POINTER
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from fastsample_dist.ops.alias_tables import WEIGHT_DTYPES, AliasTables
 from fastsample_dist.ops.owned_memory import OwnedMemory
 from fastsample_dist.ops.sample_spec import SampleSpec
 
-_Batch = POINTER(library.MiniBatchMemory)
+BatchPointer = POINTER(library.MiniBatchMemory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +37,14 @@ class SampledHops:
       indptrs: per hop, int64 [num_dst + 1]; CSC offsets.
       indices: per hop, [num_edges] of the graph's id dtype; local source ids.
       edge_ids: per hop, int64 [num_edges], position of each pick in the graph's indices; empty without spec.edge_ids.
+      edge_weights: per hop, float [num_edges], coefficients that the sampler computed; empty where it computes none.
     """
 
     nodes: Tensor
     indptrs: list[Tensor]
     indices: list[Tensor]
     edge_ids: list[Tensor]
+    edge_weights: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +117,12 @@ class SamplingGraph:
         """All hops of one mini-batch; see `ops.sample_mfg`."""
         self._check(spec)
         seeds = self.row_ids("seeds", seeds)
-        batch = _Batch()
+        batch = BatchPointer()
         library.call(
             library.core().fs_sample_mfg,
             self._view, spec.arguments(step), seeds.data_ptr(), seeds.numel(), ctypes.byref(batch),
         )  # fmt: skip
-        return self._hops(batch, spec.edge_ids)
+        return self.hops(batch, spec.edge_ids)
 
     def sample_many(self, seeds: Sequence[Tensor], spec: SampleSpec, first_step: int) -> list[SampledHops]:
         """Many mini-batches at once, one per thread: number i is that of seeds[i] at step first_step + i.
@@ -130,19 +132,19 @@ class SamplingGraph:
         """
         self._check(spec)
         kept = [self.row_ids("seeds", own) for own in seeds]
-        batches = (_Batch * len(kept))()
+        batches = (BatchPointer * len(kept))()
         library.call(
             library.core().fs_sample_many,
             self._view, spec.arguments(first_step), (ctypes.c_void_p * len(kept))(*(own.data_ptr() for own in kept)),
             (ctypes.c_int64 * len(kept))(*(own.numel() for own in kept)), len(kept), batches,
         )  # fmt: skip
-        return [self._hops(batch, spec.edge_ids) for batch in batches]
+        return [self.hops(batch, spec.edge_ids) for batch in batches]
 
     def neighbors(self, rows: Tensor, spec: SampleSpec, hop: int, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """One hop without relabelling; see `ops.sample_neighbors`."""
         self._check(spec)
         rows = self.row_ids("rows", rows)
-        batch = _Batch()
+        batch = BatchPointer()
         library.call(
             library.core().fs_sample_neighbors,
             self._view, spec.arguments(step, hop), rows.data_ptr(), rows.numel(), ctypes.byref(batch),
@@ -152,7 +154,7 @@ class SamplingGraph:
     def induced(self, nodes: Tensor, edge_ids: bool, num_threads: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """All edges between some nodes; see `ops.induced_subgraph`."""
         nodes = self.row_ids("nodes", nodes)
-        batch = _Batch()
+        batch = BatchPointer()
         library.call(
             library.core().fs_induced_subgraph,
             self._view, nodes.data_ptr(), nodes.numel(), edge_ids, num_threads, ctypes.byref(batch),
@@ -197,19 +199,22 @@ class SamplingGraph:
 
     def _hop(self, batch: ctypes._Pointer, edge_ids: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """Offsets, ids and positions of a batch of one hop."""
-        hops = self._hops(batch, edge_ids)
+        hops = self.hops(batch, edge_ids)
         return hops.indptrs[0], hops.indices[0], hops.edge_ids[0] if edge_ids else None
 
-    def _hops(self, batch: ctypes._Pointer, edge_ids: bool) -> SampledHops:
+    def hops(self, batch: ctypes._Pointer, edge_ids: bool = False, edge_weights: bool = False) -> SampledHops:
+        """The hops of a mini-batch that the library returned, as views of its memory."""
         owner = OwnedMemory(batch, library.core().fs_mini_batch_free)
         found, dtype = batch.contents, self.dtype
-        indptrs, indices, positions = [], [], []
-        for num_dst, _, num_edges, indptr, picks, ids in _hop_fields(found.num_hops, found.hops):
-            indptrs.append(owner.tensor(indptr, num_dst + 1, torch.int64))
-            indices.append(owner.tensor(picks, num_edges, dtype))
+        hops = SampledHops(owner.tensor(found.nodes, found.num_nodes, dtype), [], [], [])
+        for num_dst, _, num_edges, indptr, picks, ids, weights in _hop_fields(found.num_hops, found.hops):
+            hops.indptrs.append(owner.tensor(indptr, num_dst + 1, torch.int64))
+            hops.indices.append(owner.tensor(picks, num_edges, dtype))
             if edge_ids:
-                positions.append(owner.tensor(ids, num_edges, torch.int64))
-        return SampledHops(owner.tensor(found.nodes, found.num_nodes, dtype), indptrs, indices, positions)
+                hops.edge_ids.append(owner.tensor(ids, num_edges, torch.int64))
+            if edge_weights:
+                hops.edge_weights.append(owner.tensor(weights, num_edges, torch.float32))
+        return hops
 
 
 def _hop_fields(num_hops: int, address: int) -> Iterator[tuple[int, ...]]:

@@ -108,6 +108,6 @@ def _fact(value: object) -> object:
         return value
     if isinstance(value, torch.dtype):
         return str(value)
-    if isinstance(value, FeatureCache | MadeCache):
+    if callable(getattr(value, "facts", None)) and not isinstance(value, type):  # a cache, some samplers
         return value.facts()
     return getattr(value, "__qualname__", type(value).__qualname__)

@@ -337,7 +337,8 @@ def assemble(
     """
     nodes = hops.nodes
     num_dst = [indptr.numel() - 1 for indptr in hops.indptrs]
-    edge_ids, values = (column or [None] * len(num_dst) for column in (hops.edge_ids, edge_values))
+    none = [None] * len(num_dst)
+    edge_ids, values, weights = (column or none for column in (hops.edge_ids, edge_values, hops.edge_weights))
     known = orig_ids_of(nodes[: num_dst[-1]], orig_ids) if look_up and num_dst else None
     mfgs, src_nodes = [], nodes
     for hop in reversed(range(len(num_dst))):
@@ -345,7 +346,7 @@ def assemble(
         mfgs.append(
             MFG(
                 indptr, indices, src_nodes, num_dst[hop], orig_ids, draw, edge_ids[hop], known, checked=True,
-                edge_values=values[hop],
+                edge_values=values[hop], edge_weights=weights[hop],
             )
         )  # fmt: skip
         src_nodes = nodes[: num_dst[hop]]

@@ -1,7 +1,8 @@
 """The protocol of samplers: `sample` alone. What else a sampler can do is asked for by the functions below.
 
 A capability is a method or an attribute of the sampler; one that lacks it gets the answer of a sampler that reads
-everything locally, one batch at a time.
+everything locally, one batch at a time. One more, `facts()`, says what ranks must have alike of it (str, numbers or
+tuples of them); without it DistLoader compares the class alone.
 """
 
 from __future__ import annotations

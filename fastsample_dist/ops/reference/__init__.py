@@ -17,6 +17,7 @@ from fastsample_dist.ops.reference.layers import (
 )
 from fastsample_dist.ops.reference.membership import has_edges, hashed_rows, home_bucket
 from fastsample_dist.ops.reference.partitioning import stream_partition
+from fastsample_dist.ops.reference.pinsage import pinsage_law, pinsage_neighbors, sample_pinsage
 from fastsample_dist.ops.reference.probabilities import (
     inclusion_moments,
     inclusion_probabilities,
@@ -66,10 +67,13 @@ __all__ = [
     "philox",
     "pick",
     "pick_distribution",
+    "pinsage_law",
+    "pinsage_neighbors",
     "row_law",
     "sage_layer",
     "sample_mfg",
     "sample_neighbors",
+    "sample_pinsage",
     "stage_key",
     "stream_partition",
     "subgraph_nodes",

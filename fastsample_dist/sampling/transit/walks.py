@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops.walk_lengths import survival_thresholds
 from fastsample_dist.sampling.transit.app import INF, NULL, ROOTS, App, Needs, needs, sizes_of
 from fastsample_dist.sampling.transit.laws import History, Law, normalised, row_shares
 from fastsample_dist.sampling.transit.params import params
@@ -275,16 +275,6 @@ class KHop(App):
     def law(self, graph: CSCGraph, history: History) -> Law:
         """Shares of the row; see App."""
         return row_shares(graph, history.transit, self.weighted(graph)) or {NULL: 1.0}
-
-
-def survival_thresholds(stop: float) -> np.ndarray:
-    """floor((1 - stop)^k * 2^63) for k = 1, 2, ... while it is above 0, int64; by integers, the same everywhere."""
-    keep = int((1 - Fraction(stop)) * 2**128)
-    thresholds, power = [], keep
-    while power >> 65:
-        thresholds.append(power >> 65)
-        power = power * keep >> 128
-    return np.array(thresholds, dtype=np.int64)
 
 
 def _length(length: int) -> int:
