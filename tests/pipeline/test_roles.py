@@ -127,7 +127,7 @@ def test_more_trainers_than_tasks_of_a_group_wait():
         shape = EpochShape(100 * group_size, group_size=group_size, switching=False)
         assert predict_factored(times, shape, 1, 3) == pytest.approx(100 * rounds, rel=1e-6)
     stale = EpochShape(400, group_size=2, staleness=1, switching=False)
-    assert predict_factored(times, stale, 1, 3) == pytest.approx(400 / 3, rel=1e-2)
+    assert predict_factored(times, stale, 1, 3) == pytest.approx(400 / 3, rel=2e-2)
 
 
 def test_the_choice_is_printed_with_the_papers_rule_beside_it():

@@ -1,0 +1,1 @@
+"""Roles of ranks: predicted against measured epochs, and against an event by event simulation."""
