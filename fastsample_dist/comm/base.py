@@ -39,7 +39,7 @@ class Communicator(Membership):
     What is counted, by purpose: `calls` grows by 1 per public collective, however many rounds it takes.
     `bytes_sent` and `bytes_received` are the payload that leaves this rank for others and comes from them:
       - row exchanges: the bytes of the rows, a `Share` of them under its own purpose; a rank's own chunk never counts.
-        `plan_rows`: purpose "counts", 16 bytes for each other rank in each direction;
+        `plan_rows`: purpose "counts", 16 bytes for each other rank in each direction, 24 with a note;
       - `all_reduce`: the tensor's bytes, once in each direction, when world_size > 1;
       - `broadcast`: the source sends the tensor's bytes once, every other rank receives them;
       - `all_gather_object`: the rank's own pickled bytes sent (once), the other ranks' received;
@@ -78,15 +78,16 @@ class Communicator(Membership):
 
     # ---- public collectives ----
 
-    def plan_rows(self, send_counts: Sequence[int] | Tensor) -> RowPlan:
+    def plan_rows(self, send_counts: Sequence[int] | Tensor, *, note: int | None = None) -> RowPlan:
         """Agree on who sends how many rows to whom.
 
         Collective: every rank must call this. Purpose "counts".
 
         Args:
           send_counts: rows for each rank, [world_size], each >= 0; integers or an integer tensor.
+          note: a number that all ranks are to know of each other, of 64 bits; None, on all of them: none.
         Returns:
-          RowPlan for `exchange_rows`.
+          RowPlan for `exchange_rows`, with the notes.
         Raises:
           ValueError: a wrong number of counts or a negative one.
           RuntimeError: the collective failed or passed its deadline.
@@ -94,10 +95,12 @@ class Communicator(Membership):
         counts = check_counts(send_counts, self.world_size)
         longest = max((count for peer, count in enumerate(counts) if peer != self.rank), default=0)
         with self._collective("all_to_all", "counts") as deadline:
-            received = self._exchange_pairs([(count, longest) for count in counts], deadline)
-        control_bytes = 16 * (self.world_size - 1)
+            noted = () if note is None else (note,)
+            received = self._exchange_numbers([(count, longest, *noted) for count in counts], deadline)
+        control_bytes = 8 * len(received[0]) * (self.world_size - 1)
         self._counters.add("counts", control_bytes, control_bytes)
-        return RowPlan(counts, [count for count, _ in received], max(longest for _, longest in received))
+        recv_counts, longest_of_all, *notes = (list(column) for column in zip(*received, strict=True))
+        return RowPlan(counts, recv_counts, max(longest_of_all), *notes)
 
     def exchange_rows(self, rows: Tensor, plan: RowPlan, *, purpose: str, share: Share | None = None) -> Tensor:
         """Send each rank its rows and return the rows received.
@@ -235,7 +238,7 @@ class Communicator(Membership):
         payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
         own_sizes = [payload.numel()] * self.world_size
         with self._collective("all_gather", purpose) as deadline:
-            sizes = [size for size, _ in self._exchange_pairs([(size, 0) for size in own_sizes], deadline)]
+            sizes = [size for size, _ in self._exchange_numbers([(size, 0) for size in own_sizes], deadline)]
             into = Segments(torch.empty(sum(sizes), dtype=torch.uint8), sizes)
             out = Segments(payload.repeat(self.world_size), own_sizes)
             self._exchange_rounds(into, out, max(sizes), deadline)
@@ -345,13 +348,13 @@ class Communicator(Membership):
 
     # ---- written once ----
 
-    def _exchange_pairs(self, pairs: list[tuple[int, int]], deadline: Deadline) -> list[tuple[int, int]]:
-        """Send pair r to rank r; return the pairs received, by rank. int64, so 16 bytes each."""
-        send = torch.tensor(pairs, dtype=torch.int64)
+    def _exchange_numbers(self, rows: list[tuple[int, ...]], deadline: Deadline) -> list[list[int]]:
+        """Send row r to rank r; return the rows received, by rank. All are as long; int64, so 8 bytes a number."""
+        send = torch.tensor(rows, dtype=torch.int64)
         recv = torch.empty_like(send)
-        lengths = [16] * self.world_size
+        lengths = [8 * send.shape[1]] * self.world_size
         self._exchange(Segments(byte_view(recv), lengths), Segments(byte_view(send), lengths), deadline)
-        return [(first, second) for first, second in recv.tolist()]
+        return recv.tolist()
 
     def _exchange_rounds(self, into: Segments, out: Segments, longest_bytes: int, deadline: Deadline) -> None:
         """Exchange segments in as many rounds as the group's longest message needs.
@@ -379,7 +382,7 @@ class Communicator(Membership):
 
     def _compare_with_peers(self, plan: RowPlan, row_bytes: int, deadline: Deadline) -> None:
         """Raise when a peer is about to send other rows than this rank expects."""
-        announced = self._exchange_pairs([(count, row_bytes) for count in plan.send_counts], deadline)
+        announced = self._exchange_numbers([(count, row_bytes) for count in plan.send_counts], deadline)
         for peer, (count, peer_bytes), expected in zip(self.run_ranks, announced, plan.recv_counts, strict=True):
             if count != expected:
                 raise CollectiveError(f"got {count} rows from rank {peer}, expected {expected}")

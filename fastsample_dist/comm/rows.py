@@ -7,7 +7,7 @@ of rounds, so every rank makes the same number of exchanges, with empty spans on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,11 +22,13 @@ class RowPlan:
       send_counts: rows this rank sends to each rank, [world_size].
       recv_counts: rows this rank receives from each rank, [world_size].
       max_message_rows: rows of the longest message between two different ranks; the same on all ranks.
+      notes: each rank's, [world_size]; empty where none were given.
     """
 
     send_counts: list[int]
     recv_counts: list[int]
     max_message_rows: int
+    notes: Sequence[int] = ()
 
     def reversed(self) -> RowPlan:
         """The plan of the reply: what was received is sent back. Its longest message is the same, reversed."""

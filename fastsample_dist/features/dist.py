@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.comm.rows import RowPlan
 from fastsample_dist.device.placement import Placement
 from fastsample_dist.features.source import CachedRows, RowRange, index_rows
 from fastsample_dist.features.store import LocalFeatures
@@ -168,12 +169,13 @@ class DistFeatures:
         located = self.locate(nodes)
         return self.complete(located, self.receive(located, dtype), dtype)
 
-    def receive(self, located: ops.Located, dtype: torch.dtype | None) -> Tensor:
+    def receive(self, located: ops.Located, dtype: torch.dtype | None, plan: RowPlan | None = None) -> Tensor:
         """Rows of missing nodes, from their owners. Collective: every rank must call this, with its own nodes.
 
         Args:
           located: what `locate` returned.
           dtype: as in `fetch`.
+          plan: of `located.counts`, where the ranks have made it already.
         Returns:
           [m, dim] for `complete`.
         Raises:
@@ -181,7 +183,7 @@ class DistFeatures:
         """
         if not self.exchanges:
             return self.local.no_rows()
-        plan = self.comm.plan_rows(located.counts)
+        plan = plan or self.comm.plan_rows(located.counts)
         asked = self.comm.exchange_rows(located.missing, plan, purpose="feature_ids")
         return self.comm.exchange_rows(self.serve(asked, dtype), plan.reversed(), purpose="feature_rows")
 

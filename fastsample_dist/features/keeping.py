@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
+from fastsample_dist.comm.rows import RowPlan
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.policies import Lookahead
 from fastsample_dist.ops.gather_rows import row_in
@@ -43,10 +44,20 @@ class KeepingFeatures:
 
     def fetch(self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True) -> Tensor:
         """As `DistFeatures.fetch`. Collective: every rank must call this, with its own nodes."""
-        features = self.features
-        located = features.locate(nodes)
-        received = features.receive(located, dtype)
-        rows = features.complete(located, received, dtype)
+        located = self.locate(nodes)
+        return self.complete(located, self.receive(located, dtype), dtype)
+
+    def locate(self, nodes: Tensor) -> ops.Located:
+        """As `DistFeatures.locate`."""
+        return self.features.locate(nodes)
+
+    def receive(self, located: ops.Located, dtype: torch.dtype | None, plan: RowPlan | None = None) -> Tensor:
+        """As `DistFeatures.receive`. Collective: every rank must call this, with its own nodes."""
+        return self.features.receive(located, dtype, plan)
+
+    def complete(self, located: ops.Located, received: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """As `DistFeatures.complete`; some rows that came stay."""
+        rows = self.features.complete(located, received, dtype)
         self._count_kept(located)
         self._replace(located.missing.long(), received)
         return rows

@@ -4,10 +4,10 @@ Subgraphs are numbered. Global step t has the k = subgraphs_per_step numbers t k
 out, each makes its own, and a rank's batch is their disjoint union. A subgraph is a function of its number alone, so
 one process with the same k makes the same ones, and a position is (epoch, step): any number of ranks resumes there.
 
-The topology is on every rank under hybrid, so sampling exchanges nothing. A step communicates one number per rank (how
-many nodes of the batch have a loss) and the feature rows of other ranks, by the stages, transports and caches of every
-loader (batch_loader.py). A subgraph may hold any rank's nodes, so ids and labels of those with a loss are gathered
-once.
+The topology is on every rank under hybrid, so sampling exchanges nothing. A step communicates one number per rank, how
+many nodes of the batch have a loss (with the plan of the exchange, where there is one), and the feature rows of other
+ranks, by the stages, transports and caches of every loader (batch_loader.py). A subgraph may hold any rank's nodes, so
+ids and labels of those with a loss are gathered once.
 
 With locality="own" the subgraphs take turns over the parts, and those of a part begin at its own nodes (or are its own
 clusters), so that fewer rows come from other ranks. The batches then depend on the parts, still not on the ranks.
@@ -35,11 +35,13 @@ from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.caching import sampled_inputs
 from fastsample_dist.pipeline.data import DistData, own_parts
 from fastsample_dist.pipeline.epoch_plan import StepInput
+from fastsample_dist.pipeline.exchange import PAIRED
 from fastsample_dist.pipeline.position import SUBGRAPHS, LoaderPosition
 from fastsample_dist.pipeline.stages import Fetch, Sample, Stage, Transform, result_dtype
 from fastsample_dist.pipeline.subgraph_options import OWN_LOCALITY, SubgraphOptions
 from fastsample_dist.pipeline.subgraph_stages import (
     CountSeeds,
+    FetchAndCount,
     LabelLossNodes,
     OnceEach,
     RowsBack,
@@ -275,15 +277,16 @@ class SubgraphLoader(BatchLoader):
     def _make_stages(
         self, sampler: _StepSampler, source: DistFeatures | KeepingFeatures | None, labels: LabelLossNodes | None
     ) -> tuple[Stage, ...]:
-        comm, clock, options = self._comm, clock_of(self.device), self.options
-        stages: list[Stage] = [Sample(sampler, comm, clock), CountSeeds(comm)]
+        comm, clock, options, plans = self._comm, clock_of(self.device), self.options, self.exchange == PAIRED
+        stages: list[Stage] = [Sample(sampler, comm, clock), *([] if plans else [CountSeeds(comm)])]
         repeats = source is not None and self.subgraphs_per_step > self.data.ctx.world_size
         if repeats:
             stages.append(OnceEach())
         if self.device.type != "cpu":
             stages.append(ToDevice(self.device))
         if source is not None:
-            stages.append(Fetch(source, result_dtype(options, source), comm, clock, checked=False))
+            fetch = FetchAndCount if plans else Fetch
+            stages.append(fetch(source, result_dtype(options, source), comm, clock, checked=False))
         if repeats:
             stages.append(RowsBack())
         if labels is not None:

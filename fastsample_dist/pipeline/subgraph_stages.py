@@ -1,6 +1,8 @@
 """What a loader of subgraphs adds to the stages of stages.py: loss nodes of all ranks, nodes that a batch holds twice.
 
 sample -> count the loss nodes of all ranks -> (onto the device) -> fetch each row once -> look up labels
+
+The count is a call of its own, or rides on the plan of the exchange where features take one (exchange "paired").
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.streams import to_device
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import StepInput
+from fastsample_dist.pipeline.stages import Fetch
 from fastsample_dist.sampling.mfg import MiniBatch
 
 
@@ -66,7 +69,7 @@ def _of_all(comm: Communicator, own: Tensor) -> tuple[Tensor, list[int]]:
 class CountSeeds:
     """Adds up the loss nodes of a step over all ranks: one number of 8 bytes, purpose "counts".
 
-    A step that has none counts as one of loss 0.
+    A step that has none counts as one of loss 0. Where features take a plan, FetchAndCount does it.
 
     Args:
       comm: of the stages.
@@ -79,6 +82,20 @@ class CountSeeds:
         """See Stage. Collective."""
         own = torch.tensor([batch.seeds.numel()], dtype=torch.int64)
         batch.num_global_seeds = max(1, int(self._comm.all_reduce(own, purpose="counts")))
+        return batch
+
+
+class FetchAndCount(Fetch):
+    """Fetches by two exchanges, whose plan tells all ranks the loss nodes of each: CountSeeds without a call."""
+
+    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
+        """See Stage. Collective."""
+        with self.timed(given, batch):
+            located = self.features.locate(batch.input_nodes)
+            plan = self.comm.plan_rows(located.counts, note=batch.seeds.numel())
+            received = self.features.receive(located, self.dtype, plan)
+            batch.features = self.features.complete(located, received, self.dtype)
+        batch.num_global_seeds = max(1, sum(plan.notes))
         return batch
 
 

@@ -38,6 +38,17 @@ def the_reply_needs_no_second_plan(comm):
 
 
 @fact
+def notes_come_with_the_plan(comm):
+    rows, counts = sent_by(comm)
+    comm.reset_stats()
+    plan = comm.plan_rows(counts, note=2**62 - comm.rank)
+    assert plan.notes == [2**62 - rank for rank in range(comm.world_size)]
+    control = 24 * (comm.world_size - 1)
+    assert comm.stats() == {"counts": counted(1, control, control)}
+    assert torch.equal(comm.exchange_rows(rows, plan, purpose="a"), comm.all_to_all_rows(rows, counts)[0])
+
+
+@fact
 def a_share_of_the_bytes_is_counted_apart_without_a_call(comm):
     rows, counts = sent_by(comm)
     comm.all_to_all_rows(rows, counts, purpose="whole")

@@ -1,5 +1,6 @@
 """SubgraphLoader: the same subgraphs on any number of ranks and parts, what a step communicates, resuming, refusals."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +40,9 @@ ONE_OF_RANK_1 = {
     "roots": [3, 5],
     "prefetch": 1,
 }
+OF_RANK_0 = {"roots": [3, 4]}
 NAMED = {"spec": "budget"}
+FEW = {"spec": SubgraphSpec("node", 6, weights="none"), "subgraphs_per_step": 1, "locality": "own"}
 CLUSTERS = {"spec": SubgraphSpec("cluster", clusters_per_batch=1), "locality": "own", "steps_per_epoch": None}
 
 
@@ -135,8 +138,10 @@ def make_on_two_ranks(ctx, path, clustered, position):
     of_clusters = make_loader(DistData.load(clustered, ctx), **CLUSTERS | PAIRED)
     ctx.comm.reset_stats()
     found["clusters"], found["stats"]["clusters"] = epochs_of(of_clusters.data, of_clusters), ctx.comm.stats()
+    found["steps"] = len(make_loader(data, **FEW, steps_per_epoch=None))
+    own = ONE_OF_RANK_1 if ctx.rank else OF_RANK_0
     found["said"] = {
-        name: refusal(lambda name=name: make_loader(data, **({name: ONE_OF_RANK_1[name]} if ctx.rank else {})))
+        name: refusal(lambda name=name: make_loader(data, **({name: own[name]} if name in own else {})))
         for name in ONE_OF_RANK_1
     }
     return found
@@ -202,12 +207,38 @@ def test_ranks_with_locality_make_the_batches_of_one_process(two, expected):
     assert united([found["own"] for found in two]) == expected["own"] != expected[None]
 
 
-def test_with_locality_the_parts_take_turns_and_nodes_are_drawn_of_one_part(tasks):
+@pytest.mark.parametrize("roots", [None, range(0, 200, 3)], ids=["all", "some"])
+def test_with_locality_the_parts_take_turns_and_nodes_are_drawn_of_one_part(tasks, roots):
     def parts_of_batches(data, loader):
-        return [data.book.nid2part(batch.input_nodes).unique().tolist() for batch in loader]
+        batches = list(loader)
+        assert all(node in (roots or range(200)) for batch in batches for node in batch.input_nodes.tolist())
+        return [data.book.nid2part(batch.input_nodes).unique().tolist() for batch in batches]
 
     options = {"spec": SubgraphSpec("node", 20, weights="none"), "subgraphs_per_step": 1, "locality": "own"}
-    assert alone(tasks[4].path, parts_of_batches, **options) == [[0], [1], [2], [3], [0]]
+    assert alone(tasks[4].path, parts_of_batches, **options, roots=roots and list(roots)) == [[0], [1], [2], [3], [0]]
+
+
+def test_parts_draw_by_keys_of_their_own(tasks):
+    def keys(data, loader):
+        return {sampler.spec.rng_seed for sampler in loader._sampler._samplers.values()}
+
+    assert len(alone(tasks[4].path, keys, locality="own")) == 4
+
+
+def test_with_locality_an_epoch_is_as_long_as_the_part_with_the_most_subgraphs_needs(tasks, two):
+    def work(data, loader):
+        needed = []
+        for part in range(4):
+            begin, end = data.book.part2range(part)
+            own = data.split("train")
+            own, degrees = own[(own >= begin) & (own < end)], data.graph.in_degrees()
+            shares = degrees[own] / degrees[begin:end].sum()
+            needed.append(math.ceil(1 / (1 - (1 - shares) ** FEW["spec"].budget).mean()))
+        return needed, len(loader)
+
+    needed, steps = alone(tasks[4].path, work, **FEW, steps_per_epoch=None)
+    assert min(needed[:2]) < max(needed) and steps == 4 * max(needed)
+    assert [found["steps"] for found in two] == [steps] * 2
 
 
 def test_clusters_of_ones_own_parts_fetch_nothing_and_an_epoch_has_every_node_once(clustered, two):
@@ -268,15 +299,15 @@ def test_an_empty_subgraph_is_an_empty_batch(tmp_path):
 
 
 def test_a_step_is_two_payload_exchanges_and_one_count(two):
-    """Besides the plan of the exchange, which counts under "counts" too."""
+    """Loss nodes are counted with the plan of the exchange."""
     steps = 2 * STEPS
     for found in two:
         stats, rows = found["stats"]["paired"], found["rows"]["paired"]
         assert set(stats) == {"counts", "feature_ids", "feature_rows"}
         assert {purpose: counts["calls"] for purpose, counts in stats.items()} == {
-            "feature_ids": steps, "feature_rows": steps, "counts": 2 * steps,
+            "feature_ids": steps, "feature_rows": steps, "counts": steps,
         }  # fmt: skip
-        assert stats["counts"]["bytes_sent"] == steps * (8 + 16)
+        assert stats["counts"]["bytes_sent"] == steps * 24
         assert stats["feature_rows"]["bytes_received"] == rows.exchanged * FEATURE_DIM * 8
         assert stats["feature_ids"]["bytes_sent"] == rows.exchanged * 4
 
@@ -310,6 +341,14 @@ def test_a_cache_is_filled_with_rows_of_other_subgraphs(two):
         assert sum(found["rows"][name].exchanged for found in two) < sum(
             found["rows"]["paired"].exchanged for found in two
         )
+
+
+def test_a_cache_is_made_for_the_rows_of_an_epoch(tasks):
+    def work(data, loader):
+        [*expected] = (batch.input_nodes.unique().tolist() for batch in loader)
+        assert [nodes.tolist() for nodes in loader._workload().sample(0, 0)] == expected
+
+    alone(tasks[4].path, work)
 
 
 # --- epochs and positions
