@@ -23,7 +23,8 @@ class Processes:
     """
 
     def __init__(self, pids: Mapping[int, int]) -> None:
-        self._poll, self._ranks, self._starts = select.poll(), {}, {}
+        self._ranks: dict[int, int] = {}  # by descriptor
+        self._starts: dict[int, tuple[int, str | None]] = {}  # without one: the process and its start, by rank
         for rank, pid in pids.items():
             try:
                 descriptor = os.pidfd_open(pid)
@@ -31,11 +32,13 @@ class Processes:
                 self._starts[rank] = (pid, _facts(pid)[1])
             else:
                 self._ranks[descriptor] = rank
-                self._poll.register(descriptor, select.POLLIN)
 
     def ended(self) -> list[int]:
-        """Ranks whose processes have ended, ascending. Does not wait."""
-        found = [self._ranks[descriptor] for descriptor, _ in self._poll.poll(0)] if self._ranks else []
+        """Ranks whose processes have ended, ascending. Does not wait. Any thread may ask."""
+        ranks, poll = self._ranks, select.poll()  # one poll object serves one thread at a time
+        for descriptor in ranks:
+            poll.register(descriptor, select.POLLIN)
+        found = [ranks[descriptor] for descriptor, _ in poll.poll(0)]
         for rank, (pid, start) in self._starts.items():
             state, start_now = _facts(pid)
             if start_now != start or start is None or state in _ENDED:
