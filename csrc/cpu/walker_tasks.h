@@ -31,13 +31,13 @@ struct FrontierSlot {
   uint64_t words_used;  // of its stream
   Id nodes[2];          // the next nodes
   Id found;             // indices[position]
-  uint8_t num_known;    // of the next nodes
-  uint8_t stage;        // FlightStage
+  uint32_t num_known;   // of the next nodes (a word: what is stored in a byte might be anything to a compiler)
+  uint32_t stage;       // FlightStage
 };
 constexpr uint64_t kBadWeight = ~uint64_t{0};
 
 // How far the node behind the last known one is.
-enum FlightStage : uint8_t {
+enum FlightStage : uint32_t {
   kAtPosition = 0,  // `position` is drawn, its line requested
   kAtNode = 1,      // `found` is read, its offsets are requested
   kAtEnd = 2        // there is none: no in-edges, or not a node

@@ -3,15 +3,19 @@
 //
 // What a pop waits for is the pop before it, some 50 cycles; memory must not come into it. So every slot knows its next
 // two nodes and the position of the one behind them, and a pop begins the reading of one more: the line of `indices`
-// was requested when the position was drawn; kAhead pops later the node is read and the line of `indptr` requested; and
+// was requested when the position was drawn; some pops later the node is read and the line of `indptr` requested; and
 // kAhead later its row, from which the next position is drawn. A slot that is popped more often than that (a hub just
 // entered) reads what it lacks at once.
+//
+// Nor must wrong guesses of branches. A slot that lacks a next node waits in one of two queues, once, however many it
+// lacks; every pop takes one slot from each, which is as many nodes as pops take.
 //
 // Words of a slot's stream are used in the order of its walker's hops, so that reading ahead changes no draw; what is
 // read behind the last pop is refused by nobody.
 #ifndef FS_CPU_VECTOR_FRONTIER_WALK_H_
 #define FS_CPU_VECTOR_FRONTIER_WALK_H_
 
+#include "id_lanes.h"
 #include "lone_walkers.h"
 #include "slot_sums.h"
 #include "slot_words.h"
@@ -19,17 +23,21 @@
 namespace fs {
 namespace {
 
-constexpr int64_t kUnknownChange = INT64_MIN;       // the slot's next node is not known yet, or is special
-constexpr uint64_t kNarrowWeight = (1u << 26) - 1;  // 32 of them are below 2^31
+constexpr int64_t kUnknownChange = INT64_MIN;  // the slot's next node is not known yet, or is special
 constexpr uint64_t kAnyWeight = kBadWeight - 1;
+constexpr uint64_t kNarrowTotal = (1u << 31) - 1;  // of weights whose sums take 32 bits
 
-// Slots that wait for memory, in order: the first of more than kAhead have waited long enough.
+// Slots that wait for memory, in order; fewer than kRoom.
 class WaitingSlots {
  public:
-  static constexpr uint32_t kAhead = 8, kRoom = 64;
+  static constexpr uint32_t kRoom = 64;
 
-  FS_INLINE void push(int64_t slot) { slots_[end_++ % kRoom] = static_cast<uint32_t>(slot); }
-  FS_INLINE bool has_ready() const { return end_ - begin_ > kAhead; }
+  // Without a branch: whether a slot comes is as good as random.
+  FS_INLINE void push(int64_t slot, bool comes) {
+    slots_[end_ % kRoom] = static_cast<uint32_t>(slot);
+    end_ += comes;
+  }
+  FS_INLINE uint32_t count() const { return end_ - begin_; }
   FS_INLINE int64_t pop() { return slots_[begin_++ % kRoom]; }
 
  private:
@@ -41,7 +49,13 @@ template <typename Id>
 class FrontierWalk {
  public:
   explicit FrontierWalk(const FrontierTask<Id>& task)
-      : task_(task), slots_(task.slots), words_(task.hops_key, task.words), pops_(task.pops_key, 0) {}
+      : task_(task),
+        slots_(task.slots),
+        changes_(task.changes),
+        words_(task.hops_key, task.words),
+        pops_(task.pops_key, 0),
+        most_narrow_(kNarrowTotal / static_cast<uint64_t>(task.size)),
+        largest_(most_narrow_) {}
 
   DrawnVisits run() {
     for (int64_t first = 0; first < task_.size; first += kChunkDraws) {
@@ -50,7 +64,7 @@ class FrontierWalk {
     }
     count_ = task_.size;
     Ended ended = kTooNarrow;
-    if (largest_ == kNarrowWeight) {
+    if (largest_ == most_narrow_) {
       ended = task_.size > kFanOut && task_.size <= kFanOut * kFanOut ? pop_all<uint32_t, 1>() : pop_all<uint32_t, 0>();
     }
     if (ended == kTooNarrow) ended = pop_all<uint64_t, 0>();
@@ -60,6 +74,8 @@ class FrontierWalk {
  private:
   using Slot = FrontierSlot<Id>;
   enum Ended { kDone, kTooNarrow, kRefused };
+  static constexpr uint32_t kAhead = 8;    // pops between the two readings
+  static constexpr int64_t kLacking = 16;  // nodes that all slots lack together, once so many were popped
 
   // Slots first .. first + count - 1: their roots, and two nodes ahead. False: a root is refused.
   bool start(int64_t first, int64_t count) {
@@ -71,7 +87,7 @@ class FrontierWalk {
       slot.num_known = 0;
       slot.words_used = 0;
       slot.weight = 0;
-      task_.changes[first + i] = kUnknownChange;
+      changes_[first + i] = kUnknownChange;
       const uint64_t weight = enter_row(first + i, slot, roots[i]);
       if (weight == kBadWeight) return false;
       if (weight > largest_) largest_ = kAnyWeight;
@@ -123,8 +139,8 @@ class FrontierWalk {
   FS_INLINE void know(Slot& slot, int64_t at, Id node, uint64_t weight) {
     slot.nodes[slot.num_known] = node;
     slot.weights[slot.num_known] = weight;
-    if (slot.num_known == 0) task_.changes[at] = change_of(slot);
     ++slot.num_known;
+    changes_[at] = change_of(slot);
   }
 
   // Of its weight when it advances to a known node.
@@ -133,13 +149,13 @@ class FrontierWalk {
     return static_cast<int64_t>(slot.weights[0] - slot.weight);
   }
 
-  // Pops until all is done, or up to the first weight that is too large for sums of type Low.
-  template <typename Low, int kUpper>
+  // Pops until all is done, or up to the first weight that is too large for sums of type Sum.
+  template <typename Sum, int kUpper>
   Ended pop_all() {
-    SlotSums<Low, kUpper> sums(task_.sums, task_.size, [&](int64_t i) { return slots_[i].weight; });
+    SlotSums<Sum, kUpper> sums(task_.sums, task_.size, [&](int64_t i) { return slots_[i].weight; });
     while (count_ < task_.budget && sums.total() > 0) {
       const int64_t at = sums.find(draw_below(pops_, sums.total()));
-      int64_t change = task_.changes[at];
+      int64_t change = changes_[at];
       if (__builtin_expect(change == kUnknownChange, 0)) {
         const uint64_t weight = next_weight(slots_[at], at);
         if (weight == kBadWeight) return kRefused;
@@ -165,26 +181,24 @@ class FrontierWalk {
     slot.nodes[0] = slot.nodes[1];
     slot.weights[0] = slot.weights[1];
     --slot.num_known;
-    task_.changes[at] = slot.num_known > 0 ? change_of(slot) : kUnknownChange;
-    at_position_.push(at);
+    const uint64_t none = opaque_mask(slot.num_known == 0), change = static_cast<uint64_t>(change_of(slot));
+    changes_[at] = static_cast<int64_t>((change & ~none) | (static_cast<uint64_t>(kUnknownChange) & none));
+    at_position_.push(at, (slot.num_known == 1) & (slot.stage != kAtEnd));  // with less it waits already
   }
 
+  // Slots may have read at once what they wait for.
   FS_INLINE void read_ahead() {
-    while (at_position_.has_ready()) {
+    if (__builtin_expect(count_ - task_.size <= kLacking, 0)) return;
+    if (__builtin_expect(at_position_.count() > 0, 1)) {
       const int64_t at = at_position_.pop();
-      Slot& slot = slots_[at];
-      if (__builtin_expect(slot.stage == kAtPosition && slot.num_known < 2, 1)) {
-        read_node(slot, at);
-        at_node_.push(at);
-      }
+      if (__builtin_expect(slots_[at].stage == kAtPosition, 1)) read_node(slots_[at], at);
+      at_node_.push(at, true);
     }
-    while (at_node_.has_ready()) {
+    if (__builtin_expect(at_node_.count() > kAhead, 1)) {
       const int64_t at = at_node_.pop();
       Slot& slot = slots_[at];
-      if (__builtin_expect(slot.stage == kAtNode, 1)) {
-        read_row(slot, at);
-        if (slot.num_known < 2) at_position_.push(at);
-      }
+      if (__builtin_expect(slot.stage == kAtNode, 1)) read_row(slot, at);
+      at_position_.push(at, (slot.num_known < 2) & (slot.stage != kAtEnd));
     }
   }
 
@@ -196,12 +210,14 @@ class FrontierWalk {
   }
 
   const FrontierTask<Id>& task_;
-  Slot* slots_;
+  Slot* const slots_;
+  int64_t* const changes_;
   SlotWords<kSlotWords> words_;
   StreamWords pops_;
   WaitingSlots at_position_, at_node_;
   int64_t count_ = 0;
-  uint64_t largest_ = kNarrowWeight;  // weight that the sums can take
+  const uint64_t most_narrow_;  // a weight of which `size` together are narrow
+  uint64_t largest_;            // weight that the sums can take
 };
 
 template <typename Id>
