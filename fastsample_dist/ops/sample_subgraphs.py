@@ -5,6 +5,7 @@ What the core returns is its own memory: the tensors are views of it, and the la
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ class _Subgraph(Structure):
 
 
 _WORDS = [name for part in (DrawnNodes, library.Hop) for name, _ in part._fields_] + ["num_loss"]
+_ARRAYS = ("nodes", "indptr", "indices", "edge_ids", "num_nodes", "num_edges", "num_loss")
+_COUNTS = ("num_nodes", "num_edges", "num_loss", "num_visits", "steps", "probes", "cleanups", "growths")
+_array_words = operator.itemgetter(*map(_WORDS.index, _ARRAYS))
+_count_words = operator.itemgetter(*map(_WORDS.index, _COUNTS))
 library.DECLARED.functions(
     fs_sample_subgraphs=(
         POINTER(library.Graph), POINTER(SubgraphArguments), POINTER(TableArguments), POINTER(c_uint64), c_int64,
@@ -111,33 +116,34 @@ def sample_subgraphs(
     check_tables(graph, tables)
     if loss_flags is not None:
         loss_flags = checks.vector("loss_flags", loss_flags, (torch.uint8, torch.bool), graph.num_rows)
-    for number in numbers:
-        checks.require(0 <= number < 2**64, f"numbers holds {number}; expected 0 to 2**64 - 1.")
+    outside = [number for number in numbers if not 0 <= number < 2**64]
+    if outside:
+        raise ValueError(f"numbers holds {outside[0]}; expected 0 to 2**64 - 1.")
     count = len(numbers)
     words = torch.zeros((count, len(_WORDS)), dtype=torch.int64)  # FsSubgraph [count]
-    joined = torch.zeros((int(union), len(_WORDS)), dtype=torch.int64)
+    joined = torch.zeros((1, len(_WORDS)), dtype=torch.int64) if union else None
     library.call(
         library.core().fs_sample_subgraphs,
         graph.view, rule.arguments(), tables.arguments(), (c_uint64 * count)(*numbers), count,
-        library.address(loss_flags), edge_ids, words.data_ptr(), joined.data_ptr() if union else None,
+        library.address(loss_flags), edge_ids, words.data_ptr(), library.address(joined),
     )  # fmt: skip
-    graphs = _views(joined if union else words, graph.dtype, edge_ids)
-    names = ("num_nodes", "num_edges", "num_loss", "num_visits", "steps", "probes", "cleanups", "growths")
-    return SampledSubgraphs(graphs, *(words[:, _WORDS.index(name)].clone() for name in names))
+    graphs = _views(words if joined is None else joined, graph.dtype, edge_ids)
+    return SampledSubgraphs(graphs, *_count_words(words.clone().unbind(1)))
 
 
 def _views(words: Tensor, dtype: torch.dtype, edge_ids: bool) -> list[InducedNodes]:
     """Views of the library's memory; the last of a subgraph's gives its memory back."""
     graphs = []
     for place, row in enumerate(words.tolist()):
-        one, owner = dict(zip(_WORDS, row, strict=True)), OwnedMemory(words[place : place + 1], _free)
+        owner = OwnedMemory(words[place : place + 1], _free)
+        nodes, indptr, indices, positions, num_nodes, num_edges, num_loss = _array_words(row)
         graphs.append(
             InducedNodes(
-                owner.tensor(one["nodes"], one["num_nodes"], dtype),
-                owner.tensor(one["indptr"], one["num_nodes"] + 1, torch.int64),
-                owner.tensor(one["indices"], one["num_edges"], dtype),
-                owner.tensor(one["edge_ids"], one["num_edges"], torch.int64) if edge_ids else None,
-                one["num_loss"],
+                owner.tensor(nodes, num_nodes, dtype),
+                owner.tensor(indptr, num_nodes + 1, torch.int64),
+                owner.tensor(indices, num_edges, dtype),
+                owner.tensor(positions, num_edges, torch.int64) if edge_ids else None,
+                num_loss,
             )
         )
     return graphs

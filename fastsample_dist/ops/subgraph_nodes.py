@@ -96,10 +96,8 @@ def check_tables(graph: SamplingGraph, tables: SubgraphTables) -> None:
     """Refuse tables whose ids are not of the graph's dtype."""
     for name in ("roots", "connected", "cluster_nodes"):
         table = getattr(tables, name)
-        checks.require(
-            table is None or table.dtype == graph.dtype,
-            f"{name} is {None if table is None else table.dtype} but indices is {graph.dtype}; they must agree.",
-        )
+        if table is not None and table.dtype != graph.dtype:
+            raise ValueError(f"{name} is {table.dtype} but indices is {graph.dtype}; they must agree.")
 
 
 def _free(words: Tensor) -> None:

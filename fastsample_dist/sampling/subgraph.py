@@ -141,7 +141,8 @@ class SubgraphSampler:
           ValueError: a number below 0 or from 2**63 on, a negative count.
         """
         [first] = _checked(first)
-        numbers = _checked(range(first, first + whole("count", count, 0, laws.COUNTED_FROM)))
+        numbers = range(first, first + whole("count", count, 0, laws.COUNTED_FROM))
+        _checked(numbers[-1:])
         drawn = ops.sample_subgraphs(self._arrays, self.spec.rule, self._tables, numbers)
         return [
             Subgraph(own.nodes, own.indptr, own.indices, self._weights(own), number, visits)
