@@ -22,8 +22,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.data import agree
@@ -31,6 +29,7 @@ from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.callbacks import Callback, EpochReport, Meeting, Run
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
+from fastsample_dist.train.generators import generator_states, set_generator_states
 from fastsample_dist.train.metrics import EpochTotals
 from fastsample_dist.train.shared_state import broadcast_state
 from fastsample_dist.train.stop import StopSignal
@@ -202,7 +201,7 @@ class Checkpointer(Callback):
         self._saved_step = self._step
         position = self._loader.position(self._epoch, self._step)
         totals = self._trainer.totals() if self._in_epoch else self.carried
-        generators = self._ctx.comm.all_gather_object(_generator_states(self._ctx.device), purpose=PURPOSE)
+        generators = self._ctx.comm.all_gather_object(generator_states(self._ctx.device), purpose=PURPOSE)
         if self._ctx.rank > 0:
             return
         content = {
@@ -274,7 +273,7 @@ class Checkpointer(Callback):
         except ValueError as error:
             raise ValueError(f"{path} does not fit: {error}") from error
         if content["world_size"] == self._ctx.world_size:
-            _set_generator_states(content["generators"][self._ctx.rank], self._ctx.device)
+            set_generator_states(content["generators"][self._ctx.rank], self._ctx.device)
         self.kept, self.carried = content["kept"], EpochTotals(**content["totals"])
         self._epoch, self._step, self._saved_step = content["epoch"], content["step"], content["step"]
         self.last_path = Path(path)
@@ -291,15 +290,3 @@ def launch_id(environ: Mapping[str, str]) -> str:
     """What all attempts of one launch by torchrun share, on the machine of rank 0: its run id, or else its agent."""
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
     return run_id if run_id != "none" else f"{socket.gethostname()}:{os.getppid()}"
-
-
-def _generator_states(device: torch.device) -> dict[str, torch.Tensor]:
-    """torch's own generators: this library does not draw from them, but a model may."""
-    states = {"cpu": torch.get_rng_state()}
-    return states | {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else states
-
-
-def _set_generator_states(states: Mapping[str, torch.Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)

@@ -27,6 +27,7 @@ from fastsample_dist.command import Parser, count, fanout_list, one_line
 from fastsample_dist.device.allocator import reuse_freed_memory
 from fastsample_dist.files import check_writable, write_text
 from fastsample_dist.page import require_matplotlib
+from fastsample_dist.pipeline.tasks import RolesError
 from fastsample_dist.train.config import CHOICES, TrainConfig, option
 from fastsample_dist.train.epoch_records import read_records
 from fastsample_dist.train.models import NORMS
@@ -95,6 +96,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--cache", metavar="SIZE", help="of other ranks' feature rows, such as 20MB or 2GiB (default: no cache)")
     add("--cache-policy", choices=CHOICES["cache_policy"], help="which rows are cached (default: %(default)s)")
     add("--lookahead", metavar="BATCHES", type=int, help="ahead whose rows stay in the cache (default: %(default)s)")
+    add("--roles", metavar="none|auto|S+T", help="S ranks sample for T that train (default: none: all do both)")
+    add("--staleness", metavar="UPDATES", type=int, help="by which gradients are behind, of --roles S+T (default: 0)")
     add("--seed", type=int, help="of parameters, shuffling, sampling, dropout (default: %(default)s)")
     add("--verify", choices=CHOICES["verify"], help="checksums: once per copy, or now again (default: %(default)s)")
     add("--threads", type=count, help="per rank (default: the machine's cores divided among its ranks)")
@@ -209,7 +212,8 @@ def _run(argv: list[str] | None) -> int:
             return STOPPED if run(config, ctx).stopped else 0
         except (*USER_ERRORS, RuntimeError) as error:
             failed = ctx.comm.failure is not None
-            if not failed and not isinstance(error, (*USER_ERRORS, torch.cuda.OutOfMemoryError)):
+            known = (*USER_ERRORS, RolesError, torch.cuda.OutOfMemoryError)
+            if not failed and not isinstance(error, known):
                 raise  # a bug, not a failed run: its traceback matters
             status = refuse(error, 0 if failed else rank)  # failures differ between ranks, refusals do not
             if ctx.comm.abort_ends_process:  # under MPI nothing else ends the other ranks

@@ -21,6 +21,7 @@ from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.pipeline.exchange import EXCHANGES
+from fastsample_dist.pipeline.roles import ROLES_AUTO, ROLES_NONE, as_roles
 from fastsample_dist.pipeline.schemes import HYBRID, SCHEMES
 from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.sampling.subgraph_spec import OF_METHOD, SubgraphSpec
@@ -42,7 +43,7 @@ AT_LEAST_ONE = (
     "epochs", "batch_size", "layers", "hidden", "heads", "threads", "checkpoint_every", "keep", "lr_step",
     "subgraphs_per_step",
 )  # fmt: skip
-AT_LEAST_ZERO = ("eval_every", "prefetch", "cache", "lookahead")
+AT_LEAST_ZERO = ("eval_every", "prefetch", "cache", "lookahead", "staleness")
 FILES = ("json", "jsonl", "report", "tensorboard", "trace", "checkpoint_dir", "save_model", "predictions")
 SHAPING = (
     "model", "layers", "hidden", "heads", "dropout", "lr", "fanouts", "sampler", "replace", "precision", "seed",
@@ -93,6 +94,9 @@ class TrainConfig(SubgraphConfig):
         features/cache.py.
       cache_policy: which rows: one of features.policies.POLICIES.
       lookahead: batches ahead of their turn whose rows stay in the cache once they have been fetched.
+      roles: of ranks: "none": every rank samples and trains; "S+T", such as "1+3": S ranks sample and T train
+        (pipeline/tasks.py); "auto": what is predicted to be fastest, after measuring the stages.
+      staleness: with roles, updates by which every gradient is behind.
       seed: of parameters, shuffling, sampling and dropout.
       threads: per rank; None: the machine's cores divided among its ranks.
       timeout_s: longest wait for other ranks; for the caller, who makes the context.
@@ -146,6 +150,8 @@ class TrainConfig(SubgraphConfig):
     cache: int | str | None = None
     cache_policy: str = "auto"
     lookahead: int = 0
+    roles: str = ROLES_NONE
+    staleness: int = 0
     seed: int = 0
     threads: int | None = None
     timeout_s: float = 600.0
@@ -194,6 +200,7 @@ class TrainConfig(SubgraphConfig):
             if not is_right:
                 raise ValueError(f"{option(name)} is {getattr(self, name)}; expected {expected}.")
         self._check_drawing()
+        self._check_roles()
 
     @property
     def has_subgraphs(self) -> bool:
@@ -223,6 +230,30 @@ class TrainConfig(SubgraphConfig):
         for fanouts in (*drawn, *([self.eval_fanouts] if drawn or self.eval == "sampled" else [])):
             check_fanouts(len(fanouts or ()), self.layers)
             SampleSpec(fanouts=fanouts, method=self.neighbour_method, replace=self.replace, rng_seed=self.seed)
+
+    def _check_roles(self) -> None:
+        """Refuse roles where ranks cannot share the work, and a staleness that they would not have."""
+        try:
+            wanted = as_roles(self.roles)
+        except ValueError as error:
+            raise ValueError(f"--{error}") from None
+        if self.staleness > 0 and wanted in (ROLES_NONE, ROLES_AUTO):
+            raise ValueError(
+                f"--staleness is {self.staleness} with --roles {self.roles}, but without roles no gradient is behind; "
+                "pass --roles S+T, such as 1+3, or leave --staleness out."
+            )
+        if wanted == ROLES_NONE:
+            return
+        if self.has_subgraphs:
+            raise ValueError(
+                f"--roles is {self.roles} but --sampler {self.sampler} draws subgraphs, which ranks with roles do not "
+                "share; leave --roles out, or pass a sampler of neighbours."
+            )
+        if self.scheme != HYBRID:
+            raise ValueError(
+                f"--roles is {self.roles} but --scheme {self.scheme} leaves every rank with its own part of the "
+                f"topology, and any rank may make any batch; pass --scheme {HYBRID}."
+            )
 
     def _normalise(self) -> None:
         """Convert lists to tuples and strings to paths, and fill in what follows from other fields."""
@@ -259,11 +290,11 @@ class TrainConfig(SubgraphConfig):
     def shaping(self) -> dict[str, Any]:
         """What a checkpoint and the run that resumes from it must have in common, as JSON values.
 
-        The schedule, residual, norm and subgraphs only where there are some, so that checkpoints of releases without
-        them can be resumed.
+        The schedule, residual, norm, staleness and subgraphs only where there are some, so that checkpoints of releases
+        without them can be resumed. Roles shape nothing: results are the same.
         """
         names = [name for name in SHAPING if not (self.has_subgraphs and name in OF_NEIGHBOURS)]
-        names += [name for name in ("residual", "norm") if getattr(self, name)]
+        names += [name for name in ("residual", "norm", "staleness") if getattr(self, name)]
         if self.lr_schedule != "constant":
             names += ["lr_schedule", *(("lr_step", "lr_gamma") if self.lr_schedule == "step" else ("epochs",))]
         subgraphs = self.subgraph_shaping(self.sampler, self.seed) if self.has_subgraphs else {}

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 
 from fastsample_dist.comm.context import DistContext
@@ -23,6 +22,7 @@ from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.tasks import Task
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.callbacks import Meeting
+from fastsample_dist.train.generators import kept_generators, seed_generators
 from fastsample_dist.train.group_updates import GroupUpdates, task_seed
 from fastsample_dist.train.metrics import EpochMeter
 
@@ -76,7 +76,7 @@ class FactoredEpoch:
         """Run groups from `first` on, to `end` or until a meeting is asked for; the first one that was not run."""
         self._updates.begin(first)
         self._updates.model.train()  # a callback may have evaluated it
-        with self._own_generators():
+        with kept_generators(self._ctx.device):
             try:
                 done = self._executor.run(self._epoch, first, end - first, self._train, self._update)
             except RuntimeError:
@@ -92,7 +92,7 @@ class FactoredEpoch:
         begin, span = self._clock.mark(), self._ctx.comm.watch.span
         self._updates.hold(version)
         copied = self._clock.mark()
-        _seed_generators(task_seed(batch.draw.rng_seed, task.step, task.virtual_rank), self._ctx.device)
+        seed_generators(task_seed(batch.draw.rng_seed, task.step, task.virtual_rank), self._ctx.device)
         features, batch.features = batch.features, None
         with span("forward", task.step, self._clock), self._unchanged_buffers():
             loss = self._compute_loss(batch, features)
@@ -117,18 +117,6 @@ class FactoredEpoch:
             self._on_update(step)
 
     @contextmanager
-    def _own_generators(self) -> Iterator[None]:
-        """Leave torch's generators as they are: the tasks within have states of their own."""
-        cuda = self._ctx.device.type == "cuda"
-        state, device_state = torch.get_rng_state(), torch.cuda.get_rng_state(self._ctx.device) if cuda else None
-        try:
-            yield
-        finally:
-            torch.set_rng_state(state)
-            if device_state is not None:
-                torch.cuda.set_rng_state(device_state, self._ctx.device)
-
-    @contextmanager
     def _unchanged_buffers(self) -> Iterator[None]:
         """Refuse a forward pass that changes a buffer, as those of BatchNorm do: it would depend on who trains what.
 
@@ -144,9 +132,3 @@ class FactoredEpoch:
                     "trains a batch; use a layer without running statistics, such as LayerNorm, or train with roles "
                     "'none'."
                 )
-
-
-def _seed_generators(seed: int, device: torch.device) -> None:
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)

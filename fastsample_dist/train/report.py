@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.names import rank_names
 from fastsample_dist.device.placement import Placement
 from fastsample_dist.features.cache import CacheReport
 from fastsample_dist.pipeline.batch_loader import BatchLoader
+from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.train.callbacks import Callback, EpochReport, Run
 from fastsample_dist.train.epoch_records import RECORDED
 from fastsample_dist.train.metrics import CommStats, CommTally, EpochStats
@@ -107,21 +109,47 @@ def hit_rates(cache: Mapping[str, Any]) -> str:
     return f"{hits} (oracle {oracle})"
 
 
+def roles_of(loader: BatchLoader) -> Roles | None:
+    """The roles of a loader's ranks; None where every rank does everything."""
+    return None if loader.executor is None else loader.executor.roles
+
+
+def roles_line(roles: Roles, world_size: int) -> str:
+    """ "roles 1+3: ranks 0-2 train, rank 3 samples", and whether samplers help to train."""
+    groups = [[rank for rank in range(world_size) if roles.is_sampler(rank) is samples] for samples in (False, True)]
+    train, sample = (rank_names(group) for group in groups)
+    verbs = ("train" if len(groups[0]) > 1 else "trains", "sample" if len(groups[1]) > 1 else "samples")
+    standby = "" if roles.switching else "; samplers do not help to train"
+    return f"roles {roles}: {train} {verbs[0]}, {sample} {verbs[1]}{standby}"
+
+
+def tasks_text(roles: Mapping[str, Any]) -> str:
+    """ "12 11 13 | 4": batches that each trainer and, behind the line, each sampler has trained.
+
+    Args:
+      roles: of an epoch's figures, see RoleFigures.
+    """
+    trained = roles["trained"]
+    return " | ".join(" ".join(map(str, part)) for part in (trained[: roles["trainers"]], trained[roles["trainers"] :]))
+
+
 def epoch_line(stats: EpochStats, measured: Mapping[str, Any]) -> str:
     """Loss, what was measured and where the time went.
 
     Args:
       stats: of the epoch.
-      measured: by name, such as {"val_acc": 0.7}; empty where the epoch was not evaluated. "cache": its report.
+      measured: by name, such as {"val_acc": 0.7}; empty where the epoch was not evaluated. "cache": its report;
+        "roles": see RoleFigures.
     """
     measured = dict(measured)
-    cache = measured.pop("cache", None)
+    cache, roles = measured.pop("cache", None), measured.pop("roles", None)
     names = {name: name.replace("val_acc", "val").replace("_", " ", 1) for name in measured}
     found = "".join(f"  {names[name]} {value:.4f}" for name, value in measured.items())
     parts = {"sample": stats.sample_s, "fetch": stats.fetch_s, "compute": stats.compute_s}
     shown = ", ".join(f"{name} {seconds:.2f}" for name, seconds in (*parts.items(), ("gradients", stats.gradients_s)))
     hits = "" if cache is None else f"  cache hits {hit_rates(cache)}"
-    return f"loss {stats.loss:.4f}{found}{hits}  {stats.seconds:.2f} s ({shown})"
+    tasks = "" if roles is None else f"  batches {tasks_text(roles)}"
+    return f"loss {stats.loss:.4f}{found}{hits}{tasks}  {stats.seconds:.2f} s ({shown})"
 
 
 def comm_table(stats: CommStats, steps: int) -> Table:
@@ -144,8 +172,8 @@ def epoch_table(epochs: Sequence[Mapping[str, Any]]) -> Table:
     """Every epoch's figures, for the end of a run on a terminal.
 
     Args:
-      epochs: fields of EpochStats, with "val_acc" or other metrics where the epoch was evaluated, and "cache" where
-        there is one.
+      epochs: fields of EpochStats, with "val_acc" or other metrics where the epoch was evaluated, and "cache" and
+        "roles" where there are.
     """
     from rich.table import Table
 
@@ -153,8 +181,9 @@ def epoch_table(epochs: Sequence[Mapping[str, Any]]) -> Table:
     figures_shown = ["loss", *(measured or ["val_acc"])]
     names = ("epoch", *figures_shown, "seconds", "sample_s", "fetch_s", "compute_s", "gradients_s")
     table = Table(title="epochs")
-    has_cache = any("cache" in figures for figures in epochs)
-    for name in (*names, *(["cache hits"] if has_cache else [])):
+    texts = {"cache": ("cache hits", hit_rates), "roles": ("batches", tasks_text)}
+    texts = {name: text for name, text in texts.items() if any(name in figures for figures in epochs)}
+    for name in (*names, *(title for title, _ in texts.values())):
         table.add_column(name, justify="right")
     for figures in epochs:
         values = [figures.get(name) for name in names[1:]]
@@ -162,8 +191,7 @@ def epoch_table(epochs: Sequence[Mapping[str, Any]]) -> Table:
             "" if value is None else f"{value:.4f}" if i < len(figures_shown) else f"{value:.2f}"
             for i, value in enumerate(values)
         ]
-        if has_cache:
-            cells.append(hit_rates(figures["cache"]) if "cache" in figures else "")
+        cells += [text(figures[name]) if name in figures else "" for name, (_, text) in texts.items()]
         table.add_row(str(int(figures["epoch"]) + 1), *cells)
     return table
 
@@ -262,6 +290,30 @@ class CacheFigures(Callback):
         found = cache_figures(self._loader, report.stats.epoch)
         if found is not None:
             report.figures["cache"] = found
+
+
+class RoleFigures(Callback):
+    """Adds "roles" to the figures of every epoch of ranks with roles; before those that print or log.
+
+    {"samplers", "trainers": numbers of ranks; "sampled", "trained": batches by rank, of an epoch that was resumed those
+    of the rest; "standby": how many of the trained samplers have trained}
+    """
+
+    def on_begin(self, run: Run) -> None:
+        """Keep the loader."""
+        self._loader = run.loader
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """Add the epoch's counts. Collective: every rank must call this. Purpose "metrics"."""
+        executor = getattr(self._loader, "executor", None)
+        if executor is None:
+            return
+        roles, own = executor.roles, (executor.tally.sampled, executor.tally.trained)
+        sampled, trained = zip(*self._loader.data.ctx.comm.all_gather_object(own, purpose="metrics"), strict=True)
+        report.figures["roles"] = {
+            "samplers": roles.samplers, "trainers": roles.trainers, "sampled": list(sampled), "trained": list(trained),
+            "standby": sum(trained[roles.trainers :]),
+        }  # fmt: skip
 
 
 class EpochFigures(Callback):

@@ -1,9 +1,11 @@
-"""Learning rates over the epochs of the command: a name and some numbers become a torch.optim.lr_scheduler."""
+"""Learning rates over the epochs: a name and some numbers become a torch.optim.lr_scheduler; any of them is stepped."""
 
 from __future__ import annotations
 
+import warnings
+
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, StepLR
 
 SCHEDULES = ("constant", "cosine", "linear", "step")
 
@@ -28,3 +30,10 @@ def make_schedule(
     if name == "linear":
         return LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=epochs)
     return StepLR(optimizer, step_size=step_epochs, gamma=gamma) if name == "step" else None
+
+
+def end_epoch(scheduler: LRScheduler, loss: float) -> None:
+    """Step a scheduler, also where the epoch was resumed after its last step and the optimizer has made none yet."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        scheduler.step(*([loss] if isinstance(scheduler, ReduceLROnPlateau) else []))

@@ -28,6 +28,7 @@ from fastsample_dist.page import require_matplotlib
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.pipeline.roles import ROLES_NONE
 from fastsample_dist.pipeline.subgraph_loader import SubgraphLoader
 from fastsample_dist.train.callbacks import Callback
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
@@ -41,6 +42,7 @@ from fastsample_dist.train.report import (
     ConsoleReport,
     EpochFigures,
     History,
+    RoleFigures,
     TrainingTally,
     cache_figures,
     comm_table,
@@ -49,6 +51,8 @@ from fastsample_dist.train.report import (
     epoch_table,
     make_console,
     make_progress,
+    roles_line,
+    roles_of,
 )
 from fastsample_dist.train.report_page import render_page
 from fastsample_dist.train.saved import build_model, check_directory, description_of, save_model, write_predictions
@@ -97,15 +101,10 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
     console = make_console(ctx)
     if config.trace is not None:
         ctx.comm.watch.trace = Trace.start(ctx.comm)
-    console.print(f"{config.model} on {data.manifest.name}: {data.num_nodes} nodes, {data.manifest.num_edges} edges")
-    for line in device_lines(ctx, loaders["train"].places):
-        console.print(line, soft_wrap=True)
-    if ctx.world_size > 1:
-        console.print(str(loaders["train"].sharing), soft_wrap=True)
-    if loaders["train"].cache is not None:
-        console.print(str(loaders["train"].cache), soft_wrap=True)
+    print_opening(console, config, loaders["train"])
     with nullcontext() if config.checkpoint_dir is None else StopSignal() as stop:
         checkpoints = begin_checkpoints(config, trainer, loaders["train"], stop, console)
+        print_roles(console, trainer, loaders["train"])
         steps = sum(map(loaders["train"].num_steps, range(loaders["train"].epoch, config.epochs)))
         console.print(f"{config.scheme}, {ctx.world_size} rank(s), {threads} thread(s) each, {steps} steps")
         if isinstance(loaders["train"], SubgraphLoader):
@@ -116,7 +115,7 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
         trainer.fit(
             loaders["train"], config.epochs,
             [
-                TrainingTally(training), CacheFigures(), evaluation, *callbacks,
+                TrainingTally(training), CacheFigures(), RoleFigures(), evaluation, *callbacks,
                 RankRecords(ctx, training, run_facts(config, loaders["train"], threads)), history,
                 EpochFigures(ctx, jsonl=config.jsonl, tensorboard=config.tensorboard),
                 ConsoleReport(console, progress, config.model), *([] if checkpoints is None else [checkpoints]),
@@ -139,12 +138,34 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
         "scheme": config.scheme, "steps": steps, "comm": training.stats, "comm_evaluation": evaluation.tally.stats,
         "threads": threads, "options": config.as_json(), "kernel": config.kernel,
         "transport": loaders["train"].transport, "exchange": loaders["train"].exchange,
-        "rails": loaders["train"].rails,
+        "rails": loaders["train"].rails, "roles": str(roles_of(loaders["train"]) or ROLES_NONE),
         **device_figures(ctx, loaders["train"]), "cache": cache_figures(loaders["train"]),
         "resumed": None if checkpoints is None or checkpoints.resumed is None else asdict(checkpoints.resumed),
     }  # fmt: skip
     write_results(ctx, result_writes(config, trainer, data, report))
     return RunResult(trainer.model, stopped=False, report=report)
+
+
+def print_opening(console: Console, config: TrainConfig, loader: BatchLoader) -> None:
+    """What is trained on what, and where its rows come from."""
+    data, ctx = loader.data, loader.data.ctx
+    console.print(f"{config.model} on {data.manifest.name}: {data.num_nodes} nodes, {data.manifest.num_edges} edges")
+    for line in device_lines(ctx, loader.places):
+        console.print(line, soft_wrap=True)
+    if ctx.world_size > 1:
+        console.print(str(loader.sharing), soft_wrap=True)
+    if loader.cache is not None:
+        console.print(str(loader.cache), soft_wrap=True)
+
+
+def print_roles(console: Console, trainer: Trainer, loader: BatchLoader) -> None:
+    """Choose the roles of ranks where that is asked for, and name them. Collective: every rank must call this."""
+    choice = trainer.settle_roles(loader)
+    if choice is not None:
+        console.print(choice.table())
+    roles = roles_of(loader)
+    if roles is not None:
+        console.print(roles_line(roles, loader.data.ctx.world_size))
 
 
 def final_scores(
@@ -247,7 +268,9 @@ def make_loaders(config: TrainConfig, data: DistData) -> dict[str, BatchLoader]:
             locality=config.locality, cache=config.feature_cache(), **how,
         )  # fmt: skip
     else:
-        train = make(config.fanouts, split="train", cache=config.feature_cache())
+        train = make(
+            config.fanouts, split="train", cache=config.feature_cache(), roles=config.roles, staleness=config.staleness
+        )  # fmt: skip
     loaders = {"train": train}
     if config.eval_every > 0 and config.eval == "sampled":
         # rows that follow the training batches are of no use to others

@@ -10,8 +10,8 @@ module.
 
 from __future__ import annotations
 
+import logging
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +20,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from fastsample_dist import ops
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.clock import Lap, clock_of
 from fastsample_dist.pipeline.batch_loader import BatchLoader
+from fastsample_dist.pipeline.roles import ROLES_AUTO, Choice
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.agreement import task_facts, trainer_facts
 from fastsample_dist.train.callbacks import Callback, Callbacks, EpochReport, Meeting, Run
@@ -46,7 +47,11 @@ from fastsample_dist.train.objectives import (
     loss_share,
 )
 from fastsample_dist.train.protocol import check_call, check_outputs
+from fastsample_dist.train.rehearsal import rehearse_roles
+from fastsample_dist.train.schedules import end_epoch
 from fastsample_dist.train.shared_state import broadcast_state
+
+logger = logging.getLogger(__name__)
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -164,8 +169,8 @@ class Trainer:
         self._clock.finish()
         self._meter, self._carried = EpochMeter(), carried or EpochTotals()
         self.model.train()
-        self._num_columns = None if self._loss_fn is not None else _classes_of(loader)
-        self._task_loss = self._loss_fn or LOSSES[_task_of(loader)]
+        self._expect(loader)
+        self.settle_roles(loader)
         after_step = partial(self._hooked, on_step)
         if getattr(loader, "executor", None) is None:
             stop = self._plain_epoch(loader, after_step, on_update)
@@ -173,8 +178,13 @@ class Trainer:
             stop = self._factored_epoch(loader, on_update).run(after_step, meet_every)
         stats = self.totals().stats(epoch)
         if self._scheduler is not None and not stop:
-            _end_epoch(self._scheduler, stats.loss)
+            end_epoch(self._scheduler, stats.loss)
         return stats
+
+    def _expect(self, loader: BatchLoader) -> None:
+        """Take loss and number of columns from the loader's labels, where they are not given."""
+        self._num_columns = None if self._loss_fn is not None else _classes_of(loader)
+        self._task_loss = self._loss_fn or LOSSES[_task_of(loader)]
 
     def _plain_epoch(
         self,
@@ -246,6 +256,28 @@ class Trainer:
                     break
             self._share_optimizer()
             calls.end()
+
+    def settle_roles(self, loader: BatchLoader) -> Choice | None:
+        """Where a loader has roles "auto", measure the stages and give its ranks the roles that are fastest by them.
+
+        Done before the first epoch, unless it was before. Nothing of the rehearsal stays. Rank 0 logs the choice.
+
+        Collective: every rank must call this, with loaders of the same arguments.
+
+        Returns:
+          The predictions and the choice, the same on all ranks; None: there was nothing to choose.
+        Raises:
+          ValueError: as rehearse_roles.
+        """
+        if getattr(loader, "roles", None) != ROLES_AUTO:
+            return None
+        self.model.train()
+        self._expect(loader)
+        choice = rehearse_roles(self._ctx, loader, self.model, self._optimizer, partial(self._loss, self.model))
+        loader.take_roles(choice.chosen)
+        if self._ctx.rank == 0:
+            logger.info("%s", choice)
+        return choice
 
     def totals(self) -> EpochTotals:
         """The epoch so far, what was carried into it included. Waits until its steps are done.
@@ -422,13 +454,6 @@ class Trainer:
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._ctx.device.type, torch.bfloat16, enabled=self._autocast)
-
-
-def _end_epoch(scheduler: LRScheduler, loss: float) -> None:
-    """Step a scheduler, also where the epoch was resumed after its last step and the optimizer has made none yet."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-        scheduler.step(*([loss] if isinstance(scheduler, ReduceLROnPlateau) else []))
 
 
 def _task_of(loader: Iterable[MiniBatch]) -> str:

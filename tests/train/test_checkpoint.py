@@ -104,8 +104,8 @@ def test_one_process_resumes_bit_for_bit(task, ctx, tmp_path, stop_after, prefet
 
 def test_what_a_gpu_has_saved_is_resumed_without_it(task, ctx, tmp_path, monkeypatch):
     """A checkpoint made on a GPU holds the state of its generator too."""
-    expected, states = whole(ctx, task.path, tmp_path / "whole"), checkpoint._generator_states
-    monkeypatch.setattr(checkpoint, "_generator_states", lambda device: {**states(device), "cuda": torch.zeros(16)})
+    expected, states = whole(ctx, task.path, tmp_path / "whole"), checkpoint.generator_states
+    monkeypatch.setattr(checkpoint, "generator_states", lambda device: {**states(device), "cuda": torch.zeros(16)})
     assert_same(interrupted(ctx, task.path, tmp_path / "stopped", 5), expected)
 
 

@@ -58,6 +58,12 @@ print(json.dumps(found))
     [
         ({"scheme": "magic"}, r"--scheme is 'magic'; expected one of hybrid, vanilla"),
         ({"batch_size": 0}, r"--batch-size is 0; expected an integer >= 1"),
+        ({"roles": "1x3"}, r"--roles '1x3' is not SAMPLERS\+TRAINERS; pass two numbers, such as 1\+3, none or auto"),
+        ({"staleness": -1, "roles": "1+1"}, r"--staleness is -1; expected an integer >= 0"),
+        ({"staleness": 2}, r"--staleness is 2 with --roles none, .*; pass --roles S\+T, such as 1\+3, or leave"),
+        ({"staleness": 1, "roles": "auto"}, r"--staleness is 1 with --roles auto, "),
+        ({"roles": "1+1", "sampler": "frontier"}, r"--roles is 1\+1 but --sampler frontier draws subgraphs, which"),
+        ({"roles": "auto", "scheme": "vanilla"}, r"--roles is auto but --scheme vanilla .*; pass --scheme hybrid"),
         ({"batch_size": 2.5}, r"--batch-size is 2.5; expected an integer >= 1"),
         ({"epochs": "3"}, r"--epochs is '3'; expected an integer >= 1"),
         ({"eval_every": -1}, r"--eval-every is -1; expected an integer >= 0"),

@@ -1,0 +1,126 @@
+"""Roles "auto": what the stages of a batch take on this machine, measured, and the roles that are fastest by it.
+
+All ranks make and train some batches of the epoch to come at the same time, as time sharing does; nothing of it stays:
+no update is kept, and torch's generators and the model's buffers are as before. pipeline/roles.py predicts an epoch of
+every split from the medians.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from fastsample_dist.comm.context import DistContext
+from fastsample_dist.device.clock import Lap, clock_of
+from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.pipeline.roles import Choice, EpochShape, StageTimes, choose_roles
+from fastsample_dist.pipeline.task_batch import pack
+from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.train.generators import kept_generators
+
+WARM_UP, MEASURED = 1, 4  # batches of every rank
+PURPOSE = "setup"
+LossOfBatch = Callable[[MiniBatch, Tensor], Tensor]
+
+
+def rehearse_roles(
+    ctx: DistContext, loader: DistLoader, model: nn.Module, optimizer: torch.optim.Optimizer, compute_loss: LossOfBatch
+) -> Choice:
+    """Choose the roles of a loader's ranks. Collective: every rank must call this, with the same arguments.
+
+    Args:
+      ctx: the rank's context.
+      loader: with roles "auto"; the next epoch is the same as before.
+      model: in training mode.
+      optimizer: over it.
+      compute_loss: called with a batch and its features -> the batch's share of the loss.
+    Returns:
+      The same choice on all ranks; the loader does not have it yet.
+    Raises:
+      ValueError: not one part per rank, where roles would train other batches than time sharing.
+    """
+    num_parts, steps = loader.data.manifest.num_parts, loader.num_steps(loader.epoch)
+    if num_parts != ctx.world_size:
+        raise ValueError(
+            f"roles is 'auto' on {num_parts} parts and {ctx.world_size} ranks: with roles a step has a batch of every "
+            f"part, without them one of every rank; start {num_parts} ranks, or choose: pass roles S+T or none."
+        )
+    times = _measured(ctx, loader, model, optimizer, compute_loss)
+    shape = EpochShape(
+        steps * num_parts, _cores(ctx.device), group_size=num_parts, overlap=loader.options.prefetch > 0
+    )  # fmt: skip
+    return choose_roles(times, shape, ctx.world_size)
+
+
+def _measured(
+    ctx: DistContext, loader: DistLoader, model: nn.Module, optimizer: torch.optim.Optimizer, compute_loss: LossOfBatch
+) -> StageTimes:
+    """Medians over the batches of all ranks; of ranks that share cores, what a rank alone would take."""
+    epoch, buffers = loader.epoch, [buffer.clone() for buffer in model.buffers()]
+    ctx.comm.barrier(purpose=PURPOSE)
+    with kept_generators(ctx.device):
+        batches = _batch_times(ctx, loader, model, compute_loss)
+        update_s = _update_seconds(ctx, model, optimizer)
+    loader.set_epoch(epoch)
+    for buffer, before in zip(model.buffers(), buffers, strict=True):
+        buffer.copy_(before)
+    everybody = ctx.comm.all_gather_object((batches, update_s), purpose=PURPOSE)
+    stages = zip(*(times for batches, _ in everybody for times in batches), strict=True)
+    alone = min(1.0, _cores(ctx.device) / ctx.world_size)
+    sample_s, fetch_s, train_s, handover_s = (alone * statistics.median(seconds) for seconds in stages)
+    update_s = alone * statistics.median(seconds for _, seconds in everybody)
+    return StageTimes(sample_s, fetch_s, train_s, handover_s=handover_s, update_s=update_s)
+
+
+def _batch_times(
+    ctx: DistContext, loader: DistLoader, model: nn.Module, compute_loss: LossOfBatch
+) -> list[tuple[float, ...]]:
+    """Seconds of sampling, fetching, training and handing over some batches of this rank."""
+    clock, trained, found = clock_of(ctx.device), [p for p in model.parameters() if p.requires_grad], []
+    with closing(iter(loader)) as batches:
+        for batch in islice(batches, WARM_UP + MEASURED):
+            features, batch.features = batch.features, None
+            begin_s = time.perf_counter()
+            buffers = [bytes(buffer) for buffer in pack(batch, (loader.data.graph.orig_ids,))[1]]
+            handover_s = time.perf_counter() - begin_s
+            del buffers
+            begin = clock.mark()
+            torch.autograd.grad(compute_loss(batch, features), trained, allow_unused=True)
+            train_s = Lap(clock, begin, clock.mark()).seconds
+            fetch_s = 0.0 if batch.fetching is None else batch.fetching.seconds
+            found.append((batch.sampling.seconds, fetch_s, train_s, handover_s))
+    return found[WARM_UP:] or found
+
+
+def _update_seconds(ctx: DistContext, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    """Of a group's sum and an optimizer step with gradients of zeros; model and optimizer are as before afterwards."""
+    clock, state = clock_of(ctx.device), copy.deepcopy(optimizer.state_dict())
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    before = [parameter.detach().clone() for parameter in trained]
+    for _ in range(2):  # the first step makes the optimizer's state
+        begin = clock.mark()
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter)
+            for _ in range(ctx.world_size):
+                parameter.grad += 0
+        optimizer.step()
+        seconds = Lap(clock, begin, clock.mark()).seconds
+    optimizer.zero_grad(set_to_none=True)
+    for parameter, kept in zip(trained, before, strict=True):
+        parameter.detach().copy_(kept)
+    optimizer.load_state_dict(state)
+    return seconds
+
+
+def _cores(device: torch.device) -> float:
+    """How many ranks can work at the same time: as the machine's cores allow; of GPUs all."""
+    return math.inf if device.type == "cuda" else (os.cpu_count() or 1) / torch.get_num_threads()
