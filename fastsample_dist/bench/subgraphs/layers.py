@@ -58,11 +58,7 @@ class LayerOptions:
 
 
 def load_data(options: LayerOptions, progress: Callable[[str], object]) -> DistData:
-    """The graph in one part.
-
-    Raises:
-      ValueError: it has no features, no classes or more parts.
-    """
+    """The graph on one process; refused as `load_classes` refuses it."""
     return load_classes(options.source.parts(1, progress), fsd.DistContext(LocalCommunicator()))
 
 

@@ -12,8 +12,8 @@ from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.bench.sampling import measure as sampling
 from fastsample_dist.bench.sampling.measure import OURS, OURS_MANY, SamplingOptions, Timings
 from fastsample_dist.graph.datasets import read_npy_graph
-from fastsample_dist.graph.generators import rmat, write_npy_graph
 from fastsample_dist.sampling.mfg import MiniBatch
+from tests.bench.inputs import rmat_input
 from tests.train.task import make_task
 
 SMALL = ("--batch-size", "20", "--warmup", "1")
@@ -22,9 +22,7 @@ SMALL = ("--batch-size", "20", "--warmup", "1")
 @pytest.fixture(scope="module")
 def graph_path(tmp_path_factory):
     """rmat:10:8 as an npy input directory."""
-    path = tmp_path_factory.mktemp("sampling") / "graph"
-    write_npy_graph(path, rmat(10, 8, seed=1), name="rmat-10-8")
-    return path
+    return rmat_input(tmp_path_factory.mktemp("sampling"), 10)
 
 
 @pytest.fixture

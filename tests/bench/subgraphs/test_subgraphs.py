@@ -1,7 +1,6 @@
 """fastsample-bench subgraphs: the command as a user starts it, what peers are given, and what is refused."""
 
 import json
-import stat
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from fastsample_dist.bench.subgraphs.cases import METHODS
 from fastsample_dist.bench.subgraphs.measure import connected_roots, without_isolated_nodes
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import read_npy_graph
-from fastsample_dist.graph.generators import rmat, write_npy_graph
+from tests.bench.inputs import rmat_input, write_programs
 
 SMALL = ("--budget", "90", "--frontier-size", "12", "--trials", "2")
 # Answers a line with a line, and notes how it was called.
@@ -27,20 +26,13 @@ while read line; do echo "8.0 2.0 70 900"; done
 @pytest.fixture(scope="module")
 def graph_path(tmp_path_factory):
     """rmat:9:8 as an npy input directory."""
-    path = tmp_path_factory.mktemp("subgraphs") / "graph"
-    write_npy_graph(path, rmat(9, 8, seed=1), name="rmat-9-8")
-    return path
+    return rmat_input(tmp_path_factory.mktemp("subgraphs"), 9)
 
 
 @pytest.fixture
 def ipdps19(tmp_path):
     """A directory of a program that gives one answer again and again."""
-    directory = tmp_path / "programs"
-    directory.mkdir()
-    program = directory / "frontier"
-    program.write_text(PROGRAM.format(calls=directory / "calls"))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return directory
+    return write_programs(tmp_path / "programs", ["frontier"], PROGRAM)
 
 
 def run(*words):

@@ -1,7 +1,6 @@
 """fastsample-bench walk: the command as a user starts it, what peers are given, and what is refused."""
 
 import json
-import stat
 
 import numpy as np
 import pytest
@@ -13,11 +12,11 @@ from fastsample_dist.bench.walk.cases import CASES
 from fastsample_dist.bench.walk.measure import OURS, OWN
 from fastsample_dist.bench.walk.peers import Baseline, has_case
 from fastsample_dist.graph.datasets import read_npy_graph
-from fastsample_dist.graph.generators import rmat, write_npy_graph
 from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.engines import forms_of
 from fastsample_dist.testing.statistics import chi_square_p
+from tests.bench.inputs import rmat_input, write_programs
 from tests.sampling.transit.apps import small_graph
 
 SMALL = ("--walks", "60", "--batch-size", "25", "--length", "6", "--trials", "2")
@@ -33,21 +32,13 @@ echo "INFO creeper.h:803: Throughput (steps per second): 2000000.00" >&2
 @pytest.fixture(scope="module")
 def graph_path(tmp_path_factory):
     """rmat:9:8 as an npy input directory."""
-    path = tmp_path_factory.mktemp("walk") / "graph"
-    write_npy_graph(path, rmat(9, 8, seed=1), name="rmat-9-8")
-    return path
+    return rmat_input(tmp_path_factory.mktemp("walk"), 9)
 
 
 @pytest.fixture
 def thunderrw(tmp_path):
     """A directory of programs that only note how they were called."""
-    directory = tmp_path / "programs"
-    directory.mkdir()
-    for name in ("deepwalk", "ppr", "node2vec"):
-        program = directory / f"{name}.out"
-        program.write_text(PROGRAM.format(calls=directory / "calls"))
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return directory
+    return write_programs(tmp_path / "programs", ["deepwalk.out", "ppr.out", "node2vec.out"], PROGRAM)
 
 
 def run(*words):
