@@ -32,6 +32,24 @@ class Sampler(Protocol):
         ...
 
 
+class HopwiseSampler(Sampler, Protocol):
+    """A sampler whose hops can be sampled apart, for inference layer by layer (train/inference.py).
+
+    Attributes:
+      num_layers: MFGs of a batch.
+    """
+
+    num_layers: int
+
+    def hop(self, number: int) -> Sampler:
+        """A sampler of one hop alone, 0 at the seeds: every node's row is the one that it has in a whole batch."""
+        ...
+
+    def facts(self) -> str:
+        """See the top of this page."""
+        ...
+
+
 def can_sample_many(sampler: Sampler) -> bool:
     """Whether it has `sample_many(seeds, first_step)`: the batches of seeds[i] at step first_step + i, as a list."""
     return callable(getattr(sampler, "sample_many", None))

@@ -31,6 +31,7 @@ from fastsample_dist.pipeline.tasks import RolesError
 from fastsample_dist.train.config import CHOICES, TrainConfig, option
 from fastsample_dist.train.epoch_records import read_records
 from fastsample_dist.train.models import NORMS
+from fastsample_dist.train.pinsage_config import PINSAGE
 from fastsample_dist.train.report_page import render_page
 from fastsample_dist.train.session import run
 from fastsample_dist.train.subgraph_config import SUBGRAPH_METHODS
@@ -76,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--batch-size", type=count, help="seeds per rank and step (default: %(default)s)")
     add("--fanouts", type=fanout_list, help="from the seeds outwards (default: 15,10,5)")
     add("--eval-fanouts", type=fanout_list, help="--eval-fanouts=-1,-1,-1 takes all (default: as --fanouts)")
-    add("--sampler", choices=CHOICES["sampler"], help="of neighbours, or of subgraphs; see below (default: uniform)")
+    add("--sampler", choices=CHOICES["sampler"], help="of neighbours, walks or subgraphs; see below (default: uniform)")
     add("--replace", action="store_true", help="draw neighbours with replacement")
     add("--layers", type=count, help="of the model (default: one per fanout)")
     add("--hidden", type=count, help="columns of a hidden row (default: %(default)s)")
@@ -116,6 +117,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--resume", action="store_true", help="resume from the newest valid checkpoint in --checkpoint-dir, if any")
     add("--allow-new-lr", action="store_true", help="let --resume continue with another --lr")
     _add_subgraphs(parser)
+    _add_walks(parser)
     parser.set_defaults(**{field.name: field.default for field in fields(TrainConfig) if field.default is not MISSING})
     return parser
 
@@ -131,13 +133,25 @@ def _add_subgraphs(parser: argparse.ArgumentParser) -> None:
     add("--budget", metavar="N", type=count, help="visits or draws of a subgraph (default: 8000)")
     add("--frontier-size", metavar="M", type=count, help="walkers of frontier (default: 1000)")
     add("--structure", choices=CHOICES["structure"], help="of frontier: what finds the next walker (default: sums)")
-    add("--walk-length", metavar="HOPS", type=count, help="of walk (default: 2)")
+    add("--walk-length", metavar="HOPS", type=count, help="of walk (default: 2), of pinsage (default: 3)")
     add("--clusters-per-batch", metavar="C", type=count, help="clusters in a subgraph of cluster (default: 10)")
     add("--ego-depth", metavar="HOPS", type=count, help="of ego (default: 2)")
     add("--ego-fanout", metavar="N", type=int, help="in-neighbours of every node of ego, -1: all (default: 10)")
     add("--weights", choices=CHOICES["weights"], help="of edges (default: ratio; of ego: none)")
     add("--subgraphs-per-step", metavar="K", type=count, help="over all ranks (default: one per part; of ego: 1000)")
     add("--locality", choices=CHOICES["locality"], help="own: subgraphs begin at one part's nodes, on its rank")
+
+
+def _add_walks(parser: argparse.ArgumentParser) -> None:
+    """The options of PinSAGEConfig."""
+    add = parser.add_argument_group(
+        "walks",
+        f"--sampler {PINSAGE}: a node's neighbours are those that walks from it visit most often, weighted by their "
+        "visits; --model pinsage applies the weights, and so do the others. --layers says how many hops.",
+    ).add_argument
+    add("--num-walks", metavar="N", type=count, help="from every node and hop, of --walk-length (default: 4)")
+    add("--num-neighbors", metavar="K", type=count, help="of most visits that are kept (default: 5)")
+    add("--end-probability", metavar="P", type=float, help="that a walk ends after a step (default: 0.5)")
 
 
 def parse_arguments(argv: list[str] | None = None) -> TrainConfig | PageOptions:

@@ -26,22 +26,24 @@ from fastsample_dist.pipeline.schemes import HYBRID, SCHEMES
 from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.sampling.subgraph_spec import OF_METHOD, SubgraphSpec
 from fastsample_dist.train.models import NORMS, check_fanouts
+from fastsample_dist.train.pinsage_config import OF_PINSAGE, PINSAGE, PinSAGEConfig
 from fastsample_dist.train.saved import MODELS
 from fastsample_dist.train.schedules import SCHEDULES
-from fastsample_dist.train.subgraph_config import SUBGRAPH_CHOICES, SUBGRAPH_METHODS, SubgraphConfig
+from fastsample_dist.train.subgraph_config import SUBGRAPH_CHOICES, SUBGRAPH_METHODS
 from fastsample_dist.train.trainer import PRECISIONS
 
 EVALUATIONS = ("sampled", "full")
 CHOICES = {
     "scheme": SCHEMES, "model": tuple(MODELS), "device": DEVICES, "kernel": KERNELS, "placement": PLACES,
     "exchange": EXCHANGES,
-    "sampler": ChainMap(OF_METHOD, METHODS),  # a view: a method that is registered later is a choice too
+    # a view: a method that is registered later is a choice, too
+    "sampler": ChainMap({PINSAGE: OF_PINSAGE}, OF_METHOD, METHODS),
     "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
     "lr_schedule": SCHEDULES, "transport": TRANSPORTS, "cache_policy": POLICIES, **SUBGRAPH_CHOICES,
 }  # fmt: skip
 AT_LEAST_ONE = (
     "epochs", "batch_size", "layers", "hidden", "heads", "threads", "checkpoint_every", "keep", "lr_step",
-    "subgraphs_per_step",
+    "subgraphs_per_step", "num_walks", "num_neighbors",
 )  # fmt: skip
 AT_LEAST_ZERO = ("eval_every", "prefetch", "cache", "lookahead", "staleness")
 FILES = ("json", "jsonl", "report", "tensorboard", "trace", "checkpoint_dir", "save_model", "predictions")
@@ -50,7 +52,7 @@ SHAPING = (
 )  # fmt: skip
 """Fields that a checkpoint and the run that resumes from it must have in common."""
 OF_NEIGHBOURS = ("fanouts", "replace")
-"""Those among them that shape no subgraph."""
+"""Those among them that shape neither subgraphs nor walks."""
 OWN = (
     "data", "kernel", "placement", "threads", "timeout_s", "json", "jsonl", "report", "tensorboard", "keep", "verify",
 )  # fmt: skip
@@ -58,13 +60,13 @@ OWN = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(SubgraphConfig):
+class TrainConfig(PinSAGEConfig):
     """What `fastsample_dist.train.run` is to do.
 
     Attributes:
       data: directory written by fastsample-partition.
       scheme: "hybrid" or "vanilla".
-      model: "sage", "gcn" or "gat".
+      model: "sage", "gcn", "gat" or "pinsage".
       device: "cpu", "cuda" or "auto"; for the caller, who makes the context.
       kernel: for sampling on a GPU: "auto", "per_hop" or "persistent".
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
@@ -76,7 +78,8 @@ class TrainConfig(SubgraphConfig):
       fanouts: neighbours per node, from the seeds outwards; -1 takes all. Of subgraphs in `eval` "sampled" alone.
       eval_fanouts: the same for evaluation; None: `fanouts`.
       sampler: one of ops.sample_methods.METHODS, such as "uniform"; or one of the methods of SubgraphSpec, such as
-        "frontier", which trains on subgraphs. Their options: see SubgraphConfig.
+        "frontier", which trains on subgraphs; or "pinsage", whose neighbours are what walks visit. Their options: see
+        SubgraphConfig and PinSAGEConfig.
       replace: draw neighbours with replacement.
       layers: of the model, one per fanout; None: as many as fanouts.
       hidden: columns of a hidden row.
@@ -87,8 +90,8 @@ class TrainConfig(SubgraphConfig):
       lr: learning rate of Adam, where the schedule begins.
       precision: "fp32" or "bf16".
       eval_every: epochs between evaluations; 0 never evaluates.
-      eval: "sampled" sees sampled neighbours, "full" all of them, layer by layer. None: "sampled", and "full" of a
-        run on subgraphs.
+      eval: "sampled" sees sampled neighbours, "full" all of them, layer by layer; of "pinsage" neighbourhoods that are
+        sampled once per node and layer. None: "sampled", and "full" of a run on subgraphs.
       prefetch: batches made ahead in the background.
       cache: bytes of other ranks' feature rows that are kept, or a size such as "2GiB"; None or 0: none. See
         features/cache.py.
@@ -186,7 +189,7 @@ class TrainConfig(SubgraphConfig):
         if self.resume and self.checkpoint_dir is None:
             raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
         self.refuse_ignored(self.sampler)
-        if self.replace and (self.has_subgraphs or not METHODS[self.sampler].replaceable):
+        if self.replace and (self.has_subgraphs or not METHODS[self.neighbour_method].replaceable):
             raise ValueError(
                 f"--sampler {self.sampler} takes every edge at most once; leave out --replace; see --help."
             )
@@ -195,6 +198,7 @@ class TrainConfig(SubgraphConfig):
             ("dropout", 0 <= self.dropout < 1, "a probability of at least 0 and below 1"),
             ("norm", self.norm in (None, *NORMS), f"one of {', '.join(NORMS)}, or none"),
             ("lr_gamma", 0 < self.lr_gamma <= 1, "a factor above 0 and at most 1"),
+            ("end_probability", 0 <= (self.end_probability or 0) <= 1, "a probability of 0 to 1"),
             ("timeout_s", self.timeout_s > 0, "a number of seconds > 0"),
         ):
             if not is_right:
@@ -213,9 +217,14 @@ class TrainConfig(SubgraphConfig):
         return self.spec_of(self.sampler, self.seed)
 
     @property
+    def has_walks(self) -> bool:
+        """Whether neighbours are what walks visit."""
+        return self.sampler == PINSAGE
+
+    @property
     def neighbour_method(self) -> str:
-        """How neighbours are drawn: of a run on subgraphs those of evaluation."""
-        return "uniform" if self.has_subgraphs else self.sampler
+        """How neighbours are drawn: of a run on subgraphs those of evaluation; walks take edges uniformly."""
+        return "uniform" if self.has_subgraphs or self.has_walks else self.sampler
 
     def _check_drawing(self) -> None:
         """Refuse what does not fit of subgraphs and of fanouts, where these are read."""
@@ -226,6 +235,11 @@ class TrainConfig(SubgraphConfig):
                     f"--scheme is {self.scheme} but --sampler {self.sampler} draws subgraphs, which needs the topology "
                     f"on every rank; pass --scheme {HYBRID}."
                 )
+        if self.has_walks:
+            names = ("fanouts", "eval_fanouts", "replace", "kernel")
+            defaults = {field.name: field.default for field in fields(TrainConfig)} | {"eval_fanouts": self.fanouts}
+            given = {option(name): getattr(self, name) for name in names if getattr(self, name) != defaults[name]}
+            return self.refuse_for_walks(self.layers, self.scheme, given)
         drawn = [] if self.has_subgraphs else [self.fanouts]
         for fanouts in (*drawn, *([self.eval_fanouts] if drawn or self.eval == "sampled" else [])):
             check_fanouts(len(fanouts or ()), self.layers)
@@ -290,15 +304,17 @@ class TrainConfig(SubgraphConfig):
     def shaping(self) -> dict[str, Any]:
         """What a checkpoint and the run that resumes from it must have in common, as JSON values.
 
-        The schedule, residual, norm, staleness and subgraphs only where there are some, so that checkpoints of releases
-        without them can be resumed. Roles shape nothing: results are the same.
+        The schedule, residual, norm, staleness, subgraphs and walks only where there are some, so that checkpoints of
+        releases without them can be resumed. Roles shape nothing: results are the same.
         """
-        names = [name for name in SHAPING if not (self.has_subgraphs and name in OF_NEIGHBOURS)]
+        has_fanouts = not (self.has_subgraphs or self.has_walks)
+        names = [name for name in SHAPING if has_fanouts or name not in OF_NEIGHBOURS]
         names += [name for name in ("residual", "norm", "staleness") if getattr(self, name)]
         if self.lr_schedule != "constant":
             names += ["lr_schedule", *(("lr_step", "lr_gamma") if self.lr_schedule == "step" else ("epochs",))]
         subgraphs = self.subgraph_shaping(self.sampler, self.seed) if self.has_subgraphs else {}
-        return {name: getattr(self, name) for name in names} | subgraphs
+        walks = self.pinsage_shaping() if self.has_walks else {}
+        return {name: getattr(self, name) for name in names} | subgraphs | walks
 
     def _fact(self, name: str) -> Any:
         value = getattr(self, name)

@@ -77,7 +77,9 @@ class RankRecords(Callback):
 
 
 def run_facts(config: TrainConfig, loader: BatchLoader, threads: int) -> dict[str, Any]:
-    """What is run, as JSON values by name: the graph, the ranks, the options in OPTIONS, and "subgraphs" if any."""
+    """What is run, as JSON values by name: the graph, the ranks, the options in OPTIONS, and "subgraphs" or
+    "walks" if any.
+    """
     data = loader.data
     ctx, manifest = data.ctx, data.manifest
     options = {name: getattr(config, name) for name in OPTIONS}
@@ -85,11 +87,12 @@ def run_facts(config: TrainConfig, loader: BatchLoader, threads: int) -> dict[st
     if isinstance(loader, SubgraphLoader):
         shaping = config.subgraph_shaping(config.sampler, config.seed)
         subgraphs["subgraphs"] = shaping | {"subgraphs_per_step": loader.subgraphs_per_step}
+    walks = {"walks": config.pinsage_shaping()} if config.has_walks else {}
     return {
         "graph": manifest.name, "num_nodes": data.num_nodes, "num_edges": manifest.num_edges,
         "ranks": ctx.world_size, "threads": threads, "device": str(ctx.device),
         "transport": loader.transport, "exchange": loader.exchange,
-        **options, "fanouts": list(config.fanouts), **subgraphs,
+        **options, "fanouts": list(config.fanouts), **subgraphs, **walks,
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.sampling.sampler import HopwiseSampler
 from fastsample_dist.train.callbacks import Callback, EpochReport
 from fastsample_dist.train.config import TrainConfig
 from fastsample_dist.train.inference import layerwise, measure
@@ -25,15 +26,18 @@ class Evaluation(Callback):
       trainer: whose model is measured.
       loaders: by split; "val" and "test" where neighbours are sampled.
       progress: shows how far evaluation with all neighbours has got.
+      sampler: of evaluation layer by layer, see `layerwise`.
     Attributes:
       progress: as given.
       tally: what evaluation communicated.
     """
 
     def __init__(
-        self, config: TrainConfig, trainer: Trainer, loaders: dict[str, BatchLoader], progress: Progress
-    ) -> None:
+        self, config: TrainConfig, trainer: Trainer, loaders: dict[str, BatchLoader], progress: Progress,
+        sampler: HopwiseSampler | None = None,
+    ) -> None:  # fmt: skip
         self._config, self._trainer, self._loaders, self.progress = config, trainer, loaders, progress
+        self._sampler = sampler
         self._data = loaders["train"].data
         self.tally = CommTally(self._data.ctx.comm)
 
@@ -53,6 +57,7 @@ class Evaluation(Callback):
             scores = layerwise(
                 self._trainer.model, self._data, self._config.batch_size,
                 on_batch=lambda done, total: self.progress.update(bar, completed=done, total=total),
+                sampler=self._sampler,
             )  # fmt: skip
             self.progress.remove_task(bar)
             metrics = METRICS[self._data.task]
@@ -82,6 +87,8 @@ def scores_line(measured: dict[str, float | None]) -> str:
 
 def neighbours_seen(config: TrainConfig) -> str:
     """What evaluation sees, in words."""
+    if config.has_walks:
+        return f"neighbours by walks, {'once per node and layer' if config.eval == 'full' else 'sampled'}"
     if config.eval == "full":
         return "all neighbours"
     return f"neighbours sampled with {','.join(map(str, config.eval_fanouts))}"

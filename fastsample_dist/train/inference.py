@@ -6,6 +6,10 @@ runs of consecutive ids; the rows of their in-neighbours come by the exchange th
 each rank keeps of its own rows of the layer before. That table is a file mapped into memory, so a rank needs memory
 for one batch, not for its share of the hidden rows. For a model on a GPU the host looks up the in-edges and fetches the
 rows, and the GPU computes: its memory too holds one batch.
+
+Where neighbourhoods are not rows of the graph (PinSAGE), a sampler says what they are: it samples those of every node
+once per layer, and the layers are computed over these. For a node at hop h of a sampler that keeps the contract they
+do not depend on the batch, so the result is that of one batch of all nodes.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from fastsample_dist.graph.npy_files import NpyWriter, open_npy
 from fastsample_dist.pipeline.data import DistData, own_parts
 from fastsample_dist.sampling.mfg import MFG
 from fastsample_dist.sampling.neighbor import NeighborSampler
+from fastsample_dist.sampling.sampler import HopwiseSampler, Sampler
 from fastsample_dist.train.agreement import model_facts
 from fastsample_dist.train.objectives import METRICS, MetricSums, SumMetric
 from fastsample_dist.train.protocol import LayerwiseModel, check_layerwise, check_rows
@@ -61,6 +66,7 @@ def layerwise(
     num_layers: int | None = None,
     output: str | Path | None = None,
     on_batch: Callable[[int, int], object] | None = None,
+    sampler: HopwiseSampler | None = None,
 ) -> Tensor:
     """Scores of this rank's own nodes, computed with all in-neighbours at every layer.
 
@@ -76,31 +82,35 @@ def layerwise(
       output: directory for the result as part-<p>.npy [nodes of part p, num_classes], row i being the part's node
         i; made when it is missing, files appear when complete. None writes nothing that stays.
       on_batch: called after every batch with (batches done, batches in all), to show progress.
+      sampler: whose neighbourhoods, those of step 0, stand in the place of all in-neighbours, such as a PinSAGESampler
+        of data.graph; None: all in-neighbours.
     Returns:
       [own nodes, num_classes], row i is node data.own_range[0] + i; a mapped file when `output` is given.
     Raises:
       ValueError: batch_size below 1, a partition without features, or of another width than the model's, a model
-        that does not fit train/protocol.py, a disk that refuses a layer's rows or the output, by file (on all ranks).
+        that does not fit train/protocol.py, a sampler of another number of layers, a disk that refuses a layer's rows
+        or the output, by file (on all ranks).
       RuntimeError: a collective failed or passed its deadline.
     Source: GraphSAGE, NeurIPS'17, algorithm 1. Memory per rank: the rows of one batch and its in-neighbours, at most
     (1 + EDGES_PER_NODE) * batch_size rows of the widest layer, or one node's in-neighbours where those are more.
     Deterministic: yes, up to the rounding of torch.mm.
     """
-    agree(data.ctx, lambda: _check(model, num_layers, data, batch_size))
+    agree(data.ctx, lambda: _check(model, num_layers, data, batch_size, sampler))
     passes = _passes(model, num_layers)
     facts = {
         "batch_size": batch_size,
         "num_layers": sum(one.num_hops for one in passes),
         "output": None if output is None else "given",
+        "sampler": None if sampler is None else sampler.facts(),
         **model_facts(model),
     }
     agree_on(data.ctx.comm, "layerwise", facts)
-    bounds = _batch_bounds(data, batch_size)
+    bounds = _batch_bounds(data, batch_size, by_edges=sampler is None)
     steps = int(data.ctx.comm.all_reduce(torch.tensor([len(bounds) - 1]), op="max", purpose="setup"))
     lo, hi = data.own_range
     features, done, total = data.features, 0, steps * len(passes)
     assert features is not None  # checked above
-    sampler = NeighborSampler(data.graph, [-1] * passes[0].num_hops)
+    of_pass = _samplers(data, passes, sampler)
     folder = None if output is None else Path(output)
     agree(data.ctx, lambda: _make_directory(folder))
     with _evaluating(model), _working_directory(folder) as work, torch.inference_mode():
@@ -109,7 +119,7 @@ def layerwise(
             rows = None
             for step in range(steps):
                 first, last = bounds[min(step, len(bounds) - 1)], bounds[min(step + 1, len(bounds) - 1)]
-                batch = _infer_batch(model, one, sampler, features, torch.arange(lo + first, lo + last))
+                batch = _infer_batch(model, one, of_pass[number], features, torch.arange(lo + first, lo + last))
                 if rows is None:
                     file = work / f"layer-{number}.npy"
                     rows = agree(data.ctx, partial(_table, file, hi - lo, batch))
@@ -147,7 +157,13 @@ def measure(scores: Tensor, data: DistData, split: str, metrics: Mapping[str, Su
     return sums.values(data.ctx.comm)
 
 
-def _check(model: nn.Module | LayerwiseModel, num_layers: int | None, data: DistData, batch_size: int) -> None:
+def _check(
+    model: nn.Module | LayerwiseModel,
+    num_layers: int | None,
+    data: DistData,
+    batch_size: int,
+    sampler: HopwiseSampler | None,
+) -> None:
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; expected at least 1.")
     if data.features is None:
@@ -159,6 +175,20 @@ def _check(model: nn.Module | LayerwiseModel, num_layers: int | None, data: Dist
             f"{data.path} has features of {data.feature_dim} columns but the model has in_dim {in_dim}; "
             "build the model for this partition."
         )
+    count = getattr(model, "num_layers", num_layers)
+    if sampler is not None and sampler.num_layers != count:
+        raise ValueError(
+            f"the sampler has num_layers {sampler.num_layers} but the model has {count} layers; make it for this model."
+        )
+
+
+def _samplers(data: DistData, passes: list[_Pass], sampler: HopwiseSampler | None) -> list[Sampler]:
+    """Of every pass, what gives its MFGs; passes begin at the input side, hops at the seeds."""
+    if sampler is None:
+        return [NeighborSampler(data.graph, [-1] * passes[0].num_hops)] * len(passes)
+    if passes[0].num_hops == sampler.num_layers:
+        return [sampler]
+    return [sampler.hop(number) for number in reversed(range(len(passes)))]
 
 
 def _passes(model: nn.Module | LayerwiseModel, num_layers: int | None) -> list[_Pass]:
@@ -175,24 +205,30 @@ def _passes(model: nn.Module | LayerwiseModel, num_layers: int | None) -> list[_
     return [layer(number) for number in range(count)]
 
 
-def _batch_bounds(data: DistData, batch_size: int) -> list[int]:
-    """Where own batches begin and end: 0 = b[0] < b[1] < ... = own nodes; [0, 0] for a rank without nodes."""
+def _batch_bounds(data: DistData, batch_size: int, *, by_edges: bool = True) -> list[int]:
+    """Where own batches begin and end: 0 = b[0] < b[1] < ... = own nodes; [0, 0] for a rank without nodes.
+
+    Args:
+      by_edges: end a batch early at EDGES_PER_NODE.
+    """
     lo, hi = data.own_range
+    if not by_edges:
+        return [*range(0, max(1, hi - lo), batch_size), hi - lo]
     offsets = data.graph.indptr[lo : hi + 1].numpy()
     bounds = [0]
     while bounds[-1] < hi - lo:
         first = bounds[-1]
         most_edges = offsets[first] + EDGES_PER_NODE * batch_size
-        by_edges = int(np.searchsorted(offsets, most_edges, side="right")) - 1
-        bounds.append(max(first + 1, min(first + batch_size, by_edges, hi - lo)))
+        last = int(np.searchsorted(offsets, most_edges, side="right")) - 1
+        bounds.append(max(first + 1, min(first + batch_size, last, hi - lo)))
     return bounds if len(bounds) > 1 else [0, 0]
 
 
 def _infer_batch(
-    model: nn.Module | LayerwiseModel, one: _Pass, sampler: NeighborSampler, below: DistFeatures, nodes: Tensor
+    model: nn.Module | LayerwiseModel, one: _Pass, sampler: Sampler, below: DistFeatures, nodes: Tensor
 ) -> Tensor:
     """A pass's rows of `nodes`, on the host, from the rows below; all ranks call this together, some without nodes."""
-    batch = sampler.sample(nodes.to(sampler.graph.indices.dtype))
+    batch = sampler.sample(nodes)
     parameter = next(model.parameters())
     rows = below.fetch(batch.input_nodes, parameter.dtype).to(parameter.device)
     result = one.compute([mfg.to(parameter.device) for mfg in batch.mfgs], rows)

@@ -1,4 +1,4 @@
-"""The layers of GraphSAGE, GCN and GAT: rows of an MFG's sources in, rows of its destinations out.
+"""The layers of GraphSAGE, GCN, GAT and PinSAGE: rows of an MFG's sources in, rows of its destinations out.
 
 Coefficients that a sampler sets (`mfg.edge_weights`, 0 or more) count how many edges of the graph a kept one stands
 for: an edge with coefficient w acts as w parallel edges would, so coefficients of 1 change nothing. Means become
@@ -96,6 +96,34 @@ class GCNLayer(nn.Module):
         return self.linear((own + total) / _once(mfg, "one and all", rows.dtype, _one_and_row_sums))
 
 
+class PinSAGELayer(nn.Module):
+    """W [neighbours | own row] + w; the linear map has hidden_width + in_width columns, neighbours first.
+
+    Neighbours: sum of alpha_u ReLU(Q x_u + q) with alpha_u the edge's share of its row, as SAGELayer's: of a
+    PinSAGESampler its importance weights, where nothing sets coefficients 1 / the number of edges; 0 where there are no
+    edges.
+    """
+
+    def __init__(self, in_width: int, hidden_width: int, out_width: int) -> None:
+        super().__init__()
+        self.message = nn.Linear(in_width, hidden_width)
+        self.linear = nn.Linear(hidden_width + in_width, out_width)
+        _reset(self.message)
+        _reset(self.linear)
+
+    def forward(self, mfg: MFG, rows: Tensor) -> Tensor:
+        """[num_src, in_width] -> [num_dst, out_width]."""
+        messages = F.relu(self.message(rows))
+        shares = _once(mfg, "neighbours", messages.dtype, _neighbour_coefficients)
+        total = ops.aggregate(mfg.indptr, mfg.indices, messages, shares, reduce="sum", checked=mfg.checked)
+        return self.linear(torch.cat([total, rows[: mfg.num_dst].to(total.dtype)], 1))
+
+    def hidden(self, mfg: MFG, rows: Tensor, key: ops.DropoutKey, p: float) -> Tensor:
+        """The layer, ReLU, every row divided by its norm (a row of zeros stays), then dropout of probability p."""
+        rows = _unit_rows(F.relu(self(mfg, rows)))
+        return ops.act_dropout(rows, mfg.dst_orig_ids, key, p=p)  # its ReLU changes nothing
+
+
 class GATLayer(nn.Module):
     """Per head: sum of alpha_uv W h_u over the in-neighbours u and v itself, with alpha the softmax of
     LeakyReLU(a_src . W h_u + a_dst . W h_v).
@@ -168,6 +196,13 @@ class GATLayer(nn.Module):
         return edge_terms / _take(mfg, total, edge_dst), self_terms / total
 
 
+def _unit_rows(rows: Tensor) -> Tensor:
+    """Rows divided by their norms, which are summed in float32 at least; a row of zeros stays."""
+    wide = rows.to(_wide(rows.dtype))
+    with torch.autocast(rows.device.type, enabled=False):
+        return F.normalize(wide, dim=1).to(rows.dtype)
+
+
 def _is_plain(mfg: MFG) -> bool:
     """Every edge counts once, and a row's edges are all that it has."""
     return mfg.edge_weights is None and mfg.row_sums is None
@@ -197,8 +232,8 @@ def _one_and_row_sums(mfg: MFG, dtype: torch.dtype) -> Tensor:
 
 
 def _neighbour_coefficients(mfg: MFG, dtype: torch.dtype) -> Tensor:
-    """What GraphSAGE multiplies every edge's message by before it sums, [num_edges]: its share of its row; 0 for a
-    destination's edge from itself where includes_dst says that these stand for its own row.
+    """What GraphSAGE and PinSAGE multiply every edge's message by before they sum, [num_edges]: its share of its row; 0
+    for a destination's edge from itself where includes_dst says that these stand for its own row.
     """
     weights, row_sums = _weights(mfg, dtype), mfg.row_sums
     if mfg.includes_dst:

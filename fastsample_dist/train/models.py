@@ -1,6 +1,6 @@
-"""GraphSAGE, GCN and GAT on message flow graphs.
+"""GraphSAGE, GCN, GAT and PinSAGE on message flow graphs.
 
-All three are stacks of layers, called as model(mb.mfgs, mb.features): layer i reads the rows of the source nodes of
+All are stacks of layers, called as model(mb.mfgs, mb.features): layer i reads the rows of the source nodes of
 mfgs[i] and returns the rows of its destinations, which are the sources of mfgs[i + 1]. Between layers comes
 `ops.act_dropout` (ReLU and dropout in one pass), whose mask is keyed by (rng_seed, step, layer, original node id,
 column). A row is computed from its own sampled in-edges alone: no statistics over the batch, no degrees of other
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fastsample_dist import ops
 from fastsample_dist.sampling.mfg import MFG
-from fastsample_dist.train.layers import GATLayer, GCNLayer, RowNorm, SAGELayer
+from fastsample_dist.train.layers import GATLayer, GCNLayer, PinSAGELayer, RowNorm, SAGELayer
 from fastsample_dist.train.protocol import check_call, check_rows
 
 NORMS: Mapping[str, Callable[[int], nn.Module]] = {"layer": RowNorm}  # by name; called with the columns of a row
@@ -243,6 +243,31 @@ class GAT(LayeredModel):
         layers = [GATLayer(width, out_width // num_heads, num_heads) for width, out_width in hidden]
         layers.append(GATLayer(*last, num_heads, average=True))
         super().__init__(layers, in_dim, dropout, residual=residual, norms=hidden_norms(norm, widths))
+
+
+class PinSAGE(LayeredModel):
+    """PinSAGE: h'_v = normalise(ReLU(W [sum of alpha_u ReLU(Q h_u + q) | h_v] + w)), alpha being the importance weights
+    of a PinSAGESampler; dropout comes after it, and the last layer is W [...] + w alone.
+
+    The published code of GNNLab has ReLU and the norm in the last layer too, so that its class scores lie in [0, 1].
+
+    Args:
+      in_dim, hidden_dim, num_classes, num_layers, dropout, residual: as GraphSAGE; Q has hidden_dim rows.
+      norm: None: hidden rows are divided by their norm already.
+    Raises:
+      ValueError: a size below 1, a norm.
+    Source: Ying et al., "Graph convolutional neural networks for web-scale recommender systems", KDD'18, algorithm 1.
+    """
+
+    def __init__(
+        self, in_dim: int, hidden_dim: int, num_classes: int, num_layers: int = 3, dropout: float = 0.5, *,
+        residual: bool = False, norm: str | None = None,
+    ) -> None:  # fmt: skip
+        if norm is not None:
+            raise ValueError(f"norm is {norm!r}, but PinSAGE divides its hidden rows by their norm; leave norm out.")
+        widths = layer_widths(in_dim, hidden_dim, num_classes, num_layers)
+        layers = [PinSAGELayer(width, hidden_dim, out_width) for width, out_width in widths]
+        super().__init__(layers, in_dim, dropout, residual=residual)
 
 
 def hidden_norms(norm: str | None, widths: Sequence[tuple[int, int]]) -> list[nn.Module] | None:

@@ -19,12 +19,13 @@ from fastsample_dist.comm.agree import agree
 from fastsample_dist.files import complete_file, write_json
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.pipeline.data import DistData, own_parts
+from fastsample_dist.sampling.sampler import HopwiseSampler
 from fastsample_dist.train.checkpoint_files import CheckpointFiles, DamagedCheckpointError, decode
 from fastsample_dist.train.inference import layerwise
-from fastsample_dist.train.models import GAT, GCN, GraphSAGE, LayeredModel
+from fastsample_dist.train.models import GAT, GCN, GraphSAGE, LayeredModel, PinSAGE
 from fastsample_dist.train.trainer import check_same_model
 
-MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
+MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT, "pinsage": PinSAGE}
 BUILT_FROM = ("model", "feature_dim", "hidden", "num_outputs", "layers", "dropout", "heads")
 BUILT_WITH = ("residual", "norm")
 """Options that descriptions of earlier releases lack; their models had neither."""
@@ -131,6 +132,7 @@ def write_predictions(
     batch_size: int = 1000,
     *,
     num_layers: int | None = None,
+    sampler: HopwiseSampler | None = None,
 ) -> None:
     """Write scores of all nodes, computed with all their neighbours, and the ids of these nodes.
 
@@ -143,7 +145,7 @@ def write_predictions(
     Raises:
       ValueError: as `layerwise`; a file that cannot be written.
     """
-    layerwise(model, data, batch_size, num_layers=num_layers, output=directory)
+    layerwise(model, data, batch_size, num_layers=num_layers, output=directory, sampler=sampler)
     agree(data.ctx, lambda: _write_orig_ids(data, Path(directory)))
 
 

@@ -30,6 +30,7 @@ from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.roles import ROLES_NONE
 from fastsample_dist.pipeline.subgraph_loader import SubgraphLoader
+from fastsample_dist.sampling.sampler import HopwiseSampler, Sampler
 from fastsample_dist.train.callbacks import Callback
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
 from fastsample_dist.train.config import TrainConfig, option
@@ -110,7 +111,10 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
         if isinstance(loaders["train"], SubgraphLoader):
             console.print(str(loaders["train"]), soft_wrap=True)
         progress = make_progress(console)
-        training, evaluation = CommTally(ctx.comm), Evaluation(config, trainer, loaders, progress)
+        training, evaluation = (
+            CommTally(ctx.comm),
+            Evaluation(config, trainer, loaders, progress, hopwise_sampler(config, data)),
+        )
         history = History(None if checkpoints is None else checkpoints.kept.setdefault("epochs", []))
         trainer.fit(
             loaders["train"], config.epochs,
@@ -258,10 +262,8 @@ def make_loaders(config: TrainConfig, data: DistData) -> dict[str, BatchLoader]:
         "placement": config.placement, "transport": config.transport, "exchange": config.exchange,
         "rails": config.rails,
     }  # fmt: skip
-    make = partial(
-        DistLoader, data, batch_size=config.batch_size, scheme=config.scheme, rng_seed=config.seed,
-        method=config.neighbour_method, replace=config.replace, kernel=config.kernel, **how,
-    )  # fmt: skip
+    make = partial(DistLoader, data, batch_size=config.batch_size, rng_seed=config.seed, **how)
+    sampler = hopwise_sampler(config, data)
     if config.has_subgraphs:
         train: BatchLoader = SubgraphLoader(
             data, config.subgraph_spec, config.layers, subgraphs_per_step=config.subgraphs_per_step,
@@ -269,14 +271,31 @@ def make_loaders(config: TrainConfig, data: DistData) -> dict[str, BatchLoader]:
         )  # fmt: skip
     else:
         train = make(
-            config.fanouts, split="train", cache=config.feature_cache(), roles=config.roles, staleness=config.staleness
+            split="train", cache=config.feature_cache(), roles=config.roles, staleness=config.staleness,
+            **drawing(config, sampler, config.fanouts),
         )  # fmt: skip
     loaders = {"train": train}
     if config.eval_every > 0 and config.eval == "sampled":
         # rows that follow the training batches are of no use to others
         evaluate = partial(make, shuffle=False, cache=None if config.lookahead else train.cache)
-        loaders |= {split: evaluate(config.eval_fanouts, split=split) for split in ("val", "test")}
+        drawn = drawing(config, sampler, config.eval_fanouts)
+        loaders |= {split: evaluate(split=split, **drawn) for split in ("val", "test")}
     return loaders
+
+
+def drawing(config: TrainConfig, sampler: Sampler | None, fanouts: tuple[int, ...]) -> dict[str, Any]:
+    """The options of DistLoader that say how its batches are drawn."""
+    if sampler is not None:
+        return {"sampler": sampler}
+    return {
+        "fanouts": fanouts, "scheme": config.scheme, "method": config.neighbour_method, "replace": config.replace,
+        "kernel": config.kernel,
+    }  # fmt: skip
+
+
+def hopwise_sampler(config: TrainConfig, data: DistData) -> HopwiseSampler | None:
+    """What says who the neighbours are, of training and of evaluation; None: the rows of the graph."""
+    return config.pinsage_sampler(data.graph, config.layers, config.seed) if config.has_walks else None
 
 
 def make_trainer(config: TrainConfig, data: DistData) -> Trainer:
@@ -315,13 +334,17 @@ def result_writes(
         manifest = data.manifest
         built = built_from(config, data) | {
             "task": data.task, "num_classes": data.num_classes, "fanouts": config.fanouts, "seed": config.seed,
-            "sampler": config.sampler,
+            "sampler": config.sampler, **(config.pinsage_shaping() if config.has_walks else {}),
             "partition": manifest.name, "partition_sha256": fingerprint(manifest),
             "versions": {"fastsample_dist": __version__, "torch": torch.__version__},
         }  # fmt: skip
         writes.append(lambda: save_model(config.save_model, trainer.model, built) if is_first else None)
     if config.predictions is not None:
-        writes.append(lambda: write_predictions(trainer.model, data, config.predictions, config.batch_size))
+        writes.append(
+            lambda: write_predictions(
+                trainer.model, data, config.predictions, config.batch_size, sampler=hopwise_sampler(config, data)
+            )
+        )
     if config.json is not None:
         writes.append(lambda: write_json(config.json, report) if is_first else None)
     if config.report is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -26,7 +26,7 @@ class SubgraphConfig:
       budget: visits or draws of a subgraph.
       frontier_size: walkers of "frontier".
       structure: of "frontier": "sums" or "dashboard".
-      walk_length: hops of "walk".
+      walk_length: hops of "walk", steps of a walk of "pinsage".
       clusters_per_batch: clusters in a subgraph of "cluster".
       ego_depth, ego_fanout: hops of "ego", and in-neighbours per node.
       weights: of edges: "ratio", "saint" or "none".
@@ -45,22 +45,11 @@ class SubgraphConfig:
     subgraphs_per_step: int | None = None
     locality: str | None = None
 
-    def refuse_ignored(self, sampler: str) -> None:
-        """Refuse subgraph options that the sampler would ignore.
-
-        Raises:
-          ValueError: names the option and the sampler.
-        """
-        taken = ()
-        if sampler in SUBGRAPH_METHODS:
-            taken = (*COMMON, *(FIELD_OF.get(name, name) for name in OF_METHOD[sampler]))
-        for field in fields(SubgraphConfig):
-            if getattr(self, field.name) is not None and field.name not in taken:
-                shown = field.name.replace("_", "-")
-                raise ValueError(
-                    f"--{shown} is {getattr(self, field.name)!r} but --sampler {sampler} does not read it; leave it "
-                    "out; see --help."
-                )
+    def fields_of(self, sampler: str) -> tuple[str, ...]:
+        """Fields that a sampler reads; none where it draws no subgraphs."""
+        if sampler not in SUBGRAPH_METHODS:
+            return ()
+        return (*COMMON, *(FIELD_OF.get(name, name) for name in OF_METHOD[sampler]))
 
     def spec_of(self, method: str, rng_seed: int) -> SubgraphSpec:
         """How subgraphs are drawn and weighted.

@@ -10,9 +10,9 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.generators import NodeTask, planted_communities
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
-from fastsample_dist.train.models import GAT, GCN, GraphSAGE
+from fastsample_dist.train.models import GAT, GCN, GraphSAGE, PinSAGE
 
-KINDS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
+KINDS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT, "pinsage": PinSAGE}
 FEATURE_DIM, NUM_CLASSES = 8, 4
 
 

@@ -68,12 +68,17 @@ def coefficients_of(mfg):
     return torch.ones(mfg.num_edges, dtype=torch.float64) if mfg.edge_weights is None else mfg.edge_weights
 
 
-def sage_oracle(layer, mfg, x):
+def neighbour_shares(mfg):
+    """Without the edges of destinations from themselves; rows that are empty stay 0."""
     matrix = scatter(mfg, coefficients_of(mfg))
     left_out = matrix * own(mfg) if mfg.includes_dst else torch.zeros_like(matrix)
     sums = matrix.sum(1, keepdim=True) if mfg.row_sums is None else mfg.row_sums.unsqueeze(1)
     matrix, sums = matrix - left_out, sums - left_out.sum(1, keepdim=True)
-    matrix = matrix / torch.where(matrix.sum(1, keepdim=True) == 0, 1, sums)
+    return matrix / torch.where(matrix.sum(1, keepdim=True) == 0, 1, sums)
+
+
+def sage_oracle(layer, mfg, x):
+    matrix = neighbour_shares(mfg)
     return F.linear(torch.cat([own(mfg) @ x, matrix @ x], 1), layer.linear.weight, layer.linear.bias)
 
 
@@ -98,7 +103,13 @@ def gat_oracle(layer, mfg, x):
     return (torch.stack(heads).mean(0) if layer.average else torch.cat(heads, 1)) + layer.bias
 
 
-ORACLES = {"sage": sage_oracle, "gcn": gcn_oracle, "gat": gat_oracle}
+def pinsage_oracle(layer, mfg, x):
+    matrix = neighbour_shares(mfg)
+    messages = F.relu(F.linear(x, layer.message.weight, layer.message.bias))
+    return F.linear(torch.cat([matrix @ messages, own(mfg) @ x], 1), layer.linear.weight, layer.linear.bias)
+
+
+ORACLES = {"sage": sage_oracle, "gcn": gcn_oracle, "gat": gat_oracle, "pinsage": pinsage_oracle}
 
 
 def oracle(kind, model, mfgs, x, layer_of=lambda number: number):
@@ -106,6 +117,7 @@ def oracle(kind, model, mfgs, x, layer_of=lambda number: number):
     for number, (layer, mfg) in enumerate(zip(model.layers, mfgs, strict=True)):
         x = ORACLES[kind](layer, mfg, x)
         if number + 1 < len(model.layers):
+            x = F.normalize(F.relu(x), dim=1) if kind == "pinsage" else x
             x = reference.act_dropout(x, mfg.dst_orig_ids, (SEED, STEP, layer_of(number)), p=model.dropout)
     return x
 
