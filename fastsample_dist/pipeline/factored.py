@@ -227,8 +227,8 @@ def check_one_machine(roles: Roles | str, sharing: Transport, world_size: int) -
     if not sharing.reads_all:
         why = sharing.reason or f"transport is {sharing.name!r}"
         raise ValueError(
-            f"roles are {roles}, but not all ranks read each other's memory ({why}); start all ranks on one machine, "
-            f"on the CPU and with transport='auto', or pass roles={ROLES_NONE!r}."
+            f"roles are {roles}, but not all ranks read each other's memory ({why}); start all ranks on one machine "
+            f"with transport='auto', or pass roles={ROLES_NONE!r}."
         )
 
 

@@ -118,7 +118,8 @@ class DistLoader(BatchLoader):
             _check_communicator(own, data.ctx.comm)
             return own, numbered(data.ctx.device if device is None else device)
 
-        options, made_on = agree(data.ctx, check)
+        options, self._target = agree(data.ctx, check)
+        made_on = torch.device("cpu") if isinstance(options.roles, Roles) else self._target  # tasks are in host memory
         agree_on(data.ctx.comm, "DistLoader", options.facts())  # before anything whose shape depends on them
         self._seeds, seeds_per_rank, self._own_seeds = _take_seeds(data, options, seeds)
         self._order = SeedOrder({data.ctx.rank: self._seeds}, seeds_per_rank, options)
@@ -191,7 +192,7 @@ class DistLoader(BatchLoader):
             check_full_batches(ranks.seeds_per_rank, options.batch_size)
         self._order = SeedOrder(ranks.seeds, ranks.seeds_per_rank, options)
         labels_of = None if data.labels is None else ranks.labels_of
-        completing = completing_stages(options, self._comm, self._rows_from, labels_of, self.device)
+        completing = completing_stages(options, self._comm, self._rows_from, labels_of, self.device, self._target)
         work = TaskWork(
             order=self._order, comm=self._comm, tables=(data.graph.orig_ids,),
             sampling=[self._sampling_of(rank) for rank in range(len(ranks.seeds))],

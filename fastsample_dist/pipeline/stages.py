@@ -164,6 +164,21 @@ class Label:
         return batch
 
 
+class Move:
+    """Puts a batch on the device where it is used, where it was made on another.
+
+    Args:
+      device: where to.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
+        """See Stage."""
+        return batch.to(self._device)
+
+
 class Transform:
     """Calls the user's function with the batch; what it returns takes the batch's place.
 
@@ -231,21 +246,25 @@ def completing_stages(
     features: DistFeatures | KeepingFeatures | None,
     labels_of: Callable[[Tensor], Tensor] | None,
     device: torch.device,
+    target: torch.device | None = None,
 ) -> tuple[Stage, ...]:
     """The stages that complete a sampled batch; see `make_stages`.
 
     Args:
       options, comm, features, device: as there.
       labels_of: labels of nodes in host memory; None without.
+      target: where batches are handed over, if on another device than they are made.
     """
-    clock, stages = clock_of(device), []
+    clock, target, stages = clock_of(device), target or device, []
     if features is not None:
         dtype = result_dtype(options, features)
         stages.append(Fetch(features, dtype, comm, clock, checked=options.has_own_sampler))
     if labels_of is not None:
         stages.append(Label(labels_of, device))
+    if target != device:
+        stages.append(Move(target))
     if options.transform is not None:
-        stages.append(Transform(options.transform, comm, clock))
+        stages.append(Transform(options.transform, comm, clock_of(target)))
     return tuple(stages)
 
 

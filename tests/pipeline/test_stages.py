@@ -11,7 +11,16 @@ from fastsample_dist.pipeline import schemes
 from fastsample_dist.pipeline.lookahead import CheckHandOver, GroupedSample
 from fastsample_dist.pipeline.placed import WHOLE
 from fastsample_dist.pipeline.schemes import Scheme
-from fastsample_dist.pipeline.stages import CheckSampled, Fetch, Label, Sample, Transform, run_stages
+from fastsample_dist.pipeline.stages import (
+    CheckSampled,
+    Fetch,
+    Label,
+    Move,
+    Sample,
+    Transform,
+    completing_stages,
+    run_stages,
+)
 from tests.parts import draw_partition
 
 FANOUTS, BATCH = [3, 2], 26  # 101 train seeds: 4 steps
@@ -62,6 +71,17 @@ def test_one_stage_after_another_completes_the_batch(data):
     assert transform.run(given, batch) == [batch]
     [whole] = run_stages(loader._stages, data.ctx.comm, given)
     assert torch.equal(whole.features, batch.features) and torch.equal(whole.input_nodes, batch.input_nodes)
+
+
+def test_a_batch_is_moved_between_its_labels_and_the_transform(data):
+    loader, elsewhere = DistLoader(data, FANOUTS, BATCH, transform=unchanged), torch.device("meta")
+    stages = completing_stages(
+        loader.options, loader._comm, loader._rows_from, data.labels_of, torch.device("cpu"), elsewhere
+    )
+    assert [type(stage) for stage in stages] == [Fetch, Label, Move, Transform]
+    given = loader._steps_of(0)[0]
+    batch = run_stages(stages, data.ctx.comm, given, loader._stages[0].run(given, None))
+    assert {tensor.device for tensor in batch.tensors()} == {elsewhere}
 
 
 def spans_of(loader, monkeypatch):
