@@ -147,6 +147,54 @@ def block_sampler(
     return lambda seeds: sampler.sample_blocks(graph, seeds)[2]
 
 
+def pinsage_sampler(
+    graph: CSCGraph, *, num_walks: int, walk_length: int, num_neighbors: int, num_layers: int, end_probability: float
+) -> Callable[[Tensor], list[DGLGraph]]:
+    """DGL's own sampler of PinSAGE's neighbourhoods on a graph of one type, without its loader.
+
+    Args:
+      graph: in-neighbour lists, which DGL gets as the out-edges that it walks along.
+      num_walks, walk_length, num_neighbors, num_layers, end_probability: see PinSAGESampler. DGL counts the visits to
+        the node where the walks begin, too.
+    Returns:
+      A function of int64 seeds, unique, that returns one block per hop, input side first, with visits as the edge data
+      "weight".
+    Raises:
+      ImportError: see `to_blocks`.
+    """
+    dgl = require_dgl("pinsage_sampler")
+    neighbours = dgl.sampling.RandomWalkNeighborSampler(
+        _along_lists(graph), walk_length, end_probability, num_walks, num_neighbors, weight_column=WEIGHTS
+    )
+
+    def sample(seeds: Tensor) -> list[DGLGraph]:
+        blocks: list[DGLGraph] = []
+        for _ in range(num_layers):
+            found = neighbours(seeds)
+            block = dgl.to_block(found, seeds)
+            block.edata[WEIGHTS] = found.edata[WEIGHTS][block.edata[dgl.EID]].float()
+            blocks.insert(0, block)
+            seeds = block.srcdata[dgl.NID]
+        return blocks
+
+    return sample
+
+
+def weighted_mean(block: DGLGraph, rows: Tensor) -> Tensor:
+    """Means of the sources' rows by the edge data "weight", [num_dst, width]: DGL's messages; 0 without edges.
+
+    Args:
+      block: of `pinsage_sampler`.
+      rows: [num_src, width].
+    """
+    messages = require_dgl("weighted_mean").function
+    with block.local_scope():
+        block.srcdata["row"] = rows
+        block.update_all(messages.u_mul_e("row", WEIGHTS, "part"), messages.sum("part", "total"))
+        block.update_all(messages.copy_e(WEIGHTS, "part"), messages.sum("part", "weights"))
+        return block.dstdata["total"] / block.dstdata["weights"].clamp(min=1).unsqueeze(1)
+
+
 def input_nodes(blocks: Sequence[DGLGraph]) -> Tensor:
     """The nodes whose features a sampler's blocks need, in the order of their rows."""
     return blocks[0].srcdata[require_dgl("input_nodes").NID]
@@ -183,15 +231,19 @@ def walker(
     Raises:
       ImportError: see `to_blocks`.
     """
-    dgl = require_dgl("walker")
-    edges = ("csr", (graph.indptr, graph.indices.long(), torch.empty(0, dtype=torch.int64)))
-    made = dgl.graph(edges, num_nodes=graph.num_nodes).formats("csr")
+    dgl, made = require_dgl("walker"), _along_lists(graph)
     if weighted:
         made.edata[WEIGHTS] = graph.weights
     prob = WEIGHTS if weighted else None
     if p_q is not None:
         return lambda roots: dgl.sampling.node2vec_random_walk(made, roots, *p_q, length, prob=prob)
     return lambda roots: dgl.sampling.random_walk(made, roots, length=length, prob=prob, restart_prob=stop)[0]
+
+
+def _along_lists(graph: CSCGraph) -> DGLGraph:
+    """DGL's graph whose out-edges are the in-neighbour lists, for walks."""
+    edges = ("csr", (graph.indptr, graph.indices.long(), torch.empty(0, dtype=torch.int64)))
+    return require_dgl("walks").graph(edges, num_nodes=graph.num_nodes).formats("csr")
 
 
 def with_all_formats(graph: CSCGraph) -> DGLGraph:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastsample_dist.bench.asked import answer_lines
-from fastsample_dist.bench.models.cases import CASES, LR, ModelCase
+from fastsample_dist.bench.models.cases import CASES, LR, ModelCase, WalkCase
 from fastsample_dist.bench.peers import read_columns
 from fastsample_dist.bench.timing import steady
 from fastsample_dist.graph.csc import CSCGraph
@@ -65,23 +66,54 @@ class Task:
 
     def sampler(self, case: ModelCase) -> Sample:
         """DGL's sampler of a case: seeds to blocks, input side first."""
+        if isinstance(case, WalkCase):
+            names = ("num_walks", "walk_length", "num_neighbors", "num_layers", "end_probability")
+            return dgl.pinsage_sampler(self.graph, **{name: getattr(case, name) for name in names})
         graph = self.graph if case.is_weighted else replace(self.graph, weights=None)
         return dgl.block_sampler(dgl.to_graph(graph), case.fanouts, method=case.method)
 
 
-class Stack(nn.Module):
-    """DGL's layers with ReLU and dropout between them."""
+class WalkLayer(nn.Module):
+    """PinSAGE's layer by DGL's messages, as DGL's example of PinSAGE has it (WeightedSAGEConv), which dgl.nn lacks."""
 
-    def __init__(self, layers: list[nn.Module], dropout: float) -> None:
+    def __init__(self, in_width: int, hidden_width: int, out_width: int) -> None:
         super().__init__()
-        self.layers, self._dropout = nn.ModuleList(layers), dropout
+        self.message, self.linear = nn.Linear(in_width, hidden_width), nn.Linear(hidden_width + in_width, out_width)
+        for part in (self.message, self.linear):
+            nn.init.xavier_uniform_(part.weight, gain=nn.init.calculate_gain("relu"))
+            nn.init.zeros_(part.bias)
+
+    def forward(self, block: Any, rows: Tensor) -> Tensor:
+        """[num_src, in_width] -> [num_dst, out_width]."""
+        neighbours = dgl.weighted_mean(block, F.relu(self.message(rows)))
+        return self.linear(torch.cat([neighbours, rows[: len(neighbours)]], 1))
+
+
+class Stack(nn.Module):
+    """DGL's layers with ReLU and dropout between them, and for PinSAGE's rows the norm 1.
+
+    Args:
+      case: says which layers.
+      in_dim, hidden, num_classes, dropout: as of our model.
+    """
+
+    def __init__(self, case: ModelCase, in_dim: int, hidden: int, num_classes: int, dropout: float) -> None:
+        super().__init__()
+        widths = layer_widths(in_dim, hidden, num_classes, case.num_layers)
+        self._has_walks, self._dropout = isinstance(case, WalkCase), dropout
+        if self._has_walks:
+            layers = [WalkLayer(width, hidden, out_width) for width, out_width in widths]
+        else:
+            layers = [dgl.sage_conv(*pair, AGGREGATORS[case.model]) for pair in widths]
+        self.layers = nn.ModuleList(layers)
 
     def forward(self, blocks: list, rows: Tensor) -> Tensor:
-        """[num_inputs, feature_dim] -> [num_seeds, num_classes]."""
+        """[num_inputs, in_dim] -> [num_seeds, num_classes]."""
         for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
             rows = layer(block, rows)
             if number + 1 < len(self.layers):
-                rows = F.dropout(F.relu(rows), self._dropout, self.training)
+                rows = F.relu(rows)
+                rows = F.dropout(F.normalize(rows) if self._has_walks else rows, self._dropout, self.training)
         return rows
 
 
@@ -98,9 +130,7 @@ class Training:
         torch.manual_seed(asked["rng_seed"])
         dgl.set_rng_seed(asked["rng_seed"])
         self._task, self._batch_size, self._sample = task, asked["batch_size"], task.sampler(case)
-        widths = layer_widths(task.features.shape[1], asked["hidden"], task.num_classes, case.num_layers)
-        layers = [dgl.sage_conv(*pair, AGGREGATORS[case.model]) for pair in widths]
-        self._model = Stack(layers, asked["dropout"])
+        self._model = Stack(case, task.features.shape[1], asked["hidden"], task.num_classes, asked["dropout"])
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=LR)
 
     @property

@@ -34,8 +34,9 @@ def conditions_lines(found: dict, data: DistData, options: ModelsOptions) -> lis
         lines.append(f"edge weights: {law}")
     if options.has_peer:
         lines.append(
-            "dgl: one process, as many threads as our ranks together, float32 features; its sampler without its "
-            "loader, SAGEConv mean or gcn (as our GCN: the mean with the own row); no feature cache on the CPU"
+            "dgl: one process, as many threads as our ranks together, float32 features; its samplers without its "
+            "loader; SAGEConv mean or gcn (as our GCN: the mean with the own row), for PinSAGE the layer of its "
+            "example; no feature cache on the CPU"
         )
     return lines
 
