@@ -42,7 +42,8 @@ class StageTimes:
     """Seconds per task on one rank: medians.
 
     Attributes:
-      sample_s, fetch_s, train_s: sampling, fetching features, forward and backward, where every rank does all three.
+      sample_s, fetch_s, train_s: sampling, fetching features, forward and backward, where every rank does all three; of
+        ranks that slow each other down, of one that works alone (see EpochShape.cores).
       fetch_factored_s: fetching on a rank that only trains; None: `fetch_s`.
       standby_train_s: fetching and training on a sampler's rank; None: `fetch_s` + `train_s`.
       handover_s: copying a sampled task into the queue; only with roles.
@@ -172,7 +173,8 @@ class EpochShape:
 
     Attributes:
       tasks: M, of the epoch.
-      cores: how many ranks can work at the same time: the machine's cores / threads per rank; inf: a device each.
+      cores: how many ranks can work at the same time as if each were alone: the machine's cores / threads per rank,
+        fewer where ranks share what is behind the cores; inf: a device each.
       group_size: V, tasks of an update; None: as many as ranks train.
       staleness: groups that may be begun before the parameters of the one before them are there.
       capacity: places in the queue, tasks in a trainer's hands included; None: as many as tasks.
@@ -217,13 +219,14 @@ class Choice:
       chosen: None: time sharing.
       rows: time sharing first, then 1, 2, ... samplers.
       paper: number of samplers by the paper's rule.
-      times: that the predictions are made of.
+      times, shape: that the predictions are made of.
     """
 
     chosen: Roles | None
     rows: tuple[Row, ...]
     paper: int
     times: StageTimes
+    shape: EpochShape
 
     def __str__(self) -> str:
         """One line for a log."""
@@ -297,7 +300,7 @@ def choose_roles(times: StageTimes, shape: EpochShape, ranks: int) -> Choice:
     rows = [_time_sharing(times, shape, ranks)]
     rows += [_factored(times, shape, Roles(s, ranks - s, shape.switching)) for s in range(1, ranks)]
     best = min(rows, key=lambda row: row.seconds)  # the first of equals
-    return Choice(best.roles, tuple(rows), paper_samplers(times, max(ranks, 2)), times)
+    return Choice(best.roles, tuple(rows), paper_samplers(times, max(ranks, 2)), times, shape)
 
 
 def switching_profit(remaining: int, active_times: Sequence[float], standby_s: float) -> float:

@@ -1,19 +1,19 @@
 """Roles "auto": what the stages of a batch take on this machine, measured, and the roles that are fastest by it.
 
-All ranks make and train some batches of the epoch to come at the same time, as time sharing does; nothing of it stays:
-no update is kept, and torch's generators and the model's buffers are as before. pipeline/roles.py predicts an epoch of
-every split from the medians.
+All ranks make and train some batches of the epoch to come at the same time, as time sharing does; then rank 0 trains
+one alone, as ranks do where others have nothing to do. The ratio shows what ranks take from each other: cores that they
+share, memory, a GPU. Nothing of it stays: no update is kept, and torch's generators and the model's buffers are as
+before. pipeline/roles.py predicts an epoch of every split from the medians.
 """
 
 from __future__ import annotations
 
 import copy
-import math
-import os
 import statistics
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from itertools import islice
 
 import torch
@@ -54,38 +54,46 @@ def rehearse_roles(
             f"roles is 'auto' on {num_parts} parts and {ctx.world_size} ranks: with roles a step has a batch of every "
             f"part, without them one of every rank; start {num_parts} ranks, or choose: pass roles S+T or none."
         )
-    times = _measured(ctx, loader, model, optimizer, compute_loss)
+    times, cores = _measured(ctx, loader, model, optimizer, compute_loss)
     shape = EpochShape(
-        steps * num_parts, _cores(ctx.device), group_size=num_parts, overlap=loader.options.prefetch > 0
+        steps * num_parts, cores, num_parts, loader.options.staleness, overlap=loader.options.prefetch > 0
     )  # fmt: skip
     return choose_roles(times, shape, ctx.world_size)
 
 
 def _measured(
     ctx: DistContext, loader: DistLoader, model: nn.Module, optimizer: torch.optim.Optimizer, compute_loss: LossOfBatch
-) -> StageTimes:
-    """Medians over the batches of all ranks; of ranks that share cores, what a rank alone would take."""
+) -> tuple[StageTimes, float]:
+    """(medians over the batches of all ranks as one takes that works alone, how many such ranks there is room for)"""
     epoch, buffers = loader.epoch, [buffer.clone() for buffer in model.buffers()]
     ctx.comm.barrier(purpose=PURPOSE)
     with kept_generators(ctx.device):
-        batches = _batch_times(ctx, loader, model, compute_loss)
+        batches, train = _batch_times(ctx, loader, model, compute_loss)
+        own_alone = _time_alone(ctx, train)
         update_s = _update_seconds(ctx, model, optimizer)
     loader.set_epoch(epoch)
     for buffer, before in zip(model.buffers(), buffers, strict=True):
         buffer.copy_(before)
-    everybody = ctx.comm.all_gather_object((batches, update_s), purpose=PURPOSE)
-    stages = zip(*(times for batches, _ in everybody for times in batches), strict=True)
-    alone = min(1.0, _cores(ctx.device) / ctx.world_size)
+    everybody = ctx.comm.all_gather_object((batches, update_s, own_alone), purpose=PURPOSE)
+    stages = zip(*(times for batches, _, _ in everybody for times in batches), strict=True)
+    alone = min(1.0, max(1 / ctx.world_size, everybody[0][2]))
     sample_s, fetch_s, train_s, handover_s = (alone * statistics.median(seconds) for seconds in stages)
-    update_s = alone * statistics.median(seconds for _, seconds in everybody)
-    return StageTimes(sample_s, fetch_s, train_s, handover_s=handover_s, update_s=update_s)
+    update_s = alone * statistics.median(seconds for _, seconds, _ in everybody)
+    times = StageTimes(sample_s, fetch_s, train_s, handover_s=handover_s, update_s=update_s)
+    return times, alone * ctx.world_size
 
 
 def _batch_times(
     ctx: DistContext, loader: DistLoader, model: nn.Module, compute_loss: LossOfBatch
-) -> list[tuple[float, ...]]:
-    """Seconds of sampling, fetching, training and handing over some batches of this rank."""
+) -> tuple[list[tuple[float, ...]], Callable[[], float]]:
+    """(seconds of sampling, fetching, training and handing over some batches; trains the last one again)"""
     clock, trained, found = clock_of(ctx.device), [p for p in model.parameters() if p.requires_grad], []
+
+    def train(batch: MiniBatch, features: Tensor) -> float:
+        begin = clock.mark()
+        torch.autograd.grad(compute_loss(batch, features), trained, allow_unused=True)
+        return Lap(clock, begin, clock.mark()).seconds
+
     with closing(iter(loader)) as batches:
         for batch in islice(batches, WARM_UP + MEASURED):
             features, batch.features = batch.features, None
@@ -93,12 +101,19 @@ def _batch_times(
             buffers = [bytes(buffer) for buffer in pack(batch, (loader.data.graph.orig_ids,))[1]]
             handover_s = time.perf_counter() - begin_s
             del buffers
-            begin = clock.mark()
-            torch.autograd.grad(compute_loss(batch, features), trained, allow_unused=True)
-            train_s = Lap(clock, begin, clock.mark()).seconds
             fetch_s = 0.0 if batch.fetching is None else batch.fetching.seconds
-            found.append((batch.sampling.seconds, fetch_s, train_s, handover_s))
-    return found[WARM_UP:] or found
+            found.append((batch.sampling.seconds, fetch_s, train(batch, features), handover_s))
+    return found[WARM_UP:] or found, partial(train, batch, features)
+
+
+def _time_alone(ctx: DistContext, train: Callable[[], float]) -> float:
+    """Seconds of training a batch alone / while all ranks do, on rank 0. Collective: every rank must call this."""
+    ctx.comm.barrier(purpose=PURPOSE)
+    together_s = statistics.median(train() for _ in range(MEASURED))
+    ctx.comm.barrier(purpose=PURPOSE)
+    alone_s = statistics.median(train() for _ in range(MEASURED)) if ctx.rank == 0 else together_s
+    ctx.comm.barrier(purpose=PURPOSE)
+    return alone_s / together_s if together_s > 0 else 1.0
 
 
 def _update_seconds(ctx: DistContext, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
@@ -119,8 +134,3 @@ def _update_seconds(ctx: DistContext, model: nn.Module, optimizer: torch.optim.O
         parameter.detach().copy_(kept)
     optimizer.load_state_dict(state)
     return seconds
-
-
-def _cores(device: torch.device) -> float:
-    """How many ranks can work at the same time: as the machine's cores allow; of GPUs all."""
-    return math.inf if device.type == "cuda" else (os.cpu_count() or 1) / torch.get_num_threads()

@@ -1,0 +1,70 @@
+"""Roles "auto": what the rehearsal leaves (nothing), and that the run is that of the roles chosen."""
+
+import pytest
+import torch
+
+from fastsample_dist import DistData, DistLoader, Roles
+from fastsample_dist.testing import run_distributed
+from fastsample_dist.train import rehearsal
+from fastsample_dist.train.trainer import Trainer
+from tests.train.task import make_model, make_task
+
+BATCH, FANOUTS = 8, (4, 3)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return make_task(tmp_path_factory.mktemp("task"), 2, dtype="float32").path
+
+
+def trained(ctx, path, roles, chosen=None):
+    """(parameters, losses, name of the roles, prediction) after two epochs; with `chosen` that is what "auto" takes."""
+    predicted = rehearsal.choose_roles
+    if chosen is not None:
+
+        def choose(times, shape, ranks):
+            choice = predicted(times, shape, ranks)
+            return type(choice)(chosen, choice.rows, choice.paper, choice.times, choice.shape)
+
+        rehearsal.choose_roles = choose
+    model = make_model("sage").float()
+    trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=0.02), ctx)
+    loader = DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, roles=roles)
+    before, state = [p.detach().clone() for p in model.parameters()], torch.get_rng_state()
+    choice = trainer.settle_roles(loader)
+    assert all(map(torch.equal, before, model.parameters()))
+    assert torch.equal(state, torch.get_rng_state())
+    assert loader.epoch == 0 and all(parameter.grad is None for parameter in model.parameters())
+    losses = [trainer.run_epoch(loader).loss for _ in range(2)]
+    rehearsal.choose_roles = predicted
+    return [p.detach() for p in model.parameters()], losses, str(loader.roles), choice
+
+
+def runs(ctx, path):
+    """With and without "auto", for both answers."""
+    return {
+        "plain": trained(ctx, path, "none"), "auto": trained(ctx, path, "auto"),
+        "1+1": trained(ctx, path, "1+1"), "auto, 1+1": trained(ctx, path, "auto", Roles(1, 1)),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found(path):
+    return run_distributed(2, runs, args=(path,))
+
+
+def test_auto_trains_as_the_roles_that_it_takes(found):
+    for rank in found:
+        for auto, known in (("auto, 1+1", "1+1"), ("auto", "plain" if rank["auto"][2] == "None" else "1+1")):
+            assert all(map(torch.equal, rank[auto][0], rank[known][0]))
+            assert rank[auto][1] == rank[known][1]
+        assert rank["auto, 1+1"][2] == "1+1"
+
+
+def test_all_ranks_have_the_same_choice_and_there_is_none_without_auto(found):
+    choices = [rank["auto"][3] for rank in found]
+    assert choices[0] == choices[1]
+    assert [row.name for row in choices[0].rows] == ["none", "1+1"]
+    assert choices[0].shape.group_size == 2 and 1 <= choices[0].shape.cores <= 2
+    assert choices[0].times.train_s > 0
+    assert all(rank[name][3] is None for rank in found for name in ("plain", "1+1"))
