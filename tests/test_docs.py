@@ -32,7 +32,7 @@ SHELL_LINE = re.compile(r"^ {4}(.*(?:\\\n.*)*)$", re.MULTILINE)
 # Options of other programs that the pages mention.
 FOREIGN = {"--no-build-isolation", "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr"}
 FOREIGN |= {"--hostfile", "--nodes", "--ntasks-per-node", "--allow-run-as-root"}
-BENCHMARKS = ("epoch", "features")  # of fastsample-bench, whose options the pages mention
+BENCHMARKS = ("epoch", "features", "roles")  # of fastsample-bench, whose options the pages mention
 
 
 def ids(paths):

@@ -1,0 +1,89 @@
+"""The subcommand `fastsample-bench roles`: its options, and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from fastsample_dist import command as cl
+from fastsample_dist.bench import options as shared
+from fastsample_dist.bench.conditions import busy_warning, conditions, given_options
+from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.roles.measure import RolesOptions, measure
+from fastsample_dist.bench.roles.report import conditions_lines, verdict, ways_table
+from fastsample_dist.testing.jobs import find_mpirun
+
+SWITCHING = {"on": (True,), "off": (False,), "both": (True, False)}
+EXAMPLES = """examples:
+  fastsample-bench roles                                         splits of 2 ranks on a drawn graph
+  fastsample-bench roles --graph debian --ranks 2,4 --batch-size 256 --verify --json roles.json
+"""
+
+
+def add_command(commands: argparse._SubParsersAction) -> None:
+    """Add the subcommand."""
+    sub = commands.add_parser(
+        "roles", help="predicted and measured epochs for every split of ranks into samplers and trainers",
+        epilog=EXAMPLES, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train GraphSAGE by time sharing, in every split into samplers and trainers, and with roles that\n"
+        "\"auto\" chooses, in turns; predict each from the times of the stages that the same run measured.\n"
+        "Exit status: 0 only when everything ran and --verify found nothing.",
+    )  # fmt: skip
+    add = sub.add_argument
+    shared.add_graph(sub, default="rmat:16:16")
+    add("--ranks", type=cl.counts, default=(2,), help="numbers of ranks to start, 2 or more each (default: 2)")
+    add("--switching", choices=SWITCHING, default="both", help="samplers train at the end (default: %(default)s)")
+    add("--staleness", type=cl.integer_from(0), default=0, help="of the ways with roles (default: %(default)s)")
+    add("--epochs", type=cl.count, default=7, help="timed ones, after one warm-up epoch (default: %(default)s)")
+    add("--hidden", type=cl.count, default=128, help="columns of a hidden row (default: %(default)s)")
+    add("--dropout", type=cl.share, default=0.5, help="(default: %(default)s)")
+    add("--method", default="metis", help="how a generated graph is cut (default: %(default)s)")
+    add("--batch-size", type=cl.count, default=128, help="seeds per task (default: %(default)s)")
+    add("--fanouts", type=cl.fanout_list, default=(15, 10, 5), help="one per layer (default: 15,10,5)")
+    shared.add_drawing(sub)
+    add("--threads", type=cl.count, default=1, help="per rank (default: %(default)s)")
+    add("--mpi", action="store_true", help="start the ranks with mpirun")
+    add("--verify", action="store_true", help="compare the losses of all ways; exit 1 where they differ")
+    add("--deadline-s", type=cl.seconds, default=1800.0, help="for the ranks of one run (default: %(default)g)")
+    cl.add_json(sub)
+
+
+def run(args: argparse.Namespace) -> tuple[int, dict]:
+    """Measure, print; returns (exit status, results for --json)."""
+    if min(args.ranks) < 2:
+        raise ValueError(f"--ranks is {','.join(map(str, args.ranks))}; roles need 2 ranks or more.")
+    if args.mpi and find_mpirun() is None:
+        raise ValueError("--mpi needs mpirun beside this Python or on PATH; install it or leave --mpi out.")
+    console = Console(width=cl.console_width(), highlight=False)
+    with work_folder(args.work) as work:
+        options = _options(args, work)
+        options.source.check(options.ranks)
+        found = conditions(options.threads)
+        runs = measure(options, lambda text: console.print(f"{text} ...", style="dim"))
+    for line in busy_warning(found):
+        console.print(line)
+    repeats = f"medians of {args.epochs} epochs after one warm-up, all ways in turns"
+    failures = []
+    for entry in runs:
+        for line in conditions_lines(found, entry, vars(args), repeats):
+            console.print(line, soft_wrap=True)
+        console.print(ways_table(entry))
+        console.print(verdict(entry), soft_wrap=True)
+        failures += [f"{name} with {entry['ranks']} ranks" for name in entry["differences"]]
+    if args.verify:
+        console.print(f"verify: FAILED: other losses by {', '.join(failures)}" if failures else "verify: equal losses")
+    results = {"command": "roles", "conditions": found, "options": given_options(args), "runs": runs}
+    return int(args.verify and bool(failures)), results
+
+
+def _options(args: argparse.Namespace, work: Path) -> RolesOptions:
+    return RolesOptions(
+        source=GraphSource(args.graph, work, args.method), ranks=args.ranks, switching=SWITCHING[args.switching],
+        settings={
+            "epochs": args.epochs, "batch_size": args.batch_size, "fanouts": args.fanouts, "hidden": args.hidden,
+            "dropout": args.dropout, "rng_seed": args.seed, "staleness": args.staleness,
+        },
+        threads=args.threads, mpirun=find_mpirun() if args.mpi else None, deadline_s=args.deadline_s,
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""The measurement of `fastsample-bench roles`: runs on every number of ranks, and predictions from the same run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from fastsample_dist.bench.graphs import GraphSource
+from fastsample_dist.bench.roles.rank import roles_of, split_ways
+from fastsample_dist.bench.timing import quantiles
+from fastsample_dist.pipeline.roles import (
+    ROLES_AUTO,
+    ROLES_NONE,
+    EpochShape,
+    Roles,
+    StageTimes,
+    choose_roles,
+    predict_factored,
+    predict_time_sharing,
+)
+from fastsample_dist.testing.jobs import RankJob, run_ranks
+
+RANK_TASK = "fastsample_dist.bench.roles.rank:roles_rank"
+LOSS_TOLERANCE = 1e-3  # of time sharing, whose gradients add up in another order
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolesOptions:
+    """What is run.
+
+    Attributes:
+      source: the graph.
+      ranks: numbers of ranks, each >= 2.
+      settings: of a rank but for path and ways, see roles_rank.
+      switching: with samplers that train at the end, without, or both.
+      threads: per rank.
+      mpirun: program that starts the ranks; None: torch.distributed.
+      deadline_s: for the ranks of one run to end.
+    """
+
+    source: GraphSource
+    ranks: tuple[int, ...]
+    settings: dict
+    switching: tuple[bool, ...] = (True, False)
+    threads: int = 1
+    mpirun: str | None = None
+    deadline_s: float = 1800.0
+
+
+def measure(options: RolesOptions, progress: Callable[[str], object]) -> list[dict]:
+    """Run every number of ranks; returns what `summarize` returns for each.
+
+    Args:
+      options: what to run.
+      progress: called with a line about what is done next.
+    Raises:
+      ValueError, RuntimeError: a run failed.
+    """
+    runs = []
+    for number in options.ranks:
+        path = options.source.parts(number, progress)
+        progress(f"training with {number} ranks in all roles")
+        ways = [ROLES_NONE, *split_ways(number, options.switching), ROLES_AUTO]
+        settings = [{"path": str(path), "ways": ways, **options.settings}] * number
+        job = RankJob(task=RANK_TASK, settings=settings, deadline_s=options.deadline_s, threads=options.threads)
+        results = run_ranks(job, mpirun=options.mpirun)
+        runs.append(summarize(results, options.settings["staleness"]))
+    return runs
+
+
+def summarize(results: Sequence[dict], staleness: int) -> dict:
+    """The figures of one number of ranks.
+
+    Args:
+      results: what roles_rank returned, by rank.
+      staleness: of the ways with roles.
+    Returns:
+      {"ranks", "graph", "tasks", "times": StageTimes measured in this run, "alone": a rank's time alone / beside the
+      others, "paper": samplers by the paper's rule,
+      "predicted_best": a way, "best", "auto": {"roles", "median_s", "is_best": within the best way's p10-p90 or below},
+      "differences": ways with another loss, "ways": [{"name", "roles", "predicted_s", "error": predicted / measured -
+      1, "epoch_s": {"median", "p10", "p90"}, "epochs_s", "loss", "stood_by": tasks an epoch, means}]}.
+    """
+    tasks = results[0]["virtual_ranks"] * results[0]["steps"]
+    ranks, cores = len(results), results[0]["cores"]
+    shape = EpochShape(tasks, cores, results[0]["virtual_ranks"], staleness)
+    measured = stage_times(results)
+    times = StageTimes(**{name: s and s * cores / ranks for name, s in asdict(measured).items()})  # of a rank alone
+    names = list(results[0]["ways"])
+    ways = [_figures(results, name, _predict(name, times, shape, ranks)) for name in names if name != ROLES_AUTO]
+    best = min(ways, key=lambda way: way["epoch_s"]["median"])
+    choice = choose_roles(times, shape, ranks)
+    auto = _figures(results, ROLES_AUTO, None)
+    median_s = auto["epoch_s"]["median"]
+    return {
+        "ranks": ranks, "graph": results[0]["graph"], "tasks": tasks, "times": asdict(measured),
+        "alone": cores / ranks, "paper": choice.paper,
+        "predicted_best": str(choice.chosen or ROLES_NONE), "best": best["name"],
+        "auto": {"roles": auto["roles"], "median_s": median_s, "is_best": median_s <= best["epoch_s"]["p90"]},
+        "differences": differences([*ways, auto]), "ways": [*ways, auto],
+    }  # fmt: skip
+
+
+def stage_times(results: Sequence[dict]) -> StageTimes:
+    """Medians over the timed epochs: stages of time sharing, per task, and the copy into the queue of samplers."""
+    steps = results[0]["steps"]
+    epochs = results[0]["ways"][ROLES_NONE]["epochs"][1:]  # their seconds are means over ranks
+    medians = {
+        name: statistics.median(epoch[name] for epoch in epochs) / steps
+        for name in ("sample_s", "fetch_s", "compute_s", "gradients_s")
+    }
+    copies = [
+        epoch["hand_over_s"] / epoch["sampled"]
+        for result in results
+        for way in result["ways"].values()
+        for epoch in way["epochs"][1:]
+        if epoch.get("sampled")
+    ]
+    return StageTimes(
+        medians["sample_s"], medians["fetch_s"], medians["compute_s"] + medians["gradients_s"],
+        handover_s=statistics.median(copies) if copies else 0.0,
+    )  # fmt: skip
+
+
+def differences(ways: Sequence[dict]) -> list[str]:
+    """Ways with roles whose losses are not those of the first one, and time sharing where it is far from them."""
+    first = next((way["loss"] for way in ways if way["roles"] != ROLES_NONE), None)
+    if first is None:
+        return []
+    return [
+        way["name"]
+        for way in ways
+        if (way["loss"] != first if way["roles"] != ROLES_NONE else _apart(way["loss"], first) > LOSS_TOLERANCE)
+    ]
+
+
+def _apart(losses: Sequence[float], others: Sequence[float]) -> float:
+    return max(abs(one / other - 1) for one, other in zip(losses, others, strict=True))
+
+
+def _predict(name: str, times: StageTimes, shape: EpochShape, ranks: int) -> float:
+    roles = roles_of(name)
+    if not isinstance(roles, Roles):
+        return predict_time_sharing(times, shape, ranks)
+    return predict_factored(times, replace(shape, switching=roles.switching), roles.samplers, roles.trainers)
+
+
+def _figures(results: Sequence[dict], name: str, predicted_s: float | None) -> dict:
+    of_ranks = [result["ways"][name] for result in results]
+    timed = of_ranks[0]["epochs"][1:]
+    seconds = [epoch["seconds"] for epoch in timed]
+    stood_by = [epoch.get("stood_by", 0) for rank in of_ranks for epoch in rank["epochs"][1:]]
+    return {
+        "name": name, "roles": of_ranks[0]["roles"], "predicted_s": predicted_s,
+        "error": None if predicted_s is None else predicted_s / statistics.median(seconds) - 1,
+        "epoch_s": quantiles(seconds), "epochs_s": seconds, "loss": [epoch["loss"] for epoch in of_ranks[0]["epochs"]],
+        "stood_by": sum(stood_by) / len(timed),
+    }  # fmt: skip

@@ -1,0 +1,54 @@
+"""What `fastsample-bench roles` prints."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+
+def conditions_lines(found: dict, run: dict, options: dict, repeats: str) -> list[str]:
+    """What the figures of one number of ranks depend on.
+
+    Args:
+      found: see bench/conditions.py.
+      run: see `summarize`.
+      options: of the command.
+      repeats: of epochs, in words.
+    """
+    graph, times = run["graph"], run["times"]
+    stages = (("sample", "sample_s"), ("fetch", "fetch_s"), ("train", "train_s"), ("copy to the queue", "handover_s"))
+    return [
+        f"{graph['name']}: {graph['num_nodes']:,} nodes, {graph['num_edges']:,} edges; commit {found['commit']}, torch "
+        f"{found['torch']}, {found['cores']} cores ({found['processor']}, {found['isa']}), "
+        f"{found['threads_per_rank']} thread(s) per rank, load before {found['load_before']:.1f}",
+        f"{run['ranks']} ranks, {run['tasks']} tasks of {options['batch_size']} seeds an epoch, fanouts "
+        f"{','.join(map(str, options['fanouts']))}, hidden {options['hidden']}, staleness {options['staleness']}; "
+        f"{repeats}",
+        "measured medians per task, ms: "
+        + ", ".join(f"{name} {1e3 * times[key]:.2f}" for name, key in stages)
+        + f"; a rank alone takes {run['alone']:.2f} of that",
+    ]
+
+
+def ways_table(run: dict) -> Table:
+    """Predicted beside measured, one row per way of sharing the work."""
+    table = Table(title=f"seconds of an epoch, {run['ranks']} ranks")
+    table.add_column("roles")
+    for column in ("predicted", "median", "p10", "p90", "error", "to none", "by standbys"):
+        table.add_column(column, justify="right")
+    none_s = run["ways"][0]["epoch_s"]["median"]
+    for way in run["ways"]:
+        name = way["name"] if way["error"] is not None else f"{way['name']}: {way['roles']}"
+        predicted = ("", "") if way["error"] is None else (f"{way['predicted_s']:.3f}", f"{100 * way['error']:+.1f} %")
+        spread = [f"{way['epoch_s'][key]:.3f}" for key in ("median", "p10", "p90")]
+        ratio = f"{way['epoch_s']['median'] / none_s:.2f}x"
+        table.add_row(name, predicted[0], *spread, predicted[1], ratio, f"{way['stood_by']:.0f}")
+    return table
+
+
+def verdict(run: dict) -> str:
+    """What was chosen, what was best, and what the paper's rule says."""
+    where = "within" if run["auto"]["is_best"] else "above"
+    return (
+        f"predicted best {run['predicted_best']}, measured best {run['best']}, GNNLab's rule {run['paper']} "
+        f"sampler(s); auto took {run['auto']['roles']}, its median is {where} the best row's p10-p90"
+    )
