@@ -32,6 +32,7 @@ from fastsample_dist.ops.shared_queue import (
     QueueSegment,
     QueueSlot,
     QueueSpec,
+    QueueState,
     SharedQueue,
     SlotState,
 )
@@ -279,8 +280,7 @@ class TaskQueue:
         """ "task (epoch 1, virtual rank 0, step 37)"."""
         segment = self._queue.state()[1].segment
         group, virtual_rank = divmod(task, self.spec.group_size)
-        step = segment.first_step + group - segment.first_task // self.spec.group_size
-        return f"task (epoch {segment.epoch}, virtual rank {virtual_rank}, step {step})"
+        return f"task (epoch {segment.epoch}, virtual rank {virtual_rank}, step {self._step_of(group, segment)})"
 
     def state(self) -> str:
         """Who holds what, one line."""
@@ -295,6 +295,8 @@ class TaskQueue:
             for slot in sorted(slots, key=lambda slot: slot.task)
             if slot.state in _DOES
         ]
+        if self._is_to_update(counters, slots):
+            held.append(f"{self._name(UPDATER)} is to update the parameters")
         ready = sum(slot.state == SlotState.READY for slot in slots)
         counts = f"{ready} tasks are made and not taken, {counters.num_done} are done"
         return "; ".join([*held, f"{counts}, group {counters.current_group} is next"])
@@ -338,12 +340,27 @@ class TaskQueue:
         raise RolesError(self.failure or line)
 
     def _was_doing(self, rank: int) -> str:
-        _, _, slots = self._queue.slots()
+        _, counters, slots = self._queue.slots()
         held = sorted((slot for slot in slots if slot.rank == rank and slot.state in _DOES), key=lambda slot: slot.task)
+        if not held and rank == UPDATER and self._is_to_update(counters, slots):
+            segment = counters.segment
+            return (
+                f"updated the parameters (epoch {segment.epoch}, step {self._step_of(counters.current_group, segment)})"
+            )
         if not held:
             return "held no task"
         more = f" and {len(held) - 1} more" if len(held) > 1 else ""
         return f"{_DOES[held[0].state][1]} {self.describe(held[0].task)}{more}"
+
+    def _is_to_update(self, counters: QueueState, slots: Sequence[QueueSlot]) -> bool:
+        """Whether all tasks of the current group are done."""
+        first = counters.current_group * self.spec.group_size
+        tasks = range(first, first + self.spec.group_size)
+        is_claimed = tasks.stop <= min(counters.next_task, counters.end_task)
+        return is_claimed and not any(slot.task in tasks for slot in slots)
+
+    def _step_of(self, group: int, segment: QueueSegment) -> int:
+        return segment.first_step + group - segment.first_task // self.spec.group_size
 
     def _name(self, rank: int) -> str:
         role = "trainer" if rank < self.spec.num_trainers else "sampler"

@@ -78,6 +78,17 @@ def die_while_training(ctx, queue):
     (train_all if ctx.rank == 0 else TaskQueue.wait_end)(queue)
 
 
+def die_while_updating(ctx, queue):
+    if ctx.rank == 2:
+        put_tasks(queue, 20)
+    elif ctx.rank == 0:
+        while not isinstance(taken := queue.take(), GroupDone):
+            queue.done(taken.task)
+        assert "; rank 0 (trainer) is to update the parameters; " in f"; {queue.state()}"
+        kill_self()
+    (train_all if ctx.rank == 1 else TaskQueue.wait_end)(queue)
+
+
 def die_with_the_lock(ctx, queue):
     """Rank 0 stops rank 1, which reads the queue all the time, until it finds it with the lock."""
     pids = ctx.comm.all_gather_object(os.getpid(), purpose="test")
@@ -101,6 +112,7 @@ def die_with_the_lock(ctx, queue):
 DEATHS = {
     die_while_making: "rank 2 (sampler) ended while it made task (epoch 1, virtual rank 1, step 37)",
     die_while_training: "rank 1 (trainer) ended while it trained task (epoch 1, virtual rank ",
+    die_while_updating: "rank 0 (trainer) ended while it updated the parameters (epoch 1, step 35)",
     die_with_the_lock: "rank 1 (trainer) ended while it changed the queue of tasks",
 }
 
