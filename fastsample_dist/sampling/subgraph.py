@@ -39,7 +39,7 @@ from fastsample_dist.sampling.subgraph_spec import (
     whole,
 )  # fmt: skip
 
-_MOST_LAYERS, _LAST_STEP = 2**31 - 1, 2**63 - 1
+_MOST_LAYERS, _LAST_STEP, _MOST_AT_ONCE = 2**31 - 1, 2**63 - 1, 2**20
 _COUNTED_AT_ONCE = 64  # subgraphs whose nodes are in memory together while they are counted
 
 
@@ -136,12 +136,12 @@ class SubgraphSampler:
 
         Args:
           first: number of the first one.
-          count: 0 or more.
+          count: 0 to 2**20; all of them are in memory together.
         Raises:
-          ValueError: a number below 0 or from 2**63 on, a negative count.
+          ValueError: a number below 0 or from 2**63 on, another count.
         """
         [first] = _checked(first)
-        numbers = range(first, first + whole("count", count, 0, laws.COUNTED_FROM))
+        numbers = range(first, first + whole("count", count, 0, _MOST_AT_ONCE))
         _checked(numbers[-1:])
         drawn = ops.sample_subgraphs(self._arrays, self.spec.rule, self._tables, numbers)
         return [
@@ -211,8 +211,8 @@ class SubgraphSampler:
             return 0
         if loss.mean == 0:
             raise ValueError(
-                f"no subgraph can hold any of the {loss.count} loss_nodes; expected roots from which they can be "
-                "reached over in-neighbours."
+                f"no subgraph can hold any of the {loss.count} loss_nodes; expected roots with in-neighbours, from "
+                "which they can be reached."
             )
         return max(1, int(np.ceil(1 / loss.mean)))
 

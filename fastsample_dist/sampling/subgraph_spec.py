@@ -101,6 +101,7 @@ class SubgraphSpec:
                 object.__setattr__(self, name, whole(name, getattr(self, name), 1, _MOST))
         self._check_sizes()
         self._check_law()
+        _ = self.rule  # refuses what the core alone knows
 
     @property
     def num_walks(self) -> int:

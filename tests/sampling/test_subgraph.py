@@ -321,6 +321,7 @@ def test_what_is_refused():
         "a subgraph's number is 1.5": lambda: sampler_of("node", graph).batch([1.5]),
         "a subgraph's number is '3'": lambda: sampler_of("node", graph).sample("3"),
         "count is -1": lambda: sampler_of("node", graph).sample_many(0, -1),
+        "count is 1048577": lambda: sampler_of("node", graph).sample_many(0, 2**20 + 1),
         "step is -1": lambda: sampler_of("node", graph).batch(0, step=-1),
         "loss_nodes is torch.bool; expected integer node ids; of a mask pass loss_nodes.nonzero()": lambda: sampler_of(
             "node", graph

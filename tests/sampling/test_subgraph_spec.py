@@ -25,6 +25,10 @@ REFUSED = {
     "walkers": (dict(budget=100, frontier_size=101), "frontier_size is 101 but budget is 100"),
     "short budget": (dict(method="walk", budget=4, walk_length=4), "budget is 4 but a walk of walk_length 4 makes 5"),
     "eta": (dict(eta=1.0), "eta is 1.0; expected a finite number above 1"),
+    "eta of a dashboard": (
+        dict(structure="dashboard", eta=1e9),
+        "eta is 1e+09; expected a number above 1, at most 1000",
+    ),
     "eta of nan": (dict(eta=float("nan")), "eta is nan; expected a finite number above 1"),
     "dashboard": (dict(method="node", structure="dashboard"), "structure is 'dashboard' but method is 'node'"),
     "clip": (dict(method="walk", max_degree=30), "max_degree is 30 but method is 'walk'"),
