@@ -127,8 +127,8 @@ def _add_subgraphs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group(
         "subgraphs",
         f"--sampler {'|'.join(SUBGRAPH_METHODS)} trains on subgraphs: --layers, steps of --subgraphs-per-step; "
-        "--batch-size and --fanouts are then those of evaluation. The other samplers draw neighbours: weighted by edge "
-        "weight, labor with shared neighbours.",
+        "--batch-size is then that of evaluation, and --fanouts are those of --eval sampled. The other samplers draw "
+        "neighbours: weighted by edge weight, labor with shared neighbours.",
     ).add_argument
     add("--budget", metavar="N", type=count, help="visits or draws of a subgraph (default: 8000)")
     add("--frontier-size", metavar="M", type=count, help="walkers of frontier (default: 1000)")

@@ -235,6 +235,14 @@ class TrainConfig(PinSAGEConfig):
                     f"--scheme is {self.scheme} but --sampler {self.sampler} draws subgraphs, which needs the topology "
                     f"on every rank; pass --scheme {HYBRID}."
                 )
+            usual = TrainConfig.fanouts
+            given = [name for name in ("fanouts", "eval_fanouts") if getattr(self, name) != usual]
+            if self.eval == "full" and given:
+                raise ValueError(
+                    f"{option(given[0])} is {','.join(map(str, getattr(self, given[0])))} but --sampler {self.sampler} "
+                    "draws no neighbours, and evaluation sees all; leave it out (--layers sets the depth), or pass "
+                    "--eval sampled."
+                )
         if self.has_walks:
             names = ("fanouts", "eval_fanouts", "replace", "kernel")
             defaults = {field.name: field.default for field in fields(TrainConfig)} | {"eval_fanouts": self.fanouts}

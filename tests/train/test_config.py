@@ -96,6 +96,8 @@ print(json.dumps(found))
         ({"sampler": "walk", "weights": "sum"}, r"--weights is 'sum'; expected one of ratio, saint, none"),
         ({"sampler": "walk", "scheme": "vanilla"}, r"--scheme is vanilla but --sampler walk draws subgraphs"),
         ({"sampler": "walk", "replace": True}, r"--sampler walk takes every edge at most once; leave out --replace"),
+        ({"sampler": "walk", "fanouts": (5, 5)}, r"--fanouts is 5,5 but --sampler walk draws no neighbours"),
+        ({"sampler": "walk", "eval_fanouts": (-1,) * 3}, r"--eval-fanouts is -1,-1,-1 but --sampler walk draws no"),
         (
             {"sampler": "walk", "eval": "sampled", "layers": 4},
             r"fanouts has 3 entries but the model has 4 layers; pass one fanout per layer",
@@ -146,6 +148,8 @@ def test_subgraphs_shape_a_run_and_neighbours_leave_old_checkpoints_valid():
     assert of_subgraphs["budget"] == 8000 and of_subgraphs["locality"] == "own" and "budget" not in by_neighbours
     assert of_subgraphs == TrainConfig(data="parts", sampler="frontier", budget=8000, locality="own").shaping()
     json.dumps(of_subgraphs)
+    given = TrainConfig(data="parts", sampler="frontier", locality="own", subgraphs_per_step=3).shaping()
+    assert given == of_subgraphs | {"subgraphs_per_step": 3}
 
 
 def free_ports(count):
