@@ -51,9 +51,13 @@ def numbered(device: torch.device | str) -> torch.device:
     """The device with its number, "cuda" alone being the current GPU.
 
     Raises:
+      ValueError: what torch knows no device of.
       DeviceError: a GPU that this process cannot use.
     """
-    device = torch.device(device)
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f'device is {device!r}; expected "cpu", "cuda", or one GPU such as "cuda:1".') from None
     if device.type != CUDA:
         return device
     refusal = cuda_refusal()

@@ -59,8 +59,8 @@ class BatchOptions:
     cache: FeatureCache | MadeCache | None = None
 
     def __post_init__(self) -> None:
-        if self.prefetch < 0:
-            raise ValueError(f"prefetch is {self.prefetch}; expected 0 (off) or the number of batches to make ahead.")
+        if not isinstance(self.prefetch, int) or self.prefetch < 0:
+            raise ValueError(f"prefetch is {self.prefetch!r}; expected 0 (off) or the number of batches to make ahead.")
         for name, value, kind in (
             ("feature_dtype", self.feature_dtype, torch.dtype),
             ("transform", self.transform, Callable),

@@ -238,6 +238,18 @@ class DistData:
         return self.labels[nodes.long().cpu() - self.own_range[0]].to(nodes.device)
 
 
+def check_data(data: object) -> None:
+    """Refuse what is no opened partition.
+
+    Raises:
+      ValueError: as said.
+    """
+    if not isinstance(data, DistData):
+        raise ValueError(
+            f"data is a {type(data).__name__}; expected the partition that fsd.DistData.load(path, ctx) opens."
+        )
+
+
 def read_same_manifest(path: Path, ctx: DistContext) -> Manifest:
     """The manifest, which is the same on all ranks; it holds the SHA-256 of every file. Paths may differ.
 

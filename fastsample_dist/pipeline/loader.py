@@ -23,7 +23,7 @@ from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.policies import Workload
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.caching import sampled_inputs
-from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.data import DistData, check_data
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.factored import (
     TaskWork,
@@ -107,6 +107,8 @@ class DistLoader(BatchLoader):
         roles: str | Roles = "none",
         staleness: int = 0,
     ) -> None:
+        check_data(data)
+
         def check() -> tuple[LoaderOptions, torch.device]:
             own = LoaderOptions(
                 fanouts=fanouts, batch_size=batch_size, sampler=sampler, app=app, split=split, scheme=scheme,

@@ -33,7 +33,7 @@ from fastsample_dist.features.policies import Workload
 from fastsample_dist.graph.hotness import PRESAMPLED_FROM
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.caching import sampled_inputs
-from fastsample_dist.pipeline.data import DistData, own_parts
+from fastsample_dist.pipeline.data import DistData, check_data, own_parts
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.exchange import PAIRED
 from fastsample_dist.pipeline.position import SUBGRAPHS, LoaderPosition
@@ -108,6 +108,7 @@ class SubgraphLoader(BatchLoader):
         rails: bool = True,
         cache: FeatureCache | MadeCache | None = None,
     ) -> None:
+        check_data(data)
         ctx = data.ctx
 
         def check() -> tuple[SubgraphOptions, torch.device, Tensor | None]:
@@ -343,4 +344,4 @@ def _given_roots(data: DistData, options: SubgraphOptions, roots: Tensor | Seque
 
 
 def _digest(ids: Tensor) -> str:
-    return hashlib.sha256(ids.numpy().tobytes()).hexdigest()[:16]
+    return f"{ids.numel()} nodes, sha256 {hashlib.sha256(ids.numpy().tobytes()).hexdigest()[:8]}"

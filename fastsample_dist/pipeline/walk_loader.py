@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.pipeline.data import DistData, own_parts
+from fastsample_dist.pipeline.data import DistData, check_data, own_parts
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_permutation
 from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, in_turn, pick_own
@@ -94,6 +94,7 @@ class WalkLoader:
         graph: CSCGraph | None = None,
         scheme: str = "hybrid",
     ) -> None:
+        check_data(data)
         self.data, self.app, self.epoch = data, app, 0
 
         def check() -> TransitSampler:

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader, FeatureCache, SubgraphLoader, SubgraphSpec, Trainer
+from fastsample_dist import (
+    DistContext,
+    DistData,
+    DistLoader,
+    FeatureCache,
+    SubgraphLoader,
+    SubgraphSpec,
+    Trainer,
+    WalkLoader,
+)
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
@@ -427,6 +436,9 @@ def test_an_option_of_one_rank_is_refused_on_all(two, name):
         ({"num_layers": 0}, r"num_layers is 0; expected at least 1"),
         ({"subgraphs_per_step": 0}, r"subgraphs_per_step is 0; expected at least 1"),
         ({"steps_per_epoch": 1.5}, r"steps_per_epoch is 1\.5; expected an integer"),
+        ({"prefetch": None}, r"prefetch is None; expected 0 \(off\) or the number of batches"),
+        ({"prefetch": 1.5}, r"prefetch is 1\.5; expected 0 \(off\) or the number of batches"),
+        ({"device": "gpu"}, r"device is 'gpu'; expected \"cpu\", \"cuda\", or one GPU such as \"cuda:1\""),
         ({"feature_dtype": "bf16"}, r"feature_dtype is 'bf16'; expected None or a dtype, such as torch\.bfloat16"),
         ({"transform": 3}, r"transform is 3; expected None or a function"),
         ({"locality": "near"}, r"locality is 'near'; expected None or 'own'"),
@@ -442,6 +454,12 @@ def test_an_option_of_one_rank_is_refused_on_all(two, name):
 def test_what_does_not_fit_is_refused(tasks, options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         alone(tasks[4].path, lambda data, loader: None, **options)
+
+
+def test_what_is_no_partition_is_refused(tasks):
+    for make in (lambda: SubgraphLoader(None, SPEC), lambda: DistLoader(None, [2], 4), lambda: WalkLoader(None, None)):
+        with pytest.raises(ValueError, match=r"^data is a NoneType; expected the partition that fsd.DistData.load"):
+            make()
 
 
 @pytest.mark.gpu
