@@ -27,7 +27,9 @@ class EpochStats:
       sample_s, fetch_s: making the batches; with prefetching they run beside compute_s.
       wait_s: waiting for the next batch (sample_s + fetch_s when nothing is prefetched); hooks count in no part.
       compute_s: forward, backward and optimizer, without gradients_s.
-      gradients_s: waiting for the sum of gradients after this rank's backward pass.
+      gradients_s: waiting for the sum of gradients after this rank's backward pass; with roles copying parameters.
+
+    With roles, sample_s is the samplers' and fetch_s that of those who train, as means over all ranks too.
 
     On a GPU the parts are times of the device (device/clock.py), and wait_s is the time in which its stream of training
     steps had none to work on.

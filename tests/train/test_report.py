@@ -10,9 +10,10 @@ from rich.console import Console
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.files import check_writable, write_json
+from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.train.callbacks import EpochReport
 from fastsample_dist.train.metrics import EpochTotals
-from fastsample_dist.train.report import EpochFigures, epoch_table
+from fastsample_dist.train.report import EpochFigures, epoch_line, epoch_table, roles_line
 from tests.small_disk import small_files
 
 
@@ -28,6 +29,31 @@ def test_the_table_of_epochs_has_a_row_per_epoch_and_gaps_where_nothing_was_eval
         ["1", "1.5000", "", "2.00", "0.25", "0.50", "1.00", "0.12"],
         ["2", "1.2500", "0.7500", "2.00", "0.25", "0.50", "1.00", "0.12"],
     ]
+
+
+ROLES = {"samplers": 1, "trainers": 3, "sampled": [0, 0, 0, 40], "trained": [12, 11, 13, 4], "standby": 4}
+
+
+def test_the_table_and_the_line_of_an_epoch_show_who_trained_how_many_batches():
+    times = {"seconds": 2.0, "sample_s": 0.25, "fetch_s": 0.5, "compute_s": 1.0, "gradients_s": 0.125}
+    out = io.StringIO()
+    Console(file=out, width=140).print(epoch_table([{"epoch": 0, "loss": 1.5, "roles": ROLES, **times}]))
+    assert "batches" in out.getvalue() and "12 11 13 | 4" in out.getvalue()
+    line = epoch_line(EpochTotals(num_seeds=1).stats(0), {"val_acc": 0.5, "roles": ROLES})
+    assert line.startswith("loss 0.0000  val 0.5000  batches 12 11 13 | 4  0.00 s (")
+
+
+@pytest.mark.parametrize(
+    ("roles", "line"),
+    [
+        (Roles(1, 3), "roles 1+3: ranks 0-2 train, rank 3 samples"),
+        (Roles(2, 1), "roles 2+1: rank 0 trains, ranks 1, 2 sample"),
+        (Roles(1, 1, switching=False), "roles 1+1: rank 0 trains, rank 1 samples; samplers do not help to train"),
+    ],
+    ids=str,
+)
+def test_roles_name_their_ranks(roles, line):
+    assert roles_line(roles, roles.ranks) == line
 
 
 def test_a_directory_is_no_result_file(tmp_path):

@@ -8,7 +8,7 @@ import torch
 from fastsample_dist import DistContext, DistData, DistLoader, Roles
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.pipeline import factored
-from fastsample_dist.testing import run_distributed
+from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
 from fastsample_dist.train.trainer import Trainer
 from tests.train.group_oracle import plan_of, train_groups
 from tests.train.task import make_model, make_task
@@ -74,9 +74,13 @@ def all_splits(ctx, path):
     return found
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_parameters_are_those_of_one_process_bit_for_bit(path, expected, world_size):
-    ranks = run_distributed(world_size, all_splits, args=(path,))
+needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=f"no MPI here: {mpi_missing_reason()}")
+UNDER_MPI = pytest.param(run_mpi, 2, marks=[needs_mpi, pytest.mark.grid])
+
+
+@pytest.mark.parametrize(("start", "world_size"), [(run_distributed, 2), (run_distributed, 4), UNDER_MPI])
+def test_parameters_are_those_of_one_process_bit_for_bit(path, expected, start, world_size):
+    ranks = start(world_size, all_splits, args=(path,))
     for split, mode, case in ranks[0]:
         found, (parameters, losses) = [rank[split, mode, case] for rank in ranks], expected[case]
         for rank in found:
