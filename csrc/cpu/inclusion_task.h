@@ -26,6 +26,7 @@ struct InclusionTask {
   const FsSubgraphEdges* edges;
   const DrawnNode* drawn;  // [num_nodes] under FS_INCLUSION_DRAWS
   const DrawnEnd* ends;    // [num_nodes] the same
+  bool same_odds;          // all nodes have
   void* out;
 };
 

@@ -5,9 +5,8 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <vector>
 
-#include "elementary.h"
+#include "buffer.h"
 #include "inclusion_task.h"
 #include "status.h"
 #include "vector/vector_kernels.h"
@@ -16,31 +15,27 @@ namespace fs {
 namespace {
 
 constexpr int64_t kEdgesPerThread = 1 << 13;  // fewer are not worth waking one
-constexpr double kCertain = 1 - 0x1p-53;      // a chance from here on is one of 1
+constexpr int64_t kNodesAtOnce = 256;
 
-double at(const double* column, int64_t v) { return column == nullptr ? 0 : column[v]; }
-
-DrawnNode drawn_node(const FsInclusionLaw& law, int64_t v) {
-  const double chance = law.chances[v];
-  if (chance >= kCertain) return {1, 0, 0, 0};
-  const double less = exp_minus_one(law.draws * log_one_plus(-chance) - at(law.arrivals, v));
-  return {-less, 1 + less, exp_minus_one(at(law.links, v)), chance / (1 - chance)};
-}
-
-DrawnEnd drawn_end(const FsInclusionLaw& law, int64_t v) {
-  const double chance = law.chances[v];
-  if (chance >= kCertain) return {0, 0, 0};
-  return {at(law.links, v), at(law.shares, v), 1 / (1 - chance)};
-}
-
+// Of a law other than draws.
 double node_chance(const FsInclusionLaw& law, int64_t v) {
-  if (law.kind == FS_INCLUSION_DRAWS) return drawn_node(law, v).hit;
   if (law.kind == FS_INCLUSION_CLUSTERS) return law.same;
   int64_t found = 0;
   for (int64_t w = 0; w < law.num_words; ++w) {
     found += __builtin_popcountll(static_cast<unsigned long long>(law.bits[v * law.num_words + w]));
   }
   return static_cast<double>(found) / static_cast<double>(law.count);
+}
+
+// P of nodes first .. first + count - 1, at most kNodesAtOnce.
+void node_chances(const FsInclusionLaw& law, int64_t first, int64_t count, double* out) {
+  if (law.kind == FS_INCLUSION_DRAWS) {
+    DrawnNode nodes[kNodesAtOnce];
+    vector_kernels().drawn_terms(law, first, first + count, nodes, nullptr);
+    for (int64_t i = 0; i < count; ++i) out[i] = nodes[i].hit;
+    return;
+  }
+  for (int64_t v = first; v < first + count; ++v) out[v - first] = node_chance(law, v);
 }
 
 FsStatus check_law(const char* operation, const FsInclusionLaw& law) {
@@ -92,6 +87,15 @@ void weigh(const InclusionTask& task) {
   }
 }
 
+// Terms of the nodes of a call, in memory that stays with the thread; not inlined, as thread_table.
+struct TermScratch {
+  Buffer drawn, ends;
+};
+__attribute__((noinline)) TermScratch& thread_terms() {
+  static thread_local TermScratch scratch;
+  return scratch;
+}
+
 // A hash of an ordered pair: splitmix64's finaliser (Steele et al., OOPSLA'14) over both.
 FS_INLINE uint64_t pair_hash(uint64_t a, uint64_t b) {
   uint64_t x = a * 0x9E3779B97F4A7C15ull + b * 0xC2B2AE3D27D4EB4Full + 0x165667B19E3779F9ull;
@@ -129,7 +133,9 @@ extern "C" {
 FsStatus fs_node_inclusion(const FsInclusionLaw* law, double* out) {
   const FsStatus status = fs::check_law("node_inclusion", *law);
   if (status != FS_OK) return status;
-  for (int64_t v = 0; v < law->num_nodes; ++v) out[v] = fs::node_chance(*law, v);
+  for (int64_t first = 0; first < law->num_nodes; first += fs::kNodesAtOnce) {
+    fs::node_chances(*law, first, std::min(fs::kNodesAtOnce, law->num_nodes - first), out + first);
+  }
   return FS_OK;
 }
 
@@ -147,13 +153,15 @@ FsStatus fs_subgraph_weights(const FsInclusionLaw* law, const FsSubgraphEdges* e
       return fs::check_edges<decltype(zero)>(kName, *edges, law->num_nodes);
     });
     if (sound != FS_OK) return sound;
-    std::vector<fs::DrawnNode> drawn;
-    std::vector<fs::DrawnEnd> ends;
-    for (int64_t v = 0; v < (law->kind == FS_INCLUSION_DRAWS ? law->num_nodes : 0); ++v) {
-      drawn.push_back(fs::drawn_node(*law, v));
-      ends.push_back(fs::drawn_end(*law, v));
-    }
-    fs::weigh({law, edges, drawn.data(), ends.data(), out});
+    const bool is_drawn = law->kind == FS_INCLUSION_DRAWS;
+    fs::TermScratch& terms = fs::thread_terms();
+    const int64_t count = is_drawn ? law->num_nodes : 0;
+    auto* drawn = terms.drawn.require_array<fs::DrawnNode>(count);
+    auto* ends = terms.ends.require_array<fs::DrawnEnd>(count);
+    fs::vector_kernels().drawn_terms(*law, 0, count, drawn, ends);
+    const bool same_odds =
+        std::all_of(drawn, drawn + count, [&](const auto& node) { return node.odds == drawn->odds; });
+    fs::weigh({law, edges, drawn, ends, same_odds && count > 0, out});
     return FS_OK;
   });
 }

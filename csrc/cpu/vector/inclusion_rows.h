@@ -2,8 +2,7 @@
 // scale.
 //
 // Edges are taken in blocks, whatever rows they are of: one pass reads the ends' numbers, the next is arithmetic on
-// whole vectors, the last hands the results out by row. Where all edges of a block have the same exponent (frontier
-// sampling without parallel edges) it is computed once.
+// whole vectors, the last hands the results out by row.
 #ifndef FS_CPU_VECTOR_INCLUSION_ROWS_H_
 #define FS_CPU_VECTOR_INCLUSION_ROWS_H_
 
@@ -15,13 +14,55 @@ namespace fs {
 namespace {
 
 constexpr int64_t kBlockEdges = 256;
+constexpr double kCertain = 1 - 0x1p-53;      // a chance from here on is one of 1
 constexpr double kLeastInclusion = 0x1p-100;  // an edge that is there is possible: what rounding made of it otherwise
 
-// P of the edges of a block under FS_INCLUSION_DRAWS.
+// Entries of a column that may be missing: 0.
+FS_INLINE void read_column(const double* column, int64_t first, int64_t count, double* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = column == nullptr ? 0 : column[first + i];
+}
+
+// All ones; or 0 where a draw is sure to visit the node. Of integers, which no compiler makes branches of.
+FS_INLINE uint64_t uncertain(double chance) { return 0 - (bits_of(chance - kCertain) >> 63); }
+FS_INLINE double masked(double value, uint64_t mask) { return from_bits(bits_of(value) & mask); }
+
+// What P is made of for the nodes begin .. end - 1 under FS_INCLUSION_DRAWS. `ends` may be null.
+void drawn_terms(const FsInclusionLaw& law, int64_t begin, int64_t end, DrawnNode* nodes, DrawnEnd* ends) {
+  double arrivals[kBlockEdges], links[kBlockEdges], shares[kBlockEdges];
+  for (int64_t first = begin; first < end; first += kBlockEdges, nodes += kBlockEdges) {
+    const int64_t count = end - first < kBlockEdges ? end - first : kBlockEdges;
+    const double* const chances = law.chances + first;
+    read_column(law.arrivals, first, count, arrivals);
+    read_column(law.links, first, count, links);
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) {
+      const double less = exp_minus_one(law.draws * log_one_plus(-chances[i]) - arrivals[i]);
+      const uint64_t some = uncertain(chances[i]);
+      nodes[i] = {from_bits((bits_of(-less) & some) | (bits_of(1) & ~some)), masked(1 + less, some),
+                  masked(exp_minus_one(links[i]), some), masked(chances[i] / (1 - chances[i]), some)};
+    }
+    if (ends == nullptr) continue;
+    read_column(law.shares, first, count, shares);
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t some = uncertain(chances[i]);
+      ends[i] = {masked(links[i], some), masked(shares[i], some), masked(1 / (1 - chances[i]), some)};
+    }
+    ends += kBlockEdges;
+  }
+}
+
+// P of the edges of a block under FS_INCLUSION_DRAWS. Where all nodes have the same odds and none a share, which is so
+// for a frontier with uniform roots, an edge's `drawn` is that of any other.
 class DrawnBlock {
  public:
   explicit DrawnBlock(const InclusionTask& task)
-      : law_(*task.law), drawn_(task.drawn), ends_(task.ends), has_shares_(law_.shares != nullptr) {}
+      : law_(*task.law),
+        drawn_(task.drawn),
+        ends_(task.ends),
+        has_shares_(law_.shares != nullptr),
+        is_same_(task.same_odds && !has_shares_),
+        same_(is_same_ ? drawn_of(-(drawn_[0].odds * drawn_[0].odds)) : 0) {}
 
   FS_INLINE double node(int64_t v) const { return drawn_[v].hit; }
 
@@ -30,7 +71,6 @@ class DrawnBlock {
     take_ends(at, a, b);
     if (parallel != 1) linked_[at] = exp_minus_one(parallel * (ends_[u].link + ends_[v].link));
     if (has_shares_) changes_[at] += change(parallel, ends_[u], ends_[v]);
-    same_ = same_ && changes_[at] == changes_[0];
   }
 
   // Edges of v without parallel ones.
@@ -44,26 +84,21 @@ class DrawnBlock {
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) changes_[at + i] += change(1, ends_[sources[i]], end);
     }
-    for (int64_t i = at; same_ && i < at + count; ++i) same_ = changes_[i] == changes_[0];
   }
 
   // An edge of a node to itself.
   FS_INLINE void take_loop(int64_t at, int64_t v) {
     hits_[at] = drawn_[v].hit;
-    misses_[at] = linked_[at] = 0;
-    changes_[at] = at > 0 ? changes_[0] : 0;
+    misses_[at] = linked_[at] = changes_[at] = 0;
   }
 
-  FS_INLINE void finish(int64_t count, double* out) {
-    const double draws = law_.draws;
-    if (same_) {
-      const double drawn = exp_minus_one(draws * log_one_plus(changes_[0]));
-      for (int64_t i = 0; i < count; ++i) out[i] = chance(i, drawn);
-    } else {
-#pragma omp simd
-      for (int64_t i = 0; i < count; ++i) out[i] = chance(i, exp_minus_one(draws * log_one_plus(changes_[i])));
+  FS_INLINE void finish(int64_t count, double* out) const {
+    if (is_same_) {
+      for (int64_t i = 0; i < count; ++i) out[i] = chance(i, same_);
+      return;
     }
-    same_ = true;
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = chance(i, drawn_of(changes_[i]));
   }
 
  private:
@@ -71,8 +106,9 @@ class DrawnBlock {
     hits_[at] = a.hit * b.hit;
     misses_[at] = a.miss * b.miss;
     linked_[at] = a.single + b.single + a.single * b.single;
-    changes_[at] = -(a.odds * b.odds);
+    if (!is_same_) changes_[at] = -(a.odds * b.odds);
   }
+  FS_INLINE double drawn_of(double change) const { return exp_minus_one(law_.draws * log_one_plus(change)); }
   static FS_INLINE double change(double parallel, const DrawnEnd& a, const DrawnEnd& b) {
     return parallel * (a.share + b.share) * (a.factor * b.factor);
   }
@@ -84,8 +120,8 @@ class DrawnBlock {
   const FsInclusionLaw& law_;
   const DrawnNode* drawn_;
   const DrawnEnd* ends_;
-  const bool has_shares_;
-  bool same_ = true;
+  const bool has_shares_, is_same_;
+  const double same_;  // where is_same_: an edge's `drawn`
   double hits_[kBlockEdges], misses_[kBlockEdges], linked_[kBlockEdges], changes_[kBlockEdges];
 };
 

@@ -50,6 +50,7 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         pick_neighbors<int32_t>,
                                         pick_neighbors<int64_t>,
                                         node2vec_step,
+                                        drawn_terms,
                                         subgraph_weights,
                                         lone_visits<int32_t>,
                                         lone_visits<int64_t>,

@@ -90,6 +90,8 @@ struct VectorKernels {
   PickedRun (*pick_neighbors_64)(const PickRun&);
   // A step of node2vec with one pick per sample: slots begin .. end - 1 as an FsStepKernel, transits may be none.
   void (*node2vec_step)(const FsStepTask&, int64_t begin, int64_t end);
+  // Terms of the nodes begin .. end - 1 of a law of draws; `ends` may be null.
+  void (*drawn_terms)(const FsInclusionLaw&, int64_t begin, int64_t end, DrawnNode* nodes, DrawnEnd* ends);
   // Weights of the edges of a subgraph, rows begin .. end - 1.
   void (*subgraph_weights)(const InclusionTask&, int64_t begin, int64_t end);
   // The visits of independent draws and walks, and those of a frontier.
