@@ -183,11 +183,8 @@ class FactoredExecutor:
 
     def _train(self, epoch: int, taken: Taken, train: Train) -> None:
         task = self._task = self._work.task(epoch, taken.task)
-        try:
-            batch = self._work.complete(unpack(taken.head, taken.buffers, self._work.tables))
-            train(task, batch, taken.version)
-        finally:
-            self._comm.step = -1
+        batch = self._work.complete(unpack(taken.head, taken.buffers, self._work.tables))
+        train(task, batch, taken.version)
         self._queue.done(taken.task)
         self._task = None
         self.tally.trained += 1
@@ -202,6 +199,8 @@ class FactoredExecutor:
         except BaseException as error:
             self._queue.fail(self._line(error))
             raise
+        finally:
+            self._comm.step = -1  # collectives from here on are of no step
 
     def _line(self, error: BaseException) -> str:
         """Which rank failed, at what and why."""
