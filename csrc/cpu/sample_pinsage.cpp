@@ -15,24 +15,31 @@ namespace {
 constexpr const char* kOperation = "sample_pinsage";
 constexpr int64_t kRowsPerThread = 64;  // below this many rows a second thread costs more than it gains
 
-FsStatus check_spec(const FsGraph& graph, const FsPinsageSpec& spec) {
-  FsStatus status = check_threads(kOperation, spec.num_threads);
-  if (status == FS_OK) status = check_id_type(kOperation, graph.id_type);
+FsStatus check_spec(const char* operation, const FsPinsageSpec& spec) {
+  const FsStatus status = check_threads(operation, spec.num_threads);
   if (status != FS_OK) return status;
   const long long walks = spec.num_walks, length = spec.walk_length, neighbors = spec.num_neighbors;
   if (walks < 1 || length < 1 || neighbors < 1) {
     return fail(FS_INVALID_ARGUMENT, "%s: num_walks is %lld, walk_length %lld, num_neighbors %lld; expected 1 or more",
-                kOperation, walks, length, neighbors);
+                operation, walks, length, neighbors);
   }
   if (walks > FS_MOST_VISITS / length) {
-    return fail(FS_INVALID_ARGUMENT, "%s: %lld walks of %lld steps; expected at most %d steps per node", kOperation,
+    return fail(FS_INVALID_ARGUMENT, "%s: %lld walks of %lld steps; expected at most %d steps per node", operation,
                 walks, length, FS_MOST_VISITS);
   }
+  return FS_OK;
+}
+
+FsStatus check_call(const FsGraph& graph, const FsPinsageSpec& spec) {
+  FsStatus status = check_spec(kOperation, spec);
+  if (status == FS_OK) status = check_id_type(kOperation, graph.id_type);
+  if (status != FS_OK) return status;
   int64_t ids = 0;
   if (__builtin_mul_overflow(graph.num_rows, spec.num_walks, &ids) ||
       __builtin_mul_overflow(ids, int64_t{spec.first_hop} + spec.num_hops, &ids)) {
-    return fail(FS_INVALID_ARGUMENT, "%s: %lld nodes, %lld walks and %d hops; expected less than 2^63 walks in all",
-                kOperation, static_cast<long long>(graph.num_rows), walks, spec.first_hop + spec.num_hops);
+    return fail(FS_INVALID_ARGUMENT, "%s: %lld nodes, %lld walks and %lld hops; expected less than 2^63 walks in all",
+                kOperation, static_cast<long long>(graph.num_rows), static_cast<long long>(spec.num_walks),
+                static_cast<long long>(spec.first_hop) + spec.num_hops);
   }
   return FS_OK;
 }
@@ -115,10 +122,16 @@ FsStatus sample_batch(const FsGraph& raw, const FsPinsageSpec& spec, const Id* s
 }  // namespace
 }  // namespace fs
 
-extern "C" FsStatus fs_sample_pinsage(const FsGraph* graph, const FsPinsageSpec* spec, const void* const* seeds,
-                                      const int64_t* num_seeds, int64_t num_batches, FsMiniBatch** out) {
+extern "C" {
+
+FsStatus fs_check_pinsage_spec(const char* operation, const FsPinsageSpec* spec) {
+  return fs::check_spec(operation, *spec);
+}
+
+FsStatus fs_sample_pinsage(const FsGraph* graph, const FsPinsageSpec* spec, const void* const* seeds,
+                           const int64_t* num_seeds, int64_t num_batches, FsMiniBatch** out) {
   for (int64_t b = 0; b < num_batches; ++b) out[b] = nullptr;
-  const FsStatus status = fs::check_spec(*graph, *spec);
+  const FsStatus status = fs::check_call(*graph, *spec);
   if (status != FS_OK || num_batches == 0) return status;
   return fs::guarded(fs::kOperation, [&] {
     return fs::batch_per_thread(num_batches, spec->num_threads, out, [&](int64_t b) {
@@ -134,3 +147,5 @@ extern "C" FsStatus fs_sample_pinsage(const FsGraph* graph, const FsPinsageSpec*
     });
   });
 }
+
+}  // extern "C"

@@ -260,6 +260,9 @@ typedef struct {
   uint64_t step;
 } FsPinsageSpec;
 
+/* Refuses, as `operation`, what fs_sample_pinsage refuses without a graph. */
+FS_API FsStatus fs_check_pinsage_spec(const char* operation, const FsPinsageSpec* spec);
+
 /* Mini-batches as of fs_sample_many: batch b is that of seeds[b] at step spec->step + b, and its hops have
  * edge_weights. One batch is made by all threads, of many each by one. The graph has a row for every source. Scratch of
  * a thread besides that of fs_sample_mfg: 8 bytes per step of num_walks walks or of 1024, whichever is more, and 40 per

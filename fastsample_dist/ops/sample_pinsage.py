@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,6 +37,7 @@ class _Arguments(Structure):
 
 
 library.DECLARED.functions(
+    fs_check_pinsage_spec=(c_char_p, POINTER(_Arguments)),
     fs_sample_pinsage=(
         POINTER(library.Graph), POINTER(_Arguments), POINTER(c_void_p), POINTER(c_int64), c_int64,
         POINTER(BatchPointer),
@@ -77,12 +78,6 @@ class PinSAGERule:
         if self.num_threads is not None:
             _whole("num_threads", self.num_threads, 1)
         checks.require(self.rng_seed < 2**63, f"rng_seed is {self.rng_seed}; expected 0 to 2**63 - 1.")
-        steps = self.num_walks * self.walk_length
-        checks.require(
-            steps <= MOST_VISITS,
-            f"num_walks * walk_length is {self.num_walks} * {self.walk_length} = {steps}; expected at most "
-            f"{MOST_VISITS} steps per node.",
-        )
         checks.require(
             self.num_layers + self.first_hop < 2**31,
             f"num_layers is {self.num_layers}; expected less than 2**31.",
@@ -92,6 +87,9 @@ class PinSAGERule:
             isinstance(end, int | float) and not isinstance(end, bool) and 0.0 <= end <= 1.0,
             f"end_probability is {end!r}; expected 0 (walks of walk_length steps) to 1 (walks of one step).",
         )
+        for name in ("num_walks", "walk_length", "num_neighbors"):
+            checks.require(getattr(self, name) < 2**63, f"{name} is {getattr(self, name)}; expected 64 bits.")
+        library.call(library.core().fs_check_pinsage_spec, b"PinSAGERule", self._arguments(0, None))
 
     @cached_property
     def survival(self) -> tuple[int, ...] | None:
@@ -110,10 +108,13 @@ class PinSAGERule:
           ValueError: a negative step.
         """
         checks.require(step >= 0, f"step is {step}; expected 0 or more.")
+        return self._arguments(step, self._c_survival)
+
+    def _arguments(self, step: int, survival: ctypes.Array | None) -> Structure:
         threads = library.num_threads() if self.num_threads is None else self.num_threads
         return _Arguments(
-            self._c_survival, self.num_walks, self.walk_length, self.num_neighbors, self.num_layers, self.first_hop,
-            threads, self.rng_seed, step,
+            survival, self.num_walks, self.walk_length, self.num_neighbors, self.num_layers, self.first_hop, threads,
+            self.rng_seed, step,
         )  # fmt: skip
 
     @cached_property

@@ -228,7 +228,10 @@ def test_refusals():
         ({"end_probability": float("nan")}, "end_probability is nan"),
         ({"end_probability": "0.5"}, "end_probability is '0.5'"),
         ({"rng_seed": 2**63}, "rng_seed is 9223372036854775808"),
-        ({"num_walks": 2**20, "walk_length": 17}, "17825792; expected at most 16777216 steps"),
+        (
+            {"num_walks": 2**20, "walk_length": 17},
+            "1048576 walks of 17 steps; expected at most 16777216 steps per node",
+        ),
     ],
 )
 def test_rules_that_are_refused(options, said):
