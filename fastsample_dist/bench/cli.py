@@ -6,6 +6,7 @@
     fastsample-bench sampling --graph ...       sampled edges per second beside DGL
     fastsample-bench cache --graph ...          hit rates of the policies of the feature cache
     fastsample-bench walk --graph ...           steps of random walks per second beside ThunderRW, DGL and PyG
+    fastsample-bench pinsage --graph ...        PinSAGE's neighbourhoods per second beside DGL
     fastsample-bench subgraphs --graph ...      milliseconds per subgraph beside the paper's code, DGL and PyG
     fastsample-bench models                     GNNLab's workloads: epochs, hits of the cache, accuracy, beside DGL
     fastsample-bench roles                      epochs of every split into samplers and trainers, beside predictions
@@ -28,6 +29,7 @@ from fastsample_dist.bench.features import cli as features_cli
 from fastsample_dist.bench.gpu import cli as gpu_cli
 from fastsample_dist.bench.models import cli as models_cli
 from fastsample_dist.bench.network import cli as network_cli
+from fastsample_dist.bench.pinsage import cli as pinsage_cli
 from fastsample_dist.bench.roles import cli as roles_cli
 from fastsample_dist.bench.sampling import cli as sampling_cli
 from fastsample_dist.bench.subgraphs import cli as subgraphs_cli
@@ -41,8 +43,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = cl.Parser(prog=PROGRAM, description="Measure, on this machine or on several.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=cl.Parser)
     for room in (
-        epoch_cli, features_cli, network_cli, sampling_cli, cache_cli, walk_cli, subgraphs_cli, models_cli, roles_cli,
-        gpu_cli,
+        epoch_cli, features_cli, network_cli, sampling_cli, cache_cli, walk_cli, pinsage_cli, subgraphs_cli, models_cli,
+        roles_cli, gpu_cli,
     ):  # fmt: skip
         room.add_command(commands)
     return parser
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs = {
         "epoch": partial(epoch_cli.run, words), "features": features_cli.run, "network": network_cli.run,
         "sampling": sampling_cli.run, "cache": cache_cli.run,
-        "walk": walk_cli.run, "subgraphs": subgraphs_cli.run, "models": models_cli.run,
+        "walk": walk_cli.run, "pinsage": pinsage_cli.run, "subgraphs": subgraphs_cli.run, "models": models_cli.run,
         "roles": roles_cli.run, "gpu": gpu_cli.run,
     }  # fmt: skip
     return cl.run_command(make_parser(), lambda args: runs[args.command](args), words)

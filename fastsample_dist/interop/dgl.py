@@ -147,15 +147,34 @@ def block_sampler(
     return lambda seeds: sampler.sample_blocks(graph, seeds)[2]
 
 
+def pinsage_neighbours(
+    graph: CSCGraph, *, num_walks: int, walk_length: int, num_neighbors: int, end_probability: float
+) -> Callable[[Tensor], DGLGraph]:
+    """DGL's own sampler of PinSAGE's neighbourhoods of one hop, on a graph of one type.
+
+    Args:
+      graph: in-neighbour lists, which DGL gets as the out-edges that it walks along.
+      num_walks, walk_length, num_neighbors, end_probability: see PinSAGESampler. DGL counts the visits to the node
+        where the walks begin, too.
+    Returns:
+      A function of int64 seeds, unique, that returns a graph of all nodes with the edges from their neighbours, and
+      visits as the edge data "weight".
+    Raises:
+      ImportError: see `to_blocks`.
+    """
+    return require_dgl("pinsage_neighbours").sampling.RandomWalkNeighborSampler(
+        _along_lists(graph), walk_length, end_probability, num_walks, num_neighbors, weight_column=WEIGHTS
+    )
+
+
 def pinsage_sampler(
     graph: CSCGraph, *, num_walks: int, walk_length: int, num_neighbors: int, num_layers: int, end_probability: float
 ) -> Callable[[Tensor], list[DGLGraph]]:
     """DGL's own sampler of PinSAGE's neighbourhoods on a graph of one type, without its loader.
 
     Args:
-      graph: in-neighbour lists, which DGL gets as the out-edges that it walks along.
-      num_walks, walk_length, num_neighbors, num_layers, end_probability: see PinSAGESampler. DGL counts the visits to
-        the node where the walks begin, too.
+      graph, num_walks, walk_length, num_neighbors, end_probability: see `pinsage_neighbours`.
+      num_layers: hops.
     Returns:
       A function of int64 seeds, unique, that returns one block per hop, input side first, with visits as the edge data
       "weight".
@@ -163,9 +182,10 @@ def pinsage_sampler(
       ImportError: see `to_blocks`.
     """
     dgl = require_dgl("pinsage_sampler")
-    neighbours = dgl.sampling.RandomWalkNeighborSampler(
-        _along_lists(graph), walk_length, end_probability, num_walks, num_neighbors, weight_column=WEIGHTS
-    )
+    neighbours = pinsage_neighbours(
+        graph, num_walks=num_walks, walk_length=walk_length, num_neighbors=num_neighbors,
+        end_probability=end_probability,
+    )  # fmt: skip
 
     def sample(seeds: Tensor) -> list[DGLGraph]:
         blocks: list[DGLGraph] = []

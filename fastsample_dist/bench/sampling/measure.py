@@ -266,11 +266,11 @@ def _measure_one(
     own_step = len(batches.warm)
     with steady():
         for contestant in contestants:
-            _take_turn(contestant, batches.warm, 0, Timings())
+            take_turn(contestant, batches.warm, 0, Timings())
         sampler.sample_many(batches.warm, first_step=0)
         for first in range(0, len(batches.timed), TURN_BATCHES):
             turn = batches.timed[first : first + TURN_BATCHES]
-            edges = [_take_turn(one, turn, own_step + first, timings[one.name]) for one in contestants]
+            edges = [take_turn(one, turn, own_step + first, timings[one.name]) for one in contestants]
             timings[OURS_MANY].add(
                 lambda: sampler.sample_many(batches.timed, first_step=own_step),
                 lambda made: sum(batch.num_edges for batch in made), len(batches.timed),
@@ -361,7 +361,7 @@ def _dgl_contestant(
     )  # fmt: skip
 
 
-def _take_turn(contestant: Contestant, seeds: Sequence[Tensor], first_step: int, into: Timings) -> int:
+def take_turn(contestant: Contestant, seeds: Sequence[Tensor], first_step: int, into: Timings) -> int:
     """Time a contestant on some batches; returns its sampled edges."""
     contestant.prepare()
     edges = 0

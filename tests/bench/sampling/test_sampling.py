@@ -292,13 +292,13 @@ def test_other_draws_than_the_contract_are_found_by_the_oracle(graph_path, capsy
 
 
 def test_peers_get_the_same_seeds_in_turns(graph_path, fake_dgl, monkeypatch):
-    order, true_turn = [], sampling._take_turn
+    order, true_turn = [], sampling.take_turn
 
     def take_turn(contestant, seeds, first_step, into):
         order.append((contestant.name, [own.tolist() for own in seeds]))
         return true_turn(contestant, seeds, first_step, into)
 
-    monkeypatch.setattr(sampling, "_take_turn", take_turn)
+    monkeypatch.setattr(sampling, "take_turn", take_turn)
     options = options_for(graph_path, baselines=("dgl", "dgl-unfused"), threads=(2,))
     graph = sampling.load_graph(options, lambda _: None)
     batches = sampling.draw_batches(graph, options)

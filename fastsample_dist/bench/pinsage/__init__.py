@@ -1,0 +1,1 @@
+"""PinSAGE's neighbourhoods per second, beside DGL."""
