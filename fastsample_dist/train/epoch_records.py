@@ -40,6 +40,7 @@ CACHE = (
 COUNTS = ("calls", "bytes_sent", "bytes_received")
 OPTIONS = (
     "model", "layers", "hidden", "scheme", "fanouts", "sampler", "batch_size", "precision", "lr", "prefetch", "epochs",
+    "roles", "staleness",
 )  # fmt: skip
 """Fields of TrainConfig that a record names."""
 

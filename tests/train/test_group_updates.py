@@ -87,6 +87,17 @@ def test_tasks_in_any_order_give_the_oracles_parameters(path, ctx, kind, optimiz
     assert loader.executor.taken != sorted(loader.executor.taken)
 
 
+def test_a_device_of_its_own_changes_nothing(path, ctx):
+    """Gradients and parameters pass through one vector on the model's device; here that is the CPU too."""
+    found, expected = MODELS["any"](), MODELS["any"]()
+    expected.load_state_dict(found.state_dict())
+    trainer, loader = make_run(ctx, path, found, staleness=1)
+    trainer._factored_epoch(loader, None)
+    trainer._updates._staging = torch.empty_like(trainer._updates._sum)
+    losses = [trainer.run_epoch(loader).loss for _ in range(EPOCHS)]
+    assert losses == expect(ctx, path, expected, "adam", 1) and equal(found, expected)
+
+
 def test_parameters_keep_their_place_and_the_generator_its_state(path, ctx):
     model = MODELS["any"]()
     places = [parameter.data_ptr() for parameter in model.parameters()]
