@@ -225,8 +225,8 @@ def _run(argv: list[str] | None) -> int:
         try:
             return STOPPED if run(config, ctx).stopped else 0
         except (*USER_ERRORS, RuntimeError) as error:
-            failed = ctx.comm.failure is not None
-            known = (*USER_ERRORS, RolesError, torch.cuda.OutOfMemoryError)
+            failed = ctx.comm.failure is not None or isinstance(error, RolesError)  # of which rank 0 may have died
+            known = (*USER_ERRORS, torch.cuda.OutOfMemoryError)
             if not failed and not isinstance(error, known):
                 raise  # a bug, not a failed run: its traceback matters
             status = refuse(error, 0 if failed else rank)  # failures differ between ranks, refusals do not

@@ -19,6 +19,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.clock import Lap, clock_of
 from fastsample_dist.pipeline.loader import DistLoader
@@ -49,16 +50,20 @@ def rehearse_roles(
       ValueError: not one part per rank, where roles would train other batches than time sharing.
     """
     num_parts, steps = loader.data.manifest.num_parts, loader.num_steps(loader.epoch)
-    if num_parts != ctx.world_size:
-        raise ValueError(
-            f"roles is 'auto' on {num_parts} parts and {ctx.world_size} ranks: with roles a step has a batch of every "
-            f"part, without them one of every rank; start {num_parts} ranks, or choose: pass roles S+T or none."
-        )
+    agree(ctx, lambda: _check_parts(num_parts, ctx.world_size))
     times, cores = _measured(ctx, loader, model, optimizer, compute_loss)
     shape = EpochShape(
         steps * num_parts, cores, num_parts, loader.options.staleness, overlap=loader.options.prefetch > 0
     )  # fmt: skip
     return choose_roles(times, shape, ctx.world_size)
+
+
+def _check_parts(num_parts: int, world_size: int) -> None:
+    if num_parts != world_size:
+        raise ValueError(
+            f"roles is 'auto' on {num_parts} parts and {world_size} ranks: with roles a step has a batch of every "
+            f"part, without them one of every rank; start {num_parts} ranks, or choose: pass roles S+T or none."
+        )
 
 
 def _measured(
