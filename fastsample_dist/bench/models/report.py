@@ -44,9 +44,9 @@ def conditions_lines(found: dict, data: DistData, options: ModelsOptions) -> lis
 def models_table(runs: Sequence[dict], epochs: int) -> Table:
     """One row per workload, number of ranks and contestant."""
     table = Table(title=f"seconds per epoch (medians; p10 - p90), accuracy in % after {epochs} epochs")
-    for column in ("workload", "trained by"):
+    for column in ("workload", "by"):
         table.add_column(column)
-    columns = ("processes x threads", "epoch", "p10 - p90", "sample", "fetch", "train", "its / ours")
+    columns = ("proc x threads", "epoch", "p10 - p90", "sample", "fetch", "train", "its / ours")
     for column in (*columns, "hits (best)", "val", "test"):
         table.add_column(column, justify="right")
     for run in runs:
