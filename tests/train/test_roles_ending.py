@@ -189,7 +189,7 @@ def test_ranks_killed_in_one_run_change_nothing(two, undisturbed, tmp_path, kill
 
 
 @pytest.mark.grid  # a signal to a sampler, above, represents it
-def test_ctrl_c_saves_the_run_and_resume_ends_as_if_it_had_not_come(two, undisturbed, tmp_path):
+def test_ctrl_c_under_torchrun_saves_the_run(two, tmp_path):
     saved = tmp_path / "saved"
     options = ["--data", two, *OPTIONS, "--roles", "1+1", "--checkpoint-dir", saved]
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
