@@ -48,6 +48,7 @@ class StageTimes:
       standby_train_s: fetching and training on a sampler's rank; None: `fetch_s` + `train_s`.
       handover_s: copying a sampled task into the queue; only with roles.
       update_s: one update of the parameters, per group.
+      sum_s: summing gradients over ranks, per step of time sharing; roles have the sum in their update.
     Raises:
       ValueError: a time is negative or not finite.
     """
@@ -59,6 +60,7 @@ class StageTimes:
     standby_train_s: float | None = None
     handover_s: float = 0.0
     update_s: float = 0.0
+    sum_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
@@ -326,7 +328,8 @@ def _time_sharing(times: StageTimes, shape: EpochShape, ranks: int) -> Row:
     step_s = max(made_s, times.train_s) if shape.overlap else work_s
     filling_s = work_s - step_s if steps else 0.0  # the first batch is not hidden, nor what is left of the last one
     by_ranks, by_cores = filling_s + steps * step_s, shape.tasks * work_s / shape.cores
-    return Row(None, max(by_ranks, by_cores) + steps * times.update_s, "ranks" if by_ranks >= by_cores else "cores")
+    together_s = times.update_s * max(1.0, ranks / shape.cores) + times.sum_s  # all ranks update at the same time
+    return Row(None, max(by_ranks, by_cores) + steps * together_s, "ranks" if by_ranks >= by_cores else "cores")
 
 
 def _factored(times: StageTimes, shape: EpochShape, roles: Roles) -> Row:

@@ -76,15 +76,17 @@ def _measured(
         batches, train = _batch_times(ctx, loader, model, compute_loss)
         own_alone = _time_alone(ctx, train)
         update_s = _update_seconds(ctx, model, optimizer)
+        sum_s = _sum_seconds(ctx, model)
     loader.set_epoch(epoch)
     for buffer, before in zip(model.buffers(), buffers, strict=True):
         buffer.copy_(before)
-    everybody = ctx.comm.all_gather_object((batches, update_s, own_alone), purpose=PURPOSE)
-    stages = zip(*(times for batches, _, _ in everybody for times in batches), strict=True)
+    everybody = ctx.comm.all_gather_object((batches, update_s, own_alone, sum_s), purpose=PURPOSE)
+    stages = zip(*(times for batches, *_ in everybody for times in batches), strict=True)
+    sum_s = statistics.median(seconds for *_, seconds in everybody)
     alone = min(1.0, max(1 / ctx.world_size, everybody[0][2]))
     sample_s, fetch_s, train_s, handover_s = (alone * statistics.median(seconds) for seconds in stages)
-    update_s = alone * statistics.median(seconds for _, seconds, _ in everybody)
-    times = StageTimes(sample_s, fetch_s, train_s, handover_s=handover_s, update_s=update_s)
+    update_s = alone * statistics.median(seconds for _, seconds, *_ in everybody)
+    times = StageTimes(sample_s, fetch_s, train_s, handover_s=handover_s, update_s=update_s, sum_s=sum_s)
     return times, alone * ctx.world_size
 
 
@@ -139,3 +141,14 @@ def _update_seconds(ctx: DistContext, model: nn.Module, optimizer: torch.optim.O
         parameter.detach().copy_(kept)
     optimizer.load_state_dict(state)
     return seconds
+
+
+def _sum_seconds(ctx: DistContext, model: nn.Module) -> float:
+    """Of a sum of gradients over ranks. Collective: every rank must call this."""
+    clock, size = clock_of(ctx.device), sum(p.numel() for p in model.parameters() if p.requires_grad)
+    gradients, found = torch.zeros(size, device=ctx.device), []
+    for _ in range(WARM_UP + MEASURED):
+        begin = clock.mark()
+        ctx.comm.all_reduce(gradients, purpose=PURPOSE)
+        found.append(Lap(clock, begin, clock.mark()).seconds)
+    return statistics.median(found[WARM_UP:])

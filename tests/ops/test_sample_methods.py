@@ -23,6 +23,7 @@ NAMED_IN = {
     "interop/dgl.py": "the methods that DGL has a sampler for",
     "bench/sampling/measure.py": "the methods that DGL samples unfused",
     "bench/sampling/report.py": "the methods that DGL samples unfused",
+    "bench/models/cases.py": "GNNLab's workloads, one of which is weighted",
 }
 
 

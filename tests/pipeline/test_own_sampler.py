@@ -191,6 +191,7 @@ def test_the_other_options_are_taken(data):
     options = {"split": "val", "rng_seed": 3, "prefetch": 1, "shuffle": False, "drop_last": True, "placement": "auto"}
     options |= {"feature_dtype": torch.float64, "transform": lambda batch: batch, "device": "cpu"}
     options |= {"transport": "exchange", "exchange": "paired", "rails": False, "cache": FeatureCache(0)}
+    options |= {"roles": "none", "staleness": 0}  # roles: tests/pipeline/test_factored.py
     ignored = {*IGNORED, "fanouts", "batch_size", "sampler", "app"}
     loader = DistLoader(data, sampler=Consecutive(data.graph), batch_size=4, **options)
     assert {field.name for field in dataclasses.fields(loader.options)} == {*options, *ignored}

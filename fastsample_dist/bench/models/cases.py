@@ -14,6 +14,7 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import PinSAGERule, SampleSpec
+from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.neighbor import NeighborSampler
@@ -79,7 +80,7 @@ class NeighbourCase(ModelCase):
     @property
     def is_weighted(self) -> bool:
         """Whether it draws by edge weights."""
-        return self.method == "weighted"
+        return METHODS[self.method].weighted
 
     def spec(self, rng_seed: int) -> SampleSpec:
         """How neighbours are drawn."""

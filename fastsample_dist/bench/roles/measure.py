@@ -87,6 +87,7 @@ def summarize(results: Sequence[dict], staleness: int) -> dict:
     shape = EpochShape(tasks, cores, results[0]["virtual_ranks"], staleness)
     measured = stage_times(results)
     times = StageTimes(**{name: s and s * cores / ranks for name, s in asdict(measured).items()})  # of a rank alone
+    times = replace(times, sum_s=measured.sum_s)
     names = list(results[0]["ways"])
     ways = [_figures(results, name, _predict(name, times, shape, ranks)) for name in names if name != ROLES_AUTO]
     best = min(ways, key=lambda way: way["epoch_s"]["median"])
@@ -103,7 +104,10 @@ def summarize(results: Sequence[dict], staleness: int) -> dict:
 
 
 def stage_times(results: Sequence[dict]) -> StageTimes:
-    """Medians over the timed epochs: stages of time sharing, per task, and the copy into the queue of samplers."""
+    """Medians over the timed epochs: stages of time sharing, per task, and the copy into the queue of samplers. An
+    update is made once in a step, however many tasks that has, so it is taken out of training, by the rehearsal's
+    figure (of a rank alone).
+    """
     steps = results[0]["steps"]
     epochs = results[0]["ways"][ROLES_NONE]["epochs"][1:]  # their seconds are means over ranks
     medians = {
@@ -117,9 +121,10 @@ def stage_times(results: Sequence[dict]) -> StageTimes:
         for epoch in way["epochs"][1:]
         if epoch.get("sampled")
     ]
+    update_s = min(results[0]["update_s"] * len(results) / results[0]["cores"], medians["compute_s"])
     return StageTimes(
-        medians["sample_s"], medians["fetch_s"], medians["compute_s"] + medians["gradients_s"],
-        handover_s=statistics.median(copies) if copies else 0.0,
+        medians["sample_s"], medians["fetch_s"], medians["compute_s"] - update_s,
+        handover_s=statistics.median(copies) if copies else 0.0, update_s=update_s, sum_s=medians["gradients_s"],
     )  # fmt: skip
 
 

@@ -49,21 +49,22 @@ def roles_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
       folder: not used.
     Returns:
       {"graph": {"name", "num_nodes", "num_edges"}, "virtual_ranks", "steps": of an epoch, "cores": ranks for which the
-      rehearsal of "auto" found room, "ways": {name: {"roles": in the end, "epochs": [EpochStats and, with roles,
-      TALLIES of this rank]}}}; the first epoch is the warm-up.
+      rehearsal of "auto" found room, "update_s": of an update alone, as it found, "ways": {name: {"roles": in the end,
+      "epochs": [EpochStats and, with roles, TALLIES of this rank]}}}; the first epoch is the warm-up.
     """
     data = load_classes(settings["path"], ctx)
     ways = {name: _Way(data, name, settings) for name in settings["ways"]}
     for _ in range(1 + settings["epochs"]):
         for way in ways.values():
             way.run_epoch()
-    manifest, first = data.manifest, next(iter(ways.values()))
+    manifest, first, choice = data.manifest, next(iter(ways.values())), ways[ROLES_AUTO].choice
     figures = {name: {"roles": str(way.loader.roles or ROLES_NONE), "epochs": way.epochs} for name, way in ways.items()}
     found = {
         "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
         "virtual_ranks": manifest.num_parts,
         "steps": len(first.loader),
-        "cores": ways[ROLES_AUTO].choice.shape.cores,
+        "cores": choice.shape.cores,
+        "update_s": choice.times.update_s,
         "ways": figures,
     }  # fmt: skip
     for way in ways.values():

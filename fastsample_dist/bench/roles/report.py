@@ -16,6 +16,7 @@ def conditions_lines(found: dict, run: dict, options: dict, repeats: str) -> lis
     """
     graph, times = run["graph"], run["times"]
     stages = (("sample", "sample_s"), ("fetch", "fetch_s"), ("train", "train_s"), ("copy to the queue", "handover_s"))
+    updates = f"an update {1e3 * times['update_s']:.2f}, the sum of gradients over ranks {1e3 * times['sum_s']:.2f}"
     return [
         f"{graph['name']}: {graph['num_nodes']:,} nodes, {graph['num_edges']:,} edges; commit {found['commit']}, torch "
         f"{found['torch']}, {found['cores']} cores ({found['processor']}, {found['isa']}), "
@@ -25,7 +26,7 @@ def conditions_lines(found: dict, run: dict, options: dict, repeats: str) -> lis
         f"{repeats}",
         "measured medians per task, ms: "
         + ", ".join(f"{name} {1e3 * times[key]:.2f}" for name, key in stages)
-        + f"; a rank alone takes {run['alone']:.2f} of that",
+        + f"; of a step: {updates}; a rank alone takes {run['alone']:.2f} of that",
     ]
 
 

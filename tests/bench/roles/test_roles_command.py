@@ -62,18 +62,20 @@ def epochs(seconds, **more):
 
 
 def test_predictions_are_those_of_the_measured_times():
-    """10 steps of 2 tasks: 20 ms to sample and to fetch, 60 ms to train; a rank alone takes half of that."""
+    """10 steps of 2 tasks: 20 ms to sample and to fetch, 40 ms to train, 10 ms to update and to sum gradients; a rank
+    alone takes half of that.
+    """
     tally = {"sampled": 20, "trained": 0, "stood_by": 3, "hand_over_s": 0.0}
     ways = {
         "none": {"roles": "none", "epochs": epochs([1.0, 1.2, 1.1])},
         "1+1 stay": {"roles": "1+1", "epochs": epochs([0.8, 0.8, 0.8], **tally)},
         "auto": {"roles": "1+1", "epochs": epochs([0.9, 0.9, 0.9], **tally)},
     }
-    result = {"graph": {}, "virtual_ranks": 2, "steps": 10, "cores": 1.0, "ways": ways}
+    result = {"graph": {}, "virtual_ranks": 2, "steps": 10, "cores": 1.0, "update_s": 0.005, "ways": ways}
     found = summarize([result, result], 0)
     none, stay, auto = found["ways"]
     assert (found["tasks"], found["alone"], found["best"]) == (20, 0.5, "1+1 stay")
     assert none["predicted_s"] == pytest.approx(1.0) and none["error"] == pytest.approx(1.0 / 1.1 - 1)
-    assert stay["predicted_s"] == pytest.approx(0.01 + 20 * 0.05, rel=0.01)  # one core does all of it
+    assert stay["predicted_s"] == pytest.approx(20 * 0.04 + 10 * 0.005, rel=0.01)  # one core does all of it
     assert auto["predicted_s"] is None and auto["stood_by"] == 6
     assert not found["auto"]["is_best"]
