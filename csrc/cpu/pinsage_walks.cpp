@@ -19,6 +19,7 @@ namespace fs {
 namespace {
 
 constexpr const char* kOperation = "sample_pinsage";
+constexpr int64_t kFewVisits = 16;
 
 StageKey key_of(const FsPinsageSpec& spec, RandomDomain domain, int64_t step) {
   return transit_key(spec.rng_seed, domain, step, spec.step);
@@ -114,11 +115,16 @@ class WalkBlock {
   // The neighbours of a row, whose walks are those of row `at` of the block.
   void rank(int64_t row, int64_t at) {
     int64_t* visits = visits_ + at * num_walks_ * length_;
-    int64_t* end = std::remove_if(visits, visits + num_walks_ * length_, [&](int64_t node) {
-      return node == FS_NULL_NODE || node == static_cast<int64_t>(task_.rows[row]);
-    });
-    if (task_.graph.orig_ids == nullptr) {
-      std::sort(visits, end);
+    const int64_t start = static_cast<int64_t>(task_.rows[row]);
+    int64_t count = 0;
+    for (int64_t i = 0; i < num_walks_ * length_; ++i) {
+      const int64_t node = visits[i];
+      visits[count] = node;
+      count += static_cast<int64_t>(node != FS_NULL_NODE) & static_cast<int64_t>(node != start);
+    }
+    int64_t* end = visits + count;
+    if (count <= kFewVisits) {
+      order_few(visits, count);
     } else {
       std::sort(visits, end, [&](int64_t a, int64_t b) { return task_.graph.orig_id(a) < task_.graph.orig_id(b); });
     }
@@ -134,6 +140,26 @@ class WalkBlock {
   }
 
  private:
+  // Orders by original id. Every pair is compared and nothing is branched on: the order of few visits is a coin flip to
+  // a branch.
+  void order_few(int64_t* visits, int64_t count) const {
+    uint64_t keys[kFewVisits];
+    int64_t nodes[kFewVisits];
+    uint32_t places[kFewVisits] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      nodes[i] = visits[i];
+      keys[i] = task_.graph.orig_id(visits[i]);
+      uint32_t place = 0;
+      for (int64_t j = 0; j < i; ++j) {
+        const uint32_t is_before = keys[i] < keys[j];
+        places[j] += is_before;
+        place += 1 - is_before;
+      }
+      places[i] = place;
+    }
+    for (int64_t i = 0; i < count; ++i) visits[places[i]] = nodes[i];
+  }
+
   // Puts the walks of rows begin .. to their starts, the longest first, of equally long ones the first first.
   void start(int64_t begin, int64_t count) {
     for (int64_t i = 0, j = 0; j < count; ++i) {
