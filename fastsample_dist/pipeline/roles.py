@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 ROLES_NONE, ROLES_AUTO = "none", "auto"
 QUEUE_BYTES = 1 << 30
+LEAST_QUEUE_BYTES = 4096  # a page
 _PACE_GROUPS = 256  # over half of which the pace of trainers is taken; it repeats after a few groups
 
 
@@ -93,7 +94,7 @@ class Roles:
       queue_bytes: of shared memory for sampled tasks, at most.
       times: of the stages, instead of measuring them; for roles "auto" and for the profit of switching.
     Raises:
-      ValueError: no sampler, no trainer, or queue_bytes < 1.
+      ValueError: no sampler, no trainer, queue_bytes < LEAST_QUEUE_BYTES, or times of another type.
     Source: GNNLab, section 5.
     """
 
@@ -104,10 +105,12 @@ class Roles:
     times: StageTimes | None = None
 
     def __post_init__(self) -> None:
-        for name in ("samplers", "trainers", "queue_bytes"):
+        for name, least in (("samplers", 1), ("trainers", 1), ("queue_bytes", LEAST_QUEUE_BYTES)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected an integer >= 1.")
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} is {value!r}; expected an integer >= {least}.")
+        if self.times is not None and not isinstance(self.times, StageTimes):
+            raise ValueError(f"times is {self.times!r}; expected StageTimes, or None to measure them.")
 
     def __str__(self) -> str:
         """As on the command line: "1+3"."""

@@ -72,6 +72,8 @@ class PinSAGESampler:
         return sampler
 
     def _take(self, graph: CSCGraph, rule: PinSAGERule) -> None:
+        if not isinstance(graph, CSCGraph):
+            raise ValueError(f"graph is a {type(graph).__name__}; expected a CSCGraph.")
         if graph.device.type != "cpu":
             raise ValueError(f"the graph is on {graph.device}; walks are made on the CPU: pass a graph in host memory.")
         self.graph, self.rule = graph, rule

@@ -57,10 +57,19 @@ def test_roles_of_another_number_of_ranks_are_refused():
         fsd.Roles(1, 3).check(2)
 
 
-@pytest.mark.parametrize("given", [{"samplers": 0}, {"trainers": -1}, {"trainers": 1.5}, {"queue_bytes": 0}])
-def test_numbers_that_are_no_roles_are_refused(given):
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"samplers": 0}, "an integer >= 1"),
+        ({"trainers": -1}, "an integer >= 1"),
+        ({"trainers": 1.5}, "an integer >= 1"),
+        ({"queue_bytes": 4095}, "an integer >= 4096"),
+        ({"times": 3}, "StageTimes, or None to measure them"),
+    ],
+)
+def test_what_is_no_roles_is_refused(given, expected):
     (name,) = given
-    with pytest.raises(ValueError, match=f"^{name} is .*; expected an integer >= 1.$"):
+    with pytest.raises(ValueError, match=rf"^{name} is .*; expected {expected}\.$"):
         fsd.Roles(**{"samplers": 1, "trainers": 1, **given})
 
 

@@ -96,3 +96,8 @@ def test_refusals():
         PinSAGESampler(random_csc(), num_layers=0)
     with pytest.raises(ValueError, match="node ids from 0 to 60"):
         PinSAGESampler(random_csc()).sample([0, 60])
+
+
+def test_something_that_is_no_graph_is_refused():
+    with pytest.raises(ValueError, match=r"^graph is a NoneType; expected a CSCGraph\.$"):
+        PinSAGESampler(None)
