@@ -160,16 +160,16 @@ def test_an_empty_batch_gives_zero_gradients_under_autocast(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_autocast_keeps_rows_in_bfloat16_and_stays_close_to_float32(kind):
-    batch, model = make_batch(dtype=torch.float32), make_model(kind).float()
+    """Of these parameters rounding turns no unit of PinSAGE on or off, at which gradients would jump."""
+    batch, model = make_batch(dtype=torch.float32), make_model(kind, seed=1).float()
     exact = loss_and_gradients(model, batch, model(batch.mfgs, batch.features))
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(batch.mfgs, batch.features)
         from_bfloat16 = model(batch.mfgs, batch.features.bfloat16())
     assert logits.dtype == torch.bfloat16 and torch.equal(logits, from_bfloat16)
     found = loss_and_gradients(model, batch, logits)
-    limit = 0.1 if kind == "pinsage" else 0.05  # two ReLUs in a layer, at which gradients jump
     for close, reference_value in zip(found, exact, strict=True):  # bfloat16 has 8 bits: 0.4 % per rounding
-        assert (close - reference_value).norm() <= limit * reference_value.norm()
+        assert (close - reference_value).norm() <= 0.05 * reference_value.norm()
 
 
 def test_attention_survives_scores_beyond_the_range_of_exp():
