@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import fcntl
 import os
 import select
 import shutil
@@ -34,6 +35,7 @@ RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLUR
 LOCAL_SIZE_VARIABLES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 KEPT_TMPDIR = "FASTSAMPLE_KEPT_TMPDIR"  # the user's TMPDIR, which ranks get back
 SHARED_MEMORY = "FASTSAMPLE_SHARED_MEMORY"  # the guard's own directory in /dev/shm; not a name that mpirun passes on
+DIRECTORY = "fastsample-launch-"  # begins the names of a guard's own directories
 OPENMPI_SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"
 SILENCE_S = 30.0
 AGENT_EXTRA_S = 1.0  # ranks are killed after the grace; their agent may take this much longer
@@ -279,6 +281,43 @@ def _say(text: str) -> None:
         os.write(2, f"{text}\n".encode())
 
 
+def make_locked(parent: str) -> str:
+    """A new directory in `parent`, locked as long as this process lives: see `remove_abandoned`."""
+    while True:
+        path = tempfile.mkdtemp(prefix=DIRECTORY, dir=parent)
+        descriptor = _locked(path)
+        if descriptor is not None and Path(path).is_dir():  # else another guard took it for abandoned
+            return path
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def remove_abandoned(parent: str) -> None:
+    """Remove the directories of guards that were killed before they could do so themselves.
+
+    Only for a file system that no other machine has: there a directory without a lock is nobody's.
+    """
+    for path in Path(parent).glob(f"{DIRECTORY}*"):
+        descriptor = _locked(str(path))
+        if descriptor is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(descriptor)
+
+
+def _locked(path: str) -> int | None:
+    """A descriptor that holds the directory's lock; None: another process has it, or it is not ours to open."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 def _run_host(args: argparse.Namespace) -> int:
     for setting in args.env:
         name, _, value = setting.partition("=")
@@ -291,11 +330,12 @@ def _run_host(args: argparse.Namespace) -> int:
     _share_cores(args.ranks)
     # Agents leave files in TMPDIR, torchrun even after a normal end, and a killed mpirun its ranks' segments in
     # /dev/shm; so they get directories that are removed with them.
-    directories = [tempfile.mkdtemp(prefix="fastsample-launch-")]
+    directories = [tempfile.mkdtemp(prefix=DIRECTORY)]
     os.environ[KEPT_TMPDIR] = os.environ.get("TMPDIR", "")
     os.environ["TMPDIR"] = directories[0]
     if os.access("/dev/shm", os.W_OK):
-        directories.append(tempfile.mkdtemp(prefix="fastsample-launch-", dir="/dev/shm"))
+        remove_abandoned("/dev/shm")
+        directories.append(make_locked("/dev/shm"))
         os.environ[SHARED_MEMORY] = directories[1]
     try:
         return HostGuard(args.command, args.grace_s, signal.Signals[args.interrupt_with]).run()

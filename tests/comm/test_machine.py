@@ -14,6 +14,7 @@ from fastsample_dist.comm.machine import OTHER_MACHINE, MachineFacts, Machines, 
 from fastsample_dist.comm.segments import Segment, share_segments
 from fastsample_dist.testing import RankError, run_distributed, run_mpi
 from fastsample_dist.testing.ranks import mpi_missing_reason
+from tests.shared_memory import named_segments
 
 
 def oracle(world_size, failures):
@@ -148,8 +149,7 @@ def write_and_read(ctx, sizes):
         segment.tensor(torch.float32, (4,))[ctx.rank] = ctx.rank + 1
     ctx.comm.barrier(purpose="test")
     seen = {rank: segment.tensor(torch.float32, (4,)).tolist() for rank, segment in segments.items()}
-    names = [str(file) for file in Path("/dev/shm").iterdir() if "fastsample" in file.name]
-    return [[float(len(names))], seen]
+    return [[float(len(named_segments()))], seen]
 
 
 def test_ranks_see_each_others_segments_and_none_has_a_name():

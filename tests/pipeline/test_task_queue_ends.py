@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from fastsample_dist.comm.processes import Processes
 from fastsample_dist.pipeline.task_queue import GroupDone, TaskQueue
 from fastsample_dist.pipeline.tasks import RolesError
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
+from tests.shared_memory import named_segments
 from tests.waiting import ENOUGH_S, NEVER_S, wait_until
 
 WITHOUT_WAITING = {"timeout_s": ENOUGH_S, "comm_timeout_s": NEVER_S}
@@ -126,10 +126,6 @@ def die(ctx, death, folder):
     except RolesError as error:
         (folder / str(ctx.rank)).write_text(str(error))
         raise
-
-
-def named_segments():
-    return [file.name for file in Path("/dev/shm").iterdir() if "fastsample" in file.name]
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=lambda death: death.__name__)

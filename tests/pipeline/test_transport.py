@@ -4,7 +4,6 @@ import os
 import signal
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from fastsample_dist.pipeline.transport import choose_transport
 from fastsample_dist.testing import RankError, run_distributed
 from tests.grids import grid
 from tests.parts import draw_partition
+from tests.shared_memory import named_segments
 
 CPU = torch.device("cpu")
 PAYLOAD = {"sample_ids", "sample_reply", "feature_ids", "feature_rows"}
@@ -167,8 +167,7 @@ def die_in_the_middle(ctx, path, folder):
         ctx.comm.barrier(purpose="test")
     except RuntimeError as error:
         seen = int(segments[1].tensor(torch.uint8, (1 << 16,)).sum())  # its memory is still there
-        left = [file.name for file in Path("/dev/shm").iterdir() if "fastsample" in file.name]
-        (folder / str(ctx.rank)).write_text(f"{error} {seen} {left}")
+        (folder / str(ctx.rank)).write_text(f"{error} {seen} {named_segments()}")
         raise
 
 

@@ -128,6 +128,17 @@ def test_files_in_the_agents_tmpdir_go_with_it(start, tmp_path):
     assert made.is_relative_to(tmp_path) and list(tmp_path.iterdir()) == []
 
 
+def test_directories_of_killed_guards_are_removed_by_the_next_one_and_no_others(tmp_path):
+    """A lock tells them apart: it ends with the process that has it."""
+    kept = Path(guard.make_locked(str(tmp_path)))
+    code = f"from fastsample_dist.launch import guard; print(guard.make_locked({str(tmp_path)!r}))"
+    left = Path(subprocess.run([sys.executable, "-c", code], stdout=-1, text=True, check=True).stdout.strip())
+    (left / "segment").write_bytes(b"0")
+    (tmp_path / "other").mkdir()
+    guard.remove_abandoned(str(tmp_path))
+    assert sorted(tmp_path.iterdir()) == sorted([kept, tmp_path / "other"])
+
+
 def test_a_rank_gets_the_users_tmpdir_back(start):
     env = {"TMPDIR": "/agents", guard.KEPT_TMPDIR: "/users", "RANK": "0"}
     process = start("rank", "import os; print(os.environ['TMPDIR'], 'FASTSAMPLE_KEPT_TMPDIR' in os.environ)", env=env)
