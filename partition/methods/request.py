@@ -35,6 +35,11 @@ class PartitionRequest:
       splits: node ids of "train", "val" and "test", those that exist; unique, ascending.
       assignment: for method `file`: the file to read.
       num_threads: for methods with threads; None: as many as there are processors.
+      stored: the adjacency, where it is there already, such as mapped from files.
+      passes: for methods that read "passes" (`Method.reads`): how often they go over the nodes; None: their default.
+      order: for methods that read "order": integer [num_nodes], the nodes in the order to visit; None: ascending.
+      buffer_bytes: for methods that read "buffer": bytes of the graph that they may hold; None: their default.
+      work: a directory for the method's temporary files; None: the system's.
     Raises:
       ValueError: a value outside these.
     """
@@ -46,6 +51,11 @@ class PartitionRequest:
     splits: Mapping[str, np.ndarray] = field(default_factory=dict)
     assignment: str | Path | None = None
     num_threads: int | None = None
+    stored: Adjacency | None = None
+    passes: int | None = None
+    order: np.ndarray | None = None
+    buffer_bytes: int | None = None
+    work: Path | None = None
 
     def __post_init__(self) -> None:
         if self.num_parts < 1:
@@ -82,8 +92,8 @@ class PartitionRequest:
 
     @cached_property
     def adjacency(self) -> Adjacency:
-        """Neighbours in both directions; made on first use and kept."""
-        return symmetrise(self.graph, undirected=self.undirected)
+        """Neighbours in both directions: `stored`, or made on first use and kept."""
+        return symmetrise(self.graph, undirected=self.undirected) if self.stored is None else self.stored
 
     @property
     def rows(self) -> Adjacency:
@@ -144,22 +154,27 @@ class Method:
       assign: from a request to int32 [num_nodes], the part of each node.
       summary: one line for --help.
       memory: what it needs beside the topology's files.
-      in_memory: it reads the topology in random order or copies it, so that it must fit into memory.
+      links: what the cut is counted in: "adjacency", every stored edge in the rows of both its ends, or "rows", the
+        stored rows of in-edges as they are.
+      in_memory: it needs the adjacency in this process's memory.
       balances: nodes and in-edges are brought within a tolerance afterwards; else only train nodes are.
       blocks_signals: whether it holds Python's lock while it works, so that no signal handler runs before it is done.
       missing: what to install before it works here; "" where nothing is missing.
       require: raises MissingPackageError when a package that it needs is not there; called before the graph is read.
+      reads: which of "passes", "order" and "buffer" it reads from a request.
     """
 
     name: str
     assign: Callable[[PartitionRequest], np.ndarray]
     summary: str
     memory: AssignMemory
+    links: str
     in_memory: bool
     balances: bool
     blocks_signals: Callable[[], bool] = lambda: False
     missing: Callable[[], str] = lambda: ""
     require: Callable[[], object] = lambda: None
+    reads: frozenset[str] = frozenset()
 
 
 class MissingPackageError(ImportError):

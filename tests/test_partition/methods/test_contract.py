@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fastsample_dist.partition.methods import METHODS, PartitionRequest
+from fastsample_dist.partition.methods.adjacency import Adjacency
 from fastsample_dist.partition.methods.balance import balance_parts
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import (
@@ -105,7 +107,7 @@ def test_needs_no_package(name, monkeypatch):
     assert len(assigned(name, drawn())) == 400
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if not METHODS[name].in_memory])
+@pytest.mark.parametrize("name", [name for name in ALL if METHODS[name].links == "rows"])
 def test_copies_no_graph(name, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the graph was copied")
@@ -115,6 +117,18 @@ def test_copies_no_graph(name, monkeypatch):
     parts = assigned(name, request)
     balance_parts(request, METHODS[name], parts)
     assert set(parts.tolist()) == set(range(request.num_parts))
+
+
+def test_links_say_what_the_cut_is_counted_in():
+    links = {name: method.links for name, method in METHODS.items()}
+    assert set(links.values()) == {"adjacency", "rows"}
+    assert all(method.links == "adjacency" for method in METHODS.values() if method.in_memory)
+
+
+def test_an_adjacency_that_is_given_is_taken():
+    request = drawn(undirected=False)
+    stored = Adjacency(request.graph.indptr.numpy(), request.graph.indices.numpy(), None)
+    assert replace(request, stored=stored).adjacency is stored
 
 
 @pytest.mark.parametrize(
