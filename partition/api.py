@@ -85,9 +85,9 @@ def partition_graph(
       task: what the labels are for: "classification", "multilabel" or "regression"; None: as
         `fastsample_dist.graph.labels` infers it from their shape.
       **options: the fields of `GraphFacts` (name, num_nodes, undirected, edge_weight, num_classes, node_type,
-        node_types) and of `partition.build.PartitionOptions` (method "metis", seed, assignment, on_disk,
-        feature_dtype ("int8": with a scale per row), edge_map, clusters, and memory_limit in bytes or as text such as
-        "2GB").
+        node_types) and of `partition.build.PartitionOptions` (method "metis", seed, assignment, passes,
+        order, on_disk, feature_dtype ("int8": with a scale per row), edge_map, clusters, and buffer and memory_limit in
+        bytes or as text such as "2GB").
     Returns:
       The finished partition's figures, counted from its files.
     Raises:
@@ -101,8 +101,9 @@ def partition_graph(
     if splits is not None and not isinstance(splits, Mapping):
         raise ValueError(f"splits is a {type(splits).__name__}; expected a dict of {', '.join(SPLITS)}.")
     columns = {"features": features, "labels": labels, "splits": splits, "task": task}
-    if isinstance(options.get("memory_limit"), str):
-        options["memory_limit"] = parse_bytes(options["memory_limit"])
+    for name in ("memory_limit", "buffer"):
+        if isinstance(options.get(name), str):
+            options[name] = parse_bytes(options[name])
     if isinstance(features, Tensor) and features.dtype == torch.bfloat16:  # NumPy has no such type
         columns["features"] = features.float()
         if options.get("feature_dtype", "keep") == "keep":

@@ -21,6 +21,7 @@ from fastsample_dist.graph.inputs import FORMATS, ReadOptions, least_sizes, read
 from fastsample_dist.graph.labels import TASKS
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli_edges import EDGE_LIST_OPTIONS, add_edge_list_options, edge_list_options
+from fastsample_dist.partition.cli_streaming import STREAM_OPTIONS, add_stream_options, stream_options
 from fastsample_dist.partition.external.budget import resident_bytes
 from fastsample_dist.partition.external.journal import WorkInUseError, input_scratch, work_directory
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
@@ -37,14 +38,15 @@ if TYPE_CHECKING:
 PROGRAM = "fastsample-partition"
 _INPUT_OPTIONS = (
     *("format", "undirected", "task", "num_parts", "method", "seed", "output", "overwrite"),
-    *("assignment", "memory_limit", "on_disk", "feature_dtype", "edge_map", "clusters", *EDGE_LIST_OPTIONS),
+    *("assignment", *STREAM_OPTIONS, "memory_limit", "on_disk", "feature_dtype", "edge_map", "clusters"),
+    *EDGE_LIST_OPTIONS,
 )
 _REPORT_OPTIONS = ("html", "num_batches", "fanouts", "batch_size")
 # The options of each task, --json aside: what is not here does not go with it.
 _OPTIONS_OF = {
     "plan": (
         *("input", "format", "undirected", "task", "num_parts", "memory_limit", "feature_dtype", *EDGE_LIST_OPTIONS),
-        *("edge_map", "clusters", "num_batches", "fanouts", "batch_size", *plan_report.PLAN_OPTIONS),
+        *(*STREAM_OPTIONS, "edge_map", "clusters", "num_batches", "fanouts", "batch_size", *plan_report.PLAN_OPTIONS),
     ),
     "repartition": ("input", "output", "overwrite", "clusters", "seed"),
     "input": _INPUT_OPTIONS,
@@ -57,6 +59,7 @@ _EPILOG = """examples:
   fastsample-partition --input edges.csv --format edgelist --undirected --num-parts 4 --output parts/edges-4
   fastsample-partition --input users.csv.zst --header --weight-column 3 --relabel --num-parts 4 --output parts/users
   fastsample-partition --input data/web --num-parts 8 --method random --memory-limit 2GB --output parts/web-8
+  fastsample-partition --input data/web --num-parts 8 --method ldg --order bfs --passes 3 --output parts/web-8
   fastsample-partition --plan --input data/web --num-parts 8 --fanouts 15,10,5 --hosts-memory 64GB
   fastsample-partition --plan --num-nodes 111059956 --num-edges 1615685872 --feature-dim 128 --num-parts 16
   fastsample-partition --inspect parts/cora-2 --fanouts 15,10,5 --html report.html
@@ -104,6 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
     methods = "; ".join(f"{name}: {method.summary}" for name, method in METHODS.items())
     parser.add_argument("--method", choices=tuple(METHODS), help=f"default: metis. {methods}")
     parser.add_argument("--assignment", metavar="FILE", help="method file: the part of each node, .npy or text")
+    add_stream_options(parser)
     parser.add_argument("--seed", metavar="S", type=int, help="the same seed gives the same files (default: 0)")
     parser.add_argument("--output", metavar="PARTS", help="directory to write; appears when complete")
     parser.add_argument("--overwrite", action="store_true", default=None, help="replace a partition at --output")
@@ -176,6 +180,7 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
         method=args.method or "metis",
         seed=args.seed or 0,
         assignment=args.assignment,
+        **stream_options(args),
         memory_limit=None if args.memory_limit is None else _memory_limit(args.memory_limit),
         on_disk=bool(args.on_disk),
         feature_dtype=args.feature_dtype or "keep",

@@ -73,6 +73,7 @@ _METHODS = (
         links="rows",
         in_memory=False,
         balances=True,
+        reads=frozenset({"passes"}),
     ),
     Method(
         name="fennel",
@@ -82,6 +83,7 @@ _METHODS = (
         links="rows",
         in_memory=False,
         balances=True,
+        reads=frozenset({"passes"}),
     ),
     Method(
         name="random",

@@ -25,13 +25,12 @@ PASSES = 10
 SLACK = 0.5  # what a part may hold above its share, as a share of it
 
 
-def stream_parts(request: PartitionRequest, score: str, passes: int = PASSES) -> np.ndarray:
+def stream_parts(request: PartitionRequest, score: str) -> np.ndarray:
     """Assign by streaming.
 
     Args:
-      request: what to cut.
+      request: what to cut; PASSES passes over the edges where it states none.
       score: "ldg" or "fennel".
-      passes: number of passes over the edges, at least 1.
     Returns:
       int32 [num_nodes]; no part is empty.
     Source: ops.stream_partition. Deterministic: yes.
@@ -47,7 +46,7 @@ def stream_parts(request: PartitionRequest, score: str, passes: int = PASSES) ->
         alpha=math.sqrt(num_parts) * num_edges / request.num_nodes**1.5,
         rng_seed=request.seed,
     )
-    for _ in range(passes):
+    for _ in range(PASSES if request.passes is None else request.passes):
         parts = ops.stream_partition(graph.indptr, graph.indices, parts, rule, kinds=kinds)
     found = parts.numpy()
     fill_empty_parts(found, num_parts, request.in_degrees)

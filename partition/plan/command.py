@@ -11,6 +11,8 @@ from fastsample_dist.graph.manifest import SCALED
 from fastsample_dist.graph.network import Network, parse_bandwidth, parse_latency
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli_edges import edge_list_options
+from fastsample_dist.partition.cli_streaming import stream_options
+from fastsample_dist.partition.methods.options import StreamOptions
 from fastsample_dist.partition.plan.prediction import DEFAULT_NETWORK, PlanInput, PlanOptions, open_input
 from fastsample_dist.partition.plan.training import DEFAULT_HIDDEN
 from fastsample_dist.partition.report.inspection import traffic_options
@@ -87,6 +89,7 @@ def plan_options(args: argparse.Namespace) -> PlanOptions:
     return PlanOptions(
         num_parts=args.num_parts,
         traffic=traffic_options(args),
+        streaming=StreamOptions(**stream_options(args)),
         feature_dtype=args.feature_dtype or "keep",
         edge_map=bool(args.edge_map),
         clusters=args.clusters,

@@ -8,7 +8,7 @@ under both schemes (training.py). Batches are sampled only where there is a topo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fastsample_dist.memory_sizes import format_size
 from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import METHODS
+from fastsample_dist.partition.methods.options import StreamOptions
 from fastsample_dist.partition.methods.request import check_num_clusters
 from fastsample_dist.partition.plan.disk import feature_row_bytes, output_bytes, work_bytes
 from fastsample_dist.partition.plan.memory import (
@@ -58,6 +59,7 @@ class PlanOptions:
       num_parts: P, one machine each; None: as many as the finished partition has.
       traffic: how training samples; None leaves traffic and time out.
       memory_limit: bytes that partitioning may hold; None: as `build.PartitionOptions`.
+      streaming: options of the methods that read them.
       feature_dtype: one of FEATURE_CHOICES.
       edge_map: the edge map is to be stored; a finished partition has it or not.
       clusters: so many are asked for; None: none. A finished partition has them or not.
@@ -71,6 +73,7 @@ class PlanOptions:
     num_parts: int | None = None
     traffic: TrafficOptions | None = None
     memory_limit: int | None = None
+    streaming: StreamOptions = field(default_factory=StreamOptions)
     feature_dtype: str = "keep"
     edge_map: bool = False
     clusters: int | None = None
@@ -83,6 +86,7 @@ class PlanOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; expected at least 1.")
+        self.streaming.check()
         if self.feature_dtype not in FEATURE_CHOICES:
             raise ValueError(f"feature_dtype is {self.feature_dtype!r}; expected one of {', '.join(FEATURE_CHOICES)}.")
 

@@ -152,6 +152,15 @@ def format_bytes(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{value:.3g} {unit}"
 
 
+def origin_words(report: Mapping[str, Any]) -> str:
+    """How many parts, and how they were made: method, seed and the options that were given."""
+    given = {**report["stats"].get("options", {})}
+    if "buffer" in given:
+        given["buffer"] = format_bytes(given["buffer"])
+    options = "".join(f", {name} {value}" for name, value in given.items())
+    return f"{report['num_parts']}, by {report['method']}, seed {report['seed']}{options}"
+
+
 def _console() -> Console:
     console = Console(file=sys.stdout)
     return console if console.is_terminal else Console(file=sys.stdout, width=LOG_WIDTH)
@@ -162,7 +171,7 @@ def _summary(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"{report['path']}: {report['name']}, format version {report['version']}"
     yield f"  nodes      {report['num_nodes']:,}"
     yield f"  edges      {report['num_edges']:,} ({kind}); largest in-degree {report['max_in_degree']:,}"
-    yield f"  parts      {report['num_parts']}, by {report['method']}, seed {report['seed']}"
+    yield f"  parts      {origin_words(report)}"
     for line in EdgeCounts(**report["edge_counts"]).lines():
         yield f"             {line}"
     if report["feature_dim"] is None:

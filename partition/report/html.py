@@ -64,7 +64,7 @@ def _sections(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _facts(report: Mapping[str, Any]) -> str:
-    from fastsample_dist.partition.report.display import format_bytes
+    from fastsample_dist.partition.report.display import format_bytes, origin_words
 
     cut = report["edge_cut"]
     features = "none" if report["feature_dim"] is None else f"{report['feature_dim']} x {report['feature_dtype']}"
@@ -73,7 +73,7 @@ def _facts(report: Mapping[str, Any]) -> str:
         "partition": report["path"],
         "nodes": f"{report['num_nodes']:,}",
         "edges": f"{report['num_edges']:,} ({'undirected' if report['undirected'] else 'directed'})",
-        "parts": f"{report['num_parts']}, by {report['method']}, seed {report['seed']}",
+        "parts": origin_words(report),
         "features": features,
         "edge cut": f"{cut['edges']:,} ({cut['fraction']:.2%})",
         "largest in-degree": f"{report['max_in_degree']:,}",

@@ -33,6 +33,7 @@ from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import MAX_SEED, METHODS, PartitionRequest
 from fastsample_dist.partition.methods.adjacency import estimate_neighbours
 from fastsample_dist.partition.methods.balance import balance_parts
+from fastsample_dist.partition.methods.options import ORDERS, StreamOptions
 from fastsample_dist.partition.methods.request import check_num_clusters
 from fastsample_dist.partition.plan.memory import cluster_needs, memory_budget, method_needs, sorted_on_disk
 from fastsample_dist.partition.progress import Progress
@@ -54,6 +55,7 @@ class PartitionOptions:
       method: one of `fastsample_dist.partition.methods.METHODS`.
       seed: 0 .. 2**31 - 1; the same seed on the same graph gives the same files.
       assignment: for method "file": the file with the part of each node.
+      passes, order, buffer: as of `methods.options.StreamOptions`, for methods that read them.
       memory_limit: bytes that the process may hold; None: four fifths of what is available at the start.
       on_disk: sort the edges on disk even where memory would do, so that a killed run can be resumed.
       feature_dtype: "keep", "float16", "bfloat16", "float32" or "int8" (rounded, with a scale per row): how features
@@ -71,6 +73,9 @@ class PartitionOptions:
     method: str = "metis"
     seed: int = 0
     assignment: str | Path | None = None
+    passes: int | None = None
+    order: str = ORDERS[0]
+    buffer: int | None = None
     memory_limit: int | None = None
     on_disk: bool = False
     feature_dtype: str = "keep"
@@ -86,12 +91,18 @@ class PartitionOptions:
             raise ValueError("method file and an assignment go together; pass both or neither.")
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed is {self.seed}; expected 0 to {MAX_SEED}.")
+        self.streaming.check(self.method)
         if self.memory_limit is not None and self.memory_limit < 1:
             raise ValueError(f"memory_limit is {self.memory_limit}; expected bytes, at least 1.")
         if self.feature_dtype not in FEATURE_CHOICES:
             raise ValueError(f"feature_dtype is {self.feature_dtype!r}; expected one of {', '.join(FEATURE_CHOICES)}.")
         if self.clusters is not None:
             check_num_clusters(self.clusters, self.num_parts, None)
+
+    @property
+    def streaming(self) -> StreamOptions:
+        """Options of methods that stream."""
+        return StreamOptions(passes=self.passes, order=self.order, buffer=self.buffer)
 
     def stored(self) -> dict[str, bool]:
         """What is stored beside the graph's own columns, as `sizes_of` takes it."""
@@ -294,6 +305,7 @@ def _cut_on_disk(
         "edges": [fingerprint(raw.edge_index), raw.num_nodes, raw.undirected],
         "splits": {split: fingerprint(ids) for split, ids in raw.splits.items()},
         "options": [options.num_parts, options.method, options.seed, _file_state(options.assignment)],
+        "streaming": options.streaming.given(),
     }
     with Journal(output) as journal:
         if not journal.finished("sort"):
@@ -354,6 +366,8 @@ def _write(
         "nonfinite_features": raw.nonfinite_features,
         "train_nodes_moved": assigned.train_moved,
     }
+    if options.streaming.given():
+        stats["options"] = options.streaming.given()
     write_options = WriteOptions(
         feature_dtype=options.feature_dtype,
         chunk_edges=chunk_edges,
@@ -383,6 +397,8 @@ def _assign(
             seed=options.seed,
             splits=raw.splits,
             assignment=options.assignment,
+            passes=options.passes,
+            buffer_bytes=options.buffer,
         )
         with progress.step("assign"):
             parts = method.assign(request)
