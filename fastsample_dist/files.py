@@ -124,6 +124,13 @@ def remove_stale(prefix: str, where: Path | None = None) -> list[Path]:
     return removed
 
 
+def free_bytes(directory: Path) -> int | None:
+    """Bytes that this user may write to a directory's file system; None where the system does not know."""
+    status = os.statvfs(directory)
+    blocks = status.f_bfree if os.geteuid() == 0 else status.f_bavail  # some are kept for root
+    return blocks * status.f_frsize if status.f_blocks else None
+
+
 def check_writable(option: str, file: Path) -> None:
     """Refuse a file that could not be written, before any work is done.
 

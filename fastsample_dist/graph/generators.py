@@ -4,6 +4,8 @@
   bit of its two ends; the edges are drawn in blocks, packed as dst * N + src, sorted and merged.
 - `planted_communities`: classes that a GNN can learn from neighbours and features combined.
 - `random_graph`: uniform directed edges.
+- planted.py, by `python -m fastsample_dist.graph.generators planted`: communities and power-law degrees, written to
+  disk at any size.
 - `synthetic_task`: features, labels and splits for a graph that has none.
 
 All randomness of the topologies comes from the raw stream of PCG64, which NumPy keeps the same across versions
@@ -28,7 +30,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastsample_dist.command import INTERRUPTED, Parser, one_line, sigterm_interrupts
 from fastsample_dist.files import naming_file
+from fastsample_dist.graph import planted_command
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.graph.storage import SPLITS
@@ -381,10 +385,11 @@ def _first_distinct(values: np.ndarray) -> np.ndarray:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m fastsample_dist.graph.generators", description="Write a synthetic graph as an npy directory."
     )
-    command = parser.add_subparsers(dest="command", required=True).add_parser(
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser(
         "rmat", help="power-law graph: ids permuted, symmetrised, without duplicates and self-loops"
     )
     command.add_argument("--scale", type=int, required=True, help="log2 of the number of nodes")
@@ -394,30 +399,43 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--train-fraction", type=float, default=0.1, help="of the connected nodes (default 0.1)")
     command.add_argument("--seed", type=int, default=1, help="names the graph and its task (default %(default)s)")
     command.add_argument("--output", type=Path, required=True, help="new directory")
+    planted_command.add_options(
+        commands.add_parser("planted", help="communities and power-law degrees, of any size, within a memory limit")
+    )
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Write the graph that the command line asks for; 0, or 1 after one line on stderr."""
-    args = _parser().parse_args(argv)
+def _write_rmat(args: argparse.Namespace) -> str:
+    """Write the graph that the options name; returns a line about it."""
     start = time.perf_counter()
-    try:
-        if args.output.exists():  # found out before the work, not after
-            raise ValueError(f"{args.output} exists; expected a new directory: remove it or pass another name.")
-        graph = rmat(args.scale, args.edge_factor, seed=args.seed)
-        columns: dict[str, Any] = {}
-        meta: dict[str, Any] = {"source": f"rmat, scale {args.scale}, edge factor {args.edge_factor}, seed {args.seed}"}
-        if args.features:
-            task = synthetic_task(graph, args.features, args.classes, args.train_fraction, args.seed)
-            columns = {"features": task.features, "labels": task.labels, "splits": task.splits}
-            meta["num_classes"] = task.num_classes
-        write_npy_graph(args.output, graph, name=f"rmat-{args.scale}-{args.edge_factor}", meta=meta, **columns)
-    except (ValueError, OSError, MemoryError) as error:
-        print(f"generators: {error}", file=sys.stderr)
-        return 1
+    if args.output.exists():  # found out before the work, not after
+        raise ValueError(f"{args.output} exists; expected a new directory: remove it or pass another name.")
+    graph = rmat(args.scale, args.edge_factor, seed=args.seed)
+    columns: dict[str, Any] = {}
+    meta: dict[str, Any] = {"source": f"rmat, scale {args.scale}, edge factor {args.edge_factor}, seed {args.seed}"}
+    if args.features:
+        task = synthetic_task(graph, args.features, args.classes, args.train_fraction, args.seed)
+        columns = {"features": task.features, "labels": task.labels, "splits": task.splits}
+        meta["num_classes"] = task.num_classes
+    write_npy_graph(args.output, graph, name=f"rmat-{args.scale}-{args.edge_factor}", meta=meta, **columns)
     seconds = time.perf_counter() - start
-    print(f"{args.output}: {graph.num_nodes:,} nodes, {graph.num_edges:,} directed edges, {seconds:.1f} s")
-    return 0
+    return f"{args.output}: {graph.num_nodes:,} nodes, {graph.num_edges:,} directed edges, {seconds:.1f} s"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the graph that the command line asks for; 0, or 1 after one line on stderr, or 130 when interrupted."""
+    args = None
+    try:
+        with sigterm_interrupts():
+            args = _parser().parse_args(argv)
+            print({"rmat": _write_rmat, "planted": planted_command.write}[args.command](args))
+        return 0
+    except (ValueError, OSError, MemoryError, KeyboardInterrupt) as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        left = planted_command.remains(args.output) if args is not None and args.command == "planted" else ""
+        parts = ["interrupted" if interrupted else one_line(error), left]
+        print(f"generators: {'; '.join(filter(None, parts))}", file=sys.stderr)
+        return INTERRUPTED if interrupted else 1
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ as files take whole blocks, or by what others write meanwhile.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
+from fastsample_dist.files import free_bytes
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.partition.external.journal import INPUT_FOLDER, work_directory
 from fastsample_dist.partition.plan.disk import output_bytes, work_bytes
@@ -59,13 +59,6 @@ def check_space(output: str | Path, needed: int, *, used: int = 0) -> None:
             f"{output} takes {needed - used:,} bytes of disk while it is made but {free:,} are free in {parent}; "
             "make room or choose another output."
         )
-
-
-def free_bytes(directory: Path) -> int | None:
-    """Bytes that this user may write to a directory's file system; None where the system does not know."""
-    status = os.statvfs(directory)
-    blocks = status.f_bfree if os.geteuid() == 0 else status.f_bavail  # some are kept for root
-    return blocks * status.f_frsize if status.f_blocks else None
 
 
 def used_bytes(output: str | Path) -> int:
