@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastsample_dist.graph.csc import row_positions
+from fastsample_dist.graph.npy_files import row_chunks
 from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks
 from fastsample_dist.partition.methods.levelling import Loads, level_parts, unmet
 from fastsample_dist.partition.methods.request import Method, PartitionRequest
@@ -86,15 +87,15 @@ def balance_train_nodes(parts: np.ndarray, train: np.ndarray, adjacency: Adjacen
     quota = _Quota(counts, len(train))
     candidates = train[quota.source_limit[parts[train]] > 0]
     links = _links(candidates, parts, adjacency, num_parts)
-    slot = np.full(len(parts), -1, dtype=np.int64)  # position among the candidates; -1: not one (any more)
-    slot[candidates] = np.arange(len(candidates))
+    waiting = np.ones(len(candidates), dtype=bool)  # not moved yet
     while quota.remaining:
-        moved, targets = _cheapest_moves(candidates, links, parts, slot, quota)
+        rows, targets = _cheapest_moves(candidates, links, parts, waiting, quota)
+        moved = candidates[rows]
         sources = parts[moved]
-        slot[moved] = -1
+        waiting[rows] = False
         parts[moved] = targets
         if adjacency.symmetric:  # else the moved nodes' rows do not say whose neighbours they are
-            _update_links(links, slot, moved, (sources, targets), adjacency)
+            _update_links(links, (candidates, waiting), moved, (sources, targets), adjacency)
         counts += np.bincount(targets, minlength=num_parts) - np.bincount(sources, minlength=num_parts)
         moves_made += len(moved)
         quota = _Quota(counts, len(train))
@@ -124,16 +125,18 @@ class _Quota:
 
 
 def _cheapest_moves(
-    candidates: np.ndarray, links: np.ndarray, parts: np.ndarray, slot: np.ndarray, quota: _Quota
+    candidates: np.ndarray, links: np.ndarray, parts: np.ndarray, waiting: np.ndarray, quota: _Quota
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The next batch of moves (nodes, targets), cheapest first, within the quota; at least one."""
-    rows = np.flatnonzero(slot[candidates] >= 0)
+    """The next batch of moves (rows of the candidates, targets), cheapest first, within the quota; at least one."""
+    rows = np.flatnonzero(waiting)
     rows = rows[quota.source_limit[parts[candidates[rows]]] > 0]
     sources = parts[candidates[rows]]
     open_targets = np.flatnonzero(quota.target_limit > 0)
-    choices = links[np.ix_(rows, open_targets)]
-    best = choices.argmax(axis=1)
-    cost = links[rows, sources] - choices[np.arange(len(rows)), best]
+    best, cost = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int64)
+    for lo, hi in row_chunks(len(rows), links.itemsize * links.shape[1]):
+        choices = links[np.ix_(rows[lo:hi], open_targets)]
+        best[lo:hi] = choices.argmax(axis=1)
+        cost[lo:hi] = links[rows[lo:hi], sources[lo:hi]] - choices[np.arange(hi - lo), best[lo:hi]]
     order = np.argsort(cost, kind="stable")
     sources, targets = sources[order], open_targets[best[order]].astype(parts.dtype)
     # A move counts against its parts even when it is turned down below: that only makes the batch smaller. The
@@ -143,32 +146,45 @@ def _cheapest_moves(
     free = (source_rank >= quota.source_need[sources]) | (target_rank >= quota.target_need[targets])
     allowed &= ~free | (np.cumsum(free) <= quota.free)
     batch = np.flatnonzero(allowed)[: max(1, quota.remaining // BATCH_SHARE)]
-    return candidates[rows[order[batch]]], targets[batch]
+    return rows[order[batch]], targets[batch]
 
 
 def _links(nodes: np.ndarray, parts: np.ndarray, adjacency: Adjacency, num_parts: int) -> np.ndarray:
-    """int64 [len(nodes), P]: weight of each node's edges into each part."""
-    links = np.zeros((len(nodes), num_parts), dtype=np.int64)
+    """int32 (int64 where one node has more edges) [len(nodes), P]: weight of each node's edges into each part."""
+    links = np.zeros((len(nodes), num_parts), dtype=np.int32)
     degrees = adjacency.indptr[nodes + 1] - adjacency.indptr[nodes]
-    for lo, hi in edge_chunks(degrees):
+    for lo, hi in edge_chunks(np.maximum(degrees, num_parts)):
         positions, owner = row_positions(adjacency.indptr, nodes[lo:hi])
         keys = owner * num_parts + parts[adjacency.indices[positions]]
         weights = None if adjacency.weights is None else adjacency.weights[positions]
-        links[lo:hi] = np.bincount(keys, weights, minlength=(hi - lo) * num_parts).reshape(-1, num_parts)
+        found = np.bincount(keys, weights, minlength=(hi - lo) * num_parts).reshape(-1, num_parts)
+        if found.sum(axis=1).max() > np.iinfo(links.dtype).max:
+            links = links.astype(np.int64)
+        links[lo:hi] = found
     return links
 
 
 def _update_links(
     links: np.ndarray,
-    slot: np.ndarray,
+    rows_of: tuple[np.ndarray, np.ndarray],
     moved: np.ndarray,
     ends: tuple[np.ndarray, np.ndarray],
     adjacency: Adjacency,
 ) -> None:
-    """Take the moved nodes' edges from their old part to their new one in the rows of their neighbours."""
+    """Take the moved nodes' edges from their old part to their new one in the rows of their neighbours.
+
+    Args:
+      links: see `_links`; changed in place.
+      rows_of: the candidates, ascending, and which of them wait; a row of `links` each.
+      moved: node ids.
+      ends: old and new part of each.
+      adjacency: symmetric.
+    """
+    candidates, waiting = rows_of
     positions, owner = row_positions(adjacency.indptr, moved)
-    rows = slot[adjacency.indices[positions]]
-    seen = rows >= 0
+    neighbours = adjacency.indices[positions]
+    rows = np.minimum(np.searchsorted(candidates, neighbours), len(candidates) - 1)
+    seen = waiting[rows] & (candidates[rows] == neighbours)
     rows, owner, positions = rows[seen], owner[seen], positions[seen]
     weights = 1 if adjacency.weights is None else adjacency.weights[positions]
     np.subtract.at(links, (rows, ends[0][owner]), weights)

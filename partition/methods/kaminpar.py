@@ -64,7 +64,7 @@ def assign_kaminpar(request: PartitionRequest) -> np.ndarray:
     kaminpar.reseed(request.seed)
     solver = kaminpar.KaMinPar(request.num_threads or os.cpu_count() or 1, kaminpar.terapart_context())
     parts = np.array(solver.compute_partition(graph, request.num_parts, IMBALANCE), dtype=np.int32)
-    fill_empty_parts(parts, request.num_parts, np.diff(adjacency.indptr))
+    fill_empty_parts(parts, request.num_parts, adjacency.indptr)
     return parts
 
 

@@ -7,7 +7,8 @@ apart most, orders the nodes of one by the cut that moving them to the other cos
 the leading run of nodes after which the two are best. Rounds end when all loads are within the tolerance, or when no
 pair improves any more: with a node that outweighs a part, for example.
 
-Cost: a round reads the neighbours of at most CANDIDATES nodes.
+Cost: a round reads the neighbours of at most CANDIDATES nodes, and goes through the ids of the two parts where it moves
+some. Memory: the ids of the parts that nodes leave or join, 4 bytes per node at most.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastsample_dist.graph.csc import row_positions
+from fastsample_dist.graph.csc import INT32_MAX_NODES, row_positions
 from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks
+from fastsample_dist.partition.methods.constraints import NodeWeights, heaviest, node_chunks, part_counts, part_sums
 
 CANDIDATES = 1 << 16
 NEARNESS = 0.05  # what a unit of distance from 1 weighs beside a unit outside the tolerance
@@ -42,41 +44,80 @@ RANKINGS = (
 )
 
 
-class _Rule(NamedTuple):
-    """Of one call: share of the mean, which nodes may move (None: all), and what draws candidates."""
-
-    tolerance: float
-    movable: np.ndarray | None
-    rng: np.random.Generator
-
-
 @dataclass(frozen=True, eq=False)
 class Loads:
     """What each node weighs, in units of the mean part, and what the parts hold.
 
     Attributes:
+      num_nodes: of the graph.
       names: of the constraints.
-      weights: int64 [num_nodes] per constraint.
+      weights: per constraint.
       means: float64 [num_constraints]; of the parts.
       held: float64 [num_constraints, num_parts]; 1: the mean.
     """
 
+    num_nodes: int
     names: tuple[str, ...]
-    weights: tuple[np.ndarray, ...]
+    weights: tuple[NodeWeights, ...]
     means: np.ndarray
     held: np.ndarray
 
     @classmethod
-    def count(cls, parts: np.ndarray, constraints: Mapping[str, np.ndarray], num_parts: int) -> Loads:
+    def count(cls, parts: np.ndarray, constraints: Mapping[str, NodeWeights], num_parts: int) -> Loads:
         """Add up what the parts hold."""
         weights = tuple(constraints.values())
-        sums = np.array([np.bincount(parts, weight, minlength=num_parts) for weight in weights])
+        sums = np.array([part_sums(parts, weight, num_parts) for weight in weights])
         means = sums.sum(axis=1) / num_parts
-        return cls(tuple(constraints), weights, means, sums / means[:, None])
+        return cls(len(parts), tuple(constraints), weights, means, sums / means[:, None])
 
     def of(self, nodes: np.ndarray) -> np.ndarray:
         """float64 [num_constraints, len(nodes)]; what these nodes add to a load."""
         return np.array([weight[nodes] for weight in self.weights]) / self.means[:, None]
+
+
+class _Members:
+    """The nodes of each part, listed from a part's first use on: 4 bytes per node where ids fit.
+
+    Args:
+      parts: int32 [num_nodes]; kept up to date.
+      movable: bool [num_nodes], the nodes to be listed; None: all are.
+      num_parts: number of parts.
+    Attributes:
+      counts: int64 [num_parts]; nodes of each part, those that are not listed too.
+      changes: int64 [num_parts]; how often a part has changed.
+    """
+
+    def __init__(self, parts: np.ndarray, movable: np.ndarray | None, num_parts: int) -> None:
+        self.counts, self.changes = part_counts(parts, num_parts), np.zeros(num_parts, dtype=np.int64)
+        self._parts, self._movable = parts, movable
+        self._dtype = np.int32 if len(parts) <= INT32_MAX_NODES else np.int64
+        self._listed: dict[int, np.ndarray] = {}
+
+    def of(self, part: int) -> np.ndarray:
+        """int32 | int64 [members]; ascending ids of a part's movable nodes."""
+        if part not in self._listed:
+            listed, filled = np.empty(self.counts[part], dtype=self._dtype), 0
+            for chunk in node_chunks(len(self._parts)):
+                own = self._parts[chunk] == part
+                if self._movable is not None:
+                    own &= self._movable[chunk]
+                found = np.flatnonzero(own)
+                listed[filled : filled + len(found)] = found + chunk.start
+                filled += len(found)
+            self._listed[part] = listed[:filled]
+        return self._listed[part]
+
+    def move(self, nodes: np.ndarray, source: int, target: int) -> None:
+        """Nodes of `of(source)` go to another part."""
+        self._parts[nodes] = target
+        moved = np.sort(nodes).astype(self._dtype)
+        self._listed[source] = np.delete(self._listed[source], np.searchsorted(self._listed[source], moved))
+        if target in self._listed:
+            listed = self._listed[target]
+            self._listed[target] = np.insert(listed, np.searchsorted(listed, moved), moved)
+        self.counts[source] -= len(nodes)
+        self.counts[target] += len(nodes)
+        self.changes[[source, target]] += 1
 
 
 def level_parts(
@@ -100,21 +141,78 @@ def level_parts(
     Returns:
       Number of moves. Deterministic: yes. A part is never emptied.
     """
-    rule = _Rule(tolerance, movable, np.random.default_rng(seed))
-    moves = 0
-    while _excess(loads.held, tolerance).any():
-        for ranking, (source, target) in itertools.product(RANKINGS, _pairs(loads.held, tolerance)):
-            nodes = _best_run(parts, adjacency, loads, (source, target), rule, ranking)
-            if len(nodes):
+    return _Levelling(parts, adjacency, loads, tolerance, movable, seed).run()
+
+
+class _Levelling:
+    """One call of `level_parts`, whose arguments it takes."""
+
+    def __init__(
+        self,
+        parts: np.ndarray,
+        adjacency: Adjacency,
+        loads: Loads,
+        tolerance: float,
+        movable: np.ndarray | None,
+        seed: int,
+    ) -> None:
+        self._parts, self._adjacency, self._loads, self._tolerance = parts, adjacency, loads, tolerance
+        self._members = _Members(parts, movable, loads.held.shape[1])
+        self._rng = np.random.default_rng(seed)
+        # Pairs that a ranking did not improve, with how often the two had changed: it would not now either.
+        self._failed: dict[tuple[_Ranking, int, int], list[int]] = {}
+
+    def run(self) -> int:
+        loads, moves = self._loads, 0
+        while _excess(loads.held, self._tolerance).any():
+            for ranking, (source, target) in itertools.product(RANKINGS, _pairs(loads.held, self._tolerance)):
+                nodes = self._best_run(source, target, ranking)
+                if len(nodes):
+                    break
+            else:
                 break
-        else:
-            break
-        parts[nodes] = target
-        delta = loads.of(nodes).sum(axis=1)
-        loads.held[:, source] -= delta
-        loads.held[:, target] += delta
-        moves += len(nodes)
-    return moves
+            self._members.move(nodes, source, target)
+            delta = loads.of(nodes).sum(axis=1)
+            loads.held[:, source] -= delta
+            loads.held[:, target] += delta
+            moves += len(nodes)
+        return moves
+
+    def _best_run(self, source: int, target: int, ranking: _Ranking) -> np.ndarray:
+        """The nodes to move between two parts; none if that improves too little."""
+        changes = self._members.changes[[source, target]].tolist()
+        if self._failed.get((ranking, source, target)) == changes:
+            return np.empty(0, dtype=np.int64)
+        nodes, drawn = self._candidates(source)
+        held, share = self._loads.held, self._loads.of(nodes)
+
+        def left(moved: np.ndarray) -> np.ndarray:
+            after = _badness(held[:, [source]] - moved, self._tolerance)
+            return after + _badness(held[:, [target]] + moved, self._tolerance)
+
+        before = float(left(np.zeros((len(share), 1)))[0])
+        gain = before - left(share)  # of each node alone: one that is too heavy gains nothing
+        helps = np.flatnonzero(gain > 0)
+        nodes, share, gain = nodes[helps], share[:, helps], gain[helps]
+        most = min(len(nodes), int(self._members.counts[source]) - 1)  # a node stays
+        if most:
+            costs = _cut_costs(nodes, self._parts, self._adjacency, (source, target))
+            order = np.argsort(ranking.key(costs, gain), kind="stable")[:most]
+            after = left(np.cumsum(share[:, order], axis=1))
+            best = int(after.argmin())
+            if after[best] < before * (1 - ranking.least_gain):
+                return nodes[order[: best + 1]]
+        if not drawn:
+            self._failed[ranking, source, target] = changes
+        return nodes[:0]
+
+    def _candidates(self, part: int) -> tuple[np.ndarray, bool]:
+        """int64 ids of nodes that may leave a part, ascending; and whether they were drawn from more."""
+        nodes = self._members.of(part)
+        drawn = len(nodes) > CANDIDATES
+        if drawn:
+            nodes = nodes[np.sort(self._rng.choice(len(nodes), CANDIDATES, replace=False))]
+        return nodes.astype(np.int64), drawn
 
 
 def unmet(loads: Loads, tolerance: float) -> list[str]:
@@ -123,10 +221,10 @@ def unmet(loads: Loads, tolerance: float) -> list[str]:
     for name, weight, mean, held in zip(loads.names, loads.weights, loads.means, loads.held, strict=True):
         if abs(held - 1).max() <= tolerance + 1e-9:
             continue
-        heaviest = int(weight.argmax())
+        node, most = heaviest(weight, loads.num_nodes)
         reason = (
-            f"node {heaviest} alone has {weight[heaviest] / mean:.2f} of a part's share"
-            if weight[heaviest] > tolerance * mean
+            f"node {node} alone has {most / mean:.2f} of a part's share"
+            if most > tolerance * mean
             else "no moves were found that help"
         )
         lines.append(
@@ -159,35 +257,6 @@ def _pairs(held: np.ndarray, tolerance: float) -> list[tuple[int, int]]:
     np.fill_diagonal(pull, 0)
     order = np.argsort(-pull, axis=None, kind="stable")[: 4 * held.shape[1]]
     return [divmod(int(pair), held.shape[1]) for pair in order if pull.flat[pair] > 0]
-
-
-def _best_run(
-    parts: np.ndarray, adjacency: Adjacency, loads: Loads, pair: tuple[int, int], rule: _Rule, ranking: _Ranking
-) -> np.ndarray:
-    """The nodes to move between two parts; none if that improves too little."""
-    source, target = pair
-    own = parts == source
-    nodes = np.flatnonzero(own if rule.movable is None else own & rule.movable)
-    if len(nodes) > CANDIDATES:
-        nodes = np.sort(rule.rng.choice(nodes, CANDIDATES, replace=False))
-    share = loads.of(nodes)
-
-    def left(moved: np.ndarray) -> np.ndarray:
-        after = _badness(loads.held[:, [source]] - moved, rule.tolerance)
-        return after + _badness(loads.held[:, [target]] + moved, rule.tolerance)
-
-    before = float(left(np.zeros((len(share), 1)))[0])
-    gain = before - left(share)  # of each node alone: one that is too heavy gains nothing
-    helps = np.flatnonzero(gain > 0)
-    nodes, share, gain = nodes[helps], share[:, helps], gain[helps]
-    most = min(len(nodes), int(own.sum()) - 1)  # a node stays
-    if not most:
-        return nodes[:0]
-    costs = _cut_costs(nodes, parts, adjacency, pair)
-    order = np.argsort(ranking.key(costs, gain), kind="stable")[:most]
-    after = left(np.cumsum(share[:, order], axis=1))
-    best = int(after.argmin())
-    return nodes[order[: best + 1]] if after[best] < before * (1 - ranking.least_gain) else nodes[:0]
 
 
 def _cut_costs(nodes: np.ndarray, parts: np.ndarray, adjacency: Adjacency, pair: tuple[int, int]) -> np.ndarray:

@@ -77,7 +77,7 @@ def assign_metis(request: PartitionRequest) -> np.ndarray:
     advice = "make room, or take --method ldg, fennel, random or range"
     with _failures_named(request.num_nodes, len(adjacency.indices), advice):
         parts = part_graph(request, adjacency)
-    fill_empty_parts(parts, request.num_parts, np.diff(adjacency.indptr))
+    fill_empty_parts(parts, request.num_parts, adjacency.indptr)
     return parts
 
 
@@ -115,7 +115,7 @@ def cut_nodes(adjacency: Adjacency, num_parts: int, seed: int) -> np.ndarray:
             parts = metis.part_graph(
                 *columns, num_parts, seed=seed, iterations=_iterations(adjacency), imbalance=CLUSTER_IMBALANCE
             )
-    fill_empty_parts(parts, num_parts, np.diff(adjacency.indptr))
+    fill_empty_parts(parts, num_parts, adjacency.indptr)
     return parts
 
 
@@ -135,7 +135,8 @@ def _multi_constraint(request: PartitionRequest, adjacency: Adjacency) -> np.nda
     check_counts(adjacency, largest, metis.dtype)
     constraints = request.constraints()
     weights = np.empty((request.num_nodes, len(constraints)), dtype=metis.dtype)
-    for column, weight in enumerate(constraints.values()):
+    for column, looked_up in enumerate(constraints.values()):
+        weight = looked_up[:].astype(metis.dtype)
         shrink = int(weight.sum()) // largest + 1  # 1 unless parallel edges outnumber what METIS can add up
         weights[:, column] = weight if shrink == 1 else -(-weight // shrink)
     trials = TRIALS if len(adjacency.indices) <= SMALL else 1

@@ -18,6 +18,7 @@ import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.partition.methods.adjacency import Adjacency, rows_of, symmetrise
+from fastsample_dist.partition.methods.constraints import InDegrees, InSplit, NodeWeights, part_counts
 
 SPLITS = ("train", "val", "test")
 MAX_SEED = 2**31 - 1  # METIS may be built with 32-bit integers
@@ -109,16 +110,19 @@ class PartitionRequest:
                 kinds[self.splits[split]] |= 1 << bit
         return kinds
 
-    def constraints(self) -> dict[str, np.ndarray]:
-        """What is to be balanced: int64 [num_nodes] each, of "nodes", "in_edges", "train", "val" and "test".
+    def constraints(self) -> dict[str, NodeWeights]:
+        """What is to be balanced: the weights of the nodes in "nodes", "in_edges", "train", "val" and "test".
 
-        A constraint that is 0 on every node is left out.
+        A constraint that is 0 on every node is left out. They hold a byte per node together.
         """
-        weights = {"nodes": np.ones(self.num_nodes, dtype=np.int64), "in_edges": self.in_degrees}
-        for split in SPLITS:
-            weights[split] = np.zeros(self.num_nodes, dtype=np.int64)
-            weights[split][np.asarray(self.splits.get(split, ()), dtype=np.int64)] = 1
-        return {name: weight for name, weight in weights.items() if weight.any()}
+        weights: dict[str, NodeWeights] = {"nodes": np.broadcast_to(np.int8(1), self.num_nodes)}
+        if self.graph.num_edges:
+            weights["in_edges"] = InDegrees(self.graph.indptr.numpy())
+        kinds = self.kinds
+        for bit, split in enumerate(SPLITS):
+            if len(self.splits.get(split, ())):
+                weights[split] = InSplit(kinds, bit)
+        return weights
 
 
 class AssignMemory(NamedTuple):
@@ -207,12 +211,18 @@ def importable(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def fill_empty_parts(parts: np.ndarray, num_parts: int, degrees: np.ndarray) -> None:
-    """Give every part without nodes the least connected node of the largest part. Changes `parts` in place."""
-    counts = np.bincount(parts, minlength=num_parts)
+def fill_empty_parts(parts: np.ndarray, num_parts: int, indptr: np.ndarray) -> None:
+    """Give every part without nodes the least connected node of the largest part.
+
+    Args:
+      parts: integer [num_nodes]; changed in place.
+      num_parts: number of parts.
+      indptr: int64 [num_nodes + 1]; of the neighbour lists.
+    """
+    counts = part_counts(parts, num_parts)
     for part in np.flatnonzero(counts == 0):
         largest = int(counts.argmax())
         members = np.flatnonzero(parts == largest)
-        parts[members[degrees[members].argmin()]] = part
+        parts[members[(indptr[members + 1] - indptr[members]).argmin()]] = part
         counts[largest] -= 1
         counts[part] += 1

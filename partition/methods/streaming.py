@@ -49,7 +49,7 @@ def stream_parts(request: PartitionRequest, score: str) -> np.ndarray:
     for _ in range(PASSES if request.passes is None else request.passes):
         parts = ops.stream_partition(graph.indptr, graph.indices, parts, rule, kinds=kinds)
     found = parts.numpy()
-    fill_empty_parts(found, num_parts, request.in_degrees)
+    fill_empty_parts(found, num_parts, graph.indptr.numpy())
     return found
 
 

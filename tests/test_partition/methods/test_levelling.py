@@ -27,7 +27,7 @@ def test_every_load_comes_within_the_tolerance(num_parts, undirected):
     loads = loads_of(request, parts)
     level_parts(parts, request.rows, loads, tolerance=TOLERANCE)
     for name, weight in request.constraints().items():
-        held = np.bincount(parts, weight, minlength=num_parts)
+        held = np.bincount(parts, weight[:], minlength=num_parts)
         assert abs(held / held.mean() - 1).max() <= TOLERANCE + 1e-9, name
     assert unmet(loads, TOLERANCE) == []
 

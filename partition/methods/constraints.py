@@ -1,0 +1,85 @@
+"""What nodes weigh in the constraints that parts are balanced by, read from what a request holds already.
+
+A constraint is looked up by nodes: `weights[nodes]`, with ids or a slice, gives their integers. So the five constraints
+take a byte per node together, that of the splits, whatever is balanced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from fastsample_dist.graph.npy_files import row_chunks
+
+NODES_AT_ONCE_BYTES = 16  # of temporaries per node of a chunk
+
+
+class NodeWeights(Protocol):
+    """What each node weighs; an array of integers [num_nodes] is one too."""
+
+    def __getitem__(self, nodes: slice | np.ndarray) -> np.ndarray:
+        """Integers, one for each of the nodes."""
+
+
+class InDegrees:
+    """Stored in-edges of each node.
+
+    Args:
+      indptr: int64 [num_nodes + 1].
+    """
+
+    def __init__(self, indptr: np.ndarray) -> None:
+        self._begins, self._ends = indptr[:-1], indptr[1:]
+
+    def __getitem__(self, nodes: slice | np.ndarray) -> np.ndarray:
+        return self._ends[nodes] - self._begins[nodes]
+
+
+class InSplit:
+    """1 for the nodes of a split.
+
+    Args:
+      kinds: uint8 [num_nodes].
+      bit: of the split.
+    """
+
+    def __init__(self, kinds: np.ndarray, bit: int) -> None:
+        self._kinds, self._bit = kinds, bit
+
+    def __getitem__(self, nodes: slice | np.ndarray) -> np.ndarray:
+        return self._kinds[nodes] >> self._bit & 1
+
+
+def node_chunks(num_nodes: int) -> Iterator[slice]:
+    """All nodes, so many at a time that temporaries of some words per node stay small."""
+    for lo, hi in row_chunks(num_nodes, NODES_AT_ONCE_BYTES):
+        yield slice(lo, hi)
+
+
+def part_sums(parts: np.ndarray, weights: NodeWeights, num_parts: int) -> np.ndarray:
+    """What the nodes of each part weigh together, float64 [num_parts]; exact below 2**53."""
+    sums = np.zeros(num_parts)
+    for chunk in node_chunks(len(parts)):
+        sums += np.bincount(parts[chunk], weights[chunk], minlength=num_parts)
+    return sums
+
+
+def part_counts(parts: np.ndarray, num_parts: int) -> np.ndarray:
+    """Nodes of each part, int64 [num_parts]."""
+    counts = np.zeros(num_parts, dtype=np.int64)
+    for chunk in node_chunks(len(parts)):
+        counts += np.bincount(parts[chunk], minlength=num_parts)
+    return counts
+
+
+def heaviest(weights: NodeWeights, num_nodes: int) -> tuple[int, int]:
+    """(node, its weight): the first of those that weigh most."""
+    found, most = 0, -1
+    for chunk in node_chunks(num_nodes):
+        values = weights[chunk]
+        place = int(values.argmax())
+        if values[place] > most:
+            found, most = chunk.start + place, int(values[place])
+    return found, most
