@@ -32,6 +32,7 @@ SHELL_LINE = re.compile(r"^ {4}(.*(?:\\\n.*)*)$", re.MULTILINE)
 # Options of other programs that the pages mention.
 FOREIGN = {"--no-build-isolation", "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr"}
 FOREIGN |= {"--hostfile", "--nodes", "--ntasks-per-node", "--allow-run-as-root"}
+GENERATORS = "fastsample_dist.graph.generators"
 BENCHMARKS = ("epoch", "features", "roles")  # of fastsample-bench, whose options the pages mention
 
 
@@ -43,7 +44,7 @@ def ids(paths):
 def help_of(program: str, *arguments: str) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        importlib.import_module(MODULES[program]).main([*arguments, "--help"])
+        importlib.import_module(MODULES.get(program, program)).main([*arguments, "--help"])
     return printed.getvalue()
 
 
@@ -92,6 +93,7 @@ def test_options_exist(page):
         assert program in MODULES
         assert set(OPTION.findall(own)) <= options_of(program), f"{program}{own}"
     every = set().union(FOREIGN, *(options_of(program) for program in MODULES))
+    every |= set(OPTION.findall(help_of(GENERATORS, "planted")))
     assert {option for code in prose_and_code(text) for option in OPTION.findall(code)} <= every
 
 
