@@ -1,11 +1,13 @@
 """Our partitioning methods beside DGL's METIS in one table: time, peak memory, edge cut, balance.
 
-    python benchmarks/partition_table.py --graph rmat:18:32 [--graph DIR] --num-parts 2,8 [--methods metis,ldg]
-        [--dgl-python PYTHON] [--work DIR] [--json FILE]
+    python benchmarks/partition_table.py --graph rmat:18:32 [--graph planted:100000:1600000:50:0.3] [--graph DIR]
+        --num-parts 2,8 [--methods metis,ldg] [--dgl-python PYTHON] [--work DIR] [--json FILE]
 
-A graph is RMAT by scale and edge factor (seed 1, a tenth of the nodes train nodes) or an `npy` input directory. Its
-topology is written to files first, from which every method starts in a process of its own, so that the peak memory
-(with what it maps and the interpreter) is its own. Seconds are those of the assignment, levelling included;
+A graph is RMAT by scale and edge factor or planted by nodes, edges, communities and mixing (seed 1, a tenth of the
+nodes train nodes), or an `npy` input directory. Its topology is written to files first, from which every method starts
+in a process of its own, so that the peak memory (with what it maps and the interpreter) is its own. Method "planted",
+for graphs with planted.npy, packs their communities into the parts: the reference. Seconds are those of the assignment,
+levelling included;
 CPU seconds, of all threads, are the same on a machine that others use. For DGL they are those of METIS as
 `dgl.distributed.partition_graph` calls it (balance_edges); seconds and memory of the whole call, which also writes the
 parts, follow. Shares are of the mean part. Tables are Markdown.
@@ -17,10 +19,13 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.box import MARKDOWN
@@ -31,16 +36,21 @@ from fastsample_dist.command import Parser, add_json, run_command
 from fastsample_dist.files import write_json
 from fastsample_dist.testing.supervisor import last_line, run_process
 
+if TYPE_CHECKING:
+    from fastsample_dist.partition.methods import PartitionRequest
+
 REPOSITORY = Path(__file__).resolve().parent.parent
-METHODS = ("metis", "kaminpar", "ldg", "fennel", "random")
+METHODS = ("metis", "kaminpar", "stream", "ldg", "fennel", "random")
+PLANTED = "planted"
 CHUNK_EDGES = 1 << 22
 TRAIN_SHARE = 0.1
 
 
 def prepare(name: str, work: Path) -> Path:
     """The directory with a graph's topology in files, made on first use."""
+    from fastsample_dist.bench.graphs import GRAPH_SEED, drawing_options, is_drawn
+    from fastsample_dist.graph import generators
     from fastsample_dist.graph.datasets import read_npy_graph
-    from fastsample_dist.graph.generators import rmat
 
     folder = work / name.strip("/").replace("/", "_").replace(":", "-")
     if (folder / "meta.json").exists():
@@ -48,19 +58,44 @@ def prepare(name: str, work: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if name.startswith("rmat:"):
         scale, edge_factor = map(int, name.split(":")[1:])
-        graph, undirected = rmat(scale, edge_factor, seed=1), True
+        graph, undirected = generators.rmat(scale, edge_factor, seed=1), True
         chosen = np.random.default_rng(0).permutation(graph.num_nodes)[: int(graph.num_nodes * TRAIN_SHARE)]
         splits = {"train": np.sort(chosen)}
     else:
-        raw = read_npy_graph(name)
+        given = Path(name)
+        if is_drawn(name):
+            given = folder / "input"
+            words = [*drawing_options(name), *GRAPH_SEED, "--train-fraction", str(TRAIN_SHARE)]
+            if not given.exists() and generators.main([*words, "--output", str(given)]):
+                raise RuntimeError(f"{name} cannot be drawn.")
+        raw = read_npy_graph(given)
         graph, undirected, splits, name = raw.to_csc(), raw.undirected, raw.splits, raw.name
+        if (given / "planted.npy").is_file():
+            shutil.copyfile(given / "planted.npy", folder / "planted.npy")
     np.save(folder / "indptr.npy", graph.indptr.numpy())
     np.save(folder / "indices.npy", graph.indices.numpy())
     for split, ids in splits.items():
         np.save(folder / f"{split}.npy", ids)
     meta = {"name": name, "nodes": graph.num_nodes, "edges": graph.num_edges, "undirected": undirected}
     write_json(folder / "meta.json", {**meta, "splits": list(splits)})
+    shutil.rmtree(folder / "input", ignore_errors=True)
     return folder
+
+
+def method_of(name: str, folder: Path) -> Any:
+    """One of our methods; "planted" packs the communities that a graph was drawn with, and is balanced like metis."""
+    from fastsample_dist.graph.planted import planted_parts
+    from fastsample_dist.partition.methods import METHODS as OURS
+
+    if name != PLANTED:
+        return OURS[name]
+
+    def assign_planted(request: PartitionRequest) -> np.ndarray:
+        if not (folder / "planted.npy").is_file():
+            raise ValueError("method planted needs the communities of a planted graph: planted.npy beside its edges.")
+        return planted_parts(np.load(folder / "planted.npy"), request.num_parts)
+
+    return replace(OURS["metis"], name=name, assign=assign_planted)
 
 
 def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None:
@@ -69,7 +104,6 @@ def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None
 
     from fastsample_dist.graph.csc import CSCGraph
     from fastsample_dist.partition.external.budget import resident_bytes
-    from fastsample_dist.partition.methods import METHODS as OURS
     from fastsample_dist.partition.methods import PartitionRequest
     from fastsample_dist.partition.methods.balance import balance_parts
 
@@ -81,7 +115,7 @@ def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None
         num_parts=num_parts,
         splits={split: np.load(folder / f"{split}.npy") for split in meta["splits"]},
     )
-    method = OURS[method_name]
+    method = method_of(method_name, folder)
     begin, cpu_begin = time.perf_counter(), time.process_time()
     parts = method.assign(request)
     assigned = time.perf_counter()
@@ -165,9 +199,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="partition_table.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--graph", action="append", metavar="rmat:S:F|DIR")
+    parser.add_argument("--graph", action="append", metavar="rmat:S:F|planted:N:E:C[:M]|DIR")
     parser.add_argument("--num-parts", default="8", metavar="P[,P...]")
-    parser.add_argument("--methods", default=",".join(METHODS), help="of ours, separated by commas")
+    parser.add_argument(
+        "--methods", help="of ours, separated by commas; planted, for graphs with planted.npy (default: all that work)"
+    )
     parser.add_argument("--dgl-python", metavar="PYTHON", help="an interpreter with dgl 1.1.3: its METIS too")
     parser.add_argument("--dgl-metis-only", action="store_true", help="end DGL's call when METIS has finished")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "fastsample-partition-table")
@@ -176,17 +212,27 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def methods_for(folder: Path, args: argparse.Namespace) -> list[str]:
+    """The methods asked for, or those that are compared by default and exist here; DGL's METIS last."""
+    from fastsample_dist.partition.methods import METHODS as OURS
+
+    planted = [PLANTED] if (folder / "planted.npy").is_file() else []
+    default = [*(name for name in METHODS if name in OURS), *planted]
+    chosen = default if args.methods is None else list(filter(None, args.methods.split(",")))
+    return [*chosen, *(["dgl"] if args.dgl_python else [])]
+
+
 def compare(args: argparse.Namespace) -> tuple[int, dict[str, object]]:
     """Prepare the graphs, run the methods one after another, print; returns (exit status, figures for --json)."""
     if args.worker:
         assign(Path(args.worker[1]), args.worker[0], int(args.num_parts), Path(args.worker[2]))
         return 0, {}
-    methods = [*filter(None, args.methods.split(",")), *(["dgl"] if args.dgl_python else [])]
     report = {"command": sys.argv[1:], "machine": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
     report["graphs"] = []
     for name in args.graph or ["rmat:17:16"]:
         folder = prepare(name, args.work)
         meta = json.loads((folder / "meta.json").read_text())
+        methods = methods_for(folder, args)
         counts = map(int, args.num_parts.split(","))
         rows = [run(folder, method, num_parts, args) for num_parts in counts for method in methods]
         show(meta, rows)

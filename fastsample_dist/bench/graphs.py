@@ -1,9 +1,9 @@
 """The graphs that a benchmark runs on: a finished partition, or a generated graph, cut for each number of ranks.
 
-A generated graph is named rmat:SCALE:EDGE_FACTOR; it is drawn, given features and labels, and cut by the library's own
-commands, each a process of its own, so that their memory is gone when the measurement begins. "debian" is the example
-graph of the repository, which is unpacked instead. Where only the topology is needed, features, labels and cutting are
-left out. An `npy` input directory serves too.
+A generated graph is named rmat:SCALE:EDGE_FACTOR or planted:NODES:EDGES:COMMUNITIES[:MIXING]; it is drawn, given
+features and labels, and cut by the library's own commands, each a process of its own, so that their memory is gone when
+the measurement begins. "debian" is the example graph of the repository, which is unpacked instead. Where only the
+topology is needed, features and cutting are left out. An `npy` input directory serves too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from fastsample_dist.testing.jobs import own_environment
 from fastsample_dist.testing.supervisor import last_line, run_process
 
 FOLDER_PREFIX = "fastsample-bench-"  # of temporary work folders
-RMAT = re.compile(r"rmat:(\d+):(\d+)")
 DEBIAN = "debian"
 EXAMPLES = Path(__file__).parents[2] / "examples"  # of a checkout
 MOST_WEIGHT = 100
@@ -43,11 +42,59 @@ GRAPH_SEED = ("--seed", "1")
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """A kind of graph that the generators draw.
+
+    Attributes:
+      pattern: of a name; its groups are the values of `options`, the last ones may be missing.
+      shape, example: of a name, for messages.
+      options: of the command.
+    """
+
+    pattern: re.Pattern[str]
+    shape: str
+    example: str
+    options: tuple[str, ...]
+
+
+DRAWN = {
+    "rmat": Drawn(
+        re.compile(r"rmat:(\d+):(\d+)"), "rmat:SCALE:EDGE_FACTOR", "rmat:19:16", ("--scale", "--edge-factor")
+    ),
+    "planted": Drawn(
+        re.compile(r"planted:(\d+):(\d+):(\d+)(?::([\d.]+))?"),
+        "planted:NODES:EDGES:COMMUNITIES[:MIXING]",
+        "planted:100000:1600000:50:0.3",
+        ("--nodes", "--edges", "--communities", "--mixing"),
+    ),
+}
+
+
+def is_drawn(name: str) -> bool:
+    """Whether a name stands for a graph to be drawn."""
+    return name.partition(":")[0] in DRAWN and ":" in name
+
+
+def drawing_options(name: str) -> list[str]:
+    """The generators' arguments, output and task aside, for the name of a graph to be drawn.
+
+    Raises:
+      ValueError: it only looks like one.
+    """
+    drawn = DRAWN[name.partition(":")[0]]
+    match = drawn.pattern.fullmatch(name)
+    if match is None:
+        raise ValueError(f"graph is {name!r}; expected {drawn.shape} such as {drawn.example}.")
+    given = zip(drawn.options, match.groups(), strict=True)
+    return [name.partition(":")[0], *(word for pair in given if pair[1] is not None for word in pair)]
+
+
+@dataclass(frozen=True)
 class GraphSource:
     """Where partitions come from.
 
     Attributes:
-      name: a partition's directory, an npy input directory, rmat:SCALE:EDGE_FACTOR or "debian".
+      name: a partition's directory, an npy input directory, the name of a kind in DRAWN, or "debian".
       work: directory for what is generated; found there, it is used again.
       method: how a generated graph is cut, as fastsample-partition names it.
     """
@@ -59,7 +106,7 @@ class GraphSource:
     @property
     def is_generated(self) -> bool:
         """Whether the name stands for a graph to be drawn or unpacked."""
-        return self.name == DEBIAN or self.name.startswith("rmat:")
+        return self.name == DEBIAN or is_drawn(self.name)
 
     def check(self, ranks: tuple[int, ...]) -> None:
         """Refuse a name that is none of them, and ranks that a finished partition cannot serve.
@@ -87,7 +134,8 @@ class GraphSource:
         if not self._check_generated() and not any((directory / name).is_file() for name in (MANIFEST_NAME, META_NAME)):
             raise ValueError(
                 f"{self.name} holds neither {MANIFEST_NAME} nor {META_NAME}; expected a partition's directory, an npy "
-                f"input directory, {DEBIAN}, or rmat:SCALE:EDGE_FACTOR such as rmat:21:32."
+                f"input directory, {DEBIAN}, or rmat:SCALE:EDGE_FACTOR such as rmat:21:32, or "
+                f"{DRAWN['planted'].shape}."
             )
 
     def parts(self, num_ranks: int, progress: Callable[[str], object], feature_dtype: str | None = None) -> Path:
@@ -146,8 +194,8 @@ class GraphSource:
 
     def _check_generated(self) -> bool:
         """Whether a graph is to be drawn or unpacked; refuses a name that only looks like one."""
-        if self.is_generated and self.name != DEBIAN and not RMAT.fullmatch(self.name):
-            raise ValueError(f"graph is {self.name!r}; expected rmat:SCALE:EDGE_FACTOR such as rmat:19:16.")
+        if is_drawn(self.name):
+            drawing_options(self.name)
         if self.name == DEBIAN and not EXAMPLES.is_dir():
             raise ValueError(f"graph is {DEBIAN}, which comes with a checkout of the repository; pass another one.")
         return self.is_generated
@@ -165,9 +213,8 @@ class GraphSource:
         graph = self.work / (self.name.replace(":", "-") + ("" if task else "-topology"))
         if not graph.exists():
             progress(f"drawing {self.name}")
-            scale, edge_factor = RMAT.fullmatch(self.name).groups()  # type: ignore[union-attr]  # `check` was called
-            shape = ("--scale", scale, "--edge-factor", edge_factor)
-            _run("fastsample_dist.graph.generators", "rmat", *shape, *task, *GRAPH_SEED, "--output", str(graph))
+            arguments = (*drawing_options(self.name), *task, *GRAPH_SEED, "--output", str(graph))
+            _run("fastsample_dist.graph.generators", *arguments)
         return graph
 
     def _unpack(self, progress: Callable[[str], object]) -> Path:

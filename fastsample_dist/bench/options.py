@@ -11,7 +11,10 @@ from fastsample_dist.train.trainer import PRECISIONS
 
 def add_graph(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """Add --graph, required unless it has a default."""
-    text = "a partition's directory, an npy input directory, rmat:SCALE:EDGE_FACTOR, or debian, the example graph"
+    text = (
+        "a partition's directory, an npy input directory, rmat:SCALE:EDGE_FACTOR, "
+        "planted:NODES:EDGES:COMMUNITIES[:MIXING], or debian, the example graph"
+    )
     more = "" if default is None else " (default: %(default)s)"
     parser.add_argument("--graph", required=default is None, default=default, help=f"{text}{more}")
 

@@ -40,6 +40,22 @@ def test_figures_are_plausible_and_train_nodes_even(table):
         assert row["shares"]["nodes"][0] <= 1 <= row["shares"]["nodes"][1]
 
 
+def test_a_planted_graph_has_its_own_cut_as_a_row(tmp_path):
+    """Six communities in two parts: half of the others are in the same part, roughly, so that 30 % gives some 18 %."""
+    shown, report = run_table(
+        tmp_path, "--graph", "planted:600:30000:6:0.3", "--num-parts", "2", "--methods", "ldg,planted"
+    )
+    ldg, planted = report["graphs"][0]["rows"]
+    assert 0.12 < planted["cut"] < 0.24 and planted["cut"] < ldg["cut"] * 1.1
+    assert planted["counts"]["train"] == [30, 30] and "planted-600-30000-6" in shown
+
+
+@pytest.mark.grid
+def test_a_graph_without_communities_has_no_planted_row(tmp_path):
+    _, report = run_table(tmp_path, "--graph", "rmat:6:2", "--num-parts", "2", "--methods", "planted")
+    assert "planted needs the communities of a planted graph: planted.npy" in report["graphs"][0]["rows"][0]["failed"]
+
+
 @pytest.mark.grid
 def test_cut_is_counted_from_the_edges(tmp_path):
     graph = tmp_path / "ring"

@@ -25,7 +25,7 @@ from fastsample_dist.bench.epoch import namespaces
 from fastsample_dist.bench.epoch import report as epoch_report
 from fastsample_dist.bench.epoch.measure import EpochOptions
 from fastsample_dist.bench.epoch.rank import epoch_rank
-from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.graphs import GraphSource, is_drawn, work_folder
 from fastsample_dist.bench.options import add_training
 from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
@@ -135,7 +135,7 @@ def launch_command(words: Sequence[str], args: argparse.Namespace) -> list[str]:
 
 def _run_joined(args: argparse.Namespace, info: LaunchInfo) -> tuple[int, dict]:
     """This process is one rank of a run that a launcher started. Collective: every rank must call this."""
-    if args.namespaces or args.graph.startswith("rmat:"):
+    if args.namespaces or is_drawn(args.graph):
         raise ValueError(f"{info.launcher} started this process: pass a partition's directory, without --namespaces.")
     file, args.json = args.json, None  # rank 0 writes it
     with DistContext.from_env(timeout_s=min(TIMEOUT_S, args.deadline_s)) as ctx:

@@ -11,7 +11,7 @@ from rich.table import Table
 from fastsample_dist import command as cl
 from fastsample_dist.bench.conditions import busy_warning, conditions, given_options
 from fastsample_dist.bench.epoch import namespaces
-from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.graphs import GraphSource, is_drawn, work_folder
 from fastsample_dist.bench.network.measure import UNLIMITED, NetworkOptions, measure
 from fastsample_dist.bench.network.rows import DEFAULT, Row
 from fastsample_dist.bench.options import add_training
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
     reason = namespaces.missing_reason(limited[0] if limited else None)
     if reason is not None:
         raise ValueError(f"hosts in namespaces cannot be made here: {reason}.")
-    if not args.graph.startswith("rmat:") and args.int8 is None and any(row.has("int8") for row in args.rows):
+    if not is_drawn(args.graph) and args.int8 is None and any(row.has("int8") for row in args.rows):
         raise ValueError("--rows has int8, but no partition with such rows is given; pass --int8 PARTS.")
     console = Console(width=cl.console_width(), highlight=False)
     with work_folder(args.work) as work:
