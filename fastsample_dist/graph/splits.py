@@ -59,6 +59,7 @@ def check_labelled(splits: dict[str, np.ndarray], label_fields: dict[str, Any], 
             known = has_target(label_fields["targets"], ids, label_fields["task"])
         else:
             known = label_fields["labels"][ids] != -1
+            drop_pages(label_fields["labels"])
         unlabelled = ids[~known]
         if unlabelled.size and split == "train":
             raise ValueError(

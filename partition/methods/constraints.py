@@ -6,12 +6,14 @@ take a byte per node together, that of the splits, whatever is balanced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
 
+from fastsample_dist.graph.csc import INT32_MAX_NODES
 from fastsample_dist.graph.npy_files import row_chunks
+from fastsample_dist.graph.storage import SPLITS
 
 NODES_AT_ONCE_BYTES = 16  # of temporaries per node of a chunk
 
@@ -41,7 +43,7 @@ class InSplit:
     """1 for the nodes of a split.
 
     Args:
-      kinds: uint8 [num_nodes].
+      kinds: see `split_bits`.
       bit: of the split.
     """
 
@@ -50,6 +52,25 @@ class InSplit:
 
     def __getitem__(self, nodes: slice | np.ndarray) -> np.ndarray:
         return self._kinds[nodes] >> self._bit & 1
+
+
+def split_bits(splits: Mapping[str, np.ndarray], num_nodes: int) -> np.ndarray:
+    """uint8 [num_nodes]; bit k: the node is in SPLITS[k].
+
+    Args:
+      splits: node ids of those of SPLITS that exist.
+      num_nodes: number of nodes.
+    """
+    kinds = np.zeros(num_nodes, dtype=np.uint8)
+    for bit, split in enumerate(SPLITS):
+        if split in splits:
+            kinds[splits[split]] |= 1 << bit
+    return kinds
+
+
+def node_dtype(num_nodes: int) -> np.dtype:
+    """int32 while every node id fits, else int64."""
+    return np.dtype(np.int32 if num_nodes <= INT32_MAX_NODES else np.int64)
 
 
 def node_chunks(num_nodes: int) -> Iterator[slice]:

@@ -20,9 +20,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastsample_dist.graph.csc import INT32_MAX_NODES, row_positions
+from fastsample_dist.graph.csc import row_positions
 from fastsample_dist.partition.methods.adjacency import Adjacency, edge_chunks
-from fastsample_dist.partition.methods.constraints import NodeWeights, heaviest, node_chunks, part_counts, part_sums
+from fastsample_dist.partition.methods.constraints import (
+    NodeWeights,
+    heaviest,
+    node_chunks,
+    node_dtype,
+    part_counts,
+    part_sums,
+)
 
 CANDIDATES = 1 << 16
 NEARNESS = 0.05  # what a unit of distance from 1 weighs beside a unit outside the tolerance
@@ -90,7 +97,7 @@ class _Members:
     def __init__(self, parts: np.ndarray, movable: np.ndarray | None, num_parts: int) -> None:
         self.counts, self.changes = part_counts(parts, num_parts), np.zeros(num_parts, dtype=np.int64)
         self._parts, self._movable = parts, movable
-        self._dtype = np.int32 if len(parts) <= INT32_MAX_NODES else np.int64
+        self._dtype = node_dtype(len(parts))
         self._listed: dict[int, np.ndarray] = {}
 
     def of(self, part: int) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.partition.methods.adjacency import Adjacency, rows_of, symmetrise
-from fastsample_dist.partition.methods.constraints import InDegrees, InSplit, NodeWeights, part_counts
+from fastsample_dist.partition.methods.constraints import InDegrees, InSplit, NodeWeights, part_counts, split_bits
 
 SPLITS = ("train", "val", "test")
 MAX_SEED = 2**31 - 1  # METIS may be built with 32-bit integers
@@ -104,11 +104,7 @@ class PartitionRequest:
     @property
     def kinds(self) -> np.ndarray:
         """uint8 [num_nodes]; bit k: the node is in SPLITS[k]."""
-        kinds = np.zeros(self.num_nodes, dtype=np.uint8)
-        for bit, split in enumerate(SPLITS):
-            if split in self.splits:
-                kinds[self.splits[split]] |= 1 << bit
-        return kinds
+        return split_bits(self.splits, self.num_nodes)
 
     def constraints(self) -> dict[str, NodeWeights]:
         """What is to be balanced: the weights of the nodes in "nodes", "in_edges", "train", "val" and "test".

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastsample_dist.partition.methods.constraints import node_chunks, node_dtype
 from fastsample_dist.partition.methods.request import PartitionRequest
 
 
@@ -24,9 +25,19 @@ def random_parts(num_nodes: int, train: np.ndarray, num_parts: int, seed: int) -
     rng = np.random.default_rng(seed)
     others = np.ones(num_nodes, dtype=bool)
     others[train] = False
-    order = np.concatenate([rng.permutation(train), rng.permutation(np.flatnonzero(others))])
+    order, filled = np.empty(num_nodes, dtype=node_dtype(num_nodes)), len(train)
+    order[:filled] = train
+    for chunk in node_chunks(num_nodes):
+        found = np.flatnonzero(others[chunk])
+        order[filled : filled + len(found)] = found + chunk.start
+        filled += len(found)
+    del others
+    rng.shuffle(order[: len(train)])
+    rng.shuffle(order[len(train) :])
+    deal = rng.permutation(num_parts)
     parts = np.empty(num_nodes, dtype=np.int32)
-    parts[order] = rng.permutation(num_parts)[np.arange(num_nodes) % num_parts]
+    for chunk in node_chunks(num_nodes):
+        parts[order[chunk]] = deal[np.arange(chunk.start, chunk.stop) % num_parts]
     return parts
 
 

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fastsample_dist.graph.csc import destinations
+from fastsample_dist.graph.npy_files import drop_pages
+from fastsample_dist.partition.methods.constraints import InDegrees, node_chunks
 
 STEP_EDGES = 1 << 19  # looked at together: 4 MB of destinations
 
@@ -53,14 +55,18 @@ class EdgeCounter:
     """Counts while the rows of a topology go by, front to back.
 
     Args:
-      indptr: int64 [num_nodes + 1].
+      indptr: int64 [num_nodes + 1]; pages of a mapped file are dropped once they are read.
     """
 
     def __init__(self, indptr: np.ndarray) -> None:
         self._indptr, self._next = indptr, 0
         self._parallel = self._loops = 0
         self._before = (-1, -1)
-        self._connected = np.diff(indptr) > 0
+        self._connected = np.empty(len(indptr) - 1, dtype=bool)
+        degrees = InDegrees(indptr)
+        for chunk in node_chunks(len(self._connected)):
+            self._connected[chunk] = degrees[chunk] > 0
+            drop_pages(indptr)
 
     def add(self, sources: np.ndarray) -> None:
         """Count the edges that follow those of the last call."""
@@ -73,6 +79,7 @@ class EdgeCounter:
             self._parallel += int(np.count_nonzero((ids[1:] == ids[:-1]) & (rows[1:] == rows[:-1])))
             self._parallel += self._before == (int(ids[0]), int(rows[0]))
             self._before = int(ids[-1]), int(rows[-1])
+            drop_pages(self._indptr)
 
     def counts(self, *, undirected: bool, listed: int | None) -> EdgeCounts:
         """The figures, once all edges have gone by.

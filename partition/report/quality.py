@@ -24,6 +24,7 @@ from fastsample_dist.graph.storage import (
     part_files,
     topology_files,
 )
+from fastsample_dist.partition.methods.constraints import InDegrees, node_chunks
 from fastsample_dist.partition.report.multiplicity import STEP_EDGES, EdgeCounter, EdgeCounts
 
 
@@ -142,14 +143,14 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
     Raises:
       ValueError: a file is missing, truncated or does not fit (by name).
     """
-    graph = load_topology(path, manifest)
-    indptr, indices = graph.indptr.numpy(), open_npy(Path(path) / "topology/indices.npy")
+    load_topology(path, manifest)  # refuses files that do not fit
+    indptr, indices = (open_npy(Path(path) / f"topology/{name}.npy") for name in ("indptr", "indices"))
     counter, clusters = EdgeCounter(indptr), load_clusters(path, manifest)
-    parts = []
+    parts, is_halo = [], np.empty(manifest.num_nodes, dtype=bool)
     for part in range(manifest.num_parts):
         lo, hi = manifest.part_ranges[part : part + 2]
         sources = indices[indptr[lo] : indptr[hi]]
-        is_halo = np.zeros(manifest.num_nodes, dtype=bool)
+        is_halo[:] = False
         cut = 0
         for start, stop in row_chunks(len(sources), sources.itemsize):
             chunk = sources[start:stop]
@@ -177,10 +178,18 @@ def measure_partition(path: str | Path, manifest: Manifest) -> PartitionQuality:
         manifest=manifest,
         parts=tuple(parts),
         topology_bytes=_total_bytes(manifest, topology_files(manifest)),
-        max_in_degree=int(graph.in_degrees().max()),
+        max_in_degree=_max_in_degree(indptr),
         edge_counts=counter.counts(undirected=manifest.undirected, listed=manifest.stats.get("edges_listed")),
         clusters=None if clusters is None else _measure_clusters(clusters.numpy(), indptr, indices),
     )
+
+
+def _max_in_degree(indptr: np.ndarray) -> int:
+    degrees, most = InDegrees(indptr), 0
+    for chunk in node_chunks(len(indptr) - 1):
+        most = max(most, int(degrees[chunk].max()))
+        drop_pages(indptr)
+    return most
 
 
 def _measure_clusters(clusters: np.ndarray, indptr: np.ndarray, indices: np.ndarray) -> ClusterQuality:

@@ -19,6 +19,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
 from fastsample_dist.graph.manifest import Manifest
+from fastsample_dist.graph.npy_files import map_array
 from fastsample_dist.graph.storage import PartitionWriter, check_output
 from fastsample_dist.memory_sizes import format_size
 from fastsample_dist.partition.external.budget import (
@@ -320,13 +321,13 @@ def _cut_on_disk(
             parts, moved = _assign(raw, topology, options, progress)
             state = {"moved": moved, "done": True}
             _keep(journal, "assign", file, parts, state)
-        parts = np.fromfile(file, dtype=np.int32)
+        parts = map_array(file, np.dtype(np.int32), (raw.num_nodes,))
         made_from["clusters"] = options.clusters
         file = journal.path / "clusters.int32"
         if not journal.begin("cluster", made_from) and options.clusters is not None:
             found = _cluster(raw, topology, parts, options, budget, progress)
             _keep(journal, "cluster", file, found, {"done": True})
-        clusters = None if options.clusters is None else np.fromfile(file, dtype=np.int32)
+        clusters = None if options.clusters is None else map_array(file, np.dtype(np.int32), (raw.num_nodes,))
         assigned = Assigned(parts, state["moved"], clusters)
         columns = [raw.edge_weight, raw.features, raw.labels, raw.node_type, raw.input_ids]
         columns += [] if raw.targets is None else [raw.targets]

@@ -15,12 +15,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from fastsample_dist.graph.csc import CSCGraph, id_dtype
+from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.partition.external.csc import StoredTopology
 from fastsample_dist.partition.external.rows import TopologyRows
 from fastsample_dist.partition.methods.adjacency import edge_chunks, symmetrise
+from fastsample_dist.partition.methods.constraints import node_dtype
 from fastsample_dist.partition.methods.metis import cut_nodes, require_metis
 from fastsample_dist.partition.methods.request import MissingPackageError, check_num_clusters
+from fastsample_dist.partition.write.grouping import group_nodes
 
 
 def require_for_clusters() -> None:
@@ -80,10 +82,9 @@ def assign_clusters(
     """
     num_nodes, num_parts = len(parts), int(parts.max()) + 1
     check_num_clusters(clusters, num_parts, num_nodes)
-    by_part = np.argsort(parts.astype(np.uint16 if num_parts <= 2**16 else np.int64), kind="stable")
-    ends = np.cumsum(np.bincount(parts, minlength=num_parts))
+    by_part, ends = group_nodes(lambda chunk: parts[chunk], num_nodes, num_parts)
     shares = clusters_per_part(np.diff(ends, prepend=0), clusters)
-    local = np.empty(num_nodes, dtype=np.int32 if id_dtype(num_nodes) == torch.int32 else np.int64)
+    local = np.empty(num_nodes, dtype=node_dtype(num_nodes))
     found, first = np.empty(num_nodes, dtype=np.int32), 0
     with TopologyRows(topology) as rows:
         for part, share in enumerate(shares.tolist()):

@@ -10,25 +10,27 @@ a kill) are left as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from fastsample_dist import ops
-from fastsample_dist.graph.csc import CSCGraph, id_dtype
+from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.labels import target_rows
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.npy_files import drop_pages, row_chunks
-from fastsample_dist.graph.storage import CLUSTERS, INPUT_IDS, PartitionWriter
+from fastsample_dist.graph.storage import CLUSTERS, INPUT_IDS, SPLITS, PartitionWriter
 from fastsample_dist.partition.external.csc import StoredTopology
 from fastsample_dist.partition.external.rows import FeatureRows, TopologyRows
 from fastsample_dist.partition.external.scaled_rows import SCALE_DTYPE
 from fastsample_dist.partition.methods.adjacency import edge_chunks
+from fastsample_dist.partition.methods.constraints import InSplit, node_chunks, split_bits
+from fastsample_dist.partition.write.grouping import group_nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +38,8 @@ class Relabelling:
     """New ids of a partitioned graph.
 
     Attributes:
-      orig_ids: int64 [num_nodes]; original id of each new id.
-      new_ids: int32 | int64 [num_nodes]; new id of each original id.
+      orig_ids: int32 | int64 [num_nodes]; original id of each new id.
+      new_ids: the same type; new id of each original id.
       type_ranges: int64 [num_parts, num_types + 1]; part p's nodes of type t are the new ids type_ranges[p, t] ..
         type_ranges[p, t + 1] - 1.
     """
@@ -58,18 +60,21 @@ class Relabelling:
           node_type: integer [num_nodes]; type of each node, 0 .. num_types - 1. None: all are of type 0.
           num_types: number of types.
         """
-        num_nodes, groups = len(parts), num_parts * num_types
-        # NumPy's stable sort of 16-bit keys is a radix sort.
-        keys = parts.astype(np.uint16 if groups <= 2**16 else np.int64)
-        if node_type is not None:
-            keys *= num_types
-            for lo, hi in row_chunks(num_nodes, keys.itemsize):
-                keys[lo:hi] += node_type[lo:hi].astype(keys.dtype)
+        num_nodes = len(parts)
+
+        def key_of(chunk: slice) -> np.ndarray:
+            keys = parts[chunk].astype(np.int64) * num_types
+            if node_type is not None:
+                keys += node_type[chunk].astype(np.int64)
                 drop_pages(node_type)
-        orig_ids = np.argsort(keys, kind="stable")
-        new_ids = np.empty(num_nodes, dtype=np.int32 if id_dtype(num_nodes) == torch.int32 else np.int64)
-        new_ids[orig_ids] = np.arange(num_nodes, dtype=new_ids.dtype)
-        ends = np.cumsum(np.bincount(keys, minlength=groups)).reshape(num_parts, num_types)
+            drop_pages(parts)
+            return keys
+
+        orig_ids, ends = group_nodes(key_of, num_nodes, num_parts * num_types)
+        new_ids = np.empty_like(orig_ids)
+        for chunk in node_chunks(num_nodes):
+            new_ids[orig_ids[chunk]] = np.arange(chunk.start, chunk.stop)
+        ends = ends.reshape(num_parts, num_types)
         begins = np.concatenate([[0], ends[:-1, -1]])
         return cls(orig_ids, new_ids, np.column_stack([begins, ends]))
 
@@ -136,12 +141,14 @@ def write_partition(
     options = options or WriteOptions()
     features = None if raw.features is None else FeatureRows(raw.features, options.feature_dtype)
     _write_topology(writer, topology, labelling, options)
-    if options.clusters is not None and CLUSTERS not in writer.files:
-        writer.write(CLUSTERS, options.clusters[labelling.orig_ids])
+    if options.clusters is not None:
+        _write_rows(writer, CLUSTERS, options.clusters.dtype, labelling.orig_ids, options.clusters)
     if raw.input_ids is not None and INPUT_IDS not in writer.files:
         _write_input_ids(writer, raw.input_ids)
+    kinds = split_bits(raw.splits, raw.num_nodes)
     for part in range(labelling.num_parts):
-        _write_part(writer, raw, labelling, part, options)
+        owned = _Owned(*labelling.part_ranges[part : part + 2].tolist(), labelling, kinds)
+        _write_part(writer, raw, f"part-{part}", owned, options)
     return writer.finish(
         name=raw.name,
         num_nodes=raw.num_nodes,
@@ -178,23 +185,53 @@ def _write_topology(
 ) -> None:
     num_edges, new_ids = topology.num_edges, torch.from_numpy(labelling.new_ids)
     with TopologyRows(topology) as rows:
-        degrees = np.diff(rows.indptr)[labelling.orig_ids]
-        if "topology/indptr.npy" not in writer.files:
-            writer.write("topology/indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degrees)]))
-        if "topology/orig_ids.npy" not in writer.files:
-            writer.write("topology/orig_ids.npy", labelling.orig_ids)
+        _write_offsets(writer, rows.indptr, labelling.orig_ids)
+        _write_rows(writer, "topology/orig_ids.npy", np.dtype(np.int64), labelling.orig_ids)
         for name in rows.names:
             dtype = labelling.new_ids.dtype if name == "indices" else rows.dtype(name)
             if f"topology/{name}.npy" in writer.files:
                 options.on_bytes(num_edges * dtype.itemsize)
                 continue
             with writer.open(f"topology/{name}.npy", dtype, (num_edges,)) as file:
-                for lo, hi in edge_chunks(degrees, options.chunk_edges):
-                    values = rows.read(name, labelling.orig_ids[lo:hi])
+                for nodes in _edge_chunks(rows.indptr, labelling.orig_ids, options.chunk_edges):
+                    values = rows.read(name, nodes)
                     if name == "indices":
                         values = ops.gather_rows(new_ids, torch.from_numpy(values)).numpy()
                     file.append(values)
                     options.on_bytes(values.nbytes)
+
+
+def _edge_chunks(indptr: np.ndarray, orig_ids: np.ndarray, chunk_edges: int | None) -> Iterator[np.ndarray]:
+    """The nodes in their new order, those of about so many in-edges at a time."""
+    for chunk in node_chunks(len(orig_ids)):
+        nodes = orig_ids[chunk]
+        for lo, hi in edge_chunks(indptr[nodes + 1] - indptr[nodes], chunk_edges):
+            yield nodes[lo:hi]
+
+
+def _write_offsets(writer: PartitionWriter, indptr: np.ndarray, orig_ids: np.ndarray) -> None:
+    if "topology/indptr.npy" in writer.files:
+        return
+    with writer.open("topology/indptr.npy", np.dtype(np.int64), (len(orig_ids) + 1,)) as file:
+        done = np.zeros(1, dtype=np.int64)
+        file.append(done)
+        for chunk in node_chunks(len(orig_ids)):
+            nodes = orig_ids[chunk]
+            ends = np.cumsum(indptr[nodes + 1] - indptr[nodes]) + done
+            file.append(ends)
+            done = ends[-1:]
+
+
+def _write_rows(
+    writer: PartitionWriter, name: str, dtype: np.dtype, nodes: np.ndarray, column: np.ndarray | None = None
+) -> None:
+    """An entry of a column by original id for each of the nodes; without a column the nodes themselves."""
+    if name in writer.files:
+        return
+    with writer.open(name, dtype, (len(nodes),)) as file:
+        for chunk in node_chunks(len(nodes)):
+            file.append((nodes[chunk] if column is None else column[nodes[chunk]]).astype(dtype, copy=False))
+            drop_pages(column)
 
 
 def _write_input_ids(writer: PartitionWriter, input_ids: np.ndarray) -> None:
@@ -205,27 +242,47 @@ def _write_input_ids(writer: PartitionWriter, input_ids: np.ndarray) -> None:
             drop_pages(input_ids)
 
 
-def _write_part(
-    writer: PartitionWriter, raw: RawGraph, labelling: Relabelling, part: int, options: WriteOptions
-) -> None:
-    lo, hi = labelling.part_ranges[part : part + 2].tolist()
-    owned = labelling.orig_ids[lo:hi]
-    folder = f"part-{part}"
+class _Owned(NamedTuple):
+    """The nodes of one part: new ids lo .. hi - 1.
+
+    Attributes:
+      labelling: of the whole graph.
+      kinds: uint8 [num_nodes]; splits of each node by original id, see `split_bits`.
+    """
+
+    lo: int
+    hi: int
+    labelling: Relabelling
+    kinds: np.ndarray
+
+    @property
+    def nodes(self) -> np.ndarray:
+        """Their original ids."""
+        return self.labelling.orig_ids[self.lo : self.hi]
+
+    def ids_in(self, split: str) -> np.ndarray:
+        """int64; new ids of those in a split, ascending."""
+        in_split, nodes = InSplit(self.kinds, SPLITS.index(split)), self.nodes
+        found = [np.flatnonzero(in_split[nodes[chunk]]) + chunk.start for chunk in node_chunks(len(nodes))]
+        return np.concatenate(found) + self.lo if found else np.empty(0, dtype=np.int64)
+
+
+def _write_part(writer: PartitionWriter, raw: RawGraph, folder: str, owned: _Owned, options: WriteOptions) -> None:
+    nodes = owned.nodes
     if raw.features is not None:
         with FeatureRows(raw.features, options.feature_dtype) as features:
-            _write_features(writer, features, owned, folder, options)
-    if raw.labels is not None and f"{folder}/labels.npy" not in writer.files:
-        writer.write(f"{folder}/labels.npy", raw.labels[owned].astype(np.int64))
+            _write_features(writer, features, nodes, folder, options)
+    if raw.labels is not None:
+        _write_rows(writer, f"{folder}/labels.npy", np.dtype(np.int64), nodes, raw.labels)
     if raw.targets is not None and f"{folder}/targets.npy" not in writer.files:
         num_targets = raw.targets.shape[1]
-        with writer.open(f"{folder}/targets.npy", np.dtype(np.float32), (hi - lo, num_targets)) as file:
-            for start, stop in row_chunks(hi - lo, num_targets * max(4, raw.targets.itemsize)):
-                file.append(target_rows(raw.targets, owned[start:stop], raw.task))
+        with writer.open(f"{folder}/targets.npy", np.dtype(np.float32), (len(nodes), num_targets)) as file:
+            for start, stop in row_chunks(len(nodes), num_targets * max(4, raw.targets.itemsize)):
+                file.append(target_rows(raw.targets, nodes[start:stop], raw.task))
                 drop_pages(raw.targets)
-    for split, ids in raw.splits.items():
+    for split in raw.splits:
         if f"{folder}/{split}.npy" not in writer.files:
-            new_ids = labelling.new_ids[ids].astype(np.int64)
-            writer.write(f"{folder}/{split}.npy", np.sort(new_ids[(new_ids >= lo) & (new_ids < hi)]))
+            writer.write(f"{folder}/{split}.npy", owned.ids_in(split))
 
 
 def _write_features(

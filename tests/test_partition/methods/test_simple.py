@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fastsample_dist.partition.methods import METHODS, random_parts
+from fastsample_dist.graph.npy_files import CHUNK_BYTES
+from fastsample_dist.partition.methods import METHODS, constraints, random_parts
 from fastsample_dist.partition.methods.balance import balance_parts
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import assigned, graph_of, request_of
@@ -20,6 +21,18 @@ def test_random_balances_nodes_and_train_nodes_to_within_one(num_parts, num_node
         counts = np.bincount(members, minlength=num_parts)
         assert len(counts) == num_parts
         assert counts.max() - counts.min() <= 1
+
+
+@pytest.mark.parametrize("num_nodes, num_train, num_parts", [(61, 24, 3), (40, 0, 4), (8, 8, 8), (1000, 10, 7)])
+def test_random_deals_permutations(monkeypatch, num_nodes, num_train, num_parts):
+    train, rng = np.arange(num_train) * 2 % num_nodes, np.random.default_rng(5)
+    train = np.unique(train)
+    others = np.setdiff1d(np.arange(num_nodes), train)
+    order = np.concatenate([rng.permutation(train), rng.permutation(others)])
+    expected = np.empty(num_nodes, dtype=np.int32)
+    expected[order] = rng.permutation(num_parts)[np.arange(num_nodes) % num_parts]
+    monkeypatch.setattr(constraints, "NODES_AT_ONCE_BYTES", CHUNK_BYTES // 7)
+    assert (random_parts(num_nodes, train, num_parts, seed=5) == expected).all()
 
 
 def test_random_is_uniform():
