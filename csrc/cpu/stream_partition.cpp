@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fastsample.h"
+#include "graph_checks.h"
 #include "philox.h"
 #include "status.h"
 
@@ -182,8 +183,7 @@ FsStatus stream(const FsStream& spec, int32_t* parts) {
     if (parts[node] >= 0) state.add(node, parts[node], -1);
     parts[node] = -1;  // a self-loop does not count
     if (!count_links<Id>(spec, parts, node, links.data())) {
-      return fail(FS_INVALID_ARGUMENT, "stream_partition: node %lld has a neighbour outside 0 to %lld",
-                  static_cast<long long>(node), static_cast<long long>(spec.num_nodes) - 1);
+      return refuse_neighbour("stream_partition", node, spec.num_nodes);
     }
     const int64_t part = state.best(node, links.data());
     std::fill(links.begin(), links.end(), int64_t{0});

@@ -1,5 +1,6 @@
-// Streaming partitioning for the stress test: against an oracle that counts again what the parts hold for every node.
-// The oracle draws nothing: which of equal parts a node takes is seen from a graph without edges, the node first.
+// Streaming partitioning and the order of a search for the stress test: against an oracle that counts again what the
+// parts hold for every node. The oracle draws nothing: which of equal parts a node takes is seen from a graph without
+// edges, the node first.
 #ifndef FS_TESTS_STRESS_STREAM_H_
 #define FS_TESTS_STRESS_STREAM_H_
 
@@ -42,6 +43,7 @@ class Streams {
     empty.num_nodes = empty.num_edges = 0;
     succeed(fs_stream_partition(&empty, none.data()), "stream_partition of no nodes");
     refuse();
+    search(written);
   }
 
  private:
@@ -105,6 +107,47 @@ class Streams {
       for (int64_t turn = 0; turn < kNodes; ++turn) assign(what, all ? order_[at(turn)] : turn, expected);
       require(parts == expected, "stream_partition: other parts");
       written.add("stream_partition", parts);
+    }
+  }
+
+  // bfs_order against the queue, of all rows and of those of every seventh node (others isolated, levels narrow).
+  void search(Written& written) const {
+    for (int64_t step : {1, 7}) {
+      std::vector<int64_t> indptr{0}, order(kNodes), queue;
+      std::vector<Id> indices;
+      for (int64_t node = 0; node < kNodes; ++node) {
+        if (node % step == 0) {
+          indices.insert(indices.end(), indices_.begin() + indptr_[at(node)], indices_.begin() + indptr_[at(node + 1)]);
+          std::sort(indices.begin() + indptr.back(), indices.end());
+        }
+        indptr.push_back(static_cast<int64_t>(indices.size()));
+      }
+      FsGraph graph{};
+      graph.indptr = indptr.data();
+      graph.indices = indices.data();
+      graph.num_rows = kNodes;
+      graph.num_edges = indptr.back();
+      graph.id_type = type_code<Id>();
+      succeed(fs_bfs_order(&graph, order.data()), "bfs_order");
+      std::vector<bool> found(kNodes, false);
+      for (int64_t root = 0; root < kNodes; ++root) {
+        if (found[at(root)]) continue;
+        found[at(root)] = true;
+        queue.push_back(root);
+        for (size_t next = queue.size() - 1; next < queue.size(); ++next) {
+          for (int64_t edge = indptr[at(queue[next])]; edge < indptr[at(queue[next] + 1)]; ++edge) {
+            const int64_t other = indices[at(edge)];
+            if (!found[at(other)]) queue.push_back(other);
+            found[at(other)] = true;
+          }
+        }
+      }
+      require(order == queue, "bfs_order: another order");
+      written.add("bfs_order", order);
+      indices.back() = static_cast<Id>(kNodes);
+      refused(fs_bfs_order(&graph, order.data()), "has a neighbour outside 0 to 149");
+      graph.num_rows = int64_t{1} << 31;
+      refused(fs_bfs_order(&graph, order.data()), "2147483648 nodes; expected at most 2^31 - 1");
     }
   }
 

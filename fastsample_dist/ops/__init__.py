@@ -11,6 +11,7 @@ import torch
 from fastsample_dist.ops import act_dropout as _act_dropout
 from fastsample_dist.ops import aggregate as _aggregate
 from fastsample_dist.ops import alias_tables as _alias_tables
+from fastsample_dist.ops import bfs_order as _bfs_order
 from fastsample_dist.ops import collective_sample as _collective_sample  # noqa: F401  (declares its structs)
 from fastsample_dist.ops import compact as _compact
 from fastsample_dist.ops import embedding_draws as _embedding_draws
@@ -29,6 +30,7 @@ from fastsample_dist.ops import transit_sample as _transit_sample  # noqa: F401 
 from fastsample_dist.ops.act_dropout import DropoutKey, act_dropout
 from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
+from fastsample_dist.ops.bfs_order import bfs_order
 from fastsample_dist.ops.captured import CapturedSampler
 from fastsample_dist.ops.compact import bucket_by_part, compact
 from fastsample_dist.ops.embedding_draws import alias_draws, random_rows
@@ -99,6 +101,7 @@ __all__ = [
     "aggregate_concat",
     "alias_draws",
     "alias_tables",
+    "bfs_order",
     "bucket_by_part",
     "compact",
     "cuda_kernels",
@@ -134,7 +137,7 @@ _NAMESPACE = "fastsample"
 
 
 _MODULES = (
-    _embedding_draws, _skipgram,
+    _bfs_order, _embedding_draws, _skipgram,
     _sample_mfg, _alias_tables, _compact, _gather_rows, _aggregate, _act_dropout, _sage_layer, _stream_partition,
     _hashed_rows, _inclusion_probabilities, _induced_subgraph, _locate_rows,
 )  # fmt: skip

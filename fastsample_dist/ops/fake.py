@@ -86,6 +86,11 @@ def stream_partition(indptr: Tensor, indices: Tensor, parts: Tensor, *_: object)
     return torch.empty_like(parts)
 
 
+def bfs_order(indptr: Tensor, *_: object) -> Tensor:
+    """One entry per node."""
+    return indptr.new_empty((indptr.shape[0] - 1,))
+
+
 def inclusion_probabilities(indptr: Tensor, indices: Tensor, hazards: Tensor, *_: object) -> Tensor:
     """A hazard per node."""
     return torch.empty_like(hazards)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fastsample_dist.ops import abi
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
 OK, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR, APP_ERROR = range(5)
@@ -317,6 +317,7 @@ DECLARED.prototypes.update({
     "fs_merge_rows": (POINTER(RowTables), c_void_p, c_int64, c_int32, c_void_p, c_int32),
     "fs_bucket_by_part": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "fs_stream_partition": (POINTER(Stream), c_void_p),
+    "fs_bfs_order": (POINTER(Graph), c_void_p),
     "fs_aggregate": (POINTER(Aggregation), c_void_p, c_void_p, c_int64, c_void_p),
     "fs_aggregate_backward": (
         POINTER(Aggregation), c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p,

@@ -36,6 +36,7 @@ CASES = {
         GRAPH.indptr, GRAPH.indices, torch.full((GRAPH.indptr.numel() - 1,), -1, dtype=torch.int32), [None] * 3,
         torch.full((10,), 99), 3, "ldg", 0.0, 1,
     ),
+    "bfs_order": (GRAPH.indptr, GRAPH.indices),
     "inclusion_probabilities": (
         torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1]), torch.tensor([2**48, 0]), torch.rand(3), 1, False, 1,
     ),

@@ -16,7 +16,7 @@ from fastsample_dist.ops.reference.layers import (
     sage_layer,
 )
 from fastsample_dist.ops.reference.membership import has_edges, hashed_rows, home_bucket
-from fastsample_dist.ops.reference.partitioning import stream_partition
+from fastsample_dist.ops.reference.partitioning import bfs_order, stream_partition
 from fastsample_dist.ops.reference.pinsage import pinsage_law, pinsage_neighbors, sample_pinsage
 from fastsample_dist.ops.reference.probabilities import (
     inclusion_moments,
@@ -47,6 +47,7 @@ __all__ = [
     "alias_row",
     "alias_tables",
     "below",
+    "bfs_order",
     "bucket_by_part",
     "compact",
     "dashboard_counts",

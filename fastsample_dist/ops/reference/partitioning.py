@@ -1,8 +1,9 @@
-"""One streaming pass over a graph's nodes, in plain Python."""
+"""One streaming pass over a graph's nodes, and a breadth-first search, in plain Python."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,3 +53,20 @@ def stream_partition(
             ranked.append((0, -score, fill, turn, part) if after <= 1 else (1, after, 0, turn, part))
         parts[v] = min(ranked)[-1]
     return torch.tensor(parts, dtype=torch.int32)
+
+
+def bfs_order(indptr: Tensor, indices: Tensor) -> Tensor:
+    """The textbook's queue."""
+    found: set[int] = set()
+    order = []
+    for root in range(len(indptr) - 1):
+        queue = deque([] if root in found else [root])
+        found.add(root)
+        while queue:
+            node = queue.popleft()
+            order.append(node)
+            for neighbour in sorted(indices[int(indptr[node]) : int(indptr[node + 1])].tolist()):
+                if neighbour not in found:
+                    found.add(neighbour)
+                    queue.append(neighbour)
+    return torch.tensor(order, dtype=torch.int64)
