@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-STEPS = ("topology", "assign", "balance", "cluster", "write", "measure")  # of partitioning; "cluster" with clusters
+# Of partitioning; "order" where another order of the nodes is asked for, "cluster" with clusters.
+STEPS = ("topology", "order", "assign", "balance", "cluster", "write", "measure")
 
 
 class Progress:

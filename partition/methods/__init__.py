@@ -73,7 +73,7 @@ _METHODS = (
         links="rows",
         in_memory=False,
         balances=True,
-        reads=frozenset({"passes"}),
+        reads=frozenset({"passes", "order"}),
     ),
     Method(
         name="fennel",
@@ -83,7 +83,7 @@ _METHODS = (
         links="rows",
         in_memory=False,
         balances=True,
-        reads=frozenset({"passes"}),
+        reads=frozenset({"passes", "order"}),
     ),
     Method(
         name="random",

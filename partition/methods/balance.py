@@ -52,7 +52,7 @@ def balance_parts(request: PartitionRequest, method: Method, parts: np.ndarray) 
     """
     if request.num_parts == 1:
         return Balanced(0, 0, ())
-    links = request.adjacency if method.links == "adjacency" else request.rows
+    links = method.links_of(request)
     if not method.balances:
         moved = balance_train_nodes(parts, request.train, links, request.num_parts)
         noted = method.name == "file" and moved > 0

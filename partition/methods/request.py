@@ -38,7 +38,7 @@ class PartitionRequest:
       num_threads: for methods with threads; None: as many as there are processors.
       stored: the adjacency, where it is there already, such as mapped from files.
       passes: for methods that read "passes" (`Method.reads`): how often they go over the nodes; None: their default.
-      order: for methods that read "order": integer [num_nodes], the nodes in the order to visit; None: ascending.
+      order: for methods that read "order": int64 [num_nodes], the nodes in the order to visit; None: ascending.
       buffer_bytes: for methods that read "buffer": bytes of the graph that they may hold; None: their default.
       work: a directory for the method's temporary files; None: the system's.
     Raises:
@@ -175,6 +175,10 @@ class Method:
     missing: Callable[[], str] = lambda: ""
     require: Callable[[], object] = lambda: None
     reads: frozenset[str] = frozenset()
+
+    def links_of(self, request: PartitionRequest) -> Adjacency:
+        """The neighbour lists of a request that the method's cut is counted in (`links`)."""
+        return request.adjacency if self.links == "adjacency" else request.rows
 
 
 class MissingPackageError(ImportError):

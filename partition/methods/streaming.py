@@ -1,8 +1,8 @@
 """`ldg` and `fennel`: one pass over the neighbour lists decides, further passes improve.
 
 Memory: a part per node and a byte for its splits, and some words per node for levelling, whatever the number of edges.
-The lists are read front to back, so they may be mapped from a file that does not fit into memory. A directed graph's
-lists are those of its in-edges.
+By default the lists are read front to back, so they may be mapped from a file that does not fit into memory. Those of a
+directed graph are its in-edges.
 
 Passes after the first (restreaming) cost as much as the first and halve the cut where there are communities. Capacities
 stay wide, for tight ones leave a node little choice but the part that has room; the parts are levelled afterwards
@@ -19,6 +19,7 @@ import torch
 
 from fastsample_dist import ops
 from fastsample_dist.ops.stream_partition import NO_LIMIT, NUM_LIMITS
+from fastsample_dist.partition.methods.interrupts import call_beside
 from fastsample_dist.partition.methods.request import SPLITS, PartitionRequest, fill_empty_parts
 
 PASSES = 10
@@ -46,8 +47,10 @@ def stream_parts(request: PartitionRequest, score: str) -> np.ndarray:
         alpha=math.sqrt(num_parts) * num_edges / request.num_nodes**1.5,
         rng_seed=request.seed,
     )
+    order = None if request.order is None else torch.from_numpy(request.order)
+    one_pass = functools.partial(ops.stream_partition, graph.indptr, graph.indices, rule=rule, order=order, kinds=kinds)
     for _ in range(PASSES if request.passes is None else request.passes):
-        parts = ops.stream_partition(graph.indptr, graph.indices, parts, rule, kinds=kinds)
+        parts = call_beside(functools.partial(one_pass, parts))
     found = parts.numpy()
     fill_empty_parts(found, num_parts, graph.indptr.numpy())
     return found

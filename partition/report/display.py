@@ -26,6 +26,7 @@ LOG_WIDTH = 118  # of tables in a log or a pipe, where there is no terminal to a
 _LABELS = {
     "read": "read and check the graph",
     "topology": "build the topology",
+    "order": "put the nodes in order",
     "assign": "assign nodes to parts",
     "balance": "balance train nodes",
     "cluster": "cut the parts into clusters",
@@ -157,7 +158,7 @@ def origin_words(report: Mapping[str, Any]) -> str:
     given = {**report["stats"].get("options", {})}
     if "buffer" in given:
         given["buffer"] = format_bytes(given["buffer"])
-    options = "".join(f", {name} {value}" for name, value in given.items())
+    options = "".join(f", {name} {value}" for name, value in sorted(given.items()))
     return f"{report['num_parts']}, by {report['method']}, seed {report['seed']}{options}"
 
 

@@ -35,6 +35,7 @@ from fastsample_dist.partition.methods import MAX_SEED, METHODS, PartitionReques
 from fastsample_dist.partition.methods.adjacency import estimate_neighbours
 from fastsample_dist.partition.methods.balance import balance_parts
 from fastsample_dist.partition.methods.options import ORDERS, StreamOptions
+from fastsample_dist.partition.methods.order import bfs_order
 from fastsample_dist.partition.methods.request import check_num_clusters
 from fastsample_dist.partition.plan.memory import cluster_needs, memory_budget, method_needs, sorted_on_disk
 from fastsample_dist.partition.progress import Progress
@@ -401,6 +402,11 @@ def _assign(
             passes=options.passes,
             buffer_bytes=options.buffer,
         )
+        if options.order == "bfs":
+            with progress.step("order"):
+                links = method.links_of(request)
+                stored = links if method.links == "adjacency" else None  # made once
+                request = replace(request, order=bfs_order(links), stored=stored)
         with progress.step("assign"):
             parts = method.assign(request)
         with progress.step("balance"):

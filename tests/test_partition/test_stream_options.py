@@ -13,6 +13,7 @@ from fastsample_dist.partition.external.journal import work_directory
 from fastsample_dist.partition.write import build
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.test_partition.inputs import draw_raw, write_input
+from tests.test_partition.test_api import contents
 from tests.test_partition.test_cli import run_refused
 
 RAW = draw_raw(undirected=True, num_nodes=300)
@@ -37,6 +38,20 @@ def test_passes_change_the_cut_and_ten_are_the_default(method, tmp_path):
     assert (default == ten).all() and (default != one).any()
 
 
+@pytest.mark.parametrize("undirected", [False, True])
+def test_an_order_gives_the_same_bytes_in_memory_and_on_disk(undirected, tmp_path):
+    raw = draw_raw(undirected=undirected, num_nodes=300)
+    for on_disk in (False, True):
+        options = PartitionOptions(num_parts=3, method="ldg", order="bfs", seed=2, on_disk=on_disk)
+        build_partition(raw, options, tmp_path / f"parts-{on_disk}")
+    assert contents(tmp_path / "parts-True") == contents(tmp_path / "parts-False")
+    assert len(list(tmp_path.iterdir())) == 2  # the work directory is gone
+    manifest = read_manifest(tmp_path / "parts-True")
+    assert manifest.stats["options"] == {"order": "bfs"}
+    default = build_partition(raw, PartitionOptions(num_parts=3, method="ldg", seed=2), tmp_path / "given").manifest
+    assert default.files["topology/orig_ids.npy"] != manifest.files["topology/orig_ids.npy"]
+
+
 def test_options_that_are_given_are_in_the_manifest_and_no_others(tmp_path):
     parts_by(tmp_path, "default", method="ldg")
     parts_by(tmp_path, "given", method="ldg", passes=2)
@@ -47,10 +62,13 @@ def test_options_that_are_given_are_in_the_manifest_and_no_others(tmp_path):
 def test_reports_name_them(tmp_path, capsys):
     graph = write_input(tmp_path / "graph", RAW)
     argv = ["--input", str(graph), "--num-parts", "3", "--output", str(tmp_path / "parts"), "--method", "ldg"]
-    assert main([*argv, "--passes", "2"]) == 0
+    assert main([*argv, "--passes", "2", "--order", "bfs"]) == 0
     assert main(["--inspect", str(tmp_path / "parts"), "--json", str(tmp_path / "report.json")]) == 0
-    assert capsys.readouterr().out.count("parts      3, by ldg, seed 0, passes 2\n") == 2
-    assert json.loads((tmp_path / "report.json").read_text())["stats"]["options"] == {"passes": 2}
+    printed = capsys.readouterr().out
+    assert printed.count("parts      3, by ldg, seed 0, order bfs, passes 2\n") == 2
+    assert printed.count("put the nodes in order: ") == 1
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["stats"]["options"] == {"passes": 2, "order": "bfs"}
 
 
 def test_parts_that_are_joined_keep_them(tmp_path):
