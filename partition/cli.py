@@ -206,7 +206,7 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
             raw = read_graph(args.input, args.format, reading)
         quality = build_partition(raw, options, args.output, overwrite=bool(args.overwrite), progress=display)
     seconds = {**display.seconds, "total": time.perf_counter() - begin}
-    memory = {"peak_resident_bytes": resident_bytes(peak=True)}
+    memory = {"peak_resident_bytes": max(resident_bytes(peak=True), display.most_held)}
     report = {"path": args.output, **quality.to_json(), "seconds": seconds, **memory}
     print_report(report)
     return report

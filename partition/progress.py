@@ -22,3 +22,6 @@ class Progress:
 
     def bytes_done(self, count: int) -> None:
         """This many more of them are done."""
+
+    def memory_held(self, count: int) -> None:
+        """Bytes that this process and one that it started hold together now; called while that one works."""

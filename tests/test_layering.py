@@ -63,7 +63,7 @@ HOMES = {
     "torch_geometric": "fastsample_dist/interop/pyg.py",
     "yaml": "fastsample_dist/graph/inputs/graphbolt.py",
     "pymetis": "partition/methods/metis.py",
-    "kaminpar": "partition/methods/kaminpar.py",
+    "kaminpar": "partition/methods/kaminpar_process.py",
     "mpi4py": "fastsample_dist/comm/mpi.py",
     "ogb": "fastsample_dist/graph/inputs/ogb.py",
     "pyarrow": "fastsample_dist/graph/inputs/parquet_edges.py",

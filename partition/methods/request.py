@@ -40,7 +40,9 @@ class PartitionRequest:
       passes: for methods that read "passes" (`Method.reads`): how often they go over the nodes; None: their default.
       order: for methods that read "order": int64 [num_nodes], the nodes in the order to visit; None: ascending.
       buffer_bytes: for methods that read "buffer": bytes of the graph that they may hold; None: their default.
-      work: a directory for the method's temporary files; None: the system's.
+      work: a directory for the method's temporary files, which outlives a killed run; None: the system's.
+      memory_limit: bytes that this process and those it starts may hold together; None: any number.
+      on_memory: called with the bytes that they hold while another process works.
     Raises:
       ValueError: a value outside these.
     """
@@ -57,6 +59,8 @@ class PartitionRequest:
     order: np.ndarray | None = None
     buffer_bytes: int | None = None
     work: Path | None = None
+    memory_limit: int | None = None
+    on_memory: Callable[[int], None] = lambda count: None
 
     def __post_init__(self) -> None:
         if self.num_parts < 1:

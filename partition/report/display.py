@@ -53,10 +53,12 @@ class StepDisplay(Progress):
         process, and a bar would leave the terminal's cursor hidden.
     Attributes:
       seconds: {step: seconds} of the finished steps.
+      most_held: the most bytes reported to `memory_held`.
     """
 
     def __init__(self, around: Mapping[str, Callable[[], AbstractContextManager[None]]] | None = None) -> None:
         self.seconds: dict[str, float] = {}
+        self.most_held = 0
         self._around = around or {}
         self._console = _console()
         self._bar: Bar | None = None
@@ -94,6 +96,10 @@ class StepDisplay(Progress):
             self._bar.advance(self._bar.task_ids[0], count)
         elif not self._console.is_terminal:
             self._log.add(count)
+
+    def memory_held(self, count: int) -> None:
+        """Keep the most."""
+        self.most_held = max(self.most_held, count)
 
     @contextmanager
     def _moving_bar(self, label: str, counts_bytes: bool) -> Iterator[None]:

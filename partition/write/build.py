@@ -7,6 +7,7 @@ A small graph is cut in memory. A large one, or one that would not fit into the 
 from __future__ import annotations
 
 import logging
+import shutil
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,8 @@ from fastsample_dist.partition.write.clusters import assign_clusters, require_fo
 from fastsample_dist.partition.write.disk_space import check_space, least_bytes, used_bytes
 from fastsample_dist.partition.write.gaps import check_gaps
 from fastsample_dist.partition.write.writer import Origin, Relabelling, WriteOptions, bytes_to_write, write_partition
+
+METHOD_FOLDER = "assign"  # of the work directory: files of the method
 
 logger = logging.getLogger(__name__)
 
@@ -289,7 +292,7 @@ def _cut_in_memory(
         topology = topology or raw.to_csc(edge_map=options.edge_map)
         _check_stored(raw, options.method, budget, topology)
         _check_disk(raw, options, output, topology)
-    parts, moved = _assign(raw, topology, options, progress)
+    parts, moved = _assign(raw, topology, options, budget, progress)
     clusters = _cluster(raw, topology, parts, options, budget, progress)
     with progress.step("write"), PartitionWriter(output, overwrite=overwrite) as writer:
         return _write(writer, raw, topology, Assigned(parts, moved, clusters), options, progress)
@@ -318,10 +321,11 @@ def _cut_on_disk(
             _check_stored(raw, options.method, budget, topology)
             _check_disk(raw, options, output, topology, on_disk=True)
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
-        if not state:
-            parts, moved = _assign(raw, topology, options, progress)
+        if not state.get("done"):
+            parts, moved = _assign(raw, topology, options, budget, progress, _method_files(journal, state))
             state = {"moved": moved, "done": True}
             _keep(journal, "assign", file, parts, state)
+            shutil.rmtree(journal.path / METHOD_FOLDER)
         parts = map_array(file, np.dtype(np.int32), (raw.num_nodes,))
         made_from["clusters"] = options.clusters
         file = journal.path / "clusters.int32"
@@ -343,6 +347,16 @@ def _cut_on_disk(
             manifest = _write(writer, raw, topology, assigned, options, progress, budget.write_edges)
         journal.remove()
     return manifest
+
+
+def _method_files(journal: Journal, state: dict[str, Any]) -> Path:
+    """A directory for the method's files; what a killed run has left there stays if it was made from the same."""
+    folder = journal.path / METHOD_FOLDER
+    if not state:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        journal.save("assign", begun=True)
+    return folder
 
 
 def _keep(journal: Journal, step: str, file: Path, numbers: np.ndarray, state: dict[str, Any]) -> None:
@@ -387,9 +401,18 @@ def _write(
 
 
 def _assign(
-    raw: RawGraph, topology: CSCGraph | StoredTopology, options: PartitionOptions, progress: Progress
+    raw: RawGraph,
+    topology: CSCGraph | StoredTopology,
+    options: PartitionOptions,
+    budget: MemoryBudget,
+    progress: Progress,
+    work: Path | None = None,
 ) -> tuple[np.ndarray, int]:
-    """Part of each node, and how many train nodes were moved to balance them."""
+    """Part of each node, and how many train nodes were moved to balance them.
+
+    Args:
+      work: for the method's files; None: the system's directory for temporary ones.
+    """
     method = METHODS[options.method]
     with _as_graph(topology) as graph:
         request = PartitionRequest(
@@ -401,6 +424,9 @@ def _assign(
             assignment=options.assignment,
             passes=options.passes,
             buffer_bytes=options.buffer,
+            work=work,
+            memory_limit=budget.limit,
+            on_memory=progress.memory_held,
         )
         if options.order == "bfs":
             with progress.step("order"):

@@ -309,14 +309,14 @@ def test_interrupted_writing_leaves_nothing(graph, tmp_path, signal_name):
 
 
 def test_interrupt_of_a_method_that_keeps_pythons_lock_ends_the_process_at_once(graph, tmp_path):
-    # Inside KaMinPar no Python code runs, so Ctrl-C must not wait for a Python handler.
+    # Inside pymetis, say, no Python code runs, so Ctrl-C must not wait for a Python handler.
     script = (
         "import dataclasses, os, signal, sys, fastsample_dist.partition.cli as cli\n"
-        "killing = {'assign': lambda request: os.kill(os.getpid(), signal.SIGINT)}\n"
-        "cli.METHODS['kaminpar'] = dataclasses.replace(cli.METHODS['kaminpar'], **killing)\n"
+        "killing = {'assign': lambda request: os.kill(os.getpid(), signal.SIGINT), 'blocks_signals': lambda: True}\n"
+        "cli.METHODS['metis'] = dataclasses.replace(cli.METHODS['metis'], **killing)\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
-    argv = ["--input", graph, "--num-parts", "2", "--method", "kaminpar", "--output", tmp_path / "parts"]
+    argv = ["--input", graph, "--num-parts", "2", "--method", "metis", "--output", tmp_path / "parts"]
     argv = [sys.executable, "-c", script, *map(str, argv)]
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == -2

@@ -1,0 +1,77 @@
+"""The command with `kaminpar`: Ctrl-C and kills during the call, and what the same command resumes from."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastsample_dist.partition
+from fastsample_dist.partition.cli import main
+from fastsample_dist.partition.external.journal import work_directory
+from tests.test_partition.inputs import write_input
+from tests.test_partition.played_kaminpar import is_running, played_kaminpar, signal_parent
+from tests.test_partition.test_on_disk import contents
+from tests.waiting import wait_until
+
+REPOSITORY = Path(fastsample_dist.partition.__file__).parents[2]
+
+
+@pytest.fixture
+def play(tmp_path):
+    with played_kaminpar(tmp_path / "played") as plays:
+        yield plays
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    """Directory of outputs."""
+    (tmp_path / "outputs").mkdir()
+    return tmp_path / "outputs"
+
+
+@pytest.fixture
+def argv(tmp_path, outputs) -> list[str]:
+    graph = write_input(tmp_path / "graph")
+    return ["--input", str(graph), "--num-parts", "3", "--method", "kaminpar", "--output", str(outputs / "parts")]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_signal_during_the_call_is_one_line_and_nothing_is_left(argv, outputs, tmp_path, play, capsys, name):
+    play(signal_parent(name, tmp_path / "pid"))
+    assert main(argv) == 130
+    assert capsys.readouterr().err == "fastsample-partition: interrupted; no partial output is left.\n"
+    assert not is_running(tmp_path / "pid")
+    assert list(outputs.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_run_on_disk_that_ended_during_the_call_resumes_with_the_call(argv, outputs, tmp_path, play, monkeypatch, name):
+    work = work_directory(outputs / "parts")
+    play(signal_parent(name, tmp_path / "pid"))
+    command = [sys.executable, "-m", "fastsample_dist.partition.cli", *argv, "--on-disk"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    kept = f"fastsample-partition: interrupted; unfinished work is kept in {work}: "
+    assert (done.returncode, done.stderr[: len(kept)]) == {"SIGINT": (130, kept), "SIGKILL": (-9, "")}[name]
+    wait_until(lambda: not is_running(tmp_path / "pid"))
+    graph = work / "assign" / "kaminpar.graph"
+    play(f"assert os.stat({str(graph)!r}).st_ino == {graph.stat().st_ino}")
+    with monkeypatch.context() as patch:
+        patch.delattr("fastsample_dist.partition.external.csc.sort_edges")  # nothing is sorted again
+        assert main([*argv, "--on-disk"]) == 0
+    play("pass")
+    argv[-1] = str(outputs / "plain")
+    assert main(argv) == 0
+    assert contents(outputs / "parts") == contents(outputs / "plain")
+    assert not work.exists()
+
+
+def test_another_cut_starts_with_a_new_file(argv, outputs, tmp_path, play, capsys):
+    play("os._exit(1)")
+    assert main([*argv, "--on-disk"]) == 1
+    line = capsys.readouterr().err
+    assert "KaMinPar failed: it printed nothing; unfinished work is kept" in line and line.count("\n") == 1
+    graph = work_directory(outputs / "parts") / "assign" / "kaminpar.graph"
+    graph.write_bytes(b"of another graph")
+    play("pass")
+    assert main([*argv, "--on-disk", "--seed", "1"]) == 0
