@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastsample_dist.graph.npy_files import drop_pages
 from fastsample_dist.partition.methods.constraints import node_chunks, node_dtype
 from fastsample_dist.partition.methods.request import PartitionRequest
 
@@ -69,24 +70,30 @@ def assign_file(request: PartitionRequest) -> np.ndarray:
     parts = _read_npy(path) if path.suffix == ".npy" else _read_text(path)
     if len(parts) != request.num_nodes:
         raise ValueError(f"{path} has {len(parts)} entries but the graph has {request.num_nodes} nodes; list one each.")
-    wrong = np.flatnonzero((parts < 0) | (parts >= request.num_parts))
-    if len(wrong):
-        raise ValueError(
-            f"{path}: entry {wrong[0]} is part {parts[wrong[0]]}; expected 0 to {request.num_parts - 1} "
-            f"(--num-parts {request.num_parts})."
-        )
-    empty = np.flatnonzero(np.bincount(parts, minlength=request.num_parts) == 0)
+    found, counts = np.empty(len(parts), dtype=np.int32), np.zeros(request.num_parts, dtype=np.int64)
+    for chunk in node_chunks(len(parts)):
+        values = np.asarray(parts[chunk])
+        wrong = np.flatnonzero((values < 0) | (values >= request.num_parts))
+        if len(wrong):
+            raise ValueError(
+                f"{path}: entry {chunk.start + wrong[0]} is part {values[wrong[0]]}; expected 0 to "
+                f"{request.num_parts - 1} (--num-parts {request.num_parts})."
+            )
+        found[chunk] = values
+        counts += np.bincount(found[chunk], minlength=request.num_parts)
+        drop_pages(parts)
+    empty = np.flatnonzero(counts == 0)
     if len(empty):
         raise ValueError(
             f"{path} gives part {empty[0]} no node ({len(empty)} of {request.num_parts} parts are empty); "
             "number the parts from 0 without gaps, or lower --num-parts."
         )
-    return parts.astype(np.int32)
+    return found
 
 
 def _read_npy(path: Path) -> np.ndarray:
     try:
-        parts = np.load(path, allow_pickle=False)
+        parts = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{path} cannot be read as .npy ({error}); write it with numpy.save.") from error
     if not isinstance(parts, np.ndarray) or parts.ndim != 1 or parts.dtype.kind not in "iu":
