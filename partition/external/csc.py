@@ -28,6 +28,7 @@ from fastsample_dist.graph.npy_files import drop_pages, map_array
 from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.journal import Journal, fingerprint
 from fastsample_dist.partition.external.kernels import EdgePiece, add_degrees, group_edges, read_ranges, sort_edges
+from fastsample_dist.partition.methods.constraints import row_offsets
 
 SAVE_EDGES = 1 << 26  # listed edges between two entries of the journal while grouping
 MAX_BUCKETS = 1 << 15
@@ -41,7 +42,8 @@ class StoredTopology:
     """Rows of in-edges in files of the work directory, original ids.
 
     Attributes:
-      degrees: int64 [num_nodes]; in-edges of each node.
+      degrees: int64 [num_nodes]; in-edges of each node, mapped from a file.
+      num_edges: number of directed edges.
       indices: file of the sources, row after row.
       id_dtype: of the sources.
       weights: file of the weights, or None.
@@ -51,6 +53,7 @@ class StoredTopology:
     """
 
     degrees: np.ndarray
+    num_edges: int
     indices: Path
     id_dtype: np.dtype
     weights: Path | None
@@ -63,16 +66,9 @@ class StoredTopology:
         """Number of nodes."""
         return len(self.degrees)
 
-    @property
-    def num_edges(self) -> int:
-        """Number of directed edges."""
-        return int(self.degrees.sum())
-
     def indptr(self) -> np.ndarray:
         """Row offsets, int64 [num_nodes + 1]; computed at every call."""
-        indptr = np.zeros(self.num_nodes + 1, dtype=np.int64)
-        np.cumsum(self.degrees, out=indptr[1:])
-        return indptr
+        return row_offsets(self.degrees)
 
     @contextmanager
     def mapped(self) -> Iterator[CSCGraph]:
@@ -192,7 +188,8 @@ class _Builder:
             self._file(f"buckets.{name}").unlink(missing_ok=True)
         weighted, mapped = self._weight_dtype is not None, self._map_dtype is not None
         return StoredTopology(
-            np.fromfile(self._file("rows.degrees"), dtype=np.int64),
+            map_array(self._file("rows.degrees"), np.dtype(np.int64), (self._raw.num_nodes,)),
+            self._journal.begin("sort", self._source)["num_edges"],
             self._file("rows.indices"),
             self._id_dtype,
             self._file("rows.weights") if weighted else None,

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from fastsample_dist.graph.csc import INT32_MAX_NODES
-from fastsample_dist.graph.npy_files import row_chunks
+from fastsample_dist.graph.npy_files import drop_pages, row_chunks
 from fastsample_dist.graph.storage import SPLITS
 
 NODES_AT_ONCE_BYTES = 16  # of temporaries per node of a chunk
@@ -52,6 +52,21 @@ class InSplit:
 
     def __getitem__(self, nodes: slice | np.ndarray) -> np.ndarray:
         return self._kinds[nodes] >> self._bit & 1
+
+
+def row_offsets(degrees: np.ndarray) -> np.ndarray:
+    """int64 [num_nodes + 1]; where each row begins, and the end.
+
+    Args:
+      degrees: int64 [num_nodes]; entries of each row. Pages of a mapped file are dropped once they are read.
+    """
+    indptr = np.zeros(len(degrees) + 1, dtype=np.int64)
+    for chunk in node_chunks(len(degrees)):
+        ends = indptr[chunk.start + 1 : chunk.stop + 1]
+        np.cumsum(degrees[chunk], out=ends)
+        ends += indptr[chunk.start]
+        drop_pages(degrees)
+    return indptr
 
 
 def split_bits(splits: Mapping[str, np.ndarray], num_nodes: int) -> np.ndarray:
