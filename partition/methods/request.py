@@ -133,20 +133,29 @@ class AssignMemory(NamedTuple):
       neighbour_bytes: per entry of the adjacency (`PartitionRequest.adjacency`) of a graph of 2**20 nodes.
       doubling_bytes: as many more per entry for every doubling of the nodes (a level more of a multilevel method).
       fixed_bytes: whatever the graph.
+      least_bytes: per entry, of a graph with communities, where it depends on that; None: as neighbour_bytes.
+      own_process: it works in a process of its own, which ends where that takes more than there is.
       copies: it reads the adjacency once, into memory of its own; else rows that are mapped stay as long as it works.
     """
 
     node_bytes: int
-    neighbour_bytes: int = 0
-    doubling_bytes: int = 0
+    neighbour_bytes: float = 0
+    doubling_bytes: float = 0
     fixed_bytes: int = 0
     copies: bool = False
+    least_bytes: float | None = None
+    own_process: bool = False
 
     def total(self, num_nodes: int, num_neighbours: int) -> int:
         """Bytes for a graph."""
         entry = self.neighbour_bytes + self.doubling_bytes * math.log2(num_nodes / 2**20)
         entry = max(entry, self.neighbour_bytes / 4)  # few nodes: the input and its first level remain
         return self.node_bytes * num_nodes + round(entry * num_neighbours) + self.fixed_bytes
+
+    def least(self, num_nodes: int, num_neighbours: int) -> int:
+        """Bytes for a graph with communities."""
+        entry = self.neighbour_bytes if self.least_bytes is None else self.least_bytes
+        return self._replace(neighbour_bytes=entry).total(num_nodes, num_neighbours)
 
 
 @dataclass(frozen=True, kw_only=True)

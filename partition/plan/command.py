@@ -141,6 +141,10 @@ def _partitioning_lines(plan: Mapping[str, Any], show: Any) -> Iterator[str]:
     if not plan["graph"]["undirected"]:
         yield "  metis, kaminpar: as if no edge's reverse were listed; if all are, about half of it"
     yield "  metis: as a graph with hubs takes; one of communities without hubs takes about a third less"
+    yield (
+        "  kaminpar: with its process, as a graph with hubs and without communities takes; with communities "
+        f"{show(made['methods']['kaminpar']['least_bytes'])} for the step assign"
+    )
     yield f"  disk      {show(disk['output_bytes'])} the parts, {show(disk['peak_bytes'])} at most during the work"
     phases = ", ".join(f"{phase} {show(count)}" for phase, count in disk["work_bytes"].items())
     yield f"  work directory when sorted on disk, after each phase: {phases}"

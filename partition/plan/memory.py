@@ -131,18 +131,23 @@ def num_neighbours(sizes: GraphSizes) -> int:
     return sizes.num_edges if sizes.undirected else 2 * sizes.num_edges
 
 
-def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours: int) -> int:
-    """What a method that holds the whole graph needs above the process's own, at the least: sorted on disk.
+def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours: int, *, at_least: bool) -> int:
+    """What a method that holds the whole graph needs above the process's own, sorted on disk.
 
     Args:
       sizes: of the graph.
       method: its name.
       num_edges: stored edges.
       neighbours: entries of the adjacency.
+      at_least: of a graph with communities, where the method's memory depends on that.
     """
+    memory = METHODS[method].memory
+    taken = (memory.least if at_least else memory.total)(sizes.num_nodes, neighbours)
+    if memory.own_process:
+        return taken + 16 * sizes.num_nodes
     held = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges + 8 * sizes.num_nodes
     copied = 0 if sizes.undirected else (sizes.node_id_bytes + 4) * neighbours
-    return held + copied + METHODS[method].memory.total(sizes.num_nodes, neighbours)
+    return held + copied + taken
 
 
 def cluster_bytes(sizes: GraphSizes, nodes: int, edges: int) -> int:
@@ -194,11 +199,27 @@ def sorted_on_disk(sizes: GraphSizes, budget: MemoryBudget) -> bool:
     return (sizes.num_listed > SMALL_EDGES and not sizes.given_rows) or in_memory > budget.limit
 
 
-def method_needs(sizes: GraphSizes, method: str, budget: MemoryBudget, num_edges: int, neighbours: int) -> int:
-    """Bytes that a method needs if it holds so many edges and neighbours in memory; 0 for the others."""
-    if not METHODS[method].in_memory:
+def method_needs(
+    sizes: GraphSizes, method: str, budget: MemoryBudget, num_edges: int, neighbours: int, *, at_least: bool = True
+) -> int:
+    """Bytes that a method needs if it holds so many edges and neighbours in memory; 0 for the others.
+
+    With MARGIN, unless it is watched while it works (`AssignMemory.own_process`).
+
+    Args:
+      at_least: as of `whole_graph_bytes`.
+    """
+    if not holds_graph(method):
         return 0
-    return needed_bytes(budget.base, whole_graph_bytes(sizes, method, num_edges, neighbours))
+    taken = whole_graph_bytes(sizes, method, num_edges, neighbours, at_least=at_least)
+    if METHODS[method].memory.own_process:
+        return budget.base + taken + SLACK_BYTES
+    return needed_bytes(budget.base, taken)
+
+
+def holds_graph(method: str) -> bool:
+    """Whether the whole graph must be in memory, be it compressed and in another process."""
+    return METHODS[method].in_memory or METHODS[method].memory.own_process
 
 
 def _listed_bytes(sizes: GraphSizes) -> int:

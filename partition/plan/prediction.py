@@ -31,6 +31,7 @@ from fastsample_dist.partition.plan.memory import (
     num_neighbours,
     on_disk_peak,
     sorted_on_disk,
+    whole_graph_bytes,
 )
 from fastsample_dist.partition.plan.training import (
     DEFAULT_CLASSES,
@@ -198,6 +199,7 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
         methods[name] = {
             way: {"peak_bytes": base + peak.extra_bytes, "step": peak.widest} for way, peak in peaks.items()
         }
+        methods[name]["least_bytes"] = _least(sizes, name, base)
         methods[name]["obstacle"] = _obstacle(sizes, name, budget)
     work = work_bytes(sizes, num_parts, options.feature_dtype)
     return {
@@ -213,15 +215,25 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
     }
 
 
+def _least(sizes: GraphSizes, method: str, base: int) -> int | None:
+    """Peak of assigning a graph with communities sorted on disk, for a method whose memory depends on that."""
+    if METHODS[method].memory.least_bytes is None:
+        return None
+    return base + whole_graph_bytes(sizes, method, sizes.num_edges, num_neighbours(sizes), at_least=True)
+
+
 def _obstacle(sizes: GraphSizes, method: str, budget: MemoryBudget) -> str | None:
     """Why the command would refuse a method, as far as sizes show; None: it would not."""
     least = method_needs(sizes, method, budget, sizes.num_listed, sizes.num_listed)
-    most = method_needs(sizes, method, budget, sizes.num_edges, num_neighbours(sizes))
+    apart = method_needs(sizes, method, budget, sizes.num_edges, num_neighbours(sizes))
+    most = method_needs(sizes, method, budget, sizes.num_edges, num_neighbours(sizes), at_least=False)
     limit = format_size(budget.limit)
     if least > budget.limit:
         return f"refused: holds the whole graph, {format_size(least)} or more with a margin; the limit is {limit}"
+    if apart > budget.limit:
+        return f"refused if few edges are listed twice: up to {format_size(apart)} with a margin; the limit is {limit}"
     if most > budget.limit:
-        return f"refused if few edges are listed twice: up to {format_size(most)} with a margin; the limit is {limit}"
+        return f"ended at the limit if the graph has no communities: up to {format_size(most)}; the limit is {limit}"
     if budget.limit < budget.least():
         return f"refused: the limit is {limit}, the least is {format_size(budget.least())}"
     return None

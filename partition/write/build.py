@@ -38,7 +38,13 @@ from fastsample_dist.partition.methods.balance import balance_parts
 from fastsample_dist.partition.methods.options import ORDERS, StreamOptions
 from fastsample_dist.partition.methods.order import bfs_order
 from fastsample_dist.partition.methods.request import check_num_clusters
-from fastsample_dist.partition.plan.memory import cluster_needs, memory_budget, method_needs, sorted_on_disk
+from fastsample_dist.partition.plan.memory import (
+    cluster_needs,
+    holds_graph,
+    memory_budget,
+    method_needs,
+    sorted_on_disk,
+)
 from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.quality import PartitionQuality, measure_partition
 from fastsample_dist.partition.write.clusters import assign_clusters, require_for_clusters
@@ -238,7 +244,7 @@ def _check_listed(sizes: GraphSizes, method: str, budget: MemoryBudget) -> None:
 
 def _check_stored(raw: RawGraph, method: str, budget: MemoryBudget, topology: CSCGraph | StoredTopology) -> None:
     """The same once the edges are sorted, when it is known which of them are listed in both directions."""
-    if not METHODS[method].in_memory:
+    if not holds_graph(method):
         return
     with _as_graph(topology) as graph:
         neighbours = estimate_neighbours(graph, undirected=raw.undirected)
@@ -248,7 +254,7 @@ def _check_stored(raw: RawGraph, method: str, budget: MemoryBudget, topology: CS
 def _refuse_above(budget: MemoryBudget, method: str, sizes: GraphSizes, num_edges: int, neighbours: int) -> None:
     needed = method_needs(sizes, method, budget, num_edges, neighbours)
     if needed > budget.limit:
-        others = ", ".join(name for name, other in METHODS.items() if not other.in_memory)
+        others = ", ".join(name for name in METHODS if not holds_graph(name))
         enough = format_size(needed + BASE_SPREAD_BYTES)
         raise ValueError(
             f"method {method} holds the whole graph in memory, about {enough} for {sizes.num_nodes} nodes and "

@@ -44,8 +44,24 @@ def test_a_method_that_does_not_fit_is_marked_with_the_reason(plan):
     assert "holds the whole graph" in methods["metis"]["obstacle"]
     assert "the limit is 700MB" in methods["metis"]["obstacle"]
     assert methods["ldg"]["obstacle"] is None
-    assert printed.count("  refused") == sum(method["obstacle"] is not None for method in methods.values()) == 2
+    assert [name for name in methods if methods[name]["obstacle"]] == ["metis", "kaminpar"]
+    assert printed.count(f"  {methods['metis']['obstacle']}") == 1
     assert report["partitioning"]["chosen"] == "on_disk"
+
+
+@pytest.mark.parametrize(
+    ("limit", "obstacle"),
+    [
+        ("300MB", "refused: holds the whole graph"),
+        ("600MB", "ended at the limit if the graph has no communities: up to"),
+    ],
+)
+def test_a_method_in_a_process_of_its_own_needs_less_on_a_graph_with_communities(plan, limit, obstacle):
+    printed, report = plan(*SIZES, "--undirected", "--memory-limit", limit)
+    kaminpar = report["partitioning"]["methods"]["kaminpar"]
+    assert kaminpar["obstacle"].startswith(obstacle)
+    assert report["partitioning"]["base_bytes"] < kaminpar["least_bytes"] < kaminpar["on_disk"]["peak_bytes"]
+    assert f"with communities {kaminpar['least_bytes'] / 1e6:.3g} MB" in printed
 
 
 def test_a_limit_that_cannot_work_marks_every_method(plan):
