@@ -14,7 +14,7 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsEdgeWeights, indptr, weights, num_rows, num_edges, type, num_threads)
   FS_STRUCT(FsEdgeList, src, dst, weights, num_edges, num_nodes, first_edge, id_type, weight_type, undirected)
   FS_STRUCT(FsGroupedEdges, keys, weights, positions, counts, position_type)
-  FS_STRUCT(FsEdgeBucket, keys, weights, positions, num_edges, first_row, num_rows, id_type, weight_type,
+  FS_STRUCT(FsEdgeBucket, keys, weights, positions, counts, num_edges, first_row, num_rows, id_type, weight_type,
             position_type, merge, num_threads)
   FS_STRUCT(FsStream, indptr, indices, order, in_edges, kinds, capacities, num_nodes, num_edges, num_parts, id_type,
             score, alpha, rng_seed)

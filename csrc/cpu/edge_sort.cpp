@@ -186,9 +186,25 @@ bool comes_before(const E& a, const E& b, bool merge) {
   return a.E::P::less(b);
 }
 
-// Sorts a row in place; `merge` keeps the first of equal sources. Gives the number of entries left.
+// Keeps the first of equal sources, and how many it stands for. Gives the number of entries left.
 template <typename E>
-int64_t sort_row(E* begin, E* end, bool merge) {
+int64_t count_runs(E* begin, E* end, int32_t* counts) {
+  int64_t left = 0;
+  for (const E* entry = begin; entry != end; ++entry) {
+    if (left > 0 && begin[left - 1].src == entry->src) {
+      ++counts[left - 1];
+    } else {
+      begin[left] = *entry;
+      counts[left++] = 1;
+    }
+  }
+  return left;
+}
+
+// Sorts a row in place; `merge` keeps the first of equal sources and, where `counts` is given, counts them. Gives the
+// number of entries left.
+template <typename E>
+int64_t sort_row(E* begin, E* end, bool merge, int32_t* counts) {
   const auto before = [merge](const E& a, const E& b) { return comes_before(a, b, merge); };
   if (E::kPlain || E::P::kOrders) {
     std::sort(begin, end, before);
@@ -196,6 +212,7 @@ int64_t sort_row(E* begin, E* end, bool merge) {
     std::stable_sort(begin, end, before);
   }
   if (!merge) return end - begin;
+  if (counts != nullptr) return count_runs(begin, end, counts);
   return std::unique(begin, end, [](const E& a, const E& b) { return a.src == b.src; }) - begin;
 }
 
@@ -208,6 +225,7 @@ int64_t put_rows(const FsEdgeBucket& bucket, const E* entries, const int64_t* of
     const E* entry = entries + offsets[row];
     for (int64_t i = 0; i < degrees[row]; ++i, ++count) {
       ids[count] = static_cast<Id>(entry[i].src);
+      if (bucket.counts != nullptr) bucket.counts[count] = bucket.counts[offsets[row] + i];  // never behind it
       entry[i].E::W::put(bucket, count);
       entry[i].E::P::put(bucket, count);
     }
@@ -218,6 +236,9 @@ int64_t put_rows(const FsEdgeBucket& bucket, const E* entries, const int64_t* of
 template <typename Weight, typename Position>
 FsStatus sort_bucket(const FsEdgeBucket& bucket, int64_t* degrees, int64_t* out_num_edges) {
   using E = Entry<Weight, Position>;
+  if (bucket.counts != nullptr && bucket.merge == 0) {
+    return fail(FS_INVALID_ARGUMENT, "sort_edges: counts without merge; expected both or merge alone");
+  }
   const int64_t num_rows = bucket.num_rows;
   const std::unique_ptr<int64_t[]> offsets(new int64_t[static_cast<size_t>(num_rows) + 2]());
   int64_t* ends = offsets.get() + 1;  // first where a row begins, after scattering where it ends
@@ -247,7 +268,8 @@ FsStatus sort_bucket(const FsEdgeBucket& bucket, int64_t* degrees, int64_t* out_
     int64_t row = std::lower_bound(first, first + num_rows, run * kRunEdges) - first;
     for (; row < num_rows && first[row] < (run + 1) * kRunEdges; ++row) {
       try {
-        degrees[row] = sort_row(entries.get() + first[row], entries.get() + first[row + 1], bucket.merge != 0);
+        degrees[row] = sort_row(entries.get() + first[row], entries.get() + first[row + 1], bucket.merge != 0,
+                                bucket.counts == nullptr ? nullptr : bucket.counts + first[row]);
       } catch (const std::bad_alloc&) {  // nothing may leave a parallel region
         exhausted = true;
       }

@@ -314,6 +314,7 @@ typedef struct {
   uint64_t* keys;  /* [num_edges] as from fs_group_edges; the sources take their place, id_type */
   void* weights;   /* [num_edges] weight_type, sorted in place; or NULL */
   void* positions; /* [num_edges] position_type, sorted in place; or NULL */
+  int32_t* counts; /* [num_edges] or NULL, with merge alone: how many equal edges each one that stays stands for */
   int64_t num_edges, first_row, num_rows;
   int32_t id_type;
   int32_t weight_type;

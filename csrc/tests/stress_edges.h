@@ -65,6 +65,7 @@ class EdgeLists {
   struct Edge {
     int64_t dst, src, position;
     double weight;
+    int32_t count;  // of equal edges that it stands for
   };
 
   // What to do with the list, and what the oracle makes of it.
@@ -91,8 +92,8 @@ class EdgeLists {
     for (size_t i = 0; i < src_.size(); ++i) {
       const double weight = weight_type == FS_FLOAT32 ? single_[i] : weight_type == FS_FLOAT64 ? exact_[i] : 0;
       const int64_t position = static_cast<int64_t>(i);
-      edges.push_back({dst_[i], src_[i], position, weight});
-      if (undirected && src_[i] != dst_[i]) edges.push_back({src_[i], dst_[i], position, weight});
+      edges.push_back({dst_[i], src_[i], position, weight, 1});
+      if (undirected && src_[i] != dst_[i]) edges.push_back({src_[i], dst_[i], position, weight, 1});
     }
     return edges;
   }
@@ -103,9 +104,16 @@ class EdgeLists {
       if (a.src != b.src) return a.src < b.src;
       return !merge && a.weight < b.weight;
     });
-    const auto same = [](const Edge& a, const Edge& b) { return a.dst == b.dst && a.src == b.src; };
-    if (merge) edges.erase(std::unique(edges.begin(), edges.end(), same), edges.end());
-    return edges;
+    if (!merge) return edges;
+    std::vector<Edge> merged;
+    for (const Edge& edge : edges) {
+      if (!merged.empty() && merged.back().dst == edge.dst && merged.back().src == edge.src) {
+        ++merged.back().count;
+      } else {
+        merged.push_back(edge);
+      }
+    }
+    return merged;
   }
 
   template <typename Weight>
@@ -117,9 +125,11 @@ class EdgeLists {
     for (int64_t b = 0; b < kBuckets; ++b) {
       Bucket<Weight>& bucket = buckets[static_cast<size_t>(b)];
       const int64_t first = kBounds[b], num_rows = kBounds[b + 1] - first;
+      std::vector<int32_t> counts(bucket.keys.size());
       const FsEdgeBucket what = {bucket.keys.data(),
                                  weights == nullptr ? nullptr : bucket.weights.data(),
                                  with_positions ? bucket.positions.data() : nullptr,
+                                 how.merge ? counts.data() : nullptr,
                                  static_cast<int64_t>(bucket.keys.size()),
                                  first,
                                  num_rows,
@@ -142,11 +152,13 @@ class EdgeLists {
                   "sort_edges: another weight");
           require(!with_positions || edge.position == bucket.positions[static_cast<size_t>(place)],
                   "sort_edges: another position");
+          require(!how.merge || edge.count == counts[static_cast<size_t>(place)], "sort_edges: another count");
         }
       }
       require(place == num_edges, "sort_edges: degrees that do not add up");
       written.add("sort_edges", degrees);
       written.add("sort_edges", sources, num_edges);
+      written.add("sort_edges", counts.data(), how.merge ? num_edges : 0);
     }
     require(next == how.sorted.size(), "sort_edges: too few edges");
   }
@@ -215,8 +227,8 @@ class EdgeLists {
     const FsGroupedEdges out = {nullptr, nullptr, nullptr, counts, FS_INT32};
     succeed(fs_group_edges(&none, bounds, 2, &out), "group_edges of no edges");
     require(counts[0] == 0 && counts[1] == 0, "group_edges: edges from nowhere");
-    const FsEdgeBucket empty = {nullptr,         nullptr,    nullptr,  0, 0, num_nodes,
-                                type_code<Id>(), FS_FLOAT32, FS_INT32, 0, 2};
+    const FsEdgeBucket empty = {nullptr,   nullptr,         nullptr,    nullptr,  0, 0,
+                                num_nodes, type_code<Id>(), FS_FLOAT32, FS_INT32, 0, 2};
     int64_t num_edges = -1;
     succeed(fs_sort_edges(&empty, degrees.data(), &num_edges), "sort_edges of no edges");
     require(num_edges == 0 && degrees == zeros, "sort_edges: edges from nowhere");
@@ -260,12 +272,19 @@ class EdgeLists {
     refused(fs_group_edges(&edges, kBounds, kBuckets, &out), "group_edges");
     for (uint64_t outside : {9, 20}) {
       keys = {uint64_t{11} << 32, outside << 32 | 1, uint64_t{12} << 32};
-      const FsEdgeBucket bucket = {keys.data(),     nullptr,    nullptr,  3, 10,         10,
-                                   type_code<Id>(), FS_FLOAT32, FS_INT32, 0, num_threads};
+      const FsEdgeBucket bucket = {keys.data(), nullptr,         nullptr,    nullptr,  3, 10,
+                                   10,          type_code<Id>(), FS_FLOAT32, FS_INT32, 0, num_threads};
       std::vector<int64_t> degrees(10);
       int64_t num_edges;
       refused(fs_sort_edges(&bucket, degrees.data(), &num_edges), "in a bucket of nodes 10 to 19");
     }
+    std::vector<int32_t> multiplicities(3);
+    const FsEdgeBucket uncounted = {keys.data(), nullptr,  nullptr, multiplicities.data(),
+                                    3,           10,       10,      type_code<Id>(),
+                                    FS_FLOAT32,  FS_INT32, 0,       num_threads};
+    std::vector<int64_t> degrees(10);
+    int64_t num_edges;
+    refused(fs_sort_edges(&uncounted, degrees.data(), &num_edges), "counts without merge");
   }
 
   std::vector<Id> src_, dst_;

@@ -288,6 +288,7 @@ class EdgeBucket(Structure):
         ("keys", c_void_p),
         ("weights", c_void_p),
         ("positions", c_void_p),
+        ("counts", c_void_p),
         ("num_edges", c_int64),
         ("first_row", c_int64),
         ("num_rows", c_int64),

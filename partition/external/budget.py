@@ -43,6 +43,7 @@ class MemoryBudget:
       base: bytes it holds before the work.
       num_nodes: of the graph.
       sort_edge_bytes: per edge of a bucket that is being sorted.
+      row_edge_bytes: per edge of the longest row where it is written.
       node_bytes: per node at the widest place.
       edge_map_bytes: of an entry of the edge map; 0 without.
     """
@@ -51,6 +52,7 @@ class MemoryBudget:
     base: int
     num_nodes: int
     sort_edge_bytes: int
+    row_edge_bytes: int = WRITE_EDGE_BYTES
     node_bytes: int = NODE_BYTES
     edge_map_bytes: int = 0
 
@@ -80,21 +82,24 @@ class MemoryBudget:
         return max(MIN_PIECE, min(MAX_PIECE, self.rest // WRITE_EDGE_BYTES))
 
     def least(self, longest_row: int = 0) -> int:
-        """The smallest limit that can work, given the most in-edges of one node."""
+        """The smallest limit that can work, given the most edges of one node."""
         fixed = self.limit - self.rest
-        row = max(self.sort_edge_bytes, WRITE_EDGE_BYTES) * longest_row
+        row = max(self.sort_edge_bytes, self.row_edge_bytes) * longest_row
         return fixed + max(MIN_PIECE * max(self.piece_edge_bytes, self.sort_edge_bytes), row)
 
-    def check(self, longest_row: int = 0) -> None:
+    def check(self, longest_row: int = 0, edges: str = "in-edges") -> None:
         """Refuse a limit that cannot work.
 
+        Args:
+          longest_row: the most edges of one node.
+          edges: what they are called.
         Raises:
           ValueError: it is below `least`.
         """
         least = self.least(longest_row)
         if self.limit < least:
             enough = format_size(least + BASE_SPREAD_BYTES)
-            known = f" with a node of {longest_row} in-edges" if longest_row else ""
+            known = f" with a node of {longest_row} {edges}" if longest_row else ""
             raise ValueError(
                 f"the memory limit is {format_size(self.limit)} but {self.num_nodes} nodes{known} take at least "
                 f"{enough} ({format_size(self.base)} of it the program itself); pass --memory-limit {enough} or more."

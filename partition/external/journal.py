@@ -29,7 +29,7 @@ from fastsample_dist.graph.row_segments import RowSegments
 JOURNAL_NAME = "journal.json"
 INPUT_FOLDER = "input"  # of the work directory: files made from the input
 FORMAT = "fastsample-partition-work-1"
-STEPS = ("count", "group", "sort", "assign", "cluster", "write")
+STEPS = ("count", "group", "sort", "link_count", "link_group", "link_sort", "assign", "cluster", "write")
 SAMPLED_BLOCKS, BLOCK_BYTES = 64, 4096
 
 

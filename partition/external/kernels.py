@@ -89,6 +89,7 @@ def sort_edges(
     *,
     merge: bool,
     positions: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Sort the edges of a bucket by (destination, source), equal ones by weight and as listed, or merged to the first.
 
@@ -99,6 +100,7 @@ def sort_edges(
       id_dtype: int32 or int64, of the sources returned.
       merge: keep the first of equal edges only.
       positions: int32 | int64 [n], of the edges in the list; its first m entries become those of the edges returned.
+      counts: int32 [n], with merge: its first m entries become the numbers of equal edges that were merged into one.
     Returns:
       (sources [m], weights [m] or None, in-edges of each row int64 [hi - lo]); the first two are views of the input.
     Raises:
@@ -109,6 +111,7 @@ def sort_edges(
         keys.ctypes.data,
         _address(weights),
         _address(positions),
+        _address(counts),
         len(keys),
         rows[0],
         len(degrees),
@@ -131,19 +134,24 @@ def _position_code(positions: np.ndarray | None) -> int:
     return _CODES["int32" if positions is None else positions.dtype.name]
 
 
-def read_ranges(handle: int, begins: np.ndarray, sizes: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def read_ranges(
+    handle: int, begins: np.ndarray, sizes: np.ndarray, dtype: np.dtype, out: np.ndarray | None = None
+) -> np.ndarray:
     """Read pieces of an open file, one after the other.
 
     Args:
       handle: file descriptor.
       begins, sizes: int64 [n]; in bytes, whole elements.
       dtype: of the elements.
+      out: contiguous, where they go; None: a new array.
     Returns:
       [sum(sizes) / itemsize] elements.
     Raises:
       ValueError: the file ends earlier. RuntimeError: the system cannot read.
     """
-    out = np.empty(int(sizes.sum()) // dtype.itemsize, dtype=dtype)
+    count = int(sizes.sum()) // dtype.itemsize
+    out = np.empty(count, dtype=dtype) if out is None else out
+    assert out.shape == (count,) and out.dtype == dtype and out.flags.c_contiguous, "out is not what is read"
     library.call(
         library.core().fs_read_ranges, handle, begins.ctypes.data, sizes.ctypes.data, len(begins), out.ctypes.data
     )

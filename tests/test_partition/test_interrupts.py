@@ -26,7 +26,7 @@ IN_MEMORY = {
 ON_DISK = {
     "read": "fastsample_dist.partition.cli:read_graph",
     "counting": "fastsample_dist.partition.external.csc:add_degrees",
-    "grouping": "fastsample_dist.partition.external.csc:group_edges",
+    "grouping": "fastsample_dist.partition.external.buckets:group_edges",
     "sorting": "fastsample_dist.partition.external.csc:sort_edges",
     "balance": "fastsample_dist.partition.write.build:balance_parts",
     "write": "fastsample_dist.partition.write.writer:_write_part",

@@ -37,10 +37,10 @@ import os, signal, sys
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.partition import cli
 from fastsample_dist.partition.methods import adjacency
-from fastsample_dist.partition.external import csc, journal
+from fastsample_dist.partition.external import buckets, csc, journal
 from fastsample_dist.partition.external import budget as memory
 
-memory.MIN_PIECE, memory.MAX_PIECE, memory.MAX_BUCKET, csc.SAVE_EDGES = 1, 50, 90, 100
+memory.MIN_PIECE, memory.MAX_PIECE, memory.MAX_BUCKET, buckets.SAVE_EDGES = 1, 50, 90, 100
 where, left = sys.argv[1], int(sys.argv[2])
 
 def killing(original):
@@ -58,9 +58,9 @@ if where == "save":
 elif where == "append":
     NpyWriter.append = killing(NpyWriter.append)
 elif where == "write_at":
-    csc._write_at = killing(csc._write_at)
+    buckets.write_at = killing(buckets.write_at)
 elif where == "rows":
-    csc._append = killing(csc._append)
+    csc.append = buckets.append = killing(buckets.append)
 sys.exit(cli.main(sys.argv[3:]))
 """
 PEAK_OF_IMPORTS = """

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import sizes_of
+from fastsample_dist.partition.external import buckets, csc
 from fastsample_dist.partition.external import budget as memory
-from fastsample_dist.partition.external import csc
 from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.csc import build_stored, sort_edge_bytes
 from fastsample_dist.partition.external.journal import Journal
@@ -26,7 +26,8 @@ EVERY_ID_TYPE = list(itertools.product([False, True], ID_TYPES))
 ID_TYPES_OF_THE_GATE = [(False, "int32"), (True, "int64"), (False, "uint8"), (True, ">i4")]
 EVERY_WEIGHT_TYPE = list(itertools.product([False, True], WEIGHT_TYPES))
 WEIGHTS_OF_THE_GATE = [(False, "float16"), (True, "float32"), (False, "float64"), (True, "uint8"), (False, ">f4")]
-INTERRUPTIONS = list(itertools.product(["group_edges", "sort_edges"], [1, 3, 6], [False, True]))
+PASSES = {"group_edges": buckets, "sort_edges": csc}
+INTERRUPTIONS = list(itertools.product(PASSES, [1, 3, 6], [False, True]))
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(memory, "MIN_PIECE", 1)
     monkeypatch.setattr(memory, "MAX_PIECE", 7)
     monkeypatch.setattr(memory, "MAX_BUCKET", 11)
-    monkeypatch.setattr(csc, "SAVE_EDGES", 14)
+    monkeypatch.setattr(buckets, "SAVE_EDGES", 14)
 
 
 def plan_of(raw: RawGraph) -> MemoryBudget:
@@ -148,8 +149,8 @@ def test_finished_topology_is_not_sorted_again(tmp_path, monkeypatch):
     raw = draw_raw(undirected=True)
     with Journal(tmp_path / "parts") as journal:
         build_stored(raw, journal, plan_of(raw))
-    monkeypatch.setattr(csc, "group_edges", None)
-    monkeypatch.setattr(csc, "sort_edges", None)
+    for name, module in PASSES.items():
+        monkeypatch.setattr(module, name, None)
     with Journal(tmp_path / "parts") as journal:
         assert built(raw, journal) == in_memory(raw)
 
@@ -157,7 +158,7 @@ def test_finished_topology_is_not_sorted_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("passed", "calls", "undirected"), grid(INTERRUPTIONS, gate=INTERRUPTIONS[::5], several=True))
 def test_resumes_after_an_interruption(passed, calls, undirected, tmp_path, monkeypatch):
     raw = draw_raw(undirected=undirected, weighted=True)
-    original, left = getattr(csc, passed), [calls]
+    original, left = getattr(PASSES[passed], passed), [calls]
 
     def interrupted(*args, **named):
         left[0] -= 1
@@ -165,10 +166,10 @@ def test_resumes_after_an_interruption(passed, calls, undirected, tmp_path, monk
             raise KeyboardInterrupt
         return original(*args, **named)
 
-    monkeypatch.setattr(csc, passed, interrupted)
+    monkeypatch.setattr(PASSES[passed], passed, interrupted)
     with pytest.raises(KeyboardInterrupt), Journal(tmp_path / "parts") as journal:
         build_stored(raw, journal, plan_of(raw))
-    monkeypatch.setattr(csc, passed, original)
+    monkeypatch.setattr(PASSES[passed], passed, original)
     with Journal(tmp_path / "parts") as journal:
         assert built(raw, journal) == in_memory(raw)
 
