@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Of partitioning; "order" where another order of the nodes is asked for, "cluster" with clusters.
-STEPS = ("topology", "order", "assign", "balance", "cluster", "write", "measure")
+# Of partitioning; "adjacency" where it is made in files, "order" where another order of the nodes is asked for,
+# "cluster" with clusters.
+STEPS = ("topology", "adjacency", "order", "assign", "balance", "cluster", "write", "measure")
 
 
 class Progress:

@@ -96,9 +96,14 @@ def build_adjacency(
       ValueError: the limit is too small for the longest row; said once rows are counted.
       OSError: the disk refuses.
     """
-    budget = replace(budget, sort_edge_bytes=SORT_LINK_BYTES, row_edge_bytes=0, edge_map_bytes=0)
+    budget = link_budget(budget)
     make = _WithoutLoops if undirected else _BothDirections
     return make(_Rows(topology, budget.piece_edges, on_bytes), journal, budget).run()
+
+
+def link_budget(budget: MemoryBudget) -> MemoryBudget:
+    """The memory budget of a graph, for the passes of this file."""
+    return replace(budget, sort_edge_bytes=SORT_LINK_BYTES, row_edge_bytes=0, edge_map_bytes=0)
 
 
 def remove_adjacency(journal: Journal) -> None:
@@ -301,7 +306,7 @@ class _WithoutLoops:
 def _counted(journal: Journal, source: Any, name: str) -> tuple[dict[str, Any], Path]:
     """(state of the first step, its file); the state is empty where the file is gone: the adjacency was deleted."""
     state, file = journal.begin(_NAMES.count, source), journal.path / name
-    if state and not file.exists():
+    if state and state.get("loops") != 0 and not file.exists():
         journal.restart(_NAMES.count)
         state = {}
     return state, file

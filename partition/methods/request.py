@@ -189,6 +189,11 @@ class Method:
     require: Callable[[], object] = lambda: None
     reads: frozenset[str] = frozenset()
 
+    @property
+    def stores_adjacency(self) -> bool:
+        """Whether the adjacency is made in files where the edges are sorted on disk, and mapped while it works."""
+        return self.links == "adjacency" and not self.in_memory
+
     def links_of(self, request: PartitionRequest) -> Adjacency:
         """The neighbour lists of a request that the method's cut is counted in (`links`)."""
         return request.adjacency if self.links == "adjacency" else request.rows

@@ -148,6 +148,10 @@ def _partitioning_lines(plan: Mapping[str, Any], show: Any) -> Iterator[str]:
     yield f"  disk      {show(disk['output_bytes'])} the parts, {show(disk['peak_bytes'])} at most during the work"
     phases = ", ".join(f"{phase} {show(count)}" for phase, count in disk["work_bytes"].items())
     yield f"  work directory when sorted on disk, after each phase: {phases}"
+    most = max(disk["work_bytes"].values())
+    wider = {name: each["work_bytes"] for name, each in made["methods"].items() if each["work_bytes"] > most}
+    for name, count in wider.items():
+        yield f"  {name}: its adjacency is made in the work directory too, {show(count)} at most"
 
 
 def _memory_lines(training: Mapping[str, Any], show: Any) -> Iterator[str]:

@@ -13,7 +13,7 @@ from fastsample_dist.partition.external.scaled_rows import SCALE_DTYPE
 
 HEADER_BYTES = 128  # of an .npy file
 MANIFEST_FILE_BYTES, MANIFEST_BYTES = 150, 2000  # of manifest.json: per file that it lists, and the rest
-KEY_BYTES, DEGREE_BYTES, PART_BYTES, CLUSTER_BYTES = 8, 8, 4, 4
+KEY_BYTES, DEGREE_BYTES, PART_BYTES, CLUSTER_BYTES, LINK_WEIGHT_BYTES = 8, 8, 4, 4, 1
 
 
 def feature_row_bytes(sizes: GraphSizes, feature_dtype: str = "keep") -> int:
@@ -51,20 +51,46 @@ def output_bytes(sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep")
     return topology_file_bytes(sizes) + parts + manifest + num_parts * math.ceil(math.log10(sizes.num_nodes + 1))
 
 
-def work_bytes(sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep") -> dict[str, int]:
+def adjacency_work_bytes(sizes: GraphSizes, neighbours: int) -> tuple[int, int]:
+    """Bytes of external/adjacency.py's files: (of all while it is made, of those that stay until parts are assigned).
+
+    Args:
+      sizes: of the graph; no edge listed more often than bytes count.
+      neighbours: entries of the adjacency.
+    """
+    degrees = DEGREE_BYTES * sizes.num_nodes
+    if sizes.undirected:
+        kept = degrees + sizes.node_id_bytes * neighbours
+        return kept, kept
+    kept = 2 * degrees + (sizes.node_id_bytes + LINK_WEIGHT_BYTES) * neighbours
+    return kept + KEY_BYTES * sizes.num_edges, kept
+
+
+def work_bytes(
+    sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep", *, adjacency: bool = False
+) -> dict[str, int]:
     """Bytes beside the output while the edges are sorted on disk: {phase: bytes at its end, at most}.
 
     The last phase writes the output itself there, and what was sorted stays until it is complete.
+
+    Args:
+      sizes, num_parts, feature_dtype: of the graph and what is made of it.
+      adjacency: the method's adjacency is made in files too.
     """
     edges, nodes = sizes.num_edges, sizes.num_nodes
     count = DEGREE_BYTES * nodes
     group = count + (KEY_BYTES + sizes.weight_bytes + sizes.edge_map_bytes) * edges
     rows = sizes.edge_bytes * edges + DEGREE_BYTES * nodes
     assign = count + rows + (PART_BYTES + CLUSTER_BYTES * sizes.clusters) * nodes
+    made = {}
+    if adjacency:
+        most, kept = adjacency_work_bytes(sizes, edges if sizes.undirected else 2 * edges)
+        made = {"adjacency": count + rows + most, "method": count + rows + kept}
     return {
         "count": count,
         "group": group,
         "sort": group + rows,
+        **made,
         "assign": assign,
         "write": assign + output_bytes(sizes, num_parts, feature_dtype),
     }

@@ -23,6 +23,7 @@ import numpy as np
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.npy_files import CHUNK_BYTES
 from fastsample_dist.memory_sizes import available_bytes
+from fastsample_dist.partition.external.adjacency import link_budget
 from fastsample_dist.partition.external.budget import (
     DEFAULT_SHARE,
     LEVELLED_NODE_BYTES,
@@ -39,6 +40,7 @@ MARGIN = 1.2  # of a refusal, above what is expected
 FIXED_BYTES = 8 << 20  # code that is loaded on first use, the allocator
 SORTED_EDGE_BYTES = 20  # key, order, workspace
 BUCKET_EDGE_BYTES = 12  # key, place in the row
+LINK_PIECE_BYTES, LINK_EDGE_BYTES, LINK_NODE_BYTES = 26, 17, 32  # rows and keys of a piece; key, place, count
 MOVE_EDGE_BYTES = 64  # levelling: positions, owners, ends and costs of a candidate's edges
 SYMMETRISE_EDGE_BYTES = 62  # per edge of a chunk: keys of both directions, sorted, and where rows begin
 WRITE_EDGE_BYTES, WRITE_NODE_BYTES = 28, 52  # rows of a topology in memory
@@ -73,13 +75,10 @@ class PeakMemory:
 def in_memory_peak(sizes: GraphSizes, method: str, num_parts: int) -> PeakMemory:
     """Peak where the topology is built in memory."""
     held = _held_topology(sizes)
-    assign = METHODS[method].memory.total(sizes.num_nodes, num_neighbours(sizes))
-    if METHODS[method].in_memory:
-        assign = max(assign, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes)
     return PeakMemory(
         {
             "topology": topology_bytes(sizes),
-            "assign": held + assign,
+            "assign": held + _assign_bytes(sizes, method),
             "balance": held + _balance_bytes(sizes, method, num_parts),
             "write": held + _write_bytes(sizes, CHUNK_EDGES, WRITE_EDGE_BYTES, WRITE_NODE_BYTES),
             "measure": held + _measure_bytes(sizes),
@@ -99,9 +98,15 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, budget: MemoryB
     elif METHODS[method].balances:
         assign += min(window, MAPPED_WINDOW_BYTES)
     balance = _balance_bytes(sizes, method, num_parts) + min(window, MAPPED_WINDOW_BYTES) + 16 * num_nodes
+    linking = {}
+    if METHODS[method].stores_adjacency:
+        linking = {"adjacency": _linking_bytes(sizes, budget) + FIXED_BYTES}
+        assign += 8 * num_nodes
+        balance += 8 * num_nodes
     return PeakMemory(
         {
             "topology": _sorting_bytes(sizes, budget),
+            **linking,
             "assign": assign + FIXED_BYTES,
             "balance": balance + FIXED_BYTES,
             "write": _write_bytes(sizes, budget.write_edges, READ_EDGE_BYTES, READ_NODE_BYTES) + FIXED_BYTES,
@@ -193,9 +198,16 @@ def memory_budget(limit: int | None, base: int, sizes: GraphSizes, method: str) 
     )
 
 
-def sorted_on_disk(sizes: GraphSizes, budget: MemoryBudget) -> bool:
-    """Whether a graph's edges are sorted on disk by default: there are many, or memory does not suffice."""
-    in_memory = needed_bytes(budget.base, topology_bytes(sizes))
+def sorted_on_disk(sizes: GraphSizes, budget: MemoryBudget, method: str | None = None) -> bool:
+    """Whether a graph's edges are sorted on disk by default: there are many, or memory does not suffice.
+
+    Args:
+      method: one whose adjacency can be in files takes the disk too where memory does not suffice for that.
+    """
+    widest = topology_bytes(sizes)
+    if method is not None and METHODS[method].stores_adjacency:
+        widest = max(widest, _held_topology(sizes) + _assign_bytes(sizes, method))
+    in_memory = needed_bytes(budget.base, widest)
     return (sizes.num_listed > SMALL_EDGES and not sizes.given_rows) or in_memory > budget.limit
 
 
@@ -239,6 +251,24 @@ def _held_topology(sizes: GraphSizes) -> int:
 def _adjacency_bytes(sizes: GraphSizes) -> int:
     """Of `adjacency.symmetrise`'s result; an undirected topology is its own."""
     return 0 if sizes.undirected else 4 * num_neighbours(sizes)
+
+
+def _assign_bytes(sizes: GraphSizes, method: str) -> int:
+    """What assigning takes beside a topology in memory."""
+    taken = METHODS[method].memory.total(sizes.num_nodes, num_neighbours(sizes))
+    if METHODS[method].links == "adjacency":
+        taken = max(taken, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes)
+    return taken
+
+
+def _linking_bytes(sizes: GraphSizes, budget: MemoryBudget) -> int:
+    """The widest of counting, grouping and sorting the edges in the other direction; see external/adjacency.py."""
+    piece = min(budget.piece_edges, sizes.num_edges)
+    reading = (2 * sizes.node_id_bytes + LINK_PIECE_BYTES) * piece
+    if sizes.undirected:
+        return reading + 16 * sizes.num_nodes
+    bucket = min(link_budget(budget).bucket_edges, num_neighbours(sizes))
+    return max(reading, LINK_EDGE_BYTES * bucket) + LINK_NODE_BYTES * sizes.num_nodes
 
 
 def _symmetrise_bytes(sizes: GraphSizes) -> int:

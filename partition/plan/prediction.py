@@ -201,6 +201,9 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
         }
         methods[name]["least_bytes"] = _least(sizes, name, base)
         methods[name]["obstacle"] = _obstacle(sizes, name, budget)
+        stores = METHODS[name].stores_adjacency
+        made = work_bytes(sizes, num_parts, options.feature_dtype, adjacency=stores)
+        methods[name]["work_bytes"] = max(made.values())
     work = work_bytes(sizes, num_parts, options.feature_dtype)
     return {
         "memory_limit": budget.limit,

@@ -26,6 +26,7 @@ LOG_WIDTH = 118  # of tables in a log or a pipe, where there is no terminal to a
 _LABELS = {
     "read": "read and check the graph",
     "topology": "build the topology",
+    "adjacency": "build the adjacency",
     "order": "put the nodes in order",
     "assign": "assign nodes to parts",
     "balance": "balance train nodes",
@@ -39,7 +40,7 @@ _LABELS = {
     "plan": "make the plan",
 }
 
-_COUNTED_IN_BYTES = ("topology", "write", "verify", "check", "repartition")
+_COUNTED_IN_BYTES = ("topology", "adjacency", "write", "verify", "check", "repartition")
 
 
 class StepDisplay(Progress):

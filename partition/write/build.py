@@ -23,6 +23,12 @@ from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.npy_files import map_array
 from fastsample_dist.graph.storage import PartitionWriter, check_output
 from fastsample_dist.memory_sizes import format_size
+from fastsample_dist.partition.external.adjacency import (
+    StoredAdjacency,
+    adjacency_bytes,
+    build_adjacency,
+    remove_adjacency,
+)
 from fastsample_dist.partition.external.budget import (
     BASE_SPREAD_BYTES,
     MemoryBudget,
@@ -221,12 +227,13 @@ def check_request(
     if on_disk:
         budget.check()
     if not work_directory(output).exists():  # what a killed run has left counts: see _check_disk
-        check_space(output, least_bytes(sizes, options.num_parts, options.feature_dtype, on_disk=on_disk))
+        planned, stores = (options.num_parts, options.feature_dtype), METHODS[options.method].stores_adjacency
+        check_space(output, least_bytes(sizes, *planned, on_disk=on_disk, adjacency=stores))
     return budget
 
 
 def _sorts_on_disk(sizes: GraphSizes, options: PartitionOptions, budget: MemoryBudget) -> bool:
-    return options.on_disk or sorted_on_disk(sizes, budget)
+    return options.on_disk or sorted_on_disk(sizes, budget, options.method)
 
 
 def _file_state(path: str | Path | None) -> list[str | int] | None:
@@ -270,12 +277,14 @@ def _check_disk(
     topology: CSCGraph | StoredTopology | None = None,
     *,
     on_disk: bool = False,
+    adjacency: bool = False,
 ) -> None:
-    """Refuse a graph for which the disk has no room: all of it or, once the topology is there, what remains."""
+    """Refuse a graph for which the disk has no room: all of it or, once the topology is there, what remains; with the
+    adjacency, where that is still to be made."""
     stored_edges = None if topology is None else topology.num_edges
     planned = options.num_parts, options.feature_dtype
     sizes = sizes_of(raw, **options.stored())
-    needed = least_bytes(sizes, *planned, on_disk=on_disk, stored_edges=stored_edges)
+    needed = least_bytes(sizes, *planned, on_disk=on_disk, stored_edges=stored_edges, adjacency=adjacency)
     check_space(output, needed, used=used_bytes(output) if on_disk else 0)
 
 
@@ -312,6 +321,7 @@ def _cut_on_disk(
     overwrite: bool,
     progress: Progress,
 ) -> Manifest:
+    method = METHODS[options.method]
     made_from = {
         "edges": [fingerprint(raw.edge_index), raw.num_nodes, raw.undirected],
         "splits": {split: fingerprint(ids) for split, ids in raw.splits.items()},
@@ -320,7 +330,7 @@ def _cut_on_disk(
     }
     with Journal(output) as journal:
         if not journal.finished("sort"):
-            _check_disk(raw, options, output, on_disk=True)
+            _check_disk(raw, options, output, on_disk=True, adjacency=method.stores_adjacency)
         with progress.step("topology"):
             progress.bytes_total(sort_bytes(raw))
             topology = build_stored(raw, journal, budget, progress.bytes_done, edge_map=options.edge_map)
@@ -328,10 +338,18 @@ def _cut_on_disk(
             _check_disk(raw, options, output, topology, on_disk=True)
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
         if not state.get("done"):
-            parts, moved = _assign(raw, topology, options, budget, progress, _method_files(journal, state))
+            links = None
+            if method.stores_adjacency:
+                _check_disk(raw, options, output, topology, on_disk=True, adjacency=True)
+                with progress.step("adjacency"):
+                    progress.bytes_total(adjacency_bytes(topology, undirected=raw.undirected))
+                    links = build_adjacency(topology, journal, budget, progress.bytes_done, undirected=raw.undirected)
+                state = journal.begin("assign", made_from)  # again: making it may have started later steps anew
+            parts, moved = _assign(raw, topology, options, budget, progress, _method_files(journal, state), links)
             state = {"moved": moved, "done": True}
             _keep(journal, "assign", file, parts, state)
             shutil.rmtree(journal.path / METHOD_FOLDER)
+        remove_adjacency(journal)
         parts = map_array(file, np.dtype(np.int32), (raw.num_nodes,))
         made_from["clusters"] = options.clusters
         file = journal.path / "clusters.int32"
@@ -413,14 +431,17 @@ def _assign(
     budget: MemoryBudget,
     progress: Progress,
     work: Path | None = None,
+    links: StoredAdjacency | None = None,
 ) -> tuple[np.ndarray, int]:
     """Part of each node, and how many train nodes were moved to balance them.
 
     Args:
       work: for the method's files; None: the system's directory for temporary ones.
+      links: the adjacency, where it is in files.
     """
     method = METHODS[options.method]
-    with _as_graph(topology) as graph:
+    mapped = nullcontext() if links is None else links.mapped()
+    with _as_graph(topology) as graph, mapped as adjacency:
         request = PartitionRequest(
             graph=graph,
             undirected=raw.undirected,
@@ -433,6 +454,7 @@ def _assign(
             work=work,
             memory_limit=budget.limit,
             on_memory=progress.memory_held,
+            stored=adjacency,
         )
         if options.order == "bfs":
             with progress.step("order"):

@@ -16,11 +16,17 @@ from pathlib import Path
 from fastsample_dist.files import free_bytes
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.partition.external.journal import INPUT_FOLDER, work_directory
-from fastsample_dist.partition.plan.disk import output_bytes, work_bytes
+from fastsample_dist.partition.plan.disk import PART_BYTES, adjacency_work_bytes, output_bytes, work_bytes
 
 
 def least_bytes(
-    sizes: GraphSizes, num_parts: int, feature_dtype: str, *, on_disk: bool, stored_edges: int | None = None
+    sizes: GraphSizes,
+    num_parts: int,
+    feature_dtype: str,
+    *,
+    on_disk: bool,
+    stored_edges: int | None = None,
+    adjacency: bool = False,
 ) -> int:
     """Bytes that will be on disk at the widest place, the input aside, at least.
 
@@ -30,6 +36,7 @@ def least_bytes(
       feature_dtype: as `external.rows.FEATURE_CHOICES`.
       on_disk: the edges are sorted on disk, not in memory.
       stored_edges: of the topology, where that is there; what came before no longer counts then.
+      adjacency: it will be made in files: as if every edge's reverse were listed, self-loops and parallel edges aside.
     """
     listed = replace(sizes, undirected=False)  # duplicates and self-loops may halve the edges, and merge them further
     fewest = min(1, sizes.num_listed) if sizes.undirected else sizes.num_listed
@@ -37,9 +44,13 @@ def least_bytes(
     if not on_disk:
         return output_bytes(final, num_parts, feature_dtype)
     sorting, writing = (work_bytes(each, num_parts, feature_dtype) for each in (listed, final))
+    linking = 0
+    if on_disk and adjacency and not sizes.undirected:
+        rows = writing["assign"] - PART_BYTES * sizes.num_nodes
+        linking = rows + adjacency_work_bytes(final, final.num_edges)[0]
     if stored_edges is not None:
-        return writing["write"]
-    return max(sorting["group" if sizes.undirected else "sort"], writing["write"])
+        return max(linking, writing["write"])
+    return max(sorting["group" if sizes.undirected else "sort"], linking, writing["write"])
 
 
 def check_space(output: str | Path, needed: int, *, used: int = 0) -> None:

@@ -1,0 +1,149 @@
+"""A method that reads the adjacency from files: the same partition as from memory, resumed, and checked in advance.
+
+METIS stands in: it is repeatable, and told here that it need not hold the adjacency itself.
+"""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fastsample_dist.graph.inputs.sizes import sizes_of
+from fastsample_dist.partition.external import adjacency
+from fastsample_dist.partition.external.journal import work_directory
+from fastsample_dist.partition.methods import METHODS
+from fastsample_dist.partition.plan.disk import work_bytes
+from fastsample_dist.partition.plan.memory import (
+    in_memory_peak,
+    memory_budget,
+    needed_bytes,
+    on_disk_peak,
+    sorted_on_disk,
+    topology_bytes,
+)
+from fastsample_dist.partition.progress import Progress
+from fastsample_dist.partition.write import build, disk_space
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
+from fastsample_dist.partition.write.disk_space import least_bytes
+from tests.test_partition.inputs import draw_raw
+from tests.test_partition.plan.test_disk import Watcher
+from tests.test_partition.test_on_disk import contents
+
+ON_DISK = PartitionOptions(num_parts=3, method="metis", seed=2, on_disk=True)
+
+
+@pytest.fixture(autouse=True)
+def stored(monkeypatch):
+    """METIS takes the adjacency from files."""
+    monkeypatch.setitem(METHODS, "metis", replace(METHODS["metis"], in_memory=False))
+
+
+def plain(raw, path):
+    build_partition(raw, replace(ON_DISK, on_disk=False), path)
+    return contents(path)
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+def test_same_bytes_as_in_memory(undirected, tmp_path, monkeypatch):
+    raw = draw_raw(undirected=undirected, num_nodes=300)
+    expected = plain(raw, tmp_path / "plain")
+
+    def refuse(*_, **__):
+        raise AssertionError("the adjacency was made in memory")
+
+    monkeypatch.setattr("fastsample_dist.partition.methods.request.symmetrise", refuse)
+    build_partition(raw, ON_DISK, tmp_path / "parts")
+    assert contents(tmp_path / "parts") == expected
+    assert not work_directory(tmp_path / "parts").exists()
+
+
+@pytest.mark.parametrize("place", ["adjacency.sort_edges", "adjacency.add_degrees", "build.balance_parts"])
+def test_resumes_and_leaves_nothing(place, tmp_path, monkeypatch):
+    raw = draw_raw(undirected=False)
+    module, name = {"adjacency": adjacency, "build": build}[place.split(".")[0]], place.split(".")[1]
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, name, interrupted)
+        build_partition(raw, ON_DISK, tmp_path / "parts")
+    assert not (tmp_path / "parts").exists()
+    if name == "balance_parts":  # the adjacency is there and is not made again
+        monkeypatch.setattr(adjacency, "sort_edges", None)
+    build_partition(raw, ON_DISK, tmp_path / "parts")
+    assert contents(tmp_path / "parts") == plain(raw, tmp_path / "plain")
+    assert not work_directory(tmp_path / "parts").exists()
+
+
+def test_the_adjacency_is_gone_once_parts_are_assigned(tmp_path, monkeypatch):
+    raw = draw_raw(undirected=False)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build_partition(raw, ON_DISK, tmp_path / "parts")
+    assert not list(work_directory(tmp_path / "parts").glob("adjacency.*"))
+
+
+def test_the_step_is_shown_with_its_bytes(tmp_path):
+    seen = []
+
+    class Steps(Progress):
+        def step(self, name):
+            seen.append(name)
+            return super().step(name)
+
+    build_partition(draw_raw(undirected=False), ON_DISK, tmp_path / "parts", progress=Steps())
+    assert seen[:3] == ["topology", "adjacency", "assign"]
+
+
+# ---- disk
+
+
+def once(num_nodes):
+    """Every edge once, in one direction, no self-loops."""
+    nodes = np.arange(num_nodes)
+    edges = np.concatenate([[nodes, (nodes + step) % num_nodes] for step in range(1, 40, 3)], axis=1)
+    return replace(draw_raw(undirected=False, num_nodes=num_nodes), edge_index=edges)
+
+
+def test_the_work_directory_is_as_large_as_predicted(tmp_path):
+    raw = once(5000)
+    watcher = Watcher(work_directory(tmp_path / "parts"), tmp_path / "parts")
+    build_partition(raw, ON_DISK, tmp_path / "parts", progress=watcher)
+    predicted = work_bytes(sizes_of(raw), 3, adjacency=True)
+    assert watcher.widest["adjacency"] == predicted["adjacency"]
+
+
+def test_what_the_adjacency_takes_is_asked_for_before_the_data_are_read(tmp_path, monkeypatch):
+    raw = once(5000)
+    needed = least_bytes(sizes_of(raw), 3, "keep", on_disk=True, adjacency=True)
+    assert needed > least_bytes(sizes_of(raw), 3, "keep", on_disk=True)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda directory: needed - 1)
+    with pytest.raises(ValueError, match=re.escape(f"takes {needed:,} bytes of disk while it is made")):
+        build_partition(raw, ON_DISK, tmp_path / "parts")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- memory
+
+
+def test_an_adjacency_that_does_not_fit_is_made_on_disk():
+    sizes = sizes_of(once(300_000))
+    limit = needed_bytes(0, topology_bytes(sizes))
+    budget = memory_budget(limit, 0, sizes, "metis")
+    assert not sorted_on_disk(sizes, budget, "ldg")
+    assert sorted_on_disk(sizes, budget, "metis")
+    peak = in_memory_peak(sizes, "metis", 3).steps["assign"]
+    assert not sorted_on_disk(sizes, replace(budget, limit=needed_bytes(0, peak)), "metis")
+
+
+def test_making_it_is_expected_to_stay_within_the_limit():
+    sizes = sizes_of(once(300_000))
+    for limit in (10**8, 2 * 10**8, 10**9):
+        steps = on_disk_peak(sizes, "metis", 3, memory_budget(limit, 0, sizes, "metis")).steps
+        assert 0 < steps["adjacency"] <= limit
