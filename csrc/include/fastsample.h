@@ -332,6 +332,12 @@ FS_API FsStatus fs_sort_edges(const FsEdgeBucket* bucket, int64_t* out_degrees, 
  * into out. Fastest when begins ascend. */
 FS_API FsStatus fs_read_ranges(int32_t fd, const int64_t* begins, const int64_t* sizes, int64_t num_ranges, void* out);
 
+/* Every interval_ms, give the pages of this process's mappings of a file back to the system, until another thread sets
+ * *stop to other than 0. The file's bytes stay what they are: for a mapping of another library, which reads it once and
+ * would hold all of it. path is the one that /proc/self/maps shows: absolute, without links. Other systems than Linux
+ * 5.4: nothing is given back. */
+FS_API FsStatus fs_page_out_file(const char* path, int64_t interval_ms, const int32_t* stop);
+
 /* ---- aggregation over the in-edges of an MFG ---- */
 typedef struct {
   const int64_t* indptr; /* [num_dst + 1] */

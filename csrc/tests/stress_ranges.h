@@ -2,6 +2,8 @@
 #ifndef FS_TESTS_STRESS_RANGES_H_
 #define FS_TESTS_STRESS_RANGES_H_
 
+#include <thread>
+
 #include "stress_basics.h"
 
 namespace stress {
@@ -32,6 +34,7 @@ class Ranges {
     written.add("read_ranges", read);
     read_nothing();
     refuse();
+    page_out();
   }
 
  private:
@@ -65,6 +68,14 @@ class Ranges {
     refused(fs_read_ranges(fileno(file_), begins, sizes, 2, room), words.c_str());
     refused(fs_read_ranges(fileno(file_), begins + 1, sizes, 1, room), words.c_str());
     require(fs_read_ranges(-1, begins, sizes, 1, room) == FS_DEVICE_ERROR, "read_ranges: no descriptor, but accepted");
+  }
+
+  // Nothing is mapped under such a name; the thread ends when it is asked to.
+  void page_out() const {
+    int32_t stop = 0;
+    std::thread thread([&stop] { succeed(fs_page_out_file("no file", 1, &stop), "page_out_file"); });
+    __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+    thread.join();
   }
 
   FILE* file_;

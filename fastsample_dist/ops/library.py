@@ -331,6 +331,7 @@ DECLARED.prototypes.update({
     "fs_group_edges": (POINTER(EdgeList), c_void_p, c_int64, POINTER(GroupedEdges)),
     "fs_sort_edges": (POINTER(EdgeBucket), c_void_p, POINTER(c_int64)),
     "fs_read_ranges": (c_int32, c_void_p, c_void_p, c_int64, c_void_p),
+    "fs_page_out_file": (c_char_p, c_int64, POINTER(c_int32)),
     "fs_set_isa": (c_char_p,),
     "fs_refuse": (c_int32, c_char_p, POINTER(c_int64)),
     "fs_check_sample_spec": (c_char_p, POINTER(SampleArguments)),

@@ -28,6 +28,7 @@ import numpy as np
 from fastsample_dist.command import usable_cores
 from fastsample_dist.files import complete_file, locked_folder, remove_stale
 from fastsample_dist.memory_sizes import format_size, resident_sizes
+from fastsample_dist.ops.library import LIBRARY_DIR
 from fastsample_dist.partition.methods.constraints import InDegrees
 from fastsample_dist.partition.methods.parhip import write_parhip
 from fastsample_dist.partition.methods.request import (
@@ -112,7 +113,8 @@ def _run(request: PartitionRequest, graph: Path, parts: Path) -> None:
     job = {
         "parent": os.getpid(),
         "import_path": sys.path,
-        "graph": str(graph),
+        "core": str(LIBRARY_DIR / "libfastsample.so"),
+        "graph": str(graph.resolve()),
         "parts": str(parts),
         "num_parts": request.num_parts,
         "imbalance": IMBALANCE,

@@ -2,9 +2,10 @@
 
     python -I -S kaminpar_process.py JOB
 
-JOB is a Job as JSON. Nothing is imported but the standard library and kaminpar, so that nearly all memory is
-KaMinPar's. Linux kills the process when its parent ends. Exit status: 0 the parts are in their file, 1 a line on
-standard error says why not.
+JOB is JSON, see kaminpar.py. Nothing is imported but the standard library and kaminpar, so that nearly all memory is
+KaMinPar's: it maps the graph's file, whose pages are given back while it is read (page_out_file of the core). Linux
+kills the process when its parent ends. Exit status: 0 the parts are in their file, 1 a line on standard error says why
+not.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import json
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 CHUNK_NODES = 1 << 20
+PAGE_OUT_MS = 50  # a sweep over a file brings in less than 100 MB meanwhile
 
 
 def main() -> None:
@@ -44,10 +49,30 @@ def cut(job: dict) -> list[int]:
     """The part of each node."""
     import kaminpar
 
-    graph = kaminpar.load_graph(job["graph"], kaminpar.GraphFileFormat.PARHIP, True)
+    with paged_out(job["core"], job["graph"]):
+        graph = kaminpar.load_graph(job["graph"], kaminpar.GraphFileFormat.PARHIP, True)
     kaminpar.reseed(job["seed"])
     solver = kaminpar.KaMinPar(job["num_threads"], kaminpar.context_by_name(job["context"]))
     return solver.compute_partition(graph, job["num_parts"], job["imbalance"])
+
+
+@contextmanager
+def paged_out(core: str, file: str) -> Iterator[None]:
+    """Inside the block the pages of this mapped file do not stay; in C, as load_graph keeps Python's lock.
+
+    Args:
+      core: the library.
+      file: absolute, without links.
+    """
+    function, stop = ctypes.CDLL(core).fs_page_out_file, ctypes.c_int32(0)
+    function.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32))
+    thread = threading.Thread(target=function, args=(os.fsencode(file), PAGE_OUT_MS, ctypes.byref(stop)), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.value = 1
+        thread.join()
 
 
 def write_parts(parts: list[int], path: Path) -> None:

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 
 import fastsample_dist.partition
+from fastsample_dist.ops.library import LIBRARY_DIR
 from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.methods.adjacency import Adjacency
+from fastsample_dist.partition.methods.kaminpar_process import paged_out
 from fastsample_dist.partition.methods.parhip import parhip_bytes, write_parhip
 from tests.small_disk import small_tmpfs
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import drawn, request_of
 from tests.test_partition.played_kaminpar import FOREVER, is_running, played_kaminpar, signal_parent
+from tests.test_partition.resident import resident_kb as resident_kb_of
 from tests.waiting import wait_until
 
 REPOSITORY = Path(fastsample_dist.partition.__file__).parents[2]
@@ -183,6 +186,21 @@ def test_full_disk_names_the_file_and_leaves_nothing(tmp_path, play):
         METHODS["kaminpar"].assign(drawn_in(tmp_path / "small"))
     assert caught.value.strerror == "No space left on device"
     assert list((tmp_path / "small").iterdir()) == []
+
+
+def test_pages_of_the_file_are_given_back_while_it_is_mapped(tmp_path):
+    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout
+    if sys.platform != "linux" or kind.strip() in ("tmpfs", "ramfs", "overlayfs"):
+        pytest.skip("pages are given back to a disk's file only, by Linux")
+    written = np.random.default_rng(0).integers(0, 2**62, 1 << 19)
+    with (tmp_path / "graph").open("wb") as file:
+        file.write(written.data)
+        os.fsync(file.fileno())
+    mapped = np.memmap(tmp_path / "graph", dtype=np.int64, mode="r")
+    with paged_out(str(LIBRARY_DIR / "libfastsample.so"), str(tmp_path / "graph")):
+        assert (mapped == written).all()
+        wait_until(lambda: resident_kb_of(tmp_path / "graph") == [0])
+    assert (mapped == written).all() and resident_kb_of(tmp_path / "graph") == [4096]
 
 
 def test_absence_is_reported(monkeypatch):
