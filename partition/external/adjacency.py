@@ -35,6 +35,7 @@ from fastsample_dist.partition.methods.adjacency import Adjacency
 from fastsample_dist.partition.methods.constraints import row_offsets
 
 SORT_LINK_BYTES = 20  # per entry of a bucket: its key, its place in the row, its count, and room for the allocator
+LINK_NODE_BYTES = 32  # offsets of the rows, and three counts while they are added up
 MOST_IN_BYTES = 127  # copies of an edge; as many may lie in the other direction
 MAX_ROW_PIECE = 1 << 18  # stored edges that are turned into keys at a time, beside a bucket
 _NAMES = SortNames(

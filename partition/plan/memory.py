@@ -23,7 +23,7 @@ import numpy as np
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.npy_files import CHUNK_BYTES
 from fastsample_dist.memory_sizes import available_bytes
-from fastsample_dist.partition.external.adjacency import link_budget
+from fastsample_dist.partition.external.adjacency import LINK_NODE_BYTES, link_budget
 from fastsample_dist.partition.external.budget import (
     DEFAULT_SHARE,
     LEVELLED_NODE_BYTES,
@@ -40,7 +40,7 @@ MARGIN = 1.2  # of a refusal, above what is expected
 FIXED_BYTES = 8 << 20  # code that is loaded on first use, the allocator
 SORTED_EDGE_BYTES = 20  # key, order, workspace
 BUCKET_EDGE_BYTES = 12  # key, place in the row
-LINK_PIECE_BYTES, LINK_EDGE_BYTES, LINK_NODE_BYTES = 26, 17, 32  # rows and keys of a piece; key, place, count
+LINK_PIECE_BYTES, LINK_EDGE_BYTES = 26, 17  # rows and keys of a piece; key, place, count
 MOVE_EDGE_BYTES = 64  # levelling: positions, owners, ends and costs of a candidate's edges
 SYMMETRISE_EDGE_BYTES = 62  # per edge of a chunk: keys of both directions, sorted, and where rows begin
 WRITE_EDGE_BYTES, WRITE_NODE_BYTES = 28, 52  # rows of a topology in memory
@@ -193,7 +193,10 @@ def memory_budget(limit: int | None, base: int, sizes: GraphSizes, method: str) 
         base=base,
         num_nodes=sizes.num_nodes,
         sort_edge_bytes=sort_edge_bytes(sizes.weight_bytes, sizes.edge_map_bytes),
-        node_bytes=LEVELLED_NODE_BYTES if METHODS[method].balances else NODE_BYTES,
+        node_bytes=max(
+            LEVELLED_NODE_BYTES if METHODS[method].balances else NODE_BYTES,
+            LINK_NODE_BYTES if METHODS[method].stores_adjacency else 0,
+        ),
         edge_map_bytes=sizes.edge_map_bytes,
     )
 

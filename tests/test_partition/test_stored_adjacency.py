@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fastsample_dist.graph.inputs.sizes import sizes_of
+from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external import adjacency
 from fastsample_dist.partition.external.journal import work_directory
 from fastsample_dist.partition.methods import METHODS
@@ -26,7 +27,8 @@ from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.write import build, disk_space
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.partition.write.disk_space import least_bytes
-from tests.test_partition.inputs import draw_raw
+from tests.small_disk import enlarge, small_tmpfs
+from tests.test_partition.inputs import draw_raw, write_input
 from tests.test_partition.plan.test_disk import Watcher
 from tests.test_partition.test_on_disk import contents
 
@@ -104,6 +106,11 @@ def test_the_step_is_shown_with_its_bytes(tmp_path):
 # ---- disk
 
 
+def contents_of(status, path):
+    assert status == 0
+    return contents(path)
+
+
 def once(num_nodes):
     """Every edge once, in one direction, no self-loops."""
     nodes = np.arange(num_nodes)
@@ -127,6 +134,25 @@ def test_what_the_adjacency_takes_is_asked_for_before_the_data_are_read(tmp_path
     with pytest.raises(ValueError, match=re.escape(f"takes {needed:,} bytes of disk while it is made")):
         build_partition(raw, ON_DISK, tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line_and_the_work_resumes(tmp_path, capsys, monkeypatch):
+    raw = once(20_000)  # 260,000 edges: 2.1 MB of keys for 1.2 MB of rows, then 2.6 MB of neighbours and weights
+    graph = write_input(tmp_path / "graph", replace(raw, labels=np.zeros(raw.num_nodes, dtype=np.int64)))
+    argv = ["--input", str(graph), "--num-parts", "3", "--seed", "2", "--on-disk"]
+    expected = contents_of(main([*argv, "--output", str(tmp_path / "plain")]), tmp_path / "plain")
+    for size_bytes in (4 << 20, 6 << 20):  # full while edges are grouped; while buckets are sorted
+        small = tmp_path / str(size_bytes)
+        with small_tmpfs(small, size_bytes):
+            with monkeypatch.context() as patch:
+                patch.setattr(disk_space, "free_bytes", lambda directory: None)  # others fill the disk meanwhile
+                assert main([*argv, "--output", str(small / "parts")]) == 1
+            line = capsys.readouterr().err
+            assert line.count("\n") == 1 and "unfinished work is kept in" in line
+            assert f"No space left on device: '{work_directory(small / 'parts')}/adjacency." in line
+            assert not (small / "parts").exists()
+            enlarge(small, 64 << 20)
+            assert contents_of(main([*argv, "--output", str(small / "parts")]), small / "parts") == expected
 
 
 # ---- memory
