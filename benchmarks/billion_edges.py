@@ -230,29 +230,24 @@ def train(run: Run, phases: Phases, method: str) -> None:
 def value(run: Run, phases: Phases, method: str) -> None:
     """Phases: what training on a cut exchanges, said by --inspect and --plan of the partition, and counted."""
     args, parts, name = run.args, run.parts(method), f"worth-{method}"
-    sampling = (
-        "--fanouts",
-        ",".join(map(str, args.fanouts)),
-        "--batch-size",
-        args.batch_size,
-        "--num-batches",
-        NUM_BATCHES,
-    )
-    inspect = ["-m", PARTITION, "--inspect", parts, *sampling, "--json", run.report(f"inspect-{method}")]
+    sampling = ("--fanouts", ",".join(map(str, args.fanouts)), "--batch-size", args.batch_size)
+    sampling += ("--num-batches", NUM_BATCHES)
 
     def inspected() -> dict[str, Any]:
         found = json.loads(run.report(f"inspect-{method}").read_text())["traffic"]["remote_rows_per_step"]
         return {"remote_rows": found["mean"], "error": found["standard_error"]}
-
-    phases.run(f"inspect-{method}", inspect, figures=inspected)
-    planned = ["-m", PARTITION, "--plan", "--input", parts, *sampling, "--json", run.report(f"plan-{name}")]
 
     def predicted() -> dict[str, Any]:
         training = json.loads(run.report(f"plan-{name}").read_text())["training"]
         step = training["schemes"]["hybrid"]["step"]
         return {"remote_rows": training["traffic"]["remote_rows"], "feature_bytes": step["feature_bytes"]}
 
-    phases.run(f"plan-{method}", planned, figures=predicted)
+    if "inspect" not in args.skip:
+        words = ["-m", PARTITION, "--inspect", parts, *sampling, "--json", run.report(f"inspect-{method}")]
+        phases.run(f"inspect-{method}", words, figures=inspected)
+    if "plan" not in args.skip:
+        words = ["-m", PARTITION, "--plan", "--input", parts, *sampling, "--json", run.report(f"plan-{name}")]
+        phases.run(f"plan-{method}", words, figures=predicted)
 
     def counted() -> dict[str, Any]:
         report = json.loads(run.report(name).read_text())
@@ -279,7 +274,7 @@ def _row_bytes(parts: Path) -> int:
 
 def worth_table(phases: Phases, methods: list[str]) -> list[str]:
     """Markdown: a row per method that cut."""
-    columns = "| method | edges cut | nodes, in-edges, train max/mean | cut s | peak | remote rows/step: --plan "
+    columns = "| method | edges cut | nodes, in-edges, train max/mean | cut s | memory | remote rows/step: --plan "
     columns += "| --inspect | counted | feature bytes/step: --plan | counted | s/step |"
     lines = [columns, "|---" * (columns.count("|") - 1) + "|"]
     if "planted-cut" in phases.done:
@@ -290,15 +285,18 @@ def worth_table(phases: Phases, methods: list[str]) -> list[str]:
             continue
         balance = ", ".join(f"{made.figures['balance'][key]:.3f}" for key in ("nodes", "in_edges", "train"))
         row = f"| {method} | {made.figures['cut']:.2%} | {balance} | {made.seconds:,.0f} "
-        row += f"| {made.peak_bytes / 1e9:.2f} GB |"
-        said, seen, found = (phases.done.get(f"{kind}-{method}") for kind in ("plan", "inspect", "worth"))
-        if found is None or said is None or seen is None:
-            lines.append(row + " - |" * 6)
-            continue
-        rows = (f"{phase.figures['remote_rows']:,.0f}" for phase in (said, seen, found))
-        sizes = (f"{phase.figures['feature_bytes'] / 1e6:.2f} MB" for phase in (said, found))
-        lines.append(f"{row} {' | '.join([*rows, *sizes])} | {found.figures['seconds_per_step']:.2f} |")
+        row += f"| {made.together_bytes / 1e9:.2f} GB |"
+        kinds = ("plan", "inspect", "worth")
+        found = {kind: phases.done[f"{kind}-{method}"].figures for kind in kinds if f"{kind}-{method}" in phases.done}
+        cells = [_cell(found, kind, "remote_rows", 1, ",.0f") for kind in kinds]
+        cells += [_cell(found, kind, "feature_bytes", 1e6, ".2f", " MB") for kind in ("plan", "worth")]
+        lines.append(f"{row} {' | '.join([*cells, _cell(found, 'worth', 'seconds_per_step', 1, '.2f')])} |")
     return lines
+
+
+def _cell(found: dict[str, dict[str, Any]], kind: str, key: str, unit: float, form: str, name: str = "") -> str:
+    """A figure of a phase; "-" where there is no such phase."""
+    return f"{found[kind][key] / unit:{form}}{name}" if kind in found else "-"
 
 
 def carry_out(run: Run, phases: Phases) -> list[str]:
@@ -365,6 +363,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--parts", type=count, default=8, help="default %(default)s")
     add("--compare", action="store_true", help="cut by all methods, and count what training on each cut exchanges")
+    add("--skip", default="", help="of --compare: inspect, plan or both; they take some 160 bytes a node")
     add("--steps", type=count, default=200, help="of training on two ranks (default %(default)s)")
     add("--batch-size", type=count, default=1000, help="train nodes of a rank and step (default %(default)s)")
     add("--fanouts", type=fanout_list, default=(10, 5), help="default 10,5")
