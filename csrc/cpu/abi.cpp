@@ -17,7 +17,7 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsEdgeBucket, keys, weights, positions, counts, num_edges, first_row, num_rows, id_type, weight_type,
             position_type, merge, num_threads)
   FS_STRUCT(FsStream, indptr, indices, order, in_edges, kinds, capacities, num_nodes, num_edges, num_parts, id_type,
-            score, alpha, rng_seed)
+            score, rows_by_turn, alpha, rng_seed)
   FS_STRUCT(FsInclusion, indptr, indices, weights, hazards, num_nodes, num_edges, fanout, replace, id_type, weight_type,
             num_threads)
   FS_STRUCT(FsAliasDraws, alias_table, ids, numbers, num_slots, num_pairs, draws_per_pair, rng_seed, step, num_threads)

@@ -147,12 +147,12 @@ FsStatus check(const FsStream& spec, const int32_t* parts) {
   return FS_OK;
 }
 
-// links[p] += neighbours of `node` in part p. False: the id of a neighbour is outside the graph.
+// links[p] += neighbours in part p, of the row indices[begin .. end). False: the id of a neighbour is outside the
+// graph.
 template <typename Id>
-bool count_links(const FsStream& spec, const int32_t* parts, int64_t node, int64_t* links) {
+bool count_links(const FsStream& spec, const int32_t* parts, int64_t begin, int64_t end, int64_t* links) {
   const Id* indices = static_cast<const Id*>(spec.indices);
-  const int64_t end = spec.indptr[node + 1];
-  for (int64_t edge = spec.indptr[node]; edge < end; ++edge) {
+  for (int64_t edge = begin; edge < end; ++edge) {
     if (edge + kAhead < spec.num_edges) {
       const uint64_t later = static_cast<uint64_t>(indices[edge + kAhead]);
       if (later < static_cast<uint64_t>(spec.num_nodes)) __builtin_prefetch(parts + later);
@@ -174,6 +174,7 @@ FsStatus stream(const FsStream& spec, int32_t* parts) {
     if (parts[node] >= 0) state.add(node, parts[node], 1);
   }
   std::vector<int64_t> links(static_cast<size_t>(spec.num_parts), 0);
+  int64_t end = 0;  // of the row before, where rows lie in the order of the turns
   for (int64_t turn = 0; turn < spec.num_nodes; ++turn) {
     const int64_t node = spec.order == nullptr ? turn : spec.order[turn];
     if (node < 0 || node >= spec.num_nodes) {
@@ -182,7 +183,14 @@ FsStatus stream(const FsStream& spec, int32_t* parts) {
     }
     if (parts[node] >= 0) state.add(node, parts[node], -1);
     parts[node] = -1;  // a self-loop does not count
-    if (!count_links<Id>(spec, parts, node, links.data())) {
+    const int64_t begin = spec.rows_by_turn != 0 ? end : spec.indptr[node];
+    end = begin + spec.indptr[node + 1] - spec.indptr[node];
+    if (end > spec.num_edges) {
+      return fail(FS_INVALID_ARGUMENT,
+                  "stream_partition: %lld turns have more than the %lld edges; expected each node once",
+                  static_cast<long long>(turn) + 1, static_cast<long long>(spec.num_edges));
+    }
+    if (!count_links<Id>(spec, parts, begin, end, links.data())) {
       return refuse_neighbour("stream_partition", node, spec.num_nodes);
     }
     const int64_t part = state.best(node, links.data());

@@ -386,9 +386,10 @@ typedef struct {
   int64_t num_nodes, num_edges;
   int32_t num_parts;
   int32_t id_type;
-  int32_t score;     /* FsStreamScore */
-  double alpha;      /* of FS_FENNEL */
-  uint64_t rng_seed; /* decides between parts that are equal in everything else */
+  int32_t score;        /* FsStreamScore */
+  int32_t rows_by_turn; /* not 0: the rows lie in the order of the turns, one after the other, as long as in indptr */
+  double alpha;         /* of FS_FENNEL */
+  uint64_t rng_seed;    /* decides between parts that are equal in everything else */
 } FsStream;
 
 /* One pass over the nodes. parts [num_nodes]: on entry the part of each node or -1, on return the part of each. A node

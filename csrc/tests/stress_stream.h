@@ -63,6 +63,7 @@ class Streams {
             kParts,
             type_code<Id>(),
             score,
+            0,
             0.5,
             uint64_t{99} << 32 | 7};
   }
@@ -101,9 +102,19 @@ class Streams {
       capacities[limit] = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(total) * slack / kParts));
     }
     if (!all) capacities[1] = INT64_MAX;
+    std::vector<Id> by_turn;
+    for (int64_t turn = 0; turn < kNodes; ++turn) {
+      const size_t node = at(order_[at(turn)]);
+      by_turn.insert(by_turn.end(), indices_.begin() + indptr_[node], indices_.begin() + indptr_[node + 1]);
+    }
     std::vector<int32_t> parts(kNodes, -1), expected(parts);
     for (int pass = 0; pass < 2; ++pass) {
-      succeed(fs_stream_partition(&what, parts.data()), "stream_partition");
+      FsStream call = what;
+      if (all && pass == 1) {  // the same rows, lying otherwise
+        call.indices = by_turn.data();
+        call.rows_by_turn = 1;
+      }
+      succeed(fs_stream_partition(&call, parts.data()), "stream_partition");
       for (int64_t turn = 0; turn < kNodes; ++turn) assign(what, all ? order_[at(turn)] : turn, expected);
       require(parts == expected, "stream_partition: other parts");
       written.add("stream_partition", parts);
@@ -252,6 +263,9 @@ class Streams {
     order[5] = kNodes;
     bad.order = order.data();
     refuse_with(bad, "order has node 150; expected 0 to 149");
+    std::fill(order.begin(), order.end(), 3);  // the longest row, again and again
+    bad.rows_by_turn = 1;
+    refuse_with(bad, "edges; expected each node once");
     for (const Id outside : {static_cast<Id>(-1), static_cast<Id>(kNodes)}) {
       std::vector<Id> indices(indices_);
       indices[at(indptr_[3])] = outside;

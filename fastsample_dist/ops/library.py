@@ -226,6 +226,7 @@ class Stream(Structure):
         ("num_parts", c_int32),
         ("id_type", c_int32),
         ("score", c_int32),
+        ("rows_by_turn", c_int32),
         ("alpha", c_double),
         ("rng_seed", c_uint64),
     )

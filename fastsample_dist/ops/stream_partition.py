@@ -45,6 +45,7 @@ def stream_partition(
     order: Tensor | None = None,
     in_edges: Tensor | None = None,
     kinds: Tensor | None = None,
+    rows_by_turn: bool = False,
 ) -> Tensor:
     """Let every node leave its part, if it has one, and take the best of those that have room for it.
 
@@ -61,6 +62,8 @@ def stream_partition(
       order: int64 [num_nodes]; the nodes in the order in which they come, each once. None: ascending.
       in_edges: int64 [num_nodes]; what each node counts against capacities[1]. None: its number of neighbours.
       kinds: uint8 [num_nodes]; bit k counts against capacities[2 + k]. None: no node is of any kind.
+      rows_by_turn: in indices the rows lie one after the other in the order in which the nodes come, and indptr says
+        only how long each is.
     Returns:
       int32 [num_nodes]; part of each node.
     Raises:
@@ -72,7 +75,7 @@ def stream_partition(
     capacities = torch.tensor(rule.capacities, dtype=torch.int64)
     return torch.ops.fastsample.stream_partition(
         indptr, indices, parts, [order, in_edges, kinds], capacities, rule.num_parts, rule.score, rule.alpha,
-        rule.rng_seed,
+        rule.rng_seed, rows_by_turn,
     )  # fmt: skip
 
 
@@ -86,6 +89,7 @@ def _stream_partition_cpu(
     score: str,
     alpha: float,
     rng_seed: int,
+    rows_by_turn: bool,
 ) -> Tensor:
     checks.require(score in SCORE_CODES, f"score is {score!r}; expected {' or '.join(SCORE_CODES)}.")
     checks.require(1 <= num_parts < 2**31, f"num_parts is {num_parts}; expected at least 1 and fewer than 2^31.")
@@ -105,7 +109,7 @@ def _stream_partition_cpu(
     spec = library.Stream(
         indptr.data_ptr(), indices.data_ptr(), library.address(order), library.address(in_edges),
         library.address(kinds), capacities.data_ptr(), num_nodes, indices.numel(), num_parts,
-        library.type_code(indices), SCORE_CODES[score], alpha, rng_seed,
+        library.type_code(indices), SCORE_CODES[score], int(rows_by_turn), alpha, rng_seed,
     )  # fmt: skip
     library.call(library.core().fs_stream_partition, ctypes.byref(spec), parts.data_ptr())
     return parts
@@ -114,7 +118,7 @@ def _stream_partition_cpu(
 SCHEMAS = {
     "stream_partition": (
         "(Tensor indptr, Tensor indices, Tensor parts, Tensor?[] columns, Tensor capacities, int num_parts, str score, "
-        "float alpha, int rng_seed) -> Tensor",
+        "float alpha, int rng_seed, bool rows_by_turn) -> Tensor",
         _stream_partition_cpu,
     )
 }

@@ -1,8 +1,8 @@
 """`ldg` and `fennel`: one pass over the neighbour lists decides, further passes improve.
 
 Memory: a part per node and a byte for its splits, and some words per node for levelling, whatever the number of edges.
-By default the lists are read front to back, so they may be mapped from a file that does not fit into memory. Those of a
-directed graph are its in-edges.
+The lists are read front to back, so they may be mapped from a file that does not fit into memory; for another order of
+the nodes they are copied in that order first (external/ordered_rows.py). Those of a directed graph are its in-edges.
 
 Passes after the first (restreaming) cost as much as the first and halve the cut where there are communities. Capacities
 stay wide, for tight ones leave a node little choice but the part that has room; the parts are levelled afterwards
@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from fastsample_dist import ops
 from fastsample_dist.ops.stream_partition import NO_LIMIT, NUM_LIMITS
+from fastsample_dist.partition.external.ordered_rows import rows_in_order
 from fastsample_dist.partition.methods.interrupts import call_beside
 from fastsample_dist.partition.methods.request import SPLITS, PartitionRequest, fill_empty_parts
 
@@ -48,12 +51,26 @@ def stream_parts(request: PartitionRequest, score: str) -> np.ndarray:
         rng_seed=request.seed,
     )
     order = None if request.order is None else torch.from_numpy(request.order)
-    one_pass = functools.partial(ops.stream_partition, graph.indptr, graph.indices, rule=rule, order=order, kinds=kinds)
-    for _ in range(PASSES if request.passes is None else request.passes):
-        parts = call_beside(functools.partial(one_pass, parts))
+    with _rows_to_read(request) as (indices, by_turn):
+        one_pass = functools.partial(
+            ops.stream_partition, graph.indptr, indices, rule=rule, order=order, kinds=kinds, rows_by_turn=by_turn
+        )
+        for _ in range(PASSES if request.passes is None else request.passes):
+            parts = call_beside(functools.partial(one_pass, parts))
     found = parts.numpy()
     fill_empty_parts(found, num_parts, graph.indptr.numpy())
     return found
+
+
+@contextmanager
+def _rows_to_read(request: PartitionRequest) -> Iterator[tuple[torch.Tensor, bool]]:
+    """The neighbour lists, and whether they lie in the order of the turns: a copy where they are mapped from a file."""
+    graph = request.graph
+    if request.order is None or request.work is None:
+        yield graph.indices, False
+        return
+    with rows_in_order(graph.indptr.numpy(), graph.indices.numpy(), request.order, request.work) as ordered:
+        yield torch.from_numpy(ordered), True
 
 
 def _capacities(request: PartitionRequest) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ CASES = {
     ),
     "stream_partition": (
         GRAPH.indptr, GRAPH.indices, torch.full((GRAPH.indptr.numel() - 1,), -1, dtype=torch.int32), [None] * 3,
-        torch.full((10,), 99), 3, "ldg", 0.0, 1,
+        torch.full((10,), 99), 3, "ldg", 0.0, 1, False,
     ),
     "bfs_order": (GRAPH.indptr, GRAPH.indices),
     "inclusion_probabilities": (

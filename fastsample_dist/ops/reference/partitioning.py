@@ -24,6 +24,7 @@ def stream_partition(
     order: Tensor | None = None,
     in_edges: Tensor | None = None,
     kinds: Tensor | None = None,
+    rows_by_turn: bool = False,
 ) -> Tensor:
     """The loads of all parts are counted anew for every node."""
     parts = parts.tolist()
@@ -32,11 +33,16 @@ def stream_partition(
         + [int(kinds[v]) >> bit & 1 if kinds is not None else 0 for bit in range(8)]
         for v in range(len(parts))
     ]
-    for v in range(len(parts)) if order is None else order.tolist():
+    turns = list(range(len(parts))) if order is None else order.tolist()
+    degrees = indptr.diff()
+    begins = indptr[:-1].clone()
+    if rows_by_turn:
+        begins[turns] = degrees[turns].cumsum(0) - degrees[turns]
+    for v in turns:
         parts[v] = -1
         members = [[u for u, at in enumerate(parts) if at == part] for part in range(rule.num_parts)]
         held = [[sum(loads[u][limit] for u in group) for limit in range(10)] for group in members]
-        row = indices[int(indptr[v]) : int(indptr[v + 1])].tolist()
+        row = indices[int(begins[v]) : int(begins[v] + degrees[v])].tolist()
         first = philox((rule.rng_seed % 2**32, rule.rng_seed >> 32), (v, 0, 0, 0))[0] * rule.num_parts >> 32
         ranked = []
         for part, group in enumerate(held):
