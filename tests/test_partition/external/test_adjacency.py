@@ -18,6 +18,7 @@ from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.csc import StoredTopology, build_stored, sort_edge_bytes
 from fastsample_dist.partition.external.journal import Journal
 from fastsample_dist.partition.methods.adjacency import Adjacency, symmetrise
+from tests.forked import run_code
 from tests.small_disk import small_files
 from tests.test_partition.inputs import draw_raw
 
@@ -273,3 +274,40 @@ def test_a_row_that_is_too_long_is_refused_with_the_limit_that_would_do(tmp_path
         assert not (journal.path / "adjacency.buckets.keys").exists()
         enough = limit - 1_000_000 + 60_000 * adjacency.SORT_LINK_BYTES
         build_adjacency(topology, journal, budget_of(raw, enough), undirected=False)
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+import numpy as np
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.inputs.sizes import sizes_of
+from fastsample_dist.ops import library
+from fastsample_dist.partition.external.adjacency import build_adjacency
+from fastsample_dist.partition.external.budget import resident_bytes
+from fastsample_dist.partition.external.csc import build_stored
+from fastsample_dist.partition.external.journal import Journal
+from fastsample_dist.partition.plan.memory import memory_budget, on_disk_peak
+from fastsample_dist.partition.methods import METHODS
+from dataclasses import replace
+
+METHODS["metis"] = replace(METHODS["metis"], in_memory=False)
+library.core()
+edges = (np.random.default_rng(0).random((2, 2_000_000)) ** 2 * 50_000).astype(np.int32)
+raw = RawGraph(name="drawn", num_nodes=50_000, undirected=False, edge_index=edges)
+base = resident_bytes()
+budget = memory_budget(base + 100_000_000, base, sizes_of(raw), "metis")
+with Journal(sys.argv[1]) as journal:
+    topology = build_stored(raw, journal, budget)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    build_adjacency(topology, journal, budget, undirected=False)
+    print(base, resident_bytes(peak=True), on_disk_peak(sizes_of(raw), "metis", 2, budget).steps["adjacency"])
+"""
+
+
+def test_the_memory_limit_is_kept_and_the_peak_foretold(tmp_path):
+    ended = run_code(MEASURED, tmp_path / "parts")
+    assert ended.returncode == 0, ended.stderr
+    base, peak, foretold = map(int, ended.stdout.split())
+    assert peak <= base + 100_000_000
+    assert abs((base + foretold) / peak - 1) <= 0.15
