@@ -28,9 +28,13 @@ inline FsStatus check_weight_type(const char* operation, int32_t type) {
   return fail(FS_INVALID_ARGUMENT, "%s: weight type %d; expected float32 (2) or float64 (3)", operation, type);
 }
 
+// Of one call, as MOST_THREADS in fastsample_dist/ops/checks.py: far above it libgomp ends the process.
+constexpr int32_t kMostCallThreads = 1024;
+
 inline FsStatus check_threads(const char* operation, int32_t num_threads) {
-  if (num_threads >= 1) return FS_OK;
-  return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected at least 1", operation, num_threads);
+  if (num_threads >= 1 && num_threads <= kMostCallThreads) return FS_OK;
+  return fail(FS_INVALID_ARGUMENT, "%s: num_threads is %d; expected an integer from 1 to %d", operation, num_threads,
+              kMostCallThreads);
 }
 
 inline FsStatus check_parts(const char* operation, int64_t num_parts) {

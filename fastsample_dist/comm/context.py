@@ -36,7 +36,7 @@ from fastsample_dist.device.choice import (
     DeviceReport,
     agree_device,
     check_device,
-    numbered,
+    computing,
     own_report,
 )
 
@@ -74,7 +74,7 @@ class DistContext:
         self.world_size = comm.world_size
         self.local_rank = local_rank
         self.local_world_size = local_world_size
-        self.device = numbered(device)
+        self.device = computing(device)
         self.launcher = launcher
         self.device_reason = device_reason
         self._left = False

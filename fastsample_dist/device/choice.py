@@ -68,6 +68,19 @@ def numbered(device: torch.device | str) -> torch.device:
     return torch.device(CUDA, torch.cuda.current_device() if device.index is None else device.index)
 
 
+def computing(device: torch.device | str) -> torch.device:
+    """The device with its number, one that batches can be made on.
+
+    Raises:
+      ValueError: neither the CPU nor a GPU.
+      DeviceError: a GPU that this process cannot use.
+    """
+    found = numbered(device)
+    if found.type not in (CPU, CUDA):
+        raise ValueError(f'device is "{found}"; expected "cpu", "cuda", or one GPU such as "cuda:1".')
+    return found
+
+
 def own_report() -> DeviceReport:
     """What this process has."""
     refusal = cuda_refusal()

@@ -50,12 +50,15 @@ class FeatureCache:
     device: torch.device | str | None = None
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
+        if not isinstance(self.policy, str) or self.policy not in POLICIES:
             raise ValueError(f"the cache's policy is {self.policy!r}; expected one of {', '.join(POLICIES)}.")
         for name, least in (("capacity_bytes", 0), ("presample_epochs", 1), ("lookahead", 0)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"the cache's {name} is {value!r}; expected an integer >= {least}.")
+
+        if self.device is not None and str(self.device) != "cpu":
+            raise ValueError(f"the cache's device is {self.device!r}; expected None (where rows are read) or 'cpu'.")
 
     @property
     def is_on(self) -> bool:

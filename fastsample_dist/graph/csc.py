@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
+from fastsample_dist.ops import checks
 
 INT32_MAX_NODES = 2**31 - 1
 _CHECKED_AT_ONCE = 1 << 24  # weights
@@ -60,6 +61,7 @@ class CSCGraph:
             value = getattr(self, name)
             if isinstance(value, np.ndarray):
                 object.__setattr__(self, name, torch.from_numpy(value))
+        checks.tensors(indptr=self.indptr, indices=self.indices)
         if self.device is None:
             object.__setattr__(self, "device", self.indptr.device)
         _check_column("indptr", self.indptr, (torch.int64,))
@@ -193,9 +195,8 @@ class CSCGraph:
           ValueError: lengths differ, an id is negative or >= num_nodes, or a weight is negative, infinite or NaN (by
             its position in the list).
         """
-        src, dst = torch.as_tensor(src).reshape(-1), torch.as_tensor(dst).reshape(-1)
-        for name, ids in (("src", src), ("dst", dst)):
-            _check_ids(name, ids, num_nodes)
+        num_nodes = checks.whole("num_nodes", num_nodes, 0)
+        src, dst = (_node_ids(name, ids, num_nodes) for name, ids in (("src", src), ("dst", dst)))
         if src.numel() != dst.numel():
             raise ValueError(f"src has {src.numel()} entries and dst has {dst.numel()}; they must be equal.")
         if weights is not None:
@@ -282,10 +283,15 @@ def _check_weights(weights: Tensor) -> None:
             )
 
 
-def _check_ids(name: str, ids: Tensor, num_nodes: int) -> None:
+def _node_ids(name: str, given: object, num_nodes: int) -> Tensor:
+    try:
+        ids = torch.as_tensor(given).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):  # text, None, rows of unequal length
+        raise ValueError(f"{name} is a {type(given).__name__}; expected a tensor or list of node ids.") from None
     if ids.dtype.is_floating_point or ids.dtype in (torch.bool, torch.complex64, torch.complex128):
         raise ValueError(f"{name} is {ids.dtype}; node ids must be integers.")
     if ids.numel():
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= num_nodes:
             raise ValueError(f"{name} holds node ids from {low} to {high}; expected 0 to {num_nodes - 1}.")
+    return ids

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops.sample_methods import METHODS, quoted
+from fastsample_dist.ops import checks
+from fastsample_dist.ops.sample_methods import METHODS
 
 SCORE_BITS = 32  # a probability of 1, or one visit, is 2^32
 PRESAMPLED_FROM = 2**62  # epochs and steps of pre-sampled batches: no draw of theirs is one of the run's
@@ -58,8 +59,7 @@ def vip(
         outside the graph.
     Source: SALIENT++ (MLSys 2023), section 3.2. Cost: O(len(fanouts) * num_edges). Deterministic: yes.
     """
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; expected {quoted(list(METHODS))}.")
+    checks.one_of("method", method, METHODS)
     low, high = (int(train_nodes.min()), int(train_nodes.max())) if len(train_nodes) else (0, 0)
     if low < 0 or high >= graph.num_nodes:
         last = graph.num_nodes - 1

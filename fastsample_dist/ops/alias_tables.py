@@ -54,7 +54,8 @@ def alias_tables(indptr: Tensor, weights: Tensor, num_threads: int | None = None
     Source: Walker (1977); Vose, IEEE Trans. Software Engineering (1991). Cost: O(num_rows + num_edges); scratch of 12
     bytes per edge of the longest row and thread. Deterministic: yes.
     """
-    num_threads = library.num_threads() if num_threads is None else num_threads
+    checks.tensors(indptr=indptr, weights=weights)
+    num_threads = library.num_threads(num_threads)
     table, num_positive = torch.ops.fastsample.alias_tables(indptr, weights, num_threads)
     return AliasTables(table, None if torch.equal(num_positive, indptr.diff()) else num_positive)
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
+MOST_THREADS = 1024
+"""Of one call: as check_threads in csrc/core/requests.h. Far above it the OpenMP library ends the process."""
+MOST_LAYERS = 1 << 16
+"""Of a mini-batch: every layer is work and memory, and no model has as many."""
+LARGEST = 2**63 - 1
 ID_DTYPES = (torch.int32, torch.int64)
 REAL_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
@@ -13,6 +21,42 @@ def require(condition: bool, message: str) -> None:
     """Raise ValueError(message) unless the condition holds."""
     if not condition:
         raise ValueError(message)
+
+
+def whole(name: str, value: object, least: int, most: int | None = None) -> int:
+    """The value as a Python integer; anything else is refused rather than rounded."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # NumPy's integers too
+    except TypeError:
+        number = None
+    if number is None or number < least or (most is not None and number > most):
+        expected = f">= {least}" if most is None else f"from {least} to {'2**63 - 1' if most == LARGEST else most}"
+        raise ValueError(f"{name} is {value!r}; expected an integer {expected}.")
+    return number
+
+
+def flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False."""
+    require(isinstance(value, bool), f"{name} is {value!r}; expected True or False.")
+
+
+def one_of(name: str, value: object, known: Iterable[str]) -> None:
+    """Refuse what is none of the names known."""
+    known = [*known]
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} is {value!r}; expected {quoted(known)}.")
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names for a message: 'a', 'b' or 'c'; one at least."""
+    *others, last = [repr(name) for name in names]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def tensors(**given: object) -> None:
+    """Refuse what is no tensor."""
+    for name, value in given.items():
+        require(isinstance(value, Tensor), f"{name} is a {type(value).__name__}; expected a tensor.")
 
 
 def vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], length: int | None = None) -> Tensor:

@@ -35,6 +35,7 @@ def compact(dst_nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
       ValueError: a repeated or negative id in dst_nodes, a negative neighbour, a dtype mismatch.
     Source: FastSample, section 3.2, algorithm 1 (second loop). Cost: O(num_dst + num_edges). Deterministic: yes.
     """
+    checks.tensors(dst_nodes=dst_nodes, neighbors=neighbors)
     return torch.ops.fastsample.compact(dst_nodes, neighbors)
 
 
@@ -51,6 +52,7 @@ def bucket_by_part(ids: Tensor, part_ranges: Tensor) -> tuple[Tensor, Tensor, Te
       ValueError: an id that no part owns.
     Source: FastSample, section 3.3. Cost: O(n log num_parts). Deterministic: yes.
     """
+    checks.tensors(ids=ids, part_ranges=part_ranges)
     return torch.ops.fastsample.bucket_by_part(ids, part_ranges)
 
 

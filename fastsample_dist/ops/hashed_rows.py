@@ -100,7 +100,7 @@ def hashed_rows(
         buckets, a shape or dtype mismatch.
     Cost: O(num_rows + num_edges); scratch of a byte per bucket of the longest row and thread. Deterministic: yes.
     """
-    num_threads = library.num_threads() if num_threads is None else num_threads
+    num_threads = library.num_threads(num_threads)
     load = _load(indices, ids_per_bucket)
     return HashedRows(*torch.ops.fastsample.hashed_rows(indptr, indices, load, num_threads))
 
@@ -122,7 +122,7 @@ def has_edges(
       ValueError: a row outside the graph, a shape or dtype mismatch.
     Cost: O(count), of a row of at most 16 neighbours its length. Deterministic: yes.
     """
-    num_threads = library.num_threads() if num_threads is None else num_threads
+    num_threads = library.num_threads(num_threads)
     return torch.ops.fastsample.has_edges(indices, tables.nodes, tables.buckets, rows, vertices, num_threads)
 
 

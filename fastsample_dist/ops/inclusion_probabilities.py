@@ -78,7 +78,7 @@ def inclusion_probabilities(
     analysis and caching" (SALIENT++), MLSys 2023, section 3.2. Cost: O(num_nodes + num_edges); by weight without
     replacement times the steps of Newton's method. Deterministic: yes, on every processor.
     """
-    threads = library.num_threads() if num_threads is None else num_threads
+    threads = library.num_threads(num_threads)
     return torch.ops.fastsample.inclusion_probabilities(indptr, indices, hazards, weights, fanout, replace, threads)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import library
+from fastsample_dist.ops import checks, library
 from fastsample_dist.ops.sampling_graph import SamplingGraph
 
 
@@ -29,7 +29,8 @@ def induced_subgraph(
     Source: Zeng et al., "Accurate, efficient and scalable graph embedding", IPDPS'19, algorithm 2, line 8. Cost: O(sum
     of the nodes' degrees); nothing is cleared or allocated per node of the graph. Deterministic: yes.
     """
-    threads = library.num_threads() if num_threads is None else num_threads
+    checks.tensors(indptr=indptr, indices=indices, nodes=nodes)
+    threads = library.num_threads(num_threads)
     rows, sources, positions = torch.ops.fastsample.induced_subgraph(indptr, indices, nodes, edge_ids, threads)
     return (rows, sources, positions) if edge_ids else (rows, sources)
 

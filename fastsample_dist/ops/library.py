@@ -17,7 +17,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import abi
+from fastsample_dist.ops import abi, checks
 
 ABI_VERSION = 10
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
@@ -477,6 +477,10 @@ def sampler_scratch_bytes() -> int:
     return int(core().fs_sampler_scratch_bytes())
 
 
-def num_threads() -> int:
-    """Threads for one operator call: torch's intra-op setting."""
-    return torch.get_num_threads()
+def num_threads(asked: int | None = None) -> int:
+    """Threads for one operator call: as many as are asked for, or torch's intra-op setting.
+
+    Raises:
+      ValueError: not an integer from 1 to checks.MOST_THREADS.
+    """
+    return torch.get_num_threads() if asked is None else checks.whole("num_threads", asked, 1, checks.MOST_THREADS)

@@ -41,9 +41,3 @@ METHODS = {
         SampleMethod(name="labor", code=2, replaceable=False, shares_variates=True),
     )
 }
-
-
-def quoted(names: list[str]) -> str:
-    """Names for a message: 'a', 'b' or 'c'."""
-    *others, last = [repr(name) for name in names]
-    return f"{', '.join(others)} or {last}" if others else last

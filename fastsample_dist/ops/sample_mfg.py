@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import library
+from fastsample_dist.ops import checks, library
 from fastsample_dist.ops.alias_tables import AliasTables
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.sample_methods import METHODS
@@ -48,6 +48,7 @@ def sample_mfg(
     Source: FastSample, section 3.2, algorithm 1. Cost: O(sum of picks); method "labor" O(sum of degrees).
     Deterministic: yes.
     """
+    checks.tensors(indptr=indptr, indices=indices, seeds=seeds)
     nodes, indptrs, edges, edge_ids = torch.ops.fastsample.sample_mfg(
         indptr, indices, orig_ids, _tensors(weights), seeds, list(spec.fanouts), spec.flags, [spec.rng_seed, step],
         spec.num_threads,
@@ -83,6 +84,7 @@ def sample_neighbors(
       ValueError: a row outside 0 .. num_rows - 1, a dtype mismatch, damaged offsets.
     Source: FastSample, section 3.3. Cost: O(n + picks). Deterministic: yes.
     """
+    checks.tensors(indptr=indptr, indices=indices, rows=rows)
     picks, neighbors, edge_ids = torch.ops.fastsample.sample_neighbors(
         indptr, indices, orig_ids, rows, spec.fanouts[hop], spec.flags, [spec.rng_seed, step, hop], spec.num_threads
     )

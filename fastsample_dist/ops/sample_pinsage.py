@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import operator
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -72,15 +71,13 @@ class PinSAGERule:
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("num_walks", 1), ("walk_length", 1), ("num_neighbors", 1), ("num_layers", 1),
-                            ("first_hop", 0), ("rng_seed", 0)):  # fmt: skip
-            object.__setattr__(self, name, _whole(name, getattr(self, name), least))
-        if self.num_threads is not None:
-            _whole("num_threads", self.num_threads, 1)
-        checks.require(self.rng_seed < 2**63, f"rng_seed is {self.rng_seed}; expected 0 to 2**63 - 1.")
+        for name in ("num_walks", "walk_length", "num_neighbors", "num_layers", "first_hop"):
+            least = 0 if name == "first_hop" else 1
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name), least))
+        object.__setattr__(self, "rng_seed", checks.whole("rng_seed", self.rng_seed, 0, checks.LARGEST))
         checks.require(
-            self.num_layers + self.first_hop < 2**31,
-            f"num_layers is {self.num_layers}; expected less than 2**31.",
+            self.num_layers + self.first_hop <= checks.MOST_LAYERS,
+            f"num_layers is {self.num_layers}; expected at most {checks.MOST_LAYERS}.",
         )
         end = self.end_probability
         checks.require(
@@ -105,13 +102,12 @@ class PinSAGERule:
         """The rule as the compiled core takes it.
 
         Raises:
-          ValueError: a negative step.
+          ValueError: a step that is not an integer from 0 to 2**63 - 1.
         """
-        checks.require(step >= 0, f"step is {step}; expected 0 or more.")
-        return self._arguments(step, self._c_survival)
+        return self._arguments(checks.whole("step", step, 0, checks.LARGEST), self._c_survival)
 
     def _arguments(self, step: int, survival: ctypes.Array | None) -> Structure:
-        threads = library.num_threads() if self.num_threads is None else self.num_threads
+        threads = library.num_threads(self.num_threads)
         return _Arguments(
             survival, self.num_walks, self.walk_length, self.num_neighbors, self.num_layers, self.first_hop, threads,
             self.rng_seed, step,
@@ -152,13 +148,3 @@ def sample_pinsage(
         (c_int64 * len(kept))(*(own.numel() for own in kept)), len(kept), batches,
     )  # fmt: skip
     return [graph.hops(batch, edge_weights=True) for batch in batches]
-
-
-def _whole(name: str, given: object, least: int) -> int:
-    try:
-        number = operator.index(given)  # NumPy's integers too
-    except TypeError:
-        number = None
-    if number is None or isinstance(given, bool) or number < least:
-        raise ValueError(f"{name} is {given!r}; expected an integer >= {least}.")
-    return number

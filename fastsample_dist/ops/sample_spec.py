@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import operator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from fastsample_dist.ops import checks, library
-from fastsample_dist.ops.sample_methods import METHODS, SampleMethod, quoted
+from fastsample_dist.ops.sample_methods import METHODS, SampleMethod
 
 TAKE_ALL = -1
 MOST_FANOUT = 2**63 - 1
@@ -37,7 +38,7 @@ class SampleSpec:
       edge_ids: return which edge every pick is.
     Raises:
       ValueError: a fanout that is not an integer (10.9, True), below -1 or too large, an rng_seed out of range,
-        num_threads below 1, an unknown method, options that exclude each other.
+        num_threads out of 1 to 1024, an unknown method, options that exclude each other.
     """
 
     fanouts: tuple[int, ...]
@@ -49,14 +50,16 @@ class SampleSpec:
     edge_ids: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fanouts", tuple(_whole(fanout) for fanout in self.fanouts))
+        object.__setattr__(self, "fanouts", _fanouts(self.fanouts))
+        object.__setattr__(self, "rng_seed", checks.whole("rng_seed", self.rng_seed, 0, checks.LARGEST))
+        for name in ("replace", "layer_dependency", "edge_ids"):
+            checks.flag(name, getattr(self, name))
         for fanout in self.fanouts:
             checks.require(
                 abs(fanout) <= MOST_FANOUT,
                 f"fanouts holds {fanout}; expected 64 bits, so at most {MOST_FANOUT}; -1 takes all neighbours.",
             )
-        checks.require(0 <= self.rng_seed < 2**63, f"rng_seed is {self.rng_seed}; expected 0 to 2**63 - 1.")
-        checks.require(self.method in METHODS, f"method is {self.method!r}; expected {quoted([*METHODS])}.")
+        checks.one_of("method", self.method, METHODS)
         checks.require(
             self.traits.replaceable or not self.replace,
             f"method {self.method!r} takes every edge at most once, but replace is True; pass replace=False.",
@@ -65,15 +68,14 @@ class SampleSpec:
         checks.require(
             self.traits.shares_variates or not self.layer_dependency,
             f"layer_dependency is True, but method {self.method!r} has no variates to share; pass method="
-            f"{quoted(sharing)}.",
+            f"{checks.quoted(sharing)}.",
         )
-        threads = 1 if self.num_threads is None else self.num_threads
-        library.call(library.core().fs_check_sample_spec, b"SampleSpec", self._arguments(threads))
+        library.call(library.core().fs_check_sample_spec, b"SampleSpec", self._arguments(self.threads))
 
     @property
     def threads(self) -> int:
         """Threads that a call uses."""
-        return library.num_threads() if self.num_threads is None else self.num_threads
+        return library.num_threads(self.num_threads)
 
     @cached_property
     def traits(self) -> SampleMethod:
@@ -89,11 +91,9 @@ class SampleSpec:
         """The spec as the compiled core takes it: all hops from the seeds on, or only one of them.
 
         Raises:
-          ValueError: a negative step.
+          ValueError: a step that is not an integer from 0 to 2**63 - 1.
         """
-        if step < 0:
-            raise ValueError(f"step is {step}; expected 0 or more.")
-        return self._arguments(self.threads, step, hop)
+        return self._arguments(self.threads, checks.whole("step", step, 0, checks.LARGEST), hop)
 
     def _arguments(self, threads: int, step: int = 0, hop: int | None = None) -> library.SampleArguments:
         fanouts = self._c_fanouts if hop is None else (ctypes.c_int64 * 1)(self.fanouts[hop])
@@ -106,6 +106,13 @@ class SampleSpec:
     @cached_property
     def _c_flags(self) -> tuple[int, ...]:
         return tuple(self.flags)
+
+
+def _fanouts(given: object) -> tuple[int, ...]:
+    expected = "one fanout per hop, such as [15, 10, 5]"
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ValueError(f"fanouts is {given!r}; expected {expected}.")
+    return tuple(_whole(fanout) for fanout in given)
 
 
 def _whole(fanout: object) -> int:

@@ -135,7 +135,7 @@ def skipgram_gradients(
       ValueError: an id outside the rows, no context, a shape or dtype mismatch.
     Source: Mikolov et al., NIPS 2013, equation 4. Cost: O(num_pairs * (1 + negatives) * width). Deterministic: yes.
     """
-    num_threads = library.num_threads() if num_threads is None else num_threads
+    num_threads = library.num_threads(num_threads)
     grads = torch.empty_like(rows) if out is None else out
     return grads, torch.ops.fastsample.skipgram_gradients(rows, centers, contexts, scale, num_threads, grads)
 

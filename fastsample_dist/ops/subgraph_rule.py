@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks, library
-from fastsample_dist.ops.sample_methods import quoted
 
 SUBGRAPH_METHODS = {"frontier": 0, "node": 1, "edge": 2, "walk": 3, "cluster": 4, "ego": 5}
 FRONTIER_STRUCTURES = {"sums": 0, "dashboard": 1}
@@ -102,19 +101,18 @@ class SubgraphRule:
 
     def __post_init__(self) -> None:
         for name, known in (("method", SUBGRAPH_METHODS), ("structure", FRONTIER_STRUCTURES)):
-            given = getattr(self, name)
-            checks.require(given in known, f"{name} is {given!r}; expected {quoted([*known])}.")
-        for name in ("budget", "frontier_size", "walk_length", "clusters_per_batch", "depth", "fanout", "rng_seed"):
+            checks.one_of(name, getattr(self, name), known)
+        for name in ("budget", "frontier_size", "walk_length", "clusters_per_batch", "depth", "fanout"):
             object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        object.__setattr__(self, "rng_seed", checks.whole("rng_seed", self.rng_seed, 0, checks.LARGEST))
         if self.max_degree is not None:
             object.__setattr__(self, "max_degree", _whole("max_degree", self.max_degree))
             checks.require(self.max_degree >= 1, f"max_degree is {self.max_degree}; expected 1 or more, or None.")
-        checks.require(0 <= self.rng_seed < 2**63, f"rng_seed is {self.rng_seed}; expected 0 to 2**63 - 1.")
         library.call(library.core().fs_check_subgraph_spec, b"SubgraphRule", self.arguments())
 
     def arguments(self) -> SubgraphArguments:
         """The rule as the compiled core takes it."""
-        threads = library.num_threads() if self.num_threads is None else self.num_threads
+        threads = library.num_threads(self.num_threads)
         return SubgraphArguments(
             self.budget, self.frontier_size, self.walk_length, self.max_degree or 0, self.clusters_per_batch,
             self.depth, self.fanout, self.eta, self.rng_seed, SUBGRAPH_METHODS[self.method],

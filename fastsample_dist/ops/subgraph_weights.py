@@ -206,7 +206,7 @@ def subgraph_weights(
     out = torch.empty(indices.numel(), dtype=torch.float64 if form == "inclusion" else torch.float32)
     edges = _Edges(
         indptr.data_ptr(), indices.data_ptr(), library.address(row_sums), indices.numel(), library.type_code(indices),
-        FORM_CODES[form], library.num_threads() if num_threads is None else num_threads,
+        FORM_CODES[form], library.num_threads(num_threads),
     )  # fmt: skip
     function = library.core().fs_subgraph_weights
     library.call(function, ctypes.byref(law._arguments()), ctypes.byref(edges), out.data_ptr())
@@ -244,6 +244,6 @@ def edge_fingerprint(indptr: Tensor, indices: Tensor, num_threads: int | None = 
         num_edges=indices.numel(), id_type=library.type_code(indices),
     )  # fmt: skip
     sums, loops = (c_uint64 * 2)(), torch.empty(rows, dtype=torch.int32)
-    threads = library.num_threads() if num_threads is None else num_threads
+    threads = library.num_threads(num_threads)
     library.call(library.core().fs_edge_fingerprint, ctypes.byref(graph), threads, sums, loops.data_ptr())
     return EdgeFingerprint(sums[0] == sums[1], loops)

@@ -125,7 +125,7 @@ def transit_sample(
     if sample_ids is not None:
         sample_ids = checks.vector("sample_ids", sample_ids, (torch.int64,), roots.shape[0])
     arguments, _arrays = _app_arguments(app)
-    threads = library.num_threads() if request.num_threads is None else request.num_threads
+    threads = library.num_threads(request.num_threads)
     asked = layouts.RequestArguments(
         roots.data_ptr(), library.address(sample_ids), roots.shape[0], request.block_samples, request.rng_seed,
         request.step, threads, layouts.Schedule[request.schedule.upper()],

@@ -91,7 +91,7 @@ def walk_slots(
     )
     edges = library.WeightedEdges(
         indptr.data_ptr(), weights.data_ptr(), num_rows, num_edges, library.type_code(weights),
-        library.num_threads() if num_threads is None else num_threads,
+        library.num_threads(num_threads),
     )  # fmt: skip
     library.call(
         library.core().fs_walk_slots,

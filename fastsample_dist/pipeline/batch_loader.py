@@ -21,6 +21,7 @@ from fastsample_dist.features.keeping import KeepingFeatures
 from fastsample_dist.features.policies import Workload
 from fastsample_dist.features.rails import RailFeatures, has_rails, local_communicator
 from fastsample_dist.features.tally import FetchTally
+from fastsample_dist.ops import checks
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.batch_options import BatchOptions
 from fastsample_dist.pipeline.caching import CacheTask, make_cache, shared_cache
@@ -154,9 +155,7 @@ class BatchLoader(ABC):
         Raises:
           ValueError: a negative epoch, or one before that in which the loader was resumed.
         """
-        if epoch < self._first_epoch:
-            raise ValueError(f"epoch is {epoch}; expected {self._first_epoch} or more.")
-        self.epoch = epoch
+        self.epoch = checks.whole("epoch", epoch, self._first_epoch)
 
     def begin_epoch(self, epoch: int) -> None:
         """Report the rows that are fetched from now on as that epoch's. Collective: every rank must call this."""

@@ -13,7 +13,7 @@ import torch
 from fastsample_dist.device.placement import CHOICES
 from fastsample_dist.features.cache import FeatureCache, MadeCache
 from fastsample_dist.features.policies import check_policy
-from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops import SampleSpec, checks
 from fastsample_dist.pipeline.exchange import COMBINED, EXCHANGES
 from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -59,21 +59,17 @@ class BatchOptions:
     cache: FeatureCache | MadeCache | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.prefetch, int) or self.prefetch < 0:
+        if isinstance(self.prefetch, bool) or not isinstance(self.prefetch, int) or self.prefetch < 0:
             raise ValueError(f"prefetch is {self.prefetch!r}; expected 0 (off) or the number of batches to make ahead.")
-        for name, value, kind in (
-            ("feature_dtype", self.feature_dtype, torch.dtype),
-            ("transform", self.transform, Callable),
-        ):
-            if value is not None and not isinstance(value, kind):
-                expected = "None or a dtype, such as torch.bfloat16" if kind is torch.dtype else "None or a function"
-                raise ValueError(f"{name} is {value!r}; expected {expected}.")
-        if self.placement not in CHOICES:
-            raise ValueError(f"placement is {self.placement!r}; expected 'auto', 'device' or 'pinned'.")
-        if self.transport not in TRANSPORTS:
-            raise ValueError(f"transport is {self.transport!r}; expected 'auto', 'exchange' or 'shared'.")
-        if self.exchange not in EXCHANGES:
-            raise ValueError(f"exchange is {self.exchange!r}; expected 'auto', 'combined' or 'paired'.")
+        if self.feature_dtype is not None and self.feature_dtype not in checks.REAL_DTYPES:
+            raise ValueError(
+                f"feature_dtype is {self.feature_dtype!r}; expected None, or {', '.join(map(str, checks.REAL_DTYPES))}."
+            )
+        if self.transform is not None and not callable(self.transform):
+            raise ValueError(f"transform is {self.transform!r}; expected None or a function.")
+        for name, known in (("placement", CHOICES), ("transport", TRANSPORTS), ("exchange", EXCHANGES)):
+            checks.one_of(name, getattr(self, name), known)
+        checks.flag("rails", self.rails)
         self._check_cache()
 
     @property

@@ -151,7 +151,7 @@ class DistData:
         Raises:
           ValueError: the partition has no such split.
         """
-        if name not in self._splits:
+        if not isinstance(name, str) or name not in self._splits:
             found = ", ".join(self._splits) or "none"
             raise ValueError(
                 f"{self.path} has no split {name!r} (found: {found}); partition an input with {name}_idx.npy."

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.ops import checks
+
 
 @dataclass(frozen=True)
 class StepInput:
@@ -87,7 +89,7 @@ class EpochPlan:
         Raises:
           ValueError: the step is not in this plan, nor the one after its last.
         """
-        if not 0 <= step - self.first_step <= self.num_steps:
+        if not 0 <= checks.whole("step", step, 0) - self.first_step <= self.num_steps:
             raise ValueError(
                 f"step is {step}; expected {self.first_step} to {self.first_step + self.num_steps}, the steps of "
                 f"epoch {self.epoch} and the one after."

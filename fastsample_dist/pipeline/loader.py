@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.base import Communicator
-from fastsample_dist.device.choice import numbered
+from fastsample_dist.device.choice import computing
 from fastsample_dist.features.cache import FeatureCache, MadeCache
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.policies import Workload
@@ -32,7 +32,7 @@ from fastsample_dist.pipeline.factored import (
     make_executor,
 )
 from fastsample_dist.pipeline.options import LoaderOptions
-from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition, gather_in_turn, in_turn
+from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition, check_position, gather_in_turn, in_turn
 from fastsample_dist.pipeline.roles import ROLES_AUTO, ROLES_NONE, Roles
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
 from fastsample_dist.pipeline.seed_order import SeedOrder
@@ -118,7 +118,7 @@ class DistLoader(BatchLoader):
                 transport=transport, exchange=exchange, rails=rails, cache=cache, roles=roles, staleness=staleness,
             )  # fmt: skip
             _check_communicator(own, data.ctx.comm)
-            return own, numbered(data.ctx.device if device is None else device)
+            return own, computing(data.ctx.device if device is None else device)
 
         options, self._target = agree(data.ctx, check)
         made_on = torch.device("cpu") if isinstance(options.roles, Roles) else self._target  # tasks are in host memory
@@ -233,7 +233,7 @@ class DistLoader(BatchLoader):
         Raises:
           ValueError: on all ranks, when the remaining seeds are not all in the split, or it is a position of subgraphs.
         """
-        position.check_kind(SEEDS)
+        check_position(position, SEEDS)
         self._order.resume(position, self.data.orig_ids, self._counts_of_all, self._source)
         self.epoch = self._first_epoch = position.epoch
         self._taken_up = position if self.roles == ROLES_AUTO else None  # roles that are chosen later begin there

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops import SampleSpec, checks
 from fastsample_dist.pipeline.batch_options import BatchOptions
 from fastsample_dist.pipeline.roles import ROLES_NONE, Roles, as_roles
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
@@ -76,14 +75,18 @@ class LoaderOptions(BatchOptions):
         _check_batch_size(self.batch_size)
         super().__post_init__()
         object.__setattr__(self, "roles", as_roles(self.roles))
-        if self.scheme not in REGISTRY:
-            raise ValueError(f"scheme is {self.scheme!r}; expected {' or '.join(map(repr, REGISTRY))}.")
+        checks.one_of("scheme", self.scheme, REGISTRY)
+        for name in ("shuffle", "drop_last", "edge_ids"):
+            checks.flag(name, getattr(self, name))
+        if self.edge_values is not None:
+            checks.flag("edge_values", self.edge_values)
         if self.app is not None:
             self._check_app()
         elif self.sampler is None:
             _check_fanouts(self.fanouts)
         else:
             self._check_sampler()
+        _ = self.spec  # refuses rng_seed, and how neighbours are drawn
         arrays.check_kernel(self.kernel, spec=self.spec)
         self._check_roles()
 
@@ -91,7 +94,7 @@ class LoaderOptions(BatchOptions):
     def spec(self) -> SampleSpec:
         """How the samplers of the schemes draw."""
         return SampleSpec(
-            fanouts=() if self.fanouts is None else tuple(self.fanouts), method=self.method, replace=self.replace,
+            fanouts=() if self.fanouts is None else self.fanouts, method=self.method, replace=self.replace,
             rng_seed=self.rng_seed, layer_dependency=self.layer_dependency,
             edge_ids=self.edge_ids or bool(self.edge_values),
         )  # fmt: skip
@@ -141,8 +144,7 @@ class LoaderOptions(BatchOptions):
         self._refuse_ignored("app")
 
     def _check_roles(self) -> None:
-        if isinstance(self.staleness, bool) or not isinstance(self.staleness, int) or self.staleness < 0:
-            raise ValueError(f"staleness is {self.staleness!r}; it must be an integer >= 0.")
+        checks.whole("staleness", self.staleness, 0)
         if self.roles == ROLES_NONE:
             if self.staleness:
                 raise ValueError(
@@ -174,12 +176,7 @@ class LoaderOptions(BatchOptions):
 def _check_batch_size(batch_size: int | None) -> None:
     if batch_size is None:
         raise ValueError("batch_size is not given; pass the seeds per rank and step, such as batch_size=1000.")
-    try:
-        operator.index(batch_size)
-    except TypeError:
-        raise ValueError(f"batch_size is {batch_size!r}; it must be an integer >= 1.") from None
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; expected at least 1 seed per rank and step.")
+    checks.whole("batch_size", batch_size, 1)
 
 
 def _check_fanouts(fanouts: Sequence[int] | None) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.ops import checks
 
 PURPOSE = "checkpoint"
 SEEDS, SUBGRAPHS = "seeds", "subgraphs"
@@ -30,6 +31,8 @@ class LoaderPosition:
       remaining: int64 original ids of this epoch's seeds still to come, over all ranks; empty when the epoch's last
         batch is done. Of subgraphs always empty: they follow from the step.
       of: what the loader makes batches of: "seeds" or "subgraphs".
+    Raises:
+      ValueError: an epoch or a step that is no integer >= 0, remaining ids of another type.
     """
 
     epoch: int
@@ -37,19 +40,29 @@ class LoaderPosition:
     remaining: Tensor
     of: str = SEEDS
 
-    def check_kind(self, wanted: str) -> None:
-        """Refuse the position of another kind of loader.
+    def __post_init__(self) -> None:
+        for name in ("epoch", "step"):
+            checks.whole(name, getattr(self, name), 0)
+        checks.tensors(remaining=self.remaining)
+        checks.vector("remaining", self.remaining, (torch.int64,))
 
-        Args:
-          wanted: what the loader that is to resume makes batches of.
-        Raises:
-          ValueError: it is another.
-        """
-        if self.of != wanted:
-            raise ValueError(
-                f"the position is that of a loader of {self.of} but this loader makes batches of {wanted}; resume with "
-                "the loader of the run that is to be continued."
-            )
+
+def check_position(position: LoaderPosition, wanted: str) -> None:
+    """Refuse what is no position, and that of another kind of loader.
+
+    Args:
+      position: as given.
+      wanted: what the loader that is to resume makes batches of.
+    Raises:
+      ValueError: as said.
+    """
+    if not isinstance(position, LoaderPosition):
+        raise ValueError(f"position is {position!r}; expected a LoaderPosition, as loader.position(epoch, step) gives.")
+    if position.of != wanted:
+        raise ValueError(
+            f"the position is that of a loader of {position.of} but this loader makes batches of {wanted}; resume with "
+            "the loader of the run that is to be continued."
+        )
 
 
 def gather_in_turn(own: Tensor, comm: Communicator) -> Tensor:

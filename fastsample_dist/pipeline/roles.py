@@ -29,6 +29,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fastsample_dist.ops import checks
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -109,6 +111,7 @@ class Roles:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} is {value!r}; expected an integer >= {least}.")
+        checks.flag("switching", self.switching)
         if self.times is not None and not isinstance(self.times, StageTimes):
             raise ValueError(f"times is {self.times!r}; expected StageTimes, or None to measure them.")
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, epoch_permutation
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import LoaderPosition, pick_own
@@ -45,7 +46,7 @@ class SeedOrder:
     def plan(self, epoch: int) -> EpochPlan:
         """The epoch's plan: of what is left of it where the loader was resumed there."""
         if self._plan is None or self._plan.epoch != epoch:
-            self._plan, self._ordered = self._make_plan(epoch), {}
+            self._plan, self._ordered = self._make_plan(checks.whole("epoch", epoch, 0)), {}
         return self._plan
 
     def of(self, epoch: int, rank: int) -> Tensor:

@@ -25,7 +25,10 @@ def given_seeds(data: DistData, seeds: Seeds) -> Tensor:
     Raises:
       ValueError: not a list of integers, an id twice, or a node that is not this rank's own.
     """
-    ids = torch.as_tensor(seeds).cpu()
+    try:
+        ids = torch.as_tensor(seeds).cpu()
+    except (TypeError, ValueError, RuntimeError):  # text, None in a list, rows of unequal length
+        raise ValueError(f"seeds is a {type(seeds).__name__}; expected a tensor or list of integer node ids.") from None
     if ids.numel() == 0:
         return torch.empty(0, dtype=torch.int64)
     if ids.dim() != 1 or ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:

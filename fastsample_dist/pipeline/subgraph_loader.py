@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.comm.agree import agree, agree_on
-from fastsample_dist.device.choice import numbered
+from fastsample_dist.device.choice import computing
 from fastsample_dist.device.clock import clock_of
 from fastsample_dist.features.cache import FeatureCache, MadeCache
 from fastsample_dist.features.dist import DistFeatures
@@ -36,7 +36,7 @@ from fastsample_dist.pipeline.caching import sampled_inputs
 from fastsample_dist.pipeline.data import DistData, check_data, own_parts
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.exchange import PAIRED
-from fastsample_dist.pipeline.position import SUBGRAPHS, LoaderPosition
+from fastsample_dist.pipeline.position import SUBGRAPHS, LoaderPosition, check_position
 from fastsample_dist.pipeline.stages import Fetch, Sample, Stage, Transform, result_dtype
 from fastsample_dist.pipeline.subgraph_options import OWN_LOCALITY, SubgraphOptions
 from fastsample_dist.pipeline.subgraph_stages import (
@@ -118,7 +118,7 @@ class SubgraphLoader(BatchLoader):
                 feature_dtype=feature_dtype, transform=transform, device=device, placement=placement,
                 transport=transport, exchange=exchange, rails=rails, cache=cache,
             )  # fmt: skip
-            return own, numbered(ctx.device if device is None else device), _given_roots(data, own, roots)
+            return own, computing(ctx.device if device is None else device), _given_roots(data, own, roots)
 
         options, made_on, given = agree(ctx, check)
         agree_on(ctx.comm, "SubgraphLoader", options.facts() | {"roots": None if given is None else _digest(given)})
@@ -160,8 +160,9 @@ class SubgraphLoader(BatchLoader):
 
     def position(self, epoch: int, step: int) -> LoaderPosition:
         """See BatchLoader. No collective is run: a position of subgraphs is (epoch, step)."""
+        found = LoaderPosition(epoch, step, torch.empty(0, dtype=torch.int64), SUBGRAPHS)
         self._check_step(epoch, step)
-        return LoaderPosition(epoch, step, torch.empty(0, dtype=torch.int64), SUBGRAPHS)
+        return found
 
     def resume(self, position: LoaderPosition) -> None:
         """See BatchLoader; on any number of ranks, with the subgraphs_per_step and steps_per_epoch of the run before.
@@ -169,7 +170,7 @@ class SubgraphLoader(BatchLoader):
         Raises:
           ValueError: on all ranks, a position of another kind of loader, or a step that is not in its epoch.
         """
-        position.check_kind(SUBGRAPHS)
+        check_position(position, SUBGRAPHS)
         self._check_step(position.epoch, position.step)
         self._resumed_step = position.step
         self.epoch = self._first_epoch = position.epoch

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.batch_options import BatchOptions
 from fastsample_dist.pipeline.schemes import HYBRID
-from fastsample_dist.pipeline.walk_loader import check_count
 from fastsample_dist.sampling.subgraph_spec import EGO, SubgraphSpec
 
 OWN_LOCALITY = "own"
 EGOS_PER_STEP = 1000
+MOST_NUMBERS = 1 << 24
+"""Of subgraphs in a step and of steps in an epoch: both are listed before the first of them is made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +45,10 @@ class SubgraphOptions(BatchOptions):
         super().__post_init__()
         if not isinstance(self.spec, SubgraphSpec):
             raise ValueError(f"spec is a {type(self.spec).__qualname__}; expected a fsd.SubgraphSpec.")
-        check_count("num_layers", self.num_layers, 1)
+        checks.whole("num_layers", self.num_layers, 1, checks.MOST_LAYERS)
         for name in ("subgraphs_per_step", "steps_per_epoch"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 1)
+                checks.whole(name, getattr(self, name), 1, MOST_NUMBERS)
         if self.locality not in (None, OWN_LOCALITY):
             raise ValueError(f"locality is {self.locality!r}; expected None or {OWN_LOCALITY!r}.")
         _check_scheme(self.scheme)

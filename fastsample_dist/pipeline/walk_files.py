@@ -11,10 +11,11 @@ from fastsample_dist.comm.agree import agree
 from fastsample_dist.files import complete_file
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.npy_files import NpyWriter
+from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.original_order import write_in_order
 from fastsample_dist.pipeline.progress import reporting
-from fastsample_dist.pipeline.walk_loader import check_count, check_walks
+from fastsample_dist.pipeline.walk_loader import check_walks
 from fastsample_dist.sampling.transit.app import NULL, App
 from fastsample_dist.sampling.transit.sampler import TransitSampler
 
@@ -57,8 +58,8 @@ def write_walks(
     graph = source if isinstance(source, CSCGraph) else source.graph
 
     def check() -> TransitSampler:
-        check_count("walks_per_node", walks_per_node, 1)
-        check_count("epoch", epoch, 0)
+        checks.whole("walks_per_node", walks_per_node, 1)
+        checks.whole("epoch", epoch, 0)
         check_walks(app)
         if app.steps() == float("inf"):
             raise ValueError(f"{type(app).__qualname__} has walks of any length; expected a fixed number of steps.")

@@ -15,7 +15,6 @@ owner of the node that it has reached: two exchanges per step, 2 * length per ba
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import DistData, check_data, own_parts
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_permutation
 from fastsample_dist.pipeline.lookahead import Prefetcher
@@ -100,10 +100,11 @@ class WalkLoader:
         def check() -> TransitSampler:
             check_scheme(scheme)
             check_walks(app)
+            checks.flag("shuffle", shuffle)
             for name, value, least in (
                 ("walks_per_node", walks_per_node, 1), ("batch_size", batch_size, 1), ("prefetch", prefetch, 0),
             ):  # fmt: skip
-                check_count(name, value, least)
+                checks.whole(name, value, least)
             if graph is not None and graph.num_nodes != data.num_nodes:
                 raise ValueError(f"graph has {graph.num_nodes} nodes, the partition {data.num_nodes}; pass the same.")
             return TransitSampler(data.graph if graph is None else graph, app, rng_seed=rng_seed)
@@ -139,9 +140,7 @@ class WalkLoader:
           ValueError: a negative epoch, or one before that in which the loader was resumed.
         """
         first = 0 if self._resumed is None else self._resumed[0].epoch
-        if epoch < first:
-            raise ValueError(f"epoch is {epoch}; expected {first} or more.")
-        self.epoch = epoch
+        self.epoch = checks.whole("epoch", epoch, first)
 
     def __iter__(self) -> Iterator[WalkBatch]:
         """Batches of one epoch; empty ones where this rank has run out of samples."""
@@ -262,18 +261,4 @@ def check_walks(app: App) -> None:
     if (picks := app.sample_size(0)) != 1:
         raise ValueError(f"{name} makes {picks} picks in a step; expected 1: a walk, such as transit.DeepWalk(80).")
     if (steps := app.steps()) != INF:
-        check_count(f"steps() of {name}", steps, 0)
-
-
-def check_count(name: str, value: int, least: int) -> None:
-    """Refuse what is no integer, or too small.
-
-    Raises:
-      ValueError: as said.
-    """
-    try:
-        found = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} is {value!r}; expected an integer of at least {least}.") from None
-    if found < least:
-        raise ValueError(f"{name} is {value}; expected at least {least}.")
+        checks.whole(f"steps() of {name}", steps, 0)

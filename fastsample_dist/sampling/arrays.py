@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
-from fastsample_dist.device.choice import numbered
+from fastsample_dist.device.choice import computing
 from fastsample_dist.device.placement import Table, choose_places, measured_room
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.placed import place_graph, topology_bytes
@@ -18,6 +18,16 @@ from fastsample_dist.ops.kernel_choice import PERSISTENT, KernelReport
 def runs_kernels(device: torch.device) -> bool:
     """Whether CUDA kernels work on this device's tensors."""
     return device.type == "cuda"
+
+
+def check_graph(graph: object) -> None:
+    """Refuse what is no graph.
+
+    Raises:
+      ValueError: as said.
+    """
+    if not isinstance(graph, CSCGraph):
+        raise ValueError(f"graph is a {type(graph).__name__}; expected a CSCGraph.")
 
 
 def check_kernel(kernel: str, device: torch.device | None = None, spec: SampleSpec | None = None) -> None:
@@ -51,7 +61,8 @@ def placed(graph: CSCGraph, device: torch.device | str | None, *, weighted: bool
       ValueError: the graph fits neither on the device nor into pinned memory, or lacks weights.
       MemoryError, RuntimeError: the memory has been taken in the meantime; a GPU that this process cannot use.
     """
-    device = graph.device if device is None else numbered(device)
+    check_graph(graph)
+    device = graph.device if device is None else computing(device)
     if device == graph.device:
         return graph
     table = Table("topology", topology_bytes(graph, weighted=weighted))

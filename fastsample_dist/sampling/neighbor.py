@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops import SampledHops, SampleSpec
+from fastsample_dist.ops import SampledHops, SampleSpec, checks
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.layered import LocalHops
@@ -55,10 +55,9 @@ class NeighborSampler:
         device: torch.device | str | None = None,
         kernel: str = "auto",
     ) -> None:
+        checks.flag("weighted", weighted)
         method = "weighted" if weighted else "uniform"
-        spec = SampleSpec(
-            fanouts=tuple(fanouts), replace=replace, rng_seed=rng_seed, num_threads=num_threads, method=method
-        )
+        spec = SampleSpec(fanouts=fanouts, replace=replace, rng_seed=rng_seed, num_threads=num_threads, method=method)
         self._take(graph, spec, device, kernel)
 
     @classmethod
@@ -181,7 +180,7 @@ class LaborSampler(NeighborSampler):
         device: torch.device | str | None = None,
     ) -> None:
         spec = SampleSpec(
-            fanouts=tuple(fanouts), rng_seed=rng_seed, num_threads=num_threads, method="labor",
+            fanouts=fanouts, rng_seed=rng_seed, num_threads=num_threads, method="labor",
             layer_dependency=layer_dependency,
         )  # fmt: skip
         self._take(graph, spec, device)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import PinSAGERule, SampledHops, SamplingGraph, sample_pinsage
+from fastsample_dist.sampling.arrays import check_graph
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble
 from fastsample_dist.sampling.sampler import as_node_ids
 
@@ -72,8 +73,7 @@ class PinSAGESampler:
         return sampler
 
     def _take(self, graph: CSCGraph, rule: PinSAGERule) -> None:
-        if not isinstance(graph, CSCGraph):
-            raise ValueError(f"graph is a {type(graph).__name__}; expected a CSCGraph.")
+        check_graph(graph)
         if graph.device.type != "cpu":
             raise ValueError(f"the graph is on {graph.device}; walks are made on the CPU: pass a graph in host memory.")
         self.graph, self.rule = graph, rule

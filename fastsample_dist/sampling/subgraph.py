@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops import SamplingGraph
+from fastsample_dist.ops import SamplingGraph, checks
 from fastsample_dist.sampling import inclusion as laws
 from fastsample_dist.sampling.joined_batch import first_rows
 from fastsample_dist.sampling.mfg import MFG, DrawKey, MiniBatch
@@ -36,10 +36,9 @@ from fastsample_dist.sampling.subgraph_spec import (
     NONE,
     SAINT,
     SubgraphSpec,
-    whole,
 )  # fmt: skip
 
-_MOST_LAYERS, _LAST_STEP, _MOST_AT_ONCE = 2**31 - 1, 2**63 - 1, 2**20
+_MOST_AT_ONCE = 2**20
 _COUNTED_AT_ONCE = 64  # subgraphs whose nodes are in memory together while they are counted
 
 
@@ -141,7 +140,7 @@ class SubgraphSampler:
           ValueError: a number below 0 or from 2**63 on, another count.
         """
         [first] = _checked(first)
-        numbers = range(first, first + whole("count", count, 0, _MOST_AT_ONCE))
+        numbers = range(first, first + checks.whole("count", count, 0, _MOST_AT_ONCE))
         _checked(numbers[-1:])
         drawn = ops.sample_subgraphs(self._arrays, self.spec.rule, self._tables, numbers)
         return [
@@ -172,9 +171,9 @@ class SubgraphSampler:
         Raises:
           ValueError: a number below 0 or from 2**63 on, no layer, a step below 0, a loss node outside the graph.
         """
-        num_layers = whole("num_layers", num_layers, 1, _MOST_LAYERS)
+        num_layers = checks.whole("num_layers", num_layers, 1, checks.MOST_LAYERS)
         if step is not None:
-            step = whole("step", step, 0, _LAST_STEP)
+            step = checks.whole("step", step, 0, checks.LARGEST)
         numbers = _checked(numbers)
         loss = self._loss_nodes(loss_nodes)
         tables = (self._arrays, self.spec.rule, self._tables)
@@ -381,4 +380,4 @@ def _checked(numbers: int | Sequence[int] | Tensor) -> list[int]:
         numbers = numbers.reshape(-1).tolist()
     elif not isinstance(numbers, Sequence | np.ndarray):
         numbers = [numbers]
-    return [whole("a subgraph's number", number, 0, laws.COUNTED_FROM - 1) for number in numbers]
+    return [checks.whole("a subgraph's number", number, 0, laws.COUNTED_FROM - 1) for number in numbers]

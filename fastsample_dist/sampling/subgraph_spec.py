@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
 
-from fastsample_dist.ops import FRONTIER_STRUCTURES, SUBGRAPH_METHODS, SubgraphRule
+from fastsample_dist.ops import FRONTIER_STRUCTURES, SUBGRAPH_METHODS, SubgraphRule, checks
 
 FRONTIER, NODE, EDGE, WALK, CLUSTER, EGO = METHODS = tuple(SUBGRAPH_METHODS)
 SUMS, DASHBOARD = STRUCTURES = tuple(FRONTIER_STRUCTURES)
@@ -33,7 +32,7 @@ _WHOLE = {  # least and most
     "depth": (1, 64),
     "fanout": (-1, _MOST),
     "count_subgraphs": (1, 2**20),
-    "rng_seed": (0, 2**63 - 1),
+    "rng_seed": (0, checks.LARGEST),
 }
 
 
@@ -88,17 +87,17 @@ class SubgraphSpec:
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
-        _check_name("method", self.method, METHODS)
+        checks.one_of("method", self.method, METHODS)
         if self.weights is None:
             object.__setattr__(self, "weights", NONE if self.method == EGO else RATIO)
-        _check_name("structure", self.structure, STRUCTURES)
-        _check_name("weights", self.weights, WEIGHTS)
-        _check_name("inclusion", self.inclusion, INCLUSIONS)
+        checks.one_of("structure", self.structure, STRUCTURES)
+        checks.one_of("weights", self.weights, WEIGHTS)
+        checks.one_of("inclusion", self.inclusion, INCLUSIONS)
         for name, (least, most) in _WHOLE.items():
-            object.__setattr__(self, name, whole(name, getattr(self, name), least, most))
-        for name in ("max_degree", "num_threads"):
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name), least, most))
+        for name, most in (("max_degree", _MOST), ("num_threads", checks.MOST_THREADS)):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, whole(name, getattr(self, name), 1, _MOST))
+                object.__setattr__(self, name, checks.whole(name, getattr(self, name), 1, most))
         self._check_sizes()
         self._check_law()
         _ = self.rule  # refuses what the core alone knows
@@ -154,19 +153,3 @@ class SubgraphSpec:
                 f"inclusion is {CLOSED!r} but {law}, and there is no closed form for it; pass inclusion={COUNTS!r} or "
                 f"{AUTO!r}."
             )
-
-
-def _check_name(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.")
-
-
-def whole(name: str, value: object, least: int, most: int) -> int:
-    """The value as a Python integer; anything else is refused rather than rounded."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)  # NumPy's integers too
-    except TypeError:
-        number = None
-    if number is None or not least <= number <= most:
-        raise ValueError(f"{name} is {value!r}; expected an integer from {least} to {most}.")
-    return number

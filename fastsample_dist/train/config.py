@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from fastsample_dist.device.placement import CHOICES as PLACES
 from fastsample_dist.features.cache import FeatureCache
 from fastsample_dist.features.policies import POLICIES
 from fastsample_dist.memory_sizes import parse_bytes
+from fastsample_dist.ops import checks
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.ops.sample_spec import SampleSpec
@@ -39,10 +42,10 @@ CHOICES = {
     # a view: a method that is registered later is a choice, too
     "sampler": ChainMap({PINSAGE: OF_PINSAGE}, OF_METHOD, METHODS),
     "precision": PRECISIONS, "eval": EVALUATIONS, "verify": ("once", "full"),
-    "lr_schedule": SCHEDULES, "transport": TRANSPORTS, "cache_policy": POLICIES, **SUBGRAPH_CHOICES,
+    "lr_schedule": SCHEDULES, "norm": NORMS, "transport": TRANSPORTS, "cache_policy": POLICIES, **SUBGRAPH_CHOICES,
 }  # fmt: skip
 AT_LEAST_ONE = (
-    "epochs", "batch_size", "layers", "hidden", "heads", "threads", "checkpoint_every", "keep", "lr_step",
+    "epochs", "batch_size", "layers", "hidden", "heads", "checkpoint_every", "keep", "lr_step",
     "subgraphs_per_step", "num_walks", "num_neighbors",
 )  # fmt: skip
 AT_LEAST_ZERO = ("eval_every", "prefetch", "cache", "lookahead", "staleness")
@@ -178,14 +181,9 @@ class TrainConfig(PinSAGEConfig):
 
     def __post_init__(self) -> None:
         self._normalise()
-        for name, choices in CHOICES.items():
-            optional = name in SUBGRAPH_CHOICES and getattr(self, name) is None
-            if not optional and getattr(self, name) not in choices:
-                raise ValueError(f"{option(name)} is {getattr(self, name)!r}; expected one of {', '.join(choices)}.")
-        for name, least in (*((name, 1) for name in AT_LEAST_ONE), *((name, 0) for name in AT_LEAST_ZERO)):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < least):
-                raise ValueError(f"{option(name)} is {value!r}; expected an integer >= {least}.")
+        self._check_values()
+        if self.lookahead > 0 and not self.cache:
+            raise ValueError(f"--lookahead is {self.lookahead} without a cache; pass --cache SIZE too.")
         if self.resume and self.checkpoint_dir is None:
             raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
         self.refuse_ignored(self.sampler)
@@ -193,16 +191,6 @@ class TrainConfig(PinSAGEConfig):
             raise ValueError(
                 f"--sampler {self.sampler} takes every edge at most once; leave out --replace; see --help."
             )
-        for name, is_right, expected in (
-            ("lr", 0 <= self.lr < math.inf, "a number >= 0"),
-            ("dropout", 0 <= self.dropout < 1, "a probability of at least 0 and below 1"),
-            ("norm", self.norm in (None, *NORMS), f"one of {', '.join(NORMS)}, or none"),
-            ("lr_gamma", 0 < self.lr_gamma <= 1, "a factor above 0 and at most 1"),
-            ("end_probability", 0 <= (self.end_probability or 0) <= 1, "a probability of 0 to 1"),
-            ("timeout_s", self.timeout_s > 0, "a number of seconds > 0"),
-        ):
-            if not is_right:
-                raise ValueError(f"{option(name)} is {getattr(self, name)}; expected {expected}.")
         self._check_drawing()
         self._check_roles()
 
@@ -225,6 +213,35 @@ class TrainConfig(PinSAGEConfig):
     def neighbour_method(self) -> str:
         """How neighbours are drawn: of a run on subgraphs those of evaluation; walks take edges uniformly."""
         return "uniform" if self.has_subgraphs or self.has_walks else self.sampler
+
+    def _check_values(self) -> None:
+        """Refuse a value that is out of range or of another kind, whatever the others are."""
+        optional = {field.name for field in fields(self) if field.default is None}
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if not (value is None and name in optional) and (not isinstance(value, str) or value not in choices):
+                raise ValueError(f"{option(name)} is {value!r}; expected one of {', '.join(choices)}.")
+        for field in fields(self):
+            if isinstance(field.default, bool):
+                checks.flag(option(field.name), getattr(self, field.name))
+        checks.whole(option("seed"), self.seed, 0, checks.LARGEST)
+        if self.threads is not None:
+            checks.whole(option("threads"), self.threads, 1, checks.MOST_THREADS)
+        for name, least in (*((name, 1) for name in AT_LEAST_ONE), *((name, 0) for name in AT_LEAST_ZERO)):
+            value = getattr(self, name)
+            if not (value is None and name in optional) and (type(value) is not int or value < least):
+                raise ValueError(f"{option(name)} is {value!r}; expected an integer >= {least}.")
+        for name, is_right, expected in (
+            ("lr", lambda value: 0 <= value < math.inf, "a number >= 0"),
+            ("dropout", lambda value: 0 <= value < 1, "a probability of at least 0 and below 1"),
+            ("lr_gamma", lambda value: 0 < value <= 1, "a factor above 0 and at most 1"),
+            ("end_probability", lambda value: 0 <= value <= 1, "a probability of 0 to 1"),
+            ("timeout_s", lambda value: value > 0, "a number of seconds > 0"),
+        ):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (value is None and name in optional) and not (is_number and is_right(value)):
+                raise ValueError(f"{option(name)} is {value!r}; expected {expected}.")
 
     def _check_drawing(self) -> None:
         """Refuse what does not fit of subgraphs and of fanouts, where these are read."""
@@ -279,12 +296,20 @@ class TrainConfig(PinSAGEConfig):
 
     def _normalise(self) -> None:
         """Convert lists to tuples and strings to paths, and fill in what follows from other fields."""
-        values: dict[str, Any] = {"data": Path(self.data), "fanouts": tuple(self.fanouts)}
+        for name in ("fanouts", "eval_fanouts"):
+            given = getattr(self, name)
+            is_left_out = given is None and name == "eval_fanouts"
+            if isinstance(given, str) or not (is_left_out or isinstance(given, Iterable)):
+                raise ValueError(f"{option(name)} is {given!r}; expected one fanout per layer, such as (15, 10, 5).")
+        values: dict[str, Any] = {"fanouts": tuple(self.fanouts)}
         values["layers"] = len(values["fanouts"]) if self.layers is None else self.layers
         values["eval_fanouts"] = tuple(self.eval_fanouts or self.fanouts)
-        values["eval"] = self.eval or ("full" if self.has_subgraphs else "sampled")
-        for name in FILES:
+        if self.eval is None:
+            values["eval"] = "full" if self.has_subgraphs else "sampled"
+        for name in ("data", *FILES):
             given = getattr(self, name)
+            if not (given is None and name in FILES) and not isinstance(given, str | PathLike):
+                raise ValueError(f"{option(name)} is {given!r}; expected a path.")
             values[name] = None if given is None else Path(given)
         if isinstance(self.cache, str):
             try:
@@ -293,8 +318,6 @@ class TrainConfig(PinSAGEConfig):
                 raise ValueError(f"--cache: {error}") from None
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        if self.lookahead > 0 and not self.cache:
-            raise ValueError(f"--lookahead is {self.lookahead} without a cache; pass --cache SIZE too.")
 
     def feature_cache(self) -> FeatureCache | None:
         """The cache that the fields describe; None without one."""

@@ -38,6 +38,17 @@ class SumMetric:
 Metric = SumMetric | Callable[[Tensor, Tensor], Tensor]
 
 
+def check_metrics(metrics: object) -> None:
+    """Refuse what is no table of metrics by name.
+
+    Raises:
+      ValueError: as said.
+    """
+    found = [*metrics.values()] if isinstance(metrics, Mapping) else [None]
+    if not all(isinstance(metric, SumMetric) or callable(metric) for metric in found):
+        raise ValueError(f"metrics is {metrics!r}; expected functions by name, such as {{'accuracy': correct}}.")
+
+
 def as_metric(metric: Metric) -> SumMetric:
     """A SumMetric as it is; of a function that gives one value per seed, the mean over all seeds."""
     if isinstance(metric, SumMetric):

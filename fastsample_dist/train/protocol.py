@@ -13,7 +13,7 @@ destinations. mfgs[0] is the input side, mfgs[-1] the seed side; of a subgraph t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -83,6 +83,38 @@ def check_call(what: str, module: object, *arguments: str) -> None:
         raise ValueError(
             f"{what} is called as {call} but {type(module).__name__} has forward{signature}; give it that signature."
         ) from None
+
+
+def check_kind(name: str, value: object, kind: type, such_as: str) -> None:
+    """Refuse an argument of another kind.
+
+    Args:
+      name: of the argument.
+      value: as given.
+      kind: that is expected.
+      such_as: how one is made, for the message.
+    Raises:
+      ValueError: as said.
+    """
+    if not isinstance(value, kind):
+        found = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise ValueError(f"{name} is {found}; expected an object of {kind.__name__}, such as {such_as}.")
+
+
+def check_loader(loader: object, has: str = "epoch") -> None:
+    """Refuse what gives no batches by epoch.
+
+    Args:
+      loader: as given; one of the user's own need not be a BatchLoader.
+      has: the attribute that is read besides its batches.
+    Raises:
+      ValueError: as said.
+    """
+    if isinstance(loader, type) or not (hasattr(loader, "__iter__") and hasattr(loader, has)):
+        found = f"the class {loader.__name__}" if isinstance(loader, type) else f"a {type(loader).__name__}"
+        raise ValueError(
+            f"loader is {found}; expected a loader of batches, such as fsd.DistLoader(data, [10, 5], 1000)."
+        )
 
 
 def check_rows(what: str, rows: object, count: int, unit: str) -> None:
@@ -167,3 +199,12 @@ def _check_apply_layer(model: LayerwiseModel) -> None:
             f"layerwise calls model.apply_layer(number, mfg, rows) but {type(model).__name__} has "
             f"apply_layer{signature}; give it that signature."
         ) from None
+
+
+def check_same_model(now: Mapping[str, Tensor], then: Mapping[str, Tensor]) -> None:
+    """Refuse parameters and buffers of other names or shapes."""
+    shapes = [{name: tuple(tensor.shape) for name, tensor in state.items()} for state in (now, then)]
+    for name in sorted(shapes[0].keys() | shapes[1].keys()):
+        is_now, was_then = (found.get(name, "missing") for found in shapes)
+        if is_now != was_then:
+            raise ValueError(f"another model: {name} was {was_then} and is {is_now}; build the model that was saved.")

@@ -23,7 +23,7 @@ from fastsample_dist.sampling.sampler import HopwiseSampler
 from fastsample_dist.train.checkpoint_files import CheckpointFiles, DamagedCheckpointError, decode
 from fastsample_dist.train.inference import layerwise
 from fastsample_dist.train.models import GAT, GCN, GraphSAGE, LayeredModel, PinSAGE
-from fastsample_dist.train.trainer import check_same_model
+from fastsample_dist.train.protocol import check_same_model
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT, "pinsage": PinSAGE}
 BUILT_FROM = ("model", "feature_dim", "hidden", "num_outputs", "layers", "dropout", "heads")

@@ -42,9 +42,10 @@ from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.owners import Request, ask_owners
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.memory_sizes import available_bytes
+from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.original_order import write_in_order
-from fastsample_dist.pipeline.walk_loader import WalkBatch, WalkLoader, check_count
+from fastsample_dist.pipeline.walk_loader import WalkBatch, WalkLoader
 from fastsample_dist.train.finite import NonFiniteError
 
 IDS, ROWS, GRADIENTS = "embedding_ids", "embedding_rows", "embedding_gradients"  # the purposes of a step's exchanges
@@ -79,7 +80,7 @@ class SkipGramOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("dim", 1), ("window", 1), ("negatives", 0), ("rng_seed", 0)):
-            check_count(name, getattr(self, name), least)
+            checks.whole(name, getattr(self, name), least)
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer is {self.optimizer!r}; expected {' or '.join(map(repr, OPTIMIZERS))}.")
         if not 0 < self.lr < math.inf:

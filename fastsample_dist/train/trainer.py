@@ -26,6 +26,7 @@ from fastsample_dist import ops
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.clock import Lap, clock_of
+from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.roles import ROLES_AUTO, Choice
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -43,10 +44,11 @@ from fastsample_dist.train.objectives import (
     Metric,
     MetricSums,
     as_metric,
+    check_metrics,
     check_reduction,
     loss_share,
 )
-from fastsample_dist.train.protocol import check_call, check_outputs
+from fastsample_dist.train.protocol import check_call, check_kind, check_loader, check_outputs, check_same_model
 from fastsample_dist.train.rehearsal import rehearse_roles
 from fastsample_dist.train.schedules import end_epoch
 from fastsample_dist.train.shared_state import broadcast_state
@@ -116,7 +118,8 @@ class Trainer:
         scheduler: LRScheduler | None = None,
         allow_nonfinite: bool = False,
     ) -> None:
-        agree(ctx, lambda: _check(model, ctx.device, precision))
+        check_kind("ctx", ctx, DistContext, "fsd.DistContext.from_env()")
+        agree(ctx, partial(_check, ctx, model, optimizer, precision, loss_fn, metrics))
         own = task_facts(loss_fn, metrics, scheduler) | {"allow_nonfinite": allow_nonfinite}
         agree_on(ctx.comm, "Trainer", trainer_facts(model, optimizer, precision) | own)
         self.model = model
@@ -164,6 +167,7 @@ class Trainer:
           ValueError: the loader's fanouts disagree with the model's layers, or a batch does not fit the model.
           RuntimeError: a collective failed or passed its deadline; names rank, step and purpose.
         """
+        check_loader(loader)
         epoch = loader.epoch
         self._under_way.clear()
         self._clock.finish()
@@ -235,7 +239,8 @@ class Trainer:
         Raises:
           ValueError, RuntimeError: as `run_epoch`; whatever a callback raises.
         """
-        run = Run(trainer=self, loader=loader, epochs=epochs)
+        check_loader(loader)
+        run = Run(trainer=self, loader=loader, epochs=checks.whole("epochs", epochs, 0))
         calls = Callbacks(callbacks, run)
         with calls.closing():
             calls.begin()
@@ -370,6 +375,7 @@ class Trainer:
         Raises:
           ValueError, RuntimeError: as `run_epoch`.
         """
+        check_loader(loader, "set_epoch")
         chosen = self._metrics or METRICS[_task_of(loader)]
         loader.set_epoch(0)
         sums = MetricSums(chosen)
@@ -473,25 +479,19 @@ def _take_features(batch: MiniBatch) -> Tensor:
     return features
 
 
-def _check(model: nn.Module, device: torch.device, precision: str) -> None:
-    """Refuse an unknown precision, and a model on another device."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision is {precision!r}; expected 'fp32' or 'bf16'.")
+def _check(
+    ctx: DistContext, model: nn.Module, optimizer: object, precision: str, loss_fn: object, metrics: object
+) -> None:
+    """Refuse what a Trainer is given where it is of another kind, and a model on another device."""
+    checks.one_of("precision", precision, PRECISIONS)
     check_call("model", model, "mfgs", "features")
-    _check_device(model, device)
-
-
-def _check_device(model: nn.Module, device: torch.device) -> None:
-    """Refuse parameters that are on another device than the batches will be."""
-    found = next((parameter.device for parameter in model.parameters()), device)
-    if found != device:
-        raise ValueError(f"the model is on {found} but the context's device is {device}; call model.to(ctx.device).")
-
-
-def check_same_model(now: Mapping[str, Tensor], then: Mapping[str, Tensor]) -> None:
-    """Refuse parameters and buffers of other names or shapes."""
-    shapes = [{name: tuple(tensor.shape) for name, tensor in state.items()} for state in (now, then)]
-    for name in sorted(shapes[0].keys() | shapes[1].keys()):
-        is_now, was_then = (found.get(name, "missing") for found in shapes)
-        if is_now != was_then:
-            raise ValueError(f"another model: {name} was {was_then} and is {is_now}; build the model that was saved.")
+    check_kind("optimizer", optimizer, torch.optim.Optimizer, "torch.optim.Adam(model.parameters())")
+    if loss_fn is not None and not callable(loss_fn):
+        raise ValueError(f"loss_fn is {loss_fn!r}; expected None or a function of outputs and labels.")
+    if metrics is not None:
+        check_metrics(metrics)
+    found = next((parameter.device for parameter in model.parameters()), ctx.device)
+    if found != ctx.device:
+        raise ValueError(
+            f"the model is on {found} but the context's device is {ctx.device}; call model.to(ctx.device)."
+        )

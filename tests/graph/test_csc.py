@@ -1,4 +1,4 @@
-"""CSCGraph: weights that no edge can be drawn by are refused when the graph is made."""
+"""CSCGraph: weights that no edge can be drawn by, and arguments of another kind, are refused when the graph is made."""
 
 import math
 
@@ -107,3 +107,17 @@ def test_a_slice_is_not_transposed():
     graph = CSCGraph(torch.tensor([0, 1]), torch.tensor([3]))
     with pytest.raises(ValueError, match="indices holds node 3 but the graph has 1 rows; expected the whole graph"):
         graph.transposed()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CSCGraph([0, 1], [0]), "indptr is a list; expected a tensor"),
+        (lambda: CSCGraph.from_edge_index(None, [0], 2), "src is a NoneType; expected a tensor or list of node ids"),
+        (lambda: CSCGraph.from_edge_index([0], [0], None), "num_nodes is None; expected an integer >= 0"),
+        (lambda: CSCGraph.from_edge_index([0], [0], 2.0), "num_nodes is 2.0; expected an integer >= 0"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -168,5 +168,5 @@ def test_refuses(indptr, weights, message):
 
 
 def test_refuses_no_threads():
-    with pytest.raises(ValueError, match="num_threads is 0; expected at least 1"):
+    with pytest.raises(ValueError, match="num_threads is 0; expected an integer from 1 to 1024"):
         ops.alias_tables(GRAPH.indptr, torch.ones(NUM_EDGES), num_threads=0)

@@ -220,7 +220,7 @@ def test_refuses_queries_of_another_form(rows, vertices, message):
 
 def test_refuses_no_threads():
     indptr, indices = rows_of([1])
-    with pytest.raises(ValueError, match="hashed_rows: num_threads is 0; expected at least 1"):
+    with pytest.raises(ValueError, match="num_threads is 0; expected an integer from 1 to 1024"):
         ops.hashed_rows(indptr, indices, num_threads=0)
-    with pytest.raises(ValueError, match="has_edges: num_threads is 0; expected at least 1"):
+    with pytest.raises(ValueError, match="num_threads is 0; expected an integer from 1 to 1024"):
         ops.has_edges(indices, ops.hashed_rows(indptr, indices), torch.tensor([0]), torch.tensor([1]), num_threads=0)

@@ -68,16 +68,14 @@ def test_python_leaves_the_words_of_the_core_to_the_core():
 
 @pytest.mark.parametrize(
     "options",
-    [{"fanouts": (3, -2)}, {"fanouts": (-1,), "replace": True}, {"fanouts": (2**31 + 1,), "replace": True},
-     {"fanouts": (2,), "num_threads": 0}],
-    ids=["below -1", "all with replacement", "too many with replacement", "threads"],
+    [{"fanouts": (3, -2)}, {"fanouts": (-1,), "replace": True}, {"fanouts": (2**31 + 1,), "replace": True}],
+    ids=["below -1", "all with replacement", "too many with replacement"],
 )  # fmt: skip
 def test_a_spec_is_refused_with_the_line_of_the_core(options):
     good = SampleSpec(fanouts=(1,) * len(options["fanouts"]), replace=options.get("replace", False), num_threads=1)
     arguments = good.arguments(0)
     for hop, fanout in enumerate(options["fanouts"]):
         arguments.fanouts[hop] = fanout
-    arguments.num_threads = options.get("num_threads", 1)
     graph, batch = library.Graph(), POINTER(library.MiniBatchMemory)()
     with pytest.raises(ValueError) as by_the_core:
         library.call(library.core().fs_sample_mfg, graph, arguments, None, 0, batch)

@@ -244,8 +244,8 @@ REFUSED = {
     "unknown structure": ({"structure": "tree"}, "structure is 'tree'; expected 'sums'"),
     "a budget that is none": ({"budget": 10.5}, "budget is 10.5; expected an integer"),
     "no degrees": ({"max_degree": 0}, "max_degree is 0; expected 1 or more, or None"),
-    "a negative seed": ({"rng_seed": -1}, "rng_seed is -1; expected 0 to"),
-    "no threads": ({"num_threads": 0}, "num_threads is 0; expected at least 1"),
+    "a negative seed": ({"rng_seed": -1}, "rng_seed is -1; expected an integer from 0 to"),
+    "no threads": ({"num_threads": 0}, "num_threads is 0; expected an integer from 1 to 1024"),
 }
 
 

@@ -162,7 +162,7 @@ def test_what_is_refused():
         ops.subgraph_weights(graph.indptr, graph.indices, law_of("draws", 39), "saint")
     with pytest.raises(ValueError, match="2 words for 150 counted subgraphs; expected one bit each"):
         ops.node_inclusion(ops.CountsLaw(law_of("counts", 5).bits[:, :2], 150))
-    with pytest.raises(ValueError, match="num_threads is 0; expected at least 1"):
+    with pytest.raises(ValueError, match="num_threads is 0; expected an integer from 1 to 1024"):
         ops.subgraph_weights(graph.indptr, graph.indices, law, "saint", num_threads=0)
 
 

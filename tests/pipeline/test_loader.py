@@ -16,6 +16,11 @@ from fastsample_dist.testing import RankError, run_distributed
 from tests.parts import draw_partition
 from tests.waiting import ENOUGH_S, NEVER_S
 
+NO_FLAGS = [
+    ("rails", 3), ("shuffle", None), ("drop_last", "no"), ("replace", None), ("layer_dependency", None),
+    ("edge_ids", 3), ("edge_values", "no"),
+]  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
@@ -222,17 +227,40 @@ def test_a_train_split_that_is_empty_on_all_ranks_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+        ({"batch_size": 0}, "batch_size is 0; expected an integer >= 1"),
         ({"prefetch": -1}, "prefetch is -1; expected 0"),
         ({"scheme": "both"}, "scheme is 'both'; expected 'hybrid' or 'vanilla'"),
         ({"split": "dev"}, "has no split 'dev'"),
         ({"fanouts": []}, "fanouts is empty"),
+        ({"fanouts": {2: 1}}, r"fanouts is {2: 1}; expected one fanout"),
+        ({"fanouts": "ab"}, "fanouts is 'ab'; expected one fanout"),
+        ({"batch_size": True}, "batch_size is True; expected an integer >= 1"),
+        ({"rng_seed": None}, "rng_seed is None; expected an integer from 0 to 2"),
+        ({"rng_seed": 1.5}, "rng_seed is 1.5; expected an integer from 0 to 2"),
+        ({"scheme": []}, r"scheme is \[\]; expected 'hybrid' or 'vanilla'"),
+        ({"split": []}, r"has no split \[\]"),
+        ({"method": {}}, "method is {}; expected 'uniform'"),
+        ({"feature_dtype": torch.int32}, "feature_dtype is torch.int32; expected None, or torch.float32"),
+        ({"device": "meta"}, 'device is "meta"; expected "cpu", "cuda"'),
+        ({"prefetch": True}, "prefetch is True; expected 0"),
+        *[({name: value}, f"{name} is {value!r}; expected True or False") for name, value in NO_FLAGS],
+        ({"seeds": "abc"}, "seeds is a str; expected a tensor or list of integer node ids"),
+        ({"seeds": [None]}, "seeds is a list; expected a tensor or list of integer node ids"),
     ],
 )
 def test_wrong_options_are_refused(drawn, ctx, options, message):
     data = DistData.load(drawn.path, ctx)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as refused:
         DistLoader(data, **{"fanouts": [2], "batch_size": 4, **options})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("epoch", [None, -1, "a", 1.5])
+def test_an_epoch_that_is_none_is_refused(drawn, ctx, epoch):
+    loader = DistLoader(DistData.load(drawn.path, ctx), [2], 4)
+    for call in (loader.set_epoch, loader.num_steps, lambda epoch: loader.position(epoch, 0)):
+        with pytest.raises(ValueError, match=f"epoch is {epoch!r}; expected an integer >= 0"):
+            call(epoch)
 
 
 def test_orig_ids_refuses_an_unknown_node(drawn, ctx):

@@ -153,14 +153,17 @@ def test_a_prefetch_thread_does_not_share_the_loops_communicator(halves):
         ({"batch_size": 4}, "neither fanouts nor sampler is given; pass one fanout per model layer, such as [15, 10,"),
         ({"fanouts": [2], "sampler": True, "batch_size": 4}, "fanouts and sampler are both given; pass one of them"),
         ({"sampler": True}, "batch_size is not given; pass the seeds per rank and step, such as batch_size=1000."),
-        ({"fanouts": [2], "batch_size": 2.5}, "batch_size is 2.5; it must be an integer >= 1."),
+        ({"fanouts": [2], "batch_size": 2.5}, "batch_size is 2.5; expected an integer >= 1."),
         ({"fanouts": 2, "batch_size": 4}, "fanouts is 2; expected one fanout per model layer, such as [15, 10, 5]."),
         ({"sampler": Consecutive, "batch_size": 4}, "sampler is the class Consecutive; pass an object of it."),
         (
             {"sampler": [2, 2], "batch_size": 4},
             "sampler is a list; expected an object with sample(seeds, step) -> MiniBatch.",
         ),
-        ({"sampler": True, "batch_size": 4, "rng_seed": -1}, "rng_seed is -1; expected 0 to 2**63 - 1."),
+        (
+            {"sampler": True, "batch_size": 4, "rng_seed": -1},
+            "rng_seed is -1; expected an integer from 0 to 2**63 - 1.",
+        ),
     ],
 )
 def test_what_makes_no_loader_is_refused(data, options, message):

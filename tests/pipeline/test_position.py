@@ -145,7 +145,7 @@ def test_the_end_of_an_epoch_leaves_no_step_and_keeps_the_numbering(alone, ctx):
 def test_an_epoch_before_the_resumed_one_is_refused(alone, ctx):
     _, loader = make_loader(ctx, alone.path)
     loader.resume(LoaderPosition(3, 40, torch.empty(0, dtype=torch.int64)))
-    with pytest.raises(ValueError, match="epoch is 2; expected 3 or more"):
+    with pytest.raises(ValueError, match="epoch is 2; expected an integer >= 3"):
         loader.set_epoch(2)
 
 
@@ -154,6 +154,27 @@ def test_seeds_of_another_graph_are_refused(alone, ctx):
     val = data.orig_ids(data.split("val")[:2])
     with pytest.raises(ValueError, match="2 seeds of epoch 0 are still to come but 0 of them are in the train split"):
         loader.resume(LoaderPosition(0, 3, val))
+
+
+@pytest.mark.parametrize("given", [None, 3, {}])
+def test_what_is_no_position_is_refused(alone, ctx, given):
+    _, loader = make_loader(ctx, alone.path)
+    with pytest.raises(ValueError, match=f"position is {given!r}; expected a LoaderPosition, as loader.position"):
+        loader.resume(given)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ((None, 0, torch.tensor([1])), "epoch is None; expected an integer >= 0"),
+        ((0, -3, torch.tensor([1])), "step is -3; expected an integer >= 0"),
+        ((0, 0, [1]), "remaining is a list; expected a tensor"),
+        ((0, 0, torch.tensor([1.5])), r"remaining is torch.float32 of shape \(1,\); expected one dimension of int64"),
+    ],
+)
+def test_a_position_of_another_kind_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        LoaderPosition(*values)
 
 
 def test_a_step_outside_the_epoch_is_refused():

@@ -37,9 +37,9 @@ class Exchanging:
         ({"roles": "auto", "scheme": "vanilla"}, "roles are auto beside scheme 'vanilla'"),
         ({"roles": "1+1", "fanouts": None, "sampler": Exchanging()}, "beside a sampler that makes 2 exchanges, but"),
         ({"staleness": 1}, "staleness is 1 without roles, which alone delay updates; pass roles"),
-        ({"staleness": -1, "roles": "1+1"}, "staleness is -1; it must be an integer >= 0"),
-        ({"staleness": 1.0, "roles": "1+1"}, "staleness is 1.0; it must be an integer >= 0"),
-        ({"staleness": True, "roles": "1+1"}, "staleness is True; it must be an integer >= 0"),
+        ({"staleness": -1, "roles": "1+1"}, "staleness is -1; expected an integer >= 0"),
+        ({"staleness": 1.0, "roles": "1+1"}, "staleness is 1.0; expected an integer >= 0"),
+        ({"staleness": True, "roles": "1+1"}, "staleness is True; expected an integer >= 0"),
     ],
 )
 def test_what_cannot_be_is_refused(alone, ctx, given, message):

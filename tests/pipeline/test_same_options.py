@@ -68,7 +68,7 @@ def test_an_option_of_one_rank_is_refused_on_all(said, name):
 
 
 def test_what_one_rank_refuses_is_refused_on_all(said):
-    assert {texts["too few"] for texts, _ in said} == {"batch_size is 0; expected at least 1 seed per rank and step."}
+    assert {texts["too few"] for texts, _ in said} == {"batch_size is 0; expected an integer >= 1."}
 
 
 def test_ranks_that_were_refused_can_still_make_a_loader(said):

@@ -394,7 +394,7 @@ def test_a_resumed_epoch_has_the_steps_that_are_left(tasks):
         steps = [loader.num_steps(epoch) for epoch in (1, 2)]
         made = [[batch.step for batch in loader] for _ in range(2)]
         loader.set_epoch(1)
-        with pytest.raises(ValueError, match=r"^epoch is 0; expected 1 or more"):
+        with pytest.raises(ValueError, match=r"^epoch is 0; expected an integer >= 1"):
             loader.set_epoch(0)
         loader.resume(loader.position(1, 2 * STEPS))
         return steps, made, list(loader)
@@ -433,13 +433,13 @@ def test_an_option_of_one_rank_is_refused_on_all(two, name):
         ({"scheme": "vanilla"}, r"scheme is 'vanilla', under which every visit of a subgraph would cost 2 exchanges"),
         ({"scheme": "other"}, r"scheme is 'other'; expected 'hybrid'"),
         ({"spec": "frontier"}, r"spec is a str; expected a fsd.SubgraphSpec"),
-        ({"num_layers": 0}, r"num_layers is 0; expected at least 1"),
-        ({"subgraphs_per_step": 0}, r"subgraphs_per_step is 0; expected at least 1"),
+        ({"num_layers": 0}, r"num_layers is 0; expected an integer from 1"),
+        ({"subgraphs_per_step": 0}, r"subgraphs_per_step is 0; expected an integer from 1"),
         ({"steps_per_epoch": 1.5}, r"steps_per_epoch is 1\.5; expected an integer"),
         ({"prefetch": None}, r"prefetch is None; expected 0 \(off\) or the number of batches"),
         ({"prefetch": 1.5}, r"prefetch is 1\.5; expected 0 \(off\) or the number of batches"),
         ({"device": "gpu"}, r"device is 'gpu'; expected \"cpu\", \"cuda\", or one GPU such as \"cuda:1\""),
-        ({"feature_dtype": "bf16"}, r"feature_dtype is 'bf16'; expected None or a dtype, such as torch\.bfloat16"),
+        ({"feature_dtype": "bf16"}, r"feature_dtype is 'bf16'; expected None, or torch.float32, torch.float64"),
         ({"transform": 3}, r"transform is 3; expected None or a function"),
         ({"locality": "near"}, r"locality is 'near'; expected None or 'own'"),
         ({"split": "other"}, r".* has no split 'other'"),

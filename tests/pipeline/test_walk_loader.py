@@ -173,13 +173,13 @@ def test_walks_on_another_graph(alone, ctx):
     [
         ({"scheme": "vanilla"}, "scheme is 'vanilla', under which every step of a walk would cost 2 exchanges"),
         ({"scheme": "other"}, "scheme is 'other'; expected 'hybrid'"),
-        ({"walks_per_node": 0}, "walks_per_node is 0; expected at least 1"),
-        ({"batch_size": 1.5}, "batch_size is 1.5; expected an integer of at least 1"),
-        ({"prefetch": -1}, "prefetch is -1; expected at least 0"),
+        ({"walks_per_node": 0}, "walks_per_node is 0; expected an integer >= 1"),
+        ({"batch_size": 1.5}, "batch_size is 1.5; expected an integer >= 1"),
+        ({"prefetch": -1}, "prefetch is -1; expected an integer >= 0"),
         ({"app": transit.KHop((3, 2))}, "KHop makes 3 picks in a step; expected 1: a walk"),
         ({"app": transit.MVS()}, "MVS is a collective application|MVS makes -1 picks"),
         ({"app": "deepwalk"}, "app is a str; expected an application"),
-        ({"app": HalfSteps(2)}, r"steps\(\) of HalfSteps is 2.5; expected an integer of at least 0"),
+        ({"app": HalfSteps(2)}, r"steps\(\) of HalfSteps is 2.5; expected an integer >= 0"),
         ({"graph": CSCGraph(torch.zeros(3).long(), torch.zeros(0).int())}, "graph has 2 nodes, the partition 240"),
     ],
 )
@@ -203,5 +203,5 @@ def test_a_position_of_other_walks_is_refused(alone, ctx):
     _, loader = make_loader(ctx, alone.path, walks_per_node=1)
     with pytest.raises(ValueError, match="447 walks of epoch 0 are still to come but .* among the 240 walks here"):
         loader.resume(position)
-    with pytest.raises(ValueError, match="epoch is -1; expected 0 or more"):
+    with pytest.raises(ValueError, match="epoch is -1; expected an integer >= 0"):
         loader.set_epoch(-1)

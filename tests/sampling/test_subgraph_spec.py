@@ -8,10 +8,10 @@ import pytest
 import fastsample_dist as fsd
 
 REFUSED = {
-    "method": (dict(method="mrw"), "method is 'mrw'; expected one of 'frontier', 'node'"),
-    "structure": (dict(structure="table"), "structure is 'table'; expected one of 'sums', 'dashboard'"),
-    "weights": (dict(weights="mean"), "weights is 'mean'; expected one of 'ratio', 'saint', 'none'"),
-    "inclusion": (dict(inclusion="exact"), "inclusion is 'exact'; expected one of 'auto', 'closed', 'counts'"),
+    "method": (dict(method="mrw"), "method is 'mrw'; expected 'frontier', 'node', 'edge'"),
+    "structure": (dict(structure="table"), "structure is 'table'; expected 'sums' or 'dashboard'"),
+    "weights": (dict(weights="mean"), "weights is 'mean'; expected 'ratio', 'saint' or 'none'"),
+    "inclusion": (dict(inclusion="exact"), "inclusion is 'exact'; expected 'auto', 'closed' or 'counts'"),
     "no budget": (dict(budget=0), "budget is 0; expected an integer from 1 to"),
     "budget of a float": (dict(budget=8000.0), "budget is 8000.0; expected an integer"),
     "budget of True": (dict(budget=True), "budget is True; expected an integer"),

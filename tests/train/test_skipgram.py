@@ -201,7 +201,7 @@ def test_ranks_with_other_options_are_refused(drawn):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dim": 0}, "dim is 0; expected at least 1"),
+        ({"dim": 0}, "dim is 0; expected an integer >= 1"),
         ({"window": 0}, "window is 0"),
         ({"negatives": -1}, "negatives is -1"),
         ({"optimizer": "lion"}, "optimizer is 'lion'; expected 'adam' or 'sgd'"),

@@ -126,6 +126,32 @@ def test_fanouts_that_disagree_with_the_layers_are_refused(task, ctx):
         make_trainer(ctx).run_epoch(loader)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"optimizer": None}, "optimizer is a NoneType; expected an object of Optimizer, such as torch.optim.Adam"),
+        ({"optimizer": torch.optim.SGD}, "optimizer is the class SGD; expected an object of Optimizer"),
+        ({"ctx": 3}, "ctx is a int; expected an object of DistContext, such as fsd.DistContext.from_env"),
+        ({"loss_fn": "mse"}, "loss_fn is 'mse'; expected None or a function"),
+        ({"metrics": {"a": 3}}, "metrics is {'a': 3}; expected functions by name"),
+        ({"metrics": "acc"}, "metrics is 'acc'; expected functions by name"),
+    ],
+)
+def test_what_a_trainer_cannot_take_is_refused(ctx, given, message):
+    model = make_model("sage")
+    arguments = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "ctx": ctx} | given
+    with pytest.raises(ValueError, match=message):
+        Trainer(model, **arguments)
+
+
+@pytest.mark.parametrize("given", [None, 3, [], DistLoader])
+def test_what_is_no_loader_is_refused(ctx, given):
+    trainer = make_trainer(ctx)
+    for call in (trainer.run_epoch, trainer.evaluate, lambda loader: trainer.fit(loader, 1)):
+        with pytest.raises(ValueError, match="loader is (a|the class) .*; expected a loader of batches, such as"):
+            call(given)
+
+
 def test_an_unknown_precision_is_refused(ctx):
     with pytest.raises(ValueError, match="precision is 'fp8'; expected 'fp32' or 'bf16'"):
         make_trainer(ctx, precision="fp8")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import reference
+from fastsample_dist.ops import checks, reference
 from fastsample_dist.ops.reference.streams import INITIAL
 from fastsample_dist.sampling.transit.params import Params
 
@@ -170,8 +170,8 @@ def sizes_of(given: Sequence[int]) -> tuple[int, ...]:
     """Picks per step as a tuple.
 
     Raises:
-      ValueError: a number in place of a sequence.
+      ValueError: a number in place of a sequence, an entry that is no integer.
     """
     if not isinstance(given, Sequence):
         raise ValueError(f"sizes is {given!r}; expected one integer per step, such as (25, 10).")
-    return tuple(given)
+    return tuple(checks.whole("an entry of sizes", size, -1) for size in given)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastsample_dist import ops
 from fastsample_dist.graph.csc import row_positions
+from fastsample_dist.ops import checks
 from fastsample_dist.sampling.transit.app import COLLECTIVE, INF, NULL, App, by_original_id, needs, sizes_of
 from fastsample_dist.sampling.transit.laws import History, Law
 from fastsample_dist.sampling.transit.params import Params, params
@@ -44,8 +45,7 @@ class Layer(App):
 
     def __init__(self, final_size: int = 2000, step_size: int = 1000) -> None:
         for name, value in (("final_size", final_size), ("step_size", step_size)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}; expected an integer >= 1.")
+            checks.whole(name, value, 1)
         self.final_size, self.step_size = final_size, step_size
         self.par = params(final_size=final_size)
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops import checks
+from fastsample_dist.sampling.arrays import check_graph
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import App
@@ -16,8 +18,6 @@ from fastsample_dist.sampling.transit.binding import as_count, bind
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Run
 from fastsample_dist.sampling.transit.engines import forms_of, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
-
-MAX_SEED = 2**63 - 1
 
 
 class TransitSampler:
@@ -59,13 +59,10 @@ class TransitSampler:
         copy_indices: bool = False,
     ) -> None:
         _check_device(graph, device)
-        if not 0 <= rng_seed <= MAX_SEED:
-            raise ValueError(f"rng_seed is {rng_seed}; expected 0 to 2**63 - 1.")
-        if num_threads is not None and num_threads < 1:
-            raise ValueError(f"num_threads is {num_threads}; expected 1 or more, or None for torch's setting.")
-        if schedule not in SCHEDULES:
-            raise ValueError(f"schedule is {schedule!r}; expected one of {SCHEDULES}.")
-        self.graph, self.app, self.rng_seed = graph, app, rng_seed
+        if num_threads is not None:
+            checks.whole("num_threads", num_threads, 1, checks.MOST_THREADS)
+        checks.one_of("schedule", schedule, SCHEDULES)
+        self.graph, self.app, self.rng_seed = graph, app, checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
         self._run = Run(num_threads, schedule)
         self._bound = bind(app, graph)
         self._engine = make_engine(self._bound, forms_of(self._bound)[0], copy_indices)
@@ -106,9 +103,9 @@ class TransitSampler:
 
 
 def _check_device(graph: CSCGraph, device: torch.device | str | None) -> None:
-    wanted = torch.device(graph.device if device is None else device)
-    for found in (wanted, graph.indptr.device):
-        if found.type != "cpu":
+    check_graph(graph)
+    for found in (graph.indptr.device if device is None else device, graph.indptr.device):
+        if str(found).split(":")[0] != "cpu":
             raise ValueError(
                 f"the device is {found}; applications are sampled on the CPU: pass a graph in host memory, no device."
             )

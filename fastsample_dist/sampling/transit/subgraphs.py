@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import reference
+from fastsample_dist.ops import checks, reference
 from fastsample_dist.ops.reference.streams import INITIAL
+from fastsample_dist.sampling.sampler import integer_ids
 from fastsample_dist.sampling.transit.app import (
     ALL,
     COLLECTIVE,
@@ -60,12 +61,13 @@ class ClusterGCN(App):
     needs = needs(weights=False)
 
     def __init__(self, clusters: Tensor, num_clusters: int = 20) -> None:
-        self.clusters = torch.as_tensor(clusters).to(torch.int64)
+        self.clusters = integer_ids(clusters, "clusters", "cluster numbers").to(torch.int64)
         self.total = int(self.clusters.max()) + 1 if self.clusters.numel() else 0
         self.num_clusters = num_clusters
-        if self.clusters.dim() != 1 or (self.clusters < 0).any():
-            raise ValueError(f"clusters has shape {tuple(self.clusters.shape)}; expected a number >= 0 per node.")
-        if not 1 <= num_clusters <= max(1, self.total):
+        shape = tuple(torch.as_tensor(clusters).shape)
+        if len(shape) != 1 or (self.clusters < 0).any():
+            raise ValueError(f"clusters has shape {shape}; expected a number >= 0 per node.")
+        if not 1 <= checks.whole("num_clusters", num_clusters, 1) <= max(1, self.total):
             raise ValueError(
                 f"num_clusters is {num_clusters}; expected 1 to {self.total}, the clusters that there are."
             )

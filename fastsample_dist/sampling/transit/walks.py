@@ -65,8 +65,8 @@ class PPR(App):
     state: ClassVar = {"length": (np.int64, 1)}
 
     def __init__(self, stop: float = 0.01, weighted: bool | None = None) -> None:
-        if not MIN_STOP <= stop <= 1.0:
-            raise ValueError(f"stop is {stop}; expected {MIN_STOP} to 1: the walk's mean length is 1 / stop.")
+        if not isinstance(stop, int | float) or not MIN_STOP <= stop <= 1.0:
+            raise ValueError(f"stop is {stop!r}; expected {MIN_STOP} to 1: the walk's mean length is 1 / stop.")
         self.stop = float(stop)
         self.needs = _weights(weighted)
         self.par = params(survival=survival_thresholds(self.stop))
@@ -120,8 +120,8 @@ class Node2Vec(App):
     """
 
     def __init__(self, length: int = 100, p: float = 2.0, q: float = 0.5, weighted: bool | None = None) -> None:
-        if not (0.0 < p < np.inf and 0.0 < q < np.inf):
-            raise ValueError(f"p is {p} and q is {q}; expected numbers above 0.")
+        if not all(isinstance(factor, int | float) and 0.0 < factor < np.inf for factor in (p, q)):
+            raise ValueError(f"p is {p!r} and q is {q!r}; expected numbers above 0.")
         self.length, self.p, self.q = _length(length), float(p), float(q)
         self.needs = _weights(weighted, edge_queries=True)
         factors = {"back": 1.0 / self.p, "near": 1.0, "far": 1.0 / self.q}
