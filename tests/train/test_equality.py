@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader
+from fastsample_dist import DistContext, DistData, DistLoader, PinSAGESampler
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
@@ -16,6 +16,7 @@ from tests.train.task import make_model, make_task
 
 FANOUTS, RNG_SEED, STEPS, LR = (4, 3), 2**40 + 1, 3, 0.01
 DEEP = {"fanouts": (3, 3, 2), "residual": True, "norm": "layer"}
+WALKS = {"num_walks": 6, "walk_length": 3, "num_neighbors": 4, "num_layers": 2, "rng_seed": RNG_SEED}
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=f"no MPI here: {mpi_missing_reason()}")
 
 
@@ -31,13 +32,23 @@ class Recorder:
             yield batch
 
 
+def sampling_of(graph, kind, fanouts):
+    """The sampler of a model: PinSAGE has walks in place of fanouts."""
+    if kind == "pinsage":
+        return PinSAGESampler(graph, **WALKS)
+    return NeighborSampler(graph, fanouts, rng_seed=RNG_SEED)
+
+
 def train_rank(ctx, path, kind, scheme, last_seeds=5, fanouts=FANOUTS, **options):
     """One epoch of STEPS steps. The last of several ranks runs out of seeds after the first, or has none at all."""
     data = DistData.load(path, ctx)
     if ctx.rank > 0 and ctx.rank == ctx.world_size - 1:
         data._splits["train"] = data.split("train")[:last_seeds]
     batch_size = math.ceil(120 / ctx.world_size / STEPS)
-    loader = Recorder(DistLoader(data, fanouts, batch_size, scheme=scheme, rng_seed=RNG_SEED))
+    how = (
+        {"sampler": sampling_of(data.graph, kind, ())} if kind == "pinsage" else {"fanouts": fanouts, "scheme": scheme}
+    )
+    loader = Recorder(DistLoader(data, batch_size=batch_size, rng_seed=RNG_SEED, **how))
     model = make_model(kind, seed=ctx.rank, num_layers=len(fanouts), **options)  # all continue with rank 0's parameters
     ctx.comm.reset_stats()
     trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=LR), ctx)
@@ -49,7 +60,7 @@ def train_one_process(task, kind, seeds_of_ranks, fanouts=FANOUTS, **options):
     """The oracle: (parameters, mean loss over all seeds)."""
     model = make_model(kind, seed=0, num_layers=len(fanouts), **options)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
-    sampler, losses = NeighborSampler(task.graph, fanouts, rng_seed=RNG_SEED), []
+    sampler, losses = sampling_of(task.graph, kind, fanouts), []
     for step, parts in enumerate(zip(*seeds_of_ranks, strict=True)):
         seeds = torch.cat(parts)
         batch = sampler.sample(seeds, step)
@@ -91,6 +102,7 @@ def torch_run(tmp_path_factory):
     [
         (2, "sage", "hybrid"),
         (3, "gat", "hybrid"),
+        (2, "pinsage", "hybrid"),
         pytest.param(2, "gcn", "vanilla", marks=pytest.mark.grid),
         (4, "sage", "vanilla"),
     ],

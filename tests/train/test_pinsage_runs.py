@@ -12,6 +12,7 @@ from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.train import TrainConfig
 from fastsample_dist.train.inference import layerwise
+from tests.forked import run_forked
 from tests.train.task import make_model, make_task
 
 CHANCE = 0.25  # four classes
@@ -92,6 +93,20 @@ def test_inference_is_that_of_one_batch_of_all_nodes(task, ranks):
     for orig_ids, found in run_distributed(ranks, scores_of_rank, args=(task.path, 37)):
         for scores in found:
             torch.testing.assert_close(scores, expected[orig_ids], rtol=0, atol=1e-5)
+
+
+def test_ranks_with_roles_report_what_ranks_without_report(task, tmp_path):
+    """Two virtual ranks: their gradients' sum is the same in any order, and so are losses and accuracies."""
+    files = {roles: tmp_path / f"{roles}.json" for roles in ("none", "1+1")}
+    for roles, file in files.items():
+        given = USUAL | WALKS | {"data": task.path, "roles": roles, "json": file, "device": "cpu"}
+        options = [text for name, value in given.items() for text in ("--" + name.replace("_", "-"), value)]
+        done = run_forked(2, "-m", ["fastsample_dist.train", *options])
+        assert done.returncode == 0, done.stderr
+    plain, roles = (json.loads(file.read_text()) for file in files.values())
+    assert roles["options"]["roles"] == "1+1" and plain["options"]["roles"] == "none"
+    assert [epoch["loss"] for epoch in roles["epochs"]] == [epoch["loss"] for epoch in plain["epochs"]]
+    assert (roles["val_acc"], roles["test_acc"]) == (plain["val_acc"], plain["test_acc"])
 
 
 def test_a_sampler_of_another_depth_is_refused(ctx, task):
