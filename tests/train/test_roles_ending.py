@@ -171,15 +171,17 @@ def draw_kills(count):
     return [{"rank": 1 - i % 2, "tasks": lots.randint(7, 12), "delay_s": lots.uniform(0, 0.02)} for i in range(count)]
 
 
+@pytest.mark.parametrize("switching", ["on", "off"])
 @pytest.mark.parametrize("kills", grid([1, 8], gate=[1]))
-def test_ranks_killed_in_one_run_change_nothing(two, undisturbed, tmp_path, kills):
+def test_ranks_killed_in_one_run_change_nothing(two, undisturbed, tmp_path, kills, switching):
     line = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
         f"--max-restarts={kills}", "--monitor-interval=0.1", SCRIPT, "--data", two, *OPTIONS, "--roles", "1+1",
         "--checkpoint-dir", tmp_path / "saved",
     ]  # fmt: skip
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environ = {**os.environ, "PYTHONPATH": paths, "WATCH_PLAN": json.dumps(draw_kills(kills))}
+    plan = {"WATCH_PLAN": json.dumps(draw_kills(kills)), "WATCH_SWITCHING": switching}
+    environ = {**os.environ, "PYTHONPATH": paths, **plan}
     done = subprocess.run(
         [*map(str, line)], env=environ, capture_output=True, text=True, timeout=ENOUGH_S, check=False
     )  # fmt: skip

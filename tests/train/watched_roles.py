@@ -1,6 +1,7 @@
 """fastsample-train with roles, whose ranks are killed as planned.
 
-WATCH_PLAN  JSON: per attempt {"rank", "tasks", "delay_s"}: SIGKILL that long after the rank began so many tasks
+WATCH_PLAN       JSON: per attempt {"rank", "tasks", "delay_s"}: SIGKILL that long after the rank began so many tasks
+WATCH_SWITCHING  "off": samplers never train
 """
 
 import json
@@ -9,6 +10,7 @@ import signal
 import sys
 import threading
 
+from fastsample_dist.pipeline import factored
 from fastsample_dist.pipeline.factored import TaskWork
 from fastsample_dist.train.cli import main
 from fastsample_dist.train.factored_epoch import FactoredEpoch
@@ -33,4 +35,6 @@ def watched(function):
 if __name__ == "__main__":
     for owner, name in ((TaskWork, "sample"), (FactoredEpoch, "_train"), (FactoredEpoch, "_update")):
         setattr(owner, name, watched(getattr(owner, name)))
+    if os.environ.get("WATCH_SWITCHING") == "off":
+        factored.switching_of = lambda roles: factored.NEVER
     sys.exit(main())
