@@ -132,7 +132,7 @@ def read_records(path: Path) -> list[Record]:
 
 
 def check_record(record: object) -> None:
-    """Refuse what is not an epoch's record. "ranks", "run" and "cache" may be missing, as in files of older releases.
+    """Refuse what is no record of an epoch. "ranks", "run", "cache" and "roles" may be missing (older releases).
 
     Raises:
       ValueError: with what is wrong.
@@ -146,9 +146,20 @@ def check_record(record: object) -> None:
     _mapping_of(record, "run")
     cache = _mapping_of(record, "cache")
     _check_numbers("cache", cache, [name for name in CACHE if cache.get(name) is not None])
+    if roles := _mapping_of(record, "roles"):
+        _check_roles(roles)
 
 
-def _check_numbers(what: str, found: object, names: Iterable[str]) -> None:
+def _check_roles(roles: dict[str, Any]) -> None:
+    _check_numbers("roles", roles, ("samplers", "trainers", "standby"))
+    for name in ("sampled", "trained"):
+        counts = _list_of(roles, name)
+        if len(counts) != roles["samplers"] + roles["trainers"]:
+            raise ValueError(f"{name} of roles has {len(counts)} entries, expected one per rank")
+        _check_numbers(f"{name} of roles", dict(enumerate(counts)), range(len(counts)))
+
+
+def _check_numbers(what: str, found: object, names: Iterable[str | int]) -> None:
     if not isinstance(found, dict):
         raise ValueError(f"{what} is {type(found).__name__}, expected an object")
     for name in names:

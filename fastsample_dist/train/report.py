@@ -21,6 +21,7 @@ from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.train.callbacks import Callback, EpochReport, Run
 from fastsample_dist.train.epoch_records import RECORDED
 from fastsample_dist.train.metrics import CommStats, CommTally, EpochStats
+from fastsample_dist.train.report_sums import tasks_text
 from fastsample_dist.train.writers import FigureWriter, JsonLinesWriter, TensorBoardWriter
 
 if TYPE_CHECKING:
@@ -121,16 +122,6 @@ def roles_line(roles: Roles, world_size: int) -> str:
     verbs = ("train" if len(groups[0]) > 1 else "trains", "sample" if len(groups[1]) > 1 else "samples")
     standby = "" if roles.switching else "; samplers do not help to train"
     return f"roles {roles}: {train} {verbs[0]}, {sample} {verbs[1]}{standby}"
-
-
-def tasks_text(roles: Mapping[str, Any]) -> str:
-    """ "12 11 13 | 4": batches that each trainer and, behind the line, each sampler has trained.
-
-    Args:
-      roles: of an epoch's figures, see RoleFigures.
-    """
-    trained = roles["trained"]
-    return " | ".join(" ".join(map(str, part)) for part in (trained[: roles["trainers"]], trained[roles["trainers"] :]))
 
 
 def epoch_line(stats: EpochStats, measured: Mapping[str, Any]) -> str:

@@ -33,6 +33,7 @@ from fastsample_dist.train.report_sums import (
     rank_means,
     slowest_rank,
     stacked_stages,
+    tasks_text,
     work_seconds,
 )
 
@@ -71,6 +72,10 @@ def _sections(records: Sequence[Record], facts: Mapping[str, Any]) -> Iterator[s
     ranked = of_last_ranks([record for record in records if record.get("ranks")])
     if ranked and len(ranked[-1]["ranks"]) > 1:
         yield from _rank_sections(ranked, stages)
+    with_roles = [record for record in records if record.get("roles")]
+    if with_roles:
+        yield from _role_sections(with_roles)
+    if ranked and len(ranked[-1]["ranks"]) > 1:
         yield from _traffic_sections(ranked)
     with_cache = [record for record in records if record.get("cache")]
     if with_cache:
@@ -151,6 +156,30 @@ def _rank_sections(records: Sequence[Record], stages: Sequence[str]) -> Iterator
     ]  # fmt: skip
     heads = ["rank", *(["host"] if several else []), "seconds", *shown, "other", "work", "work / mean"]
     yield table(heads, rows)
+
+
+def _role_sections(records: Sequence[Record]) -> Iterator[str]:
+    last, names = records[-1]["roles"], ("samplers", "trainers")
+    alike = [record for record in records if all(record["roles"][name] == last[name] for name in names)]
+    trainers, counts = last["trainers"], [record["roles"] for record in alike]
+    yield heading("Roles: who sampled and who trained")
+    yield paragraph(
+        f"Roles {last['samplers']}+{trainers}: samplers make the batches that trainers train. A sampler switches once "
+        "all batches of the epoch are sampled, and then trains what is left, where that pays. Batches in "
+        f"{_epochs_text(alike)}; trained: those of trainers in the order of ranks | those of samplers."
+    )
+    ranks = range(len(last["trained"]))
+    sampled, trained = ([sum(one[name][rank] for one in counts) for rank in ranks] for name in ("sampled", "trained"))
+    rows = [
+        [str(rank), "trains" if rank < trainers else "samples", f"{sampled[rank]:,}", f"{trained[rank]:,}",
+         "" if rank < trainers else str(sum(one["trained"][rank] > 0 for one in counts))]
+        for rank in ranks
+    ]  # fmt: skip
+    yield table(["rank", "role", "batches sampled", "batches trained", "epochs in which it switched"], rows)
+    rows = [
+        [str(epoch_number(record)), tasks_text(record["roles"]), f"{record['roles']['standby']:,}"] for record in alike
+    ]
+    yield table(["epoch", "trained", "of them by samplers"], rows)
 
 
 def _traffic_sections(records: Sequence[Record]) -> Iterator[str]:

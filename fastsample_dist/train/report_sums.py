@@ -87,3 +87,13 @@ def per_step(ranks: Sequence[Mapping[str, Any]], purpose: str, name: str) -> flo
     """One rank's count over its records, divided by their steps."""
     total = sum(rank.get("comm", {}).get(purpose, {}).get(name, 0) for rank in ranks)
     return total / max(1, sum(rank["steps"] for rank in ranks))
+
+
+def tasks_text(roles: Mapping[str, Any]) -> str:
+    """ "12 11 13 | 4": batches that each trainer and, behind the line, each sampler has trained.
+
+    Args:
+      roles: of an epoch's figures, see RoleFigures.
+    """
+    trained = roles["trained"]
+    return " | ".join(" ".join(map(str, part)) for part in (trained[: roles["trainers"]], trained[roles["trainers"] :]))

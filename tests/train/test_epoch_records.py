@@ -141,6 +141,14 @@ DAMAGES = {
         r"calls of comm of rows in ranks\[0\] is None, expected a number",
     ),
     "the run is a list": (changed(run=[1]), "run is list, expected an object"),
+    "roles lack a rank": (
+        changed(roles={"samplers": 1, "trainers": 1, "standby": 0, "sampled": [0, 5], "trained": [5]}),
+        "trained of roles has 1 entries, expected one per rank",
+    ),
+    "a count of roles is text": (
+        changed(roles={"samplers": 1, "trainers": 1, "standby": 0, "sampled": [0, "5"], "trained": [5, 0]}),
+        "1 of sampled of roles is '5', expected a number",
+    ),
     "a hit rate is text": (changed(cache={"hit_rate": "high"}), "hit_rate of cache is 'high', expected a number"),
 }
 

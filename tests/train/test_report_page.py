@@ -114,6 +114,26 @@ def test_what_runs_in_the_background_is_not_added_to_the_epoch():
     assert row[-7:] == [*(f"{one[name]:.2f}" for name in times), f"{other:.2f}"]
 
 
+def test_roles_say_who_sampled_trained_and_switched():
+    """The first epoch had other roles, as before a run was resumed: it is not in the tables of the last ones."""
+    records = make_records(3)
+    before, alone, switched = [8, 6, 0], [7, 7, 0], [6, 5, 3]
+    for record, trained, samplers in zip(records, (before, alone, switched), (2, 1, 1), strict=True):
+        sampled = [0, 0, 14] if samplers == 1 else [0, 9, 5]
+        record["roles"] = {
+            "samplers": samplers, "trainers": 3 - samplers, "sampled": sampled, "trained": trained,
+            "standby": sum(trained[3 - samplers :]),
+        }  # fmt: skip
+    page = render_page(records)
+    assert "Roles: who sampled and who trained" in headings(page) and "Roles 1+2: " in page
+    for row in (
+        ["0", "trains", "0", "13", ""], ["1", "trains", "0", "12", ""], ["2", "samples", "28", "3", "1"],
+        ["2", "7 7 | 0", "0"], ["3", "6 5 | 3", "3"],
+    ):  # fmt: skip
+        assert row in rows(page)
+    assert ["1", "8 6 | 0", "0"] not in rows(page)
+
+
 @pytest.mark.parametrize(
     "left_out, missing",
     [
