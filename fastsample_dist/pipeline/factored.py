@@ -140,6 +140,10 @@ class FactoredExecutor:
         """See tasks.Executor."""
         self._queue.request_stop()
 
+    def who_ended(self, within_s: float = 0.0) -> str:
+        """See tasks.Executor."""
+        return self._queue.who_ended(within_s)
+
     def close(self) -> None:
         """Watch the other ranks no longer."""
         self._queue.close()

@@ -301,6 +301,17 @@ class TaskQueue:
         counts = f"{ready} tasks are made and not taken, {counters.num_done} are done"
         return "; ".join([*held, f"{counts}, group {counters.current_group} is next"])
 
+    def who_ended(self, within_s: float = 0.0) -> str:
+        """Which other rank has ended, in which role and at what, in one line; "" where all are there.
+
+        Args:
+          within_s: a rank whose connections broke just now is given so long to end.
+        """
+        until_s = time.monotonic() + within_s
+        while not (ended := self._processes.ended()) and time.monotonic() < until_s:
+            time.sleep(0.01)
+        return f"{self._name(ended[0])} ended while it {self._was_doing(ended[0])}" if ended else ""
+
     def close(self) -> None:
         """Watch the other ranks no longer. The memory goes with the last tensor over it."""
         self._processes.close()
@@ -324,9 +335,8 @@ class TaskQueue:
 
     def _look_around(self, what: str, start_ns: int) -> None:
         """Raise if another rank has ended, or nothing has changed for too long."""
-        ended = self._processes.ended()
-        if ended:
-            self._fail_first(f"{self._name(ended[0])} ended while it {self._was_doing(ended[0])}")
+        if ended := self.who_ended():
+            self._fail_first(ended)
         outcome, state = self._queue.state()
         changed_ns = start_ns if outcome is Outcome.WAITED else max(start_ns, state.changed_ns)
         waited_s = (time.monotonic_ns() - changed_ns) / 1e9

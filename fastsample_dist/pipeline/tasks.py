@@ -82,3 +82,11 @@ class Executor(Protocol):
     def request_stop(self) -> None:
         """End `run` on all ranks after the same group, as soon as those under way are done."""
         ...
+
+    def who_ended(self, within_s: float = 0.0) -> str:
+        """Which other rank has ended, in which role and at what, in one line; "" where all are there.
+
+        Args:
+          within_s: a rank whose connections broke just now is given so long to end.
+        """
+        ...

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.clock import Lap, clock_of
+from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.tasks import Task
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -25,6 +26,24 @@ from fastsample_dist.train.callbacks import Meeting
 from fastsample_dist.train.generators import kept_generators, seed_generators
 from fastsample_dist.train.group_updates import GroupUpdates, task_seed
 from fastsample_dist.train.metrics import EpochMeter
+
+ENDS_WITHIN_S = 1.0  # between a rank's last connection and the end of its process
+
+
+@contextmanager
+def roles_named(loader: BatchLoader) -> Iterator[None]:
+    """Let a collective that fails because a rank has ended, as where ranks with roles meet, say its role and task too.
+
+    Raises:
+      RuntimeError: as the collective, with that behind its line.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        executor = getattr(loader, "executor", None)
+        if type(error) is not RuntimeError or executor is None or not (ended := executor.who_ended(ENDS_WITHIN_S)):
+            raise
+        raise RuntimeError(f"{str(error).rstrip('.')}: {ended}.") from error
 
 
 class FactoredEpoch:

@@ -32,7 +32,7 @@ from fastsample_dist.pipeline.roles import ROLES_AUTO, Choice
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.agreement import task_facts, trainer_facts
 from fastsample_dist.train.callbacks import Callback, Callbacks, EpochReport, Meeting, Run
-from fastsample_dist.train.factored_epoch import FactoredEpoch
+from fastsample_dist.train.factored_epoch import FactoredEpoch, roles_named
 from fastsample_dist.train.finite import FiniteGuard
 from fastsample_dist.train.gradients import wrap_model
 from fastsample_dist.train.group_updates import GroupUpdates
@@ -242,7 +242,7 @@ class Trainer:
         check_loader(loader)
         run = Run(trainer=self, loader=loader, epochs=checks.whole("epochs", epochs, 0))
         calls = Callbacks(callbacks, run)
-        with calls.closing():
+        with roles_named(loader), calls.closing():
             calls.begin()
             for epoch in range(loader.epoch, epochs):
                 if loader.epoch != epoch:  # a callback has iterated over it

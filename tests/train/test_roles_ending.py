@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fastsample_dist import DistData, DistLoader
-from fastsample_dist.testing import run_distributed
+from fastsample_dist.testing import RankError, run_distributed
 from fastsample_dist.train import Callback, Checkpointer, CheckpointSettings, NonFiniteError
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
 from fastsample_dist.train.stop import StopSignal
@@ -21,7 +21,7 @@ from tests.forked import run_forked
 from tests.grids import grid
 from tests.interrupted import interrupt
 from tests.train.task import make_model, make_task
-from tests.waiting import ENOUGH_S
+from tests.waiting import ENOUGH_S, NEVER_S
 
 PARTS, BATCH, FANOUTS, EPOCHS, EVERY = 4, 8, (4, 3), 2, 3
 SCRIPT = Path(__file__).with_name("watched_roles.py")
@@ -127,6 +127,31 @@ def not_finite(ctx, path):
 def test_a_loss_that_is_not_finite_ends_all_ranks_with_one_message(path):
     first, second = run_distributed(2, not_finite, ENOUGH_S, (path,))
     assert first == second and first.startswith("step 1: the loss is nan on virtual rank 2; the features of node ")
+
+
+class Dies(Callback):
+    """Kills its process where the ranks meet after the first epoch."""
+
+    def on_epoch(self, report):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_at_a_meeting(ctx, path, folder):
+    model = make_model("sage")
+    trainer = Trainer(model, torch.optim.Adam(model.parameters()), ctx)
+    loader = DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, roles="1+1")
+    try:
+        trainer.fit(loader, EPOCHS, [Dies()] if ctx.rank == 1 else [])
+    except RuntimeError as error:
+        (folder / "said").write_text(str(error))
+        raise
+
+
+def test_a_rank_that_is_killed_where_all_meet_is_named_with_its_role(path, tmp_path):
+    with pytest.raises(RankError, match="rank 1 of 2 ended with exit code -9"):
+        run_distributed(2, killed_at_a_meeting, ENOUGH_S, (path, tmp_path), comm_timeout_s=NEVER_S)
+    said = (tmp_path / "said").read_text()
+    assert said.endswith("rank 1 (sampler) ended while it held no task.") and "\n" not in said, said
 
 
 # ---- the command ----
