@@ -83,6 +83,11 @@ class Induced {
             "sample_subgraphs");
     for (const FsSubgraph& part : parts) written.add("sample_subgraphs", &part.drawn.num_visits, 5);
     if (join) {
+      const auto visits = [](int64_t sum, const FsSubgraph& part) { return sum + part.drawn.num_visits; };
+      const auto steps = [](int64_t sum, const FsSubgraph& part) { return sum + part.drawn.steps; };
+      require(joined.drawn.num_visits == std::accumulate(parts.begin(), parts.end(), int64_t{0}, visits) &&
+                  joined.drawn.steps == std::accumulate(parts.begin(), parts.end(), int64_t{0}, steps),
+              "sample_subgraphs: counts of the union are not the sums of its parts'");
       record(joined, flags, written);
       fs_subgraphs_free(&joined, 1);
     } else {

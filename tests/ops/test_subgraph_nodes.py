@@ -12,6 +12,7 @@ from fastsample_dist.ops.sampling_graph import SamplingGraph
 from tests.ops.graphs import random_csc
 
 ISAS = ("scalar", "baseline", "avx2", "avx512")
+RING = 1_047_553
 RULES = {
     "frontier": SubgraphRule(budget=90, frontier_size=20, rng_seed=5),
     "frontier of one": SubgraphRule(budget=40, frontier_size=1, rng_seed=5),
@@ -298,3 +299,21 @@ def test_damage_is_refused_in_the_words_of_the_definition(damage, method, use_is
         else:
             ops.subgraph_nodes(SamplingGraph(indptr, indices), rule, tables, 0, 4)
     assert len(lines) == is_read
+
+
+@pytest.fixture(scope="module")
+def many_roots():
+    """A ring. 2**32 % its size is just below the size, so that a word is rejected as often as can be."""
+    return CSCGraph(torch.arange(RING + 1), torch.arange(RING, dtype=torch.int32).roll(1))
+
+
+@pytest.mark.parametrize("isa", ISAS[1:])
+@pytest.mark.parametrize("method", ["node", "walk"])
+def test_a_root_whose_word_is_rejected_is_that_of_the_definition(method, isa, many_roots, use_isa):
+    """About 10 of 40,000."""
+    assert 8 < 40_000 * (2**32 % RING) / 2**32 < 12
+    rule = SubgraphRule(method=method, budget=80_000 if method == "walk" else 40_000, walk_length=1, rng_seed=3)
+    use_isa("scalar")
+    expected = drawn(many_roots, rule, count=1)
+    use_isa(isa)
+    assert same(drawn(many_roots, rule, count=1), expected)

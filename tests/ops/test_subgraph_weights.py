@@ -139,6 +139,27 @@ def test_certain_nodes():
     assert float(found) == pytest.approx(1 - 2 * 0.5**4)
 
 
+@pytest.mark.parametrize("certain", [1.0, 1 - 2.0**-53])
+@pytest.mark.parametrize("given", [{}, {"links": 0.01}, {"arrivals": 0.5, "links": 0.01}, {"shares": 1e-3}])
+def test_an_edge_of_a_certain_node_is_there_where_its_other_end_is(given, certain):
+    """Nodes 0 and 1 are certain, node 2 is not; parallel edges and loops, which take paths of their own."""
+    chances = torch.tensor([certain, certain, 0.25], dtype=torch.float64)
+    columns = {name: torch.full((3,), value, dtype=torch.float64) for name, value in given.items()}
+    law = ops.DrawsLaw(chances, 8, **columns)
+    indptr, sources = torch.tensor([0, 3, 5, 8]), torch.tensor([0, 1, 2, 0, 1, 0, 1, 1])
+    nodes = ops.node_inclusion(law).tolist()
+    assert nodes[:2] == [1.0, 1.0] and 0.89 < nodes[2] < 1
+    found = ops.subgraph_weights(indptr, sources, law, "inclusion").tolist()
+    assert found == pytest.approx([1, 1, nodes[2], 1, 1, nodes[2], nodes[2], nodes[2]], rel=1e-12)
+
+
+def test_all_nodes_are_certain():
+    """All have the same odds, for which one term serves all edges."""
+    law = ops.DrawsLaw(torch.ones(3, dtype=torch.float64), 8)
+    found = ops.subgraph_weights(torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 0]), law, "inclusion")
+    assert found.tolist() == [1.0] * 3
+
+
 def test_a_subgraph_without_nodes_or_edges():
     nothing = ops.DrawsLaw(torch.zeros(0, dtype=torch.float64), 5)
     empty = torch.zeros(0, dtype=torch.int32)
