@@ -33,6 +33,7 @@ from fastsample_dist.graph.npy_files import CHUNK_BYTES, drop_pages, open_npy
 from fastsample_dist.graph.planted import PlantedGraph, planted_parts
 from fastsample_dist.graph.planted_files import NodeColumns, PlantedFiles
 from fastsample_dist.memory_sizes import format_size, parse_bytes
+from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.testing.supervisor import last_line, run_process
 
 PARTITION, TRAIN = "fastsample_dist.partition.cli", "fastsample_dist.train.cli"
@@ -111,18 +112,17 @@ def choose_features(run: Run) -> tuple[int, str]:
         made = PlantedFiles(run.planted, run.columns(features)).files()
         graph_bytes = sum(column.file_bytes for column in made)
         sizes = ("--num-nodes", run.num_nodes, "--num-edges", run.args.edges, "--feature-dim", features[0])
-        disk = plan(run, "plan-disk", *sizes, "--feature-dtype", features[1], *_cut_options(run))["partitioning"][
-            "disk"
-        ]
-        needed = graph_bytes + max(disk["peak_bytes"], *disk["work_bytes"].values())
-        if free is None or needed <= free:
+        planned = plan(run, "plan-disk", *sizes, "--feature-dtype", features[1], *_cut_options(run))["partitioning"]
+        each = [graph_bytes + _disk_bytes(planned, method) for method in run.args.methods.split(",")]
+        if free is None or max(each) <= free:
             break
     else:
-        raise ValueError(
-            f"{run.args.work} has {format_size(free)} free but the graph and its parts take {format_size(needed)}; "
-            "make room, or pass fewer --edges."
-        )
-    write_json(given, {"features": features, "needed_bytes": needed, "free_bytes": free})
+        if min(each) > free:  # of narrow features; a method that takes more than there is refuses by itself
+            raise ValueError(
+                f"{run.args.work} has {format_size(free)} free but the graph and its parts take "
+                f"{format_size(min(each))}; make room, or pass fewer --edges."
+            )
+    write_json(given, {"features": features, "needed_bytes": max(each), "free_bytes": free})
     return features
 
 
@@ -136,10 +136,11 @@ def _method_options(method: str) -> list[str]:
     ]
 
 
-def _most_disk(partitioning: dict[str, Any]) -> int:
-    """Bytes on disk at the widest place of a plan, the input aside."""
-    disk = partitioning["disk"]
-    return max(disk["peak_bytes"], *disk["work_bytes"].values())
+def _disk_bytes(partitioning: dict[str, Any], method: str) -> int:
+    """Bytes on disk at the widest place of a method's work, the input aside."""
+    if partitioning["chosen"] == "in_memory":
+        return partitioning["disk"]["output_bytes"]
+    return partitioning["methods"][method.split(":")[0]]["work_bytes"]
 
 
 def _cut_options(run: Run) -> tuple[object, ...]:
@@ -187,7 +188,7 @@ def cut(run: Run, phases: Phases, method: str) -> Phase:
             "balance": report["balance"],
             "train": sorted(part["splits"].get("train", 0) for part in report["parts"]),
             "step_seconds": report["seconds"],
-            "predicted_disk_bytes": _most_disk(made),
+            "predicted_disk_bytes": _disk_bytes(made, method),
         }
 
     predicted = made["methods"][options[1]][made["chosen"]]["peak_bytes"]
@@ -389,6 +390,9 @@ def measure(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         write_json(args.work / "planted-cut.json", planted_cut(args.planted_cut, args.parts))
         return 0, {}
     parse_bytes(args.memory)
+    for method in args.methods.split(","):
+        if method.split(":")[0] not in METHODS:
+            raise ValueError(f"--methods has {method!r}; expected some of {', '.join(METHODS)}, with :option=value.")
     args.work = args.work.absolute()
     args.work.mkdir(parents=True, exist_ok=True)
     run, phases = Run(args), Phases(args.work)
