@@ -38,6 +38,7 @@ from fastsample_dist.testing.supervisor import last_line, run_process
 
 if TYPE_CHECKING:
     from fastsample_dist.partition.methods import PartitionRequest
+    from fastsample_dist.partition.methods.options import StreamOptions
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 METHODS = ("metis", "kaminpar", "stream", "ldg", "fennel", "random")
@@ -98,15 +99,17 @@ def method_of(name: str, folder: Path) -> Any:
     return replace(OURS["metis"], name=name, assign=assign_planted)
 
 
-def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None:
-    """Run one of our methods in this process; the parts and the figures go to files."""
+def assign(folder: Path, chosen: str, num_parts: int, result: Path) -> None:
+    """Run one of our methods, as NAME[:option=value...], in this process; the parts and the figures go to files."""
     import torch
 
     from fastsample_dist.graph.csc import CSCGraph
     from fastsample_dist.partition.external.budget import resident_bytes
     from fastsample_dist.partition.methods import PartitionRequest
     from fastsample_dist.partition.methods.balance import balance_parts
+    from fastsample_dist.partition.methods.order import bfs_order
 
+    method_name, options = stream_options(chosen)
     meta = json.loads((folder / "meta.json").read_text())
     columns = [torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in ("indptr", "indices")]
     request = PartitionRequest(
@@ -114,9 +117,15 @@ def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None
         undirected=meta["undirected"],
         num_parts=num_parts,
         splits={split: np.load(folder / f"{split}.npy") for split in meta["splits"]},
+        passes=options.passes,
+        buffer_bytes=options.buffer,
+        work=result,
     )
     method = method_of(method_name, folder)
     begin, cpu_begin = time.perf_counter(), time.process_time()
+    if options.order == "bfs":
+        links = method.links_of(request)
+        request = replace(request, order=bfs_order(links), stored=links if method.links == "adjacency" else None)
     parts = method.assign(request)
     assigned = time.perf_counter()
     balanced = balance_parts(request, method, parts)
@@ -131,6 +140,22 @@ def assign(folder: Path, method_name: str, num_parts: int, result: Path) -> None
         "notes": balanced.notes,
     }
     write_json(result / "figures.json", figures)
+
+
+def stream_options(chosen: str) -> tuple[str, StreamOptions]:
+    """NAME[:option=value...] as (name, options), checked as the command's are."""
+    from fastsample_dist.memory_sizes import parse_bytes
+    from fastsample_dist.partition.methods.options import StreamOptions
+
+    name, *given = chosen.split(":")
+    read = {"passes": int, "order": str, "buffer": parse_bytes}
+    pairs = [option.partition("=")[::2] for option in given]
+    if unknown := [option for option, _ in pairs if option not in read]:
+        raise ValueError(f"{chosen} has the option {unknown[0]!r}; expected {', '.join(read)}.")
+    options = StreamOptions(**{option: read[option](value) for option, value in pairs})
+    if name != PLANTED:
+        options.check(name)
+    return name, options
 
 
 def measure(folder: Path, parts: np.ndarray, num_parts: int) -> dict[str, object]:
@@ -202,7 +227,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--graph", action="append", metavar="rmat:S:F|planted:N:E:C[:M]|DIR")
     parser.add_argument("--num-parts", default="8", metavar="P[,P...]")
     parser.add_argument(
-        "--methods", help="of ours, separated by commas; planted, for graphs with planted.npy (default: all that work)"
+        "--methods",
+        help="of ours, separated by commas, with options such as ldg:order=bfs:passes=3; planted, for graphs with "
+        "planted.npy (default: all that work)",
     )
     parser.add_argument("--dgl-python", metavar="PYTHON", help="an interpreter with dgl 1.1.3: its METIS too")
     parser.add_argument("--dgl-metis-only", action="store_true", help="end DGL's call when METIS has finished")

@@ -23,6 +23,7 @@ import numpy as np
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.npy_files import CHUNK_BYTES
 from fastsample_dist.memory_sizes import available_bytes
+from fastsample_dist.partition.external import ordered_rows
 from fastsample_dist.partition.external.adjacency import LINK_NODE_BYTES, link_budget
 from fastsample_dist.partition.external.budget import (
     DEFAULT_SHARE,
@@ -35,6 +36,7 @@ from fastsample_dist.partition.external.csc import sort_edge_bytes
 from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.methods.adjacency import CHUNK_EDGES
 from fastsample_dist.partition.methods.levelling import CANDIDATES
+from fastsample_dist.partition.methods.order import ORDER_BYTES, SEARCH_BYTES
 
 MARGIN = 1.2  # of a refusal, above what is expected
 FIXED_BYTES = 8 << 20  # code that is loaded on first use, the allocator
@@ -116,6 +118,26 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, budget: MemoryB
     )
 
 
+def with_order(peak: PeakMemory, sizes: GraphSizes, *, on_disk: bool) -> PeakMemory:
+    """The peak where the nodes are searched breadth first and assigned in that order.
+
+    Args:
+      peak: of ascending ids.
+      sizes: of the graph.
+      on_disk: the edges are sorted on disk, and their rows copied in the new order.
+    """
+    nodes, copy = sizes.num_nodes, 0
+    held = _held_topology(sizes)
+    if on_disk:
+        held = min(sizes.node_id_bytes * sizes.num_edges, MAPPED_WINDOW_BYTES) + 16 * nodes + FIXED_BYTES
+        copy = held + (ORDER_BYTES + ordered_rows.NODE_BYTES) * nodes + ordered_rows.FIXED_BYTES
+    steps = dict(peak.steps)
+    steps["order"] = held + (ORDER_BYTES + SEARCH_BYTES) * nodes
+    steps["assign"] = max(steps["assign"] + ORDER_BYTES * nodes, copy)
+    steps["balance"] += ORDER_BYTES * nodes
+    return PeakMemory(steps)
+
+
 def topology_bytes(sizes: GraphSizes) -> int:
     """At the widest place of `RawGraph.to_csc`, the listed edges included; for rows that are given, what is copied."""
     if sizes.given_rows:
@@ -179,7 +201,9 @@ def needed_bytes(base: int, extra_bytes: int) -> int:
     return base + int(MARGIN * extra_bytes) + SLACK_BYTES
 
 
-def memory_budget(limit: int | None, base: int, sizes: GraphSizes, method: str) -> MemoryBudget:
+def memory_budget(
+    limit: int | None, base: int, sizes: GraphSizes, method: str, *, ordered: bool = False
+) -> MemoryBudget:
     """How the memory is divided for a graph.
 
     Args:
@@ -187,6 +211,7 @@ def memory_budget(limit: int | None, base: int, sizes: GraphSizes, method: str) 
       base: bytes it holds before the work.
       sizes: of the graph.
       method: name of the method that will assign.
+      ordered: the nodes come in an order that is held meanwhile.
     """
     return MemoryBudget(
         limit=int(available_bytes() * DEFAULT_SHARE) if limit is None else limit,
@@ -196,7 +221,8 @@ def memory_budget(limit: int | None, base: int, sizes: GraphSizes, method: str) 
         node_bytes=max(
             LEVELLED_NODE_BYTES if METHODS[method].balances else NODE_BYTES,
             LINK_NODE_BYTES if METHODS[method].stores_adjacency else 0,
-        ),
+        )
+        + (ORDER_BYTES if ordered else 0),
         edge_map_bytes=sizes.edge_map_bytes,
     )
 

@@ -32,6 +32,7 @@ from fastsample_dist.partition.plan.memory import (
     on_disk_peak,
     sorted_on_disk,
     whole_graph_bytes,
+    with_order,
 )
 from fastsample_dist.partition.plan.training import (
     DEFAULT_CLASSES,
@@ -191,11 +192,14 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
     on_disk = sorted_on_disk(sizes, budget)
     methods = {}
     for name in METHODS:
-        budget = memory_budget(budget.limit, base, sizes, name)
+        ordered = options.streaming.read_by(name).order == "bfs"
+        budget = memory_budget(budget.limit, base, sizes, name, ordered=ordered)
         peaks = {
             "in_memory": in_memory_peak(sizes, name, num_parts),
             "on_disk": on_disk_peak(sizes, name, num_parts, budget),
         }
+        if ordered:
+            peaks = {way: with_order(peak, sizes, on_disk=way == "on_disk") for way, peak in peaks.items()}
         methods[name] = {
             way: {"peak_bytes": base + peak.extra_bytes, "step": peak.widest} for way, peak in peaks.items()
         }

@@ -221,7 +221,8 @@ def check_request(
             f"num_parts is {options.num_parts} but {sizes.name} has {num_train} train nodes; training needs at least "
             "one per part, so take fewer parts."
         )
-    budget = memory_budget(options.memory_limit, resident_bytes(), sizes, options.method)
+    ordered = options.order == "bfs"
+    budget = memory_budget(options.memory_limit, resident_bytes(), sizes, options.method, ordered=ordered)
     _check_listed(sizes, options.method, budget)
     on_disk = _sorts_on_disk(sizes, options, budget)
     if on_disk:

@@ -10,6 +10,7 @@ import fastsample_dist as fsd
 from fastsample_dist.graph.storage import load_topology, read_manifest
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external.journal import work_directory
+from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.write import build
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.test_partition.inputs import draw_raw, write_input
@@ -146,5 +147,14 @@ def test_a_plan_takes_them_and_refuses_what_a_cut_refuses(tmp_path, capsys):
         assert main([*sizes, *more, "--json", str(tmp_path / "plan.json")]) == 0
         reports.append(json.loads((tmp_path / "plan.json").read_text())["partitioning"]["disk"])
     assert reports[0] == reports[1]  # passes take time alone
+    capsys.readouterr()
+    assert main([*sizes, "--order", "bfs", "--json", str(tmp_path / "order.json")]) == 0
+    plain, ordered = (
+        json.loads((tmp_path / name).read_text())["partitioning"]["methods"] for name in ("plan.json", "order.json")
+    )
+    assert [name for name in plain if plain[name] != ordered[name]] == [
+        name for name, method in METHODS.items() if "order" in method.reads
+    ]
+    assert ordered["ldg"]["on_disk"]["peak_bytes"] > plain["ldg"]["on_disk"]["peak_bytes"]
     capsys.readouterr()
     assert "passes is 0; expected at least 1." in run_refused(capsys, *sizes, "--passes", 0)
