@@ -1,5 +1,6 @@
 // fs_abi_entries: what fastsample.h and its fellows declare, as this library was compiled.
 #include "abi_entries.h"
+#include "fastsample_clusters.h"
 #include "fastsample_embedding.h"
 #include "fastsample_inclusion.h"
 #include "fastsample_queue.h"
@@ -18,6 +19,11 @@ static const FsAbiEntry kEntries[] = {
             position_type, merge, num_threads)
   FS_STRUCT(FsStream, indptr, indices, order, in_edges, kinds, capacities, num_nodes, num_edges, num_parts, id_type,
             score, rows_by_turn, alpha, rng_seed)
+  FS_STRUCT(FsNeighbours, indptr, indices, weights, order, num_nodes, num_entries, id_type, weight_type)
+  FS_STRUCT(FsClustering, node_weights, within, bound, rule, rng_seed)
+  FS_STRUCT(FsPairTable, keys, weights, num_slots, num_used, left_out)
+  FS_STRUCT(FsRefinement, node_loads, in_offsets, kinds, capacities, floors, num_limits, num_parts, shed)
+  FS_CONSTANT(FS_JOIN_HEAVIEST) FS_CONSTANT(FS_JOIN_ALIKE)
   FS_STRUCT(FsInclusion, indptr, indices, weights, hazards, num_nodes, num_edges, fanout, replace, id_type, weight_type,
             num_threads)
   FS_STRUCT(FsAliasDraws, alias_table, ids, numbers, num_slots, num_pairs, draws_per_pair, rng_seed, step, num_threads)

@@ -1,8 +1,9 @@
 // Stress test of what the partitioner calls, for the sanitizers: fastsample_stress_partition CALLERS TEAM ROUNDS 32|64
 //
-// Sorting of edge lists, reading of pieces of a file and streaming partitioning, run as stress.cpp runs the operators.
-// Besides, every result is held against that of a serial oracle, which does the obvious thing.
+// Sorting of edge lists, reading of pieces of a file, streaming partitioning and clusters, run as stress.cpp runs the
+// operators. Besides, every result is held against that of a serial oracle, which does the obvious thing.
 #include "stress_callers.h"
+#include "stress_clusters.h"
 #include "stress_edges.h"
 #include "stress_ranges.h"
 #include "stress_stream.h"
@@ -17,10 +18,12 @@ void run_problem(uint64_t seed, const Load& load) {
   const EdgeLists<Id> lists(generator);
   const Ranges ranges(generator);
   const Streams<Id> streams(generator);
+  const ClusterPasses<Id> passes(generator);
   run_at_once(load, [&](int32_t num_threads, Written& written) {
     lists.run(num_threads, written);
     ranges.run(written);
     streams.run(written);
+    passes.run(written);
   });
 }
 

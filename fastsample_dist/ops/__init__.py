@@ -32,7 +32,9 @@ from fastsample_dist.ops.aggregate import aggregate, aggregate_concat
 from fastsample_dist.ops.alias_tables import AliasTables, alias_tables
 from fastsample_dist.ops.bfs_order import bfs_order
 from fastsample_dist.ops.captured import CapturedSampler
+from fastsample_dist.ops.cluster_nodes import ClusterRule, Clusters, cluster_nodes
 from fastsample_dist.ops.compact import bucket_by_part, compact
+from fastsample_dist.ops.contract_links import PairTable
 from fastsample_dist.ops.embedding_draws import alias_draws, random_rows
 from fastsample_dist.ops.gather_rows import gather_rows, merge_rows, place_in
 from fastsample_dist.ops.hashed_rows import HashedRows, has_edges, hashed_rows, hashed_rows_bytes
@@ -40,6 +42,8 @@ from fastsample_dist.ops.inclusion_probabilities import HAZARD_BITS, MOST_HAZARD
 from fastsample_dist.ops.induced_subgraph import induced_subgraph
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
 from fastsample_dist.ops.locate_rows import CachedSlots, Located, RowIndex, locate_rows
+from fastsample_dist.ops.neighbours import Neighbours
+from fastsample_dist.ops.refine_parts import PartLimits, refine_parts
 from fastsample_dist.ops.row_tables import RowCache, RowTable, raise_deferred_errors
 from fastsample_dist.ops.sage_layer import sage_layer
 from fastsample_dist.ops.sample_mfg import sample_mfg, sample_neighbors
@@ -71,6 +75,8 @@ __all__ = [
     "AliasTables",
     "CachedSlots",
     "CapturedSampler",
+    "ClusterRule",
+    "Clusters",
     "ClustersLaw",
     "CountsLaw",
     "DrawsLaw",
@@ -81,6 +87,9 @@ __all__ = [
     "InclusionLaw",
     "InducedNodes",
     "Located",
+    "Neighbours",
+    "PairTable",
+    "PartLimits",
     "PinSAGERule",
     "RowCache",
     "RowGradients",
@@ -103,6 +112,7 @@ __all__ = [
     "alias_tables",
     "bfs_order",
     "bucket_by_part",
+    "cluster_nodes",
     "compact",
     "cuda_kernels",
     "edge_fingerprint",
@@ -119,6 +129,7 @@ __all__ = [
     "place_in",
     "raise_deferred_errors",
     "random_rows",
+    "refine_parts",
     "sage_layer",
     "sample_mfg",
     "sample_neighbors",

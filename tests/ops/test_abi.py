@@ -29,6 +29,7 @@ KINDS = {
             "include/fastsample_embedding.h",
             "include/fastsample_subgraph.h",
             "include/fastsample_inclusion.h",
+            "include/fastsample_clusters.h",
             "include/fastsample_queue.h",
         ),
         library.DECLARED,

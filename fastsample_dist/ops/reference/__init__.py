@@ -5,6 +5,7 @@ the kernels, and free of the compiled core. Tests compare kernels with these by 
 module of its own with its draw and its exact law, which statistical tests compare samplers with.
 """
 
+from fastsample_dist.ops.reference.clusters import cluster_nodes, contract_links, refine_parts
 from fastsample_dist.ops.reference.induced import induced_subgraph
 from fastsample_dist.ops.reference.labor import layer_pick
 from fastsample_dist.ops.reference.laws import Certain, Independent, Outcomes, Replaced, RowLaw
@@ -49,7 +50,9 @@ __all__ = [
     "below",
     "bfs_order",
     "bucket_by_part",
+    "cluster_nodes",
     "compact",
+    "contract_links",
     "dashboard_counts",
     "dropout_factors",
     "gather_rows",
@@ -70,6 +73,7 @@ __all__ = [
     "pick_distribution",
     "pinsage_law",
     "pinsage_neighbors",
+    "refine_parts",
     "row_law",
     "sage_layer",
     "sample_mfg",

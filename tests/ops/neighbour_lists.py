@@ -1,0 +1,41 @@
+"""Symmetric graphs for the tests of partitioning passes."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from fastsample_dist import ops
+
+
+def pairs_of(
+    num_nodes: int, pairs: list[tuple[int, int]], weights: list[int] | None = None, **columns
+) -> ops.Neighbours:
+    """Both directions of every pair, rows ascending; a pair of a node with itself is one entry."""
+    weights = [1] * len(pairs) if weights is None else weights
+    entries = [(a, b, weight) for (a, b), weight in zip(pairs, weights, strict=True)]
+    entries = sorted(entries + [(b, a, weight) for a, b, weight in entries if a != b])
+    indptr = np.zeros(num_nodes + 1, dtype=np.int64)
+    np.cumsum(np.bincount([row for row, _, _ in entries], minlength=num_nodes), out=indptr[1:])
+    id_dtype, weight_dtype = columns.pop("id_dtype", np.int32), columns.pop("weight_dtype", None)
+    return ops.Neighbours(
+        indptr,
+        np.array([other for _, other, _ in entries], dtype=id_dtype),
+        None if weight_dtype is None else np.array([weight for _, _, weight in entries], dtype=weight_dtype),
+        **columns,
+    )
+
+
+@st.composite
+def neighbours(draw):
+    """A tiny graph: self-loops, parallel entries, weights of both types or none, any order."""
+    num_nodes = draw(st.integers(1, 10))
+    node = st.integers(0, num_nodes - 1)
+    pairs = draw(st.lists(st.tuples(node, node), max_size=25))
+    order = draw(st.none() | st.permutations(range(num_nodes)))
+    return pairs_of(
+        num_nodes,
+        pairs,
+        draw(st.lists(st.integers(0, 3), min_size=len(pairs), max_size=len(pairs))),
+        id_dtype=draw(st.sampled_from([np.int32, np.int64])),
+        weight_dtype=draw(st.sampled_from([None, np.uint8, np.int32])),
+        order=None if order is None else np.array(order, dtype=np.int64),
+    )
