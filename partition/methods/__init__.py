@@ -24,6 +24,7 @@ from fastsample_dist.partition.methods.request import (
     PartitionRequest,
 )
 from fastsample_dist.partition.methods.simple import assign_file, assign_random, assign_range, random_parts
+from fastsample_dist.partition.methods.stream import BUFFER_BYTES, assign_stream
 from fastsample_dist.partition.methods.streaming import assign_fennel, assign_ldg
 
 
@@ -91,6 +92,19 @@ _METHODS = (
         in_memory=False,
         balances=True,
         reads=frozenset({"passes", "order"}),
+    ),
+    Method(
+        name="stream",
+        assign=_with_alternatives(assign_stream),
+        summary="few cut edges in little memory: clusters by streaming, METIS cuts the graph between them",
+        memory=AssignMemory(node_bytes=44, fixed_bytes=BUFFER_BYTES),
+        links="adjacency",
+        in_memory=False,
+        balances=True,
+        blocks_signals=lambda: libmetis.load() is None,  # pymetis
+        missing=missing_metis,
+        require=_with_alternatives(require_metis),
+        reads=frozenset({"passes", "order", "buffer"}),
     ),
     Method(
         name="random",

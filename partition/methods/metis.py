@@ -24,7 +24,7 @@ handler of Ctrl-C waits until METIS is done; it catches SIGTERM itself and fails
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -32,6 +32,7 @@ import numpy as np
 
 from fastsample_dist.partition.methods import libmetis
 from fastsample_dist.partition.methods.adjacency import Adjacency
+from fastsample_dist.partition.methods.constraints import NodeWeights
 from fastsample_dist.partition.methods.request import (
     MAX_SEED,
     MissingPackageError,
@@ -50,6 +51,7 @@ MAX_IMBALANCE = 0.005
 # Iterations of refinement: METIS' default, and for more than LARGE neighbours. RMAT scale 18, edge factor 32, 8 parts:
 # 6.6 s and 81.1 % of edges cut with 10, 4.3 s and 81.3 % with 3.
 ITERATIONS, FEW_ITERATIONS, LARGE = 10, 3, 1 << 24
+MODEL_TRIALS = 4  # of `cut_model`
 TRIALS, SMALL = 8, 1 << 21  # of graphs with at most SMALL neighbours: seconds in all
 CLUSTER_ADVICE = "make room, or leave --clusters out"
 CLUSTER_IMBALANCE = 0.03  # of clusters, METIS' default: a batch of several evens them out
@@ -129,27 +131,67 @@ def require_metis() -> None:
         _import_pymetis()
 
 
+def cut_model(adjacency: Adjacency, constraints: Sequence[NodeWeights], num_parts: int, seed: int) -> np.ndarray:
+    """Cut a small graph with edge weights that stands for a larger one, all constraints balanced.
+
+    Args:
+      adjacency: symmetric, without self-loops, with weights; int32 indices.
+      constraints: integer [num_nodes] each, >= 0, what parts are to hold equally.
+      num_parts: 2 or more.
+      seed: of METIS.
+    Returns:
+      int32 [num_nodes]; parts may be empty.
+    Raises:
+      MissingPackageError, RuntimeError: as `assign_metis`.
+    """
+    if len(adjacency.indices) == 0:  # METIS wants at least one edge
+        return (np.arange(adjacency.num_nodes) % num_parts).astype(np.int32)
+    shrink = int(adjacency.weights.sum(dtype=np.int64)) // np.iinfo(np.int32).max + 1
+    weights = adjacency.weights if shrink == 1 else -(-adjacency.weights // shrink)
+    adjacency = Adjacency(adjacency.indptr, adjacency.indices, weights)
+    with _failures_named(adjacency.num_nodes, len(adjacency.indices), "make room, or pass a smaller --buffer"):
+        if libmetis.load() is not None:
+            return _best_of_trials(adjacency, constraints, num_parts, seed, MODEL_TRIALS)
+        shares = sum(weight * (RESOLUTION * adjacency.num_nodes / weight.sum()) for weight in constraints)
+        pymetis = _import_pymetis()
+        dtype = np.dtype(pymetis.zero_copy_dtype())
+        columns = [adjacency.indptr, adjacency.indices, adjacency.weights, np.rint(shares).astype(np.int64)]
+        indptr, indices, links, nodes = (column.astype(dtype, copy=False) for column in columns)
+        _, found = pymetis.part_graph(
+            num_parts, pymetis.CSRAdjacency(indptr, indices), vweights=nodes, eweights=links, recursive=False,
+            options=pymetis.Options(seed=seed),
+        )  # fmt: skip
+        return np.asarray(found, dtype=np.int32)
+
+
 def _multi_constraint(request: PartitionRequest, adjacency: Adjacency) -> np.ndarray:
+    trials = TRIALS if len(adjacency.indices) <= SMALL else 1
+    constraints = list(request.constraints().values())
+    return _best_of_trials(adjacency, constraints, request.num_parts, request.seed, trials)
+
+
+def _best_of_trials(
+    adjacency: Adjacency, constraints: Sequence[NodeWeights], num_parts: int, seed: int, trials: int
+) -> np.ndarray:
+    """The parts of fewest cut edges of as many calls of libmetis, each with a seed of its own."""
     metis = libmetis.load()
     largest = int(np.iinfo(metis.dtype).max)
     check_counts(adjacency, largest, metis.dtype)
-    constraints = request.constraints()
-    weights = np.empty((request.num_nodes, len(constraints)), dtype=metis.dtype)
-    for column, looked_up in enumerate(constraints.values()):
+    weights = np.empty((adjacency.num_nodes, len(constraints)), dtype=metis.dtype)
+    for column, looked_up in enumerate(constraints):
         weight = looked_up[:].astype(metis.dtype)
         shrink = int(weight.sum()) // largest + 1  # 1 unless parallel edges outnumber what METIS can add up
         weights[:, column] = weight if shrink == 1 else -(-weight // shrink)
-    trials = TRIALS if len(adjacency.indices) <= SMALL else 1
     found = [
         metis.part_graph(
             adjacency.indptr,
             adjacency.indices,
             weights,
             adjacency.weights,
-            request.num_parts,
-            seed=(request.seed * trials + trial) % (MAX_SEED + 1),
+            num_parts,
+            seed=(seed * trials + trial) % (MAX_SEED + 1),
             iterations=_iterations(adjacency),
-            imbalance=min(MAX_IMBALANCE, TOLERANCE / (request.num_parts - 1)),
+            imbalance=min(MAX_IMBALANCE, TOLERANCE / (num_parts - 1)),
         )
         for trial in range(trials)
     ]

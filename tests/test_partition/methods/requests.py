@@ -7,7 +7,7 @@ from fastsample_dist.partition.methods import METHODS, PartitionRequest
 from tests.test_partition.inputs import draw_raw
 
 METIS_FREE = ["ldg", "fennel", "random", "range"]
-GRAPH_METHODS = ["metis", "kaminpar", "ldg", "fennel"]
+GRAPH_METHODS = ["metis", "kaminpar", "stream", "ldg", "fennel"]
 
 
 def request_of(raw: RawGraph, num_parts: int, seed: int = 0, **fields: object) -> PartitionRequest:

@@ -57,12 +57,12 @@ def test_repeats(name):
     assert (first == again).all()
 
 
-@pytest.mark.parametrize("name", ["metis", "ldg", "fennel", "random"])
+@pytest.mark.parametrize("name", ["metis", "stream", "ldg", "fennel", "random"])
 def test_another_seed_gives_other_parts(name):
     assert (assigned(name, drawn(seed=3)) != assigned(name, drawn(seed=4))).any()
 
 
-@pytest.mark.parametrize("name", ["metis", "ldg"])
+@pytest.mark.parametrize("name", ["metis", "stream", "ldg"])
 def test_another_process_gives_the_same_parts(name):
     program = (
         "from tests.test_partition.methods.requests import assigned, drawn;"
