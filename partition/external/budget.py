@@ -19,7 +19,7 @@ LEVELLED_NODE_BYTES = 88  # with a method whose parts are levelled: ldg on 10 M 
 PIECE_EDGE_BYTES = 80  # per listed edge of a piece: as read, as 64-bit ids, as keys in both directions
 WRITE_EDGE_BYTES = 48  # per edge of a piece of rows: as read, renamed, and their offsets
 SLACK_BYTES = 48 << 20  # allocator, libraries' own buffers, a chunk of features
-BASE_SPREAD_BYTES = 4 << 20  # the program itself differs by this much from run to run (0.3 MB seen): added to the least
+BASE_SPREAD_BYTES = 8 << 20  # the program itself differs by this much from run to run (5 MB seen): added to the least
 MIN_PIECE, MAX_PIECE, MAX_BUCKET = 1 << 16, 1 << 21, 1 << 25  # edges; larger ones are no faster
 
 

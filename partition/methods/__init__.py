@@ -68,7 +68,7 @@ _METHODS = (
             own_process=True,
         ),
         links="adjacency",
-        in_memory=True,
+        in_memory=False,
         balances=True,
         missing=missing_kaminpar,
         require=_with_alternatives(require_kaminpar),

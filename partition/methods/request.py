@@ -198,6 +198,12 @@ class Method:
         """The neighbour lists of a request that the method's cut is counted in (`links`)."""
         return request.adjacency if self.links == "adjacency" else request.rows
 
+    @property
+    def work_files(self) -> dict[str, bool]:
+        """What it makes in the work directory, as `plan.disk.work_bytes` takes it."""
+        stores = self.stores_adjacency
+        return {"adjacency": stores, "graph_file": stores and self.memory.own_process}
+
 
 class MissingPackageError(ImportError):
     """A method's package is not installed; the text names the command that installs it, without a full stop."""

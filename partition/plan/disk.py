@@ -10,6 +10,7 @@ from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS
 from fastsample_dist.partition.external.rows import has_scales
 from fastsample_dist.partition.external.scaled_rows import SCALE_DTYPE
+from fastsample_dist.partition.methods.parhip import parhip_bytes
 
 HEADER_BYTES = 128  # of an .npy file
 MANIFEST_FILE_BYTES, MANIFEST_BYTES = 150, 2000  # of manifest.json: per file that it lists, and the rest
@@ -67,7 +68,7 @@ def adjacency_work_bytes(sizes: GraphSizes, neighbours: int) -> tuple[int, int]:
 
 
 def work_bytes(
-    sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep", *, adjacency: bool = False
+    sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep", *, adjacency: bool = False, graph_file: bool = False
 ) -> dict[str, int]:
     """Bytes beside the output while the edges are sorted on disk: {phase: bytes at its end, at most}.
 
@@ -76,6 +77,7 @@ def work_bytes(
     Args:
       sizes, num_parts, feature_dtype: of the graph and what is made of it.
       adjacency: the method's adjacency is made in files too.
+      graph_file: the method reads a file of its own, which is made from them.
     """
     edges, nodes = sizes.num_edges, sizes.num_nodes
     count = DEGREE_BYTES * nodes
@@ -84,7 +86,10 @@ def work_bytes(
     assign = count + rows + (PART_BYTES + CLUSTER_BYTES * sizes.clusters) * nodes
     made = {}
     if adjacency:
-        most, kept = adjacency_work_bytes(sizes, edges if sizes.undirected else 2 * edges)
+        neighbours = edges if sizes.undirected else 2 * edges
+        most, kept = adjacency_work_bytes(sizes, neighbours)
+        if graph_file:
+            kept += parhip_bytes(nodes, neighbours, sizes.node_id_bytes, weighted=not sizes.undirected)
         made = {"adjacency": count + rows + most, "method": count + rows + kept}
     return {
         "count": count,

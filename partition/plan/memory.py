@@ -97,6 +97,8 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, budget: MemoryB
     if METHODS[method].in_memory:
         rows = 0 if METHODS[method].memory.copies else window
         assign = max(assign, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes) + rows
+    elif METHODS[method].memory.own_process:  # works when nothing is mapped any more
+        assign = max(assign, min(window, MAPPED_WINDOW_BYTES))
     elif METHODS[method].balances:
         assign += min(window, MAPPED_WINDOW_BYTES)
     balance = _balance_bytes(sizes, method, num_parts) + min(window, MAPPED_WINDOW_BYTES) + 16 * num_nodes
@@ -171,7 +173,7 @@ def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours
     memory = METHODS[method].memory
     taken = (memory.least if at_least else memory.total)(sizes.num_nodes, neighbours)
     if memory.own_process:
-        return taken + 16 * sizes.num_nodes
+        return taken + 24 * sizes.num_nodes
     held = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges + 8 * sizes.num_nodes
     copied = 0 if sizes.undirected else (sizes.node_id_bytes + 4) * neighbours
     return held + copied + taken

@@ -205,8 +205,8 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
         }
         methods[name]["least_bytes"] = _least(sizes, name, base)
         methods[name]["obstacle"] = _obstacle(sizes, name, budget)
-        stores = METHODS[name].stores_adjacency
-        made = work_bytes(sizes, num_parts, options.feature_dtype, adjacency=stores)
+        files = METHODS[name].work_files
+        made = work_bytes(sizes, num_parts, options.feature_dtype, **files)
         methods[name]["work_bytes"] = max(made.values())
     work = work_bytes(sizes, num_parts, options.feature_dtype)
     return {

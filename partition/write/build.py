@@ -228,8 +228,8 @@ def check_request(
     if on_disk:
         budget.check()
     if not work_directory(output).exists():  # what a killed run has left counts: see _check_disk
-        planned, stores = (options.num_parts, options.feature_dtype), METHODS[options.method].stores_adjacency
-        check_space(output, least_bytes(sizes, *planned, on_disk=on_disk, adjacency=stores))
+        planned, files = (options.num_parts, options.feature_dtype), METHODS[options.method].work_files
+        check_space(output, least_bytes(sizes, *planned, on_disk=on_disk, **files))
     return budget
 
 
@@ -263,7 +263,7 @@ def _refuse_above(budget: MemoryBudget, method: str, sizes: GraphSizes, num_edge
     needed = method_needs(sizes, method, budget, num_edges, neighbours)
     if needed > budget.limit:
         others = ", ".join(name for name in METHODS if not holds_graph(name))
-        enough = format_size(needed + BASE_SPREAD_BYTES)
+        enough = format_size(max(needed, budget.least()) + BASE_SPREAD_BYTES)
         raise ValueError(
             f"method {method} holds the whole graph in memory, about {enough} for {sizes.num_nodes} nodes and "
             f"{num_edges} edges, and the memory limit is {format_size(budget.limit)}; pass --memory-limit {enough} if "
@@ -285,7 +285,8 @@ def _check_disk(
     stored_edges = None if topology is None else topology.num_edges
     planned = options.num_parts, options.feature_dtype
     sizes = sizes_of(raw, **options.stored())
-    needed = least_bytes(sizes, *planned, on_disk=on_disk, stored_edges=stored_edges, adjacency=adjacency)
+    files = METHODS[options.method].work_files if adjacency else {}
+    needed = least_bytes(sizes, *planned, on_disk=on_disk, stored_edges=stored_edges, **files)
     check_space(output, needed, used=used_bytes(output) if on_disk else 0)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from fastsample_dist.files import free_bytes
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.partition.external.journal import INPUT_FOLDER, work_directory
+from fastsample_dist.partition.methods.parhip import parhip_bytes
 from fastsample_dist.partition.plan.disk import PART_BYTES, adjacency_work_bytes, output_bytes, work_bytes
 
 
@@ -27,6 +28,7 @@ def least_bytes(
     on_disk: bool,
     stored_edges: int | None = None,
     adjacency: bool = False,
+    graph_file: bool = False,
 ) -> int:
     """Bytes that will be on disk at the widest place, the input aside, at least.
 
@@ -37,6 +39,7 @@ def least_bytes(
       on_disk: the edges are sorted on disk, not in memory.
       stored_edges: of the topology, where that is there; what came before no longer counts then.
       adjacency: it will be made in files: as if every edge's reverse were listed, self-loops and parallel edges aside.
+      graph_file: the method makes a file of its own from it.
     """
     listed = replace(sizes, undirected=False)  # duplicates and self-loops may halve the edges, and merge them further
     fewest = min(1, sizes.num_listed) if sizes.undirected else sizes.num_listed
@@ -47,7 +50,9 @@ def least_bytes(
     linking = 0
     if on_disk and adjacency and not sizes.undirected:
         rows = writing["assign"] - PART_BYTES * sizes.num_nodes
-        linking = rows + adjacency_work_bytes(final, final.num_edges)[0]
+        most, kept = adjacency_work_bytes(final, final.num_edges)
+        own = parhip_bytes(sizes.num_nodes, final.num_edges, sizes.node_id_bytes, weighted=False)
+        linking = rows + max(most, kept + own * graph_file)
     if stored_edges is not None:
         return max(linking, writing["write"])
     return max(sorting["group" if sizes.undirected else "sort"], linking, writing["write"])

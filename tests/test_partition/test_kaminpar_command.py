@@ -1,5 +1,7 @@
 """The command with `kaminpar`: Ctrl-C and kills during the call, and what the same command resumes from."""
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fastsample_dist.partition
+from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external.journal import work_directory
 from tests.test_partition.inputs import write_input
@@ -64,6 +67,32 @@ def test_run_on_disk_that_ended_during_the_call_resumes_with_the_call(argv, outp
     assert main(argv) == 0
     assert contents(outputs / "parts") == contents(outputs / "plain")
     assert not work.exists()
+
+
+def test_limited_run_stays_within_the_limit_and_a_lower_one_is_refused_before_the_work(argv, outputs, tmp_path):
+    pytest.importorskip("kaminpar")
+    code = (
+        "import json, resource, subprocess, sys\n"
+        "done = subprocess.run(sys.argv[1:], capture_output=True, text=True, check=False)\n"
+        "most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
+        "print(json.dumps([done.returncode, done.stderr, most * 1024]))"
+    )
+
+    def run(limit: str) -> list:
+        """[status, errors, VmHWM of the command or of KaMinPar's process]."""
+        command = [sys.executable, "-m", "fastsample_dist.partition.cli", *argv, "--memory-limit", limit]
+        command = [sys.executable, "-c", code, *command, "--on-disk", "--json", str(tmp_path / "report.json")]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    status, line, _ = run("10MB")
+    assert status == 1 and line.count("\n") == 1 and list(outputs.iterdir()) == []
+    assert re.search(r"method kaminpar holds the whole graph in memory, about .* or another --method \(.*ldg.*\)", line)
+    least = line.split("pass --memory-limit ")[1].split(" ")[0]
+    status, line, most = run(least)
+    assert line == "" and status == 0
+    assert most <= parse_bytes(least)
+    assert json.loads((tmp_path / "report.json").read_text())["peak_resident_bytes"] <= parse_bytes(least)
 
 
 def test_another_cut_starts_with_a_new_file(argv, outputs, tmp_path, play, capsys):
