@@ -32,10 +32,10 @@ from fastsample_dist.partition.external.journal import Journal
 from fastsample_dist.partition.external.kernels import EdgePiece, add_degrees, sort_edges
 from fastsample_dist.partition.external.mapped import mapped_columns
 from fastsample_dist.partition.methods.adjacency import Adjacency
-from fastsample_dist.partition.methods.constraints import row_offsets
+from fastsample_dist.partition.methods.constraints import NodeWeights, heaviest, row_offsets
 
 SORT_LINK_BYTES = 20  # per entry of a bucket: its key, its place in the row, its count, and room for the allocator
-LINK_NODE_BYTES = 32  # offsets of the rows, and three counts while they are added up
+LINK_NODE_BYTES = 16  # offsets of the rows, and edges that leave a node
 MOST_IN_BYTES = 127  # copies of an edge; as many may lie in the other direction
 MAX_ROW_PIECE = 1 << 18  # stored edges that are turned into keys at a time, beside a bucket
 _NAMES = SortNames(
@@ -192,17 +192,14 @@ class _BothDirections(BucketSort):
             position = stop
         with appending(file, 0) as written:
             append(written, leaving)
-        leaving += self._topology.degrees
-        drop_pages(self._topology.degrees)
-        state = {"longest_row": int(leaving.max()), "repeated": repeated, "done": True}
+        both = _Sum(leaving, self._topology.degrees)
+        state = {"longest_row": heaviest(both, len(leaving))[1], "repeated": repeated, "done": True}
         self._journal.save(_NAMES.count, **state)
         return state
 
-    def _degrees(self) -> tuple[np.ndarray, np.ndarray]:
-        leaving = np.fromfile(self._journal.path / _SOURCES, dtype=np.int64)
-        totals = leaving + self._topology.degrees
-        drop_pages(self._topology.degrees)
-        return np.asarray(totals), leaving
+    def _degrees(self) -> tuple[NodeWeights, np.ndarray]:
+        leaving = map_array(self._journal.path / _SOURCES, np.dtype(np.int64), (self._topology.num_nodes,))
+        return _Sum(leaving, self._topology.degrees), leaving
 
     def _pieces(self, position: int) -> Iterator[tuple[int, EdgePiece]]:
         for stop, sources, rows in self._rows.pieces(position, self._topology.num_edges):
@@ -250,6 +247,20 @@ class _BothDirections(BucketSort):
             part |= sources.view(f"u{sources.itemsize}")
             filled += len(part)
         return keys[:filled]
+
+
+class _Sum:
+    """Two columns of numbers per node, mapped or not, added up where they are looked at."""
+
+    def __init__(self, first: np.ndarray, second: np.ndarray) -> None:
+        self._first, self._second = first, second
+
+    def __getitem__(self, nodes: slice | np.ndarray) -> np.ndarray:
+        return np.asarray(self._first[nodes] + self._second[nodes])
+
+    def drop_pages(self) -> None:
+        drop_pages(self._first)
+        drop_pages(self._second)
 
 
 class _WithoutLoops:

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from fastsample_dist.files import naming_file
+from fastsample_dist.partition.external.bounds import bucket_bounds, bucket_sizes
 from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.journal import Journal
 from fastsample_dist.partition.external.kernels import EdgePiece, group_edges, read_ranges
+from fastsample_dist.partition.methods.constraints import NodeWeights, heaviest
 
 SAVE_EDGES = 1 << 26  # edges read between two entries of the journal
-MAX_BUCKETS = 1 << 15
 KEY = np.dtype(np.uint64)
 
 
@@ -75,9 +76,9 @@ class BucketSort(ABC):
         """Columns with an entry per sorted edge; one is "indices"."""
 
     @abstractmethod
-    def _degrees(self) -> tuple[np.ndarray, np.ndarray]:
-        """int64 [num_nodes] each: edges of a node that are in memory while its bucket is sorted, at most, and those of
-        them that are grouped."""
+    def _degrees(self) -> tuple[NodeWeights, np.ndarray]:
+        """Edges of each node: those that are in memory while its bucket is sorted, at most, and int64 [num_nodes] those
+        of them that are grouped."""
 
     @abstractmethod
     def _pieces(self, position: int) -> Iterator[tuple[int, EdgePiece]]:
@@ -115,16 +116,15 @@ class BucketSort(ABC):
         """Bounds of the buckets, and grouped edges in each."""
         totals, grouped = self._degrees()
         state = self._journal.begin(self._names.group, self._source)
-        room = max(self._budget.bucket_edges, int(totals.max()))
+        room = max(self._budget.bucket_edges, heaviest(totals, len(grouped))[1])
         if state and state["bucket_edges"] > room:  # made within a larger limit
             self._journal.restart(self._names.group)
             self._journal.begin(self._names.sort, self._source)
             state = {}
         room = state.get("bucket_edges", room)
-        bounds = _bucket_bounds(totals, room)
-        del totals
-        ends = np.concatenate([[0], np.cumsum(grouped)])[bounds]
-        del grouped
+        bounds = bucket_bounds(totals, len(grouped), room)
+        ends = np.concatenate([[0], np.cumsum(bucket_sizes(grouped, bounds))])
+        del totals, grouped
         if not state.get("done"):
             self._group_from(state.get("position", 0), state.get("cursors"), bounds, ends, room)
         return bounds, np.diff(ends)
@@ -195,23 +195,6 @@ class BucketSort(ABC):
         finally:
             for handle in handles.values():
                 os.close(handle)
-
-
-def _bucket_bounds(degrees: np.ndarray, room: int) -> np.ndarray:
-    """Cut the nodes into ranges of at most `room` edges each (a node has no more): int64 [num_buckets + 1]."""
-    ends = np.cumsum(degrees)
-    bounds, done = [0], 0
-    while bounds[-1] < len(ends):
-        lo = bounds[-1]
-        hi = max(lo + 1, int(np.searchsorted(ends, done + room, side="right")))
-        bounds.append(hi)
-        done = int(ends[hi - 1])
-    if len(bounds) > MAX_BUCKETS:
-        raise ValueError(
-            f"{done} edges would take {len(bounds) - 1} buckets of {room}; expected at most {MAX_BUCKETS}; "
-            "pass a larger --memory-limit."
-        )
-    return np.array(bounds, dtype=np.int64)
 
 
 @contextmanager

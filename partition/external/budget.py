@@ -14,8 +14,8 @@ from pathlib import Path
 from fastsample_dist.memory_sizes import format_size
 
 DEFAULT_SHARE = 0.8  # of what is available
-NODE_BYTES = 64  # per node at the widest place: shuffling the nodes for `random`, old and new offsets while writing
-LEVELLED_NODE_BYTES = 88  # with a method whose parts are levelled: ldg on 10 M nodes takes 83
+NODE_BYTES = 18  # per node at the widest place: offsets, ids and parts of `random`; old and new ids while writing
+LEVELLED_NODE_BYTES = 24  # with a method whose parts are levelled: offsets, parts, splits, ids of the nodes of parts
 PIECE_EDGE_BYTES = 80  # per listed edge of a piece: as read, as 64-bit ids, as keys in both directions
 WRITE_EDGE_BYTES = 48  # per edge of a piece of rows: as read, renamed, and their offsets
 SLACK_BYTES = 48 << 20  # allocator, libraries' own buffers, a chunk of features

@@ -183,7 +183,7 @@ class _Builder(BucketSort):
         return state
 
     def _degrees(self) -> tuple[np.ndarray, np.ndarray]:
-        degrees = np.fromfile(self._journal.path / "degrees", dtype=np.int64)
+        degrees = map_array(self._journal.path / "degrees", np.dtype(np.int64), (self._raw.num_nodes,))
         return degrees, degrees
 
     def _sorted_bucket(

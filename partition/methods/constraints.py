@@ -15,7 +15,7 @@ from fastsample_dist.graph.csc import INT32_MAX_NODES
 from fastsample_dist.graph.npy_files import drop_pages, row_chunks
 from fastsample_dist.graph.storage import SPLITS
 
-NODES_AT_ONCE_BYTES = 16  # of temporaries per node of a chunk
+NODES_AT_ONCE_BYTES = 64  # of temporaries per node of a chunk, at most
 
 
 class NodeWeights(Protocol):
@@ -118,4 +118,5 @@ def heaviest(weights: NodeWeights, num_nodes: int) -> tuple[int, int]:
         place = int(values.argmax())
         if values[place] > most:
             found, most = chunk.start + place, int(values[place])
+        drop_pages(weights)
     return found, most

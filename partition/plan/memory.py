@@ -33,7 +33,7 @@ from fastsample_dist.partition.external.budget import (
     MemoryBudget,
 )
 from fastsample_dist.partition.external.csc import sort_edge_bytes
-from fastsample_dist.partition.methods import METHODS
+from fastsample_dist.partition.methods import METHODS, Method
 from fastsample_dist.partition.methods.adjacency import CHUNK_EDGES
 from fastsample_dist.partition.methods.levelling import CANDIDATES
 from fastsample_dist.partition.methods.order import ORDER_BYTES, SEARCH_BYTES
@@ -43,11 +43,15 @@ FIXED_BYTES = 8 << 20  # code that is loaded on first use, the allocator
 SORTED_EDGE_BYTES = 20  # key, order, workspace
 BUCKET_EDGE_BYTES = 12  # key, place in the row
 LINK_PIECE_BYTES, LINK_EDGE_BYTES = 26, 17  # rows and keys of a piece; key, place, count
+LEVELLING_NODE_BYTES = 10  # parts, splits, what may move, and the nodes of each part
+COPIED_MEMBER_BYTES = 4  # per node of the part that some leave, or join
 MOVE_EDGE_BYTES = 64  # levelling: positions, owners, ends and costs of a candidate's edges
 SYMMETRISE_EDGE_BYTES = 62  # per edge of a chunk: keys of both directions, sorted, and where rows begin
-WRITE_EDGE_BYTES, WRITE_NODE_BYTES = 28, 52  # rows of a topology in memory
+WRITE_EDGE_BYTES, WRITE_NODE_BYTES = 28, 13  # rows of a topology in memory; parts, old and new ids, splits
 CLUSTER_EDGE_BYTES, CLUSTER_NODE_BYTES = 33, 20  # edges of a chunk: source, owner, mark; nodes in order, local, found
-READ_EDGE_BYTES, READ_NODE_BYTES = 12, 96  # of one on disk: values as read, renamed, and of the chunk before
+READ_EDGE_BYTES, READ_NODE_BYTES = 12, 17  # of one on disk: values as read, renamed, and of the chunk before; offsets
+NODE_CHUNK_BYTES = 32  # per node of a chunk: ids, keys, places, sums
+OFFSET_BYTES = DEGREE_BYTES = 8  # per node, of the rows of a topology on disk
 MAPPED_WINDOW_BYTES = 128 << 20  # of the sorted edges, between two sweeps that let pages go
 
 SMALL_EDGES = 1 << 24  # listed edges that are sorted in memory where they fit; more are sorted on disk sooner
@@ -93,7 +97,7 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, budget: MemoryB
     """Peak where the edges are sorted on disk, with the pieces and buckets of the memory budget."""
     num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
     window = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges  # the edge map is not looked at
-    assign = METHODS[method].memory.total(num_nodes, num_neighbours(sizes)) + 16 * num_nodes
+    assign = METHODS[method].memory.total(num_nodes, num_neighbours(sizes)) + OFFSET_BYTES * num_nodes
     if METHODS[method].in_memory:
         rows = 0 if METHODS[method].memory.copies else window
         assign = max(assign, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes) + rows
@@ -101,12 +105,12 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, budget: MemoryB
         assign = max(assign, min(window, MAPPED_WINDOW_BYTES))
     elif METHODS[method].balances:
         assign += min(window, MAPPED_WINDOW_BYTES)
-    balance = _balance_bytes(sizes, method, num_parts) + min(window, MAPPED_WINDOW_BYTES) + 16 * num_nodes
+    balance = _balance_bytes(sizes, method, num_parts) + min(window, MAPPED_WINDOW_BYTES) + OFFSET_BYTES * num_nodes
     linking = {}
     if METHODS[method].stores_adjacency:
         linking = {"adjacency": _linking_bytes(sizes, budget) + FIXED_BYTES}
-        assign += 8 * num_nodes
-        balance += 8 * num_nodes
+        assign += OFFSET_BYTES * num_nodes
+        balance += OFFSET_BYTES * num_nodes
     return PeakMemory(
         {
             "topology": _sorting_bytes(sizes, budget),
@@ -220,13 +224,18 @@ def memory_budget(
         base=base,
         num_nodes=sizes.num_nodes,
         sort_edge_bytes=sort_edge_bytes(sizes.weight_bytes, sizes.edge_map_bytes),
-        node_bytes=max(
-            LEVELLED_NODE_BYTES if METHODS[method].balances else NODE_BYTES,
-            LINK_NODE_BYTES if METHODS[method].stores_adjacency else 0,
-        )
-        + (ORDER_BYTES if ordered else 0),
+        node_bytes=_node_bytes(METHODS[method]) + (ORDER_BYTES if ordered else 0),
         edge_map_bytes=sizes.edge_map_bytes,
     )
+
+
+def _node_bytes(method: Method) -> int:
+    """Per node at the widest place, without an order; what a method holds in a process of its own, or with the whole
+    graph, is counted where it is refused (`method_needs`)."""
+    held = LEVELLED_NODE_BYTES if method.balances else NODE_BYTES
+    if not method.in_memory and not method.memory.own_process:
+        held = max(held, method.memory.node_bytes + OFFSET_BYTES)
+    return held + (OFFSET_BYTES if method.stores_adjacency else 0)
 
 
 def sorted_on_disk(sizes: GraphSizes, budget: MemoryBudget, method: str | None = None) -> bool:
@@ -308,12 +317,18 @@ def _symmetrise_bytes(sizes: GraphSizes) -> int:
 
 def _balance_bytes(sizes: GraphSizes, method: str, num_parts: int) -> int:
     """Levelling looks at the edges of some nodes of one part; methods that are not levelled move train nodes alone."""
-    nodes = 60 * sizes.num_nodes
     if not METHODS[method].balances or num_parts == 1:
-        return 4 * sizes.num_nodes
+        return 4 * sizes.num_nodes + _node_chunk_bytes(sizes)
+    copied = COPIED_MEMBER_BYTES * sizes.num_nodes // num_parts
+    nodes = LEVELLING_NODE_BYTES * sizes.num_nodes + copied + _node_chunk_bytes(sizes)
     candidates = min(sizes.num_nodes // num_parts, CANDIDATES)
     edges = min(sizes.num_edges * candidates // sizes.num_nodes, CHUNK_EDGES)
     return nodes + MOVE_EDGE_BYTES * edges
+
+
+def _node_chunk_bytes(sizes: GraphSizes) -> int:
+    """Temporaries of a chunk of nodes (`methods.constraints.node_chunks`), where several passes follow one another."""
+    return min(NODE_CHUNK_BYTES * sizes.num_nodes, CHUNK_BYTES // 2)
 
 
 def _clusters_step(sizes: GraphSizes, num_parts: int, held: int) -> dict[str, int]:
@@ -325,13 +340,17 @@ def _clusters_step(sizes: GraphSizes, num_parts: int, held: int) -> dict[str, in
 
 
 def _measure_bytes(sizes: GraphSizes) -> int:
-    """Offsets, two marks per node, and a chunk of the sources that is read and picked from."""
-    return 10 * sizes.num_nodes + 2 * min(CHUNK_BYTES, sizes.node_id_bytes * sizes.num_edges)
+    """Two marks per node, and a chunk of the sources that is read and picked from."""
+    return 2 * sizes.num_nodes + 2 * min(CHUNK_BYTES, sizes.node_id_bytes * sizes.num_edges)
 
 
 def _write_bytes(sizes: GraphSizes, chunk_edges: int, edge_bytes: int, node_bytes: int) -> int:
     features = 2 * CHUNK_BYTES if sizes.feature_dim else 0
-    return max(edge_bytes * min(sizes.num_edges, chunk_edges), features) + node_bytes * sizes.num_nodes
+    return (
+        max(edge_bytes * min(sizes.num_edges, chunk_edges), features)
+        + node_bytes * sizes.num_nodes
+        + _node_chunk_bytes(sizes)
+    )
 
 
 def _sorting_bytes(sizes: GraphSizes, budget: MemoryBudget) -> int:
@@ -349,4 +368,4 @@ def _sorting_bytes(sizes: GraphSizes, budget: MemoryBudget) -> int:
     bucket = min(budget.bucket_edges, sizes.num_edges)
     plain = not sizes.weight_bytes and not sizes.edge_map_bytes
     entry = BUCKET_EDGE_BYTES if plain else budget.sort_edge_bytes
-    return max(reading, grouping, entry * bucket) + 16 * sizes.num_nodes + FIXED_BYTES
+    return max(reading, grouping, entry * bucket) + DEGREE_BYTES * sizes.num_nodes + FIXED_BYTES
