@@ -81,7 +81,7 @@ def assign_stream(request: PartitionRequest) -> np.ndarray:
     parts = None
     for cycle in range(PASSES if request.passes is None else request.passes):
         parts = stream.improve(parts, request.seed << 16 | cycle % 128 << 9)
-    fill_empty_parts(parts, request.num_parts, np.diff(request.graph.indptr.numpy()))
+    fill_empty_parts(parts, request.num_parts, request.graph.indptr.numpy())
     return parts
 
 
@@ -161,7 +161,7 @@ class _Stream:
         """Bring what parts hold within SLACK where METIS missed it by more, but for what a hub alone exceeds."""
         if len(parts) < self._num_parts:
             return
-        fill_empty_parts(parts, self._num_parts, np.diff(model.adjacency.indptr))
+        fill_empty_parts(parts, self._num_parts, model.adjacency.indptr)
         most = self._bounds["capacities"]
         columns = {str(limit): column for limit, column in enumerate(model.loads.T) if 0 < column.max() <= most[limit]}
         level_parts(parts, model.adjacency, Loads.count(parts, columns, self._num_parts), tolerance=SLACK)
