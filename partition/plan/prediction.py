@@ -23,6 +23,7 @@ from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.methods.options import StreamOptions
 from fastsample_dist.partition.methods.request import check_num_clusters
+from fastsample_dist.partition.plan.buffer import buffer_within, with_buffer
 from fastsample_dist.partition.plan.disk import feature_row_bytes, output_bytes, work_bytes
 from fastsample_dist.partition.plan.memory import (
     in_memory_peak,
@@ -200,11 +201,18 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
         }
         if ordered:
             peaks = {way: with_order(peak, sizes, on_disk=way == "on_disk") for way, peak in peaks.items()}
+        obstacle = _obstacle(sizes, name, budget)
+        try:
+            used = buffer_within(name, options.streaming.read_by(name).buffer, num_parts, budget)
+        except ValueError as error:
+            used, obstacle = None, obstacle or f"refused: {error}"
+        if used is not None:
+            peaks = {way: with_buffer(peak, used) for way, peak in peaks.items()}
         methods[name] = {
             way: {"peak_bytes": base + peak.extra_bytes, "step": peak.widest} for way, peak in peaks.items()
         }
         methods[name]["least_bytes"] = _least(sizes, name, base)
-        methods[name]["obstacle"] = _obstacle(sizes, name, budget)
+        methods[name]["obstacle"] = obstacle
         files = METHODS[name].work_files
         made = work_bytes(sizes, num_parts, options.feature_dtype, **files)
         methods[name]["work_bytes"] = max(made.values())

@@ -29,11 +29,7 @@ from fastsample_dist.partition.external.adjacency import (
     build_adjacency,
     remove_adjacency,
 )
-from fastsample_dist.partition.external.budget import (
-    BASE_SPREAD_BYTES,
-    MemoryBudget,
-    resident_bytes,
-)
+from fastsample_dist.partition.external.budget import BASE_SPREAD_BYTES, MemoryBudget, resident_bytes
 from fastsample_dist.partition.external.csc import StoredTopology, build_stored, sort_bytes
 from fastsample_dist.partition.external.journal import Journal, fingerprint, work_directory
 from fastsample_dist.partition.external.output import ResumableWriter
@@ -44,6 +40,7 @@ from fastsample_dist.partition.methods.balance import balance_parts
 from fastsample_dist.partition.methods.options import ORDERS, StreamOptions
 from fastsample_dist.partition.methods.order import bfs_order
 from fastsample_dist.partition.methods.request import check_num_clusters
+from fastsample_dist.partition.plan.buffer import buffer_within
 from fastsample_dist.partition.plan.memory import (
     cluster_needs,
     holds_graph,
@@ -224,6 +221,7 @@ def check_request(
     ordered = options.order == "bfs"
     budget = memory_budget(options.memory_limit, resident_bytes(), sizes, options.method, ordered=ordered)
     _check_listed(sizes, options.method, budget)
+    buffer_within(options.method, options.buffer, options.num_parts, budget)
     on_disk = _sorts_on_disk(sizes, options, budget)
     if on_disk:
         budget.check()
@@ -452,7 +450,7 @@ def _assign(
             splits=raw.splits,
             assignment=options.assignment,
             passes=options.passes,
-            buffer_bytes=options.buffer,
+            buffer_bytes=buffer_within(options.method, options.buffer, options.num_parts, budget),
             work=work,
             memory_limit=budget.limit,
             on_memory=progress.memory_held,
