@@ -10,7 +10,19 @@ from tests.test_layering import find_imports
 
 PARTITION = Path(__file__).resolve().parents[2] / "partition"
 PACKAGE = "fastsample_dist.partition"
-ORDER = ("progress", "cli_edges", "methods", "external", "report", "plan", "write", "api", "cli_tasks", "cli")
+ORDER = (
+    "progress",
+    "cli_edges",
+    "methods",
+    "cli_streaming",
+    "external",
+    "report",
+    "plan",
+    "write",
+    "api",
+    "cli_tasks",
+    "cli",
+)
 FILES = sorted(PARTITION.rglob("*.py"))
 
 
