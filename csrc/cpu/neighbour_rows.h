@@ -6,6 +6,7 @@
 #define FS_CPU_NEIGHBOUR_ROWS_H_
 
 #include "fastsample_clusters.h"
+#include "graph_checks.h"
 #include "requests.h"
 #include "status.h"
 
@@ -32,8 +33,7 @@ class NeighbourRows {
     for (int64_t turn = first; turn < last; ++turn) {
       const int64_t node = graph_.order == nullptr ? turn : graph_.order[turn];
       if (node < 0 || node >= graph_.num_nodes) {
-        return fail(FS_INVALID_ARGUMENT, "%s: order has node %lld; expected 0 to %lld", operation_,
-                    static_cast<long long>(node), static_cast<long long>(graph_.num_nodes) - 1);
+        return refuse_order(operation_, node, graph_.num_nodes);
       }
       const int64_t begin = graph_.indptr[node], end = graph_.indptr[node + 1];
       if (begin < 0 || end < begin || end > graph_.num_entries) {
@@ -56,8 +56,7 @@ class NeighbourRows {
       }
       const uint64_t neighbour = static_cast<uint64_t>(indices_[entry]);
       if (neighbour >= static_cast<uint64_t>(graph_.num_nodes)) {
-        return fail(FS_INVALID_ARGUMENT, "%s: node %lld has a neighbour outside 0 to %lld", operation_,
-                    static_cast<long long>(node), static_cast<long long>(graph_.num_nodes) - 1);
+        return refuse_neighbour(operation_, node, graph_.num_nodes);
       }
       if (neighbour != static_cast<uint64_t>(node)) link(static_cast<int64_t>(neighbour), weight(entry));
     }

@@ -38,10 +38,7 @@ class Refiner {
       return fail(FS_INVALID_ARGUMENT, "refine_parts: shed %g; expected 0 to 1", spec_.shed);
     }
     for (int32_t limit = 0; limit < spec_.num_limits; ++limit) {
-      if (spec_.capacities[limit] < 1) {
-        return fail(FS_INVALID_ARGUMENT, "refine_parts: capacity %d is %lld; expected at least 1", limit,
-                    static_cast<long long>(spec_.capacities[limit]));
-      }
+      if (spec_.capacities[limit] < 1) return refuse_capacity("refine_parts", limit, spec_.capacities[limit]);
     }
     return FS_OK;
   }

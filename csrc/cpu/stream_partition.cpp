@@ -130,8 +130,7 @@ FsStatus check(const FsStream& spec, const int32_t* parts) {
   }
   for (int limit = 0; limit < FS_STREAM_LIMITS; ++limit) {
     if (spec.capacities[limit] < 1) {
-      return fail(FS_INVALID_ARGUMENT, "stream_partition: capacity %d is %lld; expected at least 1", limit,
-                  static_cast<long long>(spec.capacities[limit]));
+      return refuse_capacity("stream_partition", limit, spec.capacities[limit]);
     }
   }
   for (int64_t node = 0; node < spec.num_nodes; ++node) {
@@ -178,8 +177,7 @@ FsStatus stream(const FsStream& spec, int32_t* parts) {
   for (int64_t turn = 0; turn < spec.num_nodes; ++turn) {
     const int64_t node = spec.order == nullptr ? turn : spec.order[turn];
     if (node < 0 || node >= spec.num_nodes) {
-      return fail(FS_INVALID_ARGUMENT, "stream_partition: order has node %lld; expected 0 to %lld",
-                  static_cast<long long>(node), static_cast<long long>(spec.num_nodes) - 1);
+      return refuse_order("stream_partition", node, spec.num_nodes);
     }
     if (parts[node] >= 0) state.add(node, parts[node], -1);
     parts[node] = -1;  // a self-loop does not count

@@ -76,7 +76,7 @@ class PinSAGERule:
             object.__setattr__(self, name, checks.whole(name, getattr(self, name), least))
         object.__setattr__(self, "rng_seed", checks.whole("rng_seed", self.rng_seed, 0, checks.LARGEST))
         checks.require(
-            self.num_layers + self.first_hop <= checks.MOST_LAYERS,
+            self.num_layers <= checks.MOST_LAYERS,
             f"num_layers is {self.num_layers}; expected at most {checks.MOST_LAYERS}.",
         )
         end = self.end_probability

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,8 @@ class PartitionRequest:
       stored: the adjacency, where it is there already, such as mapped from files.
       passes: for methods that read "passes" (`Method.reads`): how often they go over the nodes; None: their default.
       order: for methods that read "order": int64 [num_nodes], the nodes in the order to visit; None: ascending.
+      reorder: makes a copy of mapped rows in the order to visit from (indptr, entries, order), while a block lasts;
+        None: they are read where they lie.
       buffer_bytes: for methods that read "buffer": bytes of the graph that they may hold; None: their default.
       work: a directory for the method's temporary files, which outlives a killed run; None: the system's.
       memory_limit: bytes that this process and those it starts may hold together; None: any number.
@@ -57,6 +60,7 @@ class PartitionRequest:
     stored: Adjacency | None = None
     passes: int | None = None
     order: np.ndarray | None = None
+    reorder: Callable[[np.ndarray, np.ndarray, np.ndarray], AbstractContextManager[np.ndarray]] | None = None
     buffer_bytes: int | None = None
     work: Path | None = None
     memory_limit: int | None = None

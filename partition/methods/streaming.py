@@ -21,7 +21,6 @@ import torch
 
 from fastsample_dist import ops
 from fastsample_dist.ops.stream_partition import NO_LIMIT, NUM_LIMITS
-from fastsample_dist.partition.external.ordered_rows import rows_in_order
 from fastsample_dist.partition.methods.interrupts import call_beside
 from fastsample_dist.partition.methods.request import SPLITS, PartitionRequest, fill_empty_parts
 
@@ -66,10 +65,10 @@ def stream_parts(request: PartitionRequest, score: str) -> np.ndarray:
 def _rows_to_read(request: PartitionRequest) -> Iterator[tuple[torch.Tensor, bool]]:
     """The neighbour lists, and whether they lie in the order of the turns: a copy where they are mapped from a file."""
     graph = request.graph
-    if request.order is None or request.work is None:
+    if request.order is None or request.reorder is None:
         yield graph.indices, False
         return
-    with rows_in_order(graph.indptr.numpy(), graph.indices.numpy(), request.order, request.work) as ordered:
+    with request.reorder(graph.indptr.numpy(), graph.indices.numpy(), request.order) as ordered:
         yield torch.from_numpy(ordered), True
 
 

@@ -10,6 +10,7 @@ import logging
 import shutil
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from fastsample_dist.partition.external.adjacency import (
 from fastsample_dist.partition.external.budget import BASE_SPREAD_BYTES, MemoryBudget, resident_bytes
 from fastsample_dist.partition.external.csc import StoredTopology, build_stored, sort_bytes
 from fastsample_dist.partition.external.journal import Journal, fingerprint, work_directory
+from fastsample_dist.partition.external.ordered_rows import rows_in_order
 from fastsample_dist.partition.external.output import ResumableWriter
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import MAX_SEED, METHODS, PartitionRequest
@@ -460,7 +462,8 @@ def _assign(
             with progress.step("order"):
                 links = method.links_of(request)
                 stored = links if method.links == "adjacency" else None  # made once
-                request = replace(request, order=bfs_order(links), stored=stored)
+                copied = None if work is None else partial(rows_in_order, work=work)
+                request = replace(request, order=bfs_order(links), reorder=copied, stored=stored)
         with progress.step("assign"):
             parts = method.assign(request)
         with progress.step("balance"):

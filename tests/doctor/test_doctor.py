@@ -157,7 +157,7 @@ def test_every_method_that_works_is_named(monkeypatch):
     assert one(findings, "method metis").found == "not available; pip install 'fastsample_dist[partition]'"
     assert one(findings, "method kaminpar").found == "not available; pip install 'fastsample_dist[kaminpar]'"
     monkeypatch.setitem(sys.modules, "pymetis", subprocess)  # any module with a spec
-    assert one(checks.check_methods(), "partition methods").found == "metis, ldg, fennel, random, range, file"
+    assert one(checks.check_methods(), "partition methods").found == "metis, ldg, fennel, stream, random, range, file"
 
 
 def test_what_is_found_here_is_what_works_here():

@@ -129,6 +129,8 @@ def test_a_command_ends_with_the_process_that_started_it(tmp_path, number):
 
 # Processes that only hold namespaces, until the pipe from their starter closes.
 ANCHORS = {"fastsample_dist/bench/epoch/namespaces.py", "benchmarks/distdgl/network.py"}
+# Its room stands below the supervisor's; one process, ended in a `finally`.
+BELOW = {"partition/methods/kaminpar.py"}
 
 
 def test_only_the_supervisor_starts_processes_that_outlive_a_call():
@@ -139,4 +141,4 @@ def test_only_the_supervisor_starts_processes_that_outlive_a_call():
         if "Popen(" in path.read_text()
     }
     starters = {path for path in starters if not path.startswith("fastsample_dist/launch/")}  # standard library only
-    assert starters == {"fastsample_dist/testing/supervisor.py"} | ANCHORS
+    assert starters == {"fastsample_dist/testing/supervisor.py"} | ANCHORS | BELOW
