@@ -50,7 +50,7 @@ CLUSTERS_PER_PART = 32  # of full ones
 MODEL_SHEDS = (0.0, 0.25, 0.5, 0.75, 1.0, 0.0, 0.0, 0.0)
 SHEDS = (0.25, 0.5, 0.0)
 SLACK = 0.04  # of a part's share: how far above and below it what a part holds may get by moves
-METIS_PAIRS = 1 << 19  # more do not cut better: cnr-2000, 8 parts, see benchmarks/partitioning.md
+METIS_PAIRS = 1 << 19  # a model of more is made smaller by clusters before METIS gets it
 METIS_NODE_PAIRS = 4  # pairs per node of METIS' model, at least
 PAIR_BYTES = 64  # of a model, per pair of clusters: its slots, and its rows while they are put in order
 METIS_PAIR_BYTES = 280  # METIS' memory per pair of its model, with what it takes per node
@@ -95,7 +95,7 @@ def check_buffer(buffer_bytes: int, num_parts: int) -> None:
     if buffer_bytes < least:
         raise ValueError(
             f"buffer is {buffer_bytes} bytes but the model of a graph in {num_parts} parts needs {least}; pass "
-            f"--buffer {math.ceil(least / 1e6)}MB or more, or take at most {buffer_bytes // LEAST_PART_BYTES} parts."
+            f"--buffer {math.ceil(least / 1e6)}MB or more, or fewer parts: {buffer_bytes // LEAST_PART_BYTES} at most."
         )
 
 
