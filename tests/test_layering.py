@@ -24,7 +24,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "fastsample_dist"
-LOWEST = {"files", "memory_sizes", "command", "page"}  # any room but launch, which knows nobody, may use them
+LOWEST = {
+    "files",
+    "memory_sizes",
+    "command",
+    "page",
+    "progress",
+}  # any room but launch, which knows nobody, may use them
 ENTRY = "entry"  # starts the commands: it loads their rooms when Ctrl-C is already answered in one line
 PUBLIC = (
     "the public names"  # `import fastsample_dist`, `from fastsample_dist import CSCGraph`: any room may be behind them

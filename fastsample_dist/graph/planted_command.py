@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fastsample_dist.command import count, integer_from, usable_cores
 from fastsample_dist.graph.planted import DEGREE_EXPONENT, SIZE_RATIO, PlantedGraph
-from fastsample_dist.graph.planted_files import NodeColumns, PlantedFiles, work_directory, write_planted
+from fastsample_dist.graph.planted_files import NodeColumns, OnRows, PlantedFiles, work_directory, write_planted
 from fastsample_dist.memory_sizes import format_size, parse_bytes, process_memory
+from fastsample_dist.progress import OnChunk, reporting
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +65,8 @@ def write(args: argparse.Namespace) -> str:
         train_fraction=args.train_fraction,
     )
     limit = None if args.memory_limit is None else _limit(args.memory_limit)
-    made = write_planted(PlantedFiles(graph, columns, args.threads), args.output, limit, show_rows)
+    with _columns_shown() as on_rows:
+        made = write_planted(PlantedFiles(graph, columns, args.threads), args.output, limit, on_rows)
     peak = process_memory()["peak_rss_bytes"]
     return (
         f"{args.output}: {graph.num_nodes:,} nodes, {graph.num_edges:,} listed edges in {graph.num_communities:,} "
@@ -80,11 +83,19 @@ def remains(output: Path) -> str:
     return f"unfinished work is kept in {work}: the same command resumes from it, or delete it."
 
 
-def show_rows(column: str, done: int, rows: int) -> None:
-    """A line for each stretch; on a terminal each column has one line, which is written over."""
-    shown = sys.stdout.isatty()
-    print(f"\r{column}: {done:,} of {rows:,}" if shown else f"{column}: {done:,} of {rows:,}",
-          end="" if shown and done < rows else "\n", flush=True)  # fmt: skip
+@contextmanager
+def _columns_shown() -> Iterator[OnRows]:
+    """What `write_planted` calls: a bar on a terminal, or lines, for one column after the other."""
+    with ExitStack() as opened:
+        shown: dict[str, OnChunk] = {}
+
+        def on_rows(column: str, done: int, rows: int) -> None:
+            if column not in shown:
+                opened.close()  # a terminal has one bar at a time
+                shown[column] = opened.enter_context(reporting(column, shown=True, stderr=False))
+            shown[column](done, rows)
+
+        yield on_rows
 
 
 def _limit(text: str) -> int:

@@ -36,7 +36,7 @@ from fastsample_dist.ops.locate_rows import slots_bytes
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.lookahead import group_size
-from fastsample_dist.pipeline.progress import reporting
+from fastsample_dist.progress import reporting
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler
 

@@ -14,8 +14,8 @@ from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.original_order import write_in_order
-from fastsample_dist.pipeline.progress import reporting
 from fastsample_dist.pipeline.walk_loader import check_walks
+from fastsample_dist.progress import reporting
 from fastsample_dist.sampling.transit.app import NULL, App
 from fastsample_dist.sampling.transit.sampler import TransitSampler
 

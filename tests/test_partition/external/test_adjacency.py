@@ -20,6 +20,7 @@ from fastsample_dist.partition.external.journal import Journal
 from fastsample_dist.partition.methods.adjacency import Adjacency, symmetrise
 from tests.forked import run_code
 from tests.small_disk import small_files
+from tests.test_partition.external.pieces import shrink_pieces
 from tests.test_partition.inputs import draw_raw
 
 KILLED = KeyboardInterrupt  # leaves what is there, as a kill does: nothing is cleaned up after it
@@ -28,10 +29,7 @@ KILLED = KeyboardInterrupt  # leaves what is there, as a kill does: nothing is c
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Several pieces and buckets even here."""
-    monkeypatch.setattr(memory, "MIN_PIECE", 1)
-    monkeypatch.setattr(memory, "MAX_PIECE", 7)
-    monkeypatch.setattr(memory, "MAX_BUCKET", 11)
-    monkeypatch.setattr(buckets, "SAVE_EDGES", 14)
+    shrink_pieces(monkeypatch)
     monkeypatch.setattr(adjacency, "MAX_ROW_PIECE", 5)
 
 

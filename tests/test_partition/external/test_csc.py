@@ -18,6 +18,7 @@ from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.csc import build_stored, sort_edge_bytes
 from fastsample_dist.partition.external.journal import Journal
 from tests.grids import grid
+from tests.test_partition.external.pieces import shrink_pieces
 from tests.test_partition.inputs import draw_raw
 
 ID_TYPES = ["int32", "int64", "uint8", "int16", "uint32", "uint64", ">i4", ">i8"]
@@ -33,10 +34,7 @@ INTERRUPTIONS = list(itertools.product(PASSES, [1, 3, 6], [False, True]))
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Several pieces and buckets even here."""
-    monkeypatch.setattr(memory, "MIN_PIECE", 1)
-    monkeypatch.setattr(memory, "MAX_PIECE", 7)
-    monkeypatch.setattr(memory, "MAX_BUCKET", 11)
-    monkeypatch.setattr(buckets, "SAVE_EDGES", 14)
+    shrink_pieces(monkeypatch)
 
 
 def plan_of(raw: RawGraph) -> MemoryBudget:
