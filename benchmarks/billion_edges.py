@@ -364,7 +364,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--parts", type=count, default=8, help="default %(default)s")
     add("--compare", action="store_true", help="cut by all methods, and count what training on each cut exchanges")
-    add("--skip", default="", help="of --compare: inspect, plan or both; they take some 160 bytes a node")
+    add("--skip", default="", help="of --compare: inspect, plan or both; the first takes 50 bytes a node")
     add("--steps", type=count, default=200, help="of training on two ranks (default %(default)s)")
     add("--batch-size", type=count, default=1000, help="train nodes of a rank and step (default %(default)s)")
     add("--fanouts", type=fanout_list, default=(10, 5), help="default 10,5")

@@ -32,7 +32,7 @@ from fastsample_dist.graph.network import COUNTS_BYTES, Network
 from fastsample_dist.graph.npy_files import open_npy
 from fastsample_dist.graph.storage import Manifest, load_part, load_topology
 from fastsample_dist.partition.methods import random_parts
-from fastsample_dist.partition.report.traffic import PartTraffic, TrafficOptions, assignment_traffic, measure_traffic
+from fastsample_dist.partition.report.traffic import PartTraffic, TrafficOptions, assignment_traffic, sampled_rows
 
 SCHEMES = ("hybrid", "vanilla")
 DEFAULT_HIDDEN, DEFAULT_CLASSES = 256, 100
@@ -113,8 +113,9 @@ def sample_input(path: Path, num_parts: int, options: TrafficOptions) -> StepTra
 def sample_partition(path: Path, manifest: Manifest, num_parts: int, options: TrafficOptions) -> StepTraffic:
     """Traffic of a finished partition as it is, or of its graph cut at random into another number of parts."""
     if num_parts == manifest.num_parts:
-        traffic = measure_traffic(path, manifest, options)
-        return _mean_traffic(traffic.parts, f"sampled on {path} as it is cut ({manifest.method})")
+        return _mean_traffic(
+            sampled_rows(path, manifest, options), f"sampled on {path} as it is cut ({manifest.method})"
+        )
     splits = [load_part(path, manifest, part).splits for part in range(manifest.num_parts)]
     train = [own["train"].numpy() for own in splits if "train" in own]
     graph = load_topology(path, manifest)

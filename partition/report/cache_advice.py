@@ -46,31 +46,51 @@ class CacheAdvice:
         return {**asdict(self), "option": self.option}
 
 
-def advise(policy: str, saved: Sequence[np.ndarray], num_nodes: int, row_bytes: int) -> CacheAdvice | None:
+@dataclass(frozen=True, eq=False)
+class SavedRows:
+    """What caching saves, of a policy on one machine: its list of nodes, of which those matter that batches read.
+
+    Attributes:
+      places: int64 [m]; where these nodes stand in the list, from 0, ascending.
+      rows: float64 [m]; remote rows that each one saves.
+    """
+
+    places: np.ndarray
+    rows: np.ndarray
+
+    def of_first(self, cached: int) -> float:
+        """Rows saved when the first `cached` nodes of the list are cached."""
+        return float(self.rows[: np.searchsorted(self.places, cached)].sum())
+
+
+def advise(policy: str, saved: Sequence[SavedRows], num_nodes: int, row_bytes: int) -> CacheAdvice | None:
     """The cache at the knee of the machines' curves together.
 
     Args:
       policy: of the curves.
-      saved: per machine float64 [m + 1]; remote rows of an epoch that are cached when its first 0 .. m nodes are.
+      saved: per machine, of an epoch.
       num_nodes: of the graph.
       row_bytes: of a feature row; 0: there are no features.
     Returns:
       None where nothing is remote or there are no features.
     """
-    total = np.zeros(num_nodes + 1)
-    for rows in saved:
-        total[: len(rows)] += rows
-        total[len(rows) :] += rows[-1]
-    if total[-1] == 0 or row_bytes == 0:
+    every = np.concatenate([own.places for own in saved])
+    gained = np.concatenate([own.rows for own in saved])
+    if not gained.any() or row_bytes == 0:
         return None
+    # the curve rises behind these places only: its knee is there
+    places, at = np.unique(every, return_inverse=True)
+    cached = np.concatenate([[0], places + 1])
+    total = np.concatenate([[0.0], np.cumsum(np.bincount(at, gained))])
     share_saved = total / total[-1]
-    rows = int(np.argmax(share_saved - np.arange(num_nodes + 1) / num_nodes))
+    knee = int(np.argmax(share_saved - cached / num_nodes))
+    rows = int(cached[knee])
     return CacheAdvice(
         policy=policy,
         rows=rows,
         share=rows / num_nodes,
         capacity_bytes=rows * row_bytes + place_bytes(rows, num_nodes),
-        saved=float(share_saved[rows]),
+        saved=float(share_saved[knee]),
     )
 
 

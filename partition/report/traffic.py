@@ -21,13 +21,13 @@ scores are those of training (graph/hotness.py):
     oracle     most often an input node of the batches that the curves are measured on: what no policy can exceed
 Equal scores go by original id. Nodes that a policy gives no score are not cached.
 
-Memory: the mapped topology, about 120 bytes per node, and one batch per thread.
+Memory: the mapped topology, about 50 bytes per node (none without the curves), and the remote inputs of the batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from fastsample_dist.graph import hotness
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.storage import Manifest, load_part, load_topology
 from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
-from fastsample_dist.partition.report.cache_advice import CacheAdvice, advise
+from fastsample_dist.partition.report.cache_advice import CacheAdvice, SavedRows, advise
 
 POLICIES = ("degree", "hotness", "vip", "oracle")
 ADVISED = "vip"  # the policy that training chooses by itself for uniform draws
@@ -186,7 +186,7 @@ def measure_traffic(
       on_part: called when a part is measured.
     Returns:
       Traffic. Deterministic: yes. Cost: num_batches + presample_batches batches, len(fanouts) passes over the edges
-      and three sorts of the nodes per part.
+      and three over the nodes per part.
     Raises:
       ValueError: no train nodes; a file is missing, truncated or does not fit (by name).
     """
@@ -194,18 +194,15 @@ def measure_traffic(
     sampler = _Sampler(graph, options)
     degrees = hotness.degree(graph, manifest.undirected)
     parts, curves, saved = [], {policy: [] for policy in POLICIES}, []
-    for part in range(manifest.num_parts):
-        owned = manifest.part_ranges[part], manifest.part_ranges[part + 1]
-        train = load_part(path, manifest, part).splits.get("train", torch.empty(0, dtype=torch.int64)).numpy()
+    for part, owned, train in _own_nodes(path, manifest):
         measured = sampler.measure(part, owned, train)
         parts.append(measured.traffic)
-        orders = sampler.orders(measured, owned, train, degrees)
-        for policy, order in orders.items():
-            curves[policy].append(measured.curve(order))
-        saved.append(measured.saved_per_epoch(orders[ADVISED]))
+        for policy, of_batches in sampler.saved(measured, owned, train, degrees).items():
+            curves[policy].append(measured.curve(of_batches, graph.num_nodes))
+            if policy == ADVISED:
+                saved.append(measured.per_epoch(of_batches))
         on_part()
-    if not any(part.steps for part in parts):
-        raise ValueError(f"{path} has no train nodes, so no batch can be sampled; report without --fanouts.")
+    _check_steps(path, parts)
     feature_bytes = 0
     if manifest.feature_dim is not None:
         feature_bytes = load_part(path, manifest, 0).feature_table.row_bytes
@@ -217,6 +214,17 @@ def measure_traffic(
         cached_rows={policy: np.transpose(rows).tolist() for policy, rows in curves.items()},
         advice=advise(ADVISED, saved, graph.num_nodes, feature_bytes),
     )
+
+
+def sampled_rows(path: str | Path, manifest: Manifest, options: TrafficOptions) -> tuple[PartTraffic, ...]:
+    """What `measure_traffic` says of every part, without the caches: no node is scored.
+
+    Args, Raises: see there.
+    """
+    sampler = _Sampler(load_topology(path, manifest), options)
+    parts = tuple(sampler.draw(part, owned, train)[0] for part, owned, train in _own_nodes(path, manifest))
+    _check_steps(path, parts)
+    return parts
 
 
 def assignment_traffic(
@@ -236,12 +244,25 @@ def assignment_traffic(
     sampler = _Sampler(graph, options)
     found = []
     for part in range(num_parts):
-        schedule = SeedBatches(train[parts[train] == part], options.batch_size, (options.rng_seed, part))
+        schedule = sampler.schedule(part, train[parts[train] == part])
         batches = schedule.measured(options.num_batches)
         first_step = part * options.num_batches  # no two parts share their draws
         drawn = [_figures(hops, parts[hops.nodes.numpy()] != part) for hops in sampler.batches(batches, first_step)]
-        found.append(_part_traffic(part, schedule, batches, drawn, options, presampled=0))
+        found.append(_part_traffic(part, schedule, batches, drawn, options))
     return tuple(found)
+
+
+def _own_nodes(path: str | Path, manifest: Manifest) -> Iterator[tuple[int, tuple[int, int], np.ndarray]]:
+    """Part index, its range of ids and its train nodes, of every part."""
+    for part in range(manifest.num_parts):
+        train = load_part(path, manifest, part).splits.get("train", torch.empty(0, dtype=torch.int64))
+        yield part, (manifest.part_ranges[part], manifest.part_ranges[part + 1]), train.numpy()
+
+
+def _check_steps(path: str | Path, parts: Sequence[PartTraffic]) -> None:
+    """Raises: ValueError if no part has a train node."""
+    if not any(part.steps for part in parts):
+        raise ValueError(f"{path} has no train nodes, so no batch can be sampled; report without --fanouts.")
 
 
 class _Sampler:
@@ -251,37 +272,50 @@ class _Sampler:
         self._graph, self._options, self._spec = graph, options, options.spec()
         self._arrays = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
 
+    def draw(self, part: int, owned: tuple[int, int], train: np.ndarray) -> tuple[PartTraffic, list[np.ndarray]]:
+        """One part's traffic, and the remote inputs of every batch that it is the mean of."""
+        (lo, hi), options = owned, self._options
+        schedule = self.schedule(part, train)
+        batches, read, figures = schedule.measured(options.num_batches), [], []
+        for hops in self.batches(batches, len(schedule.presampled(options.presample_batches))):
+            nodes = hops.nodes.numpy()
+            remote = (nodes < lo) | (nodes >= hi)
+            read.append(nodes[remote])
+            figures.append(_figures(hops, remote))
+        return _part_traffic(part, schedule, batches, figures, options), read
+
     def measure(self, part: int, owned: tuple[int, int], train: np.ndarray) -> _Measured:
         """Pre-sample and measure one part."""
-        lo, hi = owned
-        options, num_nodes = self._options, self._graph.num_nodes
-        seed = (options.rng_seed, part)
-        schedule = SeedBatches(train, options.batch_size, seed)
-        first, second = schedule.presampled(options.presample_batches), schedule.measured(options.num_batches)
-        hot = hotness.counts((hops.nodes for hops in self.batches(first, 0)), num_nodes)
-        seen, figures = np.zeros(num_nodes, dtype=np.int64), []
-        for hops in self.batches(second, len(first)):
-            nodes = hops.nodes.numpy()
-            seen[nodes] += 1
-            figures.append(_figures(hops, (nodes < lo) | (nodes >= hi)))
-        traffic = _part_traffic(part, schedule, second, figures, options, presampled=len(first))
-        return _Measured(traffic, hot, torch.from_numpy(seen), sum(remote for _, remote, _ in figures))
+        first = self.schedule(part, train).presampled(self._options.presample_batches)
+        hot = hotness.counts((hops.nodes for hops in self.batches(first, 0)), self._graph.num_nodes)
+        traffic, read = self.draw(part, owned, train)
+        seen, visits = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *read]), return_counts=True)
+        traffic = replace(traffic, presampled_batches=len(first))
+        return _Measured(traffic, hot, torch.from_numpy(seen), torch.from_numpy(visits))
 
-    def orders(
+    def saved(
         self, measured: _Measured, owned: tuple[int, int], train: np.ndarray, degrees: torch.Tensor
-    ) -> dict[str, np.ndarray]:
-        """{policy: remote nodes of a part, hottest first}."""
+    ) -> dict[str, SavedRows]:
+        """What each policy saves of the batches measured, one policy's scores of all nodes after another's."""
         graph, options = self._graph, self._options
         remote = torch.ones(graph.num_nodes, dtype=torch.bool)
         remote[owned[0] : owned[1]] = False
+        orig_ids, nodes, visits = hotness.original_ids(graph), measured.seen, measured.visits
         vip = hotness.vip(graph, torch.from_numpy(train), options.batch_size, options.fanouts)
         presampled = hotness.with_prior(measured.hot, vip, measured.traffic.presampled_batches)
-        scores = {"degree": degrees, "hotness": presampled, "vip": vip, "oracle": measured.seen}
-        orig_ids = hotness.original_ids(graph)
-        return {
-            policy: hotness.hottest(values, orig_ids, graph.num_nodes, remote).numpy()
-            for policy, values in scores.items()
+        found = {
+            policy: _saved_rows(hotness.places(values, orig_ids, nodes, remote), visits)
+            for policy, values in (("degree", degrees), ("hotness", presampled), ("vip", vip))
         }
+        # the oracle's list holds the nodes that are read alone
+        return {
+            **found,
+            "oracle": _saved_rows(hotness.places(visits, orig_ids[nodes], torch.arange(len(nodes))), visits),
+        }
+
+    def schedule(self, part: int, train: np.ndarray) -> SeedBatches:
+        """Which of a part's train nodes form its batches."""
+        return SeedBatches(train, self._options.batch_size, (self._options.rng_seed, part))
 
     def batches(self, seeds: list[np.ndarray], first_step: int) -> Iterator[SampledHops]:
         """The sampled batches, as many at a time as there are threads. Every batch has its own step, so that no two
@@ -332,26 +366,28 @@ class SeedBatches:
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """One part's traffic; how often every node was an input of the pre-sampled and of the measured batches, and how
-    often all remote ones together of the measured ones."""
+    """One part's traffic; how often every node was an input of the pre-sampled batches; the remote inputs of those
+    measured, and of how many of them each one was."""
 
     traffic: PartTraffic
     hot: torch.Tensor
     seen: torch.Tensor
-    remote_seen: int
+    visits: torch.Tensor
 
-    def curve(self, order: np.ndarray) -> list[float]:
-        """Remote rows per step that are left for every share of CACHE_SHARES, `order` being what is cached first."""
-        saved = self._saved(order)
-        kept = [min(int(share * len(self.seen)), len(order)) for share in CACHE_SHARES]
-        return [float(self.remote_seen - saved[rows]) / max(1, self.traffic.batches) for rows in kept]
+    def curve(self, saved: SavedRows, num_nodes: int) -> list[float]:
+        """Remote rows per step that are left for every share of CACHE_SHARES."""
+        read, batches = int(self.visits.sum()), max(1, self.traffic.batches)
+        return [(read - saved.of_first(int(share * num_nodes))) / batches for share in CACHE_SHARES]
 
-    def saved_per_epoch(self, order: np.ndarray) -> np.ndarray:
-        """Remote rows of an epoch that are cached when the first 0, 1, .. nodes of `order` are, float64."""
-        return self._saved(order) * (self.traffic.steps / max(1, self.traffic.batches))
+    def per_epoch(self, saved: SavedRows) -> SavedRows:
+        """What is saved of an epoch."""
+        return SavedRows(saved.places, saved.rows * (self.traffic.steps / max(1, self.traffic.batches)))
 
-    def _saved(self, order: np.ndarray) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.seen.numpy()[order])])
+
+def _saved_rows(places: torch.Tensor, visits: torch.Tensor) -> SavedRows:
+    """Rows saved by caching nodes in a policy's order; nodes outside its list (place -1) are never cached."""
+    order = torch.argsort(places)[int((places < 0).sum()) :]
+    return SavedRows(places[order].numpy(), visits[order].double().numpy())
 
 
 def _figures(hops: SampledHops, remote: np.ndarray) -> tuple[int, int, int]:
@@ -365,7 +401,6 @@ def _part_traffic(
     batches: list[np.ndarray],
     figures: list[tuple[int, int, int]],
     options: TrafficOptions,
-    presampled: int,
 ) -> PartTraffic:
     """Means over the batches that were measured; `figures` as of `_figures`."""
     columns = np.array(figures, dtype=np.float64).reshape(-1, 3)
@@ -377,7 +412,7 @@ def _part_traffic(
         part=part,
         steps=schedule.steps,
         batches=len(batches),
-        presampled_batches=presampled,
+        presampled_batches=0,
         input_rows=float(means[0]),
         remote_rows=float(means[1]),
         remote_rows_error=_spread(alike if len(alike) > 1 else columns[:, 1]) / max(1, len(columns)) ** 0.5,

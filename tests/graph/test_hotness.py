@@ -212,6 +212,27 @@ def test_hottest_is_the_sorted_list(seed):
             assert hotness.hottest(scores, orig_ids, count, candidates).tolist() == expected[:count]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_places_are_those_in_the_list(seed, monkeypatch):
+    monkeypatch.setattr(hotness, "_NODES_AT_ONCE", 16)
+    generator = torch.Generator().manual_seed(seed)
+    most = (3, 3, 40, 2**62)[seed]
+    scores, orig_ids = torch.randint(0, most, (90,), generator=generator), torch.randperm(90, generator=generator)
+    able = torch.rand(90, generator=generator) < 0.7
+    for candidates, count in ((None, 90), (able, 30), (able, 1), (None, 0)):
+        nodes = torch.randperm(90, generator=generator)[:count]
+        listed = hotness.hottest(scores, orig_ids, 90, candidates).tolist()
+        expected = [listed.index(node) if node in listed else -1 for node in nodes.tolist()]
+        assert hotness.places(scores, orig_ids, nodes, candidates).tolist() == expected
+
+
+def test_vip_is_scored_in_chunks_alike(monkeypatch):
+    graph = draw_graph(200, 2000)
+    whole = hotness.vip(graph, torch.arange(0, 200, 7), 5, (4, 3))
+    monkeypatch.setattr(hotness, "_NODES_AT_ONCE", 16)
+    assert torch.equal(hotness.vip(graph, torch.arange(0, 200, 7), 5, (4, 3)), whole)
+
+
 def test_hottest_of_no_nodes_is_none():
     none = torch.empty(0, dtype=torch.int64)
     assert hotness.hottest(none, none, 3).tolist() == []

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from fastsample_dist.memory_sizes import parse_bytes
-from fastsample_dist.partition.report.cache_advice import advice_text, advise, place_bytes
+from fastsample_dist.partition.report.cache_advice import SavedRows, advice_text, advise, place_bytes
 
 
 def curve(*gains):
-    return np.concatenate([[0.0], np.cumsum(gains)])
+    """Of a list whose first nodes save this much each."""
+    return SavedRows(np.arange(len(gains)), np.array(gains, dtype=np.float64))
 
 
 def test_the_knee_is_where_a_node_saves_less_than_its_share():
@@ -25,8 +26,24 @@ def test_machines_are_added_up_node_by_node():
     assert advise("vip", [one], 10, 8).rows == 1
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_knee_is_that_of_the_whole_curve(seed):
+    """Against the curve written out, a number of rows saved for every number of cached nodes."""
+    drawn, num_nodes = np.random.default_rng(seed), 500
+    saved, whole = [], np.zeros(num_nodes + 1)
+    for _ in range(3):
+        places = np.sort(drawn.choice(num_nodes // 2, 60, replace=False))
+        rows = drawn.integers(1, 50, 60).astype(np.float64)
+        saved.append(SavedRows(places, rows))
+        whole += [rows[places < cached].sum() for cached in range(num_nodes + 1)]
+    found = advise("vip", saved, num_nodes, 4)
+    assert found.rows == np.argmax(whole / whole[-1] - np.arange(num_nodes + 1) / num_nodes)
+    assert found.saved == pytest.approx(whole[found.rows] / whole[-1], abs=1e-12)
+    assert [saved[0].of_first(cached) for cached in (0, num_nodes)] == [0.0, saved[0].rows.sum()]
+
+
 def test_without_remote_rows_or_features_there_is_no_advice():
-    assert advise("vip", [np.zeros(1), np.zeros(1)], 10, 100) is None
+    assert advise("vip", [curve(), curve(0)], 10, 100) is None
     assert advise("vip", [curve(3)], 10, 0) is None
 
 
