@@ -8,6 +8,7 @@ ids per type, so a rank with several parts has several of them.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,10 +84,14 @@ class DistData:
             one rank per machine the topology). "once": those that were not yet, in this copy
             (graph/verification.py); "full" (True): all; "never" (False): none, only sizes and headers.
         Raises:
-          ValueError: on all ranks when they have different releases of this library or different partitions, when
-            one rank finds a file missing, truncated, altered or foreign, or when world_size does not divide the
-            number of parts; another `verify`.
+          ValueError: path is no path, ctx no context. On all ranks when they have different releases of this library or
+            different partitions, when one rank finds a file missing, truncated, altered or foreign, or when world_size
+            does not divide the number of parts; another `verify`.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise ValueError(f"path is {path!r}; expected the output directory of fastsample-partition.")
+        if not isinstance(ctx, DistContext):
+            raise ValueError(f"ctx is a {type(ctx).__name__}; expected a DistContext, such as DistContext.from_env().")
         path, verify = Path(path), check_verify(verify)
         manifest = read_same_manifest(path, ctx)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -127,6 +128,11 @@ class LoaderOptions(BatchOptions):
             raise ValueError(
                 f"sampler is a {type(sampler).__qualname__}; expected an object with sample(seeds, step) -> MiniBatch."
             )
+        if not _takes_seeds_and_step(sampler.sample):
+            raise ValueError(
+                f"{type(sampler).__qualname__}.sample cannot be called with (seeds, step); expected "
+                "sample(seeds, step) -> MiniBatch: step is the number that a sampler's draws are keyed by."
+            )
         if self.fanouts is not None:
             raise ValueError("fanouts and sampler are both given; pass one of them: a sampler brings its own fanouts.")
         self._refuse_ignored("sampler")
@@ -187,3 +193,14 @@ def _check_fanouts(fanouts: Sequence[int] | None) -> None:
         raise ValueError(f"fanouts is {fanouts!r}; expected {expected}.")
     if len(fanouts) == 0:
         raise ValueError(f"fanouts is empty; pass {expected}.")
+
+
+def _takes_seeds_and_step(function: Callable[..., object]) -> bool:
+    """Whether it can be called with two positional arguments, as far as its signature says."""
+    try:
+        inspect.signature(function).bind(None, 0)
+    except TypeError:
+        return False
+    except ValueError:  # compiled functions may have none
+        return True
+    return True

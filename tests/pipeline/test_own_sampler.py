@@ -4,6 +4,7 @@ The oracle of its batches is the sampler itself, called with the seeds and steps
 """
 
 import dataclasses
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -159,6 +160,10 @@ def test_a_prefetch_thread_does_not_share_the_loops_communicator(halves):
         (
             {"sampler": [2, 2], "batch_size": 4},
             "sampler is a list; expected an object with sample(seeds, step) -> MiniBatch.",
+        ),
+        (
+            {"sampler": SimpleNamespace(sample=lambda seeds: None), "batch_size": 4},
+            "SimpleNamespace.sample cannot be called with (seeds, step); expected sample(seeds, step) -> MiniBatch",
         ),
         (
             {"sampler": True, "batch_size": 4, "rng_seed": -1},

@@ -91,3 +91,14 @@ def test_another_release_on_one_rank_is_refused_on_all(paths, name, value, label
     (text,) = set(run_distributed(2, load_with_another, args=(paths["one"], name, value)))
     assert text.startswith(f"DistData: ranks differ in {label}: ")
     assert text.endswith(f"; {value!r} on rank 1; install the same release of fastsample_dist on every machine.")
+
+
+@pytest.mark.parametrize("path", [None, 3])
+def test_what_is_no_path_is_refused(path, ctx):
+    with pytest.raises(ValueError, match=f"^path is {path}; expected the output directory of fastsample-partition.$"):
+        DistData.load(path, ctx)
+
+
+def test_what_is_no_context_is_refused(paths):
+    with pytest.raises(ValueError, match=r"^ctx is a NoneType; expected a DistContext, such as DistContext.from_env"):
+        DistData.load(paths["one"], None)
