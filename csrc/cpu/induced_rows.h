@@ -43,6 +43,7 @@ class InducedEdges {
     const int64_t most = scanned + kInducedSlack;
     run_.row = begin;
     run_.end_row = end;
+    run_.unseen = scanned;
     run_.offsets = offsets;
     run_.bad = -1;
     grow(std::min(most, static_cast<int64_t>(static_cast<double>(scanned) * share) + kInducedSlack), edge_ids);
@@ -132,7 +133,8 @@ class InducedRows {
 
   FsStatus find_rows(const char* operation, const CscView<Id>& graph, const Id* nodes, int64_t count) {
     constexpr int64_t kAhead = 24;
-    RowEdges* const rows = rows_.require_array<RowEdges>(count);
+    RowEdges* const rows = rows_.require_array<RowEdges>(count + 1);
+    rows[count] = {0, 0};
     scanned_ = 0;
     for (int64_t i = 0; i < count; ++i) {
       if (i + kAhead < count) __builtin_prefetch(graph.indptr + nodes[i + kAhead]);

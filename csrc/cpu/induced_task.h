@@ -23,19 +23,21 @@ struct NodeMembers {
 template <typename Id>
 struct InducedTask {
   const Id* indices;
-  const RowEdges* rows;  // where the nodes' rows lie
+  const RowEdges* rows;  // where the nodes' rows lie, and one more, of any edges
   NodeMembers<Id> members;
   uint64_t num_ids;  // ids outside 0 .. num_ids - 1 are refused
 };
 
-constexpr int64_t kInducedPiece = 4096;  // edges of a row that are looked at before their room is looked at again
+constexpr int64_t kInducedPiece = 4096;  // edges that are looked at before their room is looked at again
 constexpr int64_t kInducedSlack = 16;    // places behind the last edge that are written to
 
-// How far a kernel is. It stops at end_row, at an id that is refused, or when less than a piece and the slack is left.
+// How far a kernel is. It stops at end_row, at an id that is refused, or when there may be no room for the next piece
+// and the slack.
 template <typename Id>
 struct InducedRun {
   int64_t row, end_row;
   int64_t next_edge;  // of the row
+  int64_t unseen;     // edges from there up to the end of the rows
   int64_t count;      // edges found; capacity places for them
   int64_t capacity;
   int64_t num_local;  // of them with local ids already, the others still have the graph's

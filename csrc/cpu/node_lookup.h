@@ -49,12 +49,14 @@ class NodeLookup {
   static constexpr int64_t kLeastBits = 1 << 15;
   static constexpr int64_t kMostBits = int64_t{1} << 31;
   static constexpr int64_t kBitsPerNode = 32;
+  static constexpr int64_t kAhead = 24;
 
   FsStatus enter_directly(const char* operation, const Id* nodes, int64_t count, int64_t num_ids) {
     start(nodes, num_ids);
     int32_t* const locals = locals_.require_array<int32_t>(num_ids);
     members_.locals = locals;
     for (int64_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) __builtin_prefetch(locals + nodes[i + kAhead], 1);
       const Id node = nodes[i];
       uint32_t& word = word_of(node);
       const uint32_t bit = 1u << (static_cast<uint64_t>(node) & 31);

@@ -1,7 +1,11 @@
 // What a call for subgraphs may be, which method draws the visits, and the distinct nodes of the visits.
 #include "subgraph_visits.h"
 
+#include <string.h>
+
+#include "buffer.h"
 #include "hop_spec.h"
+#include "node_lookup.h"
 #include "table_memory.h"
 #include "uniform_rows.h"
 
@@ -102,11 +106,39 @@ FsStatus draw_visits(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id
   return visit_plainly(call, number, visits);
 }
 
+// A bit per node of a graph of up to kDirectNodes nodes, all 0 between calls.
+class SeenNodes {
+ public:
+  // Distinct visits in order of first appearance, to nodes [count]. Returns how many. No branch depends on a visit.
+  template <typename Id>
+  int64_t keep_first(const Id* visits, int64_t count, int64_t num_rows, Id* nodes) {
+    constexpr int64_t kAhead = 16;
+    const size_t held = bits_.bytes();
+    uint32_t* const bits = bits_.require_array<uint32_t>(num_rows / 32 + 1);
+    if (bits_.bytes() != held) memset(bits, 0, bits_.bytes());
+    int64_t num_nodes = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) __builtin_prefetch(bits + visits[i + kAhead] / 32, 1);
+      const Id node = visits[i];
+      uint32_t& word = bits[node / 32];
+      nodes[num_nodes] = node;
+      num_nodes += static_cast<int64_t>(~word >> (node % 32) & 1);
+      word |= 1u << (node % 32);
+    }
+    for (int64_t i = 0; i < num_nodes; ++i) bits[nodes[i] / 32] = 0;
+    return num_nodes;
+  }
+
+ private:
+  Buffer bits_;
+};
+
 // Scratch of a thread.
 template <typename Id>
 struct DrawScratch {
   VisitList<Id> visits;
   std::vector<Id> nodes;
+  SeenNodes seen;
 };
 
 // Not inlined: see thread_table.
@@ -152,6 +184,12 @@ FsStatus draw_subgraph(const SubgraphCall<Id>& call, uint64_t number, DrawnNodes
     return FS_OK;
   }
   scratch.nodes.resize(static_cast<size_t>(visits.count()));
+  if (call.graph.num_rows <= kDirectNodes && !vector_kernels().samples_plainly) {
+    const int64_t rows = call.graph.num_rows;
+    const int64_t num_nodes = scratch.seen.keep_first(visits.data(), visits.count(), rows, scratch.nodes.data());
+    *out = {scratch.nodes.data(), num_nodes, &visits};
+    return FS_OK;
+  }
   TableMemory<Id>& table = thread_table<Id>();
   Relabeling<Id> ids = table.start(scratch.nodes.data(), 0, call.graph.num_rows);
   relabel_edges(visits.data(), 0, visits.count(), &ids);

@@ -10,8 +10,9 @@
 
 namespace fs {
 
-constexpr int kSlotWords = 8;  // of the stream of a frontier's slot that are at hand
-constexpr int kFanOut = 32;    // of the sums over a frontier's slots
+constexpr int kSlotWords = 16;  // of the stream of a frontier's slot that are at hand: few slots use more
+constexpr int kWalkWords = 8;   // of a walker of more than 4 hops
+constexpr int kFanOut = 32;     // of the sums over a frontier's slots
 
 // A list of nodes that are drawn uniformly: draw i by the first words of stream i.
 template <typename Id>

@@ -49,6 +49,33 @@ def test_a_hub_is_looked_at_in_pieces(use_isa, isa, dtype):
     assert_induced(graph, nodes)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_of_every_length_are_read_up_to_their_ends(use_isa, isa):
+    """Lengths 0 to 70, in a random order and many times: a piece of the work ends at every place of a row."""
+    use_isa(isa)
+    generator = torch.Generator().manual_seed(8)
+    degrees = torch.randperm(71, generator=generator).repeat(9)
+    indptr = torch.nn.functional.pad(degrees.cumsum(0), (1, 0))
+    indices = torch.randint(0, degrees.numel(), (int(indptr[-1]),), generator=generator).int()
+    graph = CSCGraph(indptr, indices)
+    assert_induced(graph, torch.arange(degrees.numel(), dtype=torch.int32))
+    assert_induced(graph, some_nodes(graph, 300), num_threads=2)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_local_ids_of_a_graph_of_many_nodes(use_isa, isa, dtype):
+    """Above 2^24 nodes they are in a table, and bits are shared by nodes 2^15 apart: every other hit is none."""
+    use_isa(isa)
+    generator = torch.Generator().manual_seed(9)
+    indices = torch.randint(0, 2000, (9000,), generator=generator)
+    indices[::2] += 2**15
+    indptr = torch.full((2**24 + 2,), 9000)
+    indptr[:4] = torch.tensor([0, 30, 30, 5000])
+    graph = CSCGraph(indptr, indices.to(dtype))
+    assert_induced(graph, torch.cat([torch.arange(3, dtype=dtype), torch.arange(500, 1500, dtype=dtype).flip(0)]))
+
+
 @pytest.mark.parametrize("isa", ["scalar", "baseline"])
 def test_threads_change_nothing(use_isa, isa):
     use_isa(isa)

@@ -104,6 +104,15 @@ def test_every_instruction_set_draws_the_definition_whatever_the_number_of_draws
         assert same(drawn(hubs, rule), expected)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_empty_rows_behind_the_roots_change_nothing(isa, hubs, use_isa):
+    """Above 2^24 nodes the distinct visits are found in a table."""
+    use_isa(isa)
+    rule, roots = SubgraphRule(budget=700, frontier_size=50), range(1200)
+    longer = CSCGraph(torch.cat([hubs.indptr, hubs.indptr[-1].expand(2**24)]), hubs.indices)
+    assert same(drawn(longer, rule, roots), drawn(hubs, rule, roots))
+
+
 @pytest.mark.parametrize("method", ["frontier", "node", "edge", "walk"])
 def test_threads_and_grouping_change_nothing(method, hubs):
     few = {"budget": 600, "frontier_size": 100, "method": method}

@@ -1,173 +1,232 @@
-// The edges between given nodes, row by row: each id of a row is looked up in a bitmap, those that are in it are packed
+// The edges between given nodes: each id of their rows is looked up in a bitmap, those that are in it are packed
 // together without a branch, and packed ids become local ids some rows later, when they can be read back from the cache
 // at no cost (a load of what was just stored in pieces would wait for the stores).
+//
+// Half of all rows are a vector or less, and where a row ends is as good as random to a processor. So ids of 32 bits
+// are not read row by row: behind a vector comes the next one of its row or the first one of the next row, chosen
+// without a branch. A second place, kVectorsAhead vectors before the first, requests their lines.
 #ifndef FS_CPU_VECTOR_INDUCED_EDGES_H_
 #define FS_CPU_VECTOR_INDUCED_EDGES_H_
 
 #include <stdint.h>
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-
+#include "edge_lanes.h"
 #include "id_lanes.h"
 #include "induced_task.h"
 
 namespace fs {
 namespace {
 
-constexpr int64_t kInducedAhead = 6;        // rows ahead whose first lines are requested
-constexpr int64_t kInducedLines = 4;        // the hardware follows from there
-constexpr int64_t kEdgesAhead = 256;        // in a long row
 constexpr int64_t kEdgesTranslated = 4096;  // that wait for their local ids: 16 or 32 KB
 
-template <typename Id>
-struct RowPiece {
-  const Id* ids;  // [count]
-  int64_t first;  // position of the first in the graph's indices
-  int64_t count;
-  int64_t left;  // edges up to the end of the row
+#if defined(__AVX2__)
+
+constexpr int64_t kVectorsAhead = 24;
+
+// A vector of the rows up to end_row: ids from `position` on, of which `left` are the row's.
+class RowPlace {
+ public:
+  RowPlace(const InducedTask<int32_t>& task, const InducedRun<int32_t>& run)
+      : rows_(task.rows), end_row_(run.end_row), row_(run.row) {
+    position_ = rows_[row_].begin + run.next_edge;
+    left_ = rows_[row_].degree - run.next_edge;
+  }
+
+  FS_INLINE bool at_end() const { return row_ == end_row_; }
+  FS_INLINE int64_t row() const { return row_; }
+  FS_INLINE int64_t position() const { return position_; }
+  FS_INLINE int64_t count() const { return left_ < kCount ? left_ : kCount; }
+  FS_INLINE int64_t next_edge() const { return rows_[row_].degree - left_; }
+
+  // Not beyond the row behind the last one, which may be read.
+  FS_INLINE void advance() {
+    const uint64_t ends = opaque_mask(left_ <= kCount);
+    row_ -= static_cast<int64_t>(ends) & -static_cast<int64_t>(row_ < end_row_);
+    const RowEdges next = rows_[row_];
+    position_ = chosen(ends, next.begin, position_ + kCount);
+    left_ = chosen(ends, next.degree, left_ - kCount);
+  }
+
+ private:
+  static constexpr int64_t kCount = EdgeLanes<int32_t>::kCount;
+  static FS_INLINE int64_t chosen(uint64_t mask, int64_t if_ones, int64_t if_zero) {
+    return static_cast<int64_t>((static_cast<uint64_t>(if_ones) & mask) | (static_cast<uint64_t>(if_zero) & ~mask));
+  }
+
+  const RowEdges* rows_;
+  int64_t end_row_, row_, position_, left_;
 };
 
-#if defined(__AVX512F__)
+// Reads the rows of a run block by block, as one sequence of vectors of 32-bit ids. (Of 64-bit ids the sequence costs
+// as much as it saves: half as many edges to a vector.)
+class VectorReader {
+ public:
+  VectorReader(const InducedTask<int32_t>& task, const InducedRun<int32_t>& run)
+      : task_(task), place_(task, run), ahead_(place_) {
+    for (int64_t i = 0; i < kVectorsAhead; ++i) request(task.indices, &ahead_);
+  }
 
-// As many ids as fit into a vector. `active`: the lanes that are there.
-struct Lanes32 {
-  using Id = int32_t;
-  static constexpr int kCount = 16;
-  using Mask = __mmask16;
-  using Vector = __m512i;
-  static FS_INLINE Vector load(Mask active, const Id* ids) { return _mm512_maskz_loadu_epi32(active, ids); }
-  static FS_INLINE Vector largest(Vector a, Vector b) { return _mm512_max_epu32(a, b); }
-  static FS_INLINE uint64_t reduce(Vector a) { return _mm512_reduce_max_epu32(a); }
-  static FS_INLINE Mask in_bits(Mask active, Vector ids, const NodeMembers<Id>& members) {
-    const Vector word_mask = _mm512_set1_epi32(static_cast<int>(members.mask >> 5));
-    const Vector words =
-        _mm512_i32gather_epi32(_mm512_and_si512(_mm512_srli_epi32(ids, 5), word_mask), members.bits, 4);
-    return _mm512_mask_test_epi32_mask(active, _mm512_rorv_epi32(words, ids), _mm512_set1_epi32(1));
+  // Appends those of at most kInducedPiece edges that the bits have. Returns the largest of all their ids.
+  FS_INLINE uint64_t pack_block(InducedRun<int32_t>* run) {
+    Lanes::Vector largest = Lanes::zero();
+    RowPlace place = place_, ahead = ahead_;  // copies, which nothing that is stored can change
+    const NodeMembers<int32_t> members = task_.members;
+    const int32_t* const indices = task_.indices;
+    int32_t* const out = run->indices;
+    int64_t *const positions = run->edge_ids, *const offsets = run->offsets;
+    int64_t count = run->count, seen = 0;
+    for (int64_t i = 0; i < kInducedPiece / Lanes::kCount && !place.at_end(); ++i) {
+      request(indices, &ahead);
+      const int64_t here = place.count();
+      const auto ids = Lanes::load(indices + place.position(), here);
+      largest = Lanes::largest(largest, ids);
+      const uint32_t kept = Lanes::kept(members, ids, here);
+      Lanes::store_packed(out + count, kept, ids);
+      if (positions != nullptr) Lanes::store_positions(positions + count, kept, place.position());
+      count += __builtin_popcount(kept);
+      seen += here;
+      offsets[place.row() + 1] = count;  // for good at the end of the row
+      place.advance();
+    }
+    place_ = place;
+    ahead_ = ahead;
+    run->row = place.row();
+    run->next_edge = place.at_end() ? 0 : place.next_edge();
+    run->unseen -= seen;
+    run->count = count;
+    return Lanes::reduce(largest);
   }
-  static FS_INLINE void store_packed(Id* out, Mask kept, Vector ids) {
-    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(kept, ids));
+
+ private:
+  using Lanes = EdgeLanes<int32_t>;
+
+  static FS_INLINE void request(const int32_t* indices, RowPlace* ahead) {
+    const int32_t* ids = indices + ahead->position();
+    __builtin_prefetch(ids);
+    __builtin_prefetch(ids + Lanes::kCount - 1);
+    ahead->advance();
   }
-  static FS_INLINE void translate(Mask active, Id* ids, const int32_t* locals) {
-    const Vector known = load(active, ids);
-    _mm512_mask_storeu_epi32(ids, active, _mm512_mask_i32gather_epi32(known, active, known, locals, 4));
-  }
+
+  const InducedTask<int32_t>& task_;
+  RowPlace place_, ahead_;
 };
 
-struct Lanes64 {
-  using Id = int64_t;
-  static constexpr int kCount = 8;
-  using Mask = __mmask8;
-  using Vector = __m512i;
-  static FS_INLINE Vector load(Mask active, const Id* ids) { return _mm512_maskz_loadu_epi64(active, ids); }
-  static FS_INLINE Vector largest(Vector a, Vector b) { return _mm512_max_epu64(a, b); }
-  static FS_INLINE uint64_t reduce(Vector a) { return _mm512_reduce_max_epu64(a); }
-  static FS_INLINE Mask in_bits(Mask active, Vector ids, const NodeMembers<Id>& members) {
-    const Vector word_mask = _mm512_set1_epi64(static_cast<long long>(members.mask >> 5));
-    const __m256i words =
-        _mm512_i64gather_epi32(_mm512_and_si512(_mm512_srli_epi64(ids, 5), word_mask), members.bits, 4);
-    return _mm256_mask_test_epi32_mask(active, _mm256_rorv_epi32(words, _mm512_cvtepi64_epi32(ids)),
-                                       _mm256_set1_epi32(1));
-  }
-  static FS_INLINE void store_packed(Id* out, Mask kept, Vector ids) {
-    _mm512_storeu_si512(out, _mm512_maskz_compress_epi64(kept, ids));
-  }
-  static FS_INLINE void translate(Mask active, Id* ids, const int32_t* locals) {
-    const Vector known = load(active, ids);
-    const __m256i found = _mm512_mask_i64gather_epi32(_mm256_setzero_si256(), active, known, locals, 4);
-    _mm512_mask_storeu_epi64(ids, active, _mm512_cvtepi32_epi64(found));
-  }
-};
+#endif
 
-template <typename Id>
-struct LanesOf;
-template <>
-struct LanesOf<int32_t> {
-  using Type = Lanes32;
-};
-template <>
-struct LanesOf<int64_t> {
-  using Type = Lanes64;
-};
-
-template <typename Lanes>
-FS_INLINE typename Lanes::Mask active_lanes(int64_t count) {
-  return static_cast<typename Lanes::Mask>(count >= Lanes::kCount ? ~0u : (1u << count) - 1);
-}
-
-// first, first + 1, ... of the lanes in `kept`, which are up to 16.
-FS_INLINE void store_positions(int64_t* out, uint32_t kept, int64_t first) {
-  const __m512i low = _mm512_add_epi64(_mm512_set1_epi64(first), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
-  _mm512_storeu_si512(out, _mm512_maskz_compress_epi64(static_cast<__mmask8>(kept), low));
-  if (kept < 0x100) return;
-  const __m512i high = _mm512_add_epi64(low, _mm512_set1_epi64(8));
-  _mm512_storeu_si512(out + __builtin_popcount(kept & 0xFF),
-                      _mm512_maskz_compress_epi64(static_cast<__mmask8>(kept >> 8), high));
-}
-
-// Appends those of a piece that the bits have. Returns the largest of all its ids.
-template <typename Id>
-FS_INLINE uint64_t pack_piece(const NodeMembers<Id>& members, const RowPiece<Id>& piece, InducedRun<Id>* run) {
-  using Lanes = typename LanesOf<Id>::Type;
-  typename Lanes::Vector largest = _mm512_setzero_si512();
-  Id* out = run->indices + run->count;
-  int64_t* positions = run->edge_ids == nullptr ? nullptr : run->edge_ids + run->count;
-  int64_t kept_before = 0;
-  for (int64_t i = 0; i < piece.count; i += Lanes::kCount) {
-    if (i + kEdgesAhead < piece.left) __builtin_prefetch(piece.ids + i + kEdgesAhead);
-    const auto active = active_lanes<Lanes>(piece.count - i);
-    const auto here = Lanes::load(active, piece.ids + i);
-    largest = Lanes::largest(largest, here);
-    const auto kept = Lanes::in_bits(active, here, members);
-    Lanes::store_packed(out + kept_before, kept, here);
-    if (positions != nullptr) store_positions(positions + kept_before, kept, piece.first + i);
-    kept_before += __builtin_popcount(kept);
-  }
-  run->count += kept_before;
-  return Lanes::reduce(largest);
-}
-
-template <typename Id>
-FS_INLINE void translate(const int32_t* locals, Id* ids, int64_t begin, int64_t end) {
-  using Lanes = typename LanesOf<Id>::Type;
-  for (int64_t i = begin; i < end; i += Lanes::kCount) {
-    Lanes::translate(active_lanes<Lanes>(end - i), ids + i, locals);
-  }
-}
-
-#else
-
+constexpr int64_t kInducedAhead = 6;  // rows ahead whose first lines are requested
+constexpr int64_t kInducedLines = 4;  // the hardware follows from there
+constexpr int64_t kEdgesAhead = 256;  // in a long row
 constexpr int64_t kLineEdges = 16;
 
+// Appends those of edges first .. first + count - 1 that the bits have; `left` edges follow from the first up to the
+// end of the row. Returns the largest of all their ids.
 template <typename Id>
-FS_INLINE uint64_t in_bits(const NodeMembers<Id>& members, uint64_t id) {
-  return members.bits[(id & members.mask) >> 5] >> (id & 31) & 1;
-}
-
-template <typename Id>
-FS_INLINE uint64_t pack_piece(const NodeMembers<Id>& members, const RowPiece<Id>& piece, InducedRun<Id>* run) {
-  uint64_t largest = 0;
-  Id* out = run->indices;
+FS_INLINE uint64_t pack_row(const InducedTask<Id>& task, int64_t first, int64_t count, int64_t left,
+                            InducedRun<Id>* run) {
+  const Id* const ids = task.indices + first;
+  const NodeMembers<Id> members = task.members;  // copies, which nothing that is stored can change
+  Id* const out = run->indices;
   int64_t* const positions = run->edge_ids;
+  uint64_t largest = 0;
   int64_t at = run->count;
-  for (int64_t i = 0; i < piece.count; ++i) {
-    if (i % kLineEdges == 0 && i + kEdgesAhead < piece.left) __builtin_prefetch(piece.ids + i + kEdgesAhead);
-    const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(piece.ids[i]));
+  for (int64_t i = 0; i < count; ++i) {
+    if (i % kLineEdges == 0 && i + kEdgesAhead < left) __builtin_prefetch(ids + i + kEdgesAhead);
+    const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
     largest = id > largest ? id : largest;
-    out[at] = piece.ids[i];
-    if (positions != nullptr) positions[at] = piece.first + i;
-    at += static_cast<int64_t>(in_bits(members, id));
+    out[at] = ids[i];
+    if (positions != nullptr) positions[at] = first + i;
+    at += static_cast<int64_t>(members.bits[(id & members.mask) >> 5] >> (id & 31) & 1);
   }
   run->count = at;
   return largest;
 }
+
+#if defined(__AVX512F__)
+
+FS_INLINE uint64_t pack_row(const InducedTask<int64_t>& task, int64_t first, int64_t count, int64_t left,
+                            InducedRun<int64_t>* run) {
+  using Lanes = EdgeLanes<int64_t>;
+  const int64_t* const ids = task.indices + first;
+  const NodeMembers<int64_t> members = task.members;
+  int64_t *const out = run->indices, *const positions = run->edge_ids;
+  Lanes::Vector largest = Lanes::zero();
+  int64_t at = run->count;
+  for (int64_t i = 0; i < count; i += Lanes::kCount) {
+    if (i + kEdgesAhead < left) __builtin_prefetch(ids + i + kEdgesAhead);
+    const int64_t here = count - i < Lanes::kCount ? count - i : Lanes::kCount;
+    const auto vector = Lanes::load(ids + i, here);
+    largest = Lanes::largest(largest, vector);
+    const uint32_t kept = Lanes::kept(members, vector, here);
+    Lanes::store_packed(out + at, kept, vector);
+    if (positions != nullptr) Lanes::store_positions(positions + at, kept, first + i);
+    at += __builtin_popcount(kept);
+  }
+  run->count = at;
+  return Lanes::reduce(largest);
+}
+
+#endif
+
+// Reads the rows of a run block by block.
+template <typename Id>
+class RowReader {
+ public:
+  RowReader(const InducedTask<Id>& task, const InducedRun<Id>&) : task_(task) {}
+
+  // Appends those of at most kInducedPiece edges that the bits have. Returns the largest of all their ids.
+  FS_INLINE uint64_t pack_block(InducedRun<Id>* run) const {
+    uint64_t largest = 0;
+    int64_t rest = kInducedPiece;
+    while (rest > 0 && run->row < run->end_row) {
+      if (run->row + kInducedAhead < run->end_row) request_start(run->row + kInducedAhead);
+      const RowEdges row = task_.rows[run->row];
+      const int64_t left = row.degree - run->next_edge, count = left < rest ? left : rest;
+      const uint64_t most = pack_row(task_, row.begin + run->next_edge, count, left, run);
+      largest = most > largest ? most : largest;
+      rest -= count;
+      run->unseen -= count;
+      run->next_edge += count;
+      if (count < left) break;
+      run->next_edge = 0;
+      run->offsets[++run->row] = run->count;
+    }
+    return largest;
+  }
+
+ private:
+  void request_start(int64_t row) const {
+    const char* bytes = reinterpret_cast<const char*>(task_.indices + task_.rows[row].begin);
+    for (int64_t line = 0; line < kInducedLines; ++line) __builtin_prefetch(bytes + 64 * line);
+  }
+
+  const InducedTask<Id>& task_;
+};
 
 template <typename Id>
 FS_INLINE void translate(const int32_t* locals, Id* ids, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) ids[i] = static_cast<Id>(locals[ids[i]]);
 }
 
+#if defined(__AVX2__)
+FS_INLINE void translate(const int32_t* locals, int32_t* ids, int64_t begin, int64_t end) {
+  constexpr int64_t kCount = EdgeLanes<int32_t>::kCount;
+  for (int64_t i = begin; i < end; i += kCount) {
+    EdgeLanes<int32_t>::translate(ids + i, end - i < kCount ? end - i : kCount, locals);
+  }
+}
+#endif
+
+// What reads the rows.
+template <typename Id>
+struct ReaderOf {
+  using Type = RowReader<Id>;
+};
+
+#if defined(__AVX2__)
+template <>
+struct ReaderOf<int32_t> {
+  using Type = VectorReader;
+};
 #endif
 
 // Local id of a node, -1: it is not in the table.
@@ -181,35 +240,34 @@ FS_INLINE int64_t find_local(const IdTable<Id>& table, Id id) {
   }
 }
 
-// Local ids of edges num_local .. count; where the bits are not exact, those that are not in the table go.
+// Local ids of edges num_local .. count, where the bits are not exact; those that are not in the table go. The first of
+// these edges belongs to `row`.
 template <typename Id>
-FS_INLINE void relabel_found(const NodeMembers<Id>& members, InducedRun<Id>* run) {
-  if (members.locals != nullptr) {
-    translate(members.locals, run->indices, run->num_local, run->count);
-    run->num_local = run->count;
-    return;
-  }
-  int64_t to = run->num_local;
-  for (int64_t i = run->num_local; i < run->count; ++i) {
-    const int64_t local = find_local(members.table, run->indices[i]);
-    run->indices[to] = static_cast<Id>(local);
-    if (run->edge_ids != nullptr) run->edge_ids[to] = run->edge_ids[i];
-    to += local >= 0;
+FS_INLINE void relabel_known(const NodeMembers<Id>& members, int64_t row, InducedRun<Id>* run) {
+  int64_t from = run->num_local, to = from;
+  for (;; ++row) {
+    const int64_t end = row < run->row ? run->offsets[row + 1] : run->count;
+    for (; from < end; ++from) {
+      const int64_t local = find_local(members.table, run->indices[from]);
+      run->indices[to] = static_cast<Id>(local);
+      if (run->edge_ids != nullptr) run->edge_ids[to] = run->edge_ids[from];
+      to += local >= 0;
+    }
+    if (row == run->row) break;
+    run->offsets[row + 1] = to;
   }
   run->num_local = run->count = to;
 }
 
+// Position of the first id that is refused, from that edge of a row on.
 template <typename Id>
-FS_INLINE void request_start(const InducedTask<Id>& task, int64_t row) {
-  const char* bytes = reinterpret_cast<const char*>(task.indices + task.rows[row].begin);
-  for (int64_t line = 0; line < kInducedLines; ++line) __builtin_prefetch(bytes + 64 * line);
-}
-
-// Position of the first id that is refused, from `first` on.
-template <typename Id>
-int64_t first_refused(const InducedTask<Id>& task, int64_t first) {
-  while (static_cast<uint64_t>(static_cast<int64_t>(task.indices[first])) < task.num_ids) ++first;
-  return first;
+int64_t first_refused(const InducedTask<Id>& task, int64_t row, int64_t edge) {
+  for (;; ++row, edge = 0) {
+    for (; edge < task.rows[row].degree; ++edge) {
+      const int64_t at = task.rows[row].begin + edge;
+      if (static_cast<uint64_t>(static_cast<int64_t>(task.indices[at])) >= task.num_ids) return at;
+    }
+  }
 }
 
 template <typename Id>
@@ -221,31 +279,23 @@ uint64_t unsigned_limit(uint64_t num_ids) {  // of ids as the kernels compare th
 template <typename Id>
 void induce_rows(const InducedTask<Id>& task, InducedRun<Id>* progress) {
   InducedRun<Id> run = *progress;  // that nothing else points to
-  const bool exact = task.members.locals != nullptr;
+  typename ReaderOf<Id>::Type reader(task, run);
   const uint64_t limit = unsigned_limit<Id>(task.num_ids);
-  for (; run.row < run.end_row; ++run.row) {
-    if (run.row + kInducedAhead < run.end_row) request_start(task, run.row + kInducedAhead);
-    const RowEdges row = task.rows[run.row];
-    while (run.next_edge < row.degree) {
-      const int64_t first = row.begin + run.next_edge, left = row.degree - run.next_edge;
-      const RowPiece<Id> piece = {task.indices + first, first, left < kInducedPiece ? left : kInducedPiece, left};
-      if (run.capacity - run.count < piece.count + kInducedSlack) {
-        *progress = run;
-        return;
-      }
-      if (pack_piece(task.members, piece, &run) >= limit) {
-        run.bad = first_refused(task, first);
-        *progress = run;
-        return;
-      }
-      run.next_edge += piece.count;
-      if (!exact) relabel_found(task.members, &run);
+  while (run.row < run.end_row) {
+    const int64_t most = run.unseen < kInducedPiece ? run.unseen : kInducedPiece;
+    if (run.capacity - run.count < most + kInducedSlack) break;
+    const int64_t row = run.row, edge = run.next_edge;
+    if (reader.pack_block(&run) >= limit) {
+      run.bad = first_refused(task, row, edge);
+      break;
     }
-    run.next_edge = 0;
-    run.offsets[run.row + 1] = run.count;
-    if (run.count - run.num_local >= kEdgesTranslated) relabel_found(task.members, &run);
+    if (task.members.locals == nullptr) {
+      relabel_known(task.members, row, &run);
+    } else if (run.count - run.num_local >= kEdgesTranslated || run.row == run.end_row) {
+      translate(task.members.locals, run.indices, run.num_local, run.count);
+      run.num_local = run.count;
+    }
   }
-  relabel_found(task.members, &run);
   *progress = run;
 }
 

@@ -122,7 +122,7 @@ class LoneWalkers {
       const bool is_fine = task_.method == FS_SUBGRAPH_NODE   ? draw_nodes(first, count)
                            : task_.method == FS_SUBGRAPH_EDGE ? draw_edges(first, count)
                            : task_.walk_length <= 4           ? walk<4>(first, count)
-                                                              : walk<kSlotWords>(first, count);
+                                                              : walk<kWalkWords>(first, count);
       if (!is_fine) return {-1, 0};
     }
     return {num_visits_, num_steps_};
