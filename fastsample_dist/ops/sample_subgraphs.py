@@ -31,7 +31,6 @@ _WORDS = [name for part in (DrawnNodes, library.Hop) for name, _ in part._fields
 _ARRAYS = ("nodes", "indptr", "indices", "edge_ids", "num_nodes", "num_edges", "num_loss")
 _COUNTS = ("num_nodes", "num_edges", "num_loss", "num_visits", "steps", "probes", "cleanups", "growths")
 _array_words = operator.itemgetter(*map(_WORDS.index, _ARRAYS))
-_count_words = operator.itemgetter(*map(_WORDS.index, _COUNTS))
 library.DECLARED.functions(
     fs_sample_subgraphs=(
         POINTER(library.Graph), POINTER(SubgraphArguments), POINTER(TableArguments), POINTER(c_uint64), c_int64,
@@ -65,6 +64,7 @@ class SampledSubgraphs:
 
     Attributes:
       graphs: one per number, or their union alone.
+      words: int64 [count, words of FsSubgraph].
       num_nodes, num_edges, num_loss: int64 [count]; sizes of each subgraph, and how many of its nodes are loss nodes.
       num_visits: int64 [count]; fewer than the budget where a subgraph ended early.
       steps: int64 [count]; pops of a frontier, hops, or draws.
@@ -72,14 +72,14 @@ class SampledSubgraphs:
     """
 
     graphs: list[InducedNodes]
-    num_nodes: Tensor
-    num_edges: Tensor
-    num_loss: Tensor
-    num_visits: Tensor
-    steps: Tensor
-    probes: Tensor
-    cleanups: Tensor
-    growths: Tensor
+    words: Tensor
+
+    def _counts(self, name: str) -> Tensor:
+        return self.words[:, _WORDS.index(name)]
+
+    num_nodes, num_edges, num_loss, num_visits, steps, probes, cleanups, growths = (
+        property(operator.methodcaller("_counts", name)) for name in _COUNTS
+    )
 
 
 def sample_subgraphs(
@@ -128,7 +128,7 @@ def sample_subgraphs(
         library.address(loss_flags), edge_ids, words.data_ptr(), library.address(joined),
     )  # fmt: skip
     graphs = _views(words if joined is None else joined, graph.dtype, edge_ids)
-    return SampledSubgraphs(graphs, *_count_words(words.clone().unbind(1)))
+    return SampledSubgraphs(graphs, words.clone())  # of their own: the graphs' are the library's until it frees them
 
 
 def _views(words: Tensor, dtype: torch.dtype, edge_ids: bool) -> list[InducedNodes]:
