@@ -225,12 +225,13 @@ class BoundApp:
         """
         if sample_ids is None:
             self.check_room(count, 1, 0)
-            return torch.arange(count)
+            return torch.from_numpy(np.arange(count, dtype=np.int64))  # numpy: see _ends
         ids = _integers("sample_ids", sample_ids)
         count = ids.numel() if count is None else count
-        if ids.shape != (count,) or bool((ids < 0).any()):
+        low = _ends(ids)[0] if ids.numel() else 0
+        if ids.shape != (count,) or low < 0:
             raise ValueError(
-                f"sample_ids has shape {tuple(ids.shape)}, smallest {int(ids.min()) if ids.numel() else 'none'}; "
+                f"sample_ids has shape {tuple(ids.shape)}, smallest {low if ids.numel() else 'none'}; "
                 f"expected {count} integers >= 0, one per sample."
             )
         return ids
@@ -247,7 +248,7 @@ class BoundApp:
         if nodes.dim() != 2:
             raise ValueError(f"roots has shape {tuple(nodes.shape)}; expected [samples] or [samples, roots].")
         if nodes.numel():
-            low, high = (int(end) for end in nodes.aminmax())
+            low, high = _ends(nodes)
             if low < NULL or high >= self.graph.num_nodes:
                 raise ValueError(
                     f"roots holds node ids from {low} to {high}; expected 0 to {self.graph.num_nodes - 1}, or "
@@ -347,6 +348,16 @@ def as_count(what: str, value: Any, least: int = 0) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{what} is {value!r}; expected an integer >= {least}.")
     return int(value)
+
+
+def _ends(ids: Tensor) -> tuple[int, int]:
+    """The smallest and the largest of some ids, of which there is one.
+
+    By numpy: torch's OpenMP threads wait for their next operator by spinning, for milliseconds, on the cores that are
+    to make the samples (docs/samplers.md).
+    """
+    values = ids.numpy()
+    return int(values.min()), int(values.max())
 
 
 def _integers(name: str, values: Any) -> Tensor:

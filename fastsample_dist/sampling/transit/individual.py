@@ -80,7 +80,8 @@ def _widths(plan: Plan, found: SampledSteps) -> list[int]:
     """Picks of each step, at most."""
     if found.offsets is None:
         return [shape.picks for shape in plan.shapes()]
-    longest = int(found.offsets.diff().max()) if len(found.offsets) > 1 else plan.num_roots
+    lengths = np.diff(found.offsets.numpy())  # not by torch: its threads would spin into the next call
+    longest = int(lengths.max()) if lengths.size else plan.num_roots
     widths, left, step = [], longest - plan.num_roots, 0
     if not plan.until_done:
         widths = [shape.picks for shape in plan.shapes()]
