@@ -19,6 +19,7 @@ namespace fs {
 namespace {
 
 constexpr const char* kOperation = "sample_pinsage";
+constexpr int64_t kWalkBlock = 1024;  // walkers of a block: their state and the lines they write fit the second cache
 constexpr int64_t kFewVisits = 16;
 
 StageKey key_of(const FsPinsageSpec& spec, RandomDomain domain, int64_t step) {
@@ -243,11 +244,6 @@ FsStatus refuse_visit(const PinsageTask<Id>& task, int64_t begin, int64_t end, I
 }
 
 }  // namespace
-
-__attribute__((noinline)) Buffer& thread_walks() {
-  static thread_local Buffer walks;
-  return walks;
-}
 
 template <typename Id>
 FsStatus visit_plainly(const PinsageTask<Id>& task, int64_t begin, int64_t end) {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "buffer.h"
 #include "csc_view.h"
 #include "fastsample_transit.h"
 #include "status.h"
@@ -39,9 +38,6 @@ template <typename Id>
 FsStatus visit_plainly(const PinsageTask<Id>& task, int64_t begin, int64_t end);
 template <typename Id>
 FsStatus visit_in_blocks(const PinsageTask<Id>& task, int64_t begin, int64_t end);
-
-// The calling thread's memory for a block of walks.
-Buffer& thread_walks();
 
 }  // namespace fs
 

@@ -11,9 +11,9 @@
 #include "collective_sample.h"
 #include "induced_rows.h"
 #include "mini_batch.h"
-#include "pinsage_walks.h"
 #include "sample_hop.h"
 #include "table_memory.h"
+#include "walk_blocks.h"
 
 namespace fs {
 

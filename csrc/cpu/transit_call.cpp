@@ -1,6 +1,8 @@
 // What fs_transit_sample refuses, and what it reports of an application.
 #include "transit_call.h"
 
+#include <algorithm>
+
 namespace fs {
 namespace {
 
@@ -14,6 +16,15 @@ const char* name_of(int32_t function) {
 FsStatus refuse_step(const char* format, int64_t step, int64_t value, int64_t expected) {
   return fail(FS_INVALID_ARGUMENT, format, kOperation, static_cast<long long>(step), static_cast<long long>(value),
               static_cast<long long>(expected));
+}
+
+// The position of the first value outside low .. high, or count. Looks at all of them together first: this is the part
+// of a call that one thread does alone.
+int64_t first_outside(const int64_t* values, int64_t count, int64_t low, int64_t high) {
+  const auto is_outside = [&](int64_t value) { return value < low || value > high; };
+  bool any = false;
+  for (int64_t i = 0; i < count; ++i) any |= is_outside(values[i]);
+  return any ? std::find_if(values, values + count, is_outside) - values : count;
 }
 
 }  // namespace
@@ -141,18 +152,18 @@ FsStatus TransitCall::check_request() const {
                 kOperation, static_cast<long long>(request.num_samples), static_cast<long long>(request.block_samples),
                 request.schedule);
   }
-  for (int64_t i = 0; i < request.num_samples * app.num_roots; ++i) {
-    if (request.roots[i] != FS_NULL_NODE && !has_node(request.roots[i])) {
-      return fail(FS_INVALID_ARGUMENT, "%s: root %lld of sample %lld; expected 0 to %lld, or -1 for none", kOperation,
-                  static_cast<long long>(request.roots[i]), static_cast<long long>(i / app.num_roots),
-                  static_cast<long long>(graph.num_rows - 1));
-    }
+  const int64_t num_roots = request.num_samples * app.num_roots;
+  const int64_t root = first_outside(request.roots, num_roots, FS_NULL_NODE, graph.num_rows - 1);
+  if (root < num_roots) {
+    return fail(FS_INVALID_ARGUMENT, "%s: root %lld of sample %lld; expected 0 to %lld, or -1 for none", kOperation,
+                static_cast<long long>(request.roots[root]), static_cast<long long>(root / app.num_roots),
+                static_cast<long long>(graph.num_rows - 1));
   }
-  for (int64_t i = 0; request.sample_ids != nullptr && i < request.num_samples; ++i) {
-    if (request.sample_ids[i] < 0) {
-      return fail(FS_INVALID_ARGUMENT, "%s: sample id %lld at position %lld is negative", kOperation,
-                  static_cast<long long>(request.sample_ids[i]), static_cast<long long>(i));
-    }
+  const int64_t num_ids = request.sample_ids == nullptr ? 0 : request.num_samples;
+  const int64_t id = first_outside(request.sample_ids, num_ids, 0, INT64_MAX);
+  if (id < num_ids) {
+    return fail(FS_INVALID_ARGUMENT, "%s: sample id %lld at position %lld is negative", kOperation,
+                static_cast<long long>(request.sample_ids[id]), static_cast<long long>(id));
   }
   return FS_OK;
 }

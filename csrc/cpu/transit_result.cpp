@@ -53,24 +53,33 @@ TransitResult* TransitResult::of_width(int64_t num_samples, int64_t num_steps, i
   result->num_steps = num_steps;
   result->width = width;
   if (width > 0 && num_samples > INT64_MAX / 16 / width) throw std::bad_alloc();
-  result->num_vertices = num_samples * width;
-  require_room(result->num_vertices, sizeof(int64_t));
-  result->vertex_pages_ = kept_pages().take(static_cast<size_t>(result->num_vertices) * sizeof(int64_t));
-  result->vertices = static_cast<int64_t*>(result->vertex_pages_.data);
+  result->take_vertices(num_samples * width);
   return result.release();
 }
 
 TransitResult* TransitResult::of_lengths(const std::vector<int64_t>& lengths, int64_t num_steps) {
-  int64_t total = 0;
-  for (const int64_t length : lengths) total += length;
-  std::unique_ptr<TransitResult> result(of_width(total, num_steps, 1));
-  result->num_samples = static_cast<int64_t>(lengths.size());
+  std::unique_ptr<TransitResult> result(of_offsets(static_cast<int64_t>(lengths.size()), num_steps));
+  for (size_t i = 0; i < lengths.size(); ++i) result->offsets[i + 1] = result->offsets[i] + lengths[i];
+  result->take_vertices(result->offsets[lengths.size()]);
+  return result.release();
+}
+
+TransitResult* TransitResult::of_offsets(int64_t num_samples, int64_t num_steps) {
+  std::unique_ptr<TransitResult> result(new TransitResult);
+  result->num_samples = num_samples;
+  result->num_steps = num_steps;
   result->width = -1;
-  result->offset_pages_ = Pages::take((lengths.size() + 1) * sizeof(int64_t));
+  result->offset_pages_ = Pages::take(static_cast<size_t>(num_samples + 1) * sizeof(int64_t));
   result->offsets = static_cast<int64_t*>(result->offset_pages_.data);
   result->offsets[0] = 0;
-  for (size_t i = 0; i < lengths.size(); ++i) result->offsets[i + 1] = result->offsets[i] + lengths[i];
   return result.release();
+}
+
+void TransitResult::take_vertices(int64_t count) {
+  num_vertices = count;
+  require_room(count, sizeof(int64_t));
+  vertex_pages_ = kept_pages().take(static_cast<size_t>(count) * sizeof(int64_t));
+  vertices = static_cast<int64_t*>(vertex_pages_.data);
 }
 
 TransitResult::~TransitResult() {

@@ -20,6 +20,9 @@ class TransitResult : public FsTransitResult {
   static TransitResult* of_width(int64_t num_samples, int64_t num_steps, int64_t width);
   // A result of samples of different lengths [num_samples].
   static TransitResult* of_lengths(const std::vector<int64_t>& lengths, int64_t num_steps);
+  // The same without its vertices: offsets, of which the first is 0, are filled in before `take_vertices`.
+  static TransitResult* of_offsets(int64_t num_samples, int64_t num_steps);
+  void take_vertices(int64_t count);
 
   TransitResult(const TransitResult&) = delete;
   TransitResult& operator=(const TransitResult&) = delete;

@@ -67,7 +67,7 @@ FsStatus transit_sample(TransitCall& call, FsTransitFailure* failure, FsTransitR
   if (status != FS_OK) return status;
   const int32_t schedule = schedule_of(call);
   if (schedule == FS_SCHEDULE_SAMPLE && are_walks(call)) {
-    *out = sample_walks(call, call.request.block_samples > 0 ? call.request.block_samples : kWalkBlock);
+    *out = sample_walks(call);
   } else {
     *out = sample_blocks(call, schedule);
   }

@@ -1,6 +1,6 @@
 // The built-in step kernels of individual applications, as they are defined: pick by pick, without vectors. A step
 // kernel of a user's application has the same signature (FsStepKernel). fs_set_isa("scalar") runs these everywhere; the
-// engine else makes uniform and weighted picks by vector/walk_steps.h, bit for bit the same.
+// engine else makes uniform and weighted picks by vector/walk_steps.h and walk_columns.h, bit for bit the same.
 #ifndef FS_CPU_TRANSIT_STEPS_H_
 #define FS_CPU_TRANSIT_STEPS_H_
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <utility>
 
 #include "vector/vector_kernels.h"
 #include "worker_pool.h"
@@ -11,197 +12,275 @@
 namespace fs {
 namespace {
 
-constexpr int64_t kCountedSizes = 512;
+constexpr int64_t kLockStep = 256;      // walkers that go together: what they write and read next fits the first cache
+constexpr int64_t kColumnGap = 16;      // ids, so that neighbouring columns are not in the same lines of that cache
+constexpr int64_t kColumns = 64;        // steps after which the columns are written to the walks
+constexpr int64_t kSortedWalks = 8192;  // of drawn lengths, ordered together, so that those that go together are alike
+constexpr int64_t kCountedLengths = 512;
 
-// Walkers of one block. Those that go on come first; of drawn lengths, the longest first.
+// The walkers of a run of samples, the longest walks first, and the columns of those that go together.
 struct Walkers {
-  std::vector<uint64_t> ids;  // sample ids, filled up to whole groups
-  std::vector<int64_t> nodes, places, samples;
-  std::vector<int64_t> lengths;  // picks that each makes at most
+  Walkers(int64_t first_sample, int64_t most, int64_t id_bytes) : begin(first_sample), count(most) {
+    const int64_t column_words = (kColumns + 1) * kStride * id_bytes / static_cast<int64_t>(sizeof(int64_t));
+    const int64_t padded = most + kGroupNodes;
+    int64_t* words = thread_walks().require_array<int64_t>(column_words + 3 * most + padded);
+    const auto cut = [&words](int64_t number) { return std::exchange(words, words + number); };
+    columns = cut(column_words);
+    ids = reinterpret_cast<uint64_t*>(cut(padded));
+    std::fill(ids + most, ids + padded, 0);
+    roots = cut(most);
+    places = cut(most);
+    lengths = cut(most);
+  }
 
-  void resize(int64_t count) {
-    ids.assign(static_cast<size_t>(count + kGroupNodes), 0);
-    for (std::vector<int64_t>* column : {&nodes, &places, &samples, &lengths})
-      column->resize(static_cast<size_t>(count));
-  }
-  void move(size_t from, size_t to) {
-    ids[to] = ids[from];
-    nodes[to] = nodes[from];
-    places[to] = places[from];
-    samples[to] = samples[from];
-    lengths[to] = lengths[from];
-  }
+  static constexpr int64_t kStride = kLockStep + kColumnGap;
+
+  const int64_t begin, count;  // samples
+  void* columns;               // [kColumns + 1, kStride] as of WalkRun
+  uint64_t* ids;               // [count and padding] as what follows, of WalkRun
+  int64_t *roots, *places, *lengths;
 };
 
 class Walks {
  public:
   explicit Walks(TransitCall& call)
-      : call_(call),
-        kernel_(call.graph.id_type == FS_INT32 ? vector_kernels().pick_neighbors_32
-                                               : vector_kernels().pick_neighbors_64),
-        draws_lengths_(call.app.next_kind == FS_NEXT_PPR) {
-    for (int64_t step = 0; step < call.app.num_steps; ++step) keys_.push_back(call.key(kTransit, step));
-  }
+      : call_(call), draws_lengths_(call.app.next_kind == FS_NEXT_PPR), longest_(call.app.num_steps) {}
 
-  TransitResult* run(int64_t block_samples) {
-    const int64_t count = call_.request.num_samples;
+  TransitResult* run() {
+    const int64_t count = call_.request.num_samples, size = samples_of_run();
     if (draws_lengths_) {
-      draw_lengths();
-      result_.reset(TransitResult::of_lengths(sizes_, 0));
+      result_.reset(TransitResult::of_offsets(count, 0));
+      draw_lengths(size);
     } else {
       result_.reset(TransitResult::of_width(count, call_.app.num_steps, call_.width));
     }
-    share_runs(count, block_samples, call_.request.num_threads, [&](int64_t begin, int64_t end) { walk(begin, end); });
+    for (int64_t step = 0; step < longest_; ++step) keys_.push_back(call_.key(kTransit, step));
+    share_runs(count, size, call_.request.num_threads, [&](int64_t begin, int64_t end) {
+      if (call_.graph.id_type == FS_INT32) {
+        walk_run<int32_t>(begin, end, begin / size);
+      } else {
+        walk_run<int64_t>(begin, end, begin / size);
+      }
+    });
     if (!call_.failures.is_empty()) return nullptr;
     if (draws_lengths_) finish_lengths();
     return result_.release();
   }
 
  private:
-  // Vertices of each sample as if no walk came to a dead end.
-  void draw_lengths() {
-    const StageKey key = call_.key(kInitial, 0);
-    sizes_.resize(static_cast<size_t>(call_.request.num_samples));
-    share_runs(call_.request.num_samples, kWalkBlock, call_.request.num_threads, [&](int64_t begin, int64_t end) {
-      uint64_t ids[kGroupNodes] = {};
-      uint32_t words[4][kGroupNodes];  // of block 0 of each stream, as PickStream has them for pick 0
-      for (int64_t first = begin; first < end; first += kGroupNodes) {
-        const int64_t count = std::min<int64_t>(kGroupNodes, end - first);
-        for (int64_t l = 0; l < count; ++l) ids[l] = static_cast<uint64_t>(call_.sample_id(first + l));
-        vector_kernels().stream_words(key, ids, 1, 1, words[0]);
-        for (int64_t l = 0; l < count; ++l) {
-          const uint64_t word = words[0][l] | static_cast<uint64_t>(words[1][l]) << 32;
-          const int64_t length = ppr_length(word, ppr_table(call_.app), call_.app.params[1]);
-          const bool walks = call_.request.roots[first + l] >= 0;
-          sizes_[static_cast<size_t>(first + l)] = 1 + (walks ? std::min(length, call_.app.num_steps) : 0);
-        }
-      }
-    });
+  // A run of samples whose lengths are drawn.
+  struct RunTotals {
+    int64_t vertices;  // of the run; once all are drawn, of those before it
+    int64_t longest;   // vertices of a walk
+  };
+
+  struct LongWalk {
+    int64_t size, place, sample;
+  };
+
+  int64_t samples_of_run() const {
+    const FsTransitRequest& request = call_.request;
+    if (request.block_samples > 0) return request.block_samples;
+    if (!draws_lengths_) return kLockStep;
+    return std::clamp(request.num_samples / (8 * request.num_threads), 4 * kLockStep, kSortedWalks);
   }
 
-  void walk(int64_t begin, int64_t end) {
-    Walkers walkers;
-    start(begin, end, walkers);
-    int64_t count = end - begin;
-    PickRun run = {};
+  // Makes room for walks as if none came to a dead end. offsets[i + 1] has the vertices of sample i.
+  void draw_lengths(int64_t run_samples) {
+    const int64_t count = call_.request.num_samples;
+    totals_.resize(static_cast<size_t>((count + run_samples - 1) / run_samples));
+    share_runs(count, run_samples, call_.request.num_threads, [&](int64_t begin, int64_t end) {
+      totals_[static_cast<size_t>(begin / run_samples)] = draw_lengths(begin, end);
+    });
+    int64_t before = 0, longest = 0;
+    for (RunTotals& run : totals_) {
+      before += std::exchange(run.vertices, before);
+      longest = std::max(longest, run.longest);
+    }
+    result_->take_vertices(before);
+    longest_ = result_->num_steps = std::min(longest, call_.app.num_steps);
+  }
+
+  RunTotals draw_lengths(int64_t begin, int64_t end) {
+    const StageKey key = call_.key(kInitial, 0);
+    RunTotals totals = {0, 0};
+    uint64_t ids[kLockStep] = {};
+    int64_t lengths[kLockStep];
+    for (int64_t first = begin; first < end; first += kLockStep) {
+      const int64_t count = std::min(kLockStep, end - first);
+      for (int64_t i = 0; i < count; ++i) ids[i] = static_cast<uint64_t>(call_.sample_id(first + i));
+      vector_kernels().walk_lengths(key, ids, count, ppr_table(call_.app), call_.app.params[1], lengths);
+      for (int64_t i = 0; i < count; ++i) {
+        const bool walks = call_.request.roots[first + i] >= 0;
+        const int64_t size = 1 + (walks ? std::min(lengths[i], call_.app.num_steps) : 0);
+        result_->offsets[first + i + 1] = size;
+        totals.vertices += size;
+        totals.longest = std::max(totals.longest, walks ? size : 0);
+      }
+    }
+    return totals;
+  }
+
+  // Makes the samples begin .. end - 1, which are run `number`.
+  template <typename Id>
+  void walk_run(int64_t begin, int64_t end, int64_t number) {
+    Walkers walkers(begin, end - begin, sizeof(Id));
+    if (draws_lengths_) {
+      start_longest_first(totals_[static_cast<size_t>(number)].vertices, walkers);
+    } else {
+      for (int64_t i = 0; i < walkers.count; ++i) {
+        start(begin + i, (begin + i) * call_.width, call_.app.num_steps, i, walkers);
+      }
+    }
+    for (int64_t first = 0; first < walkers.count; first += kLockStep) {
+      walk<Id>(first, std::min(kLockStep, walkers.count - first), walkers);
+    }
+  }
+
+  // Puts a sample, whose vertices begin at `place`, to its root.
+  void start(int64_t sample, int64_t place, int64_t length, int64_t walker, Walkers& walkers) {
+    walkers.ids[walker] = static_cast<uint64_t>(call_.sample_id(sample));
+    walkers.roots[walker] = result_->vertices[place] = call_.request.roots[sample];
+    walkers.places[walker] = place + 1;
+    walkers.lengths[walker] = length;
+  }
+
+  // Turns the sizes of samples into offsets, and starts them by length, the longest first; of equals the first first.
+  // Counts lengths up to kCountedLengths; the few walks that are longer are sorted among themselves.
+  void start_longest_first(int64_t place, Walkers& walkers) {
+    int64_t* sizes = result_->offsets + walkers.begin + 1;
+    int32_t walkers_of[kCountedLengths + 2] = {};  // [kCountedLengths - l]: where those of l steps begin
+    const auto rank = [](int64_t size) { return kCountedLengths - std::min(size - 1, kCountedLengths); };
+    for (int64_t i = 0; i < walkers.count; ++i) ++walkers_of[rank(sizes[i]) + 1];
+    std::vector<LongWalk> long_walks;
+    long_walks.reserve(static_cast<size_t>(walkers_of[1]));
+    for (int64_t r = 1; r <= kCountedLengths; ++r) walkers_of[r] += walkers_of[r - 1];
+    for (int64_t i = 0; i < walkers.count; ++i) {
+      const int64_t size = sizes[i];
+      if (rank(size) == 0) {
+        long_walks.push_back({size, place, walkers.begin + i});
+      } else {
+        start(walkers.begin + i, place, size - 1, walkers_of[rank(size)]++, walkers);
+      }
+      place += size;
+      sizes[i] = place;
+    }
+    std::stable_sort(long_walks.begin(), long_walks.end(),
+                     [](const LongWalk& a, const LongWalk& b) { return a.size > b.size; });
+    for (size_t i = 0; i < long_walks.size(); ++i) {
+      start(long_walks[i].sample, long_walks[i].place, long_walks[i].size - 1, static_cast<int64_t>(i), walkers);
+    }
+  }
+
+  // Takes `count` walkers from `first` on through their steps.
+  template <typename Id>
+  void walk(int64_t first, int64_t count, Walkers& walkers) {
+    Id* nodes = static_cast<Id*>(walkers.columns);
+    for (int64_t i = 0; i < count; ++i) {
+      nodes[i] = static_cast<Id>(walkers.roots[first + i]);
+      __builtin_prefetch(call_.graph.indptr + nodes[i]);
+    }
+    const auto kernel = sizeof(Id) == 4 ? vector_kernels().walk_32 : vector_kernels().walk_64;
+    WalkRun run = {};
     run.indptr = call_.graph.indptr;
     run.indices = call_.graph.indices;
     run.slots = call_.app.next_kind == FS_NEXT_UNIFORM ? nullptr : call_.tables.walk_slots;
     run.num_rows = static_cast<uint64_t>(call_.graph.num_rows);
-    run.sample_ids = walkers.ids.data();
-    run.transits = run.next = walkers.nodes.data();
-    run.places = walkers.places.data();
-    run.goes_on = true;
-    for (int64_t step = 0; step < call_.app.num_steps; ++step) {
-      while (count > 0 && walkers.lengths[static_cast<size_t>(count) - 1] <= step) --count;
-      if (count == 0 || call_.failures.is_past(step)) break;
-      run.key = keys_[static_cast<size_t>(step)];
-      run.out = result_->vertices + 1 + step;
+    run.keys = keys_.data();
+    run.sample_ids = walkers.ids + first;
+    run.lengths = walkers.lengths + first;
+    run.places = walkers.places + first;
+    run.vertices = result_->vertices;
+    run.columns = nodes;
+    run.stride = Walkers::kStride;
+    while (run.first_step < longest_ && !call_.failures.is_past(run.first_step)) {
+      while (count > 0 && run.lengths[count - 1] <= run.first_step) --count;
+      if (count == 0) return;
       run.count = count;
-      const PickedRun picked = kernel_(run);
-      if (picked.num_bad > 0) return report(walkers, count, step);
-      if (picked.num_null > 0) count = drop_ended(walkers, count, step);
+      run.num_steps = std::min(kColumns, longest_ - run.first_step);
+      const WalkedRun walked = kernel(run);
+      run.first_step += walked.num_steps;
+      while (count > 0 && run.lengths[count - 1] < run.first_step) --count;
+      if (walked.num_bad > 0) return report(run, walkers, count);
+      const Id* last = nodes + walked.num_steps * run.stride;
+      std::copy(last, last + count, nodes);
+      if (walked.num_null > 0) count = drop_ended<Id>(run, walkers, first, count);
     }
-    for (int64_t i = 0; draws_lengths_ && i < count; ++i) report_endless(walkers, i);
+    if (run.first_step == call_.app.num_steps && draws_lengths_) report_endless(run, walkers, count);
   }
 
-  void start(int64_t begin, int64_t end, Walkers& walkers) {
-    walkers.resize(end - begin);
-    std::vector<int64_t> order(static_cast<size_t>(end - begin));
-    if (draws_lengths_) {
-      longest_first(begin, order);
-    } else {
-      for (size_t i = 0; i < order.size(); ++i) order[i] = begin + static_cast<int64_t>(i);
-    }
-    for (size_t i = 0; i < order.size(); ++i) {
-      const int64_t sample = order[i];
-      walkers.samples[i] = sample;
-      walkers.ids[i] = static_cast<uint64_t>(call_.sample_id(sample));
-      walkers.nodes[i] = call_.request.roots[sample];
-      walkers.places[i] = draws_lengths_ ? result_->offsets[sample] : sample * call_.width;
-      walkers.lengths[i] = draws_lengths_ ? size(sample) - 1 : call_.app.num_steps;
-      result_->vertices[walkers.places[i]] = walkers.nodes[i];
-      if (walkers.nodes[i] >= 0) __builtin_prefetch(call_.graph.indptr + walkers.nodes[i]);
-    }
-  }
-
-  // The samples from `begin` on, by size, the largest first; of equals the first first. Counts sizes up to
-  // kCountedSizes; the few walks that are longer are sorted among themselves.
-  void longest_first(int64_t begin, std::vector<int64_t>& order) const {
-    std::vector<int64_t> places(kCountedSizes + 2, 0);  // places[kCountedSizes - s]: samples of more than s vertices
-    const auto rank = [&](int64_t sample) {
-      return static_cast<size_t>(kCountedSizes - std::min(size(sample), kCountedSizes));
-    };
-    for (size_t i = 0; i < order.size(); ++i) ++places[rank(begin + static_cast<int64_t>(i)) + 1];
-    const int64_t num_long = places[1];
-    for (size_t r = 1; r < places.size(); ++r) places[r] += places[r - 1];
-    for (size_t i = 0; i < order.size(); ++i) {
-      const int64_t sample = begin + static_cast<int64_t>(i);
-      order[static_cast<size_t>(places[rank(sample)]++)] = sample;
-    }
-    std::stable_sort(order.begin(), order.begin() + num_long, [&](int64_t a, int64_t b) { return size(a) > size(b); });
-  }
-
-  // Takes out the walkers that made no pick in this step: their walks are over.
-  int64_t drop_ended(Walkers& walkers, int64_t count, int64_t step) {
+  // Takes out the walkers, of `count` from `first` on, that found no neighbour: their walks are over.
+  template <typename Id>
+  int64_t drop_ended(const WalkRun& run, Walkers& walkers, int64_t first, int64_t count) {
+    if (draws_lengths_) has_dead_ends_.store(true, std::memory_order_relaxed);
+    Id* nodes = static_cast<Id*>(walkers.columns);
     int64_t kept = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const size_t from = static_cast<size_t>(i);
-      if (walkers.nodes[from] >= 0) {
-        walkers.move(from, static_cast<size_t>(kept++));
-      } else if (draws_lengths_) {
-        sizes_[static_cast<size_t>(walkers.samples[from])] = 1 + step;
-        has_dead_ends_.store(true, std::memory_order_relaxed);
-      } else {
-        int64_t* picks = result_->vertices + walkers.places[from] + 1;
-        std::fill(picks + step, picks + call_.app.num_steps, int64_t{FS_NULL_NODE});
+      if (nodes[i] < 0) {
+        int64_t* picks = run.vertices + run.places[i];
+        std::fill(picks + run.first_step, picks + run.lengths[i], int64_t{FS_NULL_NODE});
+        continue;
       }
+      nodes[kept] = nodes[i];
+      walkers.ids[first + kept] = walkers.ids[first + i];
+      walkers.places[first + kept] = walkers.places[first + i];
+      walkers.lengths[first + kept++] = walkers.lengths[first + i];
     }
     return kept;
   }
 
-  void report(const Walkers& walkers, int64_t count, int64_t step) {
+  // The ids that are no nodes in the last step of a run.
+  void report(const WalkRun& run, const Walkers& walkers, int64_t count) {
+    const int64_t step = run.first_step - 1;
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t node = result_->vertices[walkers.places[static_cast<size_t>(i)] + 1 + step];
+      const int64_t node = run.vertices[run.places[i] + step];
       if (node == FS_NULL_NODE || call_.has_node(node)) continue;
-      const int64_t sample = walkers.samples[static_cast<size_t>(i)];
+      const int64_t sample = sample_at(walkers, run.places[i] - 1);
       call_.failures.report({sample, call_.sample_id(sample), step, node, FS_APP_BAD_NODE, FS_IN_NEXT});
     }
   }
 
-  // A walker that made its last pick in the last step that is allowed.
-  void report_endless(const Walkers& walkers, int64_t i) {
-    const int64_t sample = walkers.samples[static_cast<size_t>(i)], limit = call_.app.num_steps;
-    if (limit == 0 || walkers.lengths[static_cast<size_t>(i)] < limit) return;
-    call_.failures.report({sample, call_.sample_id(sample), limit, FS_NULL_NODE, FS_APP_NEVER_ENDS, FS_IN_NEXT});
+  // Walkers that made their last pick in the last step that is allowed.
+  void report_endless(const WalkRun& run, const Walkers& walkers, int64_t count) {
+    const int64_t limit = call_.app.num_steps;
+    for (int64_t i = 0; i < count && limit > 0; ++i) {
+      const int64_t sample = sample_at(walkers, run.places[i] - 1);
+      call_.failures.report({sample, call_.sample_id(sample), limit, FS_NULL_NODE, FS_APP_NEVER_ENDS, FS_IN_NEXT});
+    }
   }
 
-  // Moves the samples together where dead ends have left gaps, and counts the steps: a walk takes one more than it has
-  // picks, in which it ends.
+  // The sample of a run whose vertices begin at `place`.
+  int64_t sample_at(const Walkers& walkers, int64_t place) const {
+    if (!draws_lengths_) return place / call_.width;
+    const int64_t* ends = result_->offsets + walkers.begin + 1;
+    return walkers.begin + (std::upper_bound(ends, ends + walkers.count, place) - ends);
+  }
+
+  // Where walks came to dead ends, moves the samples together and counts the steps again: a walk takes one more than it
+  // has picks, in which it ends.
   void finish_lengths() {
-    int64_t longest = 0;
-    for (size_t i = 0; i < sizes_.size(); ++i) {
-      if (call_.request.roots[i] >= 0) longest = std::max(longest, sizes_[i]);
-    }
-    result_->num_steps = std::min(longest, call_.app.num_steps);
     if (!has_dead_ends_.load(std::memory_order_relaxed)) return;
-    int64_t at = 0;
-    for (size_t i = 0; i < sizes_.size(); ++i) {
-      const int64_t* from = result_->vertices + result_->offsets[i];
-      std::copy(from, from + sizes_[i], result_->vertices + at);
-      result_->offsets[i] = at;
-      at += sizes_[i];
+    int64_t longest = 0, begin = 0, at = 0;
+    for (int64_t i = 0; i < result_->num_samples; ++i) {
+      const int64_t* vertices = result_->vertices + begin;
+      const int64_t drawn = result_->offsets[i + 1] - begin;
+      int64_t size = 1;
+      while (size < drawn && vertices[size] != FS_NULL_NODE) ++size;
+      if (call_.request.roots[i] >= 0) longest = std::max(longest, size);
+      std::copy(vertices, vertices + size, result_->vertices + at);
+      begin += drawn;
+      at += size;
+      result_->offsets[i + 1] = at;
     }
-    result_->offsets[sizes_.size()] = result_->num_vertices = at;
+    result_->num_vertices = at;
+    result_->num_steps = std::min(longest, call_.app.num_steps);
   }
-
-  int64_t size(int64_t sample) const { return sizes_[static_cast<size_t>(sample)]; }
 
   TransitCall& call_;
-  PickedRun (*const kernel_)(const PickRun&);
   const bool draws_lengths_;
+  int64_t longest_;             // steps of a walk, at most
   std::vector<StageKey> keys_;  // by step
-  std::vector<int64_t> sizes_;  // of drawn lengths: vertices of each sample
+  std::vector<RunTotals> totals_;
   std::unique_ptr<TransitResult> result_;
   std::atomic<bool> has_dead_ends_{false};
 };
@@ -214,12 +293,18 @@ bool are_walks(const TransitCall& call) {
   if (vector_kernels().samples_plainly || app.num_roots != 1 || draws_lengths != (app.until_done != 0)) return false;
   if (app.next_kind != FS_NEXT_UNIFORM && app.next_kind != FS_NEXT_WEIGHTED && !draws_lengths) return false;
   if (!draws_lengths && (call.kernels.step_transits != nullptr || call.kernels.initial != nullptr)) return false;
+  if (call.graph.id_type == FS_INT32 && call.graph.num_rows > INT32_MAX) return false;  // roots that are no such ids
   for (int64_t step = 0; step < app.num_steps; ++step) {
     if (call.picks[static_cast<size_t>(step)] != 1 || call.takes_all(step) || call.is_unique(step)) return false;
   }
   return true;
 }
 
-TransitResult* sample_walks(TransitCall& call, int64_t block_samples) { return Walks(call).run(block_samples); }
+TransitResult* sample_walks(TransitCall& call) { return Walks(call).run(); }
+
+__attribute__((noinline)) Buffer& thread_walks() {
+  static thread_local Buffer walks;
+  return walks;
+}
 
 }  // namespace fs

@@ -69,10 +69,10 @@ def walk(kind, next, **others):
     return PlainApp(IndividualApp([1] * LENGTH, [1] * LENGTH, 1, kind, **others), next)
 
 
-def ppr(pick, max_steps=61):
-    words = np.array([SURVIVAL.ctypes.data, SURVIVAL.size])
+def ppr(pick, max_steps=61, survival=SURVIVAL):
+    words = np.array([survival.ctypes.data, survival.size])
     core = IndividualApp([1] * max_steps, [1] * max_steps, 1, NextKind.PPR, words, state_words=1, until_done=True)
-    return PlainApp(core, oracle.until_length(pick), initial=oracle.ppr_length(SURVIVAL.tolist()))
+    return PlainApp(core, oracle.until_length(pick), initial=oracle.ppr_length(survival.tolist()))
 
 
 def multi_rw(by_degree):
@@ -204,6 +204,45 @@ def test_callbacks_are_their_definition(case):
     app = {**CALLBACKS, **BUILT_IN}[label]
     core = oracle.kernels(app, ROWS["int32"])
     check("int32", False, label, app, core, TransitRequest(SEED, STEP, threads, schedule, block))
+
+
+LONG_SURVIVAL = np.array([int(0.99**k * 2**63) for k in range(1, 4000)], dtype=np.int64)
+LONG_WALKS = {
+    "uniform": IndividualApp([1] * 200, [1] * 200, 1, NextKind.UNIFORM),
+    "weighted": IndividualApp([1] * 200, [1] * 200, 1, NextKind.WEIGHTED),
+    "ppr": ppr(oracle.uniform, 4000, LONG_SURVIVAL).core,
+}
+
+
+def sparse_tables(id_dtype, empty_share, weighted):
+    """Of 2000 nodes of 3 neighbours; a share of them has none, so that walks end one after the other."""
+    generator = torch.Generator().manual_seed(3)
+    degrees = torch.where(torch.rand(2000, generator=generator) < empty_share, 0, 3)
+    indptr = torch.tensor([0, *itertools.accumulate(degrees.tolist())])
+    indices = torch.randint(0, 2000, (int(indptr[-1]),), generator=generator).to(id_dtype)
+    weights = torch.rand(indices.numel(), generator=generator)
+    return TransitTables(indptr, indices, weights, needs=TableNeeds(weighted=weighted), num_threads=1)
+
+
+@pytest.mark.parametrize("isa", ISAS[1:])
+@pytest.mark.parametrize("empty_share", [0.0, 0.02])
+@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("label", LONG_WALKS)
+def test_walks_in_lock_step_are_those_of_the_step_by_step_engine(label, id_dtype, empty_share, isa, use_isa):
+    """More walks than go together, longer ones than are written or counted at once, and ends in every step."""
+    use_isa(isa)
+    tables, roots = sparse_tables(id_dtype, empty_share, label == "weighted"), torch.arange(-1, 1500)[:, None]
+
+    def sampled(schedule, threads, block):
+        request = TransitRequest(SEED, STEP, threads, schedule, block)
+        return transit_sample(tables, LONG_WALKS[label], roots, None, request)
+
+    expected = sampled("transit", 1, 0)
+    for threads, block in ((1, 0), (3, 0), (2, 7), (1, 700)):
+        found = sampled("sample", threads, block)
+        assert found.num_steps == expected.num_steps
+        assert torch.equal(found.vertices, expected.vertices)
+        assert found.offsets is None if label != "ppr" else torch.equal(found.offsets, expected.offsets)
 
 
 def test_ids_of_samples_are_positions_unless_given():

@@ -31,6 +31,28 @@ FS_INLINE void store_pair(const Counters<kVectors>& c, int at, int64_t i, uint32
   if (kWords == 2) Wide::pack(c.c1[at], c.c1[at + 1], words + kGroupNodes);
 }
 
+// Of one stage, a group of nodes at a time: out [kWords][kGroupNodes] has words 0 .. kWords - 1 of block 0.
+template <int kWords>
+class PickWords {
+ public:
+  explicit PickWords(StageKey key) : key_(key), keys_(key) {}
+
+  FS_INLINE void make(const uint64_t* nodes, uint32_t* out) const {
+    constexpr int kPair = Wide::kPairLanes;
+    for (int i = 0; i < kGroupNodes; i += kPair) {
+      Counters<2> c;
+      start_pair(nodes, nullptr, i, 0, c);
+      last_rounds(keys_, 0, c);
+      store_pair<kWords>(c, 0, i, out);
+    }
+  }
+  StageKey key() const { return key_; }
+
+ private:
+  StageKey key_;
+  RoundKeys keys_;
+};
+
 // out [num_groups][kWords][kGroupNodes]: words 0 .. kWords - 1 of block numbers[i] << 32 of node i.
 template <int kWords>
 void pick_words(StageKey key, const uint64_t* nodes, const uint64_t* numbers, int64_t num_groups, uint32_t* out) {
@@ -75,6 +97,18 @@ void pick_words(StageKey key, const uint64_t* nodes, const uint64_t* numbers, in
     }
   }
 }
+
+template <int kWords>
+class PickWords {
+ public:
+  explicit PickWords(StageKey key) : key_(key) {}
+
+  void make(const uint64_t* nodes, uint32_t* out) const { pick_words<kWords>(key_, nodes, nullptr, 1, out); }
+  StageKey key() const { return key_; }
+
+ private:
+  StageKey key_;
+};
 
 #endif
 

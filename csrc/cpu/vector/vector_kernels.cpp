@@ -16,6 +16,7 @@
 #include "race_words.h"
 #include "sample_edges.h"
 #include "skipgram_rows.h"
+#include "walk_columns.h"
 #include "walk_steps.h"
 
 #define FS_JOIN_(a, b) a##b
@@ -49,6 +50,9 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         race_filter,
                                         pick_neighbors<int32_t>,
                                         pick_neighbors<int64_t>,
+                                        walk_on<int32_t>,
+                                        walk_on<int64_t>,
+                                        walk_lengths,
                                         node2vec_step,
                                         drawn_terms,
                                         subgraph_weights,

@@ -14,6 +14,7 @@
 #include "induced_task.h"
 #include "philox.h"
 #include "pick_run.h"
+#include "walk_run.h"
 #include "walker_tasks.h"
 
 namespace fs {
@@ -89,6 +90,12 @@ struct VectorKernels {
   // Picks of a step of an application, uniform or by weight.
   PickedRun (*pick_neighbors_32)(const PickRun&);
   PickedRun (*pick_neighbors_64)(const PickRun&);
+  // Steps of walks without history, uniform or by weight.
+  WalkedRun (*walk_32)(const WalkRun&);
+  WalkedRun (*walk_64)(const WalkRun&);
+  // Lengths of FS_NEXT_PPR: see vector/walk_columns.h.
+  void (*walk_lengths)(StageKey, const uint64_t* ids, int64_t count, const int64_t* table, int64_t entries,
+                       int64_t* lengths);
   // A step of node2vec with one pick per sample: slots begin .. end - 1 as an FsStepKernel, transits may be none.
   void (*node2vec_step)(const FsStepTask&, int64_t begin, int64_t end);
   // Terms of the nodes begin .. end - 1 of a law of draws; `ends` may be null.

@@ -26,7 +26,8 @@ struct UniformPlaces {
   static constexpr int kWords = 1;
   const Id* ids;
 
-  explicit UniformPlaces(const PickRun& run) : ids(static_cast<const Id*>(run.indices)) {}
+  template <typename Run>
+  explicit UniformPlaces(const Run& run) : ids(static_cast<const Id*>(run.indices)) {}
   FS_INLINE void ask_for(int64_t position) const { __builtin_prefetch(ids + position, 0, kLevel2); }
   FS_INLINE int64_t pick(int64_t position, uint32_t) const { return ids[position]; }
 };
@@ -36,7 +37,8 @@ struct WeightedPlaces {
   static constexpr int kWords = 2;
   const WalkSlot<Id>* slots;
 
-  explicit WeightedPlaces(const PickRun& run) : slots(static_cast<const WalkSlot<Id>*>(run.slots)) {}
+  template <typename Run>
+  explicit WeightedPlaces(const Run& run) : slots(static_cast<const WalkSlot<Id>*>(run.slots)) {}
   FS_INLINE void ask_for(int64_t position) const {
     __builtin_prefetch(slots + position, 0, kLevel2);
     __builtin_prefetch(reinterpret_cast<const char*>(slots + position + 1) - 1, 0,
@@ -45,14 +47,30 @@ struct WeightedPlaces {
   FS_INLINE int64_t pick(int64_t position, uint32_t word) const { return slots[position].pick(word); }
 };
 
+// A pick: what its stream is keyed by.
+struct PickKey {
+  StageKey stage;
+  uint64_t sample_id, number;
+};
+
 // A draw by its definition.
 template <int kWords>
-__attribute__((noinline)) uint64_t draw_again(const PickRun& run, int64_t i, uint64_t degree, uint32_t* second) {
-  const uint64_t number = run.pick_numbers == nullptr ? 0 : run.pick_numbers[i];
-  PickStream stream(run.key, static_cast<int64_t>(run.sample_ids[i]), static_cast<int64_t>(number));
+__attribute__((noinline)) uint64_t draw_again(const PickKey& key, uint64_t degree, uint32_t* second) {
+  PickStream stream(key.stage, static_cast<int64_t>(key.sample_id), static_cast<int64_t>(key.number));
   const uint64_t position = stream.below(degree);
   if (kWords == 2) *second = stream.next();
   return position;
+}
+
+// The position of a pick in a row, by the first word of its stream; the second one is behind it.
+template <int kWords>
+FS_INLINE int64_t draw_position(const PickKey& key, int64_t begin, uint64_t degree, uint32_t* word) {
+  const uint64_t product = static_cast<uint64_t>(*word) * static_cast<uint32_t>(degree);
+  uint64_t position = product >> 32;
+  if (__builtin_expect(static_cast<uint32_t>(product) < degree, 0)) {
+    position = draw_again<kWords>(key, degree, word + kGroupNodes);
+  }
+  return degree == 0 ? kNoPosition : begin + static_cast<int64_t>(position);
 }
 
 template <typename Places, bool kOneTransit>
@@ -71,12 +89,8 @@ void find_positions(const PickRun& run, const Places& places, int64_t first, int
     const int64_t begin = kOneTransit ? only_begin : run.indptr[transit];
     const uint64_t degree = kOneTransit ? only_degree : static_cast<uint64_t>(run.indptr[transit + 1] - begin);
     uint32_t* word = words + j / kGroupNodes * (kWords * kGroupNodes) + j % kGroupNodes;
-    const uint64_t product = static_cast<uint64_t>(*word) * static_cast<uint32_t>(degree);
-    uint64_t position = product >> 32;
-    if (__builtin_expect(static_cast<uint32_t>(product) < degree, 0)) {
-      position = draw_again<kWords>(run, first + j, degree, word + kGroupNodes);
-    }
-    positions[j] = degree == 0 ? kNoPosition : begin + static_cast<int64_t>(position);
+    const uint64_t number = run.pick_numbers == nullptr ? 0 : run.pick_numbers[first + j];
+    positions[j] = draw_position<kWords>({run.key, run.sample_ids[first + j], number}, begin, degree, word);
     places.ask_for(positions[j]);
   }
 }
@@ -99,7 +113,7 @@ void take_neighbors(const PickRun& run, const Places& places, int64_t first, int
       ++num_null;
     }
     run.next[first + j] = node;
-    if (kGoesOn) __builtin_prefetch(run.indptr + node);
+    if (kGoesOn) __builtin_prefetch(run.indptr + node, 0, kLevel2);
   }
   picked->num_null += num_null;
   picked->num_bad += num_bad;
