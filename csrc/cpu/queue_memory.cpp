@@ -129,11 +129,11 @@ void LockedQueue::advance() {
   changed();
 }
 
-void LockedQueue::stop() {
+void LockedQueue::stop(int64_t end_group) {
   FsQueueState& state = queue_.state;
   if (state.stopped) return;
   state.stopped = 1;
-  state.end_task = std::min(state.end_task, queue_.top_group * queue_.spec.group_size);
+  state.end_task = std::min(state.end_task, end_group * queue_.spec.group_size);
   for (int64_t task = state.end_task; task < state.next_task; ++task) {
     QueueSlot& slot = slot_of(task);
     if (slot.seen.task == task && slot.seen.state == FS_SLOT_READY) make_free(slot);

@@ -125,7 +125,8 @@ class LockedQueue {
   // Whether all tasks of the current group are done, so that it is to be updated.
   bool group_is_done() { return !is_over() && done_of(queue_.state.current_group) == queue_.spec.group_size; }
   void advance();
-  void stop();
+  int64_t top_group() const { return queue_.top_group; }
+  void stop(int64_t end_group);
   void fail(const char* line);
   bool epoch_is_made() const;
   double profit(int32_t rank, double standby_s) const;

@@ -279,7 +279,17 @@ FsStatus fs_queue_wait_end(FsQueueCall* call, int64_t* group) {
 
 FsStatus fs_queue_stop(FsQueueCall* call) {
   return fs::run_until(call, [&](fs::LockedQueue& queue) {
-    queue.stop();
+    queue.stop(queue.top_group());
+    call->outcome = FS_QUEUE_DID;
+    return FS_OK;
+  });
+}
+
+FsStatus fs_queue_end_after(FsQueueCall* call, int64_t group) {
+  return fs::run_until(call, [&](fs::LockedQueue& queue) {
+    const FsStatus status = fs::check_at_least("group", group, queue.top_group() - 1);
+    if (status != FS_OK) return status;
+    queue.stop(group + 1);
     call->outcome = FS_QUEUE_DID;
     return FS_OK;
   });

@@ -135,6 +135,9 @@ FS_API FsStatus fs_queue_advance(FsQueueCall* call, int64_t group);
 FS_API FsStatus fs_queue_wait_end(FsQueueCall* call, int64_t* group);
 /* End the segment after the last group of which a task is trained or done; made tasks of later groups are dropped. */
 FS_API FsStatus fs_queue_stop(FsQueueCall* call);
+/* The same, but after this group: queues of several machines, whose groups are updated together, end after the same
+ * one. Refused where a task of a later group is trained or done. */
+FS_API FsStatus fs_queue_end_after(FsQueueCall* call, int64_t group);
 /* The run has failed: every later call says FS_QUEUE_FAILED. Only the first line is kept. */
 FS_API FsStatus fs_queue_fail(FsQueueCall* call, const char* line);
 /* The line of the failure, ended by 0, cut to `size` bytes; "" for none. */

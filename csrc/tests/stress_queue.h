@@ -19,6 +19,7 @@ struct QueueCase {
   int32_t switching;
   int slow_sampler_us, slow_trainer_us;  // longest pause at a task
   int64_t stop_at;                       // task at which its sampler asks for a stop; -1: none
+  int64_t end_at = -1;                   // group at whose update the segment is to end after those that may be trained
 };
 
 // Two segments of a queue.
@@ -135,6 +136,7 @@ class QueueRun {
       if (found == FS_QUEUE_DID) finish(call, slot, generator);
       if (found == FS_QUEUE_UPDATE) {
         const int64_t group = updated_.fetch_add(1);
+        if (group == what_.end_at) succeed(fs_queue_end_after(&call, group + what_.staleness), "queue_end_after");
         until_not_waited(call, "queue_advance", [&] { return fs_queue_advance(&call, group); });
       }
     }
@@ -158,7 +160,10 @@ class QueueRun {
     int64_t group = 0;
     succeed(fs_queue_wait_end(&call, &group), "queue_wait_end");
     require(call.outcome == FS_QUEUE_DID && group == updated_.load(), "a segment has not ended");
-    const bool stops = what_.stop_at >= first && what_.stop_at < end;
+    const int64_t end_at = what_.end_at * what_.group_size;
+    const bool stops = (what_.stop_at >= first && what_.stop_at < end) || (end_at >= first && end_at < end);
+    require(end_at < first || end_at >= end || group == what_.end_at + what_.staleness + 1,
+            "another end than was asked");
     require(stops || group * what_.group_size == end, "a segment has ended early");
     for (int64_t task = first; task < end; ++task) {
       const int expected = task < group * what_.group_size ? 1 : 0;
@@ -188,9 +193,10 @@ inline void run_queues() {
       {2, 1, 5, 3, 2, 30, 12, kProfit, 0, 100, -1},    // slow trainers, a full queue, little memory
       {1, 3, 200, 4, 1, 50, 900, kAlways, 0, 0, -1},   // a sampler that trains all the time
       {3, 1, 50, 2, 2, 25, 60, kAlways, 50, 50, -1},
-      {2, 2, 100, 2, 1, 50, 900, kProfit, 20, 20, 31},   // a stop in the first segment
-      {2, 2, 100, 2, 2, 50, 900, kAlways, 20, 20, 140},  // and in the second one
-      {2, 2, 4, 2, 0, 0, 8, kProfit, 0, 0, -1},          // no tasks
+      {2, 2, 100, 2, 1, 50, 900, kProfit, 20, 20, 31},      // a stop in the first segment
+      {2, 2, 100, 2, 2, 50, 900, kAlways, 20, 20, 140},     // and in the second one
+      {2, 2, 100, 2, 2, 50, 900, kProfit, 20, 20, -1, 17},  // an end that is asked for
+      {2, 2, 4, 2, 0, 0, 8, kProfit, 0, 0, -1},             // no tasks
   };
   for (const QueueCase& what : cases) QueueRun(what).run();
 }

@@ -98,8 +98,13 @@ class Membership(ABC):
         return self._closed
 
     def stats(self) -> dict[str, dict[str, int]]:
-        """{purpose: {"calls", "bytes_sent", "bytes_received"}}; duplicates included, sub-groups not."""
+        """{purpose: {"calls", "bytes_sent", "bytes_received"}}; duplicates included, sub-groups not, unless they
+        `count_in` this one."""
         return self._counters.snapshot()
+
+    def count_in(self, counters_of: Membership) -> None:
+        """Count from now on as part of another communicator: a sub-group that does a part of its work."""
+        self._counters = counters_of._counters
 
     def reset_stats(self) -> None:
         """Set all counts to zero, those of duplicates too."""

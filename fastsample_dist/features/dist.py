@@ -129,6 +129,10 @@ class DistFeatures:
         """
         return self.local.read(asked, self.wire_dtype(dtype))
 
+    def serve_in_reach(self, asked: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """As `serve`, of nodes whose rows are own or a neighbour's."""
+        return self.local.read_places(self.locate(asked).places, self.wire_dtype(dtype), self._near())
+
     def complete(self, located: ops.Located, received: Tensor, dtype: torch.dtype | None) -> Tensor:
         """Rows of located nodes, each read where it is; counted in `tally`.
 

@@ -125,12 +125,16 @@ class LocalFeatures:
         Returns:
           [n, dim], converted, or of the stored dtype; [n, dim + 4] for rows with scales that are not converted: packed.
         """
-        if dtype is not None:
-            return self.merge(self._places(nodes), self.no_rows(), dtype, checked=False)
         own = self.tables[0].rows
-        if self._index is None and not self.is_scaled:
+        if dtype is None and self._index is None and not self.is_scaled:
             return ops.gather_rows(own, self._numbers(nodes), self.cache, checked=False)
-        return self._merge(self._places(nodes), self.no_rows(), None, (), False)
+        return self.read_places(self._places(nodes), dtype)
+
+    def read_places(
+        self, places: Tensor, dtype: torch.dtype | None, near: Sequence[Tensor | ops.RowTable] = ()
+    ) -> Tensor:
+        """Own and near rows by place, as they travel; see `read`."""
+        return self._merge(places, self.no_rows(), dtype, near, False)
 
     def merge(
         self,

@@ -133,6 +133,7 @@ library.DECLARED.functions(
     fs_queue_advance=(_CALL, c_int64),
     fs_queue_wait_end=(_CALL, _NUMBER),
     fs_queue_stop=(_CALL,),
+    fs_queue_end_after=(_CALL, c_int64),
     fs_queue_fail=(_CALL, c_char_p),
     fs_queue_failure=(_CALL, c_char_p, c_int64),
     fs_queue_state=(_CALL, POINTER(QueueState), c_void_p),
@@ -253,6 +254,10 @@ class SharedQueue:
     def stop(self, slice_s: float = SLICE_S) -> Outcome:
         """End the segment after the last group of which a task is trained or done."""
         return self._do(self._core.fs_queue_stop, slice_s)
+
+    def end_after(self, group: int, slice_s: float = SLICE_S) -> Outcome:
+        """End the segment after this group; refused where a task of a later one is trained or done."""
+        return self._do(self._core.fs_queue_end_after, slice_s, group)
 
     def fail(self, line: str, slice_s: float = SLICE_S) -> Outcome:
         """The run has failed; only the first line is kept."""

@@ -189,7 +189,7 @@ class BatchLoader(ABC):
             self._comm.close()
 
     def _supply(
-        self, sampler: Sampler, placed: DistFeatures | None, workload: Callable[[], Workload]
+        self, sampler: Sampler, placed: DistFeatures | None, workload: Callable[[], Workload], *, meets: bool = True
     ) -> DistFeatures | KeepingFeatures | None:
         """What the stages fetch features from: made of where the rows are, a cache and rails.
 
@@ -199,6 +199,7 @@ class BatchLoader(ABC):
           sampler: of the loader.
           placed: this rank's features where the device reads them; None without.
           workload: what a cache is made for, if there is one.
+          meets: all ranks meet to fetch each batch; False: with roles they do not.
         Returns:
           Features over the stages' communicator; None where the partition has none.
         Raises:
@@ -206,9 +207,9 @@ class BatchLoader(ABC):
         """
         self._sampler = sampler
         features, self.cache = self._cached(self._read_in_place or placed, workload)
-        self._features = self._on_rails(features)
+        self._features = self._on_rails(features) if meets else features
         keeps = self.cache is not None and self.cache.rule is not None
-        asked = PAIRED if keeps else self.options.exchange
+        asked = PAIRED if keeps or not meets else self.options.exchange
         self.exchange = resolve_exchange(asked, sampler, self._features, self.data.ctx.world_size)
         return KeepingFeatures(self._features, self.cache.rule) if keeps else self._features
 

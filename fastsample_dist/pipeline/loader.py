@@ -23,12 +23,12 @@ from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.policies import Workload
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.caching import sampled_inputs
-from fastsample_dist.pipeline.data import DistData, check_data
+from fastsample_dist.pipeline.data import DistData, check_data, own_parts
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.factored import (
     TaskWork,
     auto_roles,
-    check_one_machine,
+    check_machines,
     make_executor,
 )
 from fastsample_dist.pipeline.options import LoaderOptions
@@ -38,13 +38,13 @@ from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
 from fastsample_dist.pipeline.seed_order import SeedOrder
 from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, warn_of_idle_ranks
 from fastsample_dist.pipeline.stages import Stage, completing_stages, make_stages, sampling_stages
+from fastsample_dist.pipeline.tasks import TaskShares
 from fastsample_dist.pipeline.virtual_ranks import share_virtual_ranks
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.app_sampler import AppSampler
-
 
 class DistLoader(BatchLoader):
     """Iterates over mini-batches of a split's seeds, or of given ones; one iteration is one epoch.
@@ -72,7 +72,7 @@ class DistLoader(BatchLoader):
       epoch, options, device, places, sharing, exchange, cache, roles, executor: see BatchLoader.
     Raises:
       ValueError: an argument out of range; a split that is empty on all ranks; seeds that are refused on one rank, on
-        all of them; roles of ranks that do not share one machine.
+        all of them; roles of ranks that do not share machines of as many ranks.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class DistLoader(BatchLoader):
         super().__init__(data, options, made_on)
         # one rank's edges alone may hold a weight that is refused
         sampler, features = agree(data.ctx, self._prepare)
-        self._rows_from = self._supply(sampler, features, self._workload)
+        self._rows_from = self._supply(sampler, features, self._workload, meets=not isinstance(options.roles, Roles))
         self._begin(make_stages(data, options, self._comm, sampler, self._rows_from, made_on))
         if options.roles == ROLES_AUTO:
             self.roles = auto_roles(self.sharing, data.ctx)
@@ -178,8 +178,8 @@ class DistLoader(BatchLoader):
         Args:
           roles: from now on; None: every rank does everything.
         Raises:
-          ValueError: on all ranks: another number of ranks, ranks that do not share one machine, no memory; they have
-            roles already.
+          ValueError: on all ranks: another number of ranks, ranks that do not read each other's rows in place, no
+            memory; they have roles already.
         """
         data, options = self.data, self.options
         if self.executor is not None:
@@ -188,17 +188,22 @@ class DistLoader(BatchLoader):
         self.roles = roles
         if roles is None:
             return
-        check_one_machine(roles, self.sharing, data.ctx.world_size)
-        ranks = share_virtual_ranks(data, self._seeds, self.sharing.machines)
+        check_machines(roles, self.sharing, data.ctx.world_size)
+        machines = self.sharing.machines
+        ranks = share_virtual_ranks(data, self._seeds, machines)
         if options.drop_last:
             check_full_batches(ranks.seeds_per_rank, options.batch_size)
         self._order = SeedOrder(ranks.seeds, ranks.seeds_per_rank, options)
         labels_of = None if data.labels is None else ranks.labels_of
-        completing = completing_stages(options, self._comm, self._rows_from, labels_of, self.device, self._target)
+        received = self._features is not None and self._features.exchanges
+        completing = completing_stages(
+            options, self._comm, self._features, labels_of, self.device, self._target, received=received
+        )  # fmt: skip
         work = TaskWork(
-            order=self._order, comm=self._comm, tables=(data.graph.orig_ids,),
-            sampling=[self._sampling_of(rank) for rank in range(len(ranks.seeds))],
+            shares=TaskShares.of(machines, data.ctx.rank, data.manifest.num_parts), order=self._order, comm=self._comm,
+            tables=(data.graph.orig_ids,), sampling={rank: self._sampling_of(rank) for rank in ranks.seeds},
             completing=completing if self._fetched is None else self._fetched.counting(completing),
+            features=self._features if received else None,
         )  # fmt: skip
         self.executor = make_executor(self, work, roles)
         if self._taken_up is not None:
@@ -218,11 +223,16 @@ class DistLoader(BatchLoader):
           ValueError: the step is not in that epoch.
         """
         plan, order, ctx = self._order.plan(epoch), self._order, self.data.ctx
-        known = order.seeds if self.executor is None or ctx.rank == 0 else {}
-        left = [self.data.orig_ids(plan.seeds_from(step, order.of(epoch, rank))) for rank in known]
-        if self.executor is None:
-            return LoaderPosition(epoch, step, gather_in_turn(left[0], ctx.comm))
-        return LoaderPosition(epoch, step, in_turn(left) if left else torch.empty(0, dtype=torch.int64))
+        has_all = self.executor is not None and self.sharing.machines.is_one
+        known = order.seeds if not has_all or ctx.rank == 0 else {}
+        left = {
+            rank: self.data.orig_ids(plan.seeds_from(step, order.of(epoch, rank)))
+            for rank in known
+            if self.executor is None or has_all or rank in own_parts(self.data.manifest.num_parts, ctx)
+        }
+        if has_all:
+            return LoaderPosition(epoch, step, in_turn([*left.values()]) if left else torch.empty(0, dtype=torch.int64))
+        return LoaderPosition(epoch, step, gather_in_turn([*left.values()], ctx.comm))
 
     def resume(self, position: LoaderPosition) -> None:
         """Resume at a position: the next iteration makes what is left of its epoch, under its step numbers.
@@ -285,9 +295,12 @@ class DistLoader(BatchLoader):
 
     def _counts_of_all(self, known: Mapping[int, int]) -> Sequence[int]:
         """How many seeds all virtual ranks have, given those known here. Collective where these are this rank's."""
-        if self.executor is not None:
-            return [known[rank] for rank in range(len(known))]
-        return self.data.ctx.comm.all_gather_object(known[self.data.ctx.rank], purpose=PURPOSE)
+        if self.executor is None:
+            return self.data.ctx.comm.all_gather_object(known[self.data.ctx.rank], purpose=PURPOSE)
+        if not self.sharing.machines.is_one:
+            everyone = self.data.ctx.comm.all_gather_object(dict(known), purpose=PURPOSE)
+            known = {rank: count for found in everyone for rank, count in found.items()}
+        return [known[rank] for rank in range(len(known))]
 
     def _sampling_of(self, virtual_rank: int) -> tuple[Stage, ...]:
         """The stages that sample for a virtual rank; only one that samples collectively needs to know which."""

@@ -65,16 +65,21 @@ def check_position(position: LoaderPosition, wanted: str) -> None:
         )
 
 
-def gather_in_turn(own: Tensor, comm: Communicator) -> Tensor:
-    """On rank 0 the ranks' rows, one of each rank in turn; on the others an empty tensor. Purpose "checkpoint".
+def gather_in_turn(own: Sequence[Tensor], comm: Communicator) -> Tensor:
+    """On rank 0 the ranks' lists, one entry of each in turn; on the others an empty tensor. Purpose "checkpoint".
 
     Collective: every rank must call this.
 
     Args:
-      own: int64 [n], n may differ between ranks.
+      own: int64 [n] each, n may differ between lists; as many lists on all ranks.
       comm: the ranks' communicator.
     """
-    rows, counts = comm.all_to_all_rows(own, [own.numel()] + [0] * (comm.world_size - 1), purpose=PURPOSE)
+    sizes = [entries.numel() for entries in own]
+    nobody = [0] * (comm.world_size - 1)
+    rows, counts = comm.all_to_all_rows(torch.cat([*own]), [sum(sizes), *nobody], purpose=PURPOSE)
+    if len(own) > 1:
+        lengths = comm.all_to_all_rows(torch.tensor(sizes), [len(own), *nobody], purpose=PURPOSE)[0]
+        counts = lengths.tolist() or [0]
     return in_turn(rows.split(counts))
 
 

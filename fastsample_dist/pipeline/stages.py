@@ -28,6 +28,9 @@ from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler
 
+RECEIVED = "received_rows"
+"""Attribute of a batch on its way to a trainer: [m, columns of a row that travels], one for each missing input node."""
+
 
 class Stage(Protocol):
     """One part of the work on a batch."""
@@ -147,6 +150,19 @@ class Fetch:
         batch.fetching = Lap(self.clock, begin, self.clock.mark())
 
 
+class FetchReceived(Fetch):
+    """Completes the features of a batch whose sampler has received what its machine lacks (between_machines.py)."""
+
+    features: DistFeatures
+
+    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
+        """See Stage."""
+        received = vars(batch).pop(RECEIVED)
+        with self.timed(given, batch):
+            batch.features = self.features.complete(self.features.locate(batch.input_nodes), received, self.dtype)
+        return batch
+
+
 class Label:
     """Looks up the seeds' labels.
 
@@ -247,6 +263,8 @@ def completing_stages(
     labels_of: Callable[[Tensor], Tensor] | None,
     device: torch.device,
     target: torch.device | None = None,
+    *,
+    received: bool = False,
 ) -> tuple[Stage, ...]:
     """The stages that complete a sampled batch; see `make_stages`.
 
@@ -254,11 +272,13 @@ def completing_stages(
       options, comm, features, device: as there.
       labels_of: labels of nodes in host memory; None without.
       target: where batches are handed over, if on another device than they are made.
+      received: batches come with the rows that are not in reach here.
     """
     clock, target, stages = clock_of(device), target or device, []
     if features is not None:
         dtype = result_dtype(options, features)
-        stages.append(Fetch(features, dtype, comm, clock, checked=options.has_own_sampler))
+        fetch = FetchReceived if received else Fetch
+        stages.append(fetch(features, dtype, comm, clock, checked=options.has_own_sampler))
     if labels_of is not None:
         stages.append(Label(labels_of, device))
     if target != device:

@@ -38,8 +38,9 @@ from fastsample_dist.ops.shared_queue import (
 )
 from fastsample_dist.pipeline.tasks import RolesError
 
-UPDATER = 0  # the rank that updates
+UPDATER = 0  # the rank of a machine that updates
 LOCK = "for the lock"
+ROOM = "for room in the queue"
 R = TypeVar("R")
 _ALIGNED = 64  # bytes to which every buffer of a task begins
 _COUNT = struct.Struct("<qq")  # bytes of the head, number of buffers; then the bytes of each buffer
@@ -75,9 +76,9 @@ class GroupDone:
 
 
 class TaskQueue:
-    """A queue of one machine. Collective: every rank must make it, with the same arguments.
+    """The queue of a machine. Collective: every rank of the run must make it, with the same arguments.
 
-    Ranks 0 .. num_trainers - 1 are trainers, rank 0 among them updates; the others are samplers.
+    Ranks 0 .. num_trainers - 1 of each machine are trainers, rank 0 among them updates; the others are samplers.
 
     Args:
       ctx: of the run; all ranks are on one machine.
@@ -92,8 +93,9 @@ class TaskQueue:
       timeout_s: seconds without any change until a wait fails; None: the communicator's.
       switching: when a sampler may take a task: "never"; by "profit"; "always", which tests take to see switching at
         every step.
+      virtual_ranks: of the tasks of a group, for messages; None: 0, 1, ...
     Raises:
-      ValueError: on all ranks alike: a number out of range, arguments that differ, several machines, no memory.
+      ValueError: on all ranks alike: a number out of range, arguments that differ, no memory.
     """
 
     def __init__(
@@ -109,33 +111,37 @@ class TaskQueue:
         most_bytes: int = 1 << 30,
         timeout_s: float | None = None,
         switching: str = "profit",
+        virtual_ranks: Sequence[int] | None = None,
     ) -> None:
-        self._ctx, self._rank = ctx, ctx.rank
+        self._ctx, self._members = ctx, machines.of(ctx.rank)
+        self._rank, self._is_only = self._members.index(ctx.rank), machines.is_one
+        self._virtual_ranks = range(group_size) if virtual_ranks is None else virtual_ranks
         self._timeout_s = ctx.comm.timeout_s if timeout_s is None else timeout_s
         self.spec = QueueSpec(
             capacity=capacity, group_size=group_size, staleness=staleness, most_bytes=most_bytes,
-            arena_bytes=(1 + ctx.world_size) * most_bytes, task_bytes=block_bytes, num_ranks=ctx.world_size,
+            arena_bytes=(1 + len(self._members)) * most_bytes, task_bytes=block_bytes, num_ranks=len(self._members),
             num_trainers=num_trainers, switching=switching,
         )  # fmt: skip
         agree_on(ctx.comm, "TaskQueue", vars(self.spec))
-        sizes = agree(ctx, lambda: self._checked(machines))
-        memory = share_segments(ctx, ctx.rank, machines, sizes if ctx.rank == 0 else 0)[0]
+        sizes = agree(ctx, self.spec.num_bytes)  # a multiple of 64
+        is_first = self._rank == UPDATER
+        memory = share_segments(ctx, ctx.rank, machines, sizes + 8 if is_first else 0)[self._members[UPDATER]]
         self._memory = memory.tensor(torch.uint8, (sizes,))
+        self._wants_stop = memory.tensor(torch.int64, (1,), sizes)  # 1: a rank of this machine has asked for it
         self._arena = share_growing_segment(ctx, ctx.rank, machines, self.spec.arena_bytes)
         self._bytes = self._arena.tensor(torch.uint8, (self.spec.arena_bytes,)).numpy()
-        agree(ctx, lambda: self.spec.make(self._memory) if ctx.rank == 0 else None)
+        agree(ctx, lambda: self.spec.make(self._memory) if is_first else None)
         self._is_running = self._stops_next = False
-        self._queue = SharedQueue(self.spec, self._memory, ctx.rank)
+        self._room_ns = 0  # when there was room for a task last
+        self._queue = SharedQueue(self.spec, self._memory, self._rank)
         pids = ctx.comm.all_gather_object(os.getpid(), purpose="setup")
-        self._processes = Processes({rank: pid for rank, pid in enumerate(pids) if rank != ctx.rank})
+        others = {rank: pids[member] for rank, member in enumerate(self._members) if rank != self._rank}
+        self._processes = Processes(others)
 
-    def _checked(self, machines: Machines) -> int:
-        if not machines.is_one:
-            raise ValueError(
-                f"a queue of tasks is for the ranks of one machine, but these are on {len(machines.groups)}; start all "
-                "ranks on one, or choose roles none."
-            )
-        return self.spec.num_bytes()
+    @property
+    def rank(self) -> int:
+        """This one, among those of its machine."""
+        return self._rank
 
     def begin(
         self, first_task: int, num_tasks: int, *, epoch: int, first_step: int = 0, ends_epoch: bool = True
@@ -155,12 +161,13 @@ class TaskQueue:
 
         def begin_once() -> None:
             if self._rank == UPDATER:
+                self._wants_stop.zero_()
                 self._until(lambda: self._queue.begin(segment), "to begin")
                 if stops:
                     self._until(self._queue.stop, "to stop")
 
         agree(self._ctx, begin_once)
-        self._is_running = True
+        self._is_running, self._room_ns = True, time.monotonic_ns()
         if self._stops_next:  # asked for by another thread meanwhile
             self.request_stop()
 
@@ -168,8 +175,21 @@ class TaskQueue:
 
     def claim(self) -> int | None:
         """The next task to make; None: all tasks of the segment are claimed, or a stop was asked for."""
-        outcome, claimed = self._until(self._queue.claim, "for room in the queue")
+        outcome, claimed = self._until(self._queue.claim, ROOM)
         return None if outcome is Outcome.ENDED else claimed.task
+
+    def claim_now(self) -> tuple[int | None, bool]:
+        """(the next task to make, whether none will come); None too where there has been no room for a slice.
+
+        For samplers that wait for each other: none of them may wait for what the others' tasks will bring.
+        """
+        outcome, claimed = self._queue.claim()
+        if outcome is Outcome.WAITED:
+            self._look_around(ROOM, self._room_ns)
+            return None, False
+        self._raise_failure(outcome)
+        self._room_ns = time.monotonic_ns()
+        return (None, True) if outcome is Outcome.ENDED else (claimed.task, False)
 
     def put(self, task: int, head: bytes, buffers: Sequence[memoryview]) -> bool:
         """Hand over a claimed task; its bytes are copied.
@@ -255,12 +275,24 @@ class TaskQueue:
     def request_stop(self) -> None:
         """End the segment after the last group of which a task is trained or done. Any rank, any thread.
 
-        Between `wait_end` and `begin` it is the next segment that ends, before its first task.
+        Between `wait_end` and `begin` it is the next segment that ends, before its first task. Queues of several
+        machines end after the same group: see `stop_is_wanted`.
         """
-        if self._is_running:
+        if not self._is_running:
+            self._stops_next = True
+        elif self._is_only:
             self._until(self._queue.stop, LOCK)
         else:
-            self._stops_next = True
+            self._wants_stop.fill_(1)
+
+    @property
+    def stop_is_wanted(self) -> bool:
+        """Whether a rank of this machine has asked for a stop that the machines are to agree on."""
+        return bool(self._wants_stop)
+
+    def end_after(self, group: int) -> None:
+        """End the segment after this group, of whose followers no task is trained or done. Rank 0 calls this."""
+        self._until(lambda: self._queue.end_after(group), LOCK)
 
     def fail(self, message: str) -> None:
         """The run has failed on this rank: the others raise this line. Only the first one is kept."""
@@ -280,6 +312,7 @@ class TaskQueue:
         """ "task (epoch 1, virtual rank 0, step 37)"."""
         segment = self._queue.state()[1].segment
         group, virtual_rank = divmod(task, self.spec.group_size)
+        virtual_rank = self._virtual_ranks[virtual_rank]
         return f"task (epoch {segment.epoch}, virtual rank {virtual_rank}, step {self._step_of(group, segment)})"
 
     def state(self) -> str:
@@ -374,7 +407,7 @@ class TaskQueue:
 
     def _name(self, rank: int) -> str:
         role = "trainer" if rank < self.spec.num_trainers else "sampler"
-        return f"rank {self._ctx.comm.run_ranks[rank]} ({role})"
+        return f"rank {self._ctx.comm.run_ranks[self._members[rank]]} ({role})"
 
     def _open(self, slot: QueueSlot) -> Taken:
         view = memoryview(self._bytes[slot.offset : slot.offset + slot.bytes])

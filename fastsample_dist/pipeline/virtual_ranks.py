@@ -1,11 +1,12 @@
-"""VirtualRanks: seeds and labels of all parts on every rank of a machine, which holds them once.
+"""VirtualRanks: seeds and labels of the parts of a machine on every rank of it; the machine holds them once.
 
-With roles any rank may make the batch of any virtual rank (tasks.py). Virtual rank p has the seeds of part p.
+With roles any rank of a machine may make the batch of any virtual rank of it (tasks.py). Virtual rank p has the seeds
+of part p.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,28 +18,27 @@ from fastsample_dist.pipeline.data import DistData
 
 
 class VirtualRanks:
-    """The virtual ranks of a run whose ranks share one machine. Made by `share_virtual_ranks`.
+    """The virtual ranks of a machine. Made by `share_virtual_ranks`.
 
     Args:
-      seeds: of every part, int64, in the order in which they were given.
-      labels: of every rank's nodes; empty where the partition has none.
+      seeds: of every part of this machine, int64, in the order in which they were given.
+      seeds_per_rank: how many each virtual rank of the run has.
+      labels: of the nodes of every rank of this machine; empty where the partition has none.
       book: node ranges of the ranks.
     Attributes:
-      seeds: by virtual rank.
+      seeds, seeds_per_rank: the same.
     """
 
-    def __init__(self, seeds: Mapping[int, Tensor], labels: Mapping[int, Tensor], book: PartitionBook) -> None:
-        self.seeds, self._labels, self._book = seeds, labels, book
-
-    @property
-    def seeds_per_rank(self) -> list[int]:
-        """How many seeds each virtual rank has."""
-        return [self.seeds[rank].numel() for rank in range(len(self.seeds))]
+    def __init__(
+        self, seeds: Mapping[int, Tensor], seeds_per_rank: Sequence[int], labels: Mapping[int, Tensor],
+        book: PartitionBook,
+    ) -> None:  # fmt: skip
+        self.seeds, self.seeds_per_rank, self._labels, self._book = seeds, list(seeds_per_rank), labels, book
 
     def labels_of(self, nodes: Tensor) -> Tensor:
-        """Labels of any nodes, int64 [n] or float32 [n, num_outputs]; see DistData.labels_of."""
-        first = self._labels[0]
-        found = first.new_empty((nodes.numel(), *first.shape[1:]))
+        """Labels of nodes of this machine, int64 [n] or float32 [n, num_outputs]; see DistData.labels_of."""
+        like = next(iter(self._labels.values()))
+        found = like.new_empty((nodes.numel(), *like.shape[1:]))
         owners = self._book.nid2part(nodes)
         for owner in owners.unique().tolist():
             own = owners == owner
@@ -47,12 +47,14 @@ class VirtualRanks:
 
 
 def share_virtual_ranks(data: DistData, seeds: Tensor, machines: Machines) -> VirtualRanks:
-    """Bring the seeds and labels of all ranks to all of them. Collective: every rank must call this. Purpose "setup".
+    """Bring the seeds and labels of a machine's ranks to all of them. Collective: every rank must call this.
+
+    Purpose "setup".
 
     Args:
       data: the opened partition.
       seeds: this rank's, int64.
-      machines: on which all ranks share one.
+      machines: ranks by machine.
     Raises:
       ValueError: on all ranks: there is not enough memory.
     """
@@ -62,9 +64,13 @@ def share_virtual_ranks(data: DistData, seeds: Tensor, machines: Machines) -> Vi
     sizes = torch.bincount(parts, minlength=num_parts).tolist()
     per_rank = ctx.comm.all_gather_object(sizes, purpose="setup")
     shared = share_tensors(ctx, ctx.rank, machines, seeds[order])
-    by_part = [shared[rank].split(counts) for rank, counts in enumerate(per_rank)]
+    by_part = {rank: found.split(per_rank[rank]) for rank, found in shared.items()}
     parts_per_rank = num_parts // ctx.world_size
     labels = {} if data.labels is None else share_tensors(ctx, ctx.rank, machines, data.labels)
-    return VirtualRanks(
-        {part: by_part[part // parts_per_rank][part] for part in range(num_parts)}, labels, data.rank_book
-    )
+    of_parts = {part: by_part[rank][part] for rank in shared for part in _parts_of(rank, parts_per_rank)}
+    counts = [per_rank[part // parts_per_rank][part] for part in range(num_parts)]
+    return VirtualRanks(of_parts, counts, labels, data.rank_book)
+
+
+def _parts_of(rank: int, parts_per_rank: int) -> range:
+    return range(rank * parts_per_rank, (rank + 1) * parts_per_rank)

@@ -167,7 +167,7 @@ class WalkLoader:
             self._sample_ids(part, plan.seeds_from(step, order))
             for part, order in zip(self._parts, orders, strict=True)
         ]
-        return LoaderPosition(epoch, step, gather_in_turn(in_turn(left), self.data.ctx.comm))
+        return LoaderPosition(epoch, step, gather_in_turn([in_turn(left)], self.data.ctx.comm))
 
     def resume(self, position: LoaderPosition) -> None:
         """Resume at a position: the next iteration makes what is left of its epoch, under its step numbers.

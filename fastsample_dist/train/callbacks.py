@@ -5,7 +5,7 @@
 and close() in any case, after an error too. With roles (pipeline/tasks.py) ranks do different work and meet only where
 an epoch ends, where a callback asks for it (`meet_every`, `Run.request_meeting`) and where training is stopped: there
 on_step is called once, for the last step that was made. on_update is called after every step, on the ranks that make
-its update, which with roles is rank 0 alone. The progress bar, the log files, evaluation and checkpoints of
+its update, with roles the first one of every machine. The progress bar, the log files, evaluation and checkpoints of
 `fastsample-train` are callbacks as well (report.py, evaluation.py, checkpoint.py), so that a user's callback gets what
 they get.
 """
@@ -120,8 +120,8 @@ class Callback:
         return None
 
     def on_update(self, step: int) -> None:
-        """After an optimizer step, on every rank that makes it: without roles all of them, with roles rank 0. For
-        progress: runs no collective.
+        """After an optimizer step, on every rank that makes it: without roles all of them, with roles the first one of
+        every machine. For progress: runs no collective.
         """
 
     def on_step(self, batch: MiniBatch | Meeting) -> bool | None:

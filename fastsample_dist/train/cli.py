@@ -97,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--cache", metavar="SIZE", help="of other ranks' feature rows, such as 20MB or 2GiB (default: no cache)")
     add("--cache-policy", choices=CHOICES["cache_policy"], help="which rows are cached (default: %(default)s)")
     add("--lookahead", metavar="BATCHES", type=int, help="ahead whose rows stay in the cache (default: %(default)s)")
-    add("--roles", metavar="none|auto|S+T", help="S ranks sample for T that train (default: none: all do both)")
+    add("--roles", metavar="none|auto|S+T", help="S ranks of a machine sample for T that train (default: all do both)")
     add("--staleness", metavar="UPDATES", type=int, help="by which gradients are behind, of --roles S+T (default: 0)")
     add("--seed", type=int, help="of parameters, shuffling, sampling, dropout (default: %(default)s)")
     add("--verify", choices=CHOICES["verify"], help="checksums: once per copy, or now again (default: %(default)s)")

@@ -1,7 +1,7 @@
 """FactoredEpoch: an epoch whose tasks ranks make and train in their roles, as one rank takes part in it.
 
     hold the parameters of the task's version -> loss share -> gradient to the task's slot        on ranks that train
-    all tasks of a group are done -> sum, optimizer step, next version                            on rank 0
+    all tasks of a group are done -> sum, optimizer step, next version              on the first rank of every machine
 
 The ranks run the epoch in segments. Between two segments they meet: all have the newest parameters then, and callbacks
 may run collectives. A segment ends where the epoch does, at the steps that callbacks ask for, and where a rank asks for
@@ -55,7 +55,7 @@ class FactoredEpoch:
       updates: over the model that is trained.
       compute_loss: called with a batch and its features -> the batch's share of the loss of its group.
       meter: of the epoch; gets this rank's seconds and, on rank 0, loss and seeds of all ranks.
-      on_update: called on rank 0 with the step after every update; None: nothing is.
+      on_update: called on ranks that update with the step after every update; None: nothing is.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class FactoredEpoch:
         self._compute_loss, self._meter, self._on_update = compute_loss, meter, on_update
         self._epoch, self._clock = loader.epoch, clock_of(ctx.device)
         self._first_step = loader.first_step(loader.epoch)
+        self._fetch_s = 0.0  # of tasks that this rank has trained
 
     def run(self, on_meeting: Callable[[Meeting], bool], meet_every: Collection[int]) -> bool:
         """Train on all tasks of the epoch. Collective: every rank must call this.
@@ -102,8 +103,9 @@ class FactoredEpoch:
                 self._updates.raise_what_ended_training()
                 raise
         self._updates.hold(done)
-        self._meter.steps += done - first
-        self._meter.sample_s = self._executor.tally.sample_s
+        tally, meter = self._executor.tally, self._meter
+        meter.steps += done - first
+        meter.sample_s, meter.fetch_s = tally.sample_s, self._fetch_s + tally.fetch_s
         return done
 
     def _train(self, task: Task, batch: MiniBatch, version: int) -> None:
@@ -122,7 +124,7 @@ class FactoredEpoch:
         meter = self._meter
         meter.compute_s += Lap(self._clock, begin, self._clock.mark()).seconds
         meter.gradients_s += Lap(self._clock, begin, copied).seconds
-        meter.fetch_s += 0.0 if batch.fetching is None else batch.fetching.seconds
+        self._fetch_s += 0.0 if batch.fetching is None else batch.fetching.seconds
 
     def _update(self, group: int) -> None:
         """Make the update of a group; see Executor.run."""
@@ -130,7 +132,8 @@ class FactoredEpoch:
         with self._ctx.comm.watch.span("optimizer", step, self._clock):
             loss_sum, num_seeds = self._updates.update(group, step)
         meter = self._meter
-        meter.loss_sum, meter.num_seeds = meter.loss_sum + loss_sum, meter.num_seeds + num_seeds
+        if self._ctx.rank == 0:  # of the ranks that update, which know the same
+            meter.loss_sum, meter.num_seeds = meter.loss_sum + loss_sum, meter.num_seeds + num_seeds
         meter.compute_s += Lap(self._clock, begin, self._clock.mark()).seconds
         if self._on_update is not None:
             self._on_update(step)

@@ -11,7 +11,10 @@ groups and of versions s + 1 are in use at a time, so both lie in rings of s + 1
 place of version u - s, all tasks that are trained at that one, those of group u, are done; and the slots of group u are
 summed before one of group u + s + 1 can be taken.
 
-The optimizer's state is on rank 0 alone.
+Of several machines each has the slots of its own tasks and versions of its own. Its first rank is to it what rank 0 is
+above: these ranks add up the slots of all machines together (machine_sums.py) and make the same step each.
+
+The optimizer's state is on the ranks that update alone.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from fastsample_dist.comm.segments import share_segments
 from fastsample_dist.pipeline.tasks import Executor
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.finite import FiniteGuard
+from fastsample_dist.train.machine_sums import MachineSums
 
 ALIGNMENT = 64  # bytes; a cache line
 LOSS, NODE, NUM_SEEDS, NUM_GLOBAL_SEEDS = range(4)  # of a task's facts
@@ -48,11 +52,11 @@ class GroupUpdates:
       model: its floating-point parameters are trained; on any device.
       optimizer: over them.
       guard: stops at a loss or gradients that are not finite.
-      machines: the ranks by machine; all are on one.
+      machines: the ranks by machine.
       executor: runs the tasks.
     Attributes:
       model, guard: the same.
-      num_virtual_ranks, staleness: of the executor.
+      executor: the same.
     Raises:
       ValueError: on all ranks: the optimizer has parameters that are not the model's; not enough memory.
     """
@@ -63,23 +67,26 @@ class GroupUpdates:
     ) -> None:  # fmt: skip
         self.model, self.guard = model, guard
         self._is_updater, self._optimizer = executor.is_updater, optimizer
-        self.num_virtual_ranks, self.staleness = executor.num_virtual_ranks, executor.staleness
+        self.executor, shares = executor, executor.shares
+        self._places = {virtual_rank: place for place, virtual_rank in enumerate(shares.own)}
         self._named = [(name, tensor) for name, tensor in model.named_parameters() if tensor.is_floating_point()]
         self._parameters = [parameter for _, parameter in self._named]
         agree(ctx, self._check_optimizer)
         num_values = sum(parameter.numel() for parameter in self._parameters)
         dtypes = [parameter.dtype for parameter in self._parameters] or [torch.float32]
-        widest, places = reduce(torch.promote_types, dtypes), self.staleness + 1
+        widest, places = reduce(torch.promote_types, dtypes), executor.staleness + 1
         shapes = [
             (torch.int64, (2,)),
-            (torch.float64, (places, self.num_virtual_ranks, 4)),
+            (torch.float64, (places, shares.num_virtual_ranks, 4)),
             (widest, (places, num_values)),
-            (widest, (places, self.num_virtual_ranks, num_values)),
+            (widest, (places, len(shares.own), num_values)),
         ]
         # _refused: group + 1 and step of an update that was refused; 0: none was
         self._refused, self._facts, self._versions, self._slots = _share(ctx, machines, shapes)
         device = self._parameters[0].device if self._parameters else torch.device("cpu")
         self._sum = torch.empty_like(self._versions[0])
+        updaters = executor.updaters
+        self._between_machines = None if updaters is None else MachineSums(updaters, shares, num_values)
         self._staging = None if device.type == "cpu" else torch.empty_like(self._sum, device=device)
         self._held = 0  # version of the parameters that the model has
 
@@ -112,10 +119,10 @@ class GroupUpdates:
         Raises:
           ValueError: a sparse gradient.
         """
-        place = group % len(self._slots), virtual_rank
+        place = group % len(self._slots)
         trained = [parameter for parameter in self._parameters if parameter.requires_grad]
         gradients = iter(torch.autograd.grad(self.guard.mark(loss), trained, allow_unused=True))
-        slot = self._slots[place]
+        slot = self._slots[place, self._places[virtual_rank]]
         target = slot if self._staging is None else self._staging
         for (name, parameter), piece in zip(self._named, self._pieces(target), strict=True):
             gradient = next(gradients) if parameter.requires_grad else None
@@ -131,10 +138,12 @@ class GroupUpdates:
         if target is not slot:
             slot.copy_(target)
         facts = [float(loss.detach()), float(node), batch.seeds.numel(), batch.num_global_seeds]
-        self._facts[place] = torch.tensor(facts, dtype=torch.float64)
+        self._facts[place, virtual_rank] = torch.tensor(facts, dtype=torch.float64)
 
     def update(self, group: int, step: int) -> tuple[float, int]:
-        """Make the optimizer's step with the gradients of a group, all of whose tasks are done. On rank 0.
+        """Make the optimizer's step with the gradients of a group, all of whose tasks are done. On ranks that update.
+
+        Collective among these.
 
         Args:
           group: the next one.
@@ -145,10 +154,8 @@ class GroupUpdates:
           NonFiniteError: a loss or the summed gradients are NaN or infinite. The parameters are those before the step.
         """
         self.hold(group)
-        slots, facts = self._slots[group % len(self._slots)], self._group_facts(group)
-        self._sum.copy_(slots[0])
-        for slot in slots[1:]:
-            self._sum += slot
+        self._add_up(group)
+        facts = self._group_facts(group)
         if not self.guard.are_finite(self._sum):
             self._refused[0], self._refused[1] = group + 1, step
             self._judge(group, step)
@@ -162,6 +169,17 @@ class GroupUpdates:
         self._publish(group + 1)
         loss_sum = sum(task[LOSS] * task[NUM_GLOBAL_SEEDS] for task in facts)
         return loss_sum, round(sum(task[NUM_SEEDS] for task in facts))
+
+    def _add_up(self, group: int) -> None:
+        """Sum the gradients of all tasks of a group."""
+        slots = self._slots[group % len(self._slots)]
+        if self._between_machines is not None:
+            self._between_machines.share_facts(self._facts[group % len(self._facts)])
+            self._between_machines.sum(slots, self._sum)
+            return
+        self._sum.copy_(slots[0])
+        for slot in slots[1:]:
+            self._sum += slot
 
     def raise_what_ended_training(self) -> None:
         """On a rank whose tasks have ended early because rank 0 refused an update: raise the same error.
@@ -217,9 +235,9 @@ def task_seed(rng_seed: int, step: int, virtual_rank: int) -> int:
 
 
 def _share(ctx: DistContext, machines: Machines, shapes: Sequence[tuple[torch.dtype, tuple[int, ...]]]) -> list[Tensor]:
-    """Tensors in memory of rank 0 that all ranks share, zeros. Collective: every rank must call this."""
-    sizes = [_aligned(math.prod(shape) * dtype.itemsize) for dtype, shape in shapes]
-    segment = share_segments(ctx, ctx.rank, machines, sum(sizes) if ctx.rank == 0 else 0)[0]
+    """Tensors that the ranks of a machine share, zeros. Collective: every rank must call this."""
+    sizes, first = [_aligned(math.prod(shape) * dtype.itemsize) for dtype, shape in shapes], machines.of(ctx.rank)[0]
+    segment = share_segments(ctx, ctx.rank, machines, sum(sizes) if ctx.rank == first else 0)[first]
     offsets = accumulate(sizes, initial=0)
     return [segment.tensor(dtype, shape, offset) for (dtype, shape), offset in zip(shapes, offsets, strict=False)]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.machine import Machines
 from fastsample_dist.comm.names import rank_names
 from fastsample_dist.device.placement import Placement
 from fastsample_dist.features.cache import CacheReport
@@ -115,13 +116,15 @@ def roles_of(loader: BatchLoader) -> Roles | None:
     return None if loader.executor is None else loader.executor.roles
 
 
-def roles_line(roles: Roles, world_size: int) -> str:
+def roles_line(roles: Roles, machines: Machines) -> str:
     """ "roles 1+3: ranks 0-2 train, rank 3 samples", and whether samplers help to train."""
-    groups = [[rank for rank in range(world_size) if roles.is_sampler(rank) is samples] for samples in (False, True)]
+    samplers = [rank for group in machines.groups for rank in group[roles.trainers :]]
+    groups = [sorted({*range(machines.world_size)} - {*samplers}), sorted(samplers)]
     train, sample = (rank_names(group) for group in groups)
     verbs = ("train" if len(groups[0]) > 1 else "trains", "sample" if len(groups[1]) > 1 else "samples")
     standby = "" if roles.switching else "; samplers do not help to train"
-    return f"roles {roles}: {train} {verbs[0]}, {sample} {verbs[1]}{standby}"
+    where = "" if machines.is_one else f" on each of {len(machines.groups)} machines"
+    return f"roles {roles}{where}: {train} {verbs[0]}, {sample} {verbs[1]}{standby}"
 
 
 def epoch_line(stats: EpochStats, measured: Mapping[str, Any]) -> str:
@@ -286,8 +289,8 @@ class CacheFigures(Callback):
 class RoleFigures(Callback):
     """Adds "roles" to the figures of every epoch of ranks with roles; before those that print or log.
 
-    {"samplers", "trainers": numbers of ranks; "sampled", "trained": batches by rank, of an epoch that was resumed those
-    of the rest; "standby": how many of the trained samplers have trained}
+    {"samplers", "trainers": numbers of ranks; "sampled", "trained": batches by rank, trainers first, of an epoch that
+    was resumed those of the rest; "standby": how many of the trained samplers have trained}
     """
 
     def on_begin(self, run: Run) -> None:
@@ -299,11 +302,13 @@ class RoleFigures(Callback):
         executor = getattr(self._loader, "executor", None)
         if executor is None:
             return
-        roles, own = executor.roles, (executor.tally.sampled, executor.tally.trained)
-        sampled, trained = zip(*self._loader.data.ctx.comm.all_gather_object(own, purpose="metrics"), strict=True)
+        own = (executor.is_sampler, executor.tally.sampled, executor.tally.trained)
+        of_ranks = self._loader.data.ctx.comm.all_gather_object(own, purpose="metrics")
+        samples, sampled, trained = zip(*sorted(of_ranks, key=lambda found: found[0]), strict=True)
+        trainers = samples.count(False)
         report.figures["roles"] = {
-            "samplers": roles.samplers, "trainers": roles.trainers, "sampled": list(sampled), "trained": list(trained),
-            "standby": sum(trained[roles.trainers :]),
+            "samplers": samples.count(True), "trainers": trainers, "sampled": list(sampled), "trained": list(trained),
+            "standby": sum(trained[trainers:]),
         }  # fmt: skip
 
 

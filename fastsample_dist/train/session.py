@@ -169,7 +169,7 @@ def print_roles(console: Console, trainer: Trainer, loader: BatchLoader) -> None
         console.print(choice.table())
     roles = roles_of(loader)
     if roles is not None:
-        console.print(roles_line(roles, loader.data.ctx.world_size))
+        console.print(roles_line(roles, loader.sharing.machines))
 
 
 def final_scores(

@@ -137,7 +137,7 @@ class Trainer:
         self._rehearse = False
         self._num_columns: int | None = None  # that the model must return; None: any
         self._updates: GroupUpdates | None = None  # of epochs with roles
-        self._steps_apart = False  # rank 0 has made steps with its optimizer that the other ranks' have not
+        self._steps_apart = False  # ranks that update have made steps with their optimizer that the others' have not
 
     def run_epoch(
         self,
@@ -157,7 +157,7 @@ class Trainer:
           on_step: called with the batch after every step; when it returns True, on all ranks, the epoch ends here.
             With roles it is called with a Meeting, where the ranks meet.
           carried: totals of the epoch's earlier part, where the loader was resumed in its middle.
-          on_update: called with the step after every update, on the ranks that make it (with roles rank 0). Runs no
+          on_update: called with the step after every update, on the ranks that make it (with roles some). Runs no
             collective.
           meet_every: with roles, ranks meet after the steps whose number, counted from 1, is a multiple of one of
             these, besides the epoch's end.
@@ -211,8 +211,7 @@ class Trainer:
     def _factored_epoch(self, loader: BatchLoader, on_update: Callable[[int], object] | None) -> FactoredEpoch:
         """An epoch with roles. Collective: every rank must call this."""
         executor, made = loader.executor, self._updates
-        shape = (executor.num_virtual_ranks, executor.staleness)
-        if made is None or (made.num_virtual_ranks, made.staleness) != shape:
+        if made is None or made.executor is not executor:
             machines = loader.sharing.machines
             self._updates = GroupUpdates(self._ctx, self.model, self._optimizer, self._guard, machines, executor)
         self._steps_apart = self._ctx.world_size > 1

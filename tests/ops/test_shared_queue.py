@@ -42,7 +42,7 @@ def refused(call):
 
 
 OFTEN = ["begin", "claim", "claim", "room", "put", "put", "take", "take", "take_standby", "done", "done", "advance"]
-SELDOM = ["stop", "strange", "wait_end"]
+SELDOM = ["stop", "end_after", "strange", "wait_end"]
 
 
 class Schedule:
@@ -161,6 +161,11 @@ class Schedule:
         self.same(queue.stop(0.0), self.oracle.stop())
         return 0
 
+    def end_after(self, rank, queue):
+        group = self.oracle.current + self.drawn.randint(-1, queue.spec.staleness + 1)
+        self.same(refused(lambda: queue.end_after(group, 0.0)), self.oracle.end_after(group))
+        return 0
+
     def strange(self, rank, queue):
         """Calls on tasks that this rank does not hold."""
         held = {(holder, task) for holder, task in self.claimed + self.taken}
@@ -268,6 +273,11 @@ def test_after_a_failure_every_call_says_so_and_the_first_line_stays():
     assert queues[2].failure() == (Outcome.DID, "no memory")
     for call in (queues[2].claim, queues[0].take, queues[1].wait_end, lambda: queues[2].take_standby(1.0)):
         assert call()[0] is Outcome.FAILED
-    for call in (lambda: begin(queues, 0, 4), lambda: queues[0].put(0), lambda: queues[0].stop()):
+    for call in (
+        lambda: begin(queues, 0, 4),
+        lambda: queues[0].put(0),
+        lambda: queues[0].stop(),
+        lambda: queues[0].end_after(0),
+    ):
         assert call() is Outcome.FAILED
     assert queues[0].state()[0] is Outcome.DID

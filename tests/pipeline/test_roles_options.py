@@ -19,6 +19,9 @@ def alone(tmp_path_factory):
     return draw_partition(tmp_path_factory.mktemp("alone"), 1).path
 
 
+APART = "roles are 1+1 on each machine, but ranks read each other's memory in groups of 1 "
+
+
 class Exchanging:
     def sample(self, seeds, step=0):
         raise AssertionError
@@ -102,11 +105,8 @@ def two(tmp_path_factory):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("exchange", "roles are 1+1, but not all ranks read each other's memory (transport is 'exchange'); start all"),
-        (
-            "apart",
-            "roles are 1+1, but not all ranks read each other's memory (ranks 0, 1: their boot ids differ, so they",
-        ),
+        ("exchange", APART + "(transport is 'exchange'); start 2 ranks on every machine with transport='auto', or"),
+        ("apart", APART + "(ranks 0, 1: their boot ids differ, so they are on different machines); start 2 ranks on"),
         ("ranks", "roles 1+2 are 3 ranks but world_size is 2; start 3 ranks or pass"),
         ("differ", "DistLoader: ranks differ in roles: "),
         ("for", "the loader has roles 1+1, so no rank makes all batches of its own; train with Trainer.run_epoch or"),

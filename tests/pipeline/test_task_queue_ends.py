@@ -327,18 +327,3 @@ def test_an_ended_process_is_seen_with_and_without_descriptors_of_processes(monk
         for child in children:
             child.kill()
             child.wait()
-
-
-def make_on_machines(ctx):
-    ctx._machines = type(ctx.machines()).apart(ctx.world_size)
-    with pytest.raises(ValueError) as raised:
-        make_queue(ctx)
-    return str(raised.value)
-
-
-def test_a_queue_is_refused_on_several_machines():
-    line = (
-        "a queue of tasks is for the ranks of one machine, but these are on 2; start all ranks on one, or choose "
-        "roles none."
-    )
-    assert run_distributed(2, make_on_machines) == [line] * 2

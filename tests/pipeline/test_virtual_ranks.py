@@ -16,7 +16,7 @@ BOOK = PartitionBook(torch.tensor([0, 3, 5]))
 
 @pytest.mark.parametrize("values", [torch.arange(5), torch.arange(10.0).view(5, 2)], ids=["classes", "targets"])
 def test_labels_of_any_nodes(values):
-    ranks = VirtualRanks({}, {0: values[:3], 1: values[3:]}, BOOK)
+    ranks = VirtualRanks({}, [], {0: values[:3], 1: values[3:]}, BOOK)
     for nodes in ([4, 0, 3, 1], [2], []):
         nodes = torch.tensor(nodes, dtype=torch.int64)
         found = ranks.labels_of(nodes)

@@ -15,7 +15,7 @@ from torch import nn
 from fastsample_dist import DistLoader
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_permutation
 from fastsample_dist.pipeline.stages import run_stages
-from fastsample_dist.pipeline.tasks import Task
+from fastsample_dist.pipeline.tasks import Task, TaskShares
 from fastsample_dist.train.group_updates import task_seed
 from fastsample_dist.train.objectives import loss_share
 
@@ -85,12 +85,13 @@ class OneProcess:
     roles, is_updater = None, True
 
     def __init__(self, loader, staleness, *, seed=0):
-        self.staleness, self.num_virtual_ranks = staleness, loader.data.manifest.num_parts
-        self.tally, self.taken = SimpleNamespace(sample_s=0.0), []
+        self.staleness, self.updaters = staleness, None
+        self.shares = TaskShares((tuple(range(loader.data.manifest.num_parts)),))
+        self.tally, self.taken = SimpleNamespace(sample_s=0.0, fetch_s=0.0), []
         self._loader, self._lots, self._stop = loader, random.Random(seed), False
 
     def run(self, epoch, first_group, num_groups, train, update):
-        current, end, ranks = first_group, first_group + num_groups, range(self.num_virtual_ranks)
+        current, end, ranks = first_group, first_group + num_groups, self.shares.own
         inputs = plan_of(self._loader, epoch)[1]
         waiting = {group: list(ranks) for group in range(first_group, end)}
         while current < end:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.comm.machine import Machines
 from fastsample_dist.files import check_writable, write_json
 from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.train.callbacks import EpochReport
@@ -53,7 +54,13 @@ def test_the_table_and_the_line_of_an_epoch_show_who_trained_how_many_batches():
     ids=str,
 )
 def test_roles_name_their_ranks(roles, line):
-    assert roles_line(roles, roles.ranks) == line
+    assert roles_line(roles, Machines(roles.ranks)) == line
+
+
+def test_roles_name_the_ranks_of_all_machines():
+    machines = Machines(4, dict.fromkeys([(0, 2), (0, 3), (1, 2), (1, 3)], "apart"))
+    line = "roles 1+1 on each of 2 machines: ranks 0, 2 train, ranks 1, 3 sample"
+    assert roles_line(Roles(1, 1), machines) == line
 
 
 def test_a_directory_is_no_result_file(tmp_path):

@@ -150,10 +150,20 @@ class Queue:
 
     def stop(self) -> str:
         """As fs_queue_stop."""
+        return self._end_at(self._begun_groups())
+
+    def end_after(self, group: int) -> str | None:
+        """As fs_queue_end_after."""
+        return None if group + 1 < self._begun_groups() else self._end_at(group + 1)
+
+    def _begun_groups(self) -> int:
+        """Groups below it have a task that is trained or done."""
+        begun = self.done_tasks | {task for task, piece in self.tasks.items() if piece.state == "taken"}
+        return max([task // self.group_size + 1 for task in begun], default=self.first // self.group_size)
+
+    def _end_at(self, group: int) -> str:
         if not self.stopped:
-            begun = self.done_tasks | {task for task, piece in self.tasks.items() if piece.state == "taken"}
-            last = max([task // self.group_size + 1 for task in begun], default=self.first // self.group_size)
-            self.end = min(self.end, last * self.group_size)
+            self.end = min(self.end, group * self.group_size)
             self.tasks = {
                 task: piece for task, piece in self.tasks.items() if task < self.end or piece.state != "ready"
             }
