@@ -85,7 +85,7 @@ WORKLOADS = (
 
 def predict(work: Workload) -> dict[str, Any]:
     """One row: predictions for every number of samplers, and the paper's figures."""
-    shape = EpochShape(work.tasks, overlap=True, switching=False)
+    shape = EpochShape(work.tasks, fetches_ahead=True, switching=False)
     splits = {s: predict_factored(work.times, shape, s, GPUS - s) for s in range(1, GPUS)}
     best = min(splits, key=splits.__getitem__)
     simulated = Simulation(work.times, shape, Roles(best, GPUS - best)).run()
@@ -129,7 +129,7 @@ def table(rows: list[dict[str, Any]], columns: Sequence[tuple[str, str, str]]) -
 def figure_15() -> list[str]:
     """Predicted epochs of GCN on PA by samplers and trainers."""
     work = next(work for work in WORKLOADS if (work.model, work.data) == ("GCN", "PA"))
-    shape = EpochShape(work.tasks, overlap=True, switching=False)
+    shape = EpochShape(work.tasks, fetches_ahead=True, switching=False)
     rows = [
         {"samplers": s}
         | {f"{t} T": predict_factored(work.times, shape, s, t) if s + t <= GPUS else None for t in range(1, GPUS)}

@@ -9,6 +9,7 @@ can be saved and resumed, by as many ranks or by another number of them (positio
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,9 @@ from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.app_sampler import AppSampler
+
+logger = logging.getLogger(__name__)
+
 
 class DistLoader(BatchLoader):
     """Iterates over mini-batches of a split's seeds, or of given ones; one iteration is one epoch.
@@ -189,6 +193,11 @@ class DistLoader(BatchLoader):
         if roles is None:
             return
         check_machines(roles, self.sharing, data.ctx.world_size)
+        if options.prefetch and data.ctx.rank == 0:
+            logger.warning(
+                "prefetch is %d, but with roles %s it is not read: samplers work ahead of the trainers, which take one "
+                "batch after another.", options.prefetch, roles,
+            )  # fmt: skip
         machines = self.sharing.machines
         ranks = share_virtual_ranks(data, self._seeds, machines)
         if options.drop_last:

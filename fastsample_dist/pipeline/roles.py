@@ -186,7 +186,8 @@ class EpochShape:
       group_size: V, tasks of an update; None: as many as ranks train.
       staleness: groups that may be begun before the parameters of the one before them are there.
       capacity: places in the queue, tasks in a trainer's hands included; None: as many as tasks.
-      overlap: time sharing makes batches ahead, and trainers fetch ahead.
+      prefetches: time sharing makes batches ahead.
+      fetches_ahead: trainers fetch a task's features while they train another, as GNNLab's do; ours do not.
       switching: samplers train, too, once everything is sampled.
     """
 
@@ -195,7 +196,8 @@ class EpochShape:
     group_size: int | None = None
     staleness: int = 0
     capacity: int | None = None
-    overlap: bool = False
+    prefetches: bool = False
+    fetches_ahead: bool = False
     switching: bool = True
 
 
@@ -331,7 +333,7 @@ def _time_sharing(times: StageTimes, shape: EpochShape, ranks: int) -> Row:
     made_s = times.sample_s + times.fetch_s
     work_s = made_s + times.train_s
     steps = math.ceil(shape.tasks / ranks)
-    step_s = max(made_s, times.train_s) if shape.overlap else work_s
+    step_s = max(made_s, times.train_s) if shape.prefetches else work_s
     filling_s = work_s - step_s if steps else 0.0  # the first batch is not hidden, nor what is left of the last one
     by_ranks, by_cores = filling_s + steps * step_s, shape.tasks * work_s / shape.cores
     together_s = times.update_s * max(1.0, ranks / shape.cores) + times.sum_s  # all ranks update at the same time
@@ -343,7 +345,7 @@ def _factored(times: StageTimes, shape: EpochShape, roles: Roles) -> Row:
     shape = replace(shape, group_size=shape.group_size or roles.trainers)
     tasks, cores, sampler_s = shape.tasks, shape.cores, times.sampler_s
     stages = (times.trainer_fetch_s, times.train_s)
-    trainer_s = max(stages) if shape.overlap else sum(stages)
+    trainer_s = max(stages) if shape.fetches_ahead else sum(stages)
     work_s = sampler_s + sum(stages)
     crew = [trainer_s] * roles.trainers
     train_pace = _pace(crew, shape, times.update_s)

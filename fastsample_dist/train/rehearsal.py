@@ -53,7 +53,7 @@ def rehearse_roles(
     agree(ctx, lambda: _check_parts(num_parts, ctx.world_size))
     times, cores = _measured(ctx, loader, model, optimizer, compute_loss)
     shape = EpochShape(
-        steps * num_parts, cores, num_parts, loader.options.staleness, overlap=loader.options.prefetch > 0
+        steps * num_parts, cores, num_parts, loader.options.staleness, prefetches=loader.options.prefetch > 0
     )  # fmt: skip
     return choose_roles(times, shape, ctx.world_size)
 

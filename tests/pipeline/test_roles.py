@@ -113,7 +113,8 @@ def test_a_cache_that_the_freed_memory_allows_makes_factoring_win():
 @pytest.mark.parametrize("cores", [1, 2, 3.5, 8, math.inf])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_no_prediction_is_below_the_work_divided_by_the_cores(cores, overlap):
-    times, shape = StageTimes(2.0, 1.0, 3.0), EpochShape(400, cores=cores, group_size=4, overlap=overlap)
+    times = StageTimes(2.0, 1.0, 3.0)
+    shape = EpochShape(400, cores=cores, group_size=4, prefetches=overlap, fetches_ahead=overlap)
     rows = choose_roles(times, shape, 4).rows
     assert [row.name for row in rows] == ["none", "1+3", "2+2", "3+1"]
     assert all(row.seconds >= 400 * 6.0 / cores for row in rows)

@@ -78,7 +78,11 @@ def refusals_of_two_ranks(ctx, path):
         small.executor.run(0, 0, len(small), lambda *_: None, lambda group: None)
     except (ValueError, RuntimeError) as error:
         found["small"] = str(error)
+    said = []
+    logging.getLogger("fastsample_dist").addHandler(handler := logging.Handler())
+    handler.emit = lambda record: said.append(record.getMessage())
     loader = DistLoader(data, [2], 9, roles="1+1", cache=FeatureCache(capacity_bytes=1 << 20), prefetch=2)
+    found["prefetch"] = ctx.comm.all_gather_object(said, purpose="test")
     found["for"] = refused(lambda: next(iter(loader)))
     found["twice"] = refused(lambda: loader.take_roles(Roles(1, 1)))
     found["cache"] = str(loader.cache)
@@ -116,6 +120,11 @@ def two(tmp_path_factory):
 )
 def test_two_ranks_refuse_alike(two, what, message):
     assert two[what].startswith(message) and "\n" not in two[what]
+
+
+def test_that_prefetch_is_not_read_is_said_once(two):
+    [line], others = two["prefetch"]
+    assert line.startswith("prefetch is 2, but with roles 1+1 it is not read: samplers work ahead") and others == []
 
 
 def test_no_roles_can_be_chosen(two):

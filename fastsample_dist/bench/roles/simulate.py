@@ -111,7 +111,7 @@ class Simulation:
 
     def _trainer_s(self) -> float:
         stages = (self._times.trainer_fetch_s, self._times.train_s)
-        return max(stages) if self._shape.overlap else sum(stages)
+        return max(stages) if self._shape.fetches_ahead else sum(stages)
 
     def _trainer_cores(self) -> float:
         """Of a trainer at work: more than one while it fetches ahead."""

@@ -52,8 +52,9 @@ def test_drawn_epochs_take_as_long_as_predicted_within_a_third(overlap):
         )
         cores = rng.choice([2, 4, samplers + trainers, math.inf])
         shape = EpochShape(
-            rng.randint(50, 60) * size, cores, size, rng.randint(0, 2), None, overlap, rng.random() < 0.5
-        )
+            rng.randint(50, 60) * size, cores, size, rng.randint(0, 2), fetches_ahead=overlap,
+            switching=rng.random() < 0.5,
+        )  # fmt: skip
         predicted = predict_factored(times, shape, samplers, trainers)
         errors.append(abs(predicted / simulated(times, shape, samplers, trainers) - 1))
     assert max(errors) < 1 / 3
