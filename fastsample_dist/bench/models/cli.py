@@ -20,6 +20,7 @@ from fastsample_dist.bench.options import add_drawing, add_graph, add_model, add
 from fastsample_dist.bench.screen import Screen
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.interop import dgl
+from fastsample_dist.pipeline.roles import Roles
 
 QUICK = {"epochs": 1, "hidden": 16}
 EXAMPLES = """examples:
@@ -45,6 +46,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add_model(sub)
     add("--batch-size", type=cl.count, default=1000, help="seeds per step, all ranks together (default: %(default)s)")
     add("--cache-share", type=cl.share, default=0.2, help="cached rows as a share of all nodes (default: %(default)s)")
+    add("--roles", metavar="S+T", help="train with S samplers and T trainers as well")
     add("--baseline", choices=(DGL,), help="the peer to run beside")
     add_verify(sub)
     add("--quick", action="store_true", help="one timed epoch with 16 hidden columns: does everything run?")
@@ -89,5 +91,6 @@ def _options(args: argparse.Namespace, work: Path) -> ModelsOptions:
         cases=tuple(CASES[name] for name in dict.fromkeys(args.model or CASES)), ranks=tuple(dict.fromkeys(args.ranks)),
         batch_size=args.batch_size, dropout=args.dropout,
         threads=args.threads or max(1, cl.usable_cores() // max(args.ranks)), cache_share=args.cache_share,
-        rng_seed=args.seed, has_peer=args.baseline == DGL, deadline_s=args.deadline_s, **sizes,
+        rng_seed=args.seed, has_peer=args.baseline == DGL, roles=Roles.parse(args.roles) if args.roles else None,
+        deadline_s=args.deadline_s, **sizes,
     )  # fmt: skip

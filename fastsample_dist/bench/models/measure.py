@@ -15,6 +15,7 @@ from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.bench.models.cases import ModelCase
 from fastsample_dist.bench.models.peer import PeerSettings
 from fastsample_dist.bench.timing import quantiles
+from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.testing.jobs import RankJob, run_ranks
 
 RANK_TASK = "fastsample_dist.bench.models.rank:models_rank"
@@ -38,9 +39,10 @@ class ModelsOptions:
       cache_share: rows that a cache holds, as a share of all nodes.
       rng_seed: of everything drawn.
       has_peer: DGL runs beside.
+      roles: that runs of so many ranks have as well; None: none.
       deadline_s: for the ranks of one run to end.
     Raises:
-      ValueError: a batch that ranks cannot share equally.
+      ValueError: a batch that ranks cannot share equally; roles of another number of ranks.
     """
 
     source: GraphSource
@@ -54,6 +56,7 @@ class ModelsOptions:
     cache_share: float = 0.2
     rng_seed: int = 0
     has_peer: bool = False
+    roles: Roles | None = None
     deadline_s: float = 3600.0
 
     def __post_init__(self) -> None:
@@ -62,6 +65,12 @@ class ModelsOptions:
                 raise ValueError(
                     f"--batch-size is {self.batch_size}, which {number} ranks cannot share equally; pass a multiple."
                 )
+
+        if self.roles is not None and self.roles.ranks not in self.ranks:
+            raise ValueError(
+                f"--roles {self.roles} are {self.roles.ranks} ranks, but --ranks is {','.join(map(str, self.ranks))}; "
+                f"pass --ranks with {self.roles.ranks}."
+            )
 
     @property
     def needs_weights(self) -> bool:
@@ -100,7 +109,8 @@ def _job(options: ModelsOptions, number: int, path: Path, folder: Path) -> RankJ
         )  # fmt: skip
     settings = {
         "path": str(path), "cases": [case.name for case in options.cases], "epochs": options.epochs,
-        "batch_size": options.batch_size // number, "cache_share": options.cache_share, "peer": peer, **drawing,
+        "batch_size": options.batch_size // number, "cache_share": options.cache_share, "peer": peer,
+        "roles": str(options.roles) if options.roles and options.roles.ranks == number else None, **drawing,
     }  # fmt: skip
     return RankJob(
         task=RANK_TASK, settings=[settings] * number, deadline_s=options.deadline_s, timeout_s=options.deadline_s,
@@ -120,7 +130,9 @@ def summarize(found: dict, ranks: int, threads: int) -> dict:
       {"median", "p10", "p90"}, "sample_s", "fetch_s", "train_s", "epochs_s": each timed epoch, "loss": of every epoch,
       "val_acc", "test_acc", "ratio": its / ours}]}.
     """
-    contestants = [_figures(OURS, ranks, threads, found["ours"])]
+    contestants = [
+        _figures(f"{OURS}, {way}" if way else OURS, ranks, threads, figures) for way, figures in found["ours"].items()
+    ]
     if found["dgl"] is not None:
         contestants.append(_figures(DGL, 1, ranks * threads, found["dgl"]))
     for one in contestants:

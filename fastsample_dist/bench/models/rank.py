@@ -1,4 +1,7 @@
-"""What a rank of `fastsample-bench models` does: train every case, an epoch of ours and one of DGL's in turns.
+"""What a rank of `fastsample-bench models` does: train every case, epochs of our ways and of DGL in turns.
+
+Our first way is time sharing over the exchange transport, with a cache. Roles read all rows in place, so beside them
+stands time sharing that does.
 
 Rank 0 asks DGL's process while the other ranks wait at a barrier, so that ours and the peer never work at once and what
 slows the machine for a while slows both. The first epoch of each is a warm-up. Seconds of ours are those of the
@@ -25,11 +28,14 @@ from fastsample_dist.ops.locate_rows import slots_bytes
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import EpochPlan
 from fastsample_dist.pipeline.loader import DistLoader
+from fastsample_dist.pipeline.roles import ROLES_NONE
+from fastsample_dist.pipeline.transport import EXCHANGE, SHARED
 from fastsample_dist.testing.supervisor import Supervisor
 from fastsample_dist.train.trainer import Trainer
 
 PURPOSE = "benchmark"
 SPLITS = ("val", "test")
+IN_PLACE = "in place"
 
 
 def models_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> dict:
@@ -38,12 +44,14 @@ def models_rank(ctx: DistContext, settings: dict, folder: Path | None = None) ->
     Args:
       ctx: the rank's context.
       settings: {"path", "cases": names, "epochs": timed ones, after one warm-up epoch, "batch_size": per rank,
-        "hidden", "dropout", "rng_seed", "cache_share": of all nodes, "peer": PeerSettings or None}.
+        "hidden", "dropout", "rng_seed", "cache_share": of all nodes, "roles": of these ranks or None, "peer":
+        PeerSettings or None}.
       folder: not used.
     Returns:
-      {"cases": [{"case", "steps": of an epoch, "ours", "dgl": {"epochs": [{"seconds", "sample_s", "fetch_s", "train_s",
-      "loss"}], "val_acc", "test_acc"} or None, "cache": {"policy", "rows", "hit_rate", "oracle_hit_rate"} or None}]};
-      of DGL on rank 0 alone, everything else the same on all ranks.
+      {"cases": [{"case", "steps": of an epoch, "ours": {"" and, with roles, IN_PLACE and their name: figures}, "dgl":
+      figures or None, "cache": {"policy", "rows", "hit_rate", "oracle_hit_rate"} or None}]}, figures being {"epochs":
+      [{"seconds", "sample_s", "fetch_s", "train_s", "loss"}], "val_acc", "test_acc"}; of DGL on rank 0 alone,
+      everything else the same on all ranks.
     """
     data, cases = load_classes(settings["path"], ctx), [CASES[name] for name in settings["cases"]]
     if any(case.is_weighted for case in cases):
@@ -55,20 +63,28 @@ def models_rank(ctx: DistContext, settings: dict, folder: Path | None = None) ->
 
 
 def _measure(data: DistData, case: ModelCase, settings: dict, peer: DglPeer | None) -> dict:
-    ours, theirs, comm = _Run(data, case, settings), {"epochs": []}, data.ctx.comm
+    theirs, comm, roles = {"epochs": []}, data.ctx.comm, settings["roles"]
+    ours = {"": _Run(data, case, settings)}
+    if roles is not None:
+        ours |= {IN_PLACE: _Run(data, case, settings, ROLES_NONE), roles: _Run(data, case, settings, roles)}
     if peer is not None:
         peer.begin(case)
     for _ in range(1 + settings["epochs"]):
-        comm.barrier(purpose=PURPOSE)  # no rank works while the peer does
-        ours.train()
+        for run in ours.values():
+            comm.barrier(purpose=PURPOSE)  # no rank works while the peer, or another way, does
+            run.train()
         comm.barrier(purpose=PURPOSE)
         if peer is not None:
             theirs["epochs"].append(peer.train())
     found = {
-        "case": case.name, "steps": len(ours.loader), "cache": ours.cache_figures(),
-        "ours": {"epochs": ours.epochs} | {f"{split}_acc": ours.accuracy(split) for split in SPLITS},
+        "case": case.name, "steps": len(ours[""].loader), "cache": ours[""].cache_figures(),
+        "ours": {
+            name: {"epochs": run.epochs} | {f"{split}_acc": run.accuracy(split) for split in SPLITS}
+            for name, run in ours.items()
+        },
     }  # fmt: skip
-    ours.loader.close()
+    for run in ours.values():
+        run.loader.close()
     if peer is not None:
         theirs |= {f"{split}_acc": peer.accuracy(split) for split in SPLITS}
     return {**found, "dgl": theirs if peer is not None else None}
@@ -77,15 +93,18 @@ def _measure(data: DistData, case: ModelCase, settings: dict, peer: DglPeer | No
 class _Run:
     """One case on our side. Collective: every rank must call this and all of its methods.
 
+    Args:
+      roles: of the ranks, which then read all rows in place; None: none, over the exchange transport with a cache.
     Attributes:
       loader: of the training batches.
       epochs: figures of each.
     """
 
-    def __init__(self, data: DistData, case: ModelCase, settings: dict) -> None:
+    def __init__(self, data: DistData, case: ModelCase, settings: dict, roles: str | None = None) -> None:
         self._data, self._case, self._settings = data, case, settings
-        self._rows = int(settings["cache_share"] * data.num_nodes)
-        self.loader = self._make_loader("train", cache=self._cache())
+        self._transport = EXCHANGE if roles is None else SHARED
+        self._rows = int(settings["cache_share"] * data.num_nodes) if roles is None else 0
+        self.loader = self._make_loader("train", cache=self._cache(), roles=roles or ROLES_NONE)
         model = case.build(data, settings["hidden"], settings["dropout"], settings["rng_seed"])
         self._trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=LR), data.ctx)
         self.epochs: list[dict] = []
@@ -122,7 +141,7 @@ class _Run:
     def _make_loader(self, split: str, **options: object) -> DistLoader:
         settings = self._settings
         return self._case.loader(
-            self._data, split, settings["batch_size"], settings["rng_seed"], transport="exchange", **options
+            self._data, split, settings["batch_size"], settings["rng_seed"], transport=self._transport, **options
         )
 
     def _cache(self) -> FeatureCache | None:

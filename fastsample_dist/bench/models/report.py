@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fastsample_dist.bench.graphs import WEIGHT_LAW
 from fastsample_dist.bench.models.cases import LR
-from fastsample_dist.bench.models.measure import PARTS, ModelsOptions
+from fastsample_dist.bench.models.measure import OURS, PARTS, ModelsOptions
 from fastsample_dist.pipeline.data import DistData
 
 
@@ -30,6 +30,11 @@ def conditions_lines(found: dict, data: DistData, options: ModelsOptions) -> lis
         f"cache: policy auto, rows of {100 * options.cache_share:g} % of the nodes; hits in % of the remote rows; one "
         "process has none, so there it is the cache that it would have were all rows remote",
     ]
+    if options.roles is not None:
+        lines.append(
+            f"ours, in place: rows of other ranks read where they lie, no cache; ours, {options.roles}: the same with "
+            "these roles"
+        )
     if options.needs_weights:
         lines.append(f"edge weights: {law}")
     if options.has_peer:
@@ -57,7 +62,7 @@ def models_table(runs: Sequence[dict], epochs: int) -> Table:
                 hits = f"{100 * cache['hit_rate']:.1f} ({100 * cache['oracle_hit_rate']:.1f})"
             times_cells = (f"{times['median']:.2f}", f"{times['p10']:.2f} - {times['p90']:.2f}")
             table.add_row(
-                run["case"], one["name"] if number else "ours", f"{one['processes']} x {one['threads']}", *times_cells,
+                run["case"], one["name"].replace(OURS, "ours"), f"{one['processes']} x {one['threads']}", *times_cells,
                 *(f"{one[part]:.2f}" for part in PARTS), f"{one['ratio']:.2f}x" if number else "-", hits,
                 f"{100 * one['val_acc']:.1f}", f"{100 * one['test_acc']:.1f}",
             )  # fmt: skip

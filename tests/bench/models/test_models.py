@@ -78,9 +78,24 @@ def test_dgl_trains_beside_ours(forked_ranks, task, tmp_path, capsys):
     assert 0 <= theirs["val_acc"] <= 1
 
 
+def test_roles_stand_beside_time_sharing_that_reads_in_place(forked_ranks, task, tmp_path, capsys):
+    file = tmp_path / "out.json"
+    words = ("--graph", task.path, *SMALL, "--ranks", "1,2", "--roles", "1+1", "--model", "graphsage")
+    assert run(*words, "--json", file) == 0
+    assert "ours, 1+1: the same with these roles" in capsys.readouterr().out
+    one, two = json.loads(file.read_text())["runs"]
+    assert [ours["name"] for ours in one["contestants"]] == ["fastsample_dist"]
+    names = ["fastsample_dist", "fastsample_dist, in place", "fastsample_dist, 1+1"]
+    assert [ours["name"] for ours in two["contestants"]] == names
+    losses = [ours["loss"] for ours in two["contestants"]]
+    assert losses[0] == losses[1] and losses[2] == pytest.approx(losses[0], rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--roles", "1+2"), "--roles 1+2 are 3 ranks, but --ranks is 1,2; pass --ranks with 3."),
+        (("--roles", "2"), "roles '2' is not SAMPLERS+TRAINERS; pass two numbers, such as 1+3"),
         (("--batch-size", "41"), "--batch-size is 41, which 2 ranks cannot share equally; pass a multiple."),
         (("--ranks", "3"), "has 2 parts, which 3 ranks cannot share equally; pass --ranks with divisors of 2."),
         (("--model", "gat"), "invalid choice: 'gat'"),
