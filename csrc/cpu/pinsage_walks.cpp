@@ -21,6 +21,7 @@ namespace {
 constexpr const char* kOperation = "sample_pinsage";
 constexpr int64_t kWalkBlock = 1024;  // walkers of a block: their state and the lines they write fit the second cache
 constexpr int64_t kFewVisits = 16;
+constexpr int kOrderBits = 58;  // of an original id, below the number of visits
 
 StageKey key_of(const FsPinsageSpec& spec, RandomDomain domain, int64_t step) {
   return transit_key(spec.rng_seed, domain, step, spec.step);
@@ -123,12 +124,9 @@ class WalkBlock {
       visits[count] = node;
       count += static_cast<int64_t>(node != FS_NULL_NODE) & static_cast<int64_t>(node != start);
     }
+    if (count <= kFewVisits && rank_few(row, visits, count)) return;
     int64_t* end = visits + count;
-    if (count <= kFewVisits) {
-      order_few(visits, count);
-    } else {
-      std::sort(visits, end, [&](int64_t a, int64_t b) { return task_.graph.orig_id(a) < task_.graph.orig_id(b); });
-    }
+    std::sort(visits, end, [&](int64_t a, int64_t b) { return task_.graph.orig_id(a) < task_.graph.orig_id(b); });
     const int64_t first = row * task_.most_edges();
     MostVisited<Id> found(task_.most_edges(), counts_, task_.neighbors + first);
     for (int64_t* run = visits; run < end;) {
@@ -141,24 +139,53 @@ class WalkBlock {
   }
 
  private:
-  // Orders by original id. Every pair is compared and nothing is branched on: the order of few visits is a coin flip to
-  // a branch.
-  void order_few(int64_t* visits, int64_t count) const {
-    uint64_t keys[kFewVisits];
-    int64_t nodes[kFewVisits];
-    uint32_t places[kFewVisits] = {};
+  // Ranks few visits at once: every pair is compared, first for the number of visits of each node, then for the order
+  // by (most visits, original id), and nothing is branched on: the order is a coin flip to a branch. A repeated visit
+  // comes behind all first ones. False: original ids are too long for it.
+  bool rank_few(int64_t row, const int64_t* visits, int64_t count) const {
+    uint64_t keys[kFewVisits], order[kFewVisits], all = 0;
+    uint32_t numbers[kFewVisits], repeats[kFewVisits], places[kFewVisits];
+    uint32_t num_repeats = 0;
     for (int64_t i = 0; i < count; ++i) {
-      nodes[i] = visits[i];
       keys[i] = task_.graph.orig_id(visits[i]);
+      all |= keys[i];
+      uint32_t number = 1;
+      for (int64_t j = 0; j < i; ++j) {
+        const uint32_t is_same = keys[i] == keys[j];
+        numbers[j] += is_same;
+        number += is_same;
+      }
+      numbers[i] = number;
+      repeats[i] = number > 1;
+      num_repeats += repeats[i];
+    }
+    if (all >> kOrderBits != 0) return false;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t key = static_cast<uint64_t>(kFewVisits - numbers[i]) << kOrderBits | keys[i];
+      order[i] = key | -static_cast<uint64_t>(repeats[i]);
       uint32_t place = 0;
       for (int64_t j = 0; j < i; ++j) {
-        const uint32_t is_before = keys[i] < keys[j];
+        const uint32_t is_before = order[i] < order[j];
         places[j] += is_before;
         place += 1 - is_before;
       }
       places[i] = place;
     }
-    for (int64_t i = 0; i < count; ++i) visits[places[i]] = nodes[i];
+    int64_t nodes[kFewVisits];
+    uint32_t ranked[kFewVisits];
+    for (int64_t i = 0; i < count; ++i) {
+      nodes[places[i]] = visits[i];
+      ranked[places[i]] = numbers[i];
+    }
+    const int64_t kept = std::min(count - num_repeats, task_.most_edges()), first = row * task_.most_edges();
+    uint32_t sum = 0;
+    for (int64_t i = 0; i < kept; ++i) sum += ranked[i];
+    for (int64_t i = 0; i < kept; ++i) {
+      task_.neighbors[first + i] = static_cast<Id>(nodes[i]);
+      task_.weights[first + i] = static_cast<float>(ranked[i]) / static_cast<float>(sum);
+    }
+    task_.counts[row] = kept;
+    return true;
   }
 
   // Puts the walks of rows begin .. to their starts, the longest first, of equally long ones the first first.

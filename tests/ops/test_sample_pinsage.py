@@ -111,6 +111,14 @@ def test_ties_are_broken_by_original_ids():
     assert kept == {1: 1.0}  # of equally many visits; weights are shares of what is kept
 
 
+def test_original_ids_may_be_long():
+    """From 2^58 on few visits are not ranked in one word."""
+    graph = random_csc(dtype=torch.int32)
+    for first in (2**58 - 30, 2**60):  # around and above
+        far = CSCGraph(graph.indptr, graph.indices, orig_ids=torch.arange(graph.num_nodes) + first)
+        assert same(tensors(sampled(far, PinSAGERule(), [3, 1, 20])), expected(far, PinSAGERule(), [3, 1, 20]))
+
+
 def test_no_seeds_and_no_nodes():
     for graph in (random_csc(), CSCGraph(torch.tensor([0]), torch.tensor([], dtype=torch.int64))):
         hops = sampled(graph, PinSAGERule(), torch.empty(0))
