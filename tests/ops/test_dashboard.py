@@ -61,6 +61,21 @@ def test_nodes_and_counts_are_those_of_the_oracle(name, isa, use_isa):
     assert_equal(hubs(), RULES[name])
 
 
+@pytest.mark.parametrize("isa", ISAS[1:])
+def test_probes_whose_words_are_rejected_are_those_of_the_definition(isa, use_isa):
+    """A table of 1 to 2 million entries rejects about one probe of 5,000, and there are more than 50,000."""
+    sources = torch.randint(0, 20_000, (1_200_000,), generator=torch.Generator().manual_seed(3), dtype=torch.int32)
+    graph = CSCGraph(60 * torch.arange(20_001), sources)
+    rule = dataclasses.replace(PLAIN, frontier_size=17_000, budget=57_000)
+    use_isa("scalar")
+    expected = drawn(graph, rule, count=1)
+    assert int(expected.probes) > 50_000
+    use_isa(isa)
+    found = drawn(graph, rule, count=1)
+    assert torch.equal(found.nodes[0], expected.nodes[0])
+    assert (found.probes, found.cleanups) == (expected.probes, expected.cleanups)
+
+
 def test_tables_are_cleaned_up_and_grow():
     found = assert_equal(hubs(), dataclasses.replace(PLAIN, eta=1.1, budget=300))
     assert (found.cleanups > 5).all() and (found.growths > 0).any()

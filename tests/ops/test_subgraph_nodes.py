@@ -225,6 +225,27 @@ def test_weights_too_large_for_sums_of_32_bits(roots, isa, use_isa):
     assert all(0 in nodes for nodes in found.nodes)
 
 
+@pytest.fixture(scope="module")
+def wide_hub():
+    """Node 0 has 140,000 in-neighbours, the others three and node 0."""
+    num_nodes, generator = 70_000, torch.Generator().manual_seed(11)
+    hub, rows = (torch.randint(0, num_nodes, (n,), generator=generator).int() for n in (140_000, 4 * num_nodes - 4))
+    rows[::4] = 0
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), 140_000 + 4 * torch.arange(num_nodes)])
+    return CSCGraph(indptr, torch.cat([hub, rows]))
+
+
+@pytest.mark.parametrize("isa", ISAS[1:])
+@pytest.mark.parametrize("roots", [[0], range(1, 70_000)], ids=["from the start", "on the way"])
+def test_sums_become_wide_at_the_pop_that_needs_them(roots, isa, wide_hub, use_isa):
+    """Of 33,000 walkers at node 0 the weights add up to 4.6 * 10^9; a single one of them is more than 2^31 / 33,000."""
+    rule = SubgraphRule(budget=33_500, frontier_size=33_000, rng_seed=4)
+    use_isa("scalar")
+    expected = drawn(wide_hub, rule, roots, count=1)
+    use_isa(isa)
+    assert same(drawn(wide_hub, rule, roots, count=1), expected)
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("total", [3 * 2**30, 2**32 - 1, 2**32, 2**40 + 2**39], ids=str)
 def test_node_draws_from_any_total(total, isa, use_isa):
