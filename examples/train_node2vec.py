@@ -30,6 +30,7 @@ def arguments():
     parser.add_argument("--q", type=float, default=1.0, help="1 / q: weight of stepping further away")
     parser.add_argument("--batch-size", type=int, default=512, help="walks per part and step")
     parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--checkpoint", metavar="DIR", help="save every epoch there; resume from what is there")
     parser.add_argument("--save", metavar="FILE", default="embeddings.npy", help=".npy by original id")
     return parser.parse_args()
 
@@ -91,9 +92,15 @@ with fsd.DistContext.from_env() as ctx:
     model = fsd.SkipGram(
         data, fsd.SkipGramOptions(dim=args.dim, window=args.window, negatives=args.negatives, lr=args.lr)
     )
+    checkpoints = None
+    if args.checkpoint is not None:
+        checkpoints = fsd.SkipGramCheckpointer(model, walks, args.checkpoint)
+        step = checkpoints.begin()
+        say(f"{args.checkpoint}: {'nothing to resume' if step is None else f'resumed at step {step}'}")
     model.fit(
-        walks, args.epochs, lambda epoch: say(f"epoch {epoch.epoch + 1}  loss {epoch.loss:.6f}  {epoch.seconds:.1f} s")
-    )
+        walks, args.epochs, lambda epoch: say(f"epoch {epoch.epoch + 1}  loss {epoch.loss:.6f}  {epoch.seconds:.1f} s"),
+        checkpoints,
+    )  # fmt: skip
     model.save(args.save)
     say(f"{args.save}: {data.num_nodes} rows of {args.dim}")
 

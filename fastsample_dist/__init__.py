@@ -31,6 +31,7 @@ _PUBLIC = {
     "Trainer": "fastsample_dist.train.trainer",
     "SkipGram": "fastsample_dist.train.skipgram",
     "SkipGramOptions": "fastsample_dist.train.skipgram",
+    "SkipGramCheckpointer": "fastsample_dist.train.skipgram_checkpoint",
     "partition_graph": "fastsample_dist.partition.api",
 }
 _SUBMODULES = (

@@ -133,6 +133,10 @@ class WalkLoader:
         """Steps that an iteration of this epoch makes: fewer than len(loader) in the epoch that was resumed."""
         return self._plan_of(epoch)[0].num_steps
 
+    def first_step(self, epoch: int) -> int:
+        """Global step of an iteration's first batch, the same on all ranks."""
+        return self._plan_of(epoch)[0].first_step
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration makes.
 

@@ -33,6 +33,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -98,7 +99,7 @@ class EmbeddingStats:
       loss: mean over the pairs of all ranks, negatives included; before their step's update.
       pairs: of all ranks.
       steps: updates.
-      seconds: wall clock of this rank.
+      seconds: wall clock of this rank; of a resumed epoch since then.
       walk_s: of them, waiting for walks.
     """
 
@@ -108,6 +109,32 @@ class EmbeddingStats:
     steps: int
     seconds: float
     walk_s: float
+
+
+@dataclass(frozen=True)
+class EpochSoFar:
+    """Sums over the steps of an epoch that are done.
+
+    Attributes:
+      steps: updates.
+      pairs, loss: over this rank's batches; in a checkpoint over those of all ranks.
+    """
+
+    steps: int = 0
+    pairs: int = 0
+    loss: float = 0.0
+
+
+class Saves(Protocol):
+    """What saves a SkipGram on its way: a SkipGramCheckpointer (skipgram_checkpoint.py)."""
+
+    so_far: EpochSoFar
+
+    def on_step(self, epoch: int, step: int, so_far: EpochSoFar) -> None:
+        """Called after every step."""
+
+    def on_epoch(self, epoch: int, step: int) -> None:
+        """Called after every epoch, with the next one and its first step."""
 
 
 class SkipGram:
@@ -121,6 +148,7 @@ class SkipGram:
       graph: walked on, if not data.graph: its degrees are those of the negatives' law.
     Attributes:
       table: float32 [2 * own nodes, dim]; row 2 i is the embedding of own node i, row 2 i + 1 its row as a context.
+      num_updates: steps that have moved rows.
     Raises:
       ValueError: options that ranks do not have alike; a table that memory cannot hold (on all ranks).
     """
@@ -133,12 +161,16 @@ class SkipGram:
         self._negatives = Negatives(data.graph if graph is None else graph, self.options)
         self._row_ranges = 2 * data.rank_book.part_ranges  # of the table's rows, by rank
         self._id_dtype = id_dtype(2 * data.num_nodes)
-        self._updates = 0
+        self.num_updates = 0
         self._batch_rows = torch.empty(2, 0, self.options.dim)
         self.table, self._moments = agree(data.ctx, self._first_rows)
 
     def fit(
-        self, loader: WalkLoader, epochs: int, on_epoch: Callable[[EmbeddingStats], object] | None = None
+        self,
+        loader: WalkLoader,
+        epochs: int,
+        on_epoch: Callable[[EmbeddingStats], object] | None = None,
+        checkpoints: Saves | None = None,
     ) -> list[EmbeddingStats]:
         """Train until `epochs` epochs of the loader are done.
 
@@ -148,6 +180,7 @@ class SkipGram:
           loader: of the walks; begins with `loader.epoch`.
           epochs: in all, those before `loader.epoch` included.
           on_epoch: called after every epoch, on every rank; when it returns True, on all ranks, training ends.
+          checkpoints: of this model and loader; saves on the way. Begun before, it has resumed both.
         Returns:
           What `run_epoch` returned, by epoch.
         Raises:
@@ -156,13 +189,13 @@ class SkipGram:
         done = []
         for epoch in range(loader.epoch, epochs):
             loader.set_epoch(epoch)
-            done.append(self.run_epoch(loader))
+            done.append(self.run_epoch(loader, checkpoints))
             if on_epoch is not None and on_epoch(done[-1]) is True:
                 break
         return done
 
-    def run_epoch(self, loader: WalkLoader) -> EmbeddingStats:
-        """Train on every batch of one epoch.
+    def run_epoch(self, loader: WalkLoader, checkpoints: Saves | None = None) -> EmbeddingStats:
+        """Train on every batch of one epoch; of one that was resumed, on those that are left.
 
         Collective: every rank must call this, with loaders of the same arguments.
 
@@ -171,7 +204,10 @@ class SkipGram:
           RuntimeError: a collective failed or passed its deadline; names rank, step and purpose.
         """
         begin_s, walk_s = time.perf_counter(), 0.0
-        epoch, steps, pairs, loss, comm = loader.epoch, 0, 0, 0.0, self.data.ctx.comm
+        epoch, comm = loader.epoch, self.data.ctx.comm
+        before = EpochSoFar() if checkpoints is None else checkpoints.so_far
+        steps, pairs, loss = before.steps, before.pairs, before.loss
+        end_step = loader.first_step(epoch) + loader.num_steps(epoch)
         batches = iter(loader)
         try:
             while True:
@@ -183,6 +219,8 @@ class SkipGram:
                 comm.step = batch.step
                 num_pairs, batch_loss = self.step(batch)
                 steps, pairs, loss = steps + 1, pairs + num_pairs, loss + batch_loss
+                if checkpoints is not None:
+                    checkpoints.on_step(epoch, batch.step + 1, EpochSoFar(steps, pairs, loss))
         finally:
             comm.step = -1
         totals = torch.tensor([loss, pairs], dtype=torch.float64)
@@ -192,6 +230,8 @@ class SkipGram:
                 f"the loss of epoch {epoch} is {loss}; expected a finite number: start again with a smaller lr than "
                 f"{self.options.lr}."
             )
+        if checkpoints is not None:
+            checkpoints.on_epoch(epoch + 1, end_step)
         seconds = time.perf_counter() - begin_s
         return EmbeddingStats(
             epoch=epoch, loss=loss / max(pairs, 1), pairs=int(pairs), steps=steps, seconds=seconds, walk_s=walk_s
@@ -221,6 +261,10 @@ class SkipGram:
     def embeddings(self) -> Tensor:
         """The rows of own nodes, float32 [own nodes, dim]: row i is node data.own_range[0] + i. A view of the table."""
         return self.table.view(-1, 2, self.options.dim)[:, 0]
+
+    def tables(self) -> list[Tensor]:
+        """The table and, of "adam", both of its moments, each float32 [2 * own nodes, dim]: what training changes."""
+        return [self.table, *(self._moments or ())]
 
     def save(self, path: str | Path) -> None:
         """Write the embeddings of all nodes by original id: .npy, float32 [num_nodes, dim].
@@ -293,7 +337,7 @@ class SkipGram:
         ids = request.by_rank(request.own, request.asked) - int(self._row_ranges[self.data.ctx.rank])
         places = request.by_rank(torch.arange(*request.own_span), -1 - torch.arange(received.shape[0]))
         rows, slots = ops.compact(ids[:0], ids)
-        self._updates += 1
+        self.num_updates += 1
         ops.update_rows(
             self.table, self._moments, ops.RowGradients(rows.long(), slots.int(), places, grads, received), self._rule()
         )
@@ -302,7 +346,7 @@ class SkipGram:
         options = self.options
         if self._moments is None:
             return ops.RowRule(step_size=options.lr)
-        return ops.RowRule.adam(options.lr, options.betas, options.epsilon, self._updates)
+        return ops.RowRule.adam(options.lr, options.betas, options.epsilon, self.num_updates)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,10 @@ def run(tmp_path_factory):
         file = folder / f"embeddings-{num_ranks}.npy"
         paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
         finished = subprocess.run(
-            [*TORCHRUN, str(num_ranks), str(SCRIPT), str(parts), *OPTIONS, "--save", str(file)],
+            [
+                *TORCHRUN, str(num_ranks), str(SCRIPT), str(parts), *OPTIONS, "--save", str(file),
+                "--checkpoint", str(folder / f"checkpoints-{num_ranks}"),
+            ],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
             capture_output=True, text=True, timeout=ENOUGH_S, check=False,
         )  # fmt: skip

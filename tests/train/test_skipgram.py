@@ -1,10 +1,20 @@
 """SkipGram: ranks change no bit, the gradient is that of the dense formula, three exchanges, the negatives' law."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 
-from fastsample_dist import CSCGraph, DistContext, DistData, SkipGram, SkipGramOptions, WalkLoader
+from fastsample_dist import (
+    CSCGraph,
+    DistContext,
+    DistData,
+    SkipGram,
+    SkipGramCheckpointer,
+    SkipGramOptions,
+    WalkLoader,
+)
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.ops.reference.embedding import skipgram_loss
@@ -72,6 +82,90 @@ def test_ranks_equal_one_process_bit_for_bit(drawn, world_size, optimizer):
     assert len(found) == (3 if optimizer == "adam" else 1)
     assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
     assert all(table.dtype == np.float32 and np.abs(table).max() > 0 for table in found)
+
+
+class StoppedError(Exception):
+    """In place of a kill."""
+
+
+def interrupted(ctx, path, folder, last_step):
+    """Train with a checkpoint after every second step, and stop in the one after `last_step`."""
+    _, loader, model = make(ctx, path)
+    step = model.step
+
+    def stopping(batch):
+        if batch.step > last_step:
+            raise StoppedError
+        return step(batch)
+
+    model.step = stopping
+    with pytest.raises(StoppedError):
+        model.fit(loader, 2, checkpoints=SkipGramCheckpointer(model, loader, folder, every=2))
+
+
+def resumed(ctx, path, folder):
+    """(step resumed at, what `trained` returns)."""
+    data, loader, model = make(ctx, path)
+    checkpoints = SkipGramCheckpointer(model, loader, folder, every=2)
+    step = checkpoints.begin()
+    stats = model.fit(loader, 2, checkpoints=checkpoints)
+    lo, hi = data.own_range
+    return (
+        data.graph.orig_ids[lo:hi].numpy(), model.table.numpy(), tuple(moment.numpy() for moment in model._moments),
+        [one.loss for one in stats], [(one.pairs, one.steps, one.epoch) for one in stats], step,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("at", "saved_by", "resumed_by"), [(2, 1, 4), (4, 2, 1)], ids=["first-epoch", "second-epoch"])
+def test_a_resumed_run_equals_an_uninterrupted_one(drawn, ctx, tmp_path, at, saved_by, resumed_by):
+    def on_ranks(world_size, function, *args):
+        if world_size == 1:
+            return [function(ctx, drawn.path, *args)]
+        return run_distributed(world_size, function, args=(drawn.path, *args))
+
+    expected, (losses, facts) = by_original_id(on_ranks(1, trained, {}))
+    on_ranks(saved_by, interrupted, tmp_path, at - 1)
+    found, (last_losses, last_facts, step) = by_original_id(on_ranks(resumed_by, resumed, tmp_path))
+    assert step == at
+    assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
+    assert last_facts == facts[-len(last_facts) :]
+    assert last_losses == pytest.approx(losses[-len(last_losses) :], rel=1e-12)
+    assert sorted(file.name for file in tmp_path.glob("step-*")) == ["step-000000006.ckpt"]
+    assert len(list(tmp_path.glob("part-*/step-*.ckpt"))) == 2 * 4
+
+
+def test_a_checkpoint_of_another_run_is_refused_in_one_line(drawn, ctx, tmp_path):
+    interrupted(ctx, drawn.path, tmp_path / "run", 1)
+    for batch_size, options, reason in (
+        (40, {"dim": 24}, "made with dim 20 but this run has dim 24"),
+        (41, {}, "made with batch_size 40 but this run has batch_size 41"),
+    ):
+        _, loader, model = make(ctx, drawn.path, batch_size, **options)
+        with pytest.raises(ValueError, match=reason):
+            SkipGramCheckpointer(model, loader, tmp_path / "run").begin()
+    (tmp_path / "other").mkdir()
+    other = draw_partition(tmp_path / "other", 4, num_edges=701)
+    _, loader, model = make(ctx, other.path)
+    with pytest.raises(ValueError, match=r"made on another partition .*; pass that one"):
+        SkipGramCheckpointer(model, loader, tmp_path / "run").begin()
+    _, loader, model = make(ctx, drawn.path)
+    [file] = (tmp_path / "run" / "part-3").glob("step-000000002.ckpt")
+    file.write_bytes(file.read_bytes()[:-1])
+    before = model.table.clone()
+    with pytest.raises(ValueError, match=r"part-3/step-000000002.ckpt cannot be read \(it holds \d+ bytes, expected"):
+        SkipGramCheckpointer(model, loader, tmp_path / "run").begin()
+    assert torch.equal(model.table, before) and loader.epoch == 0
+
+
+def test_a_checkpoint_that_cannot_be_written_stops_nothing(drawn, ctx, tmp_path, caplog):
+    _, loader, model = make(ctx, drawn.path)
+    checkpoints = SkipGramCheckpointer(model, loader, tmp_path / "run")
+    for files in checkpoints._part_files.values():
+        shutil.rmtree(files.directory)
+        files.directory.write_text("no directory")
+    assert len(model.fit(loader, 1, checkpoints=checkpoints)) == 1
+    assert "could not be written" in caplog.text and not list((tmp_path / "run").glob("step-*"))
+    assert SkipGramCheckpointer.begin(checkpoints) is None
 
 
 def dense_pairs(model, batch):
