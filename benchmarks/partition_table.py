@@ -1,7 +1,7 @@
 """Our partitioning methods beside DGL's METIS in one table: time, peak memory, edge cut, balance.
 
     python benchmarks/partition_table.py --graph rmat:18:32 [--graph planted:100000:1600000:50:0.3] [--graph DIR]
-        --num-parts 2,8 [--methods metis,ldg] [--dgl-python PYTHON] [--work DIR] [--json FILE]
+        --num-parts 2,8 [--methods metis,ldg] [--dgl-python PYTHON] [--heistream DIR] [--work DIR] [--json FILE]
 
 A graph is RMAT by scale and edge factor or planted by nodes, edges, communities and mixing (seed 1, a tenth of the
 nodes train nodes), or an `npy` input directory. Its topology is written to files first, from which every method starts
@@ -10,7 +10,9 @@ for graphs with planted.npy, packs their communities into the parts: the referen
 levelling included;
 CPU seconds, of all threads, are the same on a machine that others use. For DGL they are those of METIS as
 `dgl.distributed.partition_graph` calls it (balance_edges); seconds and memory of the whole call, which also writes the
-parts, follow. Shares are of the mean part. Tables are Markdown.
+parts, follow. Method "heistream" is DIR/heistream, built by the user, and takes its own options, as
+heistream:batch_size=65536:num_streams_passes=2; its figures are those of its whole process, which balances nodes alone;
+what it cuts once it is levelled as ours are follows. Shares are of the mean part. Tables are Markdown.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 METHODS = ("metis", "kaminpar", "stream", "ldg", "fennel", "random")
-PLANTED = "planted"
+PLANTED, HEISTREAM = "planted", "heistream"
 CHUNK_EDGES = 1 << 22
 TRAIN_SHARE = 0.1
 
@@ -99,28 +101,29 @@ def method_of(name: str, folder: Path) -> Any:
     return replace(OURS["metis"], name=name, assign=assign_planted)
 
 
-def assign(folder: Path, chosen: str, num_parts: int, result: Path) -> None:
-    """Run one of our methods, as NAME[:option=value...], in this process; the parts and the figures go to files."""
+def request_of(folder: Path, num_parts: int, **options: Any) -> PartitionRequest:
+    """A prepared graph, its topology mapped."""
     import torch
 
     from fastsample_dist.graph.csc import CSCGraph
-    from fastsample_dist.partition.external.budget import resident_bytes
     from fastsample_dist.partition.methods import PartitionRequest
+
+    meta = json.loads((folder / "meta.json").read_text())
+    columns = [torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in ("indptr", "indices")]
+    splits = {split: np.load(folder / f"{split}.npy") for split in meta["splits"]}
+    return PartitionRequest(
+        graph=CSCGraph(*columns), undirected=meta["undirected"], num_parts=num_parts, splits=splits, **options
+    )
+
+
+def assign(folder: Path, chosen: str, num_parts: int, result: Path) -> None:
+    """Run one of our methods, as NAME[:option=value...], in this process; the parts and the figures go to files."""
+    from fastsample_dist.partition.external.budget import resident_bytes
     from fastsample_dist.partition.methods.balance import balance_parts
     from fastsample_dist.partition.methods.order import bfs_order
 
     method_name, options = stream_options(chosen)
-    meta = json.loads((folder / "meta.json").read_text())
-    columns = [torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in ("indptr", "indices")]
-    request = PartitionRequest(
-        graph=CSCGraph(*columns),
-        undirected=meta["undirected"],
-        num_parts=num_parts,
-        splits={split: np.load(folder / f"{split}.npy") for split in meta["splits"]},
-        passes=options.passes,
-        buffer_bytes=options.buffer,
-        work=result,
-    )
+    request = request_of(folder, num_parts, passes=options.passes, buffer_bytes=options.buffer, work=result)
     method = method_of(method_name, folder)
     begin, cpu_begin = time.perf_counter(), time.process_time()
     if options.order == "bfs":
@@ -158,7 +161,7 @@ def stream_options(chosen: str) -> tuple[str, StreamOptions]:
     return name, options
 
 
-def measure(folder: Path, parts: np.ndarray, num_parts: int) -> dict[str, object]:
+def measure(folder: Path, parts: np.ndarray, num_parts: int) -> dict[str, Any]:
     """Edge cut, and what the parts hold over the mean part."""
     meta = json.loads((folder / "meta.json").read_text())
     indptr, indices = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("indptr", "indices"))
@@ -183,6 +186,10 @@ def run(folder: Path, method: str, num_parts: int, args: argparse.Namespace) -> 
         if method == "dgl":
             command = [args.dgl_python, str(REPOSITORY / "benchmarks" / "partition_table_dgl.py"), str(folder), result]
             command += [str(num_parts), *(["metis"] if args.dgl_metis_only else [])]
+        elif method.split(":")[0] == HEISTREAM:
+            command = [sys.executable, str(REPOSITORY / "benchmarks" / "partition_table_heistream.py")]
+            command += [str(heistream_program(args)), str(metis_file(folder)), result, str(num_parts)]
+            command += method.split(":")[1:]
         else:
             command = [sys.executable, __file__, "--worker", method, str(folder), result]
             command += ["--num-parts", str(num_parts)]
@@ -191,8 +198,39 @@ def run(folder: Path, method: str, num_parts: int, args: argparse.Namespace) -> 
         if ended.returncode:
             return {"method": method, "num_parts": num_parts, "failed": last_line(ended)}
         figures = json.loads((Path(result) / "figures.json").read_text())
-        parts = np.load(Path(result) / "parts.npy")
-        return {"method": method, "num_parts": num_parts, **figures, **measure(folder, parts, num_parts)}
+        assigned = Path(result) / "assigned.txt"
+        parts = np.loadtxt(assigned, dtype=np.int32) if assigned.exists() else np.load(Path(result) / "parts.npy")
+        measured = measure(folder, parts, num_parts)
+        if assigned.exists():
+            figures["notes"] = [f"levelled as ours are, it cuts {levelled_cut(folder, parts, num_parts):.2%}"]
+        return {"method": method, "num_parts": num_parts, **figures, **measured}
+
+
+def levelled_cut(folder: Path, parts: np.ndarray, num_parts: int) -> float:
+    """The edge cut once the parts, which are changed, hold as even shares as those of our methods."""
+    from fastsample_dist.partition.methods import METHODS as OURS
+    from fastsample_dist.partition.methods.balance import balance_parts
+
+    balance_parts(request_of(folder, num_parts), OURS["metis"], parts)
+    return measure(folder, parts, num_parts)["cut"]
+
+
+def heistream_program(args: argparse.Namespace) -> Path:
+    """DIR/heistream of --heistream DIR."""
+    program = args.heistream and (args.heistream / HEISTREAM).absolute()
+    if not program or not program.is_file():
+        raise ValueError(f"method {HEISTREAM} needs --heistream DIR with its program, DIR/{HEISTREAM}; got {program}.")
+    return program
+
+
+def metis_file(folder: Path) -> Path:
+    """A graph's adjacency as a METIS file, made on first use."""
+    from partition_table_heistream import write_metis
+
+    file = folder / "adjacency.graph"
+    if not file.exists():
+        write_metis(request_of(folder, 1).adjacency, file)
+    return file
 
 
 def show(meta: dict[str, object], rows: list[dict[str, object]]) -> None:
@@ -233,6 +271,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dgl-python", metavar="PYTHON", help="an interpreter with dgl 1.1.3: its METIS too")
     parser.add_argument("--dgl-metis-only", action="store_true", help="end DGL's call when METIS has finished")
+    parser.add_argument("--heistream", type=Path, metavar="DIR", help="for method heistream: has its program")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "fastsample-partition-table")
     add_json(parser)
     parser.add_argument("--worker", nargs=3, metavar=("METHOD", "GRAPH", "RESULT"), help=argparse.SUPPRESS)
@@ -254,6 +293,7 @@ def compare(args: argparse.Namespace) -> tuple[int, dict[str, object]]:
     if args.worker:
         assign(Path(args.worker[1]), args.worker[0], int(args.num_parts), Path(args.worker[2]))
         return 0, {}
+    args.work = args.work.absolute()
     report = {"command": sys.argv[1:], "machine": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
     report["graphs"] = []
     for name in args.graph or ["rmat:17:16"]:

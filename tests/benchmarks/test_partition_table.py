@@ -83,3 +83,30 @@ def test_methods_take_options(tmp_path):
     assert [row["method"] for row in done] == list(methods[:3]) and len({row["cut"] for row in done}) == 3
     assert "has the option 'pases'; expected passes, order, buffer" in unknown["failed"]
     assert "order does not go with method range" in unread["failed"]
+
+
+PROGRAM = f"""#!{sys.executable}
+import sys
+graph, *options = sys.argv[1:]
+given = dict(option[2:].split("=") for option in options)
+nodes, pairs = map(int, open(graph).readline().split()[:2])
+rows = [line.split() for line in open(graph)][1:]
+assert len(rows) == nodes and sum(map(len, rows)) == 2 * pairs and given["batch_size"] == "16"
+assert all(str(node + 1) in rows[int(other) - 1] for node, row in enumerate(rows) for other in row)
+with open(given["output_filename"], "w") as out:
+    out.writelines(f"{{node * int(given['k']) // nodes}}\\n" for node in range(nodes))
+"""
+
+
+def test_heistream_is_a_program_that_the_user_has_built(tmp_path):
+    (tmp_path / "built").mkdir()
+    program = tmp_path / "built" / "heistream"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    methods = ("range", "heistream:batch_size=16", "heistream:batch_size=17")
+    options = ("--num-parts", "2", "--methods", ",".join(methods), "--heistream", str(tmp_path / "built"))
+    shown, report = run_table(tmp_path, "--graph", "rmat:8:4", *options)
+    ours, theirs, failed = report["graphs"][0]["rows"]
+    assert theirs["shares"]["nodes"] == [1, 1] and theirs["seconds"] > 0 and theirs["peak_bytes"] > 1e6
+    assert "levelled as ours are, it cuts" in shown and "ended with 1 and no parts" in failed["failed"]
+    assert abs(theirs["cut"] - ours["cut"]) < 0.05  # range moves train nodes afterwards
