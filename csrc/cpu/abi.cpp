@@ -19,7 +19,7 @@ static const FsAbiEntry kEntries[] = {
             position_type, merge, num_threads)
   FS_STRUCT(FsStream, indptr, indices, order, in_edges, kinds, capacities, num_nodes, num_edges, num_parts, id_type,
             score, rows_by_turn, alpha, rng_seed)
-  FS_STRUCT(FsNeighbours, indptr, indices, weights, order, num_nodes, num_entries, id_type, weight_type)
+  FS_STRUCT(FsNeighbours, indptr, indices, weights, order, num_nodes, num_entries, id_type, weight_type, rows_by_turn)
   FS_STRUCT(FsClustering, node_weights, within, bound, rule, rng_seed)
   FS_STRUCT(FsPairTable, keys, weights, num_slots, num_used, left_out)
   FS_STRUCT(FsRefinement, node_loads, in_offsets, kinds, capacities, floors, num_limits, num_parts, shed)

@@ -1,13 +1,15 @@
 // contract_links: the graph between the labels of a graph's nodes, as far as a table of given size holds it.
 //
-// Every link between two labels is in the rows of both of its ends; the one whose label is smaller counts it. Linear
+// Every link between two labels is in the rows of both of its ends; the one whose label is smaller counts it. What a
+// row adds is summed first, by several threads (turns.h), and put into the table in the order of the turns. Linear
 // probing from a hash of the pair, scaled to the table's size, so that any size will do.
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "label_sums.h"
 #include "mix64.h"
-#include "neighbour_rows.h"
+#include "turns.h"
 
 namespace fs {
 namespace {
@@ -16,9 +18,20 @@ constexpr uint64_t kEmpty = ~uint64_t{0};
 constexpr int64_t kLeastSlots = 8;
 constexpr int64_t kMostCounted = 1 << 16;  // weights from here on are not told apart when pairs are left out
 
+struct Link {
+  uint64_t key;
+  int64_t weight;
+};
+
 class Pairs {
  public:
   explicit Pairs(FsPairTable& table) : table_(table) {}
+
+  void soon(uint64_t key) const {
+    const int64_t slot = home(key);
+    __builtin_prefetch(table_.keys + slot);
+    __builtin_prefetch(table_.weights + slot);
+  }
 
   void add(uint64_t key, int64_t weight) {
     int64_t slot = home(key);
@@ -69,34 +82,86 @@ class Pairs {
 };
 
 template <typename Id>
-FsStatus contract(const FsNeighbours& graph, int64_t first_turn, int64_t last_turn, const int32_t* labels,
-                  FsPairTable& table) {
-  if (table.num_slots < kLeastSlots || table.num_used < 0 || table.num_used > table.num_slots) {
-    return fail(FS_INVALID_ARGUMENT, "contract_links: %lld of %lld slots are used; expected 8 slots or more",
-                static_cast<long long>(table.num_used), static_cast<long long>(table.num_slots));
+class Contraction {
+ public:
+  Contraction(const FsNeighbours& graph, const int32_t* labels, FsPairTable& table)
+      : rows_("contract_links", graph, labels), labels_(labels), table_(table), pairs_(table), alone_(*this) {}
+
+  FsStatus run(int64_t first_turn, int64_t last_turn, int32_t num_threads) {
+    if (table_.num_slots < kLeastSlots || table_.num_used < 0 || table_.num_used > table_.num_slots) {
+      return fail(FS_INVALID_ARGUMENT, "contract_links: %lld of %lld slots are used; expected 8 slots or more",
+                  static_cast<long long>(table_.num_used), static_cast<long long>(table_.num_slots));
+    }
+    const FsStatus status = check_threads("contract_links", num_threads);
+    return status != FS_OK ? status : Turns<Id, Contraction>(rows_, *this, num_threads).run(first_turn, last_turn);
   }
-  const NeighbourRows<Id> rows("contract_links", graph, labels);
-  const FsStatus status = rows.check_turns(first_turn, last_turn);
-  if (status != FS_OK) return status;
-  Pairs pairs(table);
-  return rows.each(first_turn, last_turn, [&](int64_t node) {
-    const int32_t own = labels[node];
-    if (own < 0) return rows.refuse_label(node, "label", INT32_MAX);
-    return rows.links(node, [&](int64_t neighbour, int64_t weight) {
-      const int32_t other = labels[neighbour];
-      if (other > own) pairs.add(static_cast<uint64_t>(own) << 32 | static_cast<uint32_t>(other), weight);
+
+  // Of each row the links to larger labels, those to the same label added up.
+  class Reader {
+   public:
+    explicit Reader(const Contraction& law) : law_(law) {}
+
+    bool read(const NeighbourRow& row, NearTurns&) { return law_.sum_links(row, sums_, links_) == FS_OK; }
+    size_t size() const { return links_.size(); }
+    void clear() { links_.clear(); }
+    void soon(size_t at) const { law_.pairs_.soon(links_[at].key); }
+
+   private:
+    friend class Contraction;
+    const Contraction& law_;
+    LabelSums sums_;
+    std::vector<Link> links_;
+  };
+
+  FsStatus turn(const NeighbourRow& row) {
+    alone_.clear();
+    const FsStatus status = sum_links(row, alone_.sums_, alone_.links_);
+    return status != FS_OK ? status : turn(row, alone_, 0, alone_.size());
+  }
+
+  FsStatus turn(const NeighbourRow&, const Reader& reader, size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) pairs_.add(reader.links_[i].key, reader.links_[i].weight);
+    return FS_OK;
+  }
+
+  static int64_t moved() { return 0; }
+
+ private:
+  FsStatus sum_links(const NeighbourRow& row, LabelSums& sums, std::vector<Link>& links) const {
+    const int32_t own = labels_[row.node];
+    if (own < 0) return rows_.refuse_label(row.node, "label", INT32_MAX);
+    const auto empty = [&] {
+      for (const LabelSums::Sum& sum : sums.sums()) {
+        links.push_back({static_cast<uint64_t>(own) << 32 | static_cast<uint32_t>(sum.label), sum.weight});
+      }
+      sums.clear();
+    };
+    sums.begin(row.degree());
+    const FsStatus status = rows_.links(row, [&](int64_t neighbour, int64_t weight) {
+      const int32_t other = labels_[neighbour];
+      if (other <= own || sums.add(other, weight)) return;
+      empty();
+      sums.add(other, weight);
     });
-  });
-}
+    empty();
+    return status;
+  }
+
+  NeighbourRows<Id> rows_;
+  const int32_t* labels_;
+  FsPairTable& table_;
+  Pairs pairs_;
+  Reader alone_;
+};
 
 }  // namespace
 }  // namespace fs
 
 extern "C" FsStatus fs_contract_links(const FsNeighbours* graph, int64_t first_turn, int64_t last_turn,
-                                      const int32_t* labels, FsPairTable* table) {
+                                      int32_t num_threads, const int32_t* labels, FsPairTable* table) {
   return fs::guarded("contract_links", [&] {
     return fs::with_id_type("contract_links", graph->id_type, [&](auto zero) {
-      return fs::contract<decltype(zero)>(*graph, first_turn, last_turn, labels, *table);
+      return fs::Contraction<decltype(zero)>(*graph, labels, *table).run(first_turn, last_turn, num_threads);
     });
   });
 }

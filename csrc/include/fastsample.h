@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 10
+#define FS_ABI_VERSION 11
 
 typedef enum {
   FS_OK = 0,

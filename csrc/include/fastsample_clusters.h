@@ -4,8 +4,9 @@
  * graph partitioning and clustering", ALENEX 2015). Part of the C ABI; conventions as in fastsample.h.
  *
  * Every function visits the nodes whose turns are first_turn .. last_turn - 1, one after the other, and changes the
- * caller's arrays as it goes: calls with consecutive turns do together what one call does. Memory of their own: 24
- * bytes for each neighbour of the longest row, at most 48 MB. */
+ * caller's arrays as it goes: calls with consecutive turns do together what one call does. Further threads read rows
+ * ahead; the result is the same with any number, 1 .. 1024. Memory of their own: 24 bytes for each neighbour of the
+ * longest row, at most 48 MB; with more than one thread another 16 MB. */
 #ifndef FASTSAMPLE_CLUSTERS_H_
 #define FASTSAMPLE_CLUSTERS_H_
 
@@ -17,13 +18,14 @@ extern "C" {
 
 /* A graph in which every pair of neighbours is in both rows. */
 typedef struct {
-  const int64_t* indptr; /* [num_nodes + 1] */
+  const int64_t* indptr; /* [num_nodes + 1] offsets of the rows, by node or, where rows_by_turn is not 0, by turn */
   const void* indices;   /* [num_entries] neighbours, id_type */
   const void* weights;   /* [num_entries] of weight_type, >= 0; or NULL: all 1 */
   const int64_t* order;  /* [num_nodes] the nodes in the order of their turns, each once; or NULL: ascending */
   int64_t num_nodes, num_entries;
   int32_t id_type;
   int32_t weight_type; /* FS_UINT8 or FS_INT32 */
+  int32_t rows_by_turn;
 } FsNeighbours;
 
 typedef enum {
@@ -48,7 +50,8 @@ typedef struct {
  * FS_JOIN_ALIKE: open [num_nodes], -1 before the first turn, belongs to the pass. Links to the node itself do not
  * count, nor do labels that come after the first 2^21 of a row. out_moved: nodes whose label changed. */
 FS_API FsStatus fs_cluster_nodes(const FsNeighbours* graph, const FsClustering* spec, int64_t first_turn,
-                                 int64_t last_turn, int32_t* labels, int32_t* loads, int32_t* open, int64_t* out_moved);
+                                 int64_t last_turn, int32_t num_threads, int32_t* labels, int32_t* loads, int32_t* open,
+                                 int64_t* out_moved);
 
 /* A table of pairs of labels with the weight of the links between them. */
 typedef struct {
@@ -59,12 +62,13 @@ typedef struct {
   int32_t left_out; /* the heaviest pair that was left out weighed this, 0: none was */
 } FsPairTable;
 
-/* Adds up the links between nodes of different labels, each once: those in the row of the smaller label. A table that
- * is more than 3/4 full loses its lightest pairs: those of the lowest weights that at least half of the pairs have;
- * what is added later begins at 0 again (Manku and Motwani, "Approximate frequency counts over data streams", VLDB
- * 2002). Weights end at 2^31 - 1. labels [num_nodes] >= 0. Scratch when pairs are left out: 12 bytes for each
- * remaining one. Deterministic, also the order of the slots. */
-FS_API FsStatus fs_contract_links(const FsNeighbours* graph, int64_t first_turn, int64_t last_turn,
+/* Adds up the links between nodes of different labels, each once: those in the row of the smaller label. A row's links
+ * to one label are added together, up to 2^21 labels at a time. A table that is more than 3/4 full loses its lightest
+ * pairs: those of the lowest weights that at least half of the pairs have; what is added later begins at 0 again (Manku
+ * and Motwani, "Approximate frequency counts over data streams", VLDB 2002). Weights end at 2^31 - 1. labels
+ * [num_nodes] >= 0. Scratch when pairs are left out: 12 bytes for each remaining one. Deterministic, also the order of
+ * the slots. */
+FS_API FsStatus fs_contract_links(const FsNeighbours* graph, int64_t first_turn, int64_t last_turn, int32_t num_threads,
                                   const int32_t* labels, FsPairTable* table);
 
 typedef struct {
@@ -85,7 +89,8 @@ typedef struct {
  * comes first in the row. A node stays where its part would fall below a floor that the node counts against. parts
  * [num_nodes]: 0 .. num_parts - 1. loads [num_parts, num_limits]: what the parts hold, kept up to date. */
 FS_API FsStatus fs_refine_parts(const FsNeighbours* graph, const FsRefinement* spec, int64_t first_turn,
-                                int64_t last_turn, int32_t* parts, int64_t* loads, int64_t* out_moved);
+                                int64_t last_turn, int32_t num_threads, int32_t* parts, int64_t* loads,
+                                int64_t* out_moved);
 
 #ifdef __cplusplus
 }

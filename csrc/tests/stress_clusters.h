@@ -40,13 +40,13 @@ class ClusterPasses {
     std::shuffle(order_.begin(), order_.end(), generator);
   }
 
-  void run(Written& written) const {
+  void run(int32_t num_threads, Written& written) const {
     for (const int32_t weight_type : {FS_UINT8, FS_INT32}) {
       for (const bool all : {false, true}) {
         const FsNeighbours graph = neighbours(weight_type, all);
-        const std::vector<int32_t> labels = cluster(graph, all, written);
-        contract(graph, labels, written);
-        refine(graph, written);
+        const std::vector<int32_t> labels = cluster(graph, all, num_threads, written);
+        contract(graph, labels, num_threads, written);
+        refine(graph, num_threads, written);
       }
     }
     refuse();
@@ -67,21 +67,23 @@ class ClusterPasses {
             kNodes,
             static_cast<int64_t>(indices_.size()),
             type_code<Id>(),
-            weight_type};
+            weight_type,
+            0};
   }
 
-  std::vector<int32_t> cluster(const FsNeighbours& graph, bool within, Written& written) const {
+  std::vector<int32_t> cluster(const FsNeighbours& graph, bool within, int32_t num_threads, Written& written) const {
     std::vector<int32_t> labels(kNodes), loads(node_weights_);
     std::iota(labels.begin(), labels.end(), 0);
     for (const int32_t rule : {FS_JOIN_HEAVIEST, FS_JOIN_HEAVIEST, FS_JOIN_ALIKE}) {
       std::vector<int32_t> other_labels(labels), other_loads(loads), open(kNodes, -1), other_open(open);
       const FsClustering spec{node_weights_.data(), within ? within_.data() : nullptr, kBound, rule, 17};
       int64_t moved = 0, first = 0, rest = 0;
-      succeed(fs_cluster_nodes(&graph, &spec, 0, kNodes, labels.data(), loads.data(), open.data(), &moved),
+      succeed(fs_cluster_nodes(&graph, &spec, 0, kNodes, num_threads, labels.data(), loads.data(), open.data(), &moved),
               "cluster_nodes");
       int32_t *theirs = other_labels.data(), *held = other_loads.data();
-      succeed(fs_cluster_nodes(&graph, &spec, 0, 50, theirs, held, other_open.data(), &first), "cluster_nodes, begun");
-      succeed(fs_cluster_nodes(&graph, &spec, 50, kNodes, theirs, held, other_open.data(), &rest),
+      succeed(fs_cluster_nodes(&graph, &spec, 0, 50, num_threads, theirs, held, other_open.data(), &first),
+              "cluster_nodes, begun");
+      succeed(fs_cluster_nodes(&graph, &spec, 50, kNodes, num_threads, theirs, held, other_open.data(), &rest),
               "cluster_nodes, ended");
       require(labels == other_labels && loads == other_loads && moved == first + rest, "cluster_nodes in two calls");
     }
@@ -92,7 +94,8 @@ class ClusterPasses {
     return labels;
   }
 
-  void contract(const FsNeighbours& graph, const std::vector<int32_t>& labels, Written& written) const {
+  void contract(const FsNeighbours& graph, const std::vector<int32_t>& labels, int32_t num_threads,
+                Written& written) const {
     std::map<uint64_t, int64_t> expected;
     for (int64_t node = 0; node < kNodes; ++node) {
       for (int64_t entry = indptr_[at(node)]; entry < indptr_[at(node + 1)]; ++entry) {
@@ -105,8 +108,8 @@ class ClusterPasses {
       std::vector<uint64_t> keys(at(num_slots), ~uint64_t{0});
       std::vector<int32_t> weights(at(num_slots), 0);
       FsPairTable table{keys.data(), weights.data(), num_slots, 0, 0};
-      succeed(fs_contract_links(&graph, 0, 70, labels.data(), &table), "contract_links, begun");
-      succeed(fs_contract_links(&graph, 70, kNodes, labels.data(), &table), "contract_links, ended");
+      succeed(fs_contract_links(&graph, 0, 70, num_threads, labels.data(), &table), "contract_links, begun");
+      succeed(fs_contract_links(&graph, 70, kNodes, num_threads, labels.data(), &table), "contract_links, ended");
       std::map<uint64_t, int64_t> found;
       for (int64_t slot = 0; slot < num_slots; ++slot) {
         if (keys[at(slot)] != ~uint64_t{0}) found[keys[at(slot)]] = weights[at(slot)];
@@ -118,7 +121,7 @@ class ClusterPasses {
     }
   }
 
-  void refine(const FsNeighbours& graph, Written& written) const {
+  void refine(const FsNeighbours& graph, int32_t num_threads, Written& written) const {
     std::vector<int32_t> parts(kNodes);
     for (int64_t node = 0; node < kNodes; ++node) parts[at(node)] = static_cast<int32_t>(node % kParts);
     const std::vector<int64_t> capacities{45, 700, 25, 25}, floors{30, 100, 10, 10};
@@ -126,8 +129,10 @@ class ClusterPasses {
                             floors.data(), kLimits,        kParts,        0.5};
     std::vector<int64_t> loads = held_by(parts);
     int64_t moved = 0, more = 0;
-    succeed(fs_refine_parts(&graph, &spec, 0, 90, parts.data(), loads.data(), &moved), "refine_parts, begun");
-    succeed(fs_refine_parts(&graph, &spec, 90, kNodes, parts.data(), loads.data(), &more), "refine_parts, ended");
+    succeed(fs_refine_parts(&graph, &spec, 0, 90, num_threads, parts.data(), loads.data(), &moved),
+            "refine_parts, begun");
+    succeed(fs_refine_parts(&graph, &spec, 90, kNodes, num_threads, parts.data(), loads.data(), &more),
+            "refine_parts, ended");
     require(loads == held_by(parts) && moved + more > 0, "loads of parts");
     for (int32_t part = 0; part < kParts; ++part) {
       require(loads[at(part * kLimits)] >= 30 && loads[at(part * kLimits)] <= 45, "nodes of a part");
@@ -152,16 +157,16 @@ class ClusterPasses {
     std::vector<int32_t> labels(kNodes, 0), loads(kNodes, 1);
     int64_t moved = 0;
     FsClustering spec{node_weights_.data(), nullptr, 0, FS_JOIN_HEAVIEST, 0};
-    refused(fs_cluster_nodes(&graph, &spec, 0, kNodes, labels.data(), loads.data(), nullptr, &moved), "bound 0");
+    refused(fs_cluster_nodes(&graph, &spec, 0, kNodes, 2, labels.data(), loads.data(), nullptr, &moved), "bound 0");
     spec.bound = kBound;
     FsNeighbours bad = graph;
     bad.weight_type = FS_FLOAT32;
-    refused(fs_cluster_nodes(&bad, &spec, 0, kNodes, labels.data(), loads.data(), nullptr, &moved), "weight_type");
+    refused(fs_cluster_nodes(&bad, &spec, 0, kNodes, 2, labels.data(), loads.data(), nullptr, &moved), "weight_type");
     labels[7] = kNodes;
-    refused(fs_cluster_nodes(&graph, &spec, 0, kNodes, labels.data(), loads.data(), nullptr, &moved),
+    refused(fs_cluster_nodes(&graph, &spec, 0, kNodes, 2, labels.data(), loads.data(), nullptr, &moved),
             "node 7 has label");
     FsPairTable table{nullptr, nullptr, 7, 0, 0};
-    refused(fs_contract_links(&graph, 0, kNodes, labels.data(), &table), "expected 8 slots or more");
+    refused(fs_contract_links(&graph, 0, kNodes, 2, labels.data(), &table), "expected 8 slots or more");
   }
 
   std::vector<int64_t> indptr_, order_;

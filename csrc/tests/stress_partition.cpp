@@ -23,7 +23,7 @@ void run_problem(uint64_t seed, const Load& load) {
     lists.run(num_threads, written);
     ranges.run(written);
     streams.run(written);
-    passes.run(written);
+    passes.run(num_threads, written);
   });
 }
 

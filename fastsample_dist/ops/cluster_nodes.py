@@ -30,7 +30,8 @@ class _Clustering(Structure):
 
 
 library.DECLARED.prototypes["fs_cluster_nodes"] = (
-    POINTER(_Neighbours), POINTER(_Clustering), c_int64, c_int64, c_void_p, c_void_p, c_void_p, POINTER(c_int64),
+    POINTER(_Neighbours), POINTER(_Clustering), c_int64, c_int64, c_int32, c_void_p, c_void_p, c_void_p,
+    POINTER(c_int64),
 )  # fmt: skip
 
 
@@ -70,7 +71,12 @@ class Clusters:
 
 
 def cluster_nodes(
-    graph: Neighbours, rule: ClusterRule, clusters: Clusters, turns: tuple[int, int] | None = None
+    graph: Neighbours,
+    rule: ClusterRule,
+    clusters: Clusters,
+    turns: tuple[int, int] | None = None,
+    *,
+    num_threads: int | None = None,
 ) -> int:
     """Let the nodes of some turns join clusters, one after the other.
 
@@ -79,6 +85,7 @@ def cluster_nodes(
       rule: which clusters; csrc/include/fastsample_clusters.h has the law.
       clusters: changed in place.
       turns: first and end; None: all.
+      num_threads: that read rows; the result is the same with any number.
     Returns:
       Number of nodes that changed their label.
     Raises:
@@ -96,13 +103,13 @@ def cluster_nodes(
     for name, column in columns.items():
         if column is not None:
             array(name, column, (np.int32,), graph.num_nodes)
-    first, last = turns or (0, graph.num_nodes)
+    (first, last), num_threads = turns or (0, graph.num_nodes), library.num_threads(num_threads)
     spec = _Clustering(
         address(rule.node_weights), address(rule.within), rule.bound, CLUSTER_CODES[rule.rule], rule.rng_seed
     )
     moved = ctypes.c_int64()
     library.call(
-        library.core().fs_cluster_nodes, byref(graph.argument()), byref(spec), first, last,
+        library.core().fs_cluster_nodes, byref(graph.argument()), byref(spec), first, last, num_threads,
         address(clusters.labels), address(clusters.loads), address(clusters.open), byref(moved),
     )  # fmt: skip
     return moved.value

@@ -26,7 +26,7 @@ class _PairTable(Structure):
 
 
 library.DECLARED.prototypes["fs_contract_links"] = (
-    POINTER(_Neighbours), c_int64, c_int64, c_void_p, POINTER(_PairTable),
+    POINTER(_Neighbours), c_int64, c_int64, c_int32, c_void_p, POINTER(_PairTable),
 )  # fmt: skip
 
 
@@ -53,13 +53,21 @@ class PairTable:
         """See the class."""
         return self._table.left_out
 
-    def add(self, graph: Neighbours, labels: np.ndarray, turns: tuple[int, int] | None = None) -> None:
+    def add(
+        self,
+        graph: Neighbours,
+        labels: np.ndarray,
+        turns: tuple[int, int] | None = None,
+        *,
+        num_threads: int | None = None,
+    ) -> None:
         """Add the links between nodes of different labels, each once: `fs_contract_links`.
 
         Args:
           graph: neighbour lists.
           labels: int32 [num_nodes], >= 0.
           turns: first and end; None: all.
+          num_threads: that read rows; the result is the same with any number.
         Raises:
           ValueError: an id, label or offset out of range, a shape or dtype mismatch.
         Source: Manku and Motwani, VLDB 2002 (what is left out). Cost: O(entries). Deterministic: yes.
@@ -67,8 +75,9 @@ class PairTable:
         array("labels", labels, (np.int32,), graph.num_nodes)
         first, last = turns or (0, graph.num_nodes)
         library.call(
-            library.core().fs_contract_links, byref(graph.argument()), first, last, address(labels), byref(self._table)
-        )
+            library.core().fs_contract_links, byref(graph.argument()), first, last, library.num_threads(num_threads),
+            address(labels), byref(self._table),
+        )  # fmt: skip
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(smaller labels int32 [num_used], larger labels int32, weights int32), in the order of the slots."""

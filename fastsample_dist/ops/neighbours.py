@@ -26,6 +26,7 @@ class _Neighbours(Structure):
         ("num_entries", c_int64),
         ("id_type", c_int32),
         ("weight_type", c_int32),
+        ("rows_by_turn", c_int32),
     )
 
 
@@ -34,10 +35,11 @@ class Neighbours:
     """Neighbour lists that hold every pair in both rows.
 
     Attributes:
-      indptr: int64 [num_nodes + 1].
+      indptr: int64 [num_nodes + 1]; offsets of the rows.
       indices: int32 | int64 [num_entries].
       weights: uint8 | int32 [num_entries], >= 0; None: all 1.
       order: int64 [num_nodes], the nodes in the order of their turns, each once; None: ascending.
+      rows_by_turn: `indptr` is that of rows in the order of the turns, else by node.
     Raises:
       ValueError: another dtype or length.
     """
@@ -46,6 +48,7 @@ class Neighbours:
     indices: np.ndarray
     weights: np.ndarray | None = None
     order: np.ndarray | None = None
+    rows_by_turn: bool = False
 
     def __post_init__(self) -> None:
         checks.require(len(self.indptr) >= 1, "indptr is empty; expected at least one offset.")
@@ -66,7 +69,7 @@ class Neighbours:
         return _Neighbours(
             address(self.indptr), address(self.indices), address(self.weights), address(self.order),
             self.num_nodes, len(self.indices), _ID_CODES[self.indices.dtype],
-            _WEIGHT_CODES[np.dtype(np.int32) if self.weights is None else self.weights.dtype],
+            _WEIGHT_CODES[np.dtype(np.int32) if self.weights is None else self.weights.dtype], self.rows_by_turn,
         )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ class _Refinement(Structure):
 
 
 library.DECLARED.prototypes["fs_refine_parts"] = (
-    POINTER(_Neighbours), POINTER(_Refinement), c_int64, c_int64, c_void_p, c_void_p, POINTER(c_int64),
+    POINTER(_Neighbours), POINTER(_Refinement), c_int64, c_int64, c_int32, c_void_p, c_void_p, POINTER(c_int64),
 )  # fmt: skip
 
 
@@ -73,6 +73,7 @@ def refine_parts(
     *,
     shed: float = 0.0,
     turns: tuple[int, int] | None = None,
+    num_threads: int | None = None,
 ) -> int:
     """Let the nodes of some turns move, one after the other.
 
@@ -83,6 +84,7 @@ def refine_parts(
       loads: int64 [num_parts, num_limits]; what the parts hold, kept up to date.
       shed: 0 .. 1; share of its links' weight that a node may lose by leaving a part above a capacity.
       turns: first and end; None: all.
+      num_threads: that read rows; the result is the same with any number.
     Returns:
       Number of nodes that moved.
     Raises:
@@ -100,7 +102,7 @@ def refine_parts(
     )  # fmt: skip
     moved = ctypes.c_int64()
     library.call(
-        library.core().fs_refine_parts, byref(graph.argument()), byref(spec), first, last, address(parts),
-        address(loads), byref(moved),
+        library.core().fs_refine_parts, byref(graph.argument()), byref(spec), first, last,
+        library.num_threads(num_threads), address(parts), address(loads), byref(moved),
     )  # fmt: skip
     return moved.value

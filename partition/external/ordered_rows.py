@@ -33,20 +33,23 @@ FIXED_BYTES = WINDOW_BYTES + 32 * CHUNK_ENTRIES  # entries with their places and
 
 
 @contextmanager
-def rows_in_order(indptr: np.ndarray, entries: np.ndarray, order: np.ndarray, work: Path) -> Iterator[np.ndarray]:
+def rows_in_order(
+    indptr: np.ndarray, entries: np.ndarray, order: np.ndarray, name: str, work: Path
+) -> Iterator[np.ndarray]:
     """Entries of rows, those of the node that comes first in front; in a file that is there inside the block.
 
     Args:
       indptr: int64 [num_nodes + 1]; offsets of the rows.
       entries: [num_entries]; read front to back.
       order: int64 [num_nodes]; the nodes, each once.
+      name: of the column, for the file's name.
       work: the directory for the file.
     Yields:
       The entries in order of the turns, mapped; pages that were read are dropped repeatedly.
     Raises:
       OSError: the disk refuses; it names the file.
     """
-    file = work / FILE_NAME
+    file = work / f"{FILE_NAME}.{name}"
     windows = _Windows(indptr, order, entries.dtype.itemsize)
     try:
         with naming_file(file):

@@ -25,26 +25,32 @@ CHUNK_NODES = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class WeighedGraph:
-    """Neighbour lists, read front to back or in an order, and what every node weighs.
+    """Neighbour lists, and what every node weighs.
 
     Attributes:
       neighbours: the lists.
       weights: int32 [num_nodes], >= 1; in units of UNIT to a cluster.
+      num_threads: that read its rows; None: torch's setting.
     """
 
     neighbours: ops.Neighbours
     weights: np.ndarray
+    num_threads: int | None = None
 
     @classmethod
-    def of(cls, adjacency: Adjacency, weights: np.ndarray, order: np.ndarray | None = None) -> WeighedGraph:
+    def of(cls, adjacency: Adjacency, weights: np.ndarray, num_threads: int | None) -> WeighedGraph:
         """With the rows of an adjacency."""
-        order = None if order is None else np.ascontiguousarray(order, dtype=np.int64)
-        return cls(ops.Neighbours(adjacency.indptr, adjacency.indices, adjacency.weights, order), weights)
+        return cls(ops.Neighbours(adjacency.indptr, adjacency.indices, adjacency.weights), weights, num_threads)
 
     @property
     def num_nodes(self) -> int:
         """Number of nodes."""
         return len(self.weights)
+
+    def without_links(self) -> np.ndarray:
+        """int64; the nodes without neighbours, ascending."""
+        rows = np.flatnonzero(self.neighbours.indptr[1:] == self.neighbours.indptr[:-1])
+        return np.sort(self.neighbours.order[rows]) if self.neighbours.rows_by_turn else rows
 
     def turns(self) -> Iterator[tuple[int, int]]:
         """All turns, in runs of about CALL_ENTRIES entries."""
@@ -69,15 +75,16 @@ def find_clusters(
     """
     labels, loads = np.arange(graph.num_nodes, dtype=np.int32), graph.weights.copy()
     if packs:
-        indptr = graph.neighbours.indptr
-        pack(np.flatnonzero(indptr[1:] == indptr[:-1]), labels, loads, bound, within)
+        pack(graph.without_links(), labels, loads, bound, within)
     for sweep, name in enumerate(["heaviest"] * SWEEPS + ["alike"]):
         rule = ops.ClusterRule(
             rule=name, node_weights=graph.weights, bound=bound, within=within, rng_seed=rng_seed + sweep
         )
         opened = np.full(graph.num_nodes, -1, dtype=np.int32) if name == "alike" else None
         for turns in graph.turns():
-            ops.cluster_nodes(graph.neighbours, rule, ops.Clusters(labels, loads, opened), turns)
+            ops.cluster_nodes(
+                graph.neighbours, rule, ops.Clusters(labels, loads, opened), turns, num_threads=graph.num_threads
+            )
     return _number(labels, loads)
 
 
@@ -155,7 +162,7 @@ def contract(graph: WeighedGraph, labels: np.ndarray, num_clusters: int, most_pa
     room = min(most_pairs, len(graph.neighbours.indices) // 2 + 1)
     table = ops.PairTable(room * 4 // 3 + 8)
     for turns in graph.turns():
-        table.add(graph.neighbours, labels, turns)
+        table.add(graph.neighbours, labels, turns, num_threads=graph.num_threads)
     left_out = table.left_out
     smaller, larger, weights = table.pairs()
     del table

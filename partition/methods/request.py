@@ -36,12 +36,12 @@ class PartitionRequest:
       seed: 0 .. MAX_SEED; the same seed on the same graph gives the same parts (except kaminpar).
       splits: node ids of "train", "val" and "test", those that exist; unique, ascending.
       assignment: for method `file`: the file to read.
-      num_threads: for methods with threads; None: as many as there are processors.
+      num_threads: for methods with threads; None: torch's setting (stream), as many as there are processors (kaminpar).
       stored: the adjacency, where it is there already, such as mapped from files.
       passes: for methods that read "passes" (`Method.reads`): how often they go over the nodes; None: their default.
       order: for methods that read "order": int64 [num_nodes], the nodes in the order to visit; None: ascending.
-      reorder: makes a copy of mapped rows in the order to visit from (indptr, entries, order), while a block lasts;
-        None: they are read where they lie.
+      reorder: makes a copy of mapped rows in the order to visit from (indptr, entries, order, name of the column),
+        while a block lasts; None: they are read where they lie.
       buffer_bytes: for methods that read "buffer": bytes of the graph that they may hold; None: their default.
       work: a directory for the method's temporary files, which outlives a killed run; None: the system's.
       memory_limit: bytes that this process and those it starts may hold together; None: any number.
@@ -60,7 +60,7 @@ class PartitionRequest:
     stored: Adjacency | None = None
     passes: int | None = None
     order: np.ndarray | None = None
-    reorder: Callable[[np.ndarray, np.ndarray, np.ndarray], AbstractContextManager[np.ndarray]] | None = None
+    reorder: Callable[[np.ndarray, np.ndarray, np.ndarray, str], AbstractContextManager[np.ndarray]] | None = None
     buffer_bytes: int | None = None
     work: Path | None = None
     memory_limit: int | None = None

@@ -11,7 +11,8 @@ Semi-external: some words per node are in memory and the rows of the adjacency a
 
 Each pass after the first makes clusters that lie within the parts, and refines the models of those and then the nodes:
 what is moved as a whole, nodes alone would not leave (iterated multilevel). A pass reads the rows SWEEPS + 2 times, and
-once more for each of SHEDS.
+once more for each of SHEDS. In an order other than that of the file, mapped rows are copied in it first
+(external/ordered_rows.py). Threads read rows ahead; the parts do not depend on their number.
 
 Akhremtsev, Sanders and Schulz, "(Semi-)external algorithms for graph partitioning and clustering", ALENEX 2015;
 Walshaw, "Multilevel refinement for combinatorial optimisation problems", 2004 (iterated).
@@ -20,6 +21,8 @@ Walshaw, "Multilevel refinement for combinatorial optimisation problems", 2004 (
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +66,7 @@ def assign_stream(request: PartitionRequest) -> np.ndarray:
     """Cut few edges within memory for the nodes and the buffer, all constraints balanced.
 
     Args:
-      request: what to cut; its `passes`, `order` and `buffer_bytes` are read.
+      request: what to cut; its `passes`, `order`, `buffer_bytes` and `num_threads` are read.
     Returns:
       int32 [num_nodes]; no part is empty. Deterministic: yes.
     Raises:
@@ -77,12 +80,39 @@ def assign_stream(request: PartitionRequest) -> np.ndarray:
         return np.zeros(request.num_nodes, dtype=np.int32)
     if len(request.adjacency.indices) == 0:
         return assign_random(request)
-    stream = _Stream(request, buffer_bytes)
     parts = None
-    for cycle in range(PASSES if request.passes is None else request.passes):
-        parts = stream.improve(parts, request.seed << 16 | cycle % 128 << 9)
+    with _rows_to_read(request) as rows:
+        stream = _Stream(request, rows, buffer_bytes)
+        for cycle in range(PASSES if request.passes is None else request.passes):
+            parts = stream.improve(parts, request.seed << 16 | cycle % 128 << 9)
     fill_empty_parts(parts, request.num_parts, request.graph.indptr.numpy())
     return parts
+
+
+@contextmanager
+def _rows_to_read(request: PartitionRequest) -> Iterator[ops.Neighbours]:
+    """The adjacency in the order to visit, where it is mapped and not in that order a copy that is."""
+    links, order = request.adjacency, request.order
+    if order is not None:
+        order = np.ascontiguousarray(order, dtype=np.int64)
+    if order is None or request.reorder is None:
+        yield ops.Neighbours(links.indptr, links.indices, links.weights, order)
+        return
+    with ExitStack() as copies:
+        columns = {"indices": links.indices, "weights": links.weights}
+        copied = [
+            None if column is None else copies.enter_context(request.reorder(links.indptr, column, order, name))
+            for name, column in columns.items()
+        ]
+        yield ops.Neighbours(_offsets_by_turn(links.indptr, order), *copied, order, rows_by_turn=True)
+
+
+def _offsets_by_turn(indptr: np.ndarray, order: np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(indptr), dtype=np.int64)
+    for lo in range(0, len(order), CHUNK_NODES):
+        nodes = order[lo : lo + CHUNK_NODES]
+        offsets[lo + 1 : lo + len(nodes) + 1] = indptr[nodes + 1] - indptr[nodes]
+    return np.cumsum(offsets, out=offsets)
 
 
 def check_buffer(buffer_bytes: int, num_parts: int) -> None:
@@ -121,8 +151,8 @@ class _Model:
 class _Stream:
     """A request's graph, what its nodes weigh and what parts may hold."""
 
-    def __init__(self, request: PartitionRequest, buffer_bytes: int) -> None:
-        self._num_parts = request.num_parts
+    def __init__(self, request: PartitionRequest, rows: ops.Neighbours, buffer_bytes: int) -> None:
+        self._num_parts, self._num_threads = request.num_parts, request.num_threads
         self._in_offsets, self._kinds = request.graph.indptr.numpy(), request.kinds
         self._totals = self._loads(np.zeros(request.num_nodes, dtype=np.int32), 1)[0]
         means = self._totals / self._num_parts
@@ -130,7 +160,7 @@ class _Stream:
             "capacities": np.maximum(1, np.ceil(means * (1 + SLACK))).astype(np.int64),
             "floors": np.maximum(1, np.floor(means * (1 - SLACK))).astype(np.int64),
         }
-        self._graph = WeighedGraph.of(request.adjacency, self._node_weights(), request.order)
+        self._graph = WeighedGraph(rows, self._node_weights(), request.num_threads)
         self._most_pairs = buffer_bytes // PAIR_BYTES
         self._metis_pairs = min(METIS_PAIRS, buffer_bytes // METIS_PAIR_BYTES)
 
@@ -172,7 +202,9 @@ class _Stream:
         loads = np.ascontiguousarray(held, dtype=np.int64)
         for shed in sheds:
             for turns in graph.turns():
-                ops.refine_parts(graph.neighbours, limits, parts, loads, shed=shed, turns=turns)
+                ops.refine_parts(
+                    graph.neighbours, limits, parts, loads, shed=shed, turns=turns, num_threads=graph.num_threads
+                )
 
     def _models(self, parts: np.ndarray | None, rng_seed: int) -> list[_Model]:
         """Graphs between clusters, each of the clusters of the one before; METIS can hold the last."""
@@ -182,7 +214,7 @@ class _Stream:
         while not whole and bound < MOST_BOUND:
             rng_seed += SEEDS_PER_LEVEL
             within = None if parts is None else spread(parts, labels, len(weights))
-            graph = WeighedGraph.of(adjacency, weights)
+            graph = WeighedGraph.of(adjacency, weights, self._num_threads)
             more, weights, bound = grow_clusters(graph, bound, rng_seed, within=within, whole=False)
             rename(labels, more)
             del graph, adjacency, more
@@ -208,7 +240,8 @@ class _Stream:
     ) -> _Model:
         within = None if parts is None else spread(parts, labels, len(weights))
         loads = np.ascontiguousarray(loads, dtype=np.int32)
-        return _Model(WeighedGraph.of(adjacency, weights), adjacency, labels, loads, within)
+        graph = WeighedGraph.of(adjacency, weights, self._num_threads)
+        return _Model(graph, adjacency, labels, loads, within)
 
     def _exceeds_metis(self, model: _Model) -> bool:
         pairs = len(model.adjacency.indices) // 2

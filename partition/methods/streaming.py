@@ -68,7 +68,7 @@ def _rows_to_read(request: PartitionRequest) -> Iterator[tuple[torch.Tensor, boo
     if request.order is None or request.reorder is None:
         yield graph.indices, False
         return
-    with request.reorder(graph.indptr.numpy(), graph.indices.numpy(), request.order) as ordered:
+    with request.reorder(graph.indptr.numpy(), graph.indices.numpy(), request.order, "indices") as ordered:
         yield torch.from_numpy(ordered), True
 
 

@@ -124,13 +124,14 @@ def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, budget: MemoryB
     )
 
 
-def with_order(peak: PeakMemory, sizes: GraphSizes, *, on_disk: bool) -> PeakMemory:
+def with_order(peak: PeakMemory, sizes: GraphSizes, method: str, *, on_disk: bool) -> PeakMemory:
     """The peak where the nodes are searched breadth first and assigned in that order.
 
     Args:
       peak: of ascending ids.
       sizes: of the graph.
-      on_disk: the edges are sorted on disk, and their rows copied in the new order.
+      method: name of the method that will assign.
+      on_disk: the edges are sorted on disk, and the rows that it reads copied in the new order.
     """
     nodes, copy = sizes.num_nodes, 0
     held = _held_topology(sizes)
@@ -139,7 +140,7 @@ def with_order(peak: PeakMemory, sizes: GraphSizes, *, on_disk: bool) -> PeakMem
         copy = held + (ORDER_BYTES + ordered_rows.NODE_BYTES) * nodes + ordered_rows.FIXED_BYTES
     steps = dict(peak.steps)
     steps["order"] = held + (ORDER_BYTES + SEARCH_BYTES) * nodes
-    steps["assign"] = max(steps["assign"] + ORDER_BYTES * nodes, copy)
+    steps["assign"] = max(steps["assign"] + _order_bytes(METHODS[method]) * nodes, copy)
     steps["balance"] += ORDER_BYTES * nodes
     return PeakMemory(steps)
 
@@ -224,9 +225,14 @@ def memory_budget(
         base=base,
         num_nodes=sizes.num_nodes,
         sort_edge_bytes=sort_edge_bytes(sizes.weight_bytes, sizes.edge_map_bytes),
-        node_bytes=_node_bytes(METHODS[method]) + (ORDER_BYTES if ordered else 0),
+        node_bytes=_node_bytes(METHODS[method]) + (_order_bytes(METHODS[method]) if ordered else 0),
         edge_map_bytes=sizes.edge_map_bytes,
     )
+
+
+def _order_bytes(method: Method) -> int:
+    """Per node: the order and, of a method that reads its adjacency from a copy in that order, offsets in it."""
+    return ORDER_BYTES + (OFFSET_BYTES if method.stores_adjacency else 0)
 
 
 def _node_bytes(method: Method) -> int:

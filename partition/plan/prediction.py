@@ -200,7 +200,7 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
             "on_disk": on_disk_peak(sizes, name, num_parts, budget),
         }
         if ordered:
-            peaks = {way: with_order(peak, sizes, on_disk=way == "on_disk") for way, peak in peaks.items()}
+            peaks = {way: with_order(peak, sizes, name, on_disk=way == "on_disk") for way, peak in peaks.items()}
         obstacle = _obstacle(sizes, name, budget)
         try:
             used = buffer_within(name, options.streaming.read_by(name).buffer, num_parts, budget)

@@ -31,11 +31,43 @@ def neighbours(draw):
     node = st.integers(0, num_nodes - 1)
     pairs = draw(st.lists(st.tuples(node, node), max_size=25))
     order = draw(st.none() | st.permutations(range(num_nodes)))
-    return pairs_of(
+    graph = pairs_of(
         num_nodes,
         pairs,
         draw(st.lists(st.integers(0, 3), min_size=len(pairs), max_size=len(pairs))),
         id_dtype=draw(st.sampled_from([np.int32, np.int64])),
         weight_dtype=draw(st.sampled_from([None, np.uint8, np.int32])),
         order=None if order is None else np.array(order, dtype=np.int64),
+    )
+    return rows_by_turn(graph) if order is not None and draw(st.booleans()) else graph
+
+
+def rows_by_turn(graph: ops.Neighbours) -> ops.Neighbours:
+    """The same lists, copied in the order of the turns."""
+    degrees = np.diff(graph.indptr)[graph.order]
+    entries = [np.arange(graph.indptr[node], graph.indptr[node + 1]) for node in graph.order]
+    places = np.concatenate([np.empty(0, dtype=np.int64), *entries])
+    weights = None if graph.weights is None else graph.weights[places]
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    return ops.Neighbours(indptr, graph.indices[places], weights, graph.order, rows_by_turn=True)
+
+
+def large(seed: int, num_nodes: int, *, order: bool) -> ops.Neighbours:
+    """Near and far neighbours, a hub with a row that is not read ahead, weights, nodes in order or in any."""
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, num_nodes, 8 * num_nodes)
+    b = np.where(
+        rng.random(len(a)) < 0.5, (a + rng.integers(1, 40, len(a))) % num_nodes, rng.integers(0, num_nodes, len(a))
+    )
+    a = np.concatenate([a, np.zeros(num_nodes, dtype=np.int64)])
+    b = np.concatenate([b, np.arange(num_nodes)])
+    rows, others = np.concatenate([a, b]), np.concatenate([b, a])
+    by_row = np.argsort(rows, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_nodes))])
+    weights = rng.integers(0, 4, len(a))
+    return ops.Neighbours(
+        indptr,
+        others[by_row].astype(np.int32),
+        np.concatenate([weights, weights])[by_row].astype(np.uint8),
+        rng.permutation(num_nodes) if order else None,
     )

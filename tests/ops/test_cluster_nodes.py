@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastsample_dist import ops
 from fastsample_dist.ops import reference
-from tests.ops.neighbour_lists import neighbours, pairs_of
+from tests.ops.neighbour_lists import large, neighbours, pairs_of, rows_by_turn
 
 
 def singletons(weights: np.ndarray) -> ops.Clusters:
@@ -35,10 +35,25 @@ def test_equals_the_oracle_in_any_number_of_calls(data):
             within=None if within is None else np.array(within, dtype=np.int32),
             rng_seed=data.draw(st.sampled_from([0, 7, 2**63 + 5])),
         )
-        moved = sum(ops.cluster_nodes(graph, rule, found, turns) for turns in [(0, split), (split, graph.num_nodes)])
+        threads, runs = data.draw(st.integers(1, 3)), [(0, split), (split, graph.num_nodes)]
+        moved = sum(ops.cluster_nodes(graph, rule, found, turns, num_threads=threads) for turns in runs)
         assert moved == reference.cluster_nodes(graph, rule, expected)
         assert found.labels.tolist() == expected.labels.tolist()
         assert found.loads.tolist() == expected.loads.tolist()
+
+
+@pytest.mark.parametrize("order", [False, True])
+def test_threads_and_where_rows_lie_change_nothing(order):
+    graph = large(3, 20000, order=order)
+    weights = np.ones(graph.num_nodes, dtype=np.int32)
+    ways = [(graph, 1), (graph, 2), (graph, 5), (rows_by_turn(graph) if order else graph, 3)]
+    ends = [singletons(weights) for _ in ways]
+    for (rows, threads), clusters in zip(ways, ends, strict=True):
+        for name, bound in [("heaviest", 60), ("heaviest", 60), ("alike", 400)]:
+            rule = ops.ClusterRule(rule=name, node_weights=weights, bound=bound, rng_seed=2)
+            ops.cluster_nodes(rows, rule, clusters, num_threads=threads)
+    assert all((each.labels == ends[0].labels).all() for each in ends)
+    assert len(np.unique(ends[0].labels)) < graph.num_nodes / 4
 
 
 def test_cliques_become_clusters():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fastsample_dist import ops
 from fastsample_dist.ops import reference
-from tests.ops.neighbour_lists import neighbours, pairs_of
+from tests.ops.neighbour_lists import large, neighbours, pairs_of
 
 
 def pairs_in(table: ops.PairTable) -> dict[tuple[int, int], int]:
@@ -22,7 +22,7 @@ def test_equals_the_oracle_in_any_number_of_calls(data):
     labels = np.array(data.draw(per_node), dtype=np.int32)
     table, split = ops.PairTable(64), data.draw(st.integers(0, graph.num_nodes))
     for turns in [(0, split), (split, graph.num_nodes)]:
-        table.add(graph, labels, turns)
+        table.add(graph, labels, turns, num_threads=split % 3 + 1)
     assert pairs_in(table) == reference.contract_links(graph, labels)
     assert table.left_out == 0 and table.num_used == len(pairs_in(table))
 
@@ -37,6 +37,18 @@ def test_a_full_table_keeps_the_heaviest_pairs():
     kept = pairs_in(table)
     assert {(node, node + 100): 50 + node for node in range(20)}.items() <= kept.items()
     assert table.left_out == 1 and table.num_used <= 48
+
+
+@pytest.mark.parametrize("slots", [1000, 1 << 20])
+def test_threads_change_no_slot(slots):
+    graph = large(4, 20000, order=False)
+    labels = (np.arange(graph.num_nodes) // 8).astype(np.int32)
+    tables = [ops.PairTable(slots) for _ in range(3)]
+    for threads, table in enumerate(tables, start=1):
+        table.add(graph, labels, num_threads=threads)
+    first, *others = ([column.tolist() for column in table.pairs()] for table in tables)
+    assert first == others[0] == others[1]
+    assert (tables[0].left_out > 0) == (slots == 1000)
 
 
 def test_a_weight_ends_at_31_bits():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fastsample_dist import ops
 from fastsample_dist.ops import reference
-from tests.ops.neighbour_lists import neighbours, pairs_of
+from tests.ops.neighbour_lists import large, neighbours, pairs_of, rows_by_turn
 
 
 def held_by(parts: np.ndarray, counts: np.ndarray, num_parts: int) -> np.ndarray:
@@ -42,10 +42,25 @@ def test_equals_the_oracle_in_any_number_of_calls(data):
     shed, split = data.draw(st.sampled_from([0.0, 0.5, 1.0])), data.draw(st.integers(0, num_nodes))
     expected, loads = parts.copy(), held_by(parts, counts, num_parts)
     runs = [(0, split), (split, num_nodes)]
-    moved = sum(ops.refine_parts(graph, limits, parts, loads, shed=shed, turns=turns) for turns in runs)
+    threads = data.draw(st.integers(1, 3))
+    moved = sum(
+        ops.refine_parts(graph, limits, parts, loads, shed=shed, turns=turns, num_threads=threads) for turns in runs
+    )
     assert moved == reference.refine_parts(graph, limits, expected, num_parts, shed)
     assert parts.tolist() == expected.tolist()
     assert loads.tolist() == held_by(parts, counts, num_parts).tolist()
+
+
+@pytest.mark.parametrize("order", [False, True])
+def test_threads_and_where_rows_lie_change_nothing(order):
+    graph = large(5, 20000, order=order)
+    limits, found = nodes_alone(graph.num_nodes, 2700, 2300), []
+    for rows, threads in [(graph, 1), (graph, 2), (graph, 5), (rows_by_turn(graph) if order else graph, 3)]:
+        parts = (np.arange(graph.num_nodes) % 8).astype(np.int32)
+        loads = np.bincount(parts)[:, None]
+        moved = [ops.refine_parts(rows, limits, parts, loads, shed=0.5, num_threads=threads) for _ in range(2)]
+        found.append((moved, parts.tolist(), loads.tolist()))
+    assert all(each == found[0] for each in found) and min(found[0][0]) > 100
 
 
 def test_a_node_goes_where_most_of_its_links_are():

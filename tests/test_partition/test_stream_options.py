@@ -40,16 +40,20 @@ def test_passes_change_the_cut_and_ten_are_the_default(method, tmp_path):
 
 
 @pytest.mark.parametrize("undirected", [False, True])
-def test_an_order_gives_the_same_bytes_in_memory_and_on_disk(undirected, tmp_path):
+@pytest.mark.parametrize("method", ["ldg", "stream"])
+def test_an_order_gives_the_same_bytes_in_memory_and_on_disk(method, undirected, tmp_path, monkeypatch):
+    copied, copy = [], build.rows_in_order
+    monkeypatch.setattr(build, "rows_in_order", lambda *args, work: copied.append(args[3]) or copy(*args, work=work))
     raw = draw_raw(undirected=undirected, num_nodes=300)
     for on_disk in (False, True):
-        options = PartitionOptions(num_parts=3, method="ldg", order="bfs", seed=2, on_disk=on_disk)
+        options = PartitionOptions(num_parts=3, method=method, order="bfs", seed=2, on_disk=on_disk)
         build_partition(raw, options, tmp_path / f"parts-{on_disk}")
+    assert copied == (["indices", "weights"] if method == "stream" and not undirected else ["indices"])
     assert contents(tmp_path / "parts-True") == contents(tmp_path / "parts-False")
     assert len(list(tmp_path.iterdir())) == 2  # the work directory is gone
     manifest = read_manifest(tmp_path / "parts-True")
     assert manifest.stats["options"] == {"order": "bfs"}
-    default = build_partition(raw, PartitionOptions(num_parts=3, method="ldg", seed=2), tmp_path / "given").manifest
+    default = build_partition(raw, PartitionOptions(num_parts=3, method=method, seed=2), tmp_path / "given").manifest
     assert default.files["topology/orig_ids.npy"] != manifest.files["topology/orig_ids.npy"]
 
 

@@ -93,7 +93,8 @@ def _turns(graph: Neighbours) -> list[int]:
 def _sums(graph: Neighbours, node: int, labels: list[int], within: list[int] | None) -> dict[int, int]:
     """{label: weight of the node's links to it}, in the order of first appearance, self-loops left out."""
     sums: dict[int, int] = {}
-    for entry in range(int(graph.indptr[node]), int(graph.indptr[node + 1])):
+    row = graph.order.tolist().index(node) if graph.rows_by_turn else node
+    for entry in range(int(graph.indptr[row]), int(graph.indptr[row + 1])):
         other = int(graph.indices[entry])
         if other != node and (within is None or within[other] == within[node]):
             weight = 1 if graph.weights is None else int(graph.weights[entry])

@@ -27,10 +27,10 @@ def test_every_row_is_at_its_turn(dtype, window_bytes, chunk, tmp_path, monkeypa
     monkeypatch.setattr(ordered_rows, "WINDOW_BYTES", window_bytes)
     monkeypatch.setattr(ordered_rows, "CHUNK_ENTRIES", chunk)
     indptr, entries, order = drawn(200, dtype)
-    with rows_in_order(indptr, entries, order, tmp_path) as found:
+    with rows_in_order(indptr, entries, order, "indices", tmp_path) as found:
         assert found.dtype == dtype
         assert (found == entries[row_positions(indptr, order)[0]]).all()
-        assert [file.name for file in tmp_path.iterdir()] == [ordered_rows.FILE_NAME]
+        assert [file.name for file in tmp_path.iterdir()] == [f"{ordered_rows.FILE_NAME}.indices"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -39,22 +39,22 @@ def test_there_are_no_more_windows_than_numbers_for_them(tmp_path, monkeypatch):
     monkeypatch.setattr(ordered_rows, "MAX_WINDOWS", 5)
     indptr, entries, order = drawn(200, np.int32)
     assert ordered_rows._Windows(indptr, order, 4)._window_of.max() < 5
-    with rows_in_order(indptr, entries, order, tmp_path) as found:
+    with rows_in_order(indptr, entries, order, "indices", tmp_path) as found:
         assert (found == entries[row_positions(indptr, order)[0]]).all()
 
 
 @pytest.mark.parametrize("num_nodes", [0, 3])
 def test_rows_without_entries(num_nodes, tmp_path):
     indptr = np.zeros(num_nodes + 1, dtype=np.int64)
-    with rows_in_order(indptr, np.empty(0, np.int32), np.arange(num_nodes), tmp_path) as found:
+    with rows_in_order(indptr, np.empty(0, np.int32), np.arange(num_nodes), "indices", tmp_path) as found:
         assert found.shape == (0,)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_of_a_killed_run_is_replaced(tmp_path):
-    (tmp_path / ordered_rows.FILE_NAME).write_bytes(b"x" * 100_000)
+    (tmp_path / f"{ordered_rows.FILE_NAME}.indices").write_bytes(b"x" * 100_000)
     indptr, entries, order = drawn(50, np.int32)
-    with rows_in_order(indptr, entries, order, tmp_path) as found:
+    with rows_in_order(indptr, entries, order, "indices", tmp_path) as found:
         assert (found == entries[row_positions(indptr, order)[0]]).all()
 
 
@@ -65,7 +65,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwrite", full)
     with (
         pytest.raises(OSError, match="No space left on device.*ordered_rows"),
-        rows_in_order(*drawn(50, np.int32), tmp_path),
+        rows_in_order(*drawn(50, np.int32), "indices", tmp_path),
     ):
         pass
     assert list(tmp_path.iterdir()) == []

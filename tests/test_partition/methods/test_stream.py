@@ -44,6 +44,11 @@ def test_an_order_decides_who_comes_first(planted):
     assert stored_cut(planted, backwards) < 0.15 and (backwards != ascending).any()
 
 
+def test_threads_change_no_part(planted):
+    one, three = (assign_stream(replace(planted, num_threads=threads)) for threads in (1, 3))
+    assert (one == three).all()
+
+
 def test_a_buffer_without_room_for_a_model_is_refused(planted):
     with pytest.raises(ValueError, match=r"^buffer is 200000 bytes but the model of a graph in 4 parts needs 262144; "
                        r"pass --buffer 1MB or more, or fewer parts: 3 at most.$"):  # fmt: skip
