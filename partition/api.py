@@ -21,7 +21,7 @@ from fastsample_dist.graph.storage import BFLOAT16, SPLITS
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.report.quality import PartitionQuality
 from fastsample_dist.partition.write import build
-from fastsample_dist.partition.write.build import PartitionOptions
+from fastsample_dist.partition.write.options import PartitionOptions
 
 Column = Tensor | np.ndarray
 LIBRARIES = {"dgl": ("DGLGraph",), "torch_geometric": ("Data", "HeteroData")}  # and their classes of graphs

@@ -30,7 +30,9 @@ from fastsample_dist.partition.plan import command as plan_report
 from fastsample_dist.partition.report import check
 from fastsample_dist.partition.report import inspection as reporting
 from fastsample_dist.partition.write import repartition
-from fastsample_dist.partition.write.build import PartitionOptions, build_partition, check_request
+from fastsample_dist.partition.write.build import build_partition
+from fastsample_dist.partition.write.checks import check_request
+from fastsample_dist.partition.write.options import PartitionOptions
 
 if TYPE_CHECKING:
     from fastsample_dist.partition.report.display import StepDisplay

@@ -85,6 +85,7 @@ def build_stored(
     on_bytes: Callable[[int], None] = lambda count: None,
     *,
     edge_map: bool = False,
+    check_links: Callable[[int], None] | None = None,
 ) -> StoredTopology:
     """Sort a graph's edges on disk.
 
@@ -94,13 +95,15 @@ def build_stored(
       budget: sizes of pieces and buckets.
       on_bytes: called with bytes of work done since its last call; `sort_bytes` is their sum.
       edge_map: keep the edges' positions in the list.
+      check_links: called with the most edges of one node in both directions once they are counted, before any is
+        sorted; what it raises ends the work. None: they are not counted.
     Returns:
       StoredTopology with its files in the work directory.
     Raises:
       ValueError: the limit is too small for the longest row, or an id is out of range.
       OSError: the disk refuses.
     """
-    return _Builder(raw, journal, budget, on_bytes, edge_map).run()
+    return _Builder(raw, journal, budget, on_bytes, edge_map).run(check_links)
 
 
 def sort_bytes(raw: RawGraph) -> int:
@@ -149,10 +152,12 @@ class _Builder(BucketSort):
         self._map_dtype = raw.edge_map_dtype() if edge_map else None
         self._id_dtype = np.dtype(np.int32 if id_dtype(raw.num_nodes) == torch.int32 else np.int64)
 
-    def run(self) -> StoredTopology:
-        counted = self._count()
+    def run(self, check_links: Callable[[int], None] | None) -> StoredTopology:
+        counted = self._count(both_ends=check_links is not None)
         try:
             self._budget.check(counted["longest_row"])
+            if check_links is not None and "most_links" in counted:  # not where a run without them has counted
+                check_links(counted["most_links"])
         except ValueError:
             self._journal.restart(self._names.count)  # nothing is worth keeping
             raise
@@ -169,16 +174,24 @@ class _Builder(BucketSort):
             self._map_dtype,
         )
 
-    def _count(self) -> dict[str, Any]:
+    def _count(self, *, both_ends: bool) -> dict[str, Any]:
         state = self._journal.begin(self._names.count, self._source)
         if state:
             return state
+        undirected = self._raw.undirected
         degrees = np.zeros(self._raw.num_nodes, dtype=np.int64)
+        leaving = np.zeros_like(degrees) if both_ends and not undirected else None
         for _, piece in self._listed(0, with_weights=False):
-            add_degrees(piece, self._raw.undirected, degrees)
+            add_degrees(piece, undirected, degrees)
+            if leaving is not None:
+                apart = piece.src != piece.dst
+                add_degrees(EdgePiece(piece.dst[apart], piece.src[apart], None, piece.first_edge), False, leaving)
         with appending(self._journal.path / "degrees", 0) as file:
             append(file, degrees)
         state = {"longest_row": int(degrees.max()), "done": True}
+        if leaving is not None:
+            leaving += degrees
+            state["most_links"] = int(leaving.max())
         self._journal.save(self._names.count, **state)
         return state
 

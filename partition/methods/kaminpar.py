@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from fastsample_dist.command import usable_cores
-from fastsample_dist.files import complete_file, locked_folder, remove_stale
+from fastsample_dist.files import complete_file, locked_folder, naming_file, remove_stale
 from fastsample_dist.memory_sizes import format_size, resident_sizes
 from fastsample_dist.ops.library import LIBRARY_DIR
 from fastsample_dist.partition.methods.constraints import InDegrees
@@ -43,6 +43,7 @@ IMBALANCE = 0.02
 PREFIX = "fastsample-kaminpar-"  # of directories for temporary files
 PROGRAM = Path(__file__).with_name("kaminpar_process.py")
 WATCH_S = 0.1  # how often the process's memory is looked at
+LOG_BYTES = 4096  # held from the start for what the process prints, so that a full disk does not hide why it failed
 # Where its label propagation would coarsen a graph with communities beyond the size at which it is cut in num_parts,
 # this preset stops in between; "terapart" then copies all edges to cut the finer graph: 1.5 GB in place of 0.2 for 60 M
 # entries of planted communities, and twice the time. Cuts are 9 % smaller (debian-files) to 4 % larger.
@@ -125,6 +126,10 @@ def _run(request: PartitionRequest, graph: Path, parts: Path) -> None:
     command = [sys.executable, "-I", "-S", str(PROGRAM), json.dumps(job)]
     log = graph.with_name("kaminpar.log")
     with log.open("wb") as output:
+        with naming_file(log):
+            output.write(b"\n" * LOG_BYTES)
+            output.flush()
+        output.seek(0)
         # In a session of its own: Ctrl-C reaches this process alone, which then ends the other.
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, **streams, start_new_session=True)

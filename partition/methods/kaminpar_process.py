@@ -85,6 +85,9 @@ def write_parts(parts: list[int], path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:  # a write does not say which file
+        error.filename = error.filename or str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

@@ -19,7 +19,7 @@ from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, least_siz
 from fastsample_dist.graph.inputs.text_edges import TextEdges
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.partition import api, cli
-from fastsample_dist.partition.write import build
+from fastsample_dist.partition.write import build, checks
 from fastsample_dist.partition.write import disk_space as disk
 from fastsample_dist.partition.write.build import PartitionOptions
 from tests.graph.inputs.layouts import draw_graph, write_chunked, write_graphbolt, write_ogb, write_pyg
@@ -246,7 +246,7 @@ def test_edges_whose_nodes_are_not_counted_yet_need_a_disk_and_memory(
         patched.setattr(disk, "free_bytes", lambda directory: 1000)
         needed = re.search(r"takes ([\d,]+) bytes of disk while it is made but 1,000 are free", refused(capsys, *argv))
         assert int(needed[1].replace(",", "")) >= least_bytes
-    monkeypatch.setattr(build, "resident_bytes", lambda: 0)
+    monkeypatch.setattr(checks, "resident_bytes", lambda: 0)
     line = refused(capsys, *argv, "--method", "metis", "--memory-limit", "40MB")
     assert "method metis holds the whole graph in memory" in line and "the memory limit is 40MB" in line
     assert list(tmp_path.iterdir()) == [graph]
@@ -399,7 +399,7 @@ def test_an_object_of_another_library_is_refused_before_a_pass_over_it(tmp_path,
 
 @pytest.mark.parametrize("make", [dgl_huge, pyg_huge])
 def test_the_edges_of_an_object_of_another_library_need_memory(tmp_path, unpassed, monkeypatch, make):
-    monkeypatch.setattr(build, "resident_bytes", lambda: 0)
+    monkeypatch.setattr(checks, "resident_bytes", lambda: 0)
     how = {"method": "metis", "num_parts": 2, "memory_limit": "40MB", "output": tmp_path / "parts"}
     with pytest.raises(
         ValueError, match="method metis holds the whole graph in memory.* for 50 nodes and 300000 edges"

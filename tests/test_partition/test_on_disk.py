@@ -325,7 +325,7 @@ def test_method_that_holds_the_graph_is_refused_where_it_does_not_fit(tmp_path):
 @pytest.mark.parametrize("listed_twice", [True, False])
 def test_what_a_method_holds_depends_on_edges_listed_both_ways(tmp_path, listed_twice, monkeypatch):
     """The limit lies between what edges with their reverses take and what as many without any take."""
-    monkeypatch.setattr("fastsample_dist.partition.write.build.resident_bytes", lambda: 0)
+    monkeypatch.setattr("fastsample_dist.partition.write.checks.resident_bytes", lambda: 0)
     nodes = np.arange(20_000)
     edges = np.stack([nodes, (nodes + 1) % len(nodes)])
     second = edges[::-1] if listed_twice else np.stack([nodes, (nodes + 7) % len(nodes)])
@@ -334,7 +334,7 @@ def test_what_a_method_holds_depends_on_edges_listed_both_ways(tmp_path, listed_
     sizes = sizes_of(raw)
     plan = memory_budget(1, 0, sizes, "metis")
     limits = [method_needs(sizes, "metis", plan, sizes.num_edges, count) for count in (40_000, 80_000)]
-    monkeypatch.setattr("fastsample_dist.partition.write.build.sorted_on_disk", lambda *_: False)
+    monkeypatch.setattr("fastsample_dist.partition.write.checks.sorted_on_disk", lambda *_: False)
     options = PartitionOptions(num_parts=2, method="metis", memory_limit=sum(limits) // 2)
     if listed_twice:
         build_partition(raw, options, tmp_path / "parts")

@@ -1,5 +1,6 @@
 """The adjacency made on disk against methods.adjacency.symmetrise: the same offsets, neighbours and weights."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -272,6 +273,25 @@ def test_a_row_that_is_too_long_is_refused_with_the_limit_that_would_do(tmp_path
         assert not (journal.path / "adjacency.buckets.keys").exists()
         enough = limit - 1_000_000 + 60_000 * adjacency.SORT_LINK_BYTES
         build_adjacency(topology, journal, budget_of(raw, enough), undirected=False)
+
+
+def test_the_longest_row_is_known_before_any_edge_is_sorted(tmp_path):
+    edges = [(0, 0), *((0, node) for node in range(1, 40)), *((node, 0) for node in range(20, 60)), (3, 4)]
+    raw, counted = graph_of(60, edges, undirected=False), []
+
+    def check(most_links: int) -> None:
+        counted.append(most_links)
+        raise ValueError("too many")
+
+    with Journal(tmp_path / "parts") as journal:
+        for _ in range(2):  # the same again where nothing was kept
+            with pytest.raises(ValueError, match="too many"):
+                build_stored(raw, journal, budget_of(raw), check_links=check)
+            assert not list(journal.path.glob("*buckets*"))
+        build_stored(raw, journal, budget_of(raw), check_links=counted.append)
+        build_adjacency(stored(raw, journal), journal, budget_of(raw), undirected=False)
+        steps = json.loads((journal.path / "journal.json").read_text())["steps"]
+        assert counted == [80] * 3 and steps["link_count"]["state"]["longest_row"] == 80
 
 
 MEASURED = """

@@ -4,6 +4,7 @@ Calls that fail or never end are played by a module of the same name, see played
 """
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.methods.adjacency import Adjacency
 from fastsample_dist.partition.methods.kaminpar_process import paged_out
 from fastsample_dist.partition.methods.parhip import parhip_bytes, write_parhip
-from tests.small_disk import small_tmpfs
+from tests.small_disk import enlarge, small_tmpfs
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import drawn, request_of
 from tests.test_partition.played_kaminpar import FOREVER, is_running, played_kaminpar, signal_parent
@@ -186,6 +187,23 @@ def test_full_disk_names_the_file_and_leaves_nothing(tmp_path, play):
         METHODS["kaminpar"].assign(drawn_in(tmp_path / "small"))
     assert caught.value.strerror == "No space left on device"
     assert list((tmp_path / "small").iterdir()) == []
+
+
+def test_full_disk_while_the_parts_are_written_is_one_line_and_resumes(tmp_path, play):
+    (tmp_path / "work").mkdir()
+    play("os._exit(1)")
+    with pytest.raises(RuntimeError):
+        METHODS["kaminpar"].assign(drawn_in(tmp_path / "work"))
+    pages = -(-(tmp_path / "work" / "kaminpar.graph").stat().st_size // resource.getpagesize())
+    play("pass")
+    small = tmp_path / "small"
+    with small_tmpfs(small, (pages + 1) * resource.getpagesize()):  # what it prints has a page
+        with pytest.raises(RuntimeError, match=r"^KaMinPar failed: OSError: .*No space left on device: '.*/small/kam"):
+            METHODS["kaminpar"].assign(drawn_in(small))
+        assert not list(small.glob("kaminpar.part*"))
+        enlarge(small, (pages + 4) * resource.getpagesize())
+        assert len(METHODS["kaminpar"].assign(drawn_in(small))) == drawn().num_nodes
+        assert [file.name for file in small.iterdir()] == ["kaminpar.parts"]
 
 
 def test_pages_of_the_file_are_given_back_while_it_is_mapped(tmp_path):

@@ -8,7 +8,8 @@ from fastsample_dist.partition.methods.stream import BUFFER_BYTES, LEAST_PART_BY
 from fastsample_dist.partition.plan.buffer import buffer_within
 from fastsample_dist.partition.plan.memory import memory_budget
 from fastsample_dist.partition.plan.prediction import PlanInput, PlanOptions, make_plan
-from fastsample_dist.partition.write.build import PartitionOptions, check_request
+from fastsample_dist.partition.write.checks import check_request
+from fastsample_dist.partition.write.options import PartitionOptions
 
 SIZES = GraphSizes(name="graph", num_nodes=100_000, num_listed=1_000_000)
 PARTS = 4
