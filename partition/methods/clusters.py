@@ -7,7 +7,7 @@ the same cluster, and nodes without links are packed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,11 +31,13 @@ class WeighedGraph:
       neighbours: the lists.
       weights: int32 [num_nodes], >= 1; in units of UNIT to a cluster.
       num_threads: that read its rows; None: torch's setting.
+      on_read: called with how many bytes of them were read.
     """
 
     neighbours: ops.Neighbours
     weights: np.ndarray
     num_threads: int | None = None
+    on_read: Callable[[int], None] = lambda count: None
 
     @classmethod
     def of(cls, adjacency: Adjacency, weights: np.ndarray, num_threads: int | None) -> WeighedGraph:
@@ -55,8 +57,11 @@ class WeighedGraph:
     def turns(self) -> Iterator[tuple[int, int]]:
         """All turns, in runs of about CALL_ENTRIES entries."""
         step = max(1, self.num_nodes * CALL_ENTRIES // max(1, len(self.neighbours.indices)))
+        num_bytes = self.neighbours.indices.nbytes
         for first in range(0, self.num_nodes, step):
-            yield first, min(first + step, self.num_nodes)
+            last = min(first + step, self.num_nodes)
+            yield first, last
+            self.on_read(num_bytes * last // self.num_nodes - num_bytes * first // self.num_nodes)
 
 
 def find_clusters(

@@ -155,7 +155,7 @@ def _watch(process: subprocess.Popen, request: PartitionRequest) -> int:
     while process.poll() is None:
         held, own = resident_sizes(process.pid).get("RssAnon", 0), resident_sizes(os.getpid()).get("VmRSS", 0)
         most = max(most, held)
-        request.on_memory(own + held)
+        request.progress.memory_held(own + held)
         if request.memory_limit is not None and own + held > request.memory_limit:
             raise ValueError(
                 f"KaMinPar held {format_size(held)} and this process {format_size(own)} when it was ended, more than "

@@ -20,6 +20,7 @@ import numpy as np
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.partition.methods.adjacency import Adjacency, rows_of, symmetrise
 from fastsample_dist.partition.methods.constraints import InDegrees, InSplit, NodeWeights, part_counts, split_bits
+from fastsample_dist.partition.progress import Progress
 
 SPLITS = ("train", "val", "test")
 MAX_SEED = 2**31 - 1  # METIS may be built with 32-bit integers
@@ -45,7 +46,7 @@ class PartitionRequest:
       buffer_bytes: for methods that read "buffer": bytes of the graph that they may hold; None: their default.
       work: a directory for the method's temporary files, which outlives a killed run; None: the system's.
       memory_limit: bytes that this process and those it starts may hold together; None: any number.
-      on_memory: called with the bytes that they hold while another process works.
+      progress: gets how much of the neighbour lists is read, and what the processes hold together while another works.
     Raises:
       ValueError: a value outside these.
     """
@@ -64,7 +65,7 @@ class PartitionRequest:
     buffer_bytes: int | None = None
     work: Path | None = None
     memory_limit: int | None = None
-    on_memory: Callable[[int], None] = lambda count: None
+    progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
         if self.num_parts < 1:

@@ -33,6 +33,7 @@ from fastsample_dist.partition.methods.adjacency import Adjacency
 from fastsample_dist.partition.methods.clusters import (
     CHUNK_NODES,
     SHRINKS,
+    SWEEPS,
     UNIT,
     WeighedGraph,
     contract,
@@ -82,8 +83,9 @@ def assign_stream(request: PartitionRequest) -> np.ndarray:
         return assign_random(request)
     parts = None
     with _rows_to_read(request) as rows:
-        stream = _Stream(request, rows, buffer_bytes)
-        for cycle in range(PASSES if request.passes is None else request.passes):
+        passes = PASSES if request.passes is None else request.passes
+        stream = _Stream(request, rows, buffer_bytes, passes)
+        for cycle in range(passes):
             parts = stream.improve(parts, request.seed << 16 | cycle % 128 << 9)
     fill_empty_parts(parts, request.num_parts, request.graph.indptr.numpy())
     return parts
@@ -151,7 +153,7 @@ class _Model:
 class _Stream:
     """A request's graph, what its nodes weigh and what parts may hold."""
 
-    def __init__(self, request: PartitionRequest, rows: ops.Neighbours, buffer_bytes: int) -> None:
+    def __init__(self, request: PartitionRequest, rows: ops.Neighbours, buffer_bytes: int, passes: int) -> None:
         self._num_parts, self._num_threads = request.num_parts, request.num_threads
         self._in_offsets, self._kinds = request.graph.indptr.numpy(), request.kinds
         self._totals = self._loads(np.zeros(request.num_nodes, dtype=np.int32), 1)[0]
@@ -160,9 +162,16 @@ class _Stream:
             "capacities": np.maximum(1, np.ceil(means * (1 + SLACK))).astype(np.int64),
             "floors": np.maximum(1, np.floor(means * (1 - SLACK))).astype(np.int64),
         }
-        self._graph = WeighedGraph(rows, self._node_weights(), request.num_threads)
+        self._graph = WeighedGraph(rows, self._node_weights(), request.num_threads, request.progress.bytes_done)
+        self._progress, self._bytes_to_read = request.progress, 0
+        self._will_read(passes * (SWEEPS + 2 + len(SHEDS)))
         self._most_pairs = buffer_bytes // PAIR_BYTES
         self._metis_pairs = min(METIS_PAIRS, buffer_bytes // METIS_PAIR_BYTES)
+
+    def _will_read(self, times: int) -> None:
+        """Report that the rows are going to be read so many times more than was known."""
+        self._bytes_to_read += times * self._graph.neighbours.indices.nbytes
+        self._progress.bytes_total(self._bytes_to_read)
 
     def improve(self, parts: np.ndarray | None, rng_seed: int) -> np.ndarray:
         """int32 [num_nodes]; parts that cut fewer edges than those given, if any were (whose memory is used)."""
@@ -218,6 +227,7 @@ class _Stream:
             more, weights, bound = grow_clusters(graph, bound, rng_seed, within=within, whole=False)
             rename(labels, more)
             del graph, adjacency, more
+            self._will_read(1)
             adjacency, whole = contract(self._graph, labels, len(weights), self._most_pairs)
         model = self._model(adjacency, labels, weights, self._loads(labels, len(weights)), parts)
         models = [model]

@@ -54,8 +54,11 @@ def stream_parts(request: PartitionRequest, score: str) -> np.ndarray:
         one_pass = functools.partial(
             ops.stream_partition, graph.indptr, indices, rule=rule, order=order, kinds=kinds, rows_by_turn=by_turn
         )
-        for _ in range(PASSES if request.passes is None else request.passes):
+        passes = PASSES if request.passes is None else request.passes
+        request.progress.bytes_total(passes * indices.nbytes)
+        for _ in range(passes):
             parts = call_beside(functools.partial(one_pass, parts))
+            request.progress.bytes_done(indices.nbytes)
     found = parts.numpy()
     fill_empty_parts(found, num_parts, graph.indptr.numpy())
     return found

@@ -286,7 +286,7 @@ def _assign(
             buffer_bytes=buffer_within(options.method, options.buffer, options.num_parts, budget),
             work=work,
             memory_limit=budget.limit,
-            on_memory=progress.memory_held,
+            progress=progress,
             stored=adjacency,
         )
         if options.order == "bfs":

@@ -18,6 +18,7 @@ from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.methods.adjacency import Adjacency
 from fastsample_dist.partition.methods.kaminpar_process import paged_out
 from fastsample_dist.partition.methods.parhip import parhip_bytes, write_parhip
+from fastsample_dist.partition.progress import Progress
 from tests.small_disk import enlarge, small_tmpfs
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import drawn, request_of
@@ -139,10 +140,9 @@ def test_ctrl_c_ends_the_process(tmp_path, play):
 def test_more_than_the_memory_limit_is_ended(tmp_path, play):
     play(f"held = bytearray(1 << 28); held[::4096] = bytes(1 << 16); {FOREVER}")
     request = drawn()
-    held = []
-    limited = request_of(
-        draw_raw(undirected=True), 4, memory_limit=resident_kb() * 1024 + (1 << 27), on_memory=held.append
-    )
+    progress = Progress()
+    progress.memory_held = (held := []).append
+    limited = request_of(draw_raw(undirected=True), 4, memory_limit=resident_kb() * 1024 + (1 << 27), progress=progress)
     with pytest.raises(ValueError, match="KaMinPar held .* when it was ended, more than the memory limit of"):
         METHODS["kaminpar"].assign(limited)
     assert held[-1] > limited.memory_limit and request.memory_limit is None

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fastsample_dist.partition.methods import METHODS, PartitionRequest
+from fastsample_dist.partition.methods import METHODS, PartitionRequest, stream
 from fastsample_dist.partition.methods.balance import balance_parts
 from fastsample_dist.partition.methods.stream import LEAST_PART_BYTES, assign_stream
+from fastsample_dist.partition.progress import Progress
 from tests.test_partition.methods.requests import graph_of, request_of, stored_cut
 
 COMMUNITIES, SIZE = 24, 100
@@ -47,6 +48,35 @@ def test_an_order_decides_who_comes_first(planted):
 def test_threads_change_no_part(planted):
     one, three = (assign_stream(replace(planted, num_threads=threads)) for threads in (1, 3))
     assert (one == three).all()
+
+
+class Counted(Progress):
+    """What was reported: (bytes to read, bytes read)."""
+
+    def __init__(self):
+        self.total = self.done = 0
+
+    def bytes_total(self, count):
+        self.total = count
+
+    def bytes_done(self, count):
+        self.done += count
+
+
+@pytest.mark.parametrize("passes", [None, 1, 3])
+@pytest.mark.parametrize(("method", "default", "reads"), [("stream", 2, 9), ("ldg", 10, 1), ("fennel", 10, 1)])
+def test_what_is_read_is_what_was_announced(planted, method, default, reads, passes):
+    progress = Counted()
+    METHODS[method].assign(replace(planted, progress=progress, passes=passes))
+    links = planted.adjacency if method == "stream" else planted.graph
+    assert progress.done == progress.total == (passes or default) * reads * links.indices.nbytes
+
+
+def test_links_that_are_read_again_are_announced(planted, monkeypatch):
+    monkeypatch.setattr(stream, "PAIR_BYTES", stream.BUFFER_BYTES // 100)  # room for 100 pairs of clusters
+    progress = Counted()
+    assign_stream(replace(planted, progress=progress))
+    assert progress.done == progress.total > 18 * planted.adjacency.indices.nbytes
 
 
 def test_a_buffer_without_room_for_a_model_is_refused(planted):
