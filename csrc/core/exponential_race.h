@@ -71,12 +71,6 @@ FS_HD uint64_t race_log(uint64_t word) {
   return high << 58 | sum >> 6;
 }
 
-// Not above race_log(word), without a logarithm: -ln U >= 1 - U.
-FS_HD uint64_t race_log_at_least(uint64_t word) {
-  const uint64_t below_one = (0 - (word | 1)) >> 6;
-  return below_one > kRaceLogError + 1 ? below_one - (kRaceLogError + 1) : 0;
-}
-
 // Time of arrival, in units of 2^-58: two IEEE operations, so that it is the same everywhere. weight > 0.
 FS_HD double race_time(uint64_t log, double weight) { return static_cast<double>(log) / weight; }
 

@@ -92,8 +92,8 @@ void CollectiveEngine<Id>::run_steps() {
     if (records_steps) {
       for (int64_t i = 0; i < combined_.count(); ++i) recorder_.add_node(combined_.transit(i));
       const EdgeValues values(call_->graph.weights);
-      const ColumnSums<Id>* columns = spec.ranked != 0 ? &columns_ : nullptr;
-      recorder_.record({graph_, values, spec, columns, picks_of(k + 1), size, spec.record == FS_RECORD_TO_UNION});
+      if (spec.ranked == 0) columns_.follow(graph_, values, recorder_.nodes(), recorder_.num_nodes(), false);
+      recorder_.record({graph_, values, spec, &columns_, picks_of(k + 1), size, spec.record == FS_RECORD_TO_UNION});
     }
   }
   if (app.until_done == 0) return;
@@ -132,7 +132,7 @@ void CollectiveEngine<Id>::find_transits(int64_t k) {
 // The first sample_size vertices of the combined neighbourhood by the race, FS_NULL_NODE behind the last.
 template <typename Id>
 void CollectiveEngine<Id>::rank(int64_t k) {
-  columns_.follow(graph_, EdgeValues(call_->graph.weights), combined_.transits(), combined_.count());
+  columns_.follow(graph_, EdgeValues(call_->graph.weights), combined_.transits(), combined_.count(), true);
   const StageKey key = transit_key(call_->request.rng_seed, kRace, k, call_->request.step);
   const RaceField field = {columns_.sums(), columns_.orig_ids(), columns_.count()};
   const int64_t size = call_->app.sample_sizes[k];
@@ -180,17 +180,17 @@ void CollectiveEngine<Id>::fill_slots(int64_t k, int64_t attempt, const std::vec
     call(call_->app.next, FS_IN_NEXT, task, count);
     return;
   }
+  const int64_t first_pick = attempt * size;
+  if (call_->app.next_kind == FS_NEXT_GLOBAL) return make_global_picks(slots, count, first_pick, out);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t slot = slots == nullptr ? i : (*slots)[static_cast<size_t>(i)];
-    PickStream draw(key_, sample_id(), attempt * size + slot);
-    out[slot] = built_in_pick(slot, draw);
+    if (call_->app.next_kind == FS_NEXT_RANKED) {
+      out[slot] = ranked_[static_cast<size_t>(slot)];
+    } else {
+      PickStream draw(key_, sample_id(), first_pick + slot);
+      out[slot] = layer_pick(slot, draw);
+    }
   }
-}
-
-template <typename Id>
-int64_t CollectiveEngine<Id>::built_in_pick(int64_t slot, PickStream& draw) const {
-  if (call_->app.next_kind == FS_NEXT_RANKED) return ranked_[static_cast<size_t>(slot)];
-  return call_->app.next_kind == FS_NEXT_LAYER ? layer_pick(slot, draw) : global_pick(draw);
 }
 
 template <typename Id>
@@ -202,11 +202,30 @@ int64_t CollectiveEngine<Id>::layer_pick(int64_t slot, PickStream& draw) const {
   return source;
 }
 
+// Entries of the table lie anywhere in it: those of many picks are asked for before the first is read.
 template <typename Id>
-int64_t CollectiveEngine<Id>::global_pick(PickStream& draw) const {
+void CollectiveEngine<Id>::make_global_picks(const std::vector<int64_t>* slots, int64_t count, int64_t first_pick,
+                                             int64_t* out) const {
+  constexpr int64_t kTogether = 64;
   const GlobalTable table(call_->app.params);
-  const uint64_t slot = draw.below(static_cast<uint64_t>(table.length));
-  return draw.next() < table.threshold[slot] ? table.node[slot] : table.other[slot];
+  uint64_t entries[kTogether];
+  uint32_t coins[kTogether];
+  const auto slot_at = [&](int64_t i) { return slots == nullptr ? i : (*slots)[static_cast<size_t>(i)]; };
+  for (int64_t begin = 0; begin < count; begin += kTogether) {
+    const int64_t together = std::min(kTogether, count - begin);
+    for (int64_t i = 0; i < together; ++i) {
+      PickStream draw(key_, sample_id(), first_pick + slot_at(begin + i));
+      entries[i] = draw.below(static_cast<uint64_t>(table.length));
+      coins[i] = draw.next();
+      __builtin_prefetch(table.threshold + entries[i]);
+      __builtin_prefetch(table.node + entries[i]);
+      __builtin_prefetch(table.other + entries[i]);
+    }
+    for (int64_t i = 0; i < together; ++i) {
+      const uint64_t entry = entries[i];
+      out[slot_at(begin + i)] = coins[i] < table.threshold[entry] ? table.node[entry] : table.other[entry];
+    }
+  }
 }
 
 template <typename Id>

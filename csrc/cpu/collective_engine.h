@@ -52,9 +52,8 @@ class CollectiveEngine {
   void rank(int64_t k);
   void make_distinct_picks(int64_t k);
   void fill_slots(int64_t k, int64_t attempt, const std::vector<int64_t>* slots);
-  int64_t built_in_pick(int64_t slot, PickStream& draw) const;
   int64_t layer_pick(int64_t slot, PickStream& draw) const;
-  int64_t global_pick(PickStream& draw) const;
+  void make_global_picks(const std::vector<int64_t>* slots, int64_t count, int64_t first_pick, int64_t* out) const;
 
   // The step as callbacks see it; of `domain`.
   FsStepTask task_of(int64_t k, RandomDomain domain);

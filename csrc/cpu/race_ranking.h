@@ -1,6 +1,7 @@
 // The winners of an exponential race (core/exponential_race.h) over columns with weights.
 //
-// Few candidates need a logarithm: E >= 1 - U already rules out whoever cannot beat the `wanted` best so far.
+// Few candidates need a logarithm, or all of their random word: E >= 1 - U already rules out whoever cannot beat the
+// `wanted` best so far.
 #ifndef FS_CPU_RACE_RANKING_H_
 #define FS_CPU_RACE_RANKING_H_
 
@@ -44,13 +45,14 @@ class RaceRanking {
   }
 
   size_t bytes() const {
-    return ahead_.capacity() * sizeof(Arrival) + ranked_.capacity() * sizeof(int64_t) +
+    return ahead_.capacity() * sizeof(Arrival) + (left_.capacity() + ranked_.capacity()) * sizeof(int64_t) +
            guesses_.capacity() * sizeof(double);
   }
 
  private:
   static constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-  static constexpr int64_t kChunk = 512;
+  static constexpr int64_t kChunk = 1024;
+  static constexpr size_t kTimed = 64;
   static constexpr size_t kSpare = 32;
   static constexpr double kSpareTime = 1.4;
   static constexpr double kRoundingUp = 1 + 1.0 / (1ll << 50);  // above what two products lose
@@ -67,25 +69,39 @@ class RaceRanking {
   // The candidates that arrive by the limit, or the first of them if they are many.
   void race(StageKey key, uint64_t sample_id, const RaceField& field, double limit) {
     const VectorKernels& kernels = vector_kernels();
-    uint64_t words[kChunk];
     int32_t passed[kChunk];
     limit_ = limit;
     ahead_.clear();
+    left_.clear();
     for (int64_t begin = 0; begin < field.count; begin += kChunk) {
       const int64_t count = std::min(kChunk, field.count - begin);
-      kernels.race_words(key, field.orig_ids + begin, count, sample_id, words);
-      const double bound = limit_ * kRoundingUp;
-      const int64_t num_passed = kernels.race_filter(words, field.weights + begin, count, bound, passed);
-      for (int64_t i = 0; i < num_passed; ++i) enter(words[passed[i]], field, begin + passed[i]);
+      const int64_t num_passed = kernels.race_filter(key, field.orig_ids + begin, field.weights + begin, count,
+                                                     sample_id, limit_ * kRoundingUp, passed);
+      for (int64_t i = 0; i < num_passed; ++i) left_.push_back(begin + passed[i]);
+      if (left_.size() >= kTimed) time_those_left(key, sample_id, field);
     }
+    time_those_left(key, sample_id, field);
   }
 
-  void enter(uint64_t word, const RaceField& field, int64_t number) {
-    const double weight = field.weights[number];
-    if (!(weight > 0)) return;
-    const double time = race_time(race_log(word), weight);
-    if (time > limit_) return;
-    ahead_.push_back({time, field.orig_ids[number], number});
+  // Side by side: a logarithm is a long chain of products.
+  void time_those_left(StageKey key, uint64_t sample_id, const RaceField& field) {
+    uint64_t orig_ids[kTimed], words[kTimed];
+    double times[kTimed];
+    for (size_t begin = 0; begin < left_.size(); begin += kTimed) {
+      const size_t count = std::min(kTimed, left_.size() - begin);
+      const int64_t* numbers = left_.data() + begin;
+      for (size_t i = 0; i < count; ++i) orig_ids[i] = field.orig_ids[numbers[i]];
+      vector_kernels().race_words(key, orig_ids, static_cast<int64_t>(count), sample_id, words);
+      for (size_t i = 0; i < count; ++i) times[i] = race_time(race_log(words[i]), field.weights[numbers[i]]);
+      for (size_t i = 0; i < count; ++i) {
+        if (field.weights[numbers[i]] > 0 && times[i] <= limit_) enter({times[i], orig_ids[i], numbers[i]});
+      }
+    }
+    left_.clear();
+  }
+
+  void enter(const Arrival& arrival) {
+    ahead_.push_back(arrival);
     if (ahead_.size() >= 2 * wanted_ + kSpare) cut();
   }
 
@@ -97,6 +113,7 @@ class RaceRanking {
     limit_ = ahead_.back().time;
   }
 
+  std::vector<int64_t> left_;  // by the filter, not timed yet
   std::vector<Arrival> ahead_;
   std::vector<int64_t> ranked_;
   double limit_ = 0;             // nobody later can be among the wanted

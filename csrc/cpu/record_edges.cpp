@@ -56,66 +56,96 @@ void EdgeRecorder<Id>::add_node(Id node) {
 template <typename Id>
 void EdgeRecorder<Id>::record(const RecordRequest<Id>& request) {
   const int64_t num_dst = num_nodes();
-  const bool extends = request.with_destinations && !hops_.empty();
-  const int64_t num_old = extends ? hops_.back().num_dst : 0;
-  num_known_ = extends ? hops_.back().num_src : 0;
-  const size_t first_edge = indices_.size(), old_edges = first_edge - (extends ? hops_.back().num_edges : 0);
-  const size_t old_offsets = offsets_.size() - static_cast<size_t>(extends ? num_old + 1 : 0);
-  choose_sources(request);
-  offsets_.push_back(0);
-  mark(0, num_fresh_);
-  sought_ = num_fresh_;
-  for (int64_t dst = 0; dst < num_dst; ++dst) {
-    if (dst == num_old) {
-      mark(num_fresh_, sources_.size());
-      sought_ = sources_.size();
-      is_sorted_ = false;
-    }
-    const size_t first = weights_.size();
-    const Id row = nodes_[static_cast<size_t>(dst)];
-    fetch_ahead(request.graph, dst, num_dst);
-    if (dst < num_old) {
-      const size_t at = old_offsets + static_cast<size_t>(dst);
-      extend_row(request, row, old_edges + static_cast<size_t>(offsets_[at]),
-                 old_edges + static_cast<size_t>(offsets_[at + 1]));
-    } else {
-      record_row(request, row);
-    }
-    if (request.spec.edge_scale == FS_EDGES_BY_COLUMN) normalise(first);
-    offsets_.push_back(static_cast<int64_t>(indices_.size() - first_edge));
+  Before before;
+  if (request.with_destinations && !hops_.empty()) {
+    const FsRecordedHop& last = hops_.back();
+    before = {last.num_dst, last.num_src, indices_.size() - static_cast<size_t>(last.num_edges),
+              offsets_.size() - static_cast<size_t>(last.num_dst + 1)};
   }
-  for (const Source& source : sources_) marked(index_.node(source.member)) = 0;
-  hops_.push_back({num_dst, num_nodes(), static_cast<int64_t>(indices_.size() - first_edge)});
+  choose_sources(request, before.num_src);
+  found_.clear();
+  if (request.columns != nullptr && request.columns->has_rows(nodes_.data(), num_dst)) {
+    follow_links(request, before.num_dst);
+    const std::vector<int32_t>& rows = request.columns->long_rows();
+    look_through(request, before.num_dst, static_cast<int64_t>(rows.size()),
+                 [&](int64_t i) { return int64_t{rows[static_cast<size_t>(i)]}; });
+  } else {
+    look_through(request, before.num_dst, num_dst, [](int64_t i) { return i; });
+  }
+  group_by_row(num_dst);
+  add_rows(request, before, num_dst);
 }
 
 // The sources of the hop, fresh ones first: those that no hop before had as a node.
 template <typename Id>
-void EdgeRecorder<Id>::choose_sources(const RecordRequest<Id>& request) {
-  const int64_t hop = static_cast<int64_t>(hops_.size());
+void EdgeRecorder<Id>::choose_sources(const RecordRequest<Id>& request, int64_t num_known) {
   sources_.clear();
   is_sorted_ = false;
-  const auto choose = [&](Id node, int64_t picks) {
-    const int32_t number = member_of(node);
-    Member& member = members_[static_cast<size_t>(number)];
-    if (member.hop != hop) {
-      member.hop = hop;
-      member.chosen = 0;
-      if (request.columns != nullptr) member.column = request.columns->sum_of(node);
-      sources_.push_back({request.graph.orig_id(node), number});
-    }
-    member.chosen += picks;
-  };
   for (int64_t i = 0; i < request.num_picks; ++i) {
-    if (request.picks[i] >= 0) choose(static_cast<Id>(request.picks[i]), 1);
+    if (request.picks[i] >= 0) choose(request, member_of(static_cast<Id>(request.picks[i])), 1);
   }
   if (request.with_destinations) {
-    for (int64_t i = 0; i < num_nodes(); ++i) choose(nodes_[static_cast<size_t>(i)], 0);
+    for (const int32_t number : local_members_) choose(request, number, 0);
   }
   const auto known = std::partition(sources_.begin(), sources_.end(), [&](const Source& source) {
     const int64_t local = members_[static_cast<size_t>(source.member)].local;
-    return local < 0 || local >= num_known_;
+    return local < 0 || local >= num_known;
   });
   num_fresh_ = static_cast<size_t>(known - sources_.begin());
+}
+
+template <typename Id>
+void EdgeRecorder<Id>::choose(const RecordRequest<Id>& request, int32_t number, int64_t picks) {
+  const int64_t hop = static_cast<int64_t>(hops_.size());
+  Member& member = members_[static_cast<size_t>(number)];
+  if (member.hop != hop) {
+    const Id node = index_.node(number);
+    const int32_t column = request.columns == nullptr ? -1 : request.columns->column_of(node);
+    member.hop = hop;
+    member.chosen = 0;
+    if (request.spec.ranked != 0 && request.columns != nullptr) member.column = request.columns->sum_of(column);
+    sources_.push_back({request.graph.orig_id(node), number, column});
+  }
+  member.chosen += picks;
+}
+
+// The edges that have links: from fresh sources all of them, from the others those of the rows from num_old on.
+template <typename Id>
+void EdgeRecorder<Id>::follow_links(const RecordRequest<Id>& request, int64_t num_old) {
+  const ColumnSums<Id>& columns = *request.columns;
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const int64_t first_row = i < num_fresh_ ? 0 : num_old;
+    for (int32_t number = columns.first_link(sources_[i].column); number >= 0;) {
+      const auto link = columns.link(number);
+      if (link.row < first_row) break;
+      found_.push_back({columns.edge_of(request.graph, number), link.row, sources_[i].member});
+      number = link.next;
+    }
+  }
+}
+
+// The edges of num_rows rows that have none; their numbers ascend.
+template <typename Id>
+template <typename RowAt>
+void EdgeRecorder<Id>::look_through(const RecordRequest<Id>& request, int64_t num_old, int64_t num_rows,
+                                    const RowAt& row_at) {
+  if (num_rows == 0) return;
+  mark(0, num_fresh_);
+  sought_ = num_fresh_;
+  bool seeks_all = false;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    const int64_t row = row_at(i);
+    if (row >= num_old && !seeks_all) {
+      mark(num_fresh_, sources_.size());
+      sought_ = sources_.size();
+      is_sorted_ = false;
+      seeks_all = true;
+    }
+    fetch_ahead(request.graph, row, num_nodes());
+    find_edges(request, nodes_[static_cast<size_t>(row)],
+               [&](int32_t member, int64_t edge) { found_.push_back({edge, static_cast<int32_t>(row), member}); });
+  }
+  for (const Source& source : sources_) marked(index_.node(source.member)) = 0;
 }
 
 template <typename Id>
@@ -138,44 +168,21 @@ FS_INLINE void EdgeRecorder<Id>::fetch_ahead(const CscView<Id>& graph, int64_t d
   for (int64_t line = 0; line < 4; ++line) __builtin_prefetch(row + line * kLine);
 }
 
+// Calls take(member, edge) for the edges of a row from the sources that are sought, by position.
 template <typename Id>
-void EdgeRecorder<Id>::record_row(const RecordRequest<Id>& request, Id row) {
-  const int32_t own = index_.find(row);
-  if (request.spec.self_edges != 0 && members_[static_cast<size_t>(own)].hop == static_cast<int64_t>(hops_.size())) {
-    add_edge(request, row, own, -1);
-  }
-  find_edges(request, row, [&](int32_t member, int64_t edge) { add_edge(request, row, member, edge); });
-}
-
-// A row that the last hop had, too: its edges `first` .. `last` - 1 of that hop, whose sources are all nodes and so
-// sources again, and those from fresh sources, by position.
-template <typename Id>
-void EdgeRecorder<Id>::extend_row(const RecordRequest<Id>& request, Id row, size_t first, size_t last) {
-  const auto add_old = [&](size_t at) {
-    add_edge(request, row, local_members_[static_cast<size_t>(indices_[at])], edge_ids_[at]);
-  };
-  find_edges(request, row, [&](int32_t member, int64_t edge) {
-    while (first < last && edge_ids_[first] < edge) add_old(first++);
-    add_edge(request, row, member, edge);
-  });
-  while (first < last) add_old(first++);
-}
-
-// Calls found(member, edge) for the edges of a row from the sources that are sought, by position.
-template <typename Id>
-template <typename Found>
-void EdgeRecorder<Id>::find_edges(const RecordRequest<Id>& request, Id row, const Found& found) {
+template <typename Take>
+void EdgeRecorder<Id>::find_edges(const RecordRequest<Id>& request, Id row, const Take& take) {
   const int64_t degree = request.graph.indptr[row + 1] - request.graph.indptr[row];
   if (degree > kSearchedShare * static_cast<int64_t>(sought_)) {
-    search_row(request, row, found);
+    search_row(request, row, take);
   } else {
-    scan_row(request, row, found);
+    scan_row(request, row, take);
   }
 }
 
 template <typename Id>
-template <typename Found>
-FS_INLINE void EdgeRecorder<Id>::scan_row(const RecordRequest<Id>& request, Id row, const Found& found) {
+template <typename Take>
+FS_INLINE void EdgeRecorder<Id>::scan_row(const RecordRequest<Id>& request, Id row, const Take& take) {
   const CscView<Id>& graph = request.graph;
   const int64_t hop = static_cast<int64_t>(hops_.size());
   for (int64_t edge = graph.indptr[row]; edge < graph.indptr[row + 1]; ++edge) {
@@ -183,13 +190,13 @@ FS_INLINE void EdgeRecorder<Id>::scan_row(const RecordRequest<Id>& request, Id r
     if (marked(source) == 0) continue;
     if (!graph.has_row(source)) throw BadSource{static_cast<int64_t>(source)};
     const int32_t member = index_.find(source);
-    if (member >= 0 && members_[static_cast<size_t>(member)].sought == hop) found(member, edge);
+    if (member >= 0 && members_[static_cast<size_t>(member)].sought == hop) take(member, edge);
   }
 }
 
 template <typename Id>
-template <typename Found>
-void EdgeRecorder<Id>::search_row(const RecordRequest<Id>& request, Id row, const Found& found) {
+template <typename Take>
+void EdgeRecorder<Id>::search_row(const RecordRequest<Id>& request, Id row, const Take& take) {
   const CscView<Id>& graph = request.graph;
   if (!is_sorted_) {
     std::sort(sources_.begin(), sources_.begin() + static_cast<int64_t>(sought_),
@@ -219,22 +226,99 @@ void EdgeRecorder<Id>::search_row(const RecordRequest<Id>& request, Id row, cons
         high = middle;
       }
     }
-    for (at = low; at < end && orig_id_at(at) == source.orig_id; ++at) found(source.member, at);
+    for (at = low; at < end && orig_id_at(at) == source.orig_id; ++at) take(source.member, at);
     if (at == end) return;
   }
 }
 
+// What was found, row by row and by position.
 template <typename Id>
-void EdgeRecorder<Id>::add_edge(const RecordRequest<Id>& request, Id row, int32_t number, int64_t edge) {
+void EdgeRecorder<Id>::group_by_row(int64_t num_dst) {
+  row_ends_.assign(static_cast<size_t>(num_dst) + 2, 0);
+  for (const Found& edge : found_) ++row_ends_[static_cast<size_t>(edge.row) + 2];
+  for (size_t row = 2; row < row_ends_.size(); ++row) row_ends_[row] += row_ends_[row - 1];
+  by_row_.resize(found_.size());
+  for (const Found& edge : found_) by_row_[row_ends_[static_cast<size_t>(edge.row) + 1]++] = edge;
+  for (size_t row = 0; row + 2 < row_ends_.size(); ++row) {
+    const auto begin = by_row_.begin() + static_cast<int64_t>(row_ends_[row]);
+    const auto end = by_row_.begin() + static_cast<int64_t>(row_ends_[row + 1]);
+    if (!std::is_sorted(begin, end)) std::sort(begin, end);
+  }
+}
+
+// A row that the last hop had, too, has the edges of that hop, whose sources are all nodes and so sources again, and
+// those found, by position.
+template <typename Id>
+void EdgeRecorder<Id>::add_rows(const RecordRequest<Id>& request, const Before& before, int64_t num_dst) {
+  const bool weighs = request.spec.edge_scale != FS_EDGES_UNWEIGHTED;
+  const size_t first_edge = indices_.size();
+  const size_t most = first_edge + found_.size() + static_cast<size_t>(num_dst) +
+                      (before.num_dst > 0 ? first_edge - before.first_edge : 0);
+  indices_.resize(most);
+  edge_ids_.resize(most);
+  if (weighs) weights_.resize(most);
+  shares_.resize(static_cast<size_t>(num_nodes()) + sources_.size());
+  for (const Source& source : sources_) {
+    const Member& member = members_[static_cast<size_t>(source.member)];
+    if (member.local >= 0) shares_[static_cast<size_t>(member.local)] = 1.0 / member.column;
+  }
+  size_t out = first_edge;
+  const auto put = [&](Id local, int64_t edge) {
+    indices_[out] = local;
+    edge_ids_[out++] = edge;
+  };
+  offsets_.push_back(0);
+  for (int64_t dst = 0; dst < num_dst; ++dst) {
+    const size_t first = out;
+    size_t old = 0, last_old = 0;
+    if (dst < before.num_dst) {
+      const int64_t* offsets = offsets_.data() + before.first_offset + dst;
+      old = before.first_edge + static_cast<size_t>(offsets[0]);
+      last_old = before.first_edge + static_cast<size_t>(offsets[1]);
+    } else if (request.spec.self_edges != 0) {
+      const int32_t own = local_members_[static_cast<size_t>(dst)];
+      if (members_[static_cast<size_t>(own)].hop == static_cast<int64_t>(hops_.size())) put(static_cast<Id>(dst), -1);
+    }
+    for (size_t i = row_ends_[static_cast<size_t>(dst)]; i < row_ends_[static_cast<size_t>(dst) + 1]; ++i) {
+      for (; old < last_old && edge_ids_[old] < by_row_[i].edge; ++old) put(indices_[old], edge_ids_[old]);
+      put(static_cast<Id>(local_of(by_row_[i].member)), by_row_[i].edge);
+    }
+    for (; old < last_old; ++old) put(indices_[old], edge_ids_[old]);
+    if (weighs) weigh_row(request, nodes_[static_cast<size_t>(dst)], first, out);
+    offsets_.push_back(static_cast<int64_t>(out - first_edge));
+  }
+  indices_.resize(out);
+  edge_ids_.resize(out);
+  if (weighs) weights_.resize(out);
+  hops_.push_back({num_dst, num_nodes(), static_cast<int64_t>(out - first_edge)});
+}
+
+template <typename Id>
+int64_t EdgeRecorder<Id>::local_of(int32_t number) {
   Member& member = members_[static_cast<size_t>(number)];
   if (member.local < 0) {
     member.local = num_nodes();
     nodes_.push_back(index_.node(number));
     local_members_.push_back(number);
+    shares_[static_cast<size_t>(member.local)] = 1.0 / member.column;
   }
-  indices_.push_back(static_cast<Id>(member.local));
-  edge_ids_.push_back(edge);
-  if (request.spec.edge_scale != FS_EDGES_UNWEIGHTED) weights_.push_back(weight_of(request, row, number, edge));
+  return member.local;
+}
+
+// Weights of the edges first .. last - 1, which are a row.
+template <typename Id>
+void EdgeRecorder<Id>::weigh_row(const RecordRequest<Id>& request, Id row, size_t first, size_t last) {
+  double sum = 0;
+  if (request.spec.edge_scale == FS_EDGES_BY_COLUMN && request.values.all_one()) {
+    for (size_t i = first; i < last; ++i) weights_[i] = shares_[static_cast<size_t>(indices_[i])];
+  } else {
+    for (size_t i = first; i < last; ++i) {
+      weights_[i] = weight_of(request, row, local_members_[static_cast<size_t>(indices_[i])], edge_ids_[i]);
+    }
+  }
+  if (request.spec.edge_scale != FS_EDGES_BY_COLUMN) return;
+  for (size_t i = first; i < last; ++i) sum += weights_[i];
+  for (size_t i = first; i < last && sum > 0; ++i) weights_[i] /= sum;
 }
 
 template <typename Id>
@@ -249,14 +333,6 @@ double EdgeRecorder<Id>::weight_of(const RecordRequest<Id>& request, Id row, int
   const double column = members_[static_cast<size_t>(number)].column;
   if (request.spec.edge_scale == FS_EDGES_COLUMNS) return column;
   return value == 0 ? 0 : value / column;
-}
-
-// Makes the weights of a row, from `first` on, shares of their sum.
-template <typename Id>
-void EdgeRecorder<Id>::normalise(size_t first) {
-  double sum = 0;
-  for (size_t i = first; i < weights_.size(); ++i) sum += weights_[i];
-  for (size_t i = first; i < weights_.size() && sum > 0; ++i) weights_[i] /= sum;
 }
 
 template <typename Id>
@@ -280,7 +356,9 @@ size_t EdgeRecorder<Id>::bytes() const {
   return index_.bytes() + members_.capacity() * sizeof(Member) + nodes_.capacity() * sizeof(Id) +
          sources_.capacity() * sizeof(Source) + local_members_.capacity() * sizeof(int32_t) +
          (offsets_.capacity() + edge_ids_.capacity()) * sizeof(int64_t) + indices_.capacity() * sizeof(Id) +
-         weights_.capacity() * sizeof(double) + hops_.capacity() * sizeof(FsRecordedHop) + marks_.size();
+         (weights_.capacity() + shares_.capacity()) * sizeof(double) + hops_.capacity() * sizeof(FsRecordedHop) +
+         (found_.capacity() + by_row_.capacity()) * sizeof(Found) + row_ends_.capacity() * sizeof(size_t) +
+         marks_.size();
 }
 
 template class EdgeRecorder<int32_t>;

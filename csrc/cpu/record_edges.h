@@ -1,11 +1,12 @@
 // Recorded edges of a collective sample: those of the graph that lead from given sources to given destinations, as hops
 // of a mini-batch in canonical row order.
 //
-// A row is scanned, asking for every neighbour whether it is a source; or, where it is long and the sources are few,
-// every source is searched in it: rows and sources both ascend by original id, so a search begins where the last one
-// ended and doubles its steps (Bentley & Yao, "An almost optimal algorithm for unbounded searching", 1976). That needs
-// no table: a query of the hashed rows costs about as much as two neighbours scanned, and there are sources x
-// destinations of them.
+// Where the rows are those of the columns that the sample follows (combined_rows.h), a source's edges are found by its
+// links. A row that has none is scanned, asking for every neighbour whether it is a source; or, where it is long and
+// the sources are few, every source is searched in it: rows and sources both ascend by original id, so a search begins
+// where the last one ended and doubles its steps (Bentley & Yao, "An almost optimal algorithm for unbounded searching",
+// 1976). That needs no table: a query of the hashed rows costs about as much as two neighbours scanned, and there are
+// sources x destinations of them.
 //
 // Where destinations are sources, too, a hop has all nodes of the hop before as sources and the edges of its rows
 // again: in these rows only the fresh sources are sought.
@@ -27,7 +28,7 @@ struct RecordRequest {
   const CscView<Id>& graph;
   const EdgeValues& values;
   const FsCollectiveSpec& spec;
-  const ColumnSums<Id>* columns;  // null unless ranked
+  const ColumnSums<Id>* columns;  // null: rows are scanned
   const int64_t* picks;           // [num_picks] of the step, FS_NULL_NODE: none
   int64_t num_picks;
   bool with_destinations;  // destinations are sources, too
@@ -62,23 +63,39 @@ class EdgeRecorder {
   struct Source {
     uint64_t orig_id;
     int32_t member;
+    int32_t column;  // negative: none
+  };
+  // An edge from a source that is sought.
+  struct Found {
+    int64_t edge;
+    int32_t row, member;
+    bool operator<(const Found& other) const { return edge < other.edge; }
+  };
+  // Of the hop before, where its rows are in this one, too.
+  struct Before {
+    int64_t num_dst = 0, num_src = 0;
+    size_t first_edge = 0, first_offset = 0;
   };
 
   int32_t member_of(Id node);
-  void choose_sources(const RecordRequest<Id>& request);
+  void choose_sources(const RecordRequest<Id>& request, int64_t num_known);
+  void choose(const RecordRequest<Id>& request, int32_t number, int64_t picks);
   void mark(size_t first, size_t last);
   void fetch_ahead(const CscView<Id>& graph, int64_t dst, int64_t num_dst) const;
-  void record_row(const RecordRequest<Id>& request, Id row);
-  void extend_row(const RecordRequest<Id>& request, Id row, size_t first, size_t last);
-  template <typename Found>
-  void find_edges(const RecordRequest<Id>& request, Id row, const Found& found);
-  template <typename Found>
-  void scan_row(const RecordRequest<Id>& request, Id row, const Found& found);
-  template <typename Found>
-  void search_row(const RecordRequest<Id>& request, Id row, const Found& found);
-  void add_edge(const RecordRequest<Id>& request, Id row, int32_t member, int64_t edge);
+  void follow_links(const RecordRequest<Id>& request, int64_t num_old);
+  template <typename RowAt>
+  void look_through(const RecordRequest<Id>& request, int64_t num_old, int64_t num_rows, const RowAt& row_at);
+  template <typename Take>
+  void find_edges(const RecordRequest<Id>& request, Id row, const Take& take);
+  template <typename Take>
+  void scan_row(const RecordRequest<Id>& request, Id row, const Take& take);
+  template <typename Take>
+  void search_row(const RecordRequest<Id>& request, Id row, const Take& take);
+  void group_by_row(int64_t num_dst);
+  void add_rows(const RecordRequest<Id>& request, const Before& before, int64_t num_dst);
+  int64_t local_of(int32_t number);
+  void weigh_row(const RecordRequest<Id>& request, Id row, size_t first, size_t last);
   double weight_of(const RecordRequest<Id>& request, Id row, int32_t member, int64_t edge) const;
-  void normalise(size_t first);
   uint8_t& marked(Id node) {
     return marks_[static_cast<size_t>(static_cast<uint64_t>(node) * 0x9E3779B97F4A7C15ull >> (64 - kLog2Marks))];
   }
@@ -91,7 +108,8 @@ class EdgeRecorder {
   size_t num_fresh_ = 0;
   size_t sought_ = 0;       // how many of the sources the row at hand is asked for
   bool is_sorted_ = false;  // these, by original id, once a row is searched
-  int64_t num_known_ = 0;   // nodes of the hop before
+  std::vector<Found> found_, by_row_;
+  std::vector<size_t> row_ends_;  // of the rows in by_row_; one in front
   // By a hash of the node: not 0 where a source may be. Most neighbours are none, and are passed over by this alone.
   static constexpr int kLog2Marks = 15;
   std::vector<uint8_t> marks_ = std::vector<uint8_t>(size_t{1} << kLog2Marks);
@@ -100,6 +118,7 @@ class EdgeRecorder {
   std::vector<int64_t> offsets_, edge_ids_;
   std::vector<Id> indices_;
   std::vector<double> weights_;
+  std::vector<double> shares_;  // by local id: what an edge of value 1 weighs by its column
 };
 
 }  // namespace fs

@@ -85,8 +85,9 @@ struct VectorKernels {
   void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
   // out[i] is the random word of candidate orig_ids[i] in a sample's race (core/exponential_race.h), i < n.
   void (*race_words)(StageKey, const uint64_t* orig_ids, int64_t n, uint64_t sample_id, uint64_t* out);
-  // Candidates i < n with these words that may arrive in time: see vector/race_words.h.
-  int64_t (*race_filter)(const uint64_t* words, const double* weights, int64_t n, double bound, int32_t* passed);
+  // Candidates i < n that may arrive in time: see vector/race_words.h.
+  int64_t (*race_filter)(StageKey, const uint64_t* orig_ids, const double* weights, int64_t n, uint64_t sample_id,
+                         double bound, int32_t* passed);
   // Picks of a step of an application, uniform or by weight.
   PickedRun (*pick_neighbors_32)(const PickRun&);
   PickedRun (*pick_neighbors_64)(const PickRun&);
