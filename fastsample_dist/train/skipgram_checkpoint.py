@@ -25,6 +25,7 @@ from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import own_parts
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition
 from fastsample_dist.pipeline.walk_loader import WalkLoader
+from fastsample_dist.sampling.transit.app_sampler import app_facts
 from fastsample_dist.train.checkpoint import fingerprint
 from fastsample_dist.train.checkpoint_files import CheckpointFiles, DamagedCheckpointError, decode
 from fastsample_dist.train.shared_state import broadcast_state
@@ -165,7 +166,7 @@ class SkipGramCheckpointer:
         """What a checkpoint and the run that resumes from it must have in common."""
         loader = self._loader
         walks = {
-            "app": type(loader.app).__qualname__, "walks_per_node": loader.walks_per_node,
+            "app": app_facts(loader.app), "walks_per_node": loader.walks_per_node,
             "batch_size": loader.batch_size, "walk_seed": loader.rng_seed, "shuffle": loader.shuffle,
         }  # fmt: skip
         options = {**asdict(self._model.options), **walks}

@@ -1,6 +1,7 @@
 """SkipGram: ranks change no bit, the gradient is that of the dense formula, three exchanges, the negatives' law."""
 
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -155,6 +156,16 @@ def test_a_checkpoint_of_another_run_is_refused_in_one_line(drawn, ctx, tmp_path
     with pytest.raises(ValueError, match=r"part-3/step-000000002.ckpt cannot be read \(it holds \d+ bytes, expected"):
         SkipGramCheckpointer(model, loader, tmp_path / "run").begin()
     assert torch.equal(model.table, before) and loader.epoch == 0
+
+
+def test_a_checkpoint_of_other_walks_is_refused(drawn, ctx, tmp_path, monkeypatch):
+    interrupted(ctx, drawn.path, tmp_path, 1)
+    monkeypatch.setattr(sys.modules[__name__], "APP", transit.DeepWalk(6))
+    _, loader, model = make(ctx, drawn.path)
+    with pytest.raises(
+        ValueError, match=r'made with app "DeepWalk\(length=5.*" but this run has app "DeepWalk\(length=6'
+    ):
+        SkipGramCheckpointer(model, loader, tmp_path).begin()
 
 
 def test_a_checkpoint_that_cannot_be_written_stops_nothing(drawn, ctx, tmp_path, caplog):
