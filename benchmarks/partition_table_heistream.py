@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
+import resource
 import subprocess
 import sys
 import time
@@ -47,15 +47,16 @@ def main() -> int:
     assigned = Path(result, "assigned.txt")
     command = [program, graph, f"--k={num_parts}", f"--output_filename={assigned}", "--evaluate=false"]
     begin = time.perf_counter()
-    process = subprocess.Popen([*command, *(f"--{option}" for option in options)], stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
+    words = [*command, *(f"--{option}" for option in options)]
+    status = subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # no other process was started
     figures = {
         "seconds": time.perf_counter() - begin,
         "cpu_s": used.ru_utime + used.ru_stime,
         "peak_bytes": used.ru_maxrss * 1024,
     }
     if status or not assigned.exists():  # 0 too where it does not know an option
-        print(f"{program} ended with {os.waitstatus_to_exitcode(status)} and no parts.", file=sys.stderr)
+        print(f"{program} ended with {status} and no parts.", file=sys.stderr)
         return 1
     Path(result, "figures.json").write_text(json.dumps(figures))
     return 0
