@@ -2,39 +2,9 @@
 // kDropout), so it is stored nowhere and is the same on every rank and thread.
 #include "act_dropout.h"
 
-#include <algorithm>
-#include <vector>
-
-#include "number_access.h"
 #include "parallel_rows.h"
 #include "status.h"
 #include "vector/vector_kernels.h"
-
-namespace fs {
-namespace {
-
-constexpr int64_t kSumRows = 256;  // added up one after the other; so that threads do not show, whatever their number
-
-template <typename Real>
-void backward_sums(const FsActDropout& spec, const void* y, const void* grad_y, void* grad_x, Real* sums) {
-  const int64_t blocks = (spec.num_rows + kSumRows - 1) / kSumRows;
-  std::vector<Real> partial(static_cast<size_t>(blocks * spec.width));
-  parallel_rows(blocks, kSumRows * spec.width * 4, spec.num_threads, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kSumRows;
-      vector_kernels().act_dropout_grad(spec, y, grad_y, grad_x, first, std::min(first + kSumRows, spec.num_rows),
-                                        partial.data() + block * spec.width);
-    }
-  });
-  std::fill(sums, sums + spec.width, Real(0));
-  for (int64_t block = 0; block < blocks; ++block) {
-    const Real* own = partial.data() + block * spec.width;
-    for (int64_t c = 0; c < spec.width; ++c) sums[c] += own[c];
-  }
-}
-
-}  // namespace
-}  // namespace fs
 
 extern "C" {
 
@@ -50,23 +20,9 @@ FsStatus fs_act_dropout_backward(const FsActDropout* spec, const void* y, const 
   const FsStatus status = fs::check_act_dropout("act_dropout_backward", *spec);
   if (status != FS_OK) return status;
   fs::parallel_rows(spec->num_rows, spec->width * 4, spec->num_threads, [&](int64_t begin, int64_t end) {
-    fs::vector_kernels().act_dropout_grad(*spec, y, grad_y, grad_x, begin, end, nullptr);
+    fs::vector_kernels().act_dropout_grad(*spec, y, grad_y, grad_x, begin, end);
   });
   return FS_OK;
-}
-
-FsStatus fs_act_dropout_backward_sums(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x,
-                                      void* sums) {
-  const FsStatus status = fs::check_act_dropout("act_dropout_backward_sums", *spec);
-  if (status != FS_OK) return status;
-  return fs::guarded("act_dropout_backward_sums", [&] {
-    if (spec->type == FS_FLOAT64) {
-      fs::backward_sums(*spec, y, grad_y, grad_x, static_cast<double*>(sums));
-    } else {
-      fs::backward_sums(*spec, y, grad_y, grad_x, static_cast<float*>(sums));
-    }
-    return FS_OK;
-  });
 }
 
 }  // extern "C"

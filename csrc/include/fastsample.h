@@ -449,10 +449,6 @@ typedef struct {
 FS_API FsStatus fs_act_dropout(const FsActDropout* spec, const void* x, void* y);
 /* grad_x from grad_y; y is the forward result (read for FS_RELU, may be NULL for FS_IDENTITY). */
 FS_API FsStatus fs_act_dropout_backward(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x);
-/* The same, and the sum of grad_x's rows, which is the gradient of the bias. sums [width] is written: double for
- * FS_FLOAT64, else float. The same for every num_threads. Scratch: a row of sums for every 256 rows. */
-FS_API FsStatus fs_act_dropout_backward_sums(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x,
-                                             void* sums);
 
 #ifdef __cplusplus
 }

@@ -62,11 +62,6 @@ class CpuCore:
             library.core().fs_act_dropout_backward, spec, y.data_ptr(), grad.data_ptr(), grad_x.data_ptr()
         )  # fmt: skip
 
-    def act_dropout_backward_sums(self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor, out: Tensor) -> None:
-        """Fill `out` [width], float64 for float64 rows, else float32, with the sum of grad_x's rows too."""
-        pointers = (y.data_ptr(), grad.data_ptr(), grad_x.data_ptr(), out.data_ptr())
-        library.call(library.core().fs_act_dropout_backward_sums, spec, *pointers)
-
 
 class CudaCore:
     """The CUDA library. A call enqueues its work; edges that do not exist are skipped."""
@@ -120,11 +115,6 @@ class CudaCore:
     def act_dropout_backward(self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor) -> None:
         """As CpuCore's."""
         cuda.call("fs_cuda_act_dropout_backward", grad, spec, y.data_ptr(), grad.data_ptr(), grad_x.data_ptr())
-
-    def act_dropout_backward_sums(self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor, out: Tensor) -> None:
-        """As CpuCore's."""
-        self.act_dropout_backward(spec, y, grad, grad_x)
-        torch.sum(grad_x[: spec.num_rows], 0, dtype=out.dtype, out=out)
 
 
 def _grad_pointers(

@@ -145,27 +145,20 @@ def _sage_layer_backward(
     run = max(1, halves.shape[0] if at_once else min(RUN_ROWS, num_dst))
     inner = _padded(num_dst, out_width, y) if at_once else y.new_empty((run, out_width))
     grad_weight = y.new_zeros(weight.shape if needs[1] else (0, 0))
-    # of bfloat16 rows too the bias's gradient is summed in float32
-    grad_bias = y.new_zeros(out_width if needs[2] else 0, dtype=torch.promote_types(y.dtype, torch.float32))
-    sums = torch.empty_like(grad_bias)
+    grad_bias = y.new_zeros((out_width,) if needs[2] else (0,))
     needs_halves = needs[0] or needs[3]
     grad_halves = y.new_empty((halves.shape[0], weight.shape[1]) if needs_halves else (0, 0))
     for lo in range(0, num_dst, run):
         hi = min(lo + run, num_dst)
         rows = inner if at_once else inner[: hi - lo]  # the gradient before activation and dropout
-        run_of = (y[lo:hi], grad[lo:hi], rows)
         if node_ids is None:
             rows[: hi - lo] = grad[lo:hi]
-            if needs[2]:
-                torch.sum(grad[lo:hi], 0, dtype=sums.dtype, out=sums)
-        elif needs[2]:
-            core.act_dropout_backward_sums(_description(y[lo:hi], node_ids[lo:hi], draw), *run_of, sums)
         else:
-            core.act_dropout_backward(_description(y[lo:hi], node_ids[lo:hi], draw), *run_of)
+            core.act_dropout_backward(_description(y[lo:hi], node_ids[lo:hi], draw), y[lo:hi], grad[lo:hi], rows)
         if needs[1]:
             grad_weight.addmm_(rows.t(), halves if at_once else halves[lo:hi])
         if needs[2]:
-            grad_bias += sums
+            grad_bias += rows.sum(0)
         if needs_halves:
             torch.mm(rows, weight, out=grad_halves if at_once else grad_halves[lo:hi])
     reduce, grad_halves = _reduction(edge_weights), grad_halves[:num_dst]
@@ -174,7 +167,7 @@ def _sage_layer_backward(
         grad_x = aggregate_ops.concat_backward(core, grad_halves, edges, num_src, edge_weights, reduce)
     if needs[3]:
         grad_edge_weights = aggregate_ops.concat_grad_weights(core, grad_halves, edges, x, edge_weights, reduce)
-    return grad_x, grad_weight, grad_bias.to(y.dtype), grad_edge_weights
+    return grad_x, grad_weight, grad_bias, grad_edge_weights
 
 
 def _save_for_backward(ctx: object, inputs: tuple, output: tuple) -> None:

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from fastsample_dist import ops
-from fastsample_dist.ops import library, reference
-from fastsample_dist.ops.act_dropout import arguments, drop_threshold
-from fastsample_dist.ops.layer_cores import CPU
+from fastsample_dist.ops import reference
 
 KEY = (2**41 + 3, 2**32 + 9, 1)
 
@@ -38,37 +36,6 @@ def test_gradient_equals_autograd_through_the_oracle(activation, dtype):
         function(x, node_ids, 0.3, activation).backward(grad)
         grads.append(x.grad)
     assert torch.equal(*grads)
-
-
-@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
-@pytest.mark.parametrize("activation", ["relu", "identity"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_sums_of_the_gradient_are_those_of_its_rows_in_blocks(isa, activation, dtype, use_isa, monkeypatch):
-    """By definition: 256 rows are added up one after the other, then these sums; with any number of threads."""
-    use_isa(isa)
-    num_rows, width = 256 * 5 + 17, 70
-    grad, node_ids = torch.randn(num_rows, width).to(dtype), torch.arange(num_rows)
-    y = act_dropout(torch.randn(num_rows, width).to(dtype), node_ids, 0.3, activation)
-    threshold = drop_threshold(0.3)
-    real = torch.float64 if dtype == torch.float64 else torch.float32
-    plain, grad_x, expected = torch.empty_like(y), torch.empty_like(y), torch.zeros(width, dtype=real)
-    CPU.act_dropout_backward(arguments(y, node_ids, threshold, activation, list(KEY)), y, grad, plain)
-    for block in plain.to(real).split(256):
-        partial = torch.zeros(width, dtype=real)
-        for row in block:
-            partial += row
-        expected += partial
-    for threads in (1, 2, 5):
-        monkeypatch.setattr(library, "num_threads", lambda count=threads: count)
-        found = torch.full((width,), 7.0, dtype=real)
-        CPU.act_dropout_backward_sums(arguments(y, node_ids, threshold, activation, list(KEY)), y, grad, grad_x, found)
-        assert torch.equal(grad_x, plain) and torch.equal(found, expected)
-
-
-def test_sums_of_no_rows_are_zero():
-    none, found = torch.empty(0, 9), torch.ones(9)
-    CPU.act_dropout_backward_sums(arguments(none, None, 0, "relu", [0, 0, 0]), none, none, none, found)
-    assert not found.any()
 
 
 @pytest.mark.parametrize("activation", ["relu", "identity"])
