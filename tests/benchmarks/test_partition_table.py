@@ -80,7 +80,8 @@ def test_methods_take_options(tmp_path):
     methods = ("ldg", "ldg:passes=1", "ldg:order=bfs:passes=1", "ldg:pases=1", "range:order=bfs")
     _, report = run_table(tmp_path, "--graph", "rmat:8:4", "--num-parts", "3", "--methods", ",".join(methods))
     *done, unknown, unread = report["graphs"][0]["rows"]
-    assert [row["method"] for row in done] == list(methods[:3]) and len({row["cut"] for row in done}) == 3
+    assert [row["method"] for row in done] == list(methods[:3])
+    assert len({(row["cut"], str(row["shares"])) for row in done}) == 3
     assert "has the option 'pases'; expected passes, order, buffer" in unknown["failed"]
     assert "order does not go with method range" in unread["failed"]
 
