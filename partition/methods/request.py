@@ -37,7 +37,7 @@ class PartitionRequest:
       seed: 0 .. MAX_SEED; the same seed on the same graph gives the same parts (except kaminpar).
       splits: node ids of "train", "val" and "test", those that exist; unique, ascending.
       assignment: for method `file`: the file to read.
-      num_threads: for methods with threads; None: torch's setting (stream), as many as there are processors (kaminpar).
+      num_threads: for methods with threads; None: torch's setting.
       stored: the adjacency, where it is there already, such as mapped from files.
       passes: for methods that read "passes" (`Method.reads`): how often they go over the nodes; None: their default.
       order: for methods that read "order": int64 [num_nodes], the nodes in the order to visit; None: ascending.
@@ -164,6 +164,24 @@ class AssignMemory(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkFiles:
+    """What a method makes in the work directory where the edges are sorted on disk.
+
+    Attributes:
+      adjacency: that of the graph (external/adjacency.py).
+      graph_file: a file of its own, made from the adjacency (parhip.py).
+      ordered_rows: a copy of the rows that it reads, in the order of the nodes (external/ordered_rows.py).
+    """
+
+    adjacency: bool = False
+    graph_file: bool = False
+    ordered_rows: bool = False
+
+
+NO_FILES = WorkFiles()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """A way to cut a graph.
 
@@ -203,11 +221,18 @@ class Method:
         """The neighbour lists of a request that the method's cut is counted in (`links`)."""
         return request.adjacency if self.links == "adjacency" else request.rows
 
-    @property
-    def work_files(self) -> dict[str, bool]:
-        """What it makes in the work directory, as `plan.disk.work_bytes` takes it."""
+    def work_files(self, *, ordered: bool) -> WorkFiles:
+        """What it makes in the work directory.
+
+        Args:
+          ordered: the nodes come in an order of their own.
+        """
         stores = self.stores_adjacency
-        return {"adjacency": stores, "graph_file": stores and self.memory.own_process}
+        return WorkFiles(
+            adjacency=stores,
+            graph_file=stores and self.memory.own_process,
+            ordered_rows=ordered and "order" in self.reads,
+        )
 
 
 class MissingPackageError(ImportError):

@@ -151,7 +151,7 @@ def _partitioning_lines(plan: Mapping[str, Any], show: Any) -> Iterator[str]:
     most = max(disk["work_bytes"].values())
     wider = {name: each["work_bytes"] for name, each in made["methods"].items() if each["work_bytes"] > most}
     for name, count in wider.items():
-        yield f"  {name}: its adjacency is made in the work directory too, {show(count)} at most"
+        yield f"  {name}: the rows that it reads are made in the work directory too, {show(count)} at most"
 
 
 def _memory_lines(training: Mapping[str, Any], show: Any) -> Iterator[str]:

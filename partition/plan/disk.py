@@ -11,6 +11,7 @@ from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS
 from fastsample_dist.partition.external.rows import has_scales
 from fastsample_dist.partition.external.scaled_rows import SCALE_DTYPE
 from fastsample_dist.partition.methods.parhip import parhip_bytes
+from fastsample_dist.partition.methods.request import NO_FILES, WorkFiles
 
 HEADER_BYTES = 128  # of an .npy file
 MANIFEST_FILE_BYTES, MANIFEST_BYTES = 150, 2000  # of manifest.json: per file that it lists, and the rest
@@ -67,8 +68,27 @@ def adjacency_work_bytes(sizes: GraphSizes, neighbours: int) -> tuple[int, int]:
     return kept + KEY_BYTES * sizes.num_edges, kept
 
 
+def method_bytes(sizes: GraphSizes, made: WorkFiles, neighbours: int, *, weighted: bool) -> tuple[int, int]:
+    """Bytes of what a method makes: (while its adjacency is made, until the parts are assigned).
+
+    Args:
+      sizes: as of `adjacency_work_bytes`.
+      made: which files.
+      neighbours: entries of the rows that the method reads.
+      weighted: these have weights.
+    """
+    most = kept = 0
+    if made.adjacency:
+        most, kept = adjacency_work_bytes(sizes, neighbours)
+    if made.graph_file:
+        kept += parhip_bytes(sizes.num_nodes, neighbours, sizes.node_id_bytes, weighted=weighted)
+    if made.ordered_rows:
+        kept += (sizes.node_id_bytes + LINK_WEIGHT_BYTES * weighted) * neighbours
+    return most, kept
+
+
 def work_bytes(
-    sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep", *, adjacency: bool = False, graph_file: bool = False
+    sizes: GraphSizes, num_parts: int, feature_dtype: str = "keep", made: WorkFiles = NO_FILES
 ) -> dict[str, int]:
     """Bytes beside the output while the edges are sorted on disk: {phase: bytes at its end, at most}.
 
@@ -76,26 +96,23 @@ def work_bytes(
 
     Args:
       sizes, num_parts, feature_dtype: of the graph and what is made of it.
-      adjacency: the method's adjacency is made in files too.
-      graph_file: the method reads a file of its own, which is made from them.
+      made: by the method.
     """
     edges, nodes = sizes.num_edges, sizes.num_nodes
     count = DEGREE_BYTES * nodes
     group = count + (KEY_BYTES + sizes.weight_bytes + sizes.edge_map_bytes) * edges
     rows = sizes.edge_bytes * edges + DEGREE_BYTES * nodes
     assign = count + rows + (PART_BYTES + CLUSTER_BYTES * sizes.clusters) * nodes
-    made = {}
-    if adjacency:
-        neighbours = edges if sizes.undirected else 2 * edges
-        most, kept = adjacency_work_bytes(sizes, neighbours)
-        if graph_file:
-            kept += parhip_bytes(nodes, neighbours, sizes.node_id_bytes, weighted=not sizes.undirected)
-        made = {"adjacency": count + rows + most, "method": count + rows + kept}
+    twice = made.adjacency and not sizes.undirected
+    most, kept = method_bytes(sizes, made, 2 * edges if twice else edges, weighted=twice)
+    own = {"adjacency": count + rows + most} if made.adjacency else {}
+    if kept:
+        own["method"] = count + rows + kept
     return {
         "count": count,
         "group": group,
         "sort": group + rows,
-        **made,
+        **own,
         "assign": assign,
         "write": assign + output_bytes(sizes, num_parts, feature_dtype),
     }

@@ -213,8 +213,7 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
         }
         methods[name]["least_bytes"] = _least(sizes, name, base)
         methods[name]["obstacle"] = obstacle
-        files = METHODS[name].work_files
-        made = work_bytes(sizes, num_parts, options.feature_dtype, **files)
+        made = work_bytes(sizes, num_parts, options.feature_dtype, METHODS[name].work_files(ordered=ordered))
         methods[name]["work_bytes"] = max(made.values())
     work = work_bytes(sizes, num_parts, options.feature_dtype)
     return {

@@ -160,7 +160,7 @@ def _cut_on_disk(
     }
     with Journal(output) as journal:
         if not journal.finished("sort"):
-            check_disk(raw, options, output, on_disk=True, adjacency=method.stores_adjacency)
+            check_disk(raw, options, output, on_disk=True, assigned=False)
         with progress.step("topology"):
             progress.bytes_total(sort_bytes(raw))
             check = partial(link_budget(budget).check, edges="neighbours") if method.stores_adjacency else None
@@ -168,12 +168,11 @@ def _cut_on_disk(
                 raw, journal, budget, progress.bytes_done, edge_map=options.edge_map, check_links=check
             )
             check_stored(raw, options.method, budget, topology)
-            check_disk(raw, options, output, topology, on_disk=True)
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"
+        check_disk(raw, options, output, topology, on_disk=True, assigned=bool(state.get("done")))
         if not state.get("done"):
             links = None
             if method.stores_adjacency:
-                check_disk(raw, options, output, topology, on_disk=True, adjacency=True)
                 with progress.step("adjacency"):
                     progress.bytes_total(adjacency_bytes(topology, undirected=raw.undirected))
                     links = build_adjacency(topology, journal, budget, progress.bytes_done, undirected=raw.undirected)

@@ -19,7 +19,7 @@ from fastsample_dist.partition.external.csc import StoredTopology
 from fastsample_dist.partition.external.journal import work_directory
 from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.methods.adjacency import estimate_neighbours
-from fastsample_dist.partition.methods.request import check_num_clusters
+from fastsample_dist.partition.methods.request import NO_FILES, check_num_clusters
 from fastsample_dist.partition.plan.buffer import buffer_within
 from fastsample_dist.partition.plan.memory import holds_graph, memory_budget, method_needs, sorted_on_disk
 from fastsample_dist.partition.write.clusters import require_for_clusters
@@ -70,8 +70,8 @@ def check_request(
     if on_disk:
         budget.check()
     if not work_directory(output).exists():  # what a killed run has left counts: see check_disk
-        planned, files = (options.num_parts, options.feature_dtype), METHODS[options.method].work_files
-        check_space(output, least_bytes(sizes, *planned, on_disk=on_disk, **files))
+        planned, made = (options.num_parts, options.feature_dtype), METHODS[options.method].work_files(ordered=ordered)
+        check_space(output, least_bytes(sizes, *planned, on_disk=on_disk, made=made))
     return budget
 
 
@@ -117,19 +117,23 @@ def check_disk(
     topology: CSCGraph | StoredTopology | None = None,
     *,
     on_disk: bool = False,
-    adjacency: bool = False,
+    assigned: bool = True,
 ) -> None:
-    """Refuse a graph for which the disk has no room: all of it or, once the topology is there, what remains; with the
-    adjacency, where that is still to be made.
+    """Refuse a graph for which the disk has no room: all of it or, once the topology is there, what remains.
 
+    Args:
+      raw, options, output: as of `build_partition`.
+      topology: once it is there.
+      on_disk: the edges are sorted on disk.
+      assigned: the method has nothing to make any more.
     Raises:
       ValueError: the disk does not suffice.
     """
     stored_edges = None if topology is None else topology.num_edges
     planned = options.num_parts, options.feature_dtype
     sizes = sizes_of(raw, **options.stored())
-    files = METHODS[options.method].work_files if adjacency else {}
-    needed = least_bytes(sizes, *planned, on_disk=on_disk, stored_edges=stored_edges, **files)
+    made = NO_FILES if assigned else METHODS[options.method].work_files(ordered=options.order == "bfs")
+    needed = least_bytes(sizes, *planned, on_disk=on_disk, stored_edges=stored_edges, made=made)
     check_space(output, needed, used=used_bytes(output) if on_disk else 0)
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from fastsample_dist.files import free_bytes
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.partition.external.journal import INPUT_FOLDER, work_directory
-from fastsample_dist.partition.methods.parhip import parhip_bytes
-from fastsample_dist.partition.plan.disk import PART_BYTES, adjacency_work_bytes, output_bytes, work_bytes
+from fastsample_dist.partition.methods.request import NO_FILES, WorkFiles
+from fastsample_dist.partition.plan.disk import PART_BYTES, method_bytes, output_bytes, work_bytes
 
 
 def least_bytes(
@@ -27,8 +27,7 @@ def least_bytes(
     *,
     on_disk: bool,
     stored_edges: int | None = None,
-    adjacency: bool = False,
-    graph_file: bool = False,
+    made: WorkFiles = NO_FILES,
 ) -> int:
     """Bytes that will be on disk at the widest place, the input aside, at least.
 
@@ -38,8 +37,8 @@ def least_bytes(
       feature_dtype: as `external.rows.FEATURE_CHOICES`.
       on_disk: the edges are sorted on disk, not in memory.
       stored_edges: of the topology, where that is there; what came before no longer counts then.
-      adjacency: it will be made in files: as if every edge's reverse were listed, self-loops and parallel edges aside.
-      graph_file: the method makes a file of its own from it.
+      made: by the method, beside what is sorted: as if every edge's reverse were listed, self-loops and parallel edges
+        aside. Of an undirected graph whose rows are not sorted yet no more than certain is known.
     """
     listed = replace(sizes, undirected=False)  # duplicates and self-loops may halve the edges, and merge them further
     fewest = min(1, sizes.num_listed) if sizes.undirected else sizes.num_listed
@@ -47,15 +46,13 @@ def least_bytes(
     if not on_disk:
         return output_bytes(final, num_parts, feature_dtype)
     sorting, writing = (work_bytes(each, num_parts, feature_dtype) for each in (listed, final))
-    linking = 0
-    if on_disk and adjacency and not sizes.undirected:
-        rows = writing["assign"] - PART_BYTES * sizes.num_nodes
-        most, kept = adjacency_work_bytes(final, final.num_edges)
-        own = parhip_bytes(sizes.num_nodes, final.num_edges, sizes.node_id_bytes, weighted=False)
-        linking = rows + max(most, kept + own * graph_file)
+    if sizes.undirected:
+        made = replace(made, adjacency=False)  # its rows serve, unless it has self-loops
+    own = max(method_bytes(final, made, final.num_edges, weighted=False))
+    assigning = writing["assign"] - PART_BYTES * sizes.num_nodes + own
     if stored_edges is not None:
-        return max(linking, writing["write"])
-    return max(sorting["group" if sizes.undirected else "sort"], linking, writing["write"])
+        return max(assigning, writing["write"])
+    return max(sorting["group" if sizes.undirected else "sort"], assigning, writing["write"])
 
 
 def check_space(output: str | Path, needed: int, *, used: int = 0) -> None:

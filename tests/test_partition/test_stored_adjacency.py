@@ -14,6 +14,7 @@ from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external import adjacency
 from fastsample_dist.partition.external.journal import work_directory
 from fastsample_dist.partition.methods import METHODS
+from fastsample_dist.partition.methods.request import WorkFiles
 from fastsample_dist.partition.plan.disk import work_bytes
 from fastsample_dist.partition.plan.memory import (
     in_memory_peak,
@@ -122,13 +123,23 @@ def test_the_work_directory_is_as_large_as_predicted(tmp_path):
     raw = once(5000)
     watcher = Watcher(work_directory(tmp_path / "parts"), tmp_path / "parts")
     build_partition(raw, ON_DISK, tmp_path / "parts", progress=watcher)
-    predicted = work_bytes(sizes_of(raw), 3, adjacency=True)
+    predicted = work_bytes(sizes_of(raw), 3, made=WorkFiles(adjacency=True))
     assert watcher.widest["adjacency"] == predicted["adjacency"]
+
+
+@pytest.mark.parametrize("method", ["stream", "ldg"])
+def test_rows_that_are_copied_in_an_order_are_in_the_prediction(method, tmp_path):
+    raw, options = once(5000), PartitionOptions(num_parts=3, method=method, order="bfs", on_disk=True)
+    raw = replace(raw, edge_index=np.concatenate([raw.edge_index, raw.edge_index[:, :1]], axis=1))  # one of weight 2
+    watcher = Watcher(work_directory(tmp_path / "parts"), tmp_path / "parts")
+    build_partition(raw, options, tmp_path / "parts", progress=watcher)
+    predicted = work_bytes(sizes_of(raw), 3, made=METHODS[method].work_files(ordered=True))["method"]
+    assert watcher.widest["assign"] == pytest.approx(predicted, rel=1e-4)
 
 
 def test_what_the_adjacency_takes_is_asked_for_before_the_data_are_read(tmp_path, monkeypatch):
     raw = once(5000)
-    needed = least_bytes(sizes_of(raw), 3, "keep", on_disk=True, adjacency=True)
+    needed = least_bytes(sizes_of(raw), 3, "keep", on_disk=True, made=WorkFiles(adjacency=True))
     assert needed > least_bytes(sizes_of(raw), 3, "keep", on_disk=True)
     monkeypatch.setattr(disk_space, "free_bytes", lambda directory: needed - 1)
     with pytest.raises(ValueError, match=re.escape(f"takes {needed:,} bytes of disk while it is made")):
