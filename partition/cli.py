@@ -16,10 +16,13 @@ from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fastsample_dist.command import Parser, add_json, run_command, signal_handled
 from fastsample_dist.graph.inputs import FORMATS, ReadOptions, least_sizes, read_graph
 from fastsample_dist.graph.labels import TASKS
 from fastsample_dist.memory_sizes import parse_bytes
+from fastsample_dist.ops import checks
 from fastsample_dist.partition.cli_edges import EDGE_LIST_OPTIONS, add_edge_list_options, edge_list_options
 from fastsample_dist.partition.cli_streaming import STREAM_OPTIONS, add_stream_options, stream_options
 from fastsample_dist.partition.external.budget import resident_bytes
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 PROGRAM = "fastsample-partition"
 _INPUT_OPTIONS = (
     *("format", "undirected", "task", "num_parts", "method", "seed", "output", "overwrite"),
-    *("assignment", *STREAM_OPTIONS, "memory_limit", "on_disk", "feature_dtype", "edge_map", "clusters"),
+    *("assignment", *STREAM_OPTIONS, "memory_limit", "threads", "on_disk", "feature_dtype", "edge_map", "clusters"),
     *EDGE_LIST_OPTIONS,
 )
 _REPORT_OPTIONS = ("html", "num_batches", "fanouts", "batch_size")
@@ -120,6 +123,13 @@ def make_parser() -> argparse.ArgumentParser:
         "sorted on disk beside the output, and a run that was killed resumes when it is started again",
     )
     parser.add_argument(
+        "--threads",
+        metavar="T",
+        type=int,
+        help="that sort, read and cut (default: as many as OMP_NUM_THREADS says, or there are cores); of the methods "
+        "kaminpar alone may give other parts with another number",
+    )
+    parser.add_argument(
         "--on-disk",
         action="store_true",
         default=None,
@@ -171,7 +181,8 @@ def _carry_out(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     for task, run in TASKS.items():
         if getattr(args, task) is not None:
             return run(args, _display(args))
-    return 0, _partition(args)
+    with _threads(args.threads):
+        return 0, _partition(args)
 
 
 def _partition(args: argparse.Namespace) -> dict[str, Any]:
@@ -212,6 +223,19 @@ def _partition(args: argparse.Namespace) -> dict[str, Any]:
     report = {"path": args.output, **quality.to_json(), "seconds": seconds, **memory}
     print_report(report)
     return report
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Inside the block so many threads work; None: as many as before."""
+    before = torch.get_num_threads()
+    if number is not None:
+        torch.set_num_threads(checks.whole("--threads", number, 1, checks.MOST_THREADS))
+    try:
+        yield
+    finally:
+        if number is not None:
+            torch.set_num_threads(before)
 
 
 def _display(args: argparse.Namespace, methods: Mapping[str, str] = MappingProxyType({})) -> StepDisplay:

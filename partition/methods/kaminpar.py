@@ -25,10 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fastsample_dist.command import usable_cores
 from fastsample_dist.files import complete_file, locked_folder, naming_file, remove_stale
 from fastsample_dist.memory_sizes import format_size, resident_sizes
-from fastsample_dist.ops.library import LIBRARY_DIR
+from fastsample_dist.ops import library
 from fastsample_dist.partition.methods.constraints import InDegrees
 from fastsample_dist.partition.methods.parhip import write_parhip
 from fastsample_dist.partition.methods.request import (
@@ -114,13 +113,13 @@ def _run(request: PartitionRequest, graph: Path, parts: Path) -> None:
     job = {
         "parent": os.getpid(),
         "import_path": sys.path,
-        "core": str(LIBRARY_DIR / "libfastsample.so"),
+        "core": str(library.LIBRARY_DIR / "libfastsample.so"),
         "graph": str(graph.resolve()),
         "parts": str(parts),
         "num_parts": request.num_parts,
         "imbalance": IMBALANCE,
         "seed": request.seed,
-        "num_threads": request.num_threads or usable_cores(),
+        "num_threads": library.num_threads(request.num_threads),
         "context": CONTEXT,
     }
     command = [sys.executable, "-I", "-S", str(PROGRAM), json.dumps(job)]

@@ -17,7 +17,7 @@ class GraphFileFormat:
 
 class KaMinPar:
     def __init__(self, num_threads, context):
-        pass
+        self.num_threads = num_threads
 
     def compute_partition(self, num_nodes, num_parts, imbalance):
         {call}
@@ -36,7 +36,7 @@ def context_by_name(name):
 
 @contextmanager
 def played_kaminpar(folder: Path) -> Iterator[Callable[[str], None]]:
-    """A function of what the call does before it returns the parts: a line of Python, which has os, signal and time.
+    """A function of what the call does before it returns the parts: a line of Python with os, signal, time and self.
 
     Args:
       folder: a new directory for the module.

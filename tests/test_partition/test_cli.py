@@ -340,6 +340,11 @@ def test_interrupt_of_a_method_that_keeps_pythons_lock_ends_the_process_at_once(
             ["--input", "g", "--output", "p", "--num-parts", "2", "--format", "npy", "--undirected"],
             "--undirected does not go with --format npy",
         ),
+        (
+            ["--input", "g", "--output", "p", "--num-parts", "2", "--threads", "1025"],
+            "--threads is 1025; expected an integer from 1 to 1024",
+        ),
+        (["--inspect", "p", "--threads", "2"], "--threads does not go with --inspect"),
         (["--inspect", "p", "--input", "g"], "not allowed with argument"),
         (["--inspect", "p", "--num-parts", "2"], "--num-parts does not go with --inspect"),
     ],

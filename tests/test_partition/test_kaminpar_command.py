@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import fastsample_dist.partition
 from fastsample_dist.memory_sizes import parse_bytes
@@ -46,6 +47,16 @@ def test_signal_during_the_call_is_one_line_and_nothing_is_left(argv, outputs, t
     assert capsys.readouterr().err == "fastsample-partition: interrupted; no partial output is left.\n"
     assert not is_running(tmp_path / "pid")
     assert list(outputs.iterdir()) == []
+
+
+def test_threads_are_as_many_as_asked_for(argv, outputs, tmp_path, play):
+    before, seen = torch.get_num_threads(), tmp_path / "threads"
+    play(f"open({str(seen)!r}, 'a').write(f'{{self.num_threads}} ')")
+    for name, more in (("asked", ["--threads", str(before + 1)]), ("default", [])):
+        argv[-1] = str(outputs / name)
+        assert main([*argv, *more]) == 0
+        assert torch.get_num_threads() == before
+    assert seen.read_text().split() == [str(before + 1), str(before)]
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
