@@ -167,6 +167,7 @@ class Prefetcher(Generic[Given, Made]):
         self._lane = lane or Lane()
         self._permitted, self._stopping = depth, False
         self._changed = threading.Condition()  # guards the two above
+        self._ended = threading.Event()  # is_alive is wrong after a join that Ctrl-C interrupted (Python 3.11)
         self._made: queue.SimpleQueue[tuple[Made, Any] | _Raised] = queue.SimpleQueue()
         self._num_threads = torch.get_num_threads()  # a new thread would start from OpenMP's default
         self._lane.start()
@@ -204,13 +205,16 @@ class Prefetcher(Generic[Given, Made]):
             self._stopping = True
             self._permitted = self._permitted if permitted is None else permitted
             self._changed.notify()
-        if self._thread.ident is not None:  # else an interrupt came before it was started
-            self._thread.join(wait_s)
-        return not self._thread.is_alive()
+        if self._thread.ident is None:  # an interrupt came before it was started
+            return True
+        if not self._ended.wait(wait_s):
+            return False
+        self._thread.join(wait_s)
+        return True
 
     def _work(self) -> None:
-        torch.set_num_threads(self._num_threads)
         try:
+            torch.set_num_threads(self._num_threads)
             with self._lane.working():
                 for number, given in enumerate(self._given):
                     with self._changed:
@@ -220,6 +224,8 @@ class Prefetcher(Generic[Given, Made]):
                     self._made.put((self._make(given), self._lane.made()))
         except BaseException as error:  # the consumer raises it: this thread has nobody to report to
             self._made.put(_Raised(error))
+        finally:
+            self._ended.set()
 
 
 _AT_WORK: weakref.WeakSet[Prefetcher] = weakref.WeakSet()

@@ -176,7 +176,7 @@ def test_ranks_may_group_differently(tmp_path, scheme):
 
 
 AT_WORK = """
-import sys, torch
+import os, signal, sys, threading, torch
 from fastsample_dist import ops
 from fastsample_dist.pipeline.lookahead import Prefetcher
 
@@ -184,13 +184,26 @@ def make(number):
     for _ in range(200):
         ops.aggregate(torch.arange(3), torch.zeros(2, dtype=torch.int64), torch.ones(1, 4))
 
-next(iter(Prefetcher(make, range(100_000), 100_000, 60)))
-sys.exit(7)
+prefetcher = Prefetcher(make, range(100_000), 100_000, 60)
+next(iter(prefetcher))
 """
+ENDINGS = {
+    "left": "sys.exit(7)",
+    "interrupted while it was joined": """
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    prefetcher.close()
+except KeyboardInterrupt:
+    sys.exit(7)
+""",
+}
 
 
-def test_a_thread_at_work_when_the_interpreter_ends_does_not_abort_it():
-    """As after an interrupt that came while the thread was joined; one of three such processes aborted."""
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_thread_at_work_when_the_interpreter_ends_does_not_abort_it(ending):
+    """One of three such processes aborted."""
     for _ in range(4):
-        ended = subprocess.run([sys.executable, "-c", AT_WORK], capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(
+            [sys.executable, "-c", AT_WORK + ENDINGS[ending]], capture_output=True, text=True, timeout=60
+        )
         assert (ended.returncode, ended.stderr) == (7, "")
