@@ -24,7 +24,7 @@ RUN = """
 import json, sys, time
 import numpy as np, torch
 import fastsample_dist as fsd
-from fastsample_dist.partition.external.budget import resident_bytes
+from fastsample_dist.memory_sizes import resident_bytes
 
 folder, output, way, undirected, num_parts = sys.argv[1:]
 options = {"undirected": bool(int(undirected)), "num_parts": int(num_parts), "method": "random", "output": output}

@@ -118,7 +118,7 @@ def request_of(folder: Path, num_parts: int, **options: Any) -> PartitionRequest
 
 def assign(folder: Path, chosen: str, num_parts: int, result: Path) -> None:
     """Run one of our methods, as NAME[:option=value...], in this process; the parts and the figures go to files."""
-    from fastsample_dist.partition.external.budget import resident_bytes
+    from fastsample_dist.memory_sizes import resident_bytes
     from fastsample_dist.partition.methods.balance import balance_parts
     from fastsample_dist.partition.methods.order import bfs_order
 

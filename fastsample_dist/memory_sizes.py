@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
 
 
 def parse_bytes(text: str) -> int:
@@ -44,7 +44,7 @@ def process_memory() -> dict[str, int]:
     Without /proc/self/smaps_rollup (Linux 4.14) the peak alone. Cost: the kernel walks the process's pages, 7 ms for
     each resident GB.
     """
-    found = {"peak_rss_bytes": _peak_rss_bytes()}
+    found = {"peak_rss_bytes": resident_bytes(peak=True)}
     try:
         text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
     except OSError:
@@ -55,13 +55,16 @@ def process_memory() -> dict[str, int]:
     return found | {"pss_bytes": sizes["Pss"]}
 
 
-def _peak_rss_bytes() -> int:
-    """Of this process since its program was started; ru_maxrss has that of the process that forked it as well."""
+def resident_bytes(*, peak: bool = False) -> int:
+    """Physical memory that this process holds now (or at most since its program was started), mapped files included.
+
+    Where the system does not say (other than Linux) the peak, which may be that of the process that forked it.
+    """
     try:
         text = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:  # not Linux
+    except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
-    return int(re.search(r"VmHWM:\s+(\d+)", text)[1]) * 1024
+    return int(re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+)", text)[1]) * 1024
 
 
 def resident_sizes(pid: int) -> dict[str, int]:

@@ -21,11 +21,10 @@ import torch
 from fastsample_dist.command import Parser, add_json, run_command, signal_handled
 from fastsample_dist.graph.inputs import FORMATS, ReadOptions, least_sizes, read_graph
 from fastsample_dist.graph.labels import TASKS
-from fastsample_dist.memory_sizes import parse_bytes
+from fastsample_dist.memory_sizes import parse_bytes, resident_bytes
 from fastsample_dist.ops import checks
 from fastsample_dist.partition.cli_edges import EDGE_LIST_OPTIONS, add_edge_list_options, edge_list_options
 from fastsample_dist.partition.cli_streaming import STREAM_OPTIONS, add_stream_options, stream_options
-from fastsample_dist.partition.external.budget import resident_bytes
 from fastsample_dist.partition.external.journal import WorkInUseError, input_scratch, work_directory
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import METHODS

@@ -8,8 +8,8 @@ from typing import Any
 
 from fastsample_dist.files import check_writable
 from fastsample_dist.graph.storage import read_manifest
+from fastsample_dist.memory_sizes import resident_bytes
 from fastsample_dist.page import require_matplotlib
-from fastsample_dist.partition.external.budget import resident_bytes
 from fastsample_dist.partition.plan.command import plan_input, plan_lines, plan_options
 from fastsample_dist.partition.plan.prediction import make_plan
 from fastsample_dist.partition.progress import Progress

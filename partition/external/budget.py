@@ -6,10 +6,7 @@ per node come off first; the rest is for edges, a piece or a bucket at a time.
 
 from __future__ import annotations
 
-import re
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from fastsample_dist.memory_sizes import format_size
 
@@ -21,17 +18,6 @@ WRITE_EDGE_BYTES = 48  # per edge of a piece of rows: as read, renamed, and thei
 SLACK_BYTES = 48 << 20  # allocator, libraries' own buffers, a chunk of features
 BASE_SPREAD_BYTES = 8 << 20  # the program itself differs by this much from run to run (5 MB seen): added to the least
 MIN_PIECE, MAX_PIECE, MAX_BUCKET = 1 << 16, 1 << 21, 1 << 25  # edges; larger ones are no faster
-
-
-def resident_bytes(*, peak: bool = False) -> int:
-    """Physical memory that this process holds now (or at most, so far), mapped files included."""
-    try:
-        text = Path("/proc/self/status").read_text(encoding="ascii")
-        return int(re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+)", text)[1]) * 1024
-    except OSError:  # not Linux
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
 from fastsample_dist.graph.storage import check_output
-from fastsample_dist.memory_sizes import format_size
-from fastsample_dist.partition.external.budget import BASE_SPREAD_BYTES, MemoryBudget, resident_bytes
+from fastsample_dist.memory_sizes import format_size, resident_bytes
+from fastsample_dist.partition.external.budget import BASE_SPREAD_BYTES, MemoryBudget
 from fastsample_dist.partition.external.csc import StoredTopology
 from fastsample_dist.partition.external.journal import work_directory
 from fastsample_dist.partition.methods import METHODS

@@ -20,7 +20,7 @@ from pathlib import Path
 from fastsample_dist.graph.inputs import ReadOptions, read_graph
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.partition.external.journal import input_scratch
-from fastsample_dist.partition.external.budget import resident_bytes
+from fastsample_dist.memory_sizes import resident_bytes
 import fastsample_dist.graph.inputs.ogb, fastsample_dist.partition.report.quality
 
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew

@@ -63,7 +63,7 @@ PEAK_OF_READING = """
 import sys
 from pathlib import Path
 from fastsample_dist.graph.inputs import ReadOptions, Scratch, edgelist, text_edges
-from fastsample_dist.partition.external.budget import resident_bytes
+from fastsample_dist.memory_sizes import resident_bytes
 
 text_edges.BLOCK_BYTES = 1 << 18
 edgelist.read_edgelist(Path(sys.argv[1]), ReadOptions())  # a short list: loads what reading needs

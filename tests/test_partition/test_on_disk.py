@@ -66,7 +66,7 @@ sys.exit(cli.main(sys.argv[3:]))
 PEAK_OF_IMPORTS = """
 import fastsample_dist.partition.cli, fastsample_dist.partition.report.display
 from fastsample_dist.ops import library
-from fastsample_dist.partition.external.budget import resident_bytes
+from fastsample_dist.memory_sizes import resident_bytes
 library.core()
 print(resident_bytes(peak=True))
 """

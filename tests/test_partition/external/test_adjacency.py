@@ -302,7 +302,7 @@ from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.ops import library
 from fastsample_dist.partition.external.adjacency import build_adjacency
-from fastsample_dist.partition.external.budget import resident_bytes
+from fastsample_dist.memory_sizes import resident_bytes
 from fastsample_dist.partition.external.csc import build_stored
 from fastsample_dist.partition.external.journal import Journal
 from fastsample_dist.partition.plan.memory import memory_budget, on_disk_peak
