@@ -5,8 +5,8 @@
  *
  * Every function visits the nodes whose turns are first_turn .. last_turn - 1, one after the other, and changes the
  * caller's arrays as it goes: calls with consecutive turns do together what one call does. Further threads read rows
- * ahead; the result is the same with any number, 1 .. 1024. Memory of their own: 24 bytes for each neighbour of the
- * longest row, at most 48 MB; with more than one thread another 16 MB. */
+ * ahead; the result is the same with any number, 1 .. 1024. Memory of their own: up to 56 bytes for each neighbour of
+ * the longest row (fs_contract_links: 88), at most 85 MB (105); with more than one thread another 16 MB. */
 #ifndef FASTSAMPLE_CLUSTERS_H_
 #define FASTSAMPLE_CLUSTERS_H_
 
@@ -66,8 +66,8 @@ typedef struct {
  * to one label are added together, up to 2^21 labels at a time. A table that is more than 3/4 full loses its lightest
  * pairs: those of the lowest weights that at least half of the pairs have; what is added later begins at 0 again (Manku
  * and Motwani, "Approximate frequency counts over data streams", VLDB 2002). Weights end at 2^31 - 1. labels
- * [num_nodes] >= 0. Scratch when pairs are left out: 12 bytes for each remaining one. Deterministic, also the order of
- * the slots. */
+ * [num_nodes] >= 0. Scratch when pairs are left out: 16 to 48 bytes for each remaining one. Deterministic, also the
+ * order of the slots. */
 FS_API FsStatus fs_contract_links(const FsNeighbours* graph, int64_t first_turn, int64_t last_turn, int32_t num_threads,
                                   const int32_t* labels, FsPairTable* table);
 

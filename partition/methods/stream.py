@@ -125,9 +125,10 @@ def check_buffer(buffer_bytes: int, num_parts: int) -> None:
     """
     least = num_parts * LEAST_PART_BYTES
     if buffer_bytes < least:
+        fewer = buffer_bytes // LEAST_PART_BYTES
         raise ValueError(
             f"buffer is {buffer_bytes} bytes but the model of a graph in {num_parts} parts needs {least}; pass "
-            f"--buffer {math.ceil(least / 1e6)}MB or more, or fewer parts: {buffer_bytes // LEAST_PART_BYTES} at most."
+            f"--buffer {math.ceil(least / 1e6)}MB or more{f', or fewer parts: {fewer} at most' if fewer > 1 else ''}."
         )
 
 

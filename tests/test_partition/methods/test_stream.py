@@ -83,6 +83,8 @@ def test_a_buffer_without_room_for_a_model_is_refused(planted):
     with pytest.raises(ValueError, match=r"^buffer is 200000 bytes but the model of a graph in 4 parts needs 262144; "
                        r"pass --buffer 1MB or more, or fewer parts: 3 at most.$"):  # fmt: skip
         assign_stream(replace(planted, buffer_bytes=200000))
+    with pytest.raises(ValueError, match=r"pass --buffer 1MB or more.$"):  # for not even two parts
+        assign_stream(replace(planted, buffer_bytes=1000))
 
 
 def test_more_parts_than_clusters():
