@@ -65,6 +65,7 @@ _METHODS = (
             fixed_bytes=16 << 20,
             copies=True,
             least_bytes=3.6,
+            most_bytes=37,
             own_process=True,
         ),
         links="adjacency",

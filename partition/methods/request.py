@@ -139,6 +139,7 @@ class AssignMemory(NamedTuple):
       doubling_bytes: as many more per entry for every doubling of the nodes (a level more of a multilevel method).
       fixed_bytes: whatever the graph.
       least_bytes: per entry, of a graph with communities, where it depends on that; None: as neighbour_bytes.
+      most_bytes: per entry, of a graph with neither communities nor hubs; None: as neighbour_bytes.
       own_process: it works in a process of its own, which ends where that takes more than there is.
       copies: it reads the adjacency once, into memory of its own; else rows that are mapped stay as long as it works.
     """
@@ -149,6 +150,7 @@ class AssignMemory(NamedTuple):
     fixed_bytes: int = 0
     copies: bool = False
     least_bytes: float | None = None
+    most_bytes: float | None = None
     own_process: bool = False
 
     def total(self, num_nodes: int, num_neighbours: int) -> int:
@@ -159,8 +161,14 @@ class AssignMemory(NamedTuple):
 
     def least(self, num_nodes: int, num_neighbours: int) -> int:
         """Bytes for a graph with communities."""
-        entry = self.neighbour_bytes if self.least_bytes is None else self.least_bytes
-        return self._replace(neighbour_bytes=entry).total(num_nodes, num_neighbours)
+        return self._of(self.least_bytes).total(num_nodes, num_neighbours)
+
+    def most(self, num_nodes: int, num_neighbours: int) -> int:
+        """Bytes for a graph with neither communities nor hubs."""
+        return self._of(self.most_bytes).total(num_nodes, num_neighbours)
+
+    def _of(self, entry: float | None) -> AssignMemory:
+        return self if entry is None else self._replace(neighbour_bytes=entry)
 
 
 @dataclass(frozen=True, kw_only=True)

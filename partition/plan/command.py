@@ -143,7 +143,8 @@ def _partitioning_lines(plan: Mapping[str, Any], show: Any) -> Iterator[str]:
     yield "  metis: as a graph with hubs takes; one of communities without hubs takes about a third less"
     yield (
         "  kaminpar: with its process, as a graph with hubs and without communities takes; with communities "
-        f"{show(made['methods']['kaminpar']['least_bytes'])} for the step assign"
+        f"{show(made['methods']['kaminpar']['least_bytes'])} for the step assign, with neither "
+        f"{show(made['methods']['kaminpar']['most_bytes'])}"
     )
     yield f"  disk      {show(disk['output_bytes'])} the parts, {show(disk['peak_bytes'])} at most during the work"
     phases = ", ".join(f"{phase} {show(count)}" for phase, count in disk["work_bytes"].items())

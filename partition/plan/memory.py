@@ -16,6 +16,7 @@ and of a chunk that is written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ from fastsample_dist.partition.external.budget import (
     MemoryBudget,
 )
 from fastsample_dist.partition.external.csc import sort_edge_bytes
-from fastsample_dist.partition.methods import METHODS, Method
+from fastsample_dist.partition.methods import METHODS, AssignMemory, Method
 from fastsample_dist.partition.methods.adjacency import CHUNK_EDGES
 from fastsample_dist.partition.methods.levelling import CANDIDATES
 from fastsample_dist.partition.methods.order import ORDER_BYTES, SEARCH_BYTES
@@ -53,6 +54,8 @@ READ_EDGE_BYTES, READ_NODE_BYTES = 12, 17  # of one on disk: values as read, ren
 NODE_CHUNK_BYTES = 32  # per node of a chunk: ids, keys, places, sums
 OFFSET_BYTES = DEGREE_BYTES = 8  # per node, of the rows of a topology on disk
 MAPPED_WINDOW_BYTES = 128 << 20  # of the sorted edges, between two sweeps that let pages go
+
+Taken = Callable[[AssignMemory, int, int], int]  # AssignMemory.least, total or most
 
 SMALL_EDGES = 1 << 24  # listed edges that are sorted in memory where they fit; more are sorted on disk sooner
 
@@ -165,7 +168,7 @@ def num_neighbours(sizes: GraphSizes) -> int:
     return sizes.num_edges if sizes.undirected else 2 * sizes.num_edges
 
 
-def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours: int, *, at_least: bool) -> int:
+def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours: int, taken: Taken) -> int:
     """What a method that holds the whole graph needs above the process's own, sorted on disk.
 
     Args:
@@ -173,15 +176,15 @@ def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours
       method: its name.
       num_edges: stored edges.
       neighbours: entries of the adjacency.
-      at_least: of a graph with communities, where the method's memory depends on that.
+      taken: of which kind of graph, where the method's memory depends on that.
     """
     memory = METHODS[method].memory
-    taken = (memory.least if at_least else memory.total)(sizes.num_nodes, neighbours)
+    own = taken(memory, sizes.num_nodes, neighbours)
     if memory.own_process:
-        return taken + 24 * sizes.num_nodes
+        return own + 24 * sizes.num_nodes
     held = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges + 8 * sizes.num_nodes
     copied = 0 if sizes.undirected else (sizes.node_id_bytes + 4) * neighbours
-    return held + copied + taken
+    return held + copied + own
 
 
 def cluster_bytes(sizes: GraphSizes, nodes: int, edges: int) -> int:
@@ -258,21 +261,26 @@ def sorted_on_disk(sizes: GraphSizes, budget: MemoryBudget, method: str | None =
 
 
 def method_needs(
-    sizes: GraphSizes, method: str, budget: MemoryBudget, num_edges: int, neighbours: int, *, at_least: bool = True
+    sizes: GraphSizes,
+    method: str,
+    budget: MemoryBudget,
+    num_edges: int,
+    neighbours: int,
+    taken: Taken = AssignMemory.least,
 ) -> int:
     """Bytes that a method needs if it holds so many edges and neighbours in memory; 0 for the others.
 
     With MARGIN, unless it is watched while it works (`AssignMemory.own_process`).
 
     Args:
-      at_least: as of `whole_graph_bytes`.
+      taken: as of `whole_graph_bytes`.
     """
     if not holds_graph(method):
         return 0
-    taken = whole_graph_bytes(sizes, method, num_edges, neighbours, at_least=at_least)
+    held = whole_graph_bytes(sizes, method, num_edges, neighbours, taken)
     if METHODS[method].memory.own_process:
-        return budget.base + taken + SLACK_BYTES
-    return needed_bytes(budget.base, taken)
+        return budget.base + held + SLACK_BYTES
+    return needed_bytes(budget.base, held)
 
 
 def holds_graph(method: str) -> bool:

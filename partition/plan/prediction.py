@@ -20,12 +20,13 @@ from fastsample_dist.graph.storage import CLUSTERS, SPLITS, Manifest, load_part,
 from fastsample_dist.memory_sizes import format_size
 from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
-from fastsample_dist.partition.methods import METHODS
+from fastsample_dist.partition.methods import METHODS, AssignMemory
 from fastsample_dist.partition.methods.options import StreamOptions
 from fastsample_dist.partition.methods.request import check_num_clusters
 from fastsample_dist.partition.plan.buffer import buffer_within, with_buffer
 from fastsample_dist.partition.plan.disk import feature_row_bytes, output_bytes, work_bytes
 from fastsample_dist.partition.plan.memory import (
+    Taken,
     in_memory_peak,
     memory_budget,
     method_needs,
@@ -211,7 +212,8 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
         methods[name] = {
             way: {"peak_bytes": base + peak.extra_bytes, "step": peak.widest} for way, peak in peaks.items()
         }
-        methods[name]["least_bytes"] = _least(sizes, name, base)
+        methods[name]["least_bytes"] = _of_a_kind(sizes, name, base, AssignMemory.least)
+        methods[name]["most_bytes"] = _of_a_kind(sizes, name, base, AssignMemory.most)
         methods[name]["obstacle"] = obstacle
         made = work_bytes(sizes, num_parts, options.feature_dtype, METHODS[name].work_files(ordered=ordered))
         methods[name]["work_bytes"] = max(made.values())
@@ -229,25 +231,29 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
     }
 
 
-def _least(sizes: GraphSizes, method: str, base: int) -> int | None:
-    """Peak of assigning a graph with communities sorted on disk, for a method whose memory depends on that."""
+def _of_a_kind(sizes: GraphSizes, method: str, base: int, taken: Taken) -> int | None:
+    """Peak of assigning a graph of a kind sorted on disk, for a method whose memory depends on that."""
     if METHODS[method].memory.least_bytes is None:
         return None
-    return base + whole_graph_bytes(sizes, method, sizes.num_edges, num_neighbours(sizes), at_least=True)
+    return base + whole_graph_bytes(sizes, method, sizes.num_edges, num_neighbours(sizes), taken)
 
 
 def _obstacle(sizes: GraphSizes, method: str, budget: MemoryBudget) -> str | None:
     """Why the command would refuse a method, as far as sizes show; None: it would not."""
     least = method_needs(sizes, method, budget, sizes.num_listed, sizes.num_listed)
-    apart = method_needs(sizes, method, budget, sizes.num_edges, num_neighbours(sizes))
-    most = method_needs(sizes, method, budget, sizes.num_edges, num_neighbours(sizes), at_least=False)
+    entries = sizes.num_edges, num_neighbours(sizes)
+    apart = method_needs(sizes, method, budget, *entries)
+    plain = method_needs(sizes, method, budget, *entries, AssignMemory.total)
+    most = method_needs(sizes, method, budget, *entries, AssignMemory.most)
     limit = format_size(budget.limit)
     if least > budget.limit:
         return f"refused: holds the whole graph, {format_size(least)} or more with a margin; the limit is {limit}"
     if apart > budget.limit:
         return f"refused if few edges are listed twice: up to {format_size(apart)} with a margin; the limit is {limit}"
-    if most > budget.limit:
+    if plain > budget.limit:
         return f"ended at the limit if the graph has no communities: up to {format_size(most)}; the limit is {limit}"
+    if most > budget.limit:
+        return f"ended at the limit if it has neither communities nor hubs: {format_size(most)}; the limit is {limit}"
     if budget.limit < budget.least():
         return f"refused: the limit is {limit}, the least is {format_size(budget.least())}"
     return None

@@ -54,6 +54,7 @@ def test_a_method_that_does_not_fit_is_marked_with_the_reason(plan):
     [
         ("300MB", "refused: holds the whole graph"),
         ("600MB", "ended at the limit if the graph has no communities: up to"),
+        ("1GB", "ended at the limit if it has neither communities nor hubs: "),
     ],
 )
 def test_a_method_in_a_process_of_its_own_needs_less_on_a_graph_with_communities(plan, limit, obstacle):
@@ -61,7 +62,9 @@ def test_a_method_in_a_process_of_its_own_needs_less_on_a_graph_with_communities
     kaminpar = report["partitioning"]["methods"]["kaminpar"]
     assert kaminpar["obstacle"].startswith(obstacle)
     assert report["partitioning"]["base_bytes"] < kaminpar["least_bytes"] < kaminpar["on_disk"]["peak_bytes"]
-    assert f"with communities {kaminpar['least_bytes'] / 1e6:.3g} MB" in printed
+    assert kaminpar["on_disk"]["peak_bytes"] < kaminpar["most_bytes"]
+    least, most = kaminpar["least_bytes"] / 1e6, kaminpar["most_bytes"] / 1e9
+    assert f"with communities {least:.3g} MB for the step assign, with neither {most:.3g} GB" in printed
 
 
 def test_a_limit_that_cannot_work_marks_every_method(plan):
