@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fastsample_dist.comm.agree import agree
+from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.files import complete_file
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.npy_files import NpyWriter
@@ -17,6 +17,7 @@ from fastsample_dist.pipeline.original_order import write_in_order
 from fastsample_dist.pipeline.walk_loader import check_walks
 from fastsample_dist.progress import reporting
 from fastsample_dist.sampling.transit.app import NULL, App
+from fastsample_dist.sampling.transit.app_sampler import app_facts
 from fastsample_dist.sampling.transit.sampler import TransitSampler
 
 CHUNK_NODES = 1 << 14
@@ -50,7 +51,7 @@ def write_walks(
       progress: show it, on standard error: a bar on a terminal, a line per tenth elsewhere.
     Raises:
       ValueError: an application that makes no such walks, a number out of range; with DistData, on all ranks, a file
-        that cannot be written.
+        that cannot be written, or ranks that were asked for different walks.
       OSError: without, the same.
       RuntimeError: a collective failed or passed its deadline.
     """
@@ -66,6 +67,9 @@ def write_walks(
         return TransitSampler(graph, app, rng_seed=rng_seed)
 
     sampler = check() if data is None else agree(data.ctx, check)
+    if data is not None:
+        facts = {"app": app_facts(app), "walks_per_node": walks_per_node, "rng_seed": rng_seed, "epoch": epoch}
+        agree_on(data.ctx.comm, "write_walks", facts)
     dtype, width = id_dtype(graph.num_nodes), int(app.steps()) + 1
     orig_ids = torch.arange(graph.num_nodes) if graph.orig_ids is None else graph.orig_ids
 

@@ -30,6 +30,7 @@ from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_perm
 from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, in_turn, pick_own
 from fastsample_dist.sampling.transit.app import INDIVIDUAL, INF, App
+from fastsample_dist.sampling.transit.app_sampler import app_facts
 from fastsample_dist.sampling.transit.sampler import TransitSampler
 
 
@@ -112,8 +113,7 @@ class WalkLoader:
         self._sampler = agree(data.ctx, check)
         steps = app.steps()
         facts = {
-            "app": type(app).__qualname__, "steps": steps if steps == INF else int(steps),
-            "walks_per_node": walks_per_node,
+            "app": app_facts(app), "steps": steps if steps == INF else int(steps), "walks_per_node": walks_per_node,
             "batch_size": batch_size, "rng_seed": rng_seed, "shuffle": shuffle, "graph": graph is not None,
         }  # fmt: skip
         agree_on(data.ctx.comm, "WalkLoader", facts)

@@ -55,6 +55,16 @@ def test_ranks_write_the_file_of_one_process(drawn, expected, tmp_path, chunk_no
     assert sent[0] == 0 < sent[1]
 
 
+def test_ranks_compare_what_they_are_asked_for(drawn, tmp_path, monkeypatch):
+    """A file of two seeds would be nobody's."""
+    compared = []
+    monkeypatch.setattr(walk_files, "agree_on", lambda comm, what, facts: compared.append(facts))
+    with DistContext(LocalCommunicator()) as ctx:
+        for app, seed in ((APP, 4), (transit.DeepWalk(4, weighted=False), 5)):
+            write_walks(DistData.load(drawn.path, ctx), app, tmp_path / "walks.npy", rng_seed=seed, progress=False)
+    assert {name for name in compared[0] if compared[0][name] != compared[1][name]} == {"app", "rng_seed"}
+
+
 def test_lines_in_a_log(drawn, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(walk_files, "CHUNK_NODES", 60)
     write_walks(drawn.graph, APP, tmp_path / "walks.npy", 1)

@@ -198,6 +198,15 @@ def test_ranks_compare_whole_numbers_of_steps(alone, ctx, monkeypatch, app, step
     assert repr(compared["steps"]) == steps
 
 
+def test_ranks_compare_the_parameters_of_their_walks(alone, ctx, monkeypatch):
+    """Ranks with another p would make an epoch of two kinds of walks."""
+    compared = []
+    monkeypatch.setattr(walk_loader, "agree_on", lambda comm, what, facts: compared.append(facts))
+    for p in (2.0, 3.0):
+        WalkLoader(DistData.load(alone.path, ctx), transit.Node2Vec(4, p=p))
+    assert [name for name in compared[0] if compared[0][name] != compared[1][name]] == ["app"]
+
+
 def test_a_position_of_other_walks_is_refused(alone, ctx):
     _, position = some_steps(ctx, alone.path, steps=1)
     _, loader = make_loader(ctx, alone.path, walks_per_node=1)
