@@ -3,7 +3,8 @@
 First bit for bit: the application's functions as plain Python, which are its definition, against every compiled form
 (the built-in kernels, Numba), under every schedule, numbers of threads and block sizes, in one call and in two that
 share the samples by their ids, as ranks do; and on a relabelled copy of the graph, by original id. Then its law, if it
-states one (`App.law`): samples of the compiled form are held against it by exact and chi-square tests (app_laws.py).
+states one (`App.law`, and `App.roots_law` of roots that it draws itself): samples of the compiled form are held against
+it by exact and chi-square tests (app_laws.py).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fastsample_dist.sampling.transit.binding import BoundApp, bind
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
 from fastsample_dist.sampling.transit.engines import forms_of, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
-from fastsample_dist.testing.app_laws import weigh_samples
+from fastsample_dist.testing.app_laws import weigh_roots, weigh_samples
 from fastsample_dist.testing.graphs import relabelled
 from fastsample_dist.testing.statistics import Evidence
 
@@ -46,6 +47,7 @@ class AppReport:
       num_samples: compared in each run.
       num_runs: how often: forms x schedules x threads x block sizes, and the others.
       num_law_picks: picks that were held against the stated law; 0: none is stated.
+      num_law_roots: samples whose roots, drawn by the application, were held against theirs; 0: none is stated.
       num_statistics: p-values computed.
       smallest_p_value: the smallest of them; below false_alarm / num_statistics the check fails.
       smallest_text: what it belongs to.
@@ -55,6 +57,7 @@ class AppReport:
     num_samples: int
     num_runs: int
     num_law_picks: int
+    num_law_roots: int
     num_statistics: int
     smallest_p_value: float
     smallest_text: str
@@ -97,11 +100,12 @@ def check_app(
         suite.compare_form(form)
     suite.compare_relabelled(chosen)
     evidence = Evidence(false_alarm)
-    engine = make_engine(bound, chosen[0])
-    picks = weigh_samples(bound, suite.samples_for_law(engine, law_samples), evidence, max_law_picks)
+    samples = suite.samples_for_law(make_engine(bound, chosen[0]), law_samples)
+    drawn_roots = 0 if suite.has_roots else weigh_roots(bound, samples, evidence)
+    picks = weigh_samples(bound, samples, evidence, max_law_picks)
     evidence.decide()
     return AppReport(
-        chosen, len(suite.expected), suite.num_runs, picks, evidence.count, evidence.smallest_p_value,
+        chosen, len(suite.expected), suite.num_runs, picks, drawn_roots, evidence.count, evidence.smallest_p_value,
         evidence.text,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from fastsample_dist.sampling.transit.params import Params
 
 if TYPE_CHECKING:
     from fastsample_dist.graph.csc import CSCGraph
-    from fastsample_dist.sampling.transit.laws import History, Law
+    from fastsample_dist.sampling.transit.laws import History, Law, RootsLaw
     from fastsample_dist.sampling.transit.recorded_edges import RecordedEdges
 
 NULL = -1  # as a vertex: none
@@ -153,6 +153,14 @@ class App:
         picks against it.
         """
         return None
+
+    def roots_law(self, graph: CSCGraph) -> RootsLaw | None:
+        """Probability of each tuple of roots, without the NULLs behind the last, that initial_roots draws for a sample;
+        None: not stated. For check_app.
+        """
+        if type(self).initial_roots is not App.initial_roots:
+            return None
+        return {(v,): 1.0 / graph.num_nodes for v in range(graph.num_nodes)}
 
     def weighted(self, graph: CSCGraph) -> bool:
         """Whether edge weights of this graph are used."""

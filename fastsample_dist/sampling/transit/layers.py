@@ -18,7 +18,7 @@ from fastsample_dist import ops
 from fastsample_dist.graph.csc import row_positions
 from fastsample_dist.ops import checks
 from fastsample_dist.sampling.transit.app import COLLECTIVE, INF, NULL, App, by_original_id, needs, sizes_of
-from fastsample_dist.sampling.transit.laws import History, Law
+from fastsample_dist.sampling.transit.laws import History, Law, normalised, squared_columns
 from fastsample_dist.sampling.transit.params import Params, params
 
 if TYPE_CHECKING:
@@ -191,6 +191,13 @@ class LADIES(_LayerWise):
     def next(s, transits, edges, step, draw, par):
         """The next to arrive."""
         return edges.ranked(draw.index)
+
+    def law(self, graph: CSCGraph, history: History) -> Law:
+        """Squared column norms of the rows of all nodes so far, as shares among those that are left; see App."""
+        nodes = {v for vertices in history.vertices for v in vertices} - {NULL}
+        columns = squared_columns(graph, nodes, self.weighted(graph))
+        left = {u: norm for u, norm in columns.items() if norm > 0.0 and u not in history.picks}
+        return normalised(left) if left else {NULL: 1.0}
 
     def edge_weights(self, edges: RecordedEdges) -> Tensor:
         """P / p as shares of the row: both row sums of P and the sum behind p cancel; see App."""

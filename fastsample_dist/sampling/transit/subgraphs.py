@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from math import comb
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,9 +21,12 @@ from fastsample_dist.sampling.transit.app import (
     by_original_id,
     needs,
 )  # fmt: skip
+from fastsample_dist.sampling.transit.laws import History, Law, RootsLaw
 
 if TYPE_CHECKING:
     from fastsample_dist.graph.csc import CSCGraph
+
+MOST_CHOICES = 10_000  # of clusters, whose law is stated
 
 
 class MVS(App):
@@ -45,6 +50,10 @@ class MVS(App):
     def next(s, transits, edges, step, draw, par):
         """Every neighbour in its turn."""
         return edges[draw.turn]
+
+    def law(self, graph: CSCGraph, history: History) -> Law:
+        """The neighbour whose turn it is; see App."""
+        return {int(graph.indices[graph.indptr[history.transit] + history.turn]): 1.0}
 
 
 class ClusterGCN(App):
@@ -92,6 +101,17 @@ class ClusterGCN(App):
         if not members:
             return torch.empty(0, 0, dtype=torch.int64)
         return torch.nn.utils.rnn.pad_sequence(members, batch_first=True, padding_value=NULL)
+
+    def roots_law(self, graph: CSCGraph) -> RootsLaw | None:
+        """All choices of clusters alike, where there are at most 10,000; see App."""
+        number = comb(self.total, self.num_clusters)
+        if not 1 <= number <= MOST_CHOICES:
+            return None
+        nodes, law = by_original_id(graph), dict[tuple[int, ...], float]()
+        for chosen in combinations(range(self.total), self.num_clusters):
+            members = tuple(nodes[torch.isin(self.clusters, torch.tensor(chosen))].tolist())
+            law[members] = law.get(members, 0.0) + 1.0 / number
+        return law
 
     def next(s, transits, edges, step, draw, par):
         """Nothing: the sample is its roots."""

@@ -240,6 +240,38 @@ class MultiRW(App):
         s.roots[s.chosen[0]] = u
         return u
 
+    def law(self, graph: CSCGraph, history: History) -> Law:
+        """Shares of the rows of the vertices that may be walked from, over all ways in which the picks so far can have
+        come about: their number grows with the roots and steps, few of which are enough for a check; see App.
+        """
+        ways = {tuple(sorted(history.vertices[0])): 1.0}  # the vertices to walk from, in any order
+        for (pick,) in history.vertices[1:]:
+            moved: dict[tuple[int, ...], float] = {}
+            for places, way in ways.items():
+                for place, chance in self._chosen(graph, places):
+                    after = (*places[:place], places[place] if pick == NULL else pick, *places[place + 1 :])
+                    share = self._shares(graph, places[place]).get(pick, 0.0)
+                    moved[tuple(sorted(after))] = moved.get(tuple(sorted(after)), 0.0) + way * chance * share
+            ways = normalised({places: way for places, way in moved.items() if way > 0.0}) or ways
+        law: dict[int, float] = {}
+        for places, way in ways.items():
+            for place, chance in self._chosen(graph, places):
+                for node, share in self._shares(graph, places[place]).items():
+                    law[node] = law.get(node, 0.0) + way * chance * share
+        return law or {NULL: 1.0}
+
+    def _chosen(self, graph: CSCGraph, places: tuple[int, ...]) -> list[tuple[int, float]]:
+        """Each place that may be walked from, and the probability that it is; none where no vertex has neighbours and
+        the choice is by degree.
+        """
+        sizes = [1.0] * len(places)
+        if self.by_degree:
+            sizes = [0.0 if v == NULL else float(graph.indptr[v + 1] - graph.indptr[v]) for v in places]
+        return [(place, size / sum(sizes)) for place, size in enumerate(sizes) if size > 0.0]
+
+    def _shares(self, graph: CSCGraph, node: int) -> dict[int, float]:
+        return (row_shares(graph, node, False) if node != NULL else {}) or {NULL: 1.0}
+
 
 class KHop(App):
     """Neighbourhoods of GraphSAGE: sizes[k] neighbours of every vertex that step k - 1 came to, uniformly, with

@@ -16,7 +16,7 @@ from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.laws import row_shares
 from fastsample_dist.testing import conformance_graph
-from fastsample_dist.testing.app_laws import weigh_samples
+from fastsample_dist.testing.app_laws import weigh_roots, weigh_samples
 from fastsample_dist.testing.statistics import Evidence, pearson_p, tail_bound
 from tests.sampling.transit.apps import Own, Together, small_graph
 
@@ -25,10 +25,14 @@ NULL = transit.NULL
 
 
 def weigh(app, graph, roots, rng_seed=0):
-    """Picks that agree with the application's law."""
-    evidence = Evidence(FALSE_ALARM)
-    samples = plain.sample(graph, app, roots, rng_seed=rng_seed)
-    looked_at = weigh_samples(transit.bind(app, graph), samples, evidence, max_picks=10**6)
+    """Picks that agree with the application's law; of an int of `roots`: so many samples with roots of their own, which
+    are looked at as well.
+    """
+    evidence, bound = Evidence(FALSE_ALARM), transit.bind(app, graph)
+    own = isinstance(roots, int)
+    samples = plain.sample(graph, app, None if own else roots, rng_seed, num_samples=roots if own else None)
+    looked_at = weigh_roots(bound, samples, evidence) if own else 0
+    looked_at += weigh_samples(bound, samples, evidence, max_picks=10**6)
     evidence.decide()
     return looked_at
 
@@ -62,6 +66,22 @@ ROOTS = torch.arange(16).repeat(60)
 ], ids=lambda app: type(app).__name__)  # fmt: skip
 def test_picks_have_their_law_and_are_independent(app):
     assert weigh(app, conformance_graph(3), ROOTS) > 1000
+
+
+SETS = torch.tensor([[4, 6, NULL], [9, 2, 9], [8, 0, 1], [10, 11, 15]]).repeat(150, 1)
+
+
+@pytest.mark.parametrize("app", [
+    transit.MultiRW(3), transit.MultiRW(3, by_degree=True), transit.MVS(), transit.LADIES((3, 2)),
+    transit.LADIES((2, 2), weighted=False), transit.FastGCN((3, 2)), transit.Layer(9, 4),
+], ids=lambda app: type(app).__name__)  # fmt: skip
+def test_picks_of_several_roots_have_their_law(app):
+    assert weigh(app, conformance_graph(3), SETS) > 1000
+
+
+def test_clusters_are_drawn_by_their_law():
+    """The picks of ClusterGCN are none: all chance is in its roots."""
+    assert weigh(transit.ClusterGCN(torch.arange(28) % 5, 2), conformance_graph(3), 1500) == 1500
 
 
 @pytest.mark.parametrize("p, q", [(2.0, 0.5), (0.25, 4.0)])
@@ -242,6 +262,105 @@ class Outside(Stated):
 
     def next(s, transits, edges, step, draw, par):
         return transits[0] if len(edges) == 0 else edges[draw.below(len(edges))]
+
+
+class NextTurn(transit.MVS):
+    """Begins a row with its second neighbour."""
+
+    def next(s, transits, edges, step, draw, par):
+        return edges[(draw.turn + 1) % len(edges)]
+
+
+class StaysAtTheRoots(transit.MultiRW):
+    """The neighbour does not take the vertex's place."""
+
+    def next(s, transits, edges, step, draw, par):
+        return edges[draw.below(len(edges))] if len(edges) else NULL
+
+
+class TakesTheFirstPlace(transit.MultiRW):
+    """The neighbour takes the place of another vertex."""
+
+    def next(s, transits, edges, step, draw, par):
+        if len(edges) == 0:
+            return NULL
+        s.roots[0] = edges[draw.below(len(edges))]
+        return s.roots[0]
+
+
+class ByDegree(transit.MultiRW):
+    """Chooses the vertex by its degree, and says that it does not."""
+
+    def __init__(self):
+        super().__init__(3, by_degree=True)
+        self.by_degree = False
+
+
+class UniformLayers(transit.LADIES):
+    """Draws edges into the layer before, as NextDoor's LADIES does."""
+
+    def next(s, transits, edges, step, draw, par):
+        return edges[draw.below(len(edges))] if len(edges) else NULL
+
+
+class LastFirst(transit.LADIES):
+    """Arrivals in the wrong order."""
+
+    def next(s, transits, edges, step, draw, par):
+        return edges.ranked(2 - draw.index)
+
+
+class UniformNodes(transit.FastGCN):
+    """Draws nodes as NextDoor's FastGCN does."""
+
+    def next(s, transits, edges, step, draw, par):
+        return par.node[draw.below(len(par.node))]
+
+
+class NoCoin(transit.FastGCN):
+    """Leaves the alias table's second half out."""
+
+    def next(s, transits, edges, step, draw, par):
+        return par.node[draw.below(len(par.node))] if draw.coin(2**31) else par.other[draw.below(len(par.node))]
+
+
+class RepeatedClusters(transit.ClusterGCN):
+    """Draws clusters with replacement."""
+
+    def initial_roots(self, graph, sample_ids, rng_seed, step):
+        nodes, drawn = transit.by_original_id(graph), np.random.default_rng(0).integers(0, 5, (len(sample_ids), 2))
+        members = [nodes[torch.isin(self.clusters, torch.from_numpy(own))] for own in drawn]
+        return torch.nn.utils.rnn.pad_sequence(members, batch_first=True, padding_value=NULL)
+
+
+class SharedClusters(transit.ClusterGCN):
+    """Two samples in turn have the same clusters."""
+
+    def initial_roots(self, graph, sample_ids, rng_seed, step):
+        return super().initial_roots(graph, sample_ids // 2, rng_seed, step)
+
+
+@pytest.mark.parametrize("app", [
+    NextTurn(), StaysAtTheRoots(3), TakesTheFirstPlace(3), ByDegree(), UniformLayers((3, 2)), LastFirst((3, 3)),
+    UniformNodes((3, 2)), NoCoin((3, 2)),
+], ids=lambda app: type(app).__name__)  # fmt: skip
+def test_a_wrong_law_of_several_roots_is_found(app):
+    with pytest.raises(AssertionError, match="p-value|its law allows"):
+        weigh(app, conformance_graph(3), SETS)
+
+
+@pytest.mark.parametrize("app", [RepeatedClusters, SharedClusters])
+def test_a_wrong_choice_of_clusters_is_found(app):
+    with pytest.raises(AssertionError, match="p-value|its law allows"):
+        weigh(app(torch.arange(28) % 5, 2), conformance_graph(3), 1500)
+
+
+def test_picks_behind_all_neighbours_are_found():
+    samples = plain.sample(conformance_graph(3), transit.MVS(), [[4, 6], [0, 1]])
+    longer = [torch.nn.functional.pad(samples.steps[0], (0, 1), value=5)]
+    wrong = plain.Samples.of_steps(samples.roots, longer, samples.sample_ids, samples.draw)
+    with pytest.raises(AssertionError, match=r"step 0 of sample 0 has 1 picks behind the 7 neighbours"):
+        weigh_samples(transit.bind(transit.MVS(), conformance_graph(3)), wrong, Evidence(FALSE_ALARM), 10)
 
 
 @pytest.mark.parametrize("app", [Stated(), type("OnlyHalf", (OffByOne,), {

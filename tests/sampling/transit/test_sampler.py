@@ -39,6 +39,23 @@ def test_a_built_in_application_passes_the_suite(app):
     graph = conformance_graph()
     report = check_app(app, graph, roots=some_roots(app, graph), forms=[BUILT_IN], law_samples=500)
     assert report.num_runs == 4 * 3 * 5 + 2 + 2
+    assert report.num_law_picks > 500
+
+
+@pytest.mark.parametrize("app", [transit.Layer(9, 4), transit.FastGCN((3, 2)), transit.LADIES((3, 2))],
+                         ids=lambda app: type(app).__name__)  # fmt: skip
+def test_a_built_in_layer_wise_application_passes_the_suite(app):
+    graph = conformance_graph()
+    roots = torch.stack([torch.arange(12), torch.arange(12).flip(0), torch.full((12,), -1)], 1)
+    report = check_app(app, graph, roots=roots, forms=[BUILT_IN], law_samples=500)
+    assert report.num_law_picks >= 500 * 5
+
+
+def test_clusters_pass_the_suite_with_roots_of_their_own():
+    graph = conformance_graph()
+    app = transit.ClusterGCN(torch.arange(graph.num_nodes) % 5, 2)
+    report = check_app(app, graph, forms=[BUILT_IN], law_samples=1000)
+    assert (report.num_law_picks, report.num_law_roots) == (0, 1000)
 
 
 @pytest.mark.grid
