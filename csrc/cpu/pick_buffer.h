@@ -16,10 +16,7 @@ class PickBuffer {
     task_ = &task;
     count_ = num_bad_ = 0;
     run_ = {};
-    run_.indptr = call.graph.indptr;
-    run_.indices = call.graph.indices;
-    run_.slots = by_weight ? call.tables.walk_slots : nullptr;
-    run_.num_rows = static_cast<uint64_t>(call.graph.num_rows);
+    run_.rows = call.rows_to_pick_from(by_weight);
     run_.key = {task.key0, task.key1};
     run_.sample_ids = ids_;
     run_.pick_numbers = numbers_;

@@ -8,11 +8,16 @@
 
 namespace fs {
 
-struct PickRun {
+// Rows that are picked from.
+struct PickedRows {
   const int64_t* indptr;  // [num_rows + 1]
   const void* indices;    // ids
   const void* slots;      // WalkSlot of these ids: picks by weight; null: uniform
   uint64_t num_rows;
+};
+
+struct PickRun {
+  PickedRows rows;
   StageKey key;
   const uint64_t* sample_ids;    // [count, filled up to a multiple of kGroupNodes]
   const uint64_t* pick_numbers;  // the same; null: all 0

@@ -92,9 +92,7 @@ class WalkBlock {
     start(begin, count);
     std::fill(visits_, visits_ + count * length_, int64_t{FS_NULL_NODE});
     PickRun run = {};
-    run.indptr = task_.graph.indptr;
-    run.indices = task_.graph.indices;
-    run.num_rows = static_cast<uint64_t>(task_.graph.num_rows);
+    run.rows = {task_.graph.indptr, task_.graph.indices, nullptr, static_cast<uint64_t>(task_.graph.num_rows)};
     run.sample_ids = ids_;
     run.transits = run.next = nodes_;
     run.places = places_;

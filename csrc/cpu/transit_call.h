@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "pick_run.h"
 #include "status.h"
 #include "transit_draw.h"
 #include "transit_steps.h"
@@ -58,6 +59,10 @@ struct TransitCall {
   bool is_unique(int64_t step) const { return app.unique != nullptr && app.unique[step] != 0; }
   bool takes_all(int64_t step) const { return app.sample_sizes[step] == FS_ALL_NEIGHBORS; }
   bool has_node(int64_t node) const { return node >= 0 && node < graph.num_rows; }
+  PickedRows rows_to_pick_from(bool by_weight) const {
+    return {graph.indptr, graph.indices, by_weight ? tables.walk_slots : nullptr,
+            static_cast<uint64_t>(graph.num_rows)};
+  }
   StageKey key(RandomDomain domain, int64_t step) const {
     return transit_key(request.rng_seed, domain, step, request.step);
   }

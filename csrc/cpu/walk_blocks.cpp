@@ -182,10 +182,7 @@ class Walks {
     }
     const auto kernel = sizeof(Id) == 4 ? vector_kernels().walk_32 : vector_kernels().walk_64;
     WalkRun run = {};
-    run.indptr = call_.graph.indptr;
-    run.indices = call_.graph.indices;
-    run.slots = call_.app.next_kind == FS_NEXT_UNIFORM ? nullptr : call_.tables.walk_slots;
-    run.num_rows = static_cast<uint64_t>(call_.graph.num_rows);
+    run.rows = call_.rows_to_pick_from(call_.app.next_kind != FS_NEXT_UNIFORM);
     run.keys = keys_.data();
     run.sample_ids = walkers.ids + first;
     run.lengths = walkers.lengths + first;

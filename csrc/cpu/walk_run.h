@@ -4,17 +4,14 @@
 
 #include <stdint.h>
 
-#include "philox.h"
+#include "pick_run.h"
 
 namespace fs {
 
 // Walkers stand in columns of the graph's id type: columns[k * stride + i] is where walker i is before step
 // first_step + k; FS_NULL_NODE: its walk is over.
 struct WalkRun {
-  const int64_t* indptr;  // [num_rows + 1]
-  const void* indices;    // ids
-  const void* slots;      // WalkSlot of these ids: picks by weight; null: uniform
-  uint64_t num_rows;
+  PickedRows rows;
   const StageKey* keys;        // of each step, from step 0 on
   const uint64_t* sample_ids;  // [count, filled up to a multiple of kGroupNodes]
   const int64_t* lengths;      // [count] steps of each walk, from step 0 on; descending

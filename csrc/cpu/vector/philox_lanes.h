@@ -18,32 +18,23 @@ constexpr int kLanes = 16;  // blocks side by side
 // words[w][l]: word w of block first_block + l of the node's stream. first_block is a multiple of kLanes.
 inline void philox_lanes(StageKey key, uint64_t node, uint64_t first_block, uint32_t words[4][kLanes]) {
   using Vector = Wide::Vector;
-  const Vector m0 = Wide::all(kPhiloxM0), m1 = Wide::all(kPhiloxM1);
   for (int begin = 0; begin < kLanes; begin += Wide::kPairLanes) {
     const Vector even = Wide::add(Wide::all(first_block + static_cast<uint64_t>(begin)), Wide::even_numbers());
-    Vector c0[2] = {even, Wide::add(even, Wide::all(1))};
-    Vector c1[2] = {Wide::all(first_block >> 32), Wide::all(first_block >> 32)};
-    Vector c2[2] = {Wide::all(node), Wide::all(node)};
-    Vector c3[2] = {Wide::all(node >> 32), Wide::all(node >> 32)};
+    Counters<2> c = {{even, Wide::add(even, Wide::all(1))},
+                     {Wide::all(first_block >> 32), Wide::all(first_block >> 32)},
+                     {Wide::all(node), Wide::all(node)},
+                     {Wide::all(node >> 32), Wide::all(node >> 32)}};
     uint32_t k0 = key.k0, k1 = key.k1;
 #pragma GCC unroll 10
     for (int round = 0; round < kPhiloxRounds; ++round) {
-      const Vector round_k0 = Wide::all(k0), round_k1 = Wide::all(k1);
-#pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) {
-        const Vector p0 = Wide::multiply(c0[v], m0), p1 = Wide::multiply(c2[v], m1);
-        c0[v] = Wide::xor3(Wide::upper(p1), c1[v], round_k0);
-        c2[v] = Wide::xor3(Wide::upper(p0), c3[v], round_k1);
-        c1[v] = p1;
-        c3[v] = p0;
-      }
+      philox_round(Wide::all(k0), Wide::all(k1), c);
       k0 += kPhiloxW0;
       k1 += kPhiloxW1;
     }
-    Wide::interleave(c0[0], c0[1], words[0] + begin);
-    Wide::interleave(c1[0], c1[1], words[1] + begin);
-    Wide::interleave(c2[0], c2[1], words[2] + begin);
-    Wide::interleave(c3[0], c3[1], words[3] + begin);
+    Wide::interleave(c.c0[0], c.c0[1], words[0] + begin);
+    Wide::interleave(c.c1[0], c.c1[1], words[1] + begin);
+    Wide::interleave(c.c2[0], c.c2[1], words[2] + begin);
+    Wide::interleave(c.c3[0], c.c3[1], words[3] + begin);
   }
 }
 

@@ -29,28 +29,12 @@ struct RoundKeys {
   }
 };
 
-// The counters of kVectors vectors of blocks.
-template <int kVectors>
-struct Counters {
-  Wide::Vector c0[kVectors], c1[kVectors], c2[kVectors], c3[kVectors];
-};
-
 template <int kVectors>
 FS_INLINE void last_rounds(const RoundKeys& keys, int first_round, Counters<kVectors>& c) {
-  using Vector = Wide::Vector;
-  const Vector m0 = Wide::all(kPhiloxM0), m1 = Wide::all(kPhiloxM1);
   static_assert(kPhiloxRounds == 10, "the number of rounds to unroll");
 #pragma GCC unroll 10
   for (int round = first_round; round < kPhiloxRounds; ++round) {
-    const Vector k0 = Wide::all(keys.k0[round]), k1 = Wide::all(keys.k1[round]);
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const Vector p0 = Wide::multiply(c.c0[v], m0), p1 = Wide::multiply(c.c2[v], m1);
-      c.c0[v] = Wide::xor3(Wide::upper(p1), c.c1[v], k0);
-      c.c2[v] = Wide::xor3(Wide::upper(p0), c.c3[v], k1);
-      c.c1[v] = p1;
-      c.c3[v] = p0;
-    }
+    philox_round(Wide::all(keys.k0[round]), Wide::all(keys.k1[round]), c);
   }
 }
 

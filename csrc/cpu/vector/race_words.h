@@ -63,30 +63,22 @@ FS_INLINE void upper_halves_of_group(const RoundKeys& keys, const uint64_t* orig
   const Vector m0 = Wide::all(kPhiloxM0), m1 = Wide::all(kPhiloxM1);
   const uint64_t of_sample = kPhiloxM0 * (sample_id & 0xFFFFFFFFull);  // round 0 of what all candidates share
   const Vector first0 = Wide::all(sample_id >> 32 ^ keys.k0[0]), first2 = Wide::all(of_sample >> 32 ^ keys.k1[0]);
-  Vector c0[4], c1[4], c2[4], c3[4];
+  Counters<4> c;
   for (int v = 0; v < 4; ++v) {
     const Vector node = Wide::load(orig_ids + v * Wide::kLanes);
-    c1[v] = Wide::multiply(node, m1);
-    c0[v] = Wide::xor2(Wide::upper(c1[v]), first0);
-    c2[v] = Wide::xor2(Wide::upper(node), first2);
-    c3[v] = Wide::all(of_sample);
+    c.c1[v] = Wide::multiply(node, m1);
+    c.c0[v] = Wide::xor2(Wide::upper(c.c1[v]), first0);
+    c.c2[v] = Wide::xor2(Wide::upper(node), first2);
+    c.c3[v] = Wide::all(of_sample);
   }
 #pragma GCC unroll 7
   for (int round = 1; round < kPhiloxRounds - 2; ++round) {
-    const Vector k0 = Wide::all(keys.k0[round]), k1 = Wide::all(keys.k1[round]);
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-      const Vector p0 = Wide::multiply(c0[v], m0), p1 = Wide::multiply(c2[v], m1);
-      c0[v] = Wide::xor3(Wide::upper(p1), c1[v], k0);
-      c2[v] = Wide::xor3(Wide::upper(p0), c3[v], k1);
-      c1[v] = p1;
-      c3[v] = p0;
-    }
+    philox_round(Wide::all(keys.k0[round]), Wide::all(keys.k1[round]), c);
   }
   const Vector k1 = Wide::all(keys.k1[kPhiloxRounds - 2]);
   for (int v = 0; v < 4; ++v) {
-    const Vector p0 = Wide::multiply(c0[v], m0);
-    upper[v] = Wide::multiply(Wide::xor3(Wide::upper(p0), c3[v], k1), m1);
+    const Vector p0 = Wide::multiply(c.c0[v], m0);
+    upper[v] = Wide::multiply(Wide::xor3(Wide::upper(p0), c.c3[v], k1), m1);
   }
 }
 

@@ -18,7 +18,7 @@ constexpr int64_t kManyEnded = 4;  // of the walkers of a step, for their walks 
 template <typename Places, typename Id>
 class ColumnWalk {
  public:
-  explicit ColumnWalk(const WalkRun& run) : run_(run), places_(run), going_on_(run.count) {}
+  explicit ColumnWalk(const WalkRun& run) : run_(run), places_(run.rows), going_on_(run.count) {}
 
   WalkedRun walk() {
     Id* nodes = static_cast<Id*>(run_.columns);
@@ -64,8 +64,8 @@ class ColumnWalk {
           position = kNoPosition;
           continue;
         }
-        const int64_t begin = run_.indptr[node];
-        const uint64_t degree = static_cast<uint64_t>(run_.indptr[node + 1] - begin);
+        const int64_t begin = run_.rows.indptr[node];
+        const uint64_t degree = static_cast<uint64_t>(run_.rows.indptr[node + 1] - begin);
         position = draw_position<kWords>({words.key(), ids[l], 0}, begin, degree, drawn + l);
         places_.ask_for(position);
       }
@@ -78,14 +78,14 @@ class ColumnWalk {
     for (; j < asking; ++j) {
       const int64_t node = neighbor(j);
       nodes[j] = static_cast<Id>(node);
-      num_null += static_cast<uint64_t>(node) >= run_.num_rows;
-      __builtin_prefetch(run_.indptr + node, 0, kLevel2);
-      __builtin_prefetch(run_.indptr + node + 1, 0, kLevel2);  // one in eight begins in the next line
+      num_null += static_cast<uint64_t>(node) >= run_.rows.num_rows;
+      __builtin_prefetch(run_.rows.indptr + node, 0, kLevel2);
+      __builtin_prefetch(run_.rows.indptr + node + 1, 0, kLevel2);  // one in eight begins in the next line
     }
     for (; j < count; ++j) {
       const int64_t node = neighbor(j);
       nodes[j] = static_cast<Id>(node);
-      num_null += static_cast<uint64_t>(node) >= run_.num_rows;
+      num_null += static_cast<uint64_t>(node) >= run_.rows.num_rows;
     }
     num_null_ += num_null;
     for (j = 0; num_null > 0 && j < count; ++j) walked_.num_bad += !is_fine(nodes[j]);
@@ -96,7 +96,7 @@ class ColumnWalk {
     return places_.pick(
         positions_[j], words_[j / kGroupNodes * (kWords * kGroupNodes) + (kWords - 1) * kGroupNodes + j % kGroupNodes]);
   }
-  bool is_fine(int64_t node) const { return node == FS_NULL_NODE || static_cast<uint64_t>(node) < run_.num_rows; }
+  bool is_fine(int64_t node) const { return node == FS_NULL_NODE || static_cast<uint64_t>(node) < run_.rows.num_rows; }
 
   const WalkRun& run_;
   const Places places_;
@@ -119,7 +119,7 @@ void write_walks(const WalkRun& run, int64_t num_steps) {
 
 template <typename Id>
 WalkedRun walk_on(const WalkRun& run) {
-  const WalkedRun walked = run.slots == nullptr ? ColumnWalk<UniformPlaces<Id>, Id>(run).walk()
+  const WalkedRun walked = run.rows.slots == nullptr ? ColumnWalk<UniformPlaces<Id>, Id>(run).walk()
                                                 : ColumnWalk<WeightedPlaces<Id>, Id>(run).walk();
   write_walks<Id>(run, walked.num_steps);
   return walked;

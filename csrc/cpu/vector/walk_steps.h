@@ -26,8 +26,7 @@ struct UniformPlaces {
   static constexpr int kWords = 1;
   const Id* ids;
 
-  template <typename Run>
-  explicit UniformPlaces(const Run& run) : ids(static_cast<const Id*>(run.indices)) {}
+  explicit UniformPlaces(const PickedRows& rows) : ids(static_cast<const Id*>(rows.indices)) {}
   FS_INLINE void ask_for(int64_t position) const { __builtin_prefetch(ids + position, 0, kLevel2); }
   FS_INLINE int64_t pick(int64_t position, uint32_t) const { return ids[position]; }
 };
@@ -37,8 +36,7 @@ struct WeightedPlaces {
   static constexpr int kWords = 2;
   const WalkSlot<Id>* slots;
 
-  template <typename Run>
-  explicit WeightedPlaces(const Run& run) : slots(static_cast<const WalkSlot<Id>*>(run.slots)) {}
+  explicit WeightedPlaces(const PickedRows& rows) : slots(static_cast<const WalkSlot<Id>*>(rows.slots)) {}
   FS_INLINE void ask_for(int64_t position) const {
     __builtin_prefetch(slots + position, 0, kLevel2);
     __builtin_prefetch(reinterpret_cast<const char*>(slots + position + 1) - 1, 0,
@@ -78,16 +76,16 @@ void find_positions(const PickRun& run, const Places& places, int64_t first, int
                     int64_t* positions) {
   constexpr int kWords = Places::kWords;
   const int64_t only = kOneTransit ? run.transits[0] : 0;
-  const int64_t only_begin = kOneTransit ? run.indptr[only] : 0;
-  const uint64_t only_degree = kOneTransit ? static_cast<uint64_t>(run.indptr[only + 1] - only_begin) : 0;
+  const int64_t only_begin = kOneTransit ? run.rows.indptr[only] : 0;
+  const uint64_t only_degree = kOneTransit ? static_cast<uint64_t>(run.rows.indptr[only + 1] - only_begin) : 0;
   for (int64_t j = 0; j < count; ++j) {
     const int64_t transit = kOneTransit ? only : run.transits[first + j];
     if (__builtin_expect(transit < 0, 0)) {
       positions[j] = kNoPosition;
       continue;
     }
-    const int64_t begin = kOneTransit ? only_begin : run.indptr[transit];
-    const uint64_t degree = kOneTransit ? only_degree : static_cast<uint64_t>(run.indptr[transit + 1] - begin);
+    const int64_t begin = kOneTransit ? only_begin : run.rows.indptr[transit];
+    const uint64_t degree = kOneTransit ? only_degree : static_cast<uint64_t>(run.rows.indptr[transit + 1] - begin);
     uint32_t* word = words + j / kGroupNodes * (kWords * kGroupNodes) + j % kGroupNodes;
     const uint64_t number = run.pick_numbers == nullptr ? 0 : run.pick_numbers[first + j];
     positions[j] = draw_position<kWords>({run.key, run.sample_ids[first + j], number}, begin, degree, word);
@@ -107,13 +105,13 @@ void take_neighbors(const PickRun& run, const Places& places, int64_t first, int
       node = places.pick(positions[j], word[(kWords - 1) * kGroupNodes]);
     }
     run.out[run.places[first + j]] = node;
-    if (__builtin_expect(static_cast<uint64_t>(node) >= run.num_rows, 0)) {
+    if (__builtin_expect(static_cast<uint64_t>(node) >= run.rows.num_rows, 0)) {
       num_bad += node != FS_NULL_NODE;
       node = FS_NULL_NODE;
       ++num_null;
     }
     run.next[first + j] = node;
-    if (kGoesOn) __builtin_prefetch(run.indptr + node, 0, kLevel2);
+    if (kGoesOn) __builtin_prefetch(run.rows.indptr + node, 0, kLevel2);
   }
   picked->num_null += num_null;
   picked->num_bad += num_bad;
@@ -124,7 +122,7 @@ PickedRun picks_of(const PickRun& run) {
   constexpr int kWords = Places::kWords;
   alignas(64) uint32_t words[kChunkPicks * kWords];
   int64_t positions[kChunkPicks];
-  const Places places(run);
+  const Places places(run.rows);
   PickedRun picked = {0, 0};
   for (int64_t first = 0; first < run.count; first += kChunkPicks) {
     const int64_t count = run.count - first < kChunkPicks ? run.count - first : kChunkPicks;
@@ -146,7 +144,7 @@ PickedRun picks_of(const PickRun& run) {
 
 template <typename Id>
 PickedRun pick_neighbors(const PickRun& run) {
-  return run.slots == nullptr ? picks_of<UniformPlaces<Id>>(run) : picks_of<WeightedPlaces<Id>>(run);
+  return run.rows.slots == nullptr ? picks_of<UniformPlaces<Id>>(run) : picks_of<WeightedPlaces<Id>>(run);
 }
 
 }  // namespace

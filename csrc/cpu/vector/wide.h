@@ -68,6 +68,30 @@ struct Wide {
   }
 };
 
+#endif
+
+#if defined(__AVX2__)
+
+// The counters of kVectors vectors of blocks.
+template <int kVectors>
+struct Counters {
+  Wide::Vector c0[kVectors], c1[kVectors], c2[kVectors], c3[kVectors];
+};
+
+// One round on all of them, with its keys in every lane.
+template <int kVectors>
+FS_INLINE void philox_round(Wide::Vector k0, Wide::Vector k1, Counters<kVectors>& c) {
+  const Wide::Vector m0 = Wide::all(kPhiloxM0), m1 = Wide::all(kPhiloxM1);
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const Wide::Vector p0 = Wide::multiply(c.c0[v], m0), p1 = Wide::multiply(c.c2[v], m1);
+    c.c0[v] = Wide::xor3(Wide::upper(p1), c.c1[v], k0);
+    c.c2[v] = Wide::xor3(Wide::upper(p0), c.c3[v], k1);
+    c.c1[v] = p1;
+    c.c3[v] = p0;
+  }
+}
+
 #else
 
 constexpr int kPlainBlocks = 16;  // side by side, for whatever vectors a compiler makes of plain loops
