@@ -101,7 +101,7 @@ class ColumnSums {
     const bool grows = static_cast<int64_t>(rows_.size()) <= count && std::equal(rows_.begin(), rows_.end(), rows);
     if (!grows) start(graph.num_rows);
     for (int64_t i = static_cast<int64_t>(rows_.size()); i < count; ++i) {
-      if (i + kAhead < count) __builtin_prefetch(graph.indices + graph.indptr[rows[i + kAhead]]);
+      ask_ahead(graph, rows, i, count);
       add_row(graph, values, rows[i], with_sums);
     }
     if (!with_sums) return;
@@ -141,9 +141,17 @@ class ColumnSums {
  private:
   // Slots of a direct index take 4 bytes per row of the graph and thread: 4 MiB.
   static constexpr int64_t kDirectRows = 1 << 20;
-  static constexpr int64_t kAhead = 4;  // rows whose first neighbours are asked for early
   // A link takes about a nanosecond, a search of 64 sources in a row of 4096 about two microseconds.
   static constexpr int64_t kLinkedDegree = 4096;
+
+  // Rows lie anywhere: asks early for where those to come begin, and then for their first neighbours.
+  static FS_INLINE void ask_ahead(const CscView<Id>& graph, const Id* rows, int64_t i, int64_t count) {
+    constexpr int64_t kBegin = 12, kRow = 6, kLine = 64 / sizeof(Id), kLines = 3;
+    if (i + kBegin < count) __builtin_prefetch(graph.indptr + rows[i + kBegin]);
+    if (i + kRow >= count) return;
+    const Id* row = graph.indices + graph.indptr[rows[i + kRow]];
+    for (int64_t line = 0; line < kLines; ++line) __builtin_prefetch(row + line * kLine);
+  }
 
   void add_row(const CscView<Id>& graph, const EdgeValues& values, Id row, bool with_sums) {
     const int64_t degree = graph.indptr[row + 1] - graph.indptr[row];
@@ -151,29 +159,48 @@ class ColumnSums {
     const int64_t most = columns_.count() + degree + 1;
     if (is_linked || with_sums) {
       columns_.make_room(degree + 1);
-      make_room(&sums_, most);
       make_room(&heads_, most);
     }
+    if (with_sums) make_room(&sums_, most);
     if (is_linked) make_room(&links_, num_links_ + degree);
     first_links_.push_back(is_linked ? static_cast<int32_t>(num_links_) : kNoLink);
     if (!is_linked) long_rows_.push_back(static_cast<int32_t>(rows_.size()));
-    if (columns_.is_direct() && (is_linked || with_sums)) {
-      add_edges<typename NodeIndex<Id>::DirectEntries>(graph, values, row, is_linked);
-    } else if (is_linked || with_sums) {
-      add_edges<typename NodeIndex<Id>::Entries>(graph, values, row, is_linked);
+    if (columns_.is_direct()) {
+      add_edges<typename NodeIndex<Id>::DirectEntries>(graph, values, row, is_linked, with_sums);
+    } else {
+      add_edges<typename NodeIndex<Id>::Entries>(graph, values, row, is_linked, with_sums);
     }
     if (is_linked) num_links_ += degree;
     rows_.push_back(row);
   }
 
   template <typename Entries>
-  void add_edges(const CscView<Id>& graph, const EdgeValues& values, Id row, bool is_linked) {
-    if (values.all_one()) {
+  void add_edges(const CscView<Id>& graph, const EdgeValues& values, Id row, bool is_linked, bool with_sums) {
+    if (!with_sums) {
+      if (is_linked) link_edges_of<Entries>(graph, row);
+    } else if (values.all_one()) {
       is_linked ? add_edges_of<true, true, Entries>(graph, values, row)
                 : add_edges_of<true, false, Entries>(graph, values, row);
     } else {
       is_linked ? add_edges_of<false, true, Entries>(graph, values, row)
                 : add_edges_of<false, false, Entries>(graph, values, row);
+    }
+  }
+
+  // Links of a row whose columns have no sums.
+  template <typename Entries>
+  __attribute__((noinline)) void link_edges_of(const CscView<Id>& graph, Id row) {
+    Entries entries(&columns_);
+    const int64_t degree = graph.indptr[row + 1] - graph.indptr[row];
+    const Id* sources = graph.indices + graph.indptr[row];
+    int32_t* heads = heads_.data();
+    Link* links = links_.data() + num_links_;
+    const int32_t first_link = static_cast<int32_t>(num_links_), number = static_cast<int32_t>(rows_.size());
+    for (int64_t i = 0; i < degree; ++i) {
+      int32_t if_new;
+      const int32_t column = entries.enter(sources[i], &if_new);
+      links[i] = {heads[column] | if_new, number};
+      heads[column] = first_link + static_cast<int32_t>(i);
     }
   }
 

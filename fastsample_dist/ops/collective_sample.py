@@ -11,6 +11,7 @@ import enum
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint8, c_void_p
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -70,7 +71,7 @@ class HopMemory(Structure):
 
 @library.DECLARED.mirror("FsRecordedEdges")
 class RecordedMemory(Structure):
-    """FsRecordedEdges."""
+    """FsRecordedEdges. Read as words of 8 bytes, all fields at once."""
 
     _fields_ = (
         ("num_hops", c_int64),
@@ -86,6 +87,11 @@ class RecordedMemory(Structure):
     )
 
 
+_EDGES_BYTES = ctypes.sizeof(RecordedMemory)
+_EdgesWords = c_int64 * len(RecordedMemory._fields_)
+assert ctypes.sizeof(_EdgesWords) == _EDGES_BYTES
+
+
 @library.DECLARED.mirror("FsCollectiveResult")
 class ResultMemory(Structure):
     """FsCollectiveResult."""
@@ -93,10 +99,12 @@ class ResultMemory(Structure):
     _fields_ = (("samples", layouts.ResultMemory), ("edges", POINTER(RecordedMemory)))
 
 
+_Result = POINTER(ResultMemory)
+
 library.DECLARED.functions(
     fs_collective_sample=(
         POINTER(library.Graph), POINTER(layouts.TableArguments), POINTER(layouts.AppArguments), POINTER(SpecArguments),
-        POINTER(layouts.RequestArguments), POINTER(layouts.Failure), POINTER(POINTER(ResultMemory)),
+        POINTER(layouts.RequestArguments), POINTER(layouts.Failure), POINTER(_Result),
     ),
 )  # fmt: skip
 
@@ -149,8 +157,9 @@ class RecordedHops:
       num_dst, num_src, num_edges: per hop.
       indptrs: per hop, int64 [num_dst + 1].
       indices: per hop, [num_edges] of the graph's id dtype; local source ids.
-      edge_ids: per hop, int64 [num_edges], positions in the graph's indices, -1 for a self edge that was added.
-      edge_weights: float64, of all hops' edges one hop behind the other; None where edges are unweighted.
+      all_edge_ids: int64, positions in the graph's indices, -1 for a self edge that was added, of all hops' edges one
+        hop behind the other.
+      edge_weights: float64, of all hops' edges as well; None where edges are unweighted.
     """
 
     nodes: Tensor
@@ -159,8 +168,13 @@ class RecordedHops:
     num_edges: Sequence[int]
     indptrs: Sequence[Tensor]
     indices: Sequence[Tensor]
-    edge_ids: Sequence[Tensor]
+    all_edge_ids: Tensor
     edge_weights: Tensor | None
+
+    @cached_property
+    def edge_ids(self) -> Sequence[Tensor]:
+        """all_edge_ids per hop; many applications make nothing of them."""
+        return self.all_edge_ids.split_with_sizes(self.num_edges)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,22 +259,20 @@ class CollectiveSampler:
           ValueError: a root outside the graph, a graph that holds ids outside of it.
         """
         roots = checks.matrix("roots", roots, (torch.int64,))
-        checks.require(
-            roots.shape[1] == self.num_roots, f"roots has {roots.shape[1]} columns; expected {self.num_roots}."
-        )
+        if roots.shape[1] != self.num_roots:
+            raise ValueError(f"roots has {roots.shape[1]} columns; expected {self.num_roots}.")
         sample_ids = checks.vector("sample_ids", sample_ids, (torch.int64,), roots.shape[0])
         request = layouts.RequestArguments(
             roots.data_ptr(), sample_ids.data_ptr(), roots.shape[0], 0, rng_seed, step, num_threads, 0
         )
-        failure, result = layouts.Failure(), POINTER(ResultMemory)()
-        core = library.core()
+        failure, result, core = layouts.Failure(), _Result(), library.core()
         status = core.fs_collective_sample(
             self._graph, self._tables, self._app, self._spec, request, failure, ctypes.byref(result)
         )
         if status == library.APP_ERROR:
             raise layouts.AppFailedError(core.fs_last_error().decode(errors="replace"), failure)
         library.raise_for_status(status, core.fs_last_error)
-        return self._views(OwnedMemory(result, library.core().fs_collective_free), result.contents)
+        return self._views(OwnedMemory(result, core.fs_collective_free), result.contents)
 
     def _views(self, owner: OwnedMemory, result: ResultMemory) -> CollectiveSamples:
         samples = result.samples
@@ -270,22 +282,27 @@ class CollectiveSampler:
             vertices = vertices.view(samples.num_samples, samples.width)
         else:
             offsets = owner.tensor(samples.offsets, samples.num_samples + 1, torch.int64)
-        records = self._spec.record != Record.NONE
-        hops = [self._hops(owner, result.edges[s]) for s in range(samples.num_samples)] if records else []
+        hops = []
+        if self._spec.record != Record.NONE and samples.num_samples > 0:
+            first = ctypes.addressof(result.edges.contents)
+            hops = [self._hops(owner, first + s * _EDGES_BYTES) for s in range(samples.num_samples)]
         return CollectiveSamples(vertices, offsets, samples.num_steps, hops)
 
-    def _hops(self, owner: OwnedMemory, edges: RecordedMemory) -> RecordedHops:
-        counts = (c_int64 * (3 * edges.num_hops)).from_address(edges.hops)[:]
+    def _hops(self, owner: OwnedMemory, address: int) -> RecordedHops:
+        """What is recorded in the FsRecordedEdges at an address."""
+        hops, nodes, edges, num_weights, *arrays = _EdgesWords.from_address(address)[:]
+        hop_array, node_array, offset_array, index_array, id_array, weight_array = arrays
+        counts = (c_int64 * (3 * hops)).from_address(hop_array)[:]
         num_dst, num_src, num_edges = counts[0::3], counts[1::3], counts[2::3]
-        weights = None
+        tensor, weights = owner.tensor, None
         if self._spec.edge_scale != EdgeScale.UNWEIGHTED:
-            weights = owner.tensor(edges.edge_weights, edges.num_weights, torch.float64)
-        offsets = owner.tensor(edges.offsets, sum(num_dst) + edges.num_hops, torch.int64)
+            weights = tensor(weight_array, num_weights, torch.float64)
+        offsets = tensor(offset_array, sum(num_dst) + hops, torch.int64)
         return RecordedHops(
-            owner.tensor(edges.nodes, edges.num_nodes, self._dtype), num_dst, num_src, num_edges,
+            tensor(node_array, nodes, self._dtype), num_dst, num_src, num_edges,
             offsets.split_with_sizes([n + 1 for n in num_dst]),
-            owner.tensor(edges.indices, edges.num_edges, self._dtype).split_with_sizes(num_edges),
-            owner.tensor(edges.edge_ids, edges.num_edges, torch.int64).split_with_sizes(num_edges), weights,
+            tensor(index_array, edges, self._dtype).split_with_sizes(num_edges),
+            tensor(id_array, edges, torch.int64), weights,
         )  # fmt: skip
 
 

@@ -84,8 +84,10 @@ class MFG:
     derived: dict[tuple[str, torch.dtype], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check_numbers("edge_weights", self.edge_weights, self.num_edges, "one coefficient per edge")
-        _check_numbers("row_sums", self.row_sums, self.num_dst, "one sum per destination")
+        if self.edge_weights is not None:
+            _check_numbers("edge_weights", self.edge_weights, self.num_edges, "one coefficient per edge")
+        if self.row_sums is not None:
+            _check_numbers("row_sums", self.row_sums, self.num_dst, "one sum per destination")
 
     @property
     def num_src(self) -> int:
@@ -291,9 +293,9 @@ class MiniBatch:
         return moved
 
 
-def _check_numbers(name: str, given: Tensor | None, count: int, meaning: str) -> None:
+def _check_numbers(name: str, given: Tensor, count: int, meaning: str) -> None:
     """Refuse what is given unless it is `count` floating-point numbers."""
-    if given is not None and (given.shape != (count,) or not given.is_floating_point()):
+    if given.shape != (count,) or not given.is_floating_point():
         raise ValueError(
             f"{name} is {given.dtype} of shape {tuple(given.shape)}; expected a floating dtype of shape ({count},), "
             f"{meaning}."

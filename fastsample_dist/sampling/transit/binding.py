@@ -35,6 +35,7 @@ MAX_STEPS = 5_000_000  # the application is asked about every step before the fi
 MAX_PICKS = 2**31  # the number of a pick is the high half of a block number (and attempts count on)
 LARGE_BYTES = 1 << 30  # of samples: less is not compared with what is free, as in the core (csrc/cpu/room.h)
 _ID_BYTES = 8
+_INTEGERS = int, np.integer
 _SAMPLE_NAMES = ("id", "num_roots", "size", "root", "vertex", "prev_vertex", "prev_edges", "row")
 
 
@@ -345,7 +346,7 @@ def _columns(app: App, graph: CSCGraph) -> dict[str, np.ndarray]:
 
 def as_count(what: str, value: Any, least: int = 0) -> int:
     """The integer that a value is. Raises ValueError: it is none, or below `least`."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+    if not isinstance(value, _INTEGERS) or isinstance(value, bool) or value < least:
         raise ValueError(f"{what} is {value!r}; expected an integer >= {least}.")
     return int(value)
 
@@ -369,4 +370,4 @@ def _integers(name: str, values: Any) -> Tensor:
         raise ValueError(f"{name} is {shown}; expected integers: a tensor, or a list of them.") from error
     if (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool) and ids.numel():
         raise ValueError(f"{name} is {ids.dtype}; expected integers.")
-    return ids.to("cpu", torch.int64)
+    return ids if ids.dtype == torch.int64 and ids.is_cpu else ids.to("cpu", torch.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,7 +70,9 @@ class CollectiveEngine:
             self._kind, self._functions = NextKind.CALLBACK, compile_app(bound)
             self._tables = _tables(bound)
         self._scale = _edge_scale(bound)
+        self._weighs_itself = _weighs_edges(bound.app) and self._scale not in EDGE_SCALES.values()
         self._samplers: dict[int, CollectiveSampler] = {}
+        self._widths: dict[int, list[int]] = {}  # picks of every step, by number of roots
 
     @property
     def table_bytes(self) -> int:
@@ -81,13 +84,13 @@ class CollectiveEngine:
         num_roots = roots.shape[1]
         if num_roots not in self._samplers:
             self._samplers[num_roots] = self._sampler(num_roots)
+            self._widths[num_roots] = [shape.picks for shape in self.bound.plan(num_roots).shapes()]
         threads = torch.get_num_threads() if run.num_threads is None else run.num_threads
         try:
             found = self._samplers[num_roots].sample(roots, sample_ids, key.rng_seed, key.step, threads)
         except AppFailedError as error:
             raise explained(error, self.bound, roots, key) from error
-        plan = self.bound.plan(num_roots)
-        widths = [plan.shape(k).picks for k in range(found.num_steps)]
+        widths = self._widths[num_roots][: found.num_steps]
         samples = Samples(found.vertices, found.offsets, num_roots, widths, sample_ids, key)
         if self.bound.app.record is not None:
             samples.mfgs_of_sample = [self._mfgs(hops, samples, s) for s, hops in enumerate(found.hops)]
@@ -118,23 +121,25 @@ class CollectiveEngine:
 
     def _mfgs(self, hops: RecordedHops, samples: Samples, s: int) -> list[MFG]:
         """MFGs of sample number s, input side first."""
-        mfgs = []
-        own = _weighs_edges(self.bound.app) and self._scale not in EDGE_SCALES.values()
-        given = None
+        bound, own = self.bound, self._weighs_itself
+        weights: Sequence[Tensor | None] = [None] * len(hops.num_dst)
         if hops.edge_weights is not None:  # float32 at once: own weights are computed in float64
-            given = (hops.edge_weights if own else hops.edge_weights.float()).split_with_sizes(hops.num_edges)
-        for k, num_dst in enumerate(hops.num_dst):
-            weights = None if given is None else given[k]
-            if own:
-                picks = np.empty(0, np.int64) if self.bound.app.record == "within" else samples.steps[k][s].numpy()
-                weights = self._own_weights(hops, k, picks, weights)
-            src_nodes = hops.nodes[: hops.num_src[k]]
-            columns = (hops.indptrs[k], hops.indices[k], src_nodes, hops.edge_ids[k])
-            mfgs.append(make_mfg(self.bound, samples.draw, num_dst, columns, weights))
+            weights = (hops.edge_weights if own else hops.edge_weights.float()).split_with_sizes(hops.num_edges)
+        if own:
+            weights = [self._own_weights(hops, samples, s, k, given) for k, given in enumerate(weights)]
+        edge_ids = [None] * len(weights) if bound.app.self_edges else hops.edge_ids
+        columns = zip(hops.indptrs, hops.indices, hops.num_src, hops.num_dst, edge_ids, weights, strict=True)
+        mfgs = [
+            make_mfg(bound, samples.draw, num_dst, (indptr, indices, hops.nodes[:num_src], positions), given)
+            for indptr, indices, num_src, num_dst, positions, given in columns
+        ]
         return mfgs[::-1]
 
-    def _own_weights(self, hops: RecordedHops, k: int, picks: np.ndarray, columns: Tensor | None) -> Tensor | None:
-        """What the application's own edge_weights makes of a recorded step."""
+    def _own_weights(
+        self, hops: RecordedHops, samples: Samples, s: int, k: int, columns: Tensor | None
+    ) -> Tensor | None:
+        """What the application's own edge_weights makes of recorded step k of sample number s."""
+        picks = np.empty(0, np.int64) if self.bound.app.record == "within" else samples.steps[k][s].numpy()
         indptr, positions = hops.indptrs[k].numpy(), hops.edge_ids[k].numpy()
         nodes = hops.nodes.long().numpy()
         edges = RecordedEdges(

@@ -27,20 +27,23 @@ def make_mfg(
     bound: BoundApp,
     draw: DrawKey,
     num_dst: int,
-    columns: tuple[Tensor, Tensor, Tensor, Tensor],
+    columns: tuple[Tensor, Tensor, Tensor, Tensor | None],
     edge_weights: Tensor | None,
 ) -> MFG:
     """The MFG of recorded edges.
 
     Args:
-      columns: indptr, local source ids, source nodes and positions of the edges.
+      columns: indptr, local source ids, source nodes and positions of the edges, which an application with self_edges
+        has no use for.
       edge_weights: float [num_edges]; handed on as float32.
+    Raises:
+      ValueError: edge_weights, which an application may have computed itself, is something else.
     """
     indptr, indices, src_nodes, positions = columns
+    self_edges = bound.app.self_edges
     return MFG(
-        indptr, indices, src_nodes, num_dst, bound.graph.orig_ids, draw,
-        edge_ids=None if bound.app.self_edges else positions, checked=True,
-        edge_weights=None if edge_weights is None else edge_weights.float(), includes_dst=bound.app.self_edges,
+        indptr, indices, src_nodes, num_dst, bound.graph.orig_ids, draw, None if self_edges else positions,
+        checked=True, edge_weights=None if edge_weights is None else edge_weights.float(), includes_dst=self_edges,
     )  # fmt: skip
 
 
