@@ -16,7 +16,6 @@ namespace {
 
 constexpr uint64_t kEmpty = ~uint64_t{0};
 constexpr int64_t kLeastSlots = 8;
-constexpr int64_t kMostCounted = 1 << 16;  // weights from here on are not told apart when pairs are left out
 
 struct Link {
   uint64_t key;
@@ -55,17 +54,12 @@ class Pairs {
   }
 
   void leave_out_lightest() {
-    std::vector<int64_t> counts(kMostCounted, 0);
-    for (int64_t slot = 0; slot < table_.num_slots; ++slot) {
-      if (table_.keys[slot] != kEmpty) ++counts[counted(table_.weights[slot])];
-    }
-    size_t lightest = 0;
-    for (int64_t below = counts[0]; 2 * below < table_.num_used; below += counts[lightest]) ++lightest;
+    const int32_t most = median_weight();
     std::vector<std::pair<uint64_t, int32_t>> kept;
     for (int64_t slot = 0; slot < table_.num_slots; ++slot) {
       if (table_.keys[slot] == kEmpty) continue;
       const int32_t weight = table_.weights[slot];
-      if (counted(weight) > lightest) {
+      if (weight > most) {
         kept.emplace_back(table_.keys[slot], weight);
       } else {
         table_.left_out = std::max(table_.left_out, weight);
@@ -76,7 +70,17 @@ class Pairs {
     for (const auto& [key, weight] : kept) add(key, weight);
   }
 
-  static size_t counted(int32_t weight) { return static_cast<size_t>(std::min<int64_t>(weight, kMostCounted - 1)); }
+  // The least weight that at least half of the pairs do not exceed.
+  int32_t median_weight() const {
+    std::vector<int32_t> weights;
+    weights.reserve(static_cast<size_t>(table_.num_used));
+    for (int64_t slot = 0; slot < table_.num_slots; ++slot) {
+      if (table_.keys[slot] != kEmpty) weights.push_back(table_.weights[slot]);
+    }
+    const auto middle = weights.begin() + (table_.num_used - 1) / 2;
+    std::nth_element(weights.begin(), middle, weights.end());
+    return *middle;
+  }
 
   FsPairTable& table_;
 };

@@ -39,6 +39,17 @@ def test_a_full_table_keeps_the_heaviest_pairs():
     assert table.left_out == 1 and table.num_used <= 48
 
 
+def test_heavy_pairs_are_told_apart():
+    count = 80
+    edges = [(node, (node + 1) % count) for node in range(count)]
+    graph = pairs_of(count, edges, [10**6 + node for node in range(count)], weight_dtype=np.int32)
+    table = ops.PairTable(64)
+    table.add(graph, np.arange(count, dtype=np.int32))
+    kept = pairs_in(table)
+    assert {(node, node + 1): 10**6 + node for node in range(60, 79)}.items() <= kept.items()
+    assert 10**6 <= table.left_out < 10**6 + 60
+
+
 @pytest.mark.parametrize("slots", [1000, 1 << 20])
 def test_threads_change_no_slot(slots):
     graph = large(4, 20000, order=False)
