@@ -69,7 +69,9 @@ def run_command(
         print(f"{parser.prog}: interrupted; {remains(args, error)}", file=sys.stderr)
         return INTERRUPTED
     except ERRORS as error:
-        text = "; ".join(filter(None, (one_line(error), remains(args, error))))
+        text, left = one_line(error), remains(args, error)
+        if left:
+            text = f"{text.removesuffix('.')}; {left}"
         print(f"{parser.prog}: error: {text}", file=sys.stderr)
         return 1
 
