@@ -141,7 +141,7 @@ void EdgeRecorder<Id>::look_through(const RecordRequest<Id>& request, int64_t nu
       is_sorted_ = false;
       seeks_all = true;
     }
-    fetch_ahead(request.graph, row, num_nodes());
+    fetch_ahead(request.graph, i, num_rows, row_at);
     find_edges(request, nodes_[static_cast<size_t>(row)],
                [&](int32_t member, int64_t edge) { found_.push_back({edge, static_cast<int32_t>(row), member}); });
   }
@@ -159,12 +159,15 @@ void EdgeRecorder<Id>::mark(size_t first, size_t last) {
 
 // Rows lie anywhere: asks early for where those to come begin, and then for their first neighbours.
 template <typename Id>
-FS_INLINE void EdgeRecorder<Id>::fetch_ahead(const CscView<Id>& graph, int64_t dst, int64_t num_dst) const {
+template <typename RowAt>
+FS_INLINE void EdgeRecorder<Id>::fetch_ahead(const CscView<Id>& graph, int64_t i, int64_t num_rows,
+                                             const RowAt& row_at) const {
   constexpr int64_t kRow = 6, kBegin = 12;
   constexpr int64_t kLine = 64 / sizeof(Id);
-  if (dst + kBegin < num_dst) __builtin_prefetch(graph.indptr + nodes_[static_cast<size_t>(dst + kBegin)]);
-  if (dst + kRow >= num_dst) return;
-  const Id* row = graph.indices + graph.indptr[nodes_[static_cast<size_t>(dst + kRow)]];
+  const auto node_at = [&](int64_t later) { return nodes_[static_cast<size_t>(row_at(later))]; };
+  if (i + kBegin < num_rows) __builtin_prefetch(graph.indptr + node_at(i + kBegin));
+  if (i + kRow >= num_rows) return;
+  const Id* row = graph.indices + graph.indptr[node_at(i + kRow)];
   for (int64_t line = 0; line < 4; ++line) __builtin_prefetch(row + line * kLine);
 }
 

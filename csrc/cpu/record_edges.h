@@ -81,7 +81,8 @@ class EdgeRecorder {
   void choose_sources(const RecordRequest<Id>& request, int64_t num_known);
   void choose(const RecordRequest<Id>& request, int32_t number, int64_t picks);
   void mark(size_t first, size_t last);
-  void fetch_ahead(const CscView<Id>& graph, int64_t dst, int64_t num_dst) const;
+  template <typename RowAt>
+  void fetch_ahead(const CscView<Id>& graph, int64_t i, int64_t num_rows, const RowAt& row_at) const;
   void follow_links(const RecordRequest<Id>& request, int64_t num_old);
   template <typename RowAt>
   void look_through(const RecordRequest<Id>& request, int64_t num_old, int64_t num_rows, const RowAt& row_at);
