@@ -102,7 +102,6 @@ FsStatus draw_visits(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id
     return visit_by_dashboard(call, number, visits);
   }
   if (!vector_kernels().samples_plainly && visit_by_vectors(call, number, visits)) return FS_OK;
-  visits->clear();
   return visit_plainly(call, number, visits);
 }
 

@@ -75,8 +75,8 @@ int64_t most_visits(const FsSubgraphSpec& spec);
 template <typename Id>
 FsStatus visit_plainly(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits);
 
-// The same visits by the vector kernels (vector_visits.cpp). False: something is to be refused, which the definition
-// finds and words.
+// The same visits by the vector kernels (vector_visits.cpp). False: there are no visits, something is to be refused,
+// which the definition finds and words.
 template <typename Id>
 bool visit_by_vectors(const SubgraphCall<Id>& call, uint64_t number, VisitList<Id>* visits);
 

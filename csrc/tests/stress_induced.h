@@ -19,7 +19,8 @@ class Induced {
   void run(int32_t num_threads, Written& written) const {
     std::vector<Id> nodes(static_cast<size_t>(kNodes));
     std::iota(nodes.begin(), nodes.end(), Id{0});
-    const Batch whole = induce(nodes, 0, num_threads, written);
+    induce(nodes, 0, num_threads, written);
+    const Batch whole = induce(nodes, 1, num_threads, written);
     require(whole->hops[0].num_edges == kEdges, "induced_subgraph: all nodes have other edges than the graph");
     for (int64_t stride : {2, 3, 700}) {
       std::vector<Id> some;
@@ -30,8 +31,10 @@ class Induced {
     induce({}, 1, num_threads, written);
     refuse(num_threads);
     for (int64_t count : {1, 5}) {
-      sample(view_, count, num_threads, false, written);
-      sample(view_, count, num_threads, true, written);
+      for (const int32_t structure : {FS_FRONTIER_SUMS, FS_FRONTIER_DASHBOARD}) {
+        sample(view_, count, structure, num_threads, false, written);
+        sample(view_, count, structure, num_threads, true, written);
+      }
     }
   }
 
@@ -62,15 +65,19 @@ class Induced {
   }
 
   // Edges of drawn nodes; every third node is a loss node.
-  void sample(const FsGraph& view, int64_t count, int32_t num_threads, bool join, Written& written) const {
+  void sample(const FsGraph& view, int64_t count, int32_t structure, int32_t num_threads, bool join,
+              Written& written) const {
     const uint64_t numbers[] = {7, 1, 7, 1ull << 63, 2};
     std::vector<Id> roots(static_cast<size_t>(kNodes));
     std::iota(roots.begin(), roots.end(), Id{0});
+    for (size_t i = 0; i < roots.size(); i += 50) roots[i] = 0;  // the hub, for which a dashboard has to grow
     std::vector<uint8_t> flags(roots.size());
     for (size_t node = 0; node < flags.size(); node += 3) flags[node] = 1;
     FsSubgraphSpec spec = {};
     spec.budget = 700;
     spec.frontier_size = 90;
+    spec.structure = structure;
+    spec.eta = 1.05;
     spec.rng_seed = 5;
     spec.num_threads = num_threads;
     FsSubgraphTables tables = {};
@@ -83,23 +90,52 @@ class Induced {
             "sample_subgraphs");
     for (const FsSubgraph& part : parts) written.add("sample_subgraphs", &part.drawn.num_visits, 5);
     if (join) {
-      const auto visits = [](int64_t sum, const FsSubgraph& part) { return sum + part.drawn.num_visits; };
-      const auto steps = [](int64_t sum, const FsSubgraph& part) { return sum + part.drawn.steps; };
-      require(joined.drawn.num_visits == std::accumulate(parts.begin(), parts.end(), int64_t{0}, visits) &&
-                  joined.drawn.steps == std::accumulate(parts.begin(), parts.end(), int64_t{0}, steps),
-              "sample_subgraphs: counts of the union are not the sums of its parts'");
+      check_union(parts, joined, structure == FS_FRONTIER_DASHBOARD && count > 1);
       record(joined, flags, written);
       fs_subgraphs_free(&joined, 1);
     } else {
       for (const FsSubgraph& part : parts) record(part, flags, written);
     }
     fs_subgraphs_free(parts.data(), count);
+    refuse_damage(spec, tables, {numbers, numbers + count}, join);
+  }
+
+  // Found while nodes are drawn, and where draws read no edge: when subgraphs have some of their arrays.
+  void refuse_damage(FsSubgraphSpec spec, FsSubgraphTables tables, const std::vector<uint64_t>& numbers,
+                     bool join) const {
     std::vector<Id> damaged(graph_.indices.size(), static_cast<Id>(-3));
     FsGraph broken = view_;
     broken.indices = damaged.data();
-    refused(fs_sample_subgraphs(&broken, &spec, &tables, numbers, count, flags.data(), 1, parts.data(),
-                                join ? &joined : nullptr),
-            "the negative source id -3");
+    std::vector<int64_t> sums = {0};
+    for (int64_t i = 0; i < tables.num_roots; ++i) {
+      const size_t root = static_cast<size_t>(static_cast<const Id*>(tables.roots)[i]);
+      sums.push_back(sums.back() + graph_.indptr[root + 1] - graph_.indptr[root]);
+    }
+    tables.degree_sums = sums.data();
+    std::vector<FsSubgraph> parts(numbers.size());
+    FsSubgraph joined;
+    for (const int32_t method : {FS_SUBGRAPH_FRONTIER, FS_SUBGRAPH_NODE}) {
+      spec.method = method;
+      refused(fs_sample_subgraphs(&broken, &spec, &tables, numbers.data(), static_cast<int64_t>(numbers.size()),
+                                  nullptr, 1, parts.data(), join ? &joined : nullptr),
+              "the negative source id -3");
+    }
+  }
+
+  // Its counts are sums, none of them of zeros where some dashboards are; its parts have no arrays any more.
+  static void check_union(const std::vector<FsSubgraph>& parts, const FsSubgraph& joined, bool has_dashboards) {
+    for (const auto count : {&FsSubgraphNodes::num_visits, &FsSubgraphNodes::steps, &FsSubgraphNodes::probes,
+                             &FsSubgraphNodes::cleanups, &FsSubgraphNodes::growths}) {
+      const auto add = [&](int64_t sum, const FsSubgraph& part) { return sum + part.drawn.*count; };
+      require(joined.drawn.*count == std::accumulate(parts.begin(), parts.end(), int64_t{0}, add),
+              "sample_subgraphs: counts of the union are not the sums of its parts'");
+      require(joined.drawn.*count > 0 || !has_dashboards, "sample_subgraphs: dashboards that count nothing");
+    }
+    for (const FsSubgraph& part : parts) {
+      require(part.drawn.nodes == nullptr && part.edges.indptr == nullptr && part.edges.indices == nullptr &&
+                  part.edges.edge_ids == nullptr,
+              "sample_subgraphs: a part of a union keeps its arrays");
+    }
   }
 
   void record(const FsSubgraph& part, const std::vector<uint8_t>& flags, Written& written) const {

@@ -84,6 +84,12 @@ class Subgraphs {
     FsSubgraphSpec small = spec(FS_SUBGRAPH_FRONTIER, num_threads);
     small.budget = 59;
     refused(fs_subgraph_nodes(&view_, &small, &tables_, 0, kCount, found.data()), "frontier_size is 60");
+    FsSubgraphTables none = tables_;
+    none.num_roots = 0;
+    for (const int32_t method : {FS_SUBGRAPH_FRONTIER, FS_SUBGRAPH_NODE, FS_SUBGRAPH_WALK, FS_SUBGRAPH_EGO}) {
+      const FsSubgraphSpec how = spec(method, num_threads);
+      refused(fs_subgraph_nodes(&view_, &how, &none, 0, kCount, found.data()), "there are no roots");
+    }
     const Id outside = static_cast<Id>(kNodes);
     FsSubgraphTables wrong = tables_;
     wrong.roots = &outside;

@@ -120,3 +120,14 @@ def test_more_entries_than_a_table_has_are_refused():
     rule, tables = dataclasses.replace(PLAIN, frontier_size=2, budget=3), SubgraphTables(torch.zeros(1).int())
     with pytest.raises(ValueError, match="an entry of the dashboard each; pass max_degree, or structure sums"):
         ops.subgraph_nodes(graph, rule, tables, 0, 1)
+
+
+def test_a_walker_that_comes_to_more_entries_than_a_table_has_is_refused():
+    """From node 0, whose one neighbour is node 1; behind it are many nodes, so that the table begins small."""
+    indptr = torch.full((2**20 + 1,), 2**31 + 1)
+    indptr[:2] = torch.tensor([0, 1])
+    graph = SamplingGraph(torch.zeros_like(indptr), torch.ones(1, dtype=torch.int32))
+    graph.view.indptr, graph.view.num_edges = indptr.data_ptr(), 2**31 + 1
+    rule, tables = dataclasses.replace(PLAIN, frontier_size=1, budget=3), SubgraphTables(torch.zeros(1).int())
+    with pytest.raises(ValueError, match="an entry of the dashboard each; pass max_degree, or structure sums"):
+        ops.subgraph_nodes(graph, rule, tables, 0, 1)

@@ -41,6 +41,13 @@ def as_lists(found: ops.SubgraphNodes) -> list[list[int]]:
     return [nodes.tolist() for nodes in found.nodes]
 
 
+def num_expanded(graph, rule, roots, number):
+    """Nodes of an ego network whose neighbours were drawn: all but those of its last hop."""
+    if rule.depth == 1:
+        return 1
+    return len(reference.subgraph_visits(graph, dataclasses.replace(rule, depth=rule.depth - 1), roots, number))
+
+
 @pytest.fixture(scope="module")
 def clusters():
     """Ten clusters of the 60 nodes of random_csc; one has no node."""
@@ -56,8 +63,10 @@ def test_neighbourhoods_are_those_of_the_oracle(name, isa, use_isa):
         graph, rule = random_csc(dtype=dtype), EGOS[name]
         for roots, first in ((torch.arange(60), 118), (torch.tensor([7, 3, 50, 3, 11]), 2**63 + 5)):
             found = ego_nodes(graph, rule, roots, first, 4)
-            visits = [reference.subgraph_visits(graph, rule, roots, number) for number in range(first, first + 4)]
+            numbers = range(first, first + 4)
+            visits = [reference.subgraph_visits(graph, rule, roots, number) for number in numbers]
             assert as_lists(found) == visits and found.num_visits.tolist() == [len(own) for own in visits]
+            assert found.steps.tolist() == [num_expanded(graph, rule, roots, number) for number in numbers]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -75,6 +84,11 @@ def test_an_epoch_has_every_cluster_once_and_the_next_another_order(clusters):
     found = as_lists(cluster_nodes(random_csc(), CLUSTERS, clusters, 0, 8))
     first, second = list(chain(*found[:4])), list(chain(*found[4:]))
     assert sorted(first) == sorted(second) == list(range(60)) and first != second
+
+
+def test_all_clusters_are_one_subgraph(clusters):
+    found = as_lists(cluster_nodes(random_csc(), dataclasses.replace(CLUSTERS, clusters_per_batch=10), clusters, 0, 2))
+    assert [sorted(nodes) for nodes in found] == [list(range(60))] * 2 and found[0] != found[1]
 
 
 def test_an_epoch_has_every_root_once(clusters):
@@ -172,3 +186,12 @@ def test_a_source_outside_the_graph_is_refused():
     graph.indices[:] = 77
     with pytest.raises(ValueError, match="77"):
         ego_nodes(graph, EGOS["ego"], torch.arange(60), 0, 40)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("root", [60, -1])
+def test_a_root_outside_the_graph_is_refused(root, isa, use_isa):
+    use_isa(isa)
+    with pytest.raises(ValueError, match=f"node id {root} is outside 0 to 59"):
+        tables = SubgraphTables(torch.tensor([root], dtype=torch.int32))
+        ops.subgraph_nodes(sampling_graph(random_csc()), EGOS["ego"], tables, 0, 1)

@@ -131,12 +131,25 @@ def test_a_damaged_row_is_refused(use_isa, isa, dtype, bad, words):
             ops.induced_subgraph(graph.indptr, indices, torch.tensor([11, 12], dtype=dtype))
 
 
+@pytest.mark.parametrize("isa", ["scalar", "baseline"])
+def test_of_damaged_rows_the_first_is_refused_whatever_the_threads(use_isa, isa):
+    use_isa(isa)
+    graph = random_csc(num_nodes=5000, num_edges=400_000, seed=2)
+    nodes = some_nodes(graph, 4000)
+    for bad, place in ((-2, 3100), (5000, 900)):
+        graph.indices[graph.indptr[int(nodes[place]) + 1] - 1] = bad
+    for num_threads in (1, 2, 7):
+        with pytest.raises(ValueError, match="the graph holds the source id 5000; expected 0 to 4999"):
+            ops.induced_subgraph(graph.indptr, graph.indices, nodes, num_threads=num_threads)
+
+
 def test_damaged_offsets_and_other_dtypes_are_refused():
     graph = random_csc()
-    indptr = graph.indptr.clone()
-    indptr[4] = indptr[-1] + 5
-    with pytest.raises(ValueError, match="indptr of node 3 runs from"):
-        ops.induced_subgraph(indptr, graph.indices, torch.tensor([3], dtype=torch.int32))
+    for place, offset in ((4, graph.num_edges + 5), (4, 0), (3, -1)):
+        indptr = graph.indptr.clone()
+        indptr[place] = offset
+        with pytest.raises(ValueError, match="indptr of node 3 runs from"):
+            ops.induced_subgraph(indptr, graph.indices, torch.tensor([3], dtype=torch.int32))
     with pytest.raises(ValueError, match=r"nodes is torch.int64 but indices is torch.int32"):
         ops.induced_subgraph(graph.indptr, graph.indices, torch.tensor([3]))
     with pytest.raises(ValueError, match="num_threads is 0; expected an integer from 1 to 1024"):

@@ -15,6 +15,7 @@ RULES = {
     "edge": SubgraphRule(method="edge", budget=50),
     "walk": SubgraphRule(method="walk", budget=61, walk_length=2),
     "ego": SubgraphRule(method="ego", depth=2, fanout=4),
+    "dashboard": SubgraphRule(structure="dashboard", budget=120, frontier_size=20, eta=1.01),
 }
 NUMBERS = [3, 2**63 + 1, 3, 0]
 
@@ -77,6 +78,17 @@ def test_subgraphs_are_those_of_the_oracles(use_isa, name, dtype, isa):
         assert found.num_loss.tolist() == [part.num_loss for part in found.graphs]
         visits = [len(reference.subgraph_visits(graph, rule, torch.arange(60), number)) for number in NUMBERS]
         assert found.num_visits.tolist() == visits
+
+
+@pytest.mark.parametrize("union", [False, True])
+def test_what_a_dashboard_took_is_that_of_the_oracle(union):
+    graph, rule = random_csc(), RULES["dashboard"]
+    found = sampled(graph, rule, union=union)
+    counts = [reference.dashboard_counts(graph, rule, torch.arange(60), number) for number in NUMBERS]
+    for name in ("probes", "cleanups", "growths"):
+        assert getattr(found, name).tolist() == [own[name] for own in counts]
+    assert torch.equal(found.steps, found.num_visits - rule.frontier_size)
+    assert 0 < int(found.growths.sum()) < int(found.cleanups.sum()) < int(found.probes.sum())
 
 
 @pytest.mark.parametrize("numbers", [[7], [4, 9], NUMBERS], ids=len)

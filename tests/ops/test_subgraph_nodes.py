@@ -1,6 +1,7 @@
 """The nodes of subgraphs, compiled, against their oracle: exact equality; what is refused; what a graph may be like."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -303,7 +304,7 @@ def test_roots_and_numbers_that_cannot_be_are_refused():
     assert drawn(graph, rule, count=0).nodes == []
 
 
-@pytest.mark.parametrize("method", ["frontier", "node", "edge", "walk"])
+@pytest.mark.parametrize("method", ["frontier", "dashboard", "node", "edge", "walk"])
 @pytest.mark.parametrize("damage", ["root", "offsets", "source", "negative source", "unconnected"])
 def test_damage_is_refused_in_the_words_of_the_definition(damage, method, use_isa):
     indptr, indices = torch.tensor([0, 4, 7, 9]), torch.tensor([0, 1, 2, 1, 0, 2, 1, 2, 0], dtype=torch.int32)
@@ -316,18 +317,19 @@ def test_damage_is_refused_in_the_words_of_the_definition(damage, method, use_is
         indptr[3] = 6
     else:
         indices[:] = 3 if damage == "source" else -2
-    rule = SubgraphRule(method=method, budget=600, frontier_size=200)
+    rule = SubgraphRule(method="frontier" if method == "dashboard" else method, budget=600, frontier_size=200)
+    rules = [rule, replace(rule, structure="dashboard")] if method == "dashboard" else [rule]
     tables = SubgraphTables(roots, torch.tensor([0, 4, 7, 9]), connected)
     is_read = damage == "root" or (method == "edge" if damage == "unconnected" else method != "node")
     lines = set()
-    for isa in ISAS:
+    for isa, own in itertools.product(ISAS, rules):
         use_isa(isa)
         if is_read:
             with pytest.raises(ValueError, match="subgraph_nodes: ") as refused:
-                ops.subgraph_nodes(SamplingGraph(indptr, indices), rule, tables, 0, 4)
+                ops.subgraph_nodes(SamplingGraph(indptr, indices), own, tables, 0, 4)
             lines.add(str(refused.value))
         else:
-            ops.subgraph_nodes(SamplingGraph(indptr, indices), rule, tables, 0, 4)
+            ops.subgraph_nodes(SamplingGraph(indptr, indices), own, tables, 0, 4)
     assert len(lines) == is_read
 
 

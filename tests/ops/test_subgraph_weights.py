@@ -19,6 +19,8 @@ def law_of(kind: str, num_nodes: int, seed: int = 0) -> ops.InclusionLaw:
     if kind == "draws":
         shares = uniform * 1e-4
         return ops.DrawsLaw(2e-3 * uniform + 0.3 * (uniform > 0.95) + 2 * shares, 700, shares=shares)
+    if kind == "odds":
+        return ops.DrawsLaw(2e-3 * uniform + 0.3 * (uniform > 0.95), 700)
     if kind == "arrivals":
         chances = torch.full((num_nodes,), 1 / (7 * num_nodes), dtype=torch.float64)
         return ops.DrawsLaw(chances, 40, arrivals=3 * uniform**4, links=1e-3 * uniform)
@@ -29,7 +31,7 @@ def law_of(kind: str, num_nodes: int, seed: int = 0) -> ops.InclusionLaw:
     return ops.CountsLaw(bits, 150)
 
 
-KINDS = ("draws", "arrivals", "clusters", "counts")
+KINDS = ("draws", "odds", "arrivals", "clusters", "counts")
 
 
 def defined(law: ops.InclusionLaw, u: int, v: int, parallel: int) -> float:
@@ -123,6 +125,12 @@ def restore_isa():
     ops.set_isa(before)
 
 
+def test_nodes_are_looked_at_in_blocks():
+    law = law_of("draws", 600)
+    expected = [defined(law, v, v, 1) for v in (0, 255, 256, 511, 512, 599)]
+    assert ops.node_inclusion(law)[[0, 255, 256, 511, 512, 599]].tolist() == pytest.approx(expected, rel=1e-12)
+
+
 def test_small_probabilities_keep_their_digits():
     law = ops.DrawsLaw(torch.full((2,), 1e-12, dtype=torch.float64), 1000)
     found = ops.subgraph_weights(torch.tensor([0, 1, 1]), torch.tensor([1]), law, "inclusion")
@@ -175,10 +183,16 @@ def test_a_subgraph_without_nodes_or_edges():
 
 def test_what_is_refused():
     graph, law = random_csc(40, 300), law_of("draws", 40)
-    wrong = graph.indices.clone()
-    wrong[7] = 40
-    with pytest.raises(ValueError, match=r"id 40 .* 0 to 39"):
-        ops.subgraph_weights(graph.indptr, wrong, law, "saint")
+    for bad in (40, -3):
+        wrong = graph.indices.clone()
+        wrong[7] = bad
+        with pytest.raises(ValueError, match=rf"id {bad} .* 0 to 39"):
+            ops.subgraph_weights(graph.indptr, wrong, law, "saint")
+    for row, end in ((5, -1), (5, 301), (6, 0)):
+        indptr = graph.indptr.clone()
+        indptr[row] = end
+        with pytest.raises(ValueError, match="indptr of node .* runs from"):
+            ops.subgraph_weights(indptr, graph.indices, law, "saint")
     with pytest.raises(ValueError, match="form is 'mean'; expected one of 'inclusion', 'ratio', 'saint'"):
         ops.subgraph_weights(graph.indptr, graph.indices, law, "mean")
     with pytest.raises(ValueError, match="row_sums is None; form 'ratio' needs the sum of every row"):
