@@ -1,13 +1,23 @@
 // The frame of a step, transits and history; the picks are in transit_picks.cpp.
 #include "transit_block.h"
 
+#include <algorithm>
+
 namespace fs {
 
 namespace {
 
+constexpr int64_t kLineIds = 8;          // of a row's cache line
+constexpr int64_t kColumnIds = 1 << 19;  // of a block's columns: more than 4 MB do not stay in a cache
+
 bool has_vector_kernel(int32_t next_kind) {
   return next_kind == FS_NEXT_UNIFORM || next_kind == FS_NEXT_WEIGHTED || next_kind == FS_NEXT_PPR ||
          next_kind == FS_NEXT_MULTI_RW;
+}
+
+// Whether picks of several steps share a cache line in a row of the result.
+bool has_narrow_steps(const TransitCall& call) {
+  return std::all_of(call.picks.begin(), call.picks.end(), [](int64_t picks) { return picks < kLineIds; });
 }
 
 }  // namespace
@@ -39,6 +49,7 @@ void TransitBlock::run(int64_t begin, int64_t end, int64_t* fixed, RaggedBlock* 
     if (ragged != nullptr) ragged->num_steps = step + 1;
     if (failed_) return;
   }
+  if (in_columns_) write_rows();
   for (int64_t row = 0; ragged != nullptr && row < count_; ++row) {
     const bool goes_on = app_.until_done != 0 && has_ended_[static_cast<size_t>(row)] == 0 &&
                          num_kept_[static_cast<size_t>(row)] == app_.num_steps;
@@ -54,6 +65,7 @@ void TransitBlock::start(int64_t begin, int64_t end, int64_t* fixed) {
   begin_ = begin;
   count_ = num_live_ = end - begin;
   fixed_ = fixed;
+  in_columns_ = fixed != nullptr && has_narrow_steps(call_) && count_ * call_.width <= kColumnIds;
   failed_ = false;
   const size_t count = static_cast<size_t>(count_);
   rows_.resize(count);
@@ -86,7 +98,7 @@ void TransitBlock::start(int64_t begin, int64_t end, int64_t* fixed) {
 // Vertices of the next step, in their places in the result where these are known.
 void TransitBlock::add_level(int64_t width) {
   Level level = {nullptr, width, width, {}};
-  if (fixed_ != nullptr) {
+  if (fixed_ != nullptr && !in_columns_) {
     int64_t column = 0;
     for (const Level& before : levels_) column += before.width;
     level.data = fixed_ + begin_ * call_.width + column;
@@ -99,6 +111,14 @@ void TransitBlock::add_level(int64_t width) {
   level_strides_.push_back(level.stride);
   level_widths_.push_back(level.width);
   levels_.push_back(std::move(level));
+}
+
+// The levels, side by side.
+void TransitBlock::write_rows() const {
+  for (int64_t row = 0; row < count_; ++row) {
+    int64_t* out = fixed_ + (begin_ + row) * call_.width;
+    for (const Level& level : levels_) out = std::copy_n(level.data + row * level.stride, level.width, out);
+  }
 }
 
 FsStepTask TransitBlock::task_of(int64_t step, RandomDomain domain) {

@@ -3,6 +3,9 @@
 // The stages of a step are apart: the transits; the order of the picks; the picks, by a step kernel or by the vector
 // kernels; the check of the ids; the history, on which the next step stands. Rows are the samples that the block still
 // has: of an application that runs until it is done, those that ended are taken out when they are half of all.
+//
+// Steps of few picks per sample, as of walks, stand in columns until the block is done: written to the rows at once
+// they would be a few bytes in a cache line of its own per sample and step.
 #ifndef FS_CPU_TRANSIT_BLOCK_H_
 #define FS_CPU_TRANSIT_BLOCK_H_
 
@@ -46,6 +49,7 @@ class TransitBlock {
 
   void start(int64_t begin, int64_t end, int64_t* fixed);
   void add_level(int64_t width);
+  void write_rows() const;
   FsStepTask task_of(int64_t step, RandomDomain domain);
   void fail_at(int64_t row, int64_t step, const SlotFault& found, int32_t function);
 
@@ -76,6 +80,7 @@ class TransitBlock {
   const FsTransitApp& app_;
   int64_t begin_ = 0, count_ = 0, num_live_ = 0;
   int64_t* fixed_ = nullptr;
+  bool in_columns_ = false;  // levels of a fixed width have memory of their own, and are written to the rows in the end
   RaggedBlock* ragged_ = nullptr;
   bool failed_ = false;
 
