@@ -49,8 +49,7 @@ PARTS = {  # part of the table: the calls of which it is made
     "aggregation, own rows": [(CPU, "aggregate_concat")],
     "its gradient": [(CPU, "aggregate_concat_backward")],
     "bias, activation, dropout": [(CPU, "act_dropout")],
-    "their gradient": [(CPU, "act_dropout_backward")],
-    "sum of the bias's gradient": [(Tensor, "sum")],
+    "their gradient, sum of the bias's": [(CPU, "act_dropout_backward")],
     "loss": [(F, "cross_entropy")],
     "optimizer": [(torch.optim.Adam, "step")],
 }

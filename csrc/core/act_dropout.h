@@ -42,6 +42,9 @@ FS_HD Real activate(Real value, bool relu) {
   return relu && value < Real(0) ? Real(0) : value;  // NaN passes
 }
 
+// Blocks of FS_SUM_ROWS rows, the last perhaps shorter.
+FS_HD int64_t sum_blocks(int64_t num_rows) { return (num_rows + FS_SUM_ROWS - 1) / FS_SUM_ROWS; }
+
 // x[c] + bias[c] in the type of the arithmetic; without a bias nothing is added (that would turn -0 into 0).
 template <bool kBias, typename T>
 FS_HD typename Arithmetic<T>::type biased(const T* x, const T* bias, int64_t c) {

@@ -83,6 +83,29 @@ FS_KERNEL void grad_by_draw_kernel(FsActDropout spec, const T* grad_y, T* grad_x
   }
 }
 
+// partial [blocks][width]: the sums of the rows of every block of FS_SUM_ROWS, row after row; a column a thread.
+template <typename T, typename Real>
+FS_KERNEL void block_sums_kernel(FsActDropout spec, const T* grad_x, Real* partial) {
+  const int64_t count = sum_blocks(spec.num_rows) * spec.width;
+  for (int64_t i = thread_number(); i < count; i += num_threads()) {
+    const int64_t first = i / spec.width * FS_SUM_ROWS, left = spec.num_rows - first, column = i % spec.width;
+    const int64_t last = first + (left < FS_SUM_ROWS ? left : FS_SUM_ROWS);
+    Real sum = 0;
+    for (int64_t row = first; row < last; ++row) sum += load(grad_x[row * spec.width + column]);
+    partial[i] = sum;
+  }
+}
+
+template <typename Real>
+FS_KERNEL void add_blocks_kernel(FsActDropout spec, const Real* partial, Real* sums) {
+  const int64_t blocks = sum_blocks(spec.num_rows);
+  for (int64_t column = thread_number(); column < spec.width; column += num_threads()) {
+    Real sum = sums[column];
+    for (int64_t block = 0; block < blocks; ++block) sum += partial[block * spec.width + column];
+    sums[column] = sum;
+  }
+}
+
 int blocks_for_draws(const FsActDropout& spec) {
   return blocks_for(spec.num_rows * groups_of(spec.width) * kDropoutBlocks);
 }
@@ -103,6 +126,15 @@ void launch_backward(const FsActDropout& spec, const void* y, const void* grad_y
   } else {
     launch(grad_by_draw_kernel<T>, blocks_for_draws(spec), stream, spec, grad, out);
   }
+}
+
+template <typename T>
+void launch_sums(const FsActDropout& spec, const void* grad_x, void* sums, void* workspace, cudaStream_t stream) {
+  using Real = typename Arithmetic<T>::type;
+  Real* partial = static_cast<Real*>(workspace);
+  launch(block_sums_kernel<T, Real>, blocks_for(sum_blocks(spec.num_rows) * spec.width), stream, spec,
+         static_cast<const T*>(grad_x), partial);
+  launch(add_blocks_kernel<Real>, blocks_for(spec.width), stream, spec, partial, static_cast<Real*>(sums));
 }
 
 }  // namespace
@@ -129,6 +161,17 @@ FsStatus fs_cuda_act_dropout_backward(const FsActDropout* spec, const void* y, c
   if (spec->type == FS_FLOAT64) fs::launch_backward<double>(*spec, y, grad_y, grad_x, on);
   if (spec->type == FS_BFLOAT16) fs::launch_backward<fs::Bfloat16>(*spec, y, grad_y, grad_x, on);
   return fs::launch_status("act_dropout_backward");
+}
+
+FsStatus fs_cuda_act_dropout_backward_sums(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x,
+                                           void* sums, void* workspace, void* stream) {
+  const FsStatus status = fs_cuda_act_dropout_backward(spec, y, grad_y, grad_x, stream);
+  if (status != FS_OK || spec->num_rows == 0 || spec->width == 0) return status;
+  const cudaStream_t on = static_cast<cudaStream_t>(stream);
+  if (spec->type == FS_FLOAT32) fs::launch_sums<float>(*spec, grad_x, sums, workspace, on);
+  if (spec->type == FS_FLOAT64) fs::launch_sums<double>(*spec, grad_x, sums, workspace, on);
+  if (spec->type == FS_BFLOAT16) fs::launch_sums<fs::Bfloat16>(*spec, grad_x, sums, workspace, on);
+  return fs::launch_status("act_dropout_backward_sums");
 }
 
 }  // extern "C"

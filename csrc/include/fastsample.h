@@ -432,6 +432,7 @@ FS_API FsStatus fs_inclusion_probabilities(const FsInclusion* spec, int64_t* out
 
 /* ---- activation fused with dropout ---- */
 #define FS_DROP_VARIATES 65536 /* a mask compares 16-bit variates */
+#define FS_SUM_ROWS 256        /* rows whose sums are made one after the other */
 
 typedef struct {
   const int64_t* node_ids; /* [num_rows] original node ids: the mask's key */
@@ -449,6 +450,12 @@ typedef struct {
 FS_API FsStatus fs_act_dropout(const FsActDropout* spec, const void* x, void* y);
 /* grad_x from grad_y; y is the forward result (read for FS_RELU, may be NULL for FS_IDENTITY). */
 FS_API FsStatus fs_act_dropout_backward(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x);
+/* The same, and the sum of grad_x's rows, the gradient of the bias, is added to sums [width]: double for FS_FLOAT64,
+ * else float. FS_SUM_ROWS rows are summed one after the other, then these sums are added in turn, so sums are the same
+ * for every num_threads, and for runs of a multiple of FS_SUM_ROWS rows as for all rows. Scratch: a row of sums for
+ * every FS_SUM_ROWS rows. */
+FS_API FsStatus fs_act_dropout_backward_sums(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x,
+                                             void* sums);
 
 #ifdef __cplusplus
 }

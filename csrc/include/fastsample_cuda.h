@@ -164,6 +164,9 @@ FS_API FsStatus fs_cuda_aggregate_backward(const FsAggregation* spec, const void
 FS_API FsStatus fs_cuda_act_dropout(const FsActDropout* spec, const void* x, void* y, void* stream);
 FS_API FsStatus fs_cuda_act_dropout_backward(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x,
                                              void* stream);
+/* As fs_act_dropout_backward_sums. workspace: a row of [width] of the sums' type for every FS_SUM_ROWS rows begun. */
+FS_API FsStatus fs_cuda_act_dropout_backward_sums(const FsActDropout* spec, const void* y, const void* grad_y,
+                                                  void* grad_x, void* sums, void* workspace, void* stream);
 
 #ifdef __cplusplus
 }

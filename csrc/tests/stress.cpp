@@ -275,6 +275,11 @@ class Problem {
     succeed(fs_act_dropout_backward(&how, y.data(), x.data(), grad.data()), "act_dropout_backward");
     written.add("act_dropout", y);
     written.add("act_dropout_backward", grad);
+    std::vector<double> sums(static_cast<size_t>(width));  // zeros, and room for either type of sums
+    succeed(fs_act_dropout_backward_sums(&how, y.data(), x.data(), grad.data(), sums.data()),
+            "act_dropout_backward_sums");
+    written.add("act_dropout_backward_sums", grad);
+    written.add("act_dropout_backward_sums", sums);
   }
 
   void refuse_bad_input(int32_t num_threads) const {

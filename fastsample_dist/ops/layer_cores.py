@@ -23,7 +23,13 @@ cuda.DECLARED.functions(
     ),
     fs_cuda_act_dropout=(POINTER(ActDropout), c_void_p, c_void_p, c_void_p),
     fs_cuda_act_dropout_backward=(POINTER(ActDropout), c_void_p, c_void_p, c_void_p, c_void_p),
+    fs_cuda_act_dropout_backward_sums=(
+        POINTER(ActDropout), c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,
+    ),
 )  # fmt: skip
+
+SUM_ROWS = 256  # rows whose sums are made one after the other
+library.DECLARED.values(FS_SUM_ROWS=SUM_ROWS)
 
 
 class CpuCore:
@@ -56,11 +62,17 @@ class CpuCore:
         """Fill y, which may be x."""
         library.call(library.core().fs_act_dropout, spec, x.data_ptr(), y.data_ptr())
 
-    def act_dropout_backward(self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor) -> None:
-        """Fill grad_x from the forward result y and its gradient."""
-        library.call(
-            library.core().fs_act_dropout_backward, spec, y.data_ptr(), grad.data_ptr(), grad_x.data_ptr()
-        )  # fmt: skip
+    def act_dropout_backward(
+        self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor, sums: Tensor | None = None
+    ) -> None:
+        """Fill grad_x from the forward result y and its gradient; add the sum of its rows to `sums` [width] if given,
+        float64 for float64 rows, else float32.
+        """
+        core, pointers = library.core(), (y.data_ptr(), grad.data_ptr(), grad_x.data_ptr())
+        if sums is None:
+            library.call(core.fs_act_dropout_backward, spec, *pointers)
+        else:
+            library.call(core.fs_act_dropout_backward_sums, spec, *pointers, sums.data_ptr())
 
 
 class CudaCore:
@@ -112,9 +124,17 @@ class CudaCore:
         """As CpuCore's."""
         cuda.call("fs_cuda_act_dropout", x, spec, x.data_ptr(), y.data_ptr())
 
-    def act_dropout_backward(self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor) -> None:
+    def act_dropout_backward(
+        self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor, sums: Tensor | None = None
+    ) -> None:
         """As CpuCore's."""
-        cuda.call("fs_cuda_act_dropout_backward", grad, spec, y.data_ptr(), grad.data_ptr(), grad_x.data_ptr())
+        pointers = (y.data_ptr(), grad.data_ptr(), grad_x.data_ptr())
+        if sums is None:
+            cuda.call("fs_cuda_act_dropout_backward", grad, spec, *pointers)
+            return
+        workspace = sums.new_empty((-(-spec.num_rows // SUM_ROWS), spec.width))
+        pointers += (sums.data_ptr(), workspace.data_ptr())
+        cuda.call("fs_cuda_act_dropout_backward_sums", grad, spec, *pointers)
 
 
 def _grad_pointers(

@@ -328,6 +328,7 @@ DECLARED.prototypes.update({
     "fs_aggregate_concat_backward": (POINTER(Aggregation), c_void_p, c_void_p),
     "fs_act_dropout": (POINTER(ActDropout), c_void_p, c_void_p),
     "fs_act_dropout_backward": (POINTER(ActDropout), c_void_p, c_void_p, c_void_p),
+    "fs_act_dropout_backward_sums": (POINTER(ActDropout), c_void_p, c_void_p, c_void_p, c_void_p),
     "fs_edge_degrees": (POINTER(EdgeList), c_void_p),
     "fs_group_edges": (POINTER(EdgeList), c_void_p, c_int64, POINTER(GroupedEdges)),
     "fs_sort_edges": (POINTER(EdgeBucket), c_void_p, POINTER(c_int64)),

@@ -21,7 +21,9 @@ from fastsample_dist.ops import checks, library
 from fastsample_dist.ops.act_dropout import DropoutKey
 from fastsample_dist.ops.layer_cores import CPU, CUDA, LayerCore
 
-RUN_ROWS = 1024  # rows of one run on the way back: with 256 float32 columns 1 MiB, half of a core's second-level cache
+# Rows of one run on the way back, a multiple of FS_SUM_ROWS, so that runs do not show in sums: with 256 float32 columns
+# 1 MiB, half of a core's second-level cache.
+RUN_ROWS = 1024
 PADDING_SHARE = 5  # padded to a multiple of 2**(bits - 5): at most 1/16 more rows, at most 16 sizes per octave
 
 
@@ -145,20 +147,17 @@ def _sage_layer_backward(
     run = max(1, halves.shape[0] if at_once else min(RUN_ROWS, num_dst))
     inner = _padded(num_dst, out_width, y) if at_once else y.new_empty((run, out_width))
     grad_weight = y.new_zeros(weight.shape if needs[1] else (0, 0))
-    grad_bias = y.new_zeros((out_width,) if needs[2] else (0,))
+    # The gradient of the bias: of bfloat16 rows too it is summed in float32.
+    sums = y.new_zeros(out_width, dtype=torch.promote_types(y.dtype, torch.float32)) if needs[2] else None
     needs_halves = needs[0] or needs[3]
     grad_halves = y.new_empty((halves.shape[0], weight.shape[1]) if needs_halves else (0, 0))
     for lo in range(0, num_dst, run):
         hi = min(lo + run, num_dst)
         rows = inner if at_once else inner[: hi - lo]  # the gradient before activation and dropout
-        if node_ids is None:
-            rows[: hi - lo] = grad[lo:hi]
-        else:
-            core.act_dropout_backward(_description(y[lo:hi], node_ids[lo:hi], draw), y[lo:hi], grad[lo:hi], rows)
+        ids = None if node_ids is None else node_ids[lo:hi]
+        core.act_dropout_backward(_description(y[lo:hi], ids, draw), y[lo:hi], grad[lo:hi], rows, sums)
         if needs[1]:
             grad_weight.addmm_(rows.t(), halves if at_once else halves[lo:hi])
-        if needs[2]:
-            grad_bias += rows.sum(0)
         if needs_halves:
             torch.mm(rows, weight, out=grad_halves if at_once else grad_halves[lo:hi])
     reduce, grad_halves = _reduction(edge_weights), grad_halves[:num_dst]
@@ -167,6 +166,7 @@ def _sage_layer_backward(
         grad_x = aggregate_ops.concat_backward(core, grad_halves, edges, num_src, edge_weights, reduce)
     if needs[3]:
         grad_edge_weights = aggregate_ops.concat_grad_weights(core, grad_halves, edges, x, edge_weights, reduce)
+    grad_bias = y.new_empty((0,)) if sums is None else sums.to(y.dtype)
     return grad_x, grad_weight, grad_bias, grad_edge_weights
 
 

@@ -1,10 +1,14 @@
 """act_dropout against the oracle, its statistics, and the contract: the mask belongs to the node."""
 
+import itertools
+
 import pytest
 import torch
 
 from fastsample_dist import ops
-from fastsample_dist.ops import reference
+from fastsample_dist.ops import library, reference
+from fastsample_dist.ops.act_dropout import arguments, drop_threshold
+from fastsample_dist.ops.layer_cores import CPU
 
 KEY = (2**41 + 3, 2**32 + 9, 1)
 
@@ -36,6 +40,38 @@ def test_gradient_equals_autograd_through_the_oracle(activation, dtype):
         function(x, node_ids, 0.3, activation).backward(grad)
         grads.append(x.grad)
     assert torch.equal(*grads)
+
+
+def backward_with_sums(y, grad, node_ids, activation, sums):
+    """grad_x; `sums` gets the sum of its rows."""
+    spec, grad_x = arguments(y, node_ids, drop_threshold(0.3), activation, list(KEY)), torch.empty_like(y)
+    CPU.act_dropout_backward(spec, y, grad, grad_x, sums)
+    return grad_x
+
+
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize("activation", ["relu", "identity"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_sums_of_the_gradient_are_those_of_its_rows_in_blocks(isa, activation, dtype, use_isa, monkeypatch):
+    """With any number of threads, and in runs of whole blocks as in one."""
+    use_isa(isa)
+    num_rows, width = 256 * 5 + 17, 70
+    grad, node_ids = torch.randn(num_rows, width).to(dtype), torch.arange(num_rows)
+    y = act_dropout(torch.randn(num_rows, width).to(dtype), node_ids, 0.3, activation)
+    plain = backward_with_sums(y, grad, node_ids, activation, None)
+    expected = reference.row_sums(plain)
+    for threads, run in itertools.product((1, 2, 5), (512, num_rows)):
+        monkeypatch.setattr(library, "num_threads", lambda count=threads: count)
+        found = torch.zeros_like(expected)
+        runs = [tensor.split(run) for tensor in (y, grad, node_ids)]
+        rows = [backward_with_sums(*of_run, activation, found) for of_run in zip(*runs, strict=True)]
+        assert torch.equal(torch.cat(rows), plain) and torch.equal(found, expected)
+
+
+def test_no_rows_add_nothing_to_the_sums():
+    found = torch.ones(9)
+    backward_with_sums(torch.empty(0, 9), torch.empty(0, 9), torch.arange(0), "relu", found)
+    assert torch.equal(found, torch.ones(9))
 
 
 @pytest.mark.parametrize("activation", ["relu", "identity"])

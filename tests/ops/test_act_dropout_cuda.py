@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from fastsample_dist import ops
+from fastsample_dist.ops.act_dropout import arguments
+from fastsample_dist.ops.layer_cores import CPU, CUDA
 
 KEY = [2**41 + 3, 2**32 + 9, 2**31 + 1]
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -50,6 +52,25 @@ def test_no_schedule_changes_a_bit(emulated_device, schedule):
     emulated_device.set_schedule(schedule)
     x = torch.randn(20, 150)
     assert_equal_to_the_cpu(emulated_device, x, torch.arange(20), torch.randn(20, 150), 32768, "relu")
+
+
+@pytest.mark.parametrize("activation", ["relu", "identity"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(256 * 3 + 7, 20), (256, 300), (5, 1), (0, 4)])
+def test_sums_of_the_gradient_equal_the_cpus(cuda_device, activation, dtype, shape):
+    y, grad, node_ids = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype), torch.arange(shape[0])
+    real = torch.promote_types(dtype, torch.float32)
+
+    def rows_and_sums(core, put):
+        tensors = [
+            put(tensor) for tensor in (y, grad, node_ids, torch.empty_like(y), torch.full(shape[1:], 3, dtype=real))
+        ]
+        on_y, on_grad, ids, grad_x, sums = tensors
+        core.act_dropout_backward(arguments(on_y, ids, 30000, activation, KEY), on_y, on_grad, grad_x, sums)
+        return grad_x.cpu(), sums.cpu()
+
+    found, expected = rows_and_sums(CUDA, cuda_device.put), rows_and_sums(CPU, torch.clone)
+    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (3, 0)])

@@ -83,7 +83,8 @@ def test_training_with_the_kernels_equals_the_cpus(path, emulated_library, monke
     assert_same(found, expected)
     sampled_by = {"vanilla": "compact", "persistent": "persistent_mfg"}
     name = sampled_by.get(options.get("scheme") or options.get("kernel"), "sample_mfg")
-    layers = ("aggregate", "aggregate_backward", "act_dropout", "act_dropout_backward")
+    of_activation = "act_dropout_backward" if "kind" in options else "act_dropout_backward_sums"
+    layers = ("aggregate", "aggregate_backward", "act_dropout", of_activation)
     assert {f"fs_cuda_{kernel}" for kernel in (name, "merge_rows", *layers)} <= called
 
 

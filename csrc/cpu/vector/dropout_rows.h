@@ -90,11 +90,16 @@ void dropout_rows(const FsActDropout& spec, const T* x, T* y, int64_t begin, int
 }
 
 template <typename T, bool kRelu>
-void dropout_grad_rows(const FsActDropout& spec, const T* y, const T* grad_y, T* grad_x, int64_t begin, int64_t end) {
+void dropout_grad_rows(const FsActDropout& spec, const T* y, const T* grad_y, T* grad_x, int64_t begin, int64_t end,
+                       typename Arithmetic<T>::type* sums) {
   const StageKey key = stage_key(spec.rng_seed, kDropout, static_cast<uint32_t>(spec.layer), spec.step);
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * spec.width;
     dropout_grad_row<T, kRelu>(spec, key, row, y == nullptr ? nullptr : y + at, grad_y + at, grad_x + at);
+    if (sums == nullptr) continue;
+    const T* written = grad_x + at;
+#pragma omp simd
+    for (int64_t c = 0; c < spec.width; ++c) sums[c] += load(written[c]);
   }
 }
 
@@ -109,13 +114,14 @@ void act_dropout_typed(const FsActDropout& spec, const void* x, void* y, int64_t
 
 template <typename T>
 void act_dropout_grad_typed(const FsActDropout& spec, const void* y, const void* grad_y, void* grad_x, int64_t begin,
-                            int64_t end) {
+                            int64_t end, void* sums) {
+  auto* typed_sums = static_cast<typename Arithmetic<T>::type*>(sums);
   const T* typed_y = static_cast<const T*>(y);
   const T* typed_grad = static_cast<const T*>(grad_y);
   if (spec.activation == FS_RELU) {
-    dropout_grad_rows<T, true>(spec, typed_y, typed_grad, static_cast<T*>(grad_x), begin, end);
+    dropout_grad_rows<T, true>(spec, typed_y, typed_grad, static_cast<T*>(grad_x), begin, end, typed_sums);
   } else {
-    dropout_grad_rows<T, false>(spec, typed_y, typed_grad, static_cast<T*>(grad_x), begin, end);
+    dropout_grad_rows<T, false>(spec, typed_y, typed_grad, static_cast<T*>(grad_x), begin, end, typed_sums);
   }
 }
 
@@ -126,10 +132,10 @@ void act_dropout(const FsActDropout& spec, const void* x, void* y, int64_t begin
 }
 
 void act_dropout_grad(const FsActDropout& spec, const void* y, const void* grad_y, void* grad_x, int64_t begin,
-                      int64_t end) {
-  if (spec.type == FS_FLOAT32) act_dropout_grad_typed<float>(spec, y, grad_y, grad_x, begin, end);
-  if (spec.type == FS_FLOAT64) act_dropout_grad_typed<double>(spec, y, grad_y, grad_x, begin, end);
-  if (spec.type == FS_BFLOAT16) act_dropout_grad_typed<Bfloat16>(spec, y, grad_y, grad_x, begin, end);
+                      int64_t end, void* sums) {
+  if (spec.type == FS_FLOAT32) act_dropout_grad_typed<float>(spec, y, grad_y, grad_x, begin, end, sums);
+  if (spec.type == FS_FLOAT64) act_dropout_grad_typed<double>(spec, y, grad_y, grad_x, begin, end, sums);
+  if (spec.type == FS_BFLOAT16) act_dropout_grad_typed<Bfloat16>(spec, y, grad_y, grad_x, begin, end, sums);
 }
 
 }  // namespace

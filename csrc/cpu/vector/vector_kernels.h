@@ -60,8 +60,9 @@ struct VectorKernels {
   // Destinations begin .. end of the gradient of the weights.
   void (*aggregate_grad_weights)(const FsAggregation&, const AggregateGrads&, int64_t begin, int64_t end);
   void (*act_dropout)(const FsActDropout&, const void* x, void* y, int64_t begin, int64_t end);
+  // `sums`: null, or [width] of the type of the arithmetic, to which the rows of grad_x are added.
   void (*act_dropout_grad)(const FsActDropout&, const void* y, const void* grad_y, void* grad_x, int64_t begin,
-                           int64_t end);
+                           int64_t end, void* sums);
   void (*merge_rows)(const FsRowTables&, const int64_t* places, int32_t out_type, void* out, int64_t begin,
                      int64_t end);
   // Rows begin .. end of a batch: their gradients as centres (written), then as contexts (added).

@@ -14,6 +14,7 @@ from fastsample_dist.ops.reference.layers import (
     aggregate,
     aggregate_concat,
     dropout_factors,
+    row_sums,
     sage_layer,
 )
 from fastsample_dist.ops.reference.membership import has_edges, hashed_rows, home_bucket
@@ -75,6 +76,7 @@ __all__ = [
     "pinsage_neighbors",
     "refine_parts",
     "row_law",
+    "row_sums",
     "sage_layer",
     "sample_mfg",
     "sample_neighbors",

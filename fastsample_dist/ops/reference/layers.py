@@ -79,6 +79,18 @@ def act_dropout(
     return (activated * dropout_factors(node_ids, x.shape[1], p, key).to(real)).to(x.dtype)
 
 
+def row_sums(rows: Tensor) -> Tensor:
+    """[width], float64 for float64 rows, else float32: 256 rows are added up one after the other, then these sums."""
+    real = torch.promote_types(rows.dtype, torch.float32)
+    total = torch.zeros(rows.shape[1], dtype=real)
+    for block in rows.to(real).split(256):
+        partial = torch.zeros_like(total)
+        for row in block:
+            partial += row
+        total += partial
+    return total
+
+
 def sage_layer(
     indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None,
     edge_weights: Tensor | None = None,
