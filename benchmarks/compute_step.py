@@ -50,6 +50,7 @@ PARTS = {  # part of the table: the calls of which it is made
     "its gradient": [(CPU, "aggregate_concat_backward")],
     "bias, activation, dropout": [(CPU, "act_dropout")],
     "their gradient, sum of the bias's": [(CPU, "act_dropout_backward")],
+    "the same with the weight's product": [(CPU, "weight_gradient")],
     "loss": [(F, "cross_entropy")],
     "optimizer": [(torch.optim.Adam, "step")],
 }

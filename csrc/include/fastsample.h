@@ -457,6 +457,16 @@ FS_API FsStatus fs_act_dropout_backward(const FsActDropout* spec, const void* y,
 FS_API FsStatus fs_act_dropout_backward_sums(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x,
                                              void* sums);
 
+/* Whether products of bfloat16 run on the processor's matrix units (Intel AMX): 0 or 1. Asks the system once. */
+FS_API int32_t fs_has_matrix_units(void);
+/* fs_act_dropout_backward_sums of FS_BFLOAT16, and the gradient of the weight: out_weight [width, num_columns] is
+ * grad_x^T inputs, with inputs [num_rows, num_columns] of FS_BFLOAT16, summed in float32 and rounded once. Runs of a
+ * fixed number of rows are summed by themselves, so sums are the same for every num_threads; subnormal numbers count as
+ * zero. grad_x and sums may be NULL: not asked for. Refused without matrix units. Scratch: 4 bytes per element of
+ * out_weight for every 4096 rows, and at most 2 * (width + num_columns) KB per thread. */
+FS_API FsStatus fs_weight_gradient(const FsActDropout* spec, const void* y, const void* grad_y, void* grad_x,
+                                   float* sums, const void* inputs, int64_t num_columns, void* out_weight);
+
 #ifdef __cplusplus
 }
 #endif

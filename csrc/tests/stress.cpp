@@ -280,6 +280,16 @@ class Problem {
             "act_dropout_backward_sums");
     written.add("act_dropout_backward_sums", grad);
     written.add("act_dropout_backward_sums", sums);
+    if (fs_has_matrix_units() != 0 && how.type == FS_BFLOAT16) {
+      std::vector<float> row_sums(static_cast<size_t>(width));
+      std::vector<T> weight(static_cast<size_t>(width * width));
+      succeed(
+          fs_weight_gradient(&how, y.data(), x.data(), grad.data(), row_sums.data(), x.data(), width, weight.data()),
+          "weight_gradient");
+      written.add("weight_gradient", grad);
+      written.add("weight_gradient", row_sums);
+      written.add("weight_gradient", weight);
+    }
   }
 
   void refuse_bad_input(int32_t num_threads) const {

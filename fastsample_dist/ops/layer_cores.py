@@ -74,6 +74,21 @@ class CpuCore:
         else:
             library.call(core.fs_act_dropout_backward_sums, spec, *pointers, sums.data_ptr())
 
+    def weight_gradient(
+        self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor | None, sums: Tensor | None, inputs: Tensor,
+        out: Tensor,
+    ) -> None:  # fmt: skip
+        """`act_dropout_backward`, and fill `out` [width, columns] with grad_x^T inputs, the gradient of the weight.
+
+        On matrix units rows are multiplied while they are in the cache, and grad_x may be None: not asked for.
+        """
+        if grad_x is not None and not on_matrix_units(grad_x):
+            self.act_dropout_backward(spec, y, grad, grad_x, sums)
+            weight_product(grad_x, inputs, out)
+            return
+        pointers = (y.data_ptr(), grad.data_ptr(), library.address(grad_x), library.address(sums), inputs.data_ptr())
+        library.call(library.core().fs_weight_gradient, spec, *pointers, inputs.shape[1], out.data_ptr())
+
 
 class CudaCore:
     """The CUDA library. A call enqueues its work; edges that do not exist are skipped."""
@@ -135,6 +150,31 @@ class CudaCore:
         workspace = sums.new_empty((-(-spec.num_rows // SUM_ROWS), spec.width))
         pointers += (sums.data_ptr(), workspace.data_ptr())
         cuda.call("fs_cuda_act_dropout_backward_sums", grad, spec, *pointers)
+
+    def weight_gradient(
+        self, spec: ActDropout, y: Tensor, grad: Tensor, grad_x: Tensor | None, sums: Tensor | None, inputs: Tensor,
+        out: Tensor,
+    ) -> None:  # fmt: skip
+        """As CpuCore's."""
+        rows = torch.empty_like(y) if grad_x is None else grad_x
+        self.act_dropout_backward(spec, y, grad, rows, sums)
+        weight_product(rows, inputs[: rows.shape[0]], out)
+
+
+def on_matrix_units(rows: Tensor) -> bool:
+    """Whether products of such rows run on the processor's matrix units, by this library."""
+    return rows.dtype == torch.bfloat16 and rows.device.type == "cpu" and bool(library.core().fs_has_matrix_units())
+
+
+def weight_product(rows: Tensor, inputs: Tensor, out: Tensor) -> None:
+    """Fill `out` [width, columns] with rows^T inputs, both contiguous; as `CpuCore.weight_gradient` for equal rows."""
+    if not on_matrix_units(rows):
+        torch.mm(rows.t(), inputs, out=out)
+        return
+    as_they_are = ActDropout(
+        None, *rows.shape, library.type_code(rows), library.ACTIVATION_CODES["identity"], 0, library.num_threads(),
+    )  # fmt: skip
+    CPU.weight_gradient(as_they_are, rows, rows, None, None, inputs, out)
 
 
 def _grad_pointers(

@@ -329,6 +329,8 @@ DECLARED.prototypes.update({
     "fs_act_dropout": (POINTER(ActDropout), c_void_p, c_void_p),
     "fs_act_dropout_backward": (POINTER(ActDropout), c_void_p, c_void_p, c_void_p),
     "fs_act_dropout_backward_sums": (POINTER(ActDropout), c_void_p, c_void_p, c_void_p, c_void_p),
+    "fs_has_matrix_units": (),
+    "fs_weight_gradient": (POINTER(ActDropout), *([c_void_p] * 5), c_int64, c_void_p),
     "fs_edge_degrees": (POINTER(EdgeList), c_void_p),
     "fs_group_edges": (POINTER(EdgeList), c_void_p, c_int64, POINTER(GroupedEdges)),
     "fs_sort_edges": (POINTER(EdgeBucket), c_void_p, POINTER(c_int64)),

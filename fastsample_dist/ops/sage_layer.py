@@ -19,7 +19,7 @@ from fastsample_dist.ops import act_dropout as act_dropout_ops
 from fastsample_dist.ops import aggregate as aggregate_ops
 from fastsample_dist.ops import checks, library
 from fastsample_dist.ops.act_dropout import DropoutKey
-from fastsample_dist.ops.layer_cores import CPU, CUDA, LayerCore
+from fastsample_dist.ops.layer_cores import CPU, CUDA, LayerCore, on_matrix_units
 
 # Rows of one run on the way back, a multiple of FS_SUM_ROWS, so that runs do not show in sums: with 256 float32 columns
 # 1 MiB, half of a core's second-level cache.
@@ -138,29 +138,21 @@ def _sage_layer_backward(
     """Gradients of (x, weight, bias, edge_weights), empty where not needed. `saved` is [y, halves, weight, indptr,
     indices], whose edges the forward call has seen; x is there for the gradient of edge_weights.
 
-    On the CPU runs of rows go through activation, dropout and the products while they are in the cache. bfloat16 takes
-    all rows at once: its sums over runs would be rounded once per run.
+    bfloat16 takes all rows at once: its sums over runs would be rounded once per run.
     """
     y, halves, weight, *edges = saved
-    (num_dst, out_width), at_once = y.shape, y.dtype == torch.bfloat16 or y.device.type != "cpu"
-    y, grad = y.contiguous(), checks.matrix("grad", grad, (y.dtype,), num_dst)
-    run = max(1, halves.shape[0] if at_once else min(RUN_ROWS, num_dst))
-    inner = _padded(num_dst, out_width, y) if at_once else y.new_empty((run, out_width))
-    grad_weight = y.new_zeros(weight.shape if needs[1] else (0, 0))
+    y, grad = y.contiguous(), checks.matrix("grad", grad, (y.dtype,), y.shape[0])
+    products = _at_once if y.dtype == torch.bfloat16 or y.device.type != "cpu" else _by_runs
     # The gradient of the bias: of bfloat16 rows too it is summed in float32.
-    sums = y.new_zeros(out_width, dtype=torch.promote_types(y.dtype, torch.float32)) if needs[2] else None
+    sums = y.new_zeros(y.shape[1], dtype=torch.promote_types(y.dtype, torch.float32)) if needs[2] else None
+    grad_weight = y.new_zeros(weight.shape if needs[1] else (0, 0))
     needs_halves = needs[0] or needs[3]
     grad_halves = y.new_empty((halves.shape[0], weight.shape[1]) if needs_halves else (0, 0))
-    for lo in range(0, num_dst, run):
-        hi = min(lo + run, num_dst)
-        rows = inner if at_once else inner[: hi - lo]  # the gradient before activation and dropout
-        ids = None if node_ids is None else node_ids[lo:hi]
-        core.act_dropout_backward(_description(y[lo:hi], ids, draw), y[lo:hi], grad[lo:hi], rows, sums)
-        if needs[1]:
-            grad_weight.addmm_(rows.t(), halves if at_once else halves[lo:hi])
-        if needs_halves:
-            torch.mm(rows, weight, out=grad_halves if at_once else grad_halves[lo:hi])
-    reduce, grad_halves = _reduction(edge_weights), grad_halves[:num_dst]
+    products(
+        core, (y, grad, halves, weight), (node_ids, draw), sums, grad_weight if needs[1] else None,
+        grad_halves if needs_halves else None,
+    )  # fmt: skip
+    reduce, grad_halves = _reduction(edge_weights), grad_halves[: y.shape[0]]
     grad_x, grad_edge_weights = y.new_empty((0, 0)), y.new_empty((0,))
     if needs[0]:
         grad_x = aggregate_ops.concat_backward(core, grad_halves, edges, num_src, edge_weights, reduce)
@@ -168,6 +160,43 @@ def _sage_layer_backward(
         grad_edge_weights = aggregate_ops.concat_grad_weights(core, grad_halves, edges, x, edge_weights, reduce)
     grad_bias = y.new_empty((0,)) if sums is None else sums.to(y.dtype)
     return grad_x, grad_weight, grad_bias, grad_edge_weights
+
+
+def _by_runs(
+    core: LayerCore, operands: tuple[Tensor, ...], mask: tuple[Tensor | None, list[int]], sums: Tensor | None,
+    grad_weight: Tensor | None, grad_halves: Tensor | None,
+) -> None:  # fmt: skip
+    """Fill what is not None: `sums` and `grad_weight`, zeros at first, and `grad_halves`. Runs of rows go through
+    activation, dropout and the products while they are in the cache.
+    """
+    y, grad, halves, weight = operands
+    inner = y.new_empty((min(RUN_ROWS, y.shape[0]), y.shape[1]))
+    for lo in range(0, y.shape[0], RUN_ROWS):
+        hi = min(lo + RUN_ROWS, y.shape[0])
+        rows = inner[: hi - lo]  # the gradient before activation and dropout
+        ids = None if mask[0] is None else mask[0][lo:hi]
+        core.act_dropout_backward(_description(y[lo:hi], ids, mask[1]), y[lo:hi], grad[lo:hi], rows, sums)
+        if grad_weight is not None:
+            grad_weight.addmm_(rows.t(), halves[lo:hi])
+        if grad_halves is not None:
+            torch.mm(rows, weight, out=grad_halves[lo:hi])
+
+
+def _at_once(
+    core: LayerCore, operands: tuple[Tensor, ...], mask: tuple[Tensor | None, list[int]], sums: Tensor | None,
+    grad_weight: Tensor | None, grad_halves: Tensor | None,
+) -> None:  # fmt: skip
+    """As `_by_runs`, all rows in one go; on matrix units rows that nothing else reads are not written."""
+    y, grad, halves, weight = operands
+    description, rows = _description(y, *mask), None
+    if grad_weight is None or grad_halves is not None or not on_matrix_units(y):
+        rows = _padded(*y.shape, y)
+    if grad_weight is not None:
+        core.weight_gradient(description, y, grad, rows, sums, halves, grad_weight)
+    else:
+        core.act_dropout_backward(description, y, grad, rows, sums)
+    if grad_halves is not None:
+        torch.mm(rows, weight, out=grad_halves)
 
 
 def _save_for_backward(ctx: object, inputs: tuple, output: tuple) -> None:

@@ -92,8 +92,12 @@ def test_coefficients_of_bfloat16_are_close_to_those_of_float64():
 
 
 @pytest.mark.parametrize("num_dst", [0, 4, 40, 1000])
-def test_bfloat16_equals_float64_rounded(num_dst):
+@pytest.mark.parametrize("by", ["the processor", "torch"])
+def test_bfloat16_equals_float64_rounded(num_dst, by, monkeypatch):
     """The products are exact in the accumulator; what is rounded is the product, then the sum with the bias."""
+    if by == "torch":
+        for module in ("layer_cores", "sage_layer"):
+            monkeypatch.setattr(sys.modules[f"fastsample_dist.ops.{module}"], "on_matrix_units", lambda rows: False)
     indptr, indices, x, weight, bias = layer_inputs(torch.bfloat16, num_dst=num_dst, num_src=max(num_dst, 1) * 2)
     wide = reference.sage_layer(indptr, indices, x.double(), weight.double())
     expected = (wide.bfloat16().float() + bias.float()).bfloat16()

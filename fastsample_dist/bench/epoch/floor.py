@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.ops.layer_cores import weight_product
 from fastsample_dist.ops.sage_layer import padded_size
 
 PURPOSE = "benchmark"
@@ -92,7 +93,7 @@ class EpochFloor:
             forward_product(self._halves[number][:rows], self._weights[number], self._rows[number][:rows])
         for number in reversed(range(len(layers))):
             halves, dy = self._halves[number][: layers[number]], self._rows[number][: layers[number]]
-            weight_product(dy, halves)
+            weight_gradient(dy, halves)
             if number > 0:
                 input_product(dy, self._weights[number])
 
@@ -102,9 +103,11 @@ def forward_product(halves: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     return torch.mm(halves, weight.t(), out=out)
 
 
-def weight_product(dy: Tensor, halves: Tensor) -> Tensor:
-    """The gradient of the weight."""
-    return torch.mm(dy.t(), halves)
+def weight_gradient(dy: Tensor, halves: Tensor) -> Tensor:
+    """The gradient of the weight, as ops.sage_layer makes it."""
+    out = dy.new_empty((dy.shape[1], halves.shape[1]))
+    weight_product(dy, halves, out)
+    return out
 
 
 def input_product(dy: Tensor, weight: Tensor) -> Tensor:
