@@ -134,7 +134,8 @@ class Checkpointer(Callback):
         if shared is None:
             return None
         path, content = shared["path"], shared["content"]
-        agree(self._ctx, lambda: self._check(path, content))
+        settings, data = self._settings, self._loader.data
+        agree(self._ctx, lambda: check_same_run(path, content, self._identity(), data.path, settings.may_change))
         self._restore(path, content)
         self.resumed = Resumed(path, content["epoch"], content["step"], content["world_size"])
         return self.resumed
@@ -224,14 +225,7 @@ class Checkpointer(Callback):
             logger.warning("%s", error)
 
     def _identity(self) -> dict[str, Any]:
-        """What a checkpoint and the run that resumes from it must have in common."""
-        manifest = self._loader.data.manifest
-        return {
-            "graph": manifest.name,
-            "num_parts": manifest.num_parts,
-            "partition": fingerprint(manifest),
-            "options": dict(self._settings.options),
-        }
+        return identity(self._loader.data.manifest, self._settings.options)
 
     def _choose(self, resume: bool, attempt: int) -> tuple[Path, dict[str, Any]] | None:
         """On rank 0: the checkpoint to resume from."""
@@ -247,24 +241,6 @@ class Checkpointer(Callback):
             )
         return None
 
-    def _check(self, path: str, content: dict[str, Any]) -> None:
-        """Refuse a checkpoint of another run."""
-        now = self._identity()
-        if content["partition"] != now["partition"]:
-            raise ValueError(
-                f"{path} was made on another partition ({content['graph']}, {content['num_parts']} parts) than "
-                f"{self._loader.data.path} ({now['graph']}, {now['num_parts']} parts); pass that one, or start in "
-                "another checkpoint directory."
-            )
-        names = (content["options"].keys() | now["options"].keys()) - set(self._settings.may_change)
-        for name in sorted(names, key=lambda name: (name != "sampler", name)):  # others differ because samplers do
-            then, is_now = (json.dumps(found["options"].get(name)) for found in (content, now))
-            if then != is_now:
-                raise ValueError(
-                    f"{path} was made with {name} {then} but this run has {name} {is_now}; pass the same, or start in "
-                    "another checkpoint directory."
-                )
-
     def _restore(self, path: str, content: dict[str, Any]) -> None:
         try:
             self._trainer.load_state(content["state"])
@@ -277,6 +253,51 @@ class Checkpointer(Callback):
         self.kept, self.carried = content["kept"], EpochTotals(**content["totals"])
         self._epoch, self._step, self._saved_step = content["epoch"], content["step"], content["step"]
         self.last_path = Path(path)
+
+
+def identity(manifest: Manifest, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint and the run that resumes from it must have in common.
+
+    Args:
+      manifest: of the partition.
+      options: what shapes the run, as JSON values.
+    """
+    return {
+        "graph": manifest.name,
+        "num_parts": manifest.num_parts,
+        "partition": fingerprint(manifest),
+        "options": dict(options),
+    }
+
+
+def check_same_run(
+    path: str, content: Mapping[str, Any], now: Mapping[str, Any], data_path: Path, may_change: Collection[str] = ()
+) -> None:
+    """Refuse a checkpoint of another run.
+
+    Args:
+      path: of the checkpoint, for messages.
+      content: of it; as `identity` among others.
+      now: the `identity` of this run.
+      data_path: its partition, for messages.
+      may_change: names of options that may differ nevertheless.
+    Raises:
+      ValueError: another partition, another option; names both values.
+    """
+    if content["partition"] != now["partition"]:
+        raise ValueError(
+            f"{path} was made on another partition ({content['graph']}, {content['num_parts']} parts) than "
+            f"{data_path} ({now['graph']}, {now['num_parts']} parts); pass that one, or start in another checkpoint "
+            "directory."
+        )
+    names = (content["options"].keys() | now["options"].keys()) - set(may_change)
+    for name in sorted(names, key=lambda name: (name != "sampler", name)):  # others differ because samplers do
+        then, is_now = (json.dumps(found["options"].get(name)) for found in (content, now))
+        if then != is_now:
+            raise ValueError(
+                f"{path} was made with {name} {then} but this run has {name} {is_now}; pass the same, or start in "
+                "another checkpoint directory."
+            )
 
 
 def fingerprint(manifest: Manifest) -> str:

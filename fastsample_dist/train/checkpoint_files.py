@@ -15,6 +15,7 @@ import logging
 import pickle
 import re
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,17 +38,18 @@ class DamagedCheckpointError(ValueError):
 
 
 class CheckpointFiles:
-    """The checkpoints of one run in one directory. Used by rank 0 alone.
+    """The checkpoints of one run in one directory. Used by one rank.
 
     Args:
       directory: made by `prepare` if it is missing.
-      keep: how many of the newest stay, at least 1. While one is being written, one more file needs room.
+      keep: how many of the newest stay, at least 1. While one is being written, one more file needs room. None: all,
+        until `delete_before`.
     Raises:
       ValueError: keep is below 1.
     """
 
-    def __init__(self, directory: Path, keep: int) -> None:
-        if keep < 1:
+    def __init__(self, directory: Path, keep: int | None) -> None:
+        if keep is not None and keep < 1:
             raise ValueError(f"keep is {keep}; expected at least 1 checkpoint.")
         self.directory, self._keep = directory, keep
 
@@ -105,8 +107,14 @@ class CheckpointFiles:
                 f"checkpoint {path} could not be written ({error.strerror}); {kept}; make room or choose another "
                 "directory."
             ) from error
-        self._delete_before(path)
+        if self._keep is not None:  # later ones are damaged, and left for the user to inspect
+            old = [earlier for earlier in self.paths() if _step_of(earlier) < step]
+            self._delete(old[: max(0, len(old) - (self._keep - 1))])
         return path
+
+    def delete_before(self, step: int) -> None:
+        """Delete the checkpoints of earlier steps; one that cannot be deleted is a warning."""
+        self._delete([path for path in self.paths() if _step_of(path) < step])
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint that is valid, and its content; None when there are no checkpoints.
@@ -128,10 +136,8 @@ class CheckpointFiles:
             )
         return None
 
-    def _delete_before(self, newest: Path) -> None:
-        """Keep `newest` and the keep - 1 before it. Later ones are damaged, and left for the user to inspect."""
-        old = [path for path in self.paths() if _step_of(path) < _step_of(newest)]
-        for path in old[: max(0, len(old) - (self._keep - 1))]:
+    def _delete(self, paths: Sequence[Path]) -> None:
+        for path in paths:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:

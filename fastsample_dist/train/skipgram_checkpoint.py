@@ -12,7 +12,6 @@ become those of a run that was never interrupted, bit for bit.
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +25,7 @@ from fastsample_dist.pipeline.data import own_parts
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition
 from fastsample_dist.pipeline.walk_loader import WalkLoader
 from fastsample_dist.sampling.transit.app_sampler import app_facts
-from fastsample_dist.train.checkpoint import fingerprint
+from fastsample_dist.train.checkpoint import check_same_run, fingerprint, identity
 from fastsample_dist.train.checkpoint_files import CheckpointFiles, DamagedCheckpointError, decode
 from fastsample_dist.train.shared_state import broadcast_state
 from fastsample_dist.train.skipgram import EpochSoFar, SkipGram
@@ -57,8 +56,8 @@ class SkipGramCheckpointer:
         self._saved_step = -1
         self._run_files = CheckpointFiles(self._directory, keep=1)
         parts = own_parts(self._data.manifest.num_parts, self._ctx)
-        # The one before stays until the run's file names the new one.
-        self._part_files = {part: CheckpointFiles(self._directory / f"part-{part}", keep=2) for part in parts}
+        self._part_files = {part: CheckpointFiles(self._directory / f"part-{part}", keep=None) for part in parts}
+        self._named_step = -1  # on rank 0, of the checkpoint that the run's file names; -1: there is none
         agree(self._ctx, self._prepare)
 
     def begin(self) -> int | None:
@@ -89,7 +88,7 @@ class SkipGramCheckpointer:
         self._model.num_updates = content["updates"]
         so_far = EpochSoFar(**content["so_far"])
         self.so_far = so_far if self._ctx.rank == 0 else EpochSoFar(so_far.steps)  # once over all ranks
-        self._saved_step = position.step
+        self._saved_step = self._named_step = position.step
         return position.step
 
     def on_step(self, epoch: int, step: int, so_far: EpochSoFar) -> None:
@@ -119,7 +118,7 @@ class SkipGramCheckpointer:
 
     def _save(self, epoch: int, step: int, so_far: EpochSoFar) -> None:
         """Write a checkpoint. When that fails, it is a warning on rank 0: training continues, and the checkpoint before
-        is as it was.
+        is as it was: the files of parts stay until the run's file names later ones.
         """
         position = self._loader.position(epoch, step)
         failure = None
@@ -129,9 +128,12 @@ class SkipGramCheckpointer:
                     files.write(step, {"partition": self._partition, "tables": [*self._tables(part)]})
         except RuntimeError as error:
             failure = str(error)
-        found = self._ctx.comm.all_gather_object((failure, asdict(so_far)), purpose=PURPOSE)
-        failures = [line for line, _ in found if line is not None]
-        if not failures:
+        own = (failure, asdict(so_far), self._named_step)
+        failures, sums, named = zip(*self._ctx.comm.all_gather_object(own, purpose=PURPOSE), strict=True)
+        for files in self._part_files.values():
+            files.delete_before(named[0])
+        failure = next((line for line in failures if line is not None), None)
+        if failure is None:
             self._saved_step = step
         if self._ctx.rank > 0:
             return
@@ -141,14 +143,15 @@ class SkipGramCheckpointer:
             "updates": self._model.num_updates,
             "so_far": {
                 "steps": so_far.steps,
-                "pairs": sum(sums["pairs"] for _, sums in found),
-                "loss": sum(sums["loss"] for _, sums in found),
+                "pairs": sum(of_rank["pairs"] for of_rank in sums),
+                "loss": sum(of_rank["loss"] for of_rank in sums),
             },
         }  # fmt: skip
         try:
-            if failures:
-                raise RuntimeError(failures[0])
+            if failure is not None:
+                raise RuntimeError(failure)
             self._run_files.write(step, content)
+            self._named_step = step
         except RuntimeError as error:
             logger.warning("%s", error)
 
@@ -169,31 +172,11 @@ class SkipGramCheckpointer:
             "app": app_facts(loader.app), "walks_per_node": loader.walks_per_node,
             "batch_size": loader.batch_size, "walk_seed": loader.rng_seed, "shuffle": loader.shuffle,
         }  # fmt: skip
-        options = {**asdict(self._model.options), **walks}
-        manifest = self._data.manifest
-        return {
-            "graph": manifest.name,
-            "num_parts": manifest.num_parts,
-            "partition": self._partition,
-            "options": {name: json.dumps(value) for name, value in options.items()},
-        }
+        return identity(self._data.manifest, {**asdict(self._model.options), **walks})
 
     def _checked_parts(self, path: str, content: dict[str, Any]) -> dict[int, list[Tensor]]:
         """The saved tables of this rank's parts; refuses a checkpoint of another run."""
-        now = self._identity()
-        if content["partition"] != now["partition"]:
-            raise ValueError(
-                f"{path} was made on another partition ({content['graph']}, {content['num_parts']} parts) than "
-                f"{self._data.path} ({now['graph']}, {now['num_parts']} parts); pass that one, or start in another "
-                "checkpoint directory."
-            )
-        for name in sorted(content["options"].keys() | now["options"].keys()):
-            then, is_now = content["options"].get(name), now["options"].get(name)
-            if then != is_now:
-                raise ValueError(
-                    f"{path} was made with {name} {then} but this run has {name} {is_now}; pass the same, or start in "
-                    "another checkpoint directory."
-                )
+        check_same_run(path, content, self._identity(), self._data.path)
         return {part: self._read_part(files, content) for part, files in self._part_files.items()}
 
     def _read_part(self, files: CheckpointFiles, content: dict[str, Any]) -> list[Tensor]:
