@@ -64,6 +64,7 @@ struct QueueArrays {
   int64_t* group_done;   // [staleness + 1] tasks that are done, of group g at g % (staleness + 1)
   TrainingTimes* times;  // [num_ranks]
   Extent* extents;       // [capacity + 2]
+  int64_t* numbers;      // [num_ranks] of ranks, in messages
   size_t num_bytes;
 
   QueueArrays(void* queue, const FsQueueSpec& spec) : num_bytes(0) {
@@ -79,6 +80,7 @@ struct QueueArrays {
     group_done = reinterpret_cast<int64_t*>(place(static_cast<size_t>(spec.staleness + 1) * sizeof(int64_t)));
     times = reinterpret_cast<TrainingTimes*>(place(static_cast<size_t>(spec.num_ranks) * sizeof(TrainingTimes)));
     extents = reinterpret_cast<Extent*>(place((capacity + 2) * sizeof(Extent)));
+    numbers = reinterpret_cast<int64_t*>(place(static_cast<size_t>(spec.num_ranks) * sizeof(int64_t)));
   }
 };
 
@@ -98,6 +100,7 @@ class LockedQueue {
   bool is_over() const { return queue_.state.current_group >= group_of(queue_.state.end_task); }
   bool is_wanted(int64_t task) const { return task < queue_.state.end_task; }
   bool is_trainer(int32_t rank) const { return rank < queue_.spec.num_trainers; }
+  long long number_of(int32_t rank) const { return arrays_.numbers[rank]; }
 
   QueueSlot& slot_of(int64_t task) { return arrays_.slots[(task - segment().first_task) % queue_.spec.capacity]; }
   // The slot of a task that this rank holds in this state; NULL if it does not.

@@ -85,7 +85,7 @@ class SharedLock {
   }
 #endif
 
-  pthread_mutex_t mutex_;  // first: a test locks it and dies
+  pthread_mutex_t mutex_;  // first, and the holder behind it: a test locks it and ends
   std::atomic<int32_t> holder_;
 };
 

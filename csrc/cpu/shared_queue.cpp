@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "fastsample_queue.h"
 #include "queue_memory.h"
@@ -73,9 +74,9 @@ FsStatus check_call(const FsQueueCall& call) {
 // Who has died with the lock has perhaps left half a change, so the run fails.
 void note_dead_holder(FsQueue* queue, LockedQueue& locked) {
   const int32_t dead = queue->lock.holder();
-  char line[80] = "a rank ended while it changed the queue of tasks";
+  char line[96] = "a rank ended while it changed the queue of tasks";
   if (dead >= 0) {
-    snprintf(line, sizeof(line), "rank %d (%s) ended while it changed the queue of tasks", dead,
+    snprintf(line, sizeof(line), "rank %lld (%s) ended while it changed the queue of tasks", locked.number_of(dead),
              locked.is_trainer(dead) ? "trainer" : "sampler");
   }
   locked.fail(line);
@@ -118,8 +119,8 @@ FsStatus run_until(FsQueueCall* call, const Look& look) {
   });
 }
 
-FsStatus refuse_task(const FsQueueCall& call, const char* what, int64_t task) {
-  return fail(FS_INVALID_ARGUMENT, "shared_queue: rank %d has not %s task %lld", call.rank, what,
+FsStatus refuse_task(const LockedQueue& queue, int32_t rank, const char* what, int64_t task) {
+  return fail(FS_INVALID_ARGUMENT, "shared_queue: rank %lld has not %s task %lld", queue.number_of(rank), what,
               static_cast<long long>(task));
 }
 
@@ -128,7 +129,7 @@ template <typename Use>
 FsStatus use_claimed(FsQueueCall* call, int64_t task, const Use& use) {
   return run_until(call, [&](LockedQueue& queue) {
     QueueSlot* slot = queue.held(call->rank, task, FS_SLOT_CLAIMED);
-    if (slot == nullptr) return refuse_task(*call, "claimed", task);
+    if (slot == nullptr) return refuse_task(queue, call->rank, "claimed", task);
     if (!queue.is_wanted(task)) {
       queue.make_free(*slot);
       call->outcome = FS_QUEUE_ENDED;
@@ -158,7 +159,14 @@ FsStatus fs_queue_make(const FsQueueSpec* spec, FsQueue* queue) {
   queue->events.make();
   queue->spec = *spec;
   queue->state.task_bytes = spec->task_bytes;
-  fs::ArenaExtents(fs::QueueArrays(queue, *spec).extents, &queue->num_extents).make(spec->arena_bytes);
+  const fs::QueueArrays arrays(queue, *spec);
+  fs::ArenaExtents(arrays.extents, &queue->num_extents).make(spec->arena_bytes);
+  std::iota(arrays.numbers, arrays.numbers + spec->num_ranks, int64_t{0});
+  return FS_OK;
+}
+
+FsStatus fs_queue_number_ranks(FsQueue* queue, const int64_t* numbers) {
+  std::copy(numbers, numbers + queue->spec.num_ranks, fs::QueueArrays(queue, queue->spec).numbers);
   return FS_OK;
 }
 
@@ -247,7 +255,7 @@ FsStatus fs_queue_take_standby(FsQueueCall* call, double standby_s, FsQueueSlot*
 FsStatus fs_queue_done(FsQueueCall* call, int64_t task, double train_s) {
   return fs::run_until(call, [&](fs::LockedQueue& queue) {
     fs::QueueSlot* slot = queue.held(call->rank, task, FS_SLOT_TAKEN);
-    if (slot == nullptr) return fs::refuse_task(*call, "taken", task);
+    if (slot == nullptr) return fs::refuse_task(queue, call->rank, "taken", task);
     queue.done(*slot, train_s);
     call->outcome = FS_QUEUE_DID;
     return FS_OK;

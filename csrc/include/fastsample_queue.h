@@ -104,6 +104,9 @@ typedef struct {
 FS_API FsStatus fs_queue_bytes(const FsQueueSpec* spec, int64_t* num_bytes);
 /* Make the queue in zeroed memory of that size, once; the other processes use it when this has returned. */
 FS_API FsStatus fs_queue_make(const FsQueueSpec* spec, FsQueue* queue);
+/* Give ranks the numbers [num_ranks] by which messages name them; they are 0, 1, ... without. Call it before the other
+ * processes use the queue. */
+FS_API FsStatus fs_queue_number_ranks(FsQueue* queue, const int64_t* numbers);
 
 /* Begin a segment. Refused while tasks of the one before are claimed, made or trained. */
 FS_API FsStatus fs_queue_begin(FsQueueCall* call, const FsQueueSegment* segment);

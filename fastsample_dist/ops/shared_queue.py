@@ -10,7 +10,7 @@ import ctypes
 import enum
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int32, c_int64, c_void_p
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 
 from torch import Tensor
 
@@ -123,6 +123,7 @@ _CALL, _SPEC, _SLOT, _NUMBER = POINTER(_Call), POINTER(_SpecArguments), POINTER(
 library.DECLARED.functions(
     fs_queue_bytes=(_SPEC, _NUMBER),
     fs_queue_make=(_SPEC, c_void_p),
+    fs_queue_number_ranks=(c_void_p, _NUMBER),
     fs_queue_begin=(_CALL, POINTER(QueueSegment)),
     fs_queue_claim=(_CALL, _SLOT),
     fs_queue_room=(_CALL, c_int64, c_int64, _NUMBER, _NUMBER),
@@ -146,26 +147,32 @@ class QueueSpec:
     """Sizes and rules of a queue.
 
     Attributes:
-      capacity: tasks between claim and done, at least 1.
-      group_size: tasks of a group, at least 1.
-      staleness: groups beyond the current one that may be trained.
-      most_bytes: of all tasks between claim and done, at least 4096.
-      arena_bytes: where tasks that are larger than all before may lie as well; at least most_bytes.
-      task_bytes: estimate of the largest task, at least 1.
+      capacity: tasks between claim and done, at least 1; all tasks of an epoch let samplers finish early.
+      group_size: tasks of a group, at least 1: one per virtual rank.
+      task_bytes: estimate of the largest task, at least 1; the queue learns the largest as it comes.
       num_ranks: that use the queue.
       num_trainers: ranks 0 .. num_trainers - 1 are trainers, the others samplers.
-      switching: when a sampler may take a task: "never", by "profit" or "always".
+      staleness: groups beyond the current one that may be trained.
+      most_bytes: of all tasks between claim and done, at least 4096. A claim waits for room. Where a task is larger
+        than all before and than the estimate, the sum may exceed it until that task is done.
+      arena_bytes: where such tasks may lie as well; at least most_bytes. None: room for one of every rank.
+      switching: when a sampler may take a task: "never"; by "profit"; "always", which tests take to see switching at
+        every step.
     """
 
     capacity: int
     group_size: int
-    staleness: int
-    most_bytes: int
-    arena_bytes: int
     task_bytes: int
     num_ranks: int
     num_trainers: int
+    staleness: int = 0
+    most_bytes: int = 1 << 30
+    arena_bytes: int | None = None
     switching: str = "profit"
+
+    def __post_init__(self) -> None:
+        if self.arena_bytes is None:
+            object.__setattr__(self, "arena_bytes", (1 + self.num_ranks) * self.most_bytes)
 
     def num_bytes(self) -> int:
         """Bytes of memory that such a queue takes.
@@ -177,20 +184,22 @@ class QueueSpec:
         library.call(library.core().fs_queue_bytes, byref(self._arguments()), byref(found))
         return found.value
 
-    def make(self, memory: Tensor) -> None:
+    def make(self, memory: Tensor, numbers: Sequence[int]) -> None:
         """Make a queue in zeroed memory, once for all processes that map it.
 
         Args:
           memory: uint8 [num_bytes()].
+          numbers: by which messages name the ranks, [num_ranks].
         """
-        library.call(library.core().fs_queue_make, byref(self._arguments()), memory.data_ptr())
+        core, address = library.core(), memory.data_ptr()
+        library.call(core.fs_queue_make, byref(self._arguments()), address)
+        library.call(core.fs_queue_number_ranks, address, (c_int64 * self.num_ranks)(*numbers))
 
     def _arguments(self) -> _SpecArguments:
         checks.require(
             self.switching in SWITCHING, f"switching is {self.switching!r}; expected {', '.join(SWITCHING)}."
         )
-        *sizes, _ = astuple(self)
-        return _SpecArguments(*sizes, SWITCHING[self.switching])
+        return _SpecArguments(**asdict(self) | {"switching": SWITCHING[self.switching]})
 
 
 class SharedQueue:

@@ -24,6 +24,7 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops.shared_queue import QueueSpec
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.between_machines import (
     RemoteRows,
@@ -316,12 +317,13 @@ def make_executor(loader: BatchLoader, work: TaskWork, roles: Roles) -> Factored
     """
     options, data, own, machines = loader.options, loader.data, work.shares.own, loader.sharing.machines
     fanouts = None if options.neighbour_spec is None else options.neighbour_spec.fanouts
-    queue = TaskQueue(
-        data.ctx, machines, num_trainers=roles.trainers, virtual_ranks=own, group_size=len(own),
-        capacity=min(len(own) * len(loader), MOST_PLACES), staleness=options.staleness,
-        block_bytes=min(task_bytes(data.graph, fanouts, options.batch_size), roles.queue_bytes),
-        most_bytes=roles.queue_bytes, switching=switching_of(roles),
+    spec = QueueSpec(
+        capacity=min(len(own) * len(loader), MOST_PLACES), group_size=len(own), num_ranks=roles.ranks,
+        num_trainers=roles.trainers, staleness=options.staleness, most_bytes=roles.queue_bytes,
+        task_bytes=min(task_bytes(data.graph, fanouts, options.batch_size), roles.queue_bytes),
+        switching=switching_of(roles),
     )  # fmt: skip
+    queue = TaskQueue(data.ctx, machines, spec, virtual_ranks=own)
     return FactoredExecutor(work, queue, roles, loader.begin_epoch, _meeting_point(loader, work, roles))
 
 

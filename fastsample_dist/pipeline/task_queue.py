@@ -76,24 +76,16 @@ class GroupDone:
 
 
 class TaskQueue:
-    """The queue of a machine. Collective: every rank of the run must make it, with the same arguments.
+    """The queue of a machine. Collective: every rank of the run must make it, with the same spec.
 
     Ranks 0 .. num_trainers - 1 of each machine are trainers, rank 0 among them updates; the others are samplers.
 
     Args:
-      ctx: of the run; all ranks are on one machine.
-      machines: ranks by machine.
-      num_trainers: 1 .. world_size.
-      capacity: tasks between claim and done; all tasks of an epoch let samplers finish early.
-      block_bytes: estimate of a task's bytes; the queue learns the largest as it comes.
-      group_size: tasks of a group, that is, virtual ranks.
-      staleness: groups beyond the current one that may be trained.
-      most_bytes: of all tasks between claim and done. A claim waits for room. Where a task is larger than all before
-        and than the estimate, the sum may exceed it until that task is done.
-      timeout_s: seconds without any change until a wait fails; None: the communicator's.
-      switching: when a sampler may take a task: "never"; by "profit"; "always", which tests take to see switching at
-        every step.
+      ctx: of the run.
+      machines: ranks by machine, spec.num_ranks on each.
+      spec: of the queue of every machine.
       virtual_ranks: of the tasks of a group, for messages; None: 0, 1, ...
+      timeout_s: seconds without any change until a wait fails; None: the communicator's.
     Raises:
       ValueError: on all ranks alike: a number out of range, arguments that differ, no memory.
     """
@@ -102,35 +94,25 @@ class TaskQueue:
         self,
         ctx: DistContext,
         machines: Machines,
+        spec: QueueSpec,
         *,
-        num_trainers: int,
-        capacity: int,
-        block_bytes: int,
-        group_size: int,
-        staleness: int = 0,
-        most_bytes: int = 1 << 30,
-        timeout_s: float | None = None,
-        switching: str = "profit",
         virtual_ranks: Sequence[int] | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        self._ctx, self._members = ctx, machines.of(ctx.rank)
+        self._ctx, self._members, self.spec = ctx, machines.of(ctx.rank), spec
         self._rank, self._is_only = self._members.index(ctx.rank), machines.is_one
-        self._virtual_ranks = range(group_size) if virtual_ranks is None else virtual_ranks
+        self._virtual_ranks = range(spec.group_size) if virtual_ranks is None else virtual_ranks
         self._timeout_s = ctx.comm.timeout_s if timeout_s is None else timeout_s
-        self.spec = QueueSpec(
-            capacity=capacity, group_size=group_size, staleness=staleness, most_bytes=most_bytes,
-            arena_bytes=(1 + len(self._members)) * most_bytes, task_bytes=block_bytes, num_ranks=len(self._members),
-            num_trainers=num_trainers, switching=switching,
-        )  # fmt: skip
-        agree_on(ctx.comm, "TaskQueue", vars(self.spec))
-        sizes = agree(ctx, self.spec.num_bytes)  # a multiple of 64
+        agree_on(ctx.comm, "TaskQueue", vars(spec))
+        sizes = agree(ctx, spec.num_bytes)  # a multiple of 64
         is_first = self._rank == UPDATER
         memory = share_segments(ctx, ctx.rank, machines, sizes + 8 if is_first else 0)[self._members[UPDATER]]
         self._memory = memory.tensor(torch.uint8, (sizes,))
         self._wants_stop = memory.tensor(torch.int64, (1,), sizes)  # 1: a rank of this machine has asked for it
-        self._arena = share_growing_segment(ctx, ctx.rank, machines, self.spec.arena_bytes)
-        self._bytes = self._arena.tensor(torch.uint8, (self.spec.arena_bytes,)).numpy()
-        agree(ctx, lambda: self.spec.make(self._memory) if is_first else None)
+        self._arena = share_growing_segment(ctx, ctx.rank, machines, spec.arena_bytes)
+        self._bytes = self._arena.tensor(torch.uint8, (spec.arena_bytes,)).numpy()
+        numbers = [ctx.comm.run_ranks[member] for member in self._members]
+        agree(ctx, lambda: spec.make(self._memory, numbers) if is_first else None)
         self._is_running = self._stops_next = False
         self._room_ns = 0  # when there was room for a task last
         self._queue = SharedQueue(self.spec, self._memory, self._rank)
@@ -169,12 +151,14 @@ class TaskQueue:
         agree(self._ctx, begin_once)
         self._is_running, self._room_ns = True, time.monotonic_ns()
         if self._stops_next:  # asked for by another thread meanwhile
+            self._stops_next = False
             self.request_stop()
 
     # ---- samplers ----
 
     def claim(self) -> int | None:
         """The next task to make; None: all tasks of the segment are claimed, or a stop was asked for."""
+        self._look_for_ended()
         outcome, claimed = self._until(self._queue.claim, ROOM)
         return None if outcome is Outcome.ENDED else claimed.task
 
@@ -183,6 +167,7 @@ class TaskQueue:
 
         For samplers that wait for each other: none of them may wait for what the others' tasks will bring.
         """
+        self._look_for_ended()
         outcome, claimed = self._queue.claim()
         if outcome is Outcome.WAITED:
             self._look_around(ROOM, self._room_ns)
@@ -364,12 +349,16 @@ class TaskQueue:
 
     def _raise_failure(self, outcome: Outcome) -> None:
         if outcome is Outcome.FAILED:
-            raise RolesError(self.failure)
+            raise RolesError(self._until(self._queue.failure, LOCK)[1])
+
+    def _look_for_ended(self) -> None:
+        """Raise if another rank has ended. Who has room for all that it makes never waits, so it looks now and then."""
+        if ended := self.who_ended():
+            self._fail_first(ended)
 
     def _look_around(self, what: str, start_ns: int) -> None:
         """Raise if another rank has ended, or nothing has changed for too long."""
-        if ended := self.who_ended():
-            self._fail_first(ended)
+        self._look_for_ended()
         outcome, state = self._queue.state()
         changed_ns = start_ns if outcome is Outcome.WAITED else max(start_ns, state.changed_ns)
         waited_s = (time.monotonic_ns() - changed_ns) / 1e9

@@ -1,8 +1,10 @@
 """The queue of tasks in shared memory against its definition, on drawn schedules; its lock, its waits, its refusals."""
 
+import ctypes
 import math
 import os
 import random
+import threading
 import time
 
 import pytest
@@ -13,19 +15,20 @@ from fastsample_dist.ops.shared_queue import SLICE_S, Outcome, QueueSegment, Que
 from fastsample_dist.pipeline.roles import switching_profit
 
 PAGE = 4096
+MUTEX_BYTES = 40  # of glibc on 64 bits
 SPEC = {
     "capacity": 4, "group_size": 2, "staleness": 0, "most_bytes": 8 * PAGE, "arena_bytes": 16 * PAGE, "task_bytes": 100,
     "num_ranks": 4, "num_trainers": 2, "switching": "profit",
 }  # fmt: skip
 
 
-def make(**sizes):
+def make(numbers=None, **sizes):
     """Every rank's view of a queue in this process's memory."""
     spec = QueueSpec(**SPEC | sizes)
     words = torch.zeros(spec.num_bytes() // 8 + 8, dtype=torch.int64)
     begin = -words.data_ptr() % 64
     memory = words.view(torch.uint8)[begin : begin + spec.num_bytes()]
-    spec.make(memory)
+    spec.make(memory, range(spec.num_ranks) if numbers is None else numbers)
     return [SharedQueue(spec, memory, rank) for rank in range(spec.num_ranks)]
 
 
@@ -281,3 +284,23 @@ def test_after_a_failure_every_call_says_so_and_the_first_line_stays():
     ):
         assert call() is Outcome.FAILED
     assert queues[0].state()[0] is Outcome.DID
+
+
+def test_who_ends_with_the_lock_is_named_by_its_number_in_the_run():
+    """Ranks of a machine number among themselves; a thread in the place of a process locks and ends."""
+    numbers = (4, 5, 6, 7)
+    queue = make(numbers=numbers)[0]
+    begin([queue], 0, 4)
+    with pytest.raises(ValueError, match="rank 4 has not claimed task 0"):
+        queue.put(0)
+
+    def lock_and_end():
+        address = queue._memory.data_ptr()
+        assert ctypes.CDLL(None).pthread_mutex_trylock(ctypes.c_void_p(address)) == 0
+        ctypes.c_int32.from_address(address + MUTEX_BYTES).value = 3
+
+    holder = threading.Thread(target=lock_and_end)
+    holder.start()
+    holder.join()
+    assert queue.take()[0] is Outcome.FAILED
+    assert queue.failure()[1] == "rank 7 (sampler) ended while it changed the queue of tasks"

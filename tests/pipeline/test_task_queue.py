@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fastsample_dist.ops.shared_queue import QueueSpec
 from fastsample_dist.pipeline.task_queue import GroupDone, TaskQueue
 from fastsample_dist.testing import run_distributed
 from tests.waiting import ENOUGH_S
@@ -25,8 +26,9 @@ def buffers_of(task):
 
 
 def make_queue(ctx, trainers, **options):
-    sizes = {"capacity": 1000, "block_bytes": 1000, "group_size": GROUP_SIZE, "most_bytes": 1 << 20} | options
-    return TaskQueue(ctx, ctx.machines(), num_trainers=trainers, **sizes)
+    sizes = {"capacity": 1000, "task_bytes": 1000, "group_size": GROUP_SIZE, "most_bytes": 1 << 20} | options
+    spec = QueueSpec(num_ranks=ctx.world_size, num_trainers=trainers, **sizes)
+    return TaskQueue(ctx, ctx.machines(), spec)
 
 
 def check(taken, first_group, staleness):
@@ -85,7 +87,7 @@ CASES = [
     (2, 1, {}),
     (2, 1, {"switching": "always", "staleness": 2}),
     (4, 1, {"switching": "never", "capacity": 3}),
-    (4, 3, {"staleness": 1, "most_bytes": 8192, "block_bytes": 1}),
+    (4, 3, {"staleness": 1, "most_bytes": 8192, "task_bytes": 1}),
     (4, 2, {"switching": "always", "capacity": 1}),
 ]
 

@@ -11,6 +11,7 @@ from itertools import chain
 import pytest
 
 from fastsample_dist.comm.processes import Processes
+from fastsample_dist.ops.shared_queue import QueueSpec
 from fastsample_dist.pipeline.task_queue import GroupDone, TaskQueue
 from fastsample_dist.pipeline.tasks import RolesError
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
@@ -21,10 +22,11 @@ WITHOUT_WAITING = {"timeout_s": ENOUGH_S, "comm_timeout_s": NEVER_S}
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 
 
-def make_queue(ctx, **options):
+def make_queue(ctx, timeout_s=None, **options):
     """Ranks 0 and 1 train, rank 2 samples; epoch 1 has its steps from 35 on, two tasks each."""
-    sizes = {"capacity": 1000, "block_bytes": 1000, "group_size": 2, "most_bytes": 1 << 20} | options
-    queue = TaskQueue(ctx, ctx.machines(), num_trainers=2, **sizes)
+    sizes = {"capacity": 1000, "task_bytes": 1000, "group_size": 2, "most_bytes": 1 << 20} | options
+    spec = QueueSpec(num_ranks=ctx.world_size, num_trainers=2, **sizes)
+    queue = TaskQueue(ctx, ctx.machines(), spec, timeout_s=timeout_s)
     queue.begin(0, 20, epoch=1, first_step=35)
     return queue
 
@@ -68,14 +70,18 @@ def die_while_making(ctx, queue):
 
 
 def die_while_training(ctx, queue):
+    """Rank 2, which has room for all that it makes, waits for nothing and hears of it when it claims the next task."""
     if ctx.rank == 2:
-        put_tasks(queue, 20)
+        put_tasks(queue, 10)
     if ctx.rank == 1:
         queue.take()
     ctx.comm.barrier()
     if ctx.rank == 1:
         kill_self()
-    (train_all if ctx.rank == 0 else TaskQueue.wait_end)(queue)
+    if ctx.rank == 2:
+        assert queue.who_ended(NEVER_S)
+        raise RolesError(f"rank 2 was given task {queue.claim()}")
+    train_all(queue)
 
 
 def die_while_updating(ctx, queue):
@@ -176,7 +182,7 @@ def fail_on_one(ctx):
 
 def put_too_much(ctx):
     """Blocks grow beyond the estimate; a task beyond the limit is refused; the queue goes on."""
-    queue = make_queue(ctx, block_bytes=1, most_bytes=1 << 16)
+    queue = make_queue(ctx, task_bytes=1, most_bytes=1 << 16)
     refusal = ""
     if ctx.rank == 2:
         with pytest.raises(ValueError) as raised:
