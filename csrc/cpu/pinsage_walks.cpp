@@ -1,11 +1,12 @@
 // Neighbourhoods of PinSAGE: see pinsage_walks.h.
 //
 // visit_plainly is the definition: walk by walk, step by step. visit_in_blocks gives the same bits: it draws the
-// lengths of the walks of a block of rows, takes them in lock step by the vector kernels of the walk engine
-// (vector/walk_steps.h), the longest first so that those that go on come first, and sorts each row's few visits.
+// lengths of the walks of a block of rows, takes them in lock step and ranks each row's few visits by vector kernels
+// (vector/visit_rows.h); many visits are sorted.
 #include "pinsage_walks.h"
 
 #include <map>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,9 +20,7 @@ namespace fs {
 namespace {
 
 constexpr const char* kOperation = "sample_pinsage";
-constexpr int64_t kWalkBlock = 1024;  // walkers of a block: their state and the lines they write fit the second cache
-constexpr int64_t kFewVisits = 16;
-constexpr int kOrderBits = 58;  // of an original id, below the number of visits
+constexpr int64_t kWalkBlock = 1024;  // walkers of a block: their state and visits fit the first cache
 
 StageKey key_of(const FsPinsageSpec& spec, RandomDomain domain, int64_t step) {
   return transit_key(spec.rng_seed, domain, step, spec.step);
@@ -61,205 +60,143 @@ class MostVisited {
   int64_t count_ = 0;
 };
 
-// Walks of a block of rows in lock step.
+// Walks of a block of rows in lock step, walk by walk: walker w * stride + i is walk w of row i.
 template <typename Id>
 class WalkBlock {
  public:
   WalkBlock(const PinsageTask<Id>& task, int64_t most_rows)
       : task_(task), num_walks_(task.spec.num_walks), length_(task.spec.walk_length) {
-    const int64_t most = most_rows * num_walks_, padded = most + kGroupNodes;
-    int64_t* words =
-        thread_walks().require_array<int64_t>(2 * padded + (4 + length_) * most + length_ + 1 + task.most_edges());
-    const auto cut = [&words](int64_t count) { return std::exchange(words, words + count); };
-    drawn_ids_ = reinterpret_cast<uint64_t*>(cut(padded));
-    ids_ = reinterpret_cast<uint64_t*>(cut(padded));
-    std::fill(drawn_ids_, drawn_ids_ + padded, 0);
-    std::fill(ids_, ids_ + padded, 0);
-    drawn_lengths_ = cut(most);
-    lengths_ = cut(most);
-    nodes_ = cut(most);
-    places_ = cut(most);
-    visits_ = cut(most * length_);
-    first_ = cut(length_ + 1);
-    counts_ = cut(task.most_edges());
+    ranks_together_ = num_visits() <= kRankedVisits;
+    stride_ = ranks_together_ ? (most_rows + kRankedRows - 1) / kRankedRows * kRankedRows : most_rows;
+    const int64_t most = stride_ * num_walks_, padded = (most + kGroupNodes) * 8,
+                  own = num_visits() + task.most_edges();
+    char* bytes =
+        thread_walks().require_array<char>(padded + 8 * (most + stride_ + own) + 4 * most +
+                                           static_cast<int64_t>(sizeof(Id)) * (stride_ + most * (1 + length_)));
+    const auto cut = [&bytes](auto*& array, int64_t count) {
+      array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(bytes);
+      bytes += count * static_cast<int64_t>(sizeof(*array));
+    };
+    cut(ids_, most + kGroupNodes);
+    cut(lengths_, most);
+    cut(row_ids_, stride_);
+    cut(own_visits_, num_visits());
+    cut(own_counts_, task.most_edges());
+    cut(starts_, stride_);
+    cut(nodes_, most);
+    cut(visits_, most * length_);
+    cut(places_, most);
+    std::fill(ids_, ids_ + most + kGroupNodes, 0);
     keys_.reserve(static_cast<size_t>(length_));
     for (int64_t step = 0; step < length_; ++step) keys_.push_back(key_of(task.spec, kTransit, step));
   }
 
   // Walks from rows begin .. end, at most most_rows. Returns an id that is no row, or 0.
   Id walk(int64_t begin, int64_t end) {
-    int64_t count = (end - begin) * num_walks_;
-    start(begin, count);
-    std::fill(visits_, visits_ + count * length_, int64_t{FS_NULL_NODE});
-    PickRun run = {};
+    start(begin, end);
+    const int64_t count = stride_ * num_walks_;
+    std::fill(visits_ + count, visits_ + count * length_, Id{FS_NULL_NODE});  // all have a first step
+    VisitRun run = {};
     run.rows = {task_.graph.indptr, task_.graph.indices, nullptr, static_cast<uint64_t>(task_.graph.num_rows)};
+    run.orig_ids = task_.graph.orig_ids;
+    run.keys = keys_.data();
     run.sample_ids = ids_;
-    run.transits = run.next = nodes_;
+    run.nodes = nodes_;
     run.places = places_;
-    const auto pick = sizeof(Id) == 4 ? vector_kernels().pick_neighbors_32 : vector_kernels().pick_neighbors_64;
-    for (int64_t step = 0; step < length_; ++step) {
-      while (count > 0 && lengths_[count - 1] <= step) --count;
-      if (count == 0) break;
-      run.key = keys_[static_cast<size_t>(step)];
-      run.out = visits_ + step;
-      run.count = count;
-      run.goes_on = step + 1 < length_;
-      const PickedRun picked = pick(run);
-      if (picked.num_bad > 0) return first_bad(run);
-      ask_for_orig_ids(count);
-      if (picked.num_null > 0) count = drop_ended(count);
-    }
-    return 0;
+    run.lengths = lengths_;
+    run.visits = visits_;
+    run.num_walkers = count;
+    run.walk_length = length_;
+    const auto kernel = sizeof(Id) == 4 ? vector_kernels().walk_visits_32 : vector_kernels().walk_visits_64;
+    return kernel(run) == 0 ? Id{0} : first_bad();
   }
 
-  // The neighbours of a row, whose walks are those of row `at` of the block.
-  void rank(int64_t row, int64_t at) {
-    int64_t* visits = visits_ + at * num_walks_ * length_;
-    const int64_t start = static_cast<int64_t>(task_.rows[row]);
-    int64_t count = 0;
-    for (int64_t i = 0; i < num_walks_ * length_; ++i) {
-      const int64_t node = visits[i];
-      visits[count] = node;
-      count += static_cast<int64_t>(node != FS_NULL_NODE) & static_cast<int64_t>(node != start);
+  // Writes the neighbours of rows begin .. end, which have walked, behind the `written` edges before; returns how many
+  // there are then.
+  int64_t rank(int64_t begin, int64_t end, int64_t written) {
+    if (ranks_together_) {
+      RankRun run = {};
+      run.visits = visits_;
+      run.starts = starts_;
+      run.orig_ids = task_.graph.orig_ids;
+      run.num_rows = end - begin;
+      run.num_visits = num_visits();
+      run.stride = stride_;
+      run.most_edges = task_.most_edges();
+      run.neighbors = task_.neighbors + written;
+      run.weights = task_.weights + written;
+      run.counts = task_.counts + begin;
+      const auto kernel = sizeof(Id) == 4 ? vector_kernels().rank_visits_32 : vector_kernels().rank_visits_64;
+      const int64_t found = kernel(run);
+      if (found >= 0) return written + found;
     }
-    if (count <= kFewVisits && rank_few(row, visits, count)) return;
-    int64_t* end = visits + count;
-    std::sort(visits, end, [&](int64_t a, int64_t b) { return task_.graph.orig_id(a) < task_.graph.orig_id(b); });
-    const int64_t first = row * task_.most_edges();
-    MostVisited<Id> found(task_.most_edges(), counts_, task_.neighbors + first);
-    for (int64_t* run = visits; run < end;) {
+    for (int64_t row = begin; row < end; ++row) written = rank_row(row, row - begin, written);
+    return written;
+  }
+
+ private:
+  int64_t num_visits() const { return num_walks_ * length_; }
+
+  // The neighbours of a row whose walks are those of row `at` of the block.
+  int64_t rank_row(int64_t row, int64_t at, int64_t written) {
+    int64_t* end = own_visits_;
+    for (int64_t v = 0; v < num_visits(); ++v) {
+      const Id node = visits_[v * stride_ + at];
+      *end = node;
+      end += static_cast<int64_t>(node != FS_NULL_NODE) & static_cast<int64_t>(node != starts_[at]);
+    }
+    std::sort(own_visits_, end, [&](int64_t a, int64_t b) { return task_.graph.orig_id(a) < task_.graph.orig_id(b); });
+    MostVisited<Id> found(task_.most_edges(), own_counts_, task_.neighbors + written);
+    for (int64_t* run = own_visits_; run < end;) {
       int64_t* next = run + 1;
       while (next < end && *next == *run) ++next;
       found.add(static_cast<Id>(*run), next - run);
       run = next;
     }
-    task_.counts[row] = found.write_weights(task_.weights + first);
+    task_.counts[row] = found.write_weights(task_.weights + written);
+    return written + task_.counts[row];
   }
 
- private:
-  // Ranks few visits at once: every pair is compared, first for the number of visits of each node, then for the order
-  // by (most visits, original id), and nothing is branched on: the order is a coin flip to a branch. A repeated visit
-  // comes behind all first ones. False: original ids are too long for it.
-  bool rank_few(int64_t row, const int64_t* visits, int64_t count) const {
-    uint64_t keys[kFewVisits], order[kFewVisits], all = 0;
-    uint32_t numbers[kFewVisits], repeats[kFewVisits], places[kFewVisits];
-    uint32_t num_repeats = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      keys[i] = task_.graph.orig_id(visits[i]);
-      all |= keys[i];
-      uint32_t number = 1;
-      for (int64_t j = 0; j < i; ++j) {
-        const uint32_t is_same = keys[i] == keys[j];
-        numbers[j] += is_same;
-        number += is_same;
-      }
-      numbers[i] = number;
-      repeats[i] = number > 1;
-      num_repeats += repeats[i];
+  // Puts the walks of rows begin .. end to their starts; places of the block behind them repeat the last row.
+  void start(int64_t begin, int64_t end) {
+    const Id* rows = task_.rows + begin;
+    std::copy(rows, rows + (end - begin), starts_);
+    std::fill(starts_ + (end - begin), starts_ + stride_, rows[end - begin - 1]);
+    for (int64_t i = 0; i < stride_; ++i) {
+      __builtin_prefetch(task_.graph.indptr + starts_[i]);
+      row_ids_[i] = task_.sample_id(starts_[i], 0);
     }
-    if (all >> kOrderBits != 0) return false;
-    for (int64_t i = 0; i < count; ++i) {
-      const uint64_t key = static_cast<uint64_t>(kFewVisits - numbers[i]) << kOrderBits | keys[i];
-      order[i] = key | -static_cast<uint64_t>(repeats[i]);
-      uint32_t place = 0;
-      for (int64_t j = 0; j < i; ++j) {
-        const uint32_t is_before = order[i] < order[j];
-        places[j] += is_before;
-        place += 1 - is_before;
-      }
-      places[i] = place;
+    for (int64_t walk = 0; walk < num_walks_; ++walk) {
+      const uint64_t apart = static_cast<uint64_t>(task_.graph.num_rows) * static_cast<uint64_t>(walk);
+      for (int64_t i = 0; i < stride_; ++i) ids_[walk * stride_ + i] = row_ids_[i] + apart;
+      std::copy(starts_, starts_ + stride_, nodes_ + walk * stride_);
     }
-    int64_t nodes[kFewVisits];
-    uint32_t ranked[kFewVisits];
-    for (int64_t i = 0; i < count; ++i) {
-      nodes[places[i]] = visits[i];
-      ranked[places[i]] = numbers[i];
-    }
-    const int64_t kept = std::min(count - num_repeats, task_.most_edges()), first = row * task_.most_edges();
-    uint32_t sum = 0;
-    for (int64_t i = 0; i < kept; ++i) sum += ranked[i];
-    for (int64_t i = 0; i < kept; ++i) {
-      task_.neighbors[first + i] = static_cast<Id>(nodes[i]);
-      task_.weights[first + i] = static_cast<float>(ranked[i]) / static_cast<float>(sum);
-    }
-    task_.counts[row] = kept;
-    return true;
-  }
-
-  // Puts the walks of rows begin .. to their starts, the longest first, of equally long ones the first first.
-  void start(int64_t begin, int64_t count) {
-    for (int64_t i = 0, j = 0; j < count; ++i) {
-      for (int64_t walk = 0; walk < num_walks_; ++walk) drawn_ids_[j++] = task_.sample_id(task_.rows[begin + i], walk);
-    }
-    draw_lengths(count);
-    std::fill(first_, first_ + length_ + 1, 0);
-    for (int64_t j = 0; j < count; ++j) ++first_[length_ - drawn_lengths_[j] + 1];
-    for (int64_t k = 1; k <= length_; ++k) first_[k] += first_[k - 1];
-    for (int64_t i = 0, j = 0; j < count; ++i) {
-      const int64_t node = task_.rows[begin + i];
-      __builtin_prefetch(task_.graph.indptr + node);
-      for (int64_t walk = 0; walk < num_walks_; ++walk, ++j) {
-        const int64_t to = first_[length_ - drawn_lengths_[j]]++;
-        ids_[to] = drawn_ids_[j];
-        lengths_[to] = drawn_lengths_[j];
-        nodes_[to] = node;
-        places_[to] = j * length_;
-      }
-    }
-  }
-
-  void draw_lengths(int64_t count) {
+    const int64_t count = stride_ * num_walks_;
     if (task_.spec.survival == nullptr) {
-      std::fill(drawn_lengths_, drawn_lengths_ + count, length_);
-      return;
-    }
-    const StageKey key = key_of(task_.spec, kInitial, 0);
-    uint32_t words[4][kGroupNodes];  // of block 0 of each stream, as PickStream has them for pick 0
-    for (int64_t first = 0; first < count; first += kGroupNodes) {
-      vector_kernels().stream_words(key, drawn_ids_ + first, 1, 1, words[0]);
-      for (int64_t l = 0; l < std::min<int64_t>(kGroupNodes, count - first); ++l) {
-        const uint64_t word = words[0][l] | static_cast<uint64_t>(words[1][l]) << 32;
-        drawn_lengths_[first + l] = ppr_length(word, task_.spec.survival, length_ - 1);
-      }
+      std::fill(lengths_, lengths_ + count, length_);
+    } else {
+      vector_kernels().walk_lengths(key_of(task_.spec, kInitial, 0), ids_, count, task_.spec.survival, length_ - 1,
+                                    lengths_);
     }
   }
 
-  // Nodes are ranked by them soon.
-  void ask_for_orig_ids(int64_t count) const {
-    if (task_.graph.orig_ids == nullptr) return;
-    for (int64_t i = 0; i < count; ++i) __builtin_prefetch(task_.graph.orig_ids + nodes_[i]);
-  }
-
-  // Takes out the walkers that found no neighbour.
-  int64_t drop_ended(int64_t count) {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      if (nodes_[i] < 0) continue;
-      ids_[kept] = ids_[i];
-      lengths_[kept] = lengths_[i];
-      nodes_[kept] = nodes_[i];
-      places_[kept++] = places_[i];
-    }
-    return kept;
-  }
-
-  Id first_bad(const PickRun& run) const {
-    int64_t i = 0;
-    for (;; ++i) {
-      const int64_t node = run.out[run.places[i]];
-      if (node != FS_NULL_NODE && !task_.graph.has_row(node)) return static_cast<Id>(node);
-    }
+  Id first_bad() const {
+    const Id* visit = visits_;
+    while (*visit == FS_NULL_NODE || task_.graph.has_row(*visit)) ++visit;
+    return *visit;
   }
 
   const PinsageTask<Id>& task_;
   const int64_t num_walks_, length_;
-  uint64_t* drawn_ids_;  // sample ids of all walks of the block, filled up to whole groups
-  uint64_t* ids_;        // of those under way, as what follows
-  int64_t *drawn_lengths_, *lengths_, *nodes_, *places_;
-  int64_t* visits_;             // [rows, walks, steps]; FS_NULL_NODE: none
-  int64_t* first_;              // where walks of each length begin, the longest first
-  int64_t* counts_;             // visits of a row's neighbours
-  std::vector<StageKey> keys_;  // by step
+  int64_t stride_;  // rows of a block, and places that repeat one
+  bool ranks_together_;
+  uint64_t *ids_, *row_ids_;           // sample ids of the walkers under way, filled up to whole groups; of first walks
+  int64_t* lengths_;                   // [walks, stride]
+  Id *starts_, *nodes_;                // [stride]; of the walkers under way
+  Id* visits_;                         // [steps, walks, stride]; FS_NULL_NODE: none
+  int32_t* places_;                    // of the walkers under way, among all
+  int64_t *own_visits_, *own_counts_;  // of a row: its visits; those of its neighbours
+  std::vector<StageKey> keys_;         // by step
 };
 
 template <typename Id>
@@ -275,6 +212,7 @@ FsStatus visit_plainly(const PinsageTask<Id>& task, int64_t begin, int64_t end) 
   const FsPinsageSpec& spec = task.spec;
   const CscView<Id>& graph = task.graph;
   std::vector<int64_t> counts(static_cast<size_t>(task.most_edges()));
+  int64_t written = begin * task.most_edges();
   for (int64_t row = begin; row < end; ++row) {
     std::map<uint64_t, std::pair<Id, int64_t>> visits;  // by original id: node and number
     for (int64_t walk = 0; walk < spec.num_walks; ++walk) {
@@ -295,10 +233,10 @@ FsStatus visit_plainly(const PinsageTask<Id>& task, int64_t begin, int64_t end) 
         ++number;
       }
     }
-    const int64_t first = row * task.most_edges();
-    MostVisited<Id> found(task.most_edges(), counts.data(), task.neighbors + first);
+    MostVisited<Id> found(task.most_edges(), counts.data(), task.neighbors + written);
     for (const auto& [orig_id, visit] : visits) found.add(visit.first, visit.second);
-    task.counts[row] = found.write_weights(task.weights + first);
+    task.counts[row] = found.write_weights(task.weights + written);
+    written += task.counts[row];
   }
   return FS_OK;
 }
@@ -307,11 +245,12 @@ template <typename Id>
 FsStatus visit_in_blocks(const PinsageTask<Id>& task, int64_t begin, int64_t end) {
   const int64_t most_rows = std::max<int64_t>(1, kWalkBlock / task.spec.num_walks);
   WalkBlock<Id> block(task, std::min(most_rows, end - begin));
+  int64_t written = begin * task.most_edges();
   for (int64_t first = begin; first < end; first += most_rows) {
     const int64_t last = std::min(end, first + most_rows);
     const Id bad = block.walk(first, last);
     if (bad != 0) return refuse_visit(task, begin, end, bad);
-    for (int64_t row = first; row < last; ++row) block.rank(row, row - first);
+    written = block.rank(first, last, written);
   }
   return FS_OK;
 }

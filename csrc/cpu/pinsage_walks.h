@@ -12,7 +12,8 @@
 
 namespace fs {
 
-// Row i's neighbours go to places i * most_edges() and behind, their number to counts[i].
+// The neighbours of rows that are visited together go to places begin * most_edges() and behind, one row after the
+// other; their numbers to counts.
 template <typename Id>
 struct PinsageTask {
   const FsGraph& raw;
@@ -32,8 +33,8 @@ struct PinsageTask {
   }
 };
 
-// Rows begin .. end. Refuses a source that is no row; then counts[begin .. end) are 0. The first walks by their
-// definition, the second as blocks in lock step.
+// Rows begin .. end, together. Refuses a source that is no row; then counts[begin .. end) are 0. The first walks by
+// their definition, the second as blocks in lock step.
 template <typename Id>
 FsStatus visit_plainly(const PinsageTask<Id>& task, int64_t begin, int64_t end);
 template <typename Id>

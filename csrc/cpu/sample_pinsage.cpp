@@ -44,15 +44,13 @@ FsStatus check_call(const FsGraph& graph, const FsPinsageSpec& spec) {
   return FS_OK;
 }
 
-// Moves rows begin .. end up to those before, whose offsets are known.
+// Moves rows begin .. end, which were visited together, up to those before, whose offsets are known.
 template <typename Id>
 void close_up(const PinsageTask<Id>& task, int64_t begin, int64_t end, int64_t* offsets) {
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t from = row * task.most_edges(), to = offsets[row], count = task.counts[row];
-    std::copy(task.neighbors + from, task.neighbors + from + count, task.neighbors + to);
-    std::copy(task.weights + from, task.weights + from + count, task.weights + to);
-    offsets[row + 1] = to + count;  // counts is the part of offsets behind the first
-  }
+  for (int64_t row = begin; row < end; ++row) offsets[row + 1] += offsets[row];  // behind the first they are counts
+  const int64_t from = begin * task.most_edges(), to = offsets[begin], count = offsets[end] - to;
+  std::copy(task.neighbors + from, task.neighbors + from + count, task.neighbors + to);
+  std::copy(task.weights + from, task.weights + from + count, task.weights + to);
 }
 
 template <typename Id>

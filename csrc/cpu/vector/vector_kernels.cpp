@@ -16,6 +16,7 @@
 #include "race_words.h"
 #include "sample_edges.h"
 #include "skipgram_rows.h"
+#include "visit_rows.h"
 #include "walk_columns.h"
 #include "walk_steps.h"
 
@@ -53,6 +54,10 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         walk_on<int32_t>,
                                         walk_on<int64_t>,
                                         walk_lengths,
+                                        walk_visits<int32_t>,
+                                        walk_visits<int64_t>,
+                                        rank_visits<int32_t>,
+                                        rank_visits<int64_t>,
                                         node2vec_step,
                                         drawn_terms,
                                         subgraph_weights,

@@ -14,6 +14,7 @@
 #include "induced_task.h"
 #include "philox.h"
 #include "pick_run.h"
+#include "visit_run.h"
 #include "walk_run.h"
 #include "walker_tasks.h"
 
@@ -97,6 +98,11 @@ struct VectorKernels {
   // Lengths of FS_NEXT_PPR: see vector/walk_columns.h.
   void (*walk_lengths)(StageKey, const uint64_t* ids, int64_t count, const int64_t* table, int64_t entries,
                        int64_t* lengths);
+  // Walks from a block of rows, and the ranking of few visits per row: see vector/visit_rows.h.
+  int64_t (*walk_visits_32)(const VisitRun&);
+  int64_t (*walk_visits_64)(const VisitRun&);
+  int64_t (*rank_visits_32)(const RankRun&);
+  int64_t (*rank_visits_64)(const RankRun&);
   // A step of node2vec with one pick per sample: slots begin .. end - 1 as an FsStepKernel, transits may be none.
   void (*node2vec_step)(const FsStepTask&, int64_t begin, int64_t end);
   // Terms of the nodes begin .. end - 1 of a law of draws; `ends` may be null.

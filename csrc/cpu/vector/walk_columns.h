@@ -29,7 +29,8 @@ class ColumnWalk {
       num_null_ = 0;
       for (int64_t first = 0; first < taking; first += kChunkPicks) {
         const int64_t count = taking - first < kChunkPicks ? taking - first : kChunkPicks;
-        find_positions(words, nodes + first, first, count);
+        draw_positions(words, places_, WalkerRows<Id>{run_.rows.indptr, run_.sample_ids + first, nodes + first, count},
+                       words_, positions_);
         take_neighbors(nodes + run_.stride + first, count, asking - first < count ? asking - first : count);
       }
       walked_.num_null += num_null_;
@@ -47,29 +48,6 @@ class ColumnWalk {
   int64_t going_on(int64_t step) {
     while (going_on_ > 0 && run_.lengths[going_on_ - 1] <= step) --going_on_;
     return going_on_;
-  }
-
-  // Draws the picks of walkers first .. first + count - 1, which are at `nodes`, and requests the neighbours. Words are
-  // made group by group, between the requests: they cost little while the processor waits for memory.
-  void find_positions(const PickWords<kWords>& words, const Id* nodes, int64_t first, int64_t count) {
-    for (int64_t group = 0; group < count; group += kGroupNodes) {
-      const uint64_t* ids = run_.sample_ids + first + group;
-      uint32_t* drawn = words_ + group * kWords;
-      words.make(ids, drawn);
-      const int64_t size = count - group < kGroupNodes ? count - group : kGroupNodes;
-      for (int64_t l = 0; l < size; ++l) {
-        const int64_t node = nodes[group + l];
-        int64_t& position = positions_[group + l];
-        if (__builtin_expect(node < 0, 0)) {
-          position = kNoPosition;
-          continue;
-        }
-        const int64_t begin = run_.rows.indptr[node];
-        const uint64_t degree = static_cast<uint64_t>(run_.rows.indptr[node + 1] - begin);
-        position = draw_position<kWords>({words.key(), ids[l], 0}, begin, degree, drawn + l);
-        places_.ask_for(position);
-      }
-    }
   }
 
   // Moves walkers to the neighbours there; the rows of the first `asking` of these are requested.
@@ -120,7 +98,7 @@ void write_walks(const WalkRun& run, int64_t num_steps) {
 template <typename Id>
 WalkedRun walk_on(const WalkRun& run) {
   const WalkedRun walked = run.rows.slots == nullptr ? ColumnWalk<UniformPlaces<Id>, Id>(run).walk()
-                                                : ColumnWalk<WeightedPlaces<Id>, Id>(run).walk();
+                                                     : ColumnWalk<WeightedPlaces<Id>, Id>(run).walk();
   write_walks<Id>(run, walked.num_steps);
   return walked;
 }

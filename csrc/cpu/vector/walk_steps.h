@@ -71,6 +71,41 @@ FS_INLINE int64_t draw_position(const PickKey& key, int64_t begin, uint64_t degr
   return degree == 0 ? kNoPosition : begin + static_cast<int64_t>(position);
 }
 
+// Walkers that make a pick each.
+template <typename Id>
+struct WalkerRows {
+  const int64_t* indptr;
+  const uint64_t* sample_ids;  // [count, filled up to a multiple of kGroupNodes]
+  const Id* nodes;             // [count] where they are; negative: nowhere
+  int64_t count;
+};
+
+// Draws the picks of up to kChunkPicks walkers and requests the neighbours. Words are made group by group, between the
+// requests: they cost little while the processor waits for memory.
+template <typename Places, typename Id>
+FS_INLINE void draw_positions(const PickWords<Places::kWords>& words, const Places& places,
+                              const WalkerRows<Id>& walkers, uint32_t* drawn, int64_t* positions) {
+  constexpr int kWords = Places::kWords;
+  for (int64_t group = 0; group < walkers.count; group += kGroupNodes) {
+    const uint64_t* ids = walkers.sample_ids + group;
+    uint32_t* first_words = drawn + group * kWords;
+    words.make(ids, first_words);
+    const int64_t size = walkers.count - group < kGroupNodes ? walkers.count - group : kGroupNodes;
+    for (int64_t l = 0; l < size; ++l) {
+      const int64_t node = walkers.nodes[group + l];
+      int64_t& position = positions[group + l];
+      if (__builtin_expect(node < 0, 0)) {
+        position = kNoPosition;
+        continue;
+      }
+      const int64_t begin = walkers.indptr[node];
+      const uint64_t degree = static_cast<uint64_t>(walkers.indptr[node + 1] - begin);
+      position = draw_position<kWords>({words.key(), ids[l], 0}, begin, degree, first_words + l);
+      places.ask_for(position);
+    }
+  }
+}
+
 template <typename Places, bool kOneTransit>
 void find_positions(const PickRun& run, const Places& places, int64_t first, int64_t count, uint32_t* words,
                     int64_t* positions) {
