@@ -14,9 +14,10 @@ import torch
 from fastsample_dist import DistData, DistLoader, FeatureCache, NeighborSampler, Roles
 from fastsample_dist.comm.machine import OTHER_MACHINE, Machines
 from fastsample_dist.pipeline import factored
-from fastsample_dist.testing import RankError, run_distributed
+from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
 from fastsample_dist.train.trainer import Trainer
 from tests.pipeline.test_factored import merged, of_plain_ranks, of_tasks
+from tests.shared_memory import named_segments
 from tests.train.task import make_model, make_task
 from tests.train.test_roles import BATCH, CASES, EPOCHS, FANOUTS, PARTS, make_run, one_process, parameters_of
 from tests.train.test_roles_ending import train
@@ -35,12 +36,13 @@ def path(tmp_path_factory):
 
 
 RUNS = [("profit", case) for case in CASES] + [("always", "1"), ("never", "3")]
+needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=f"no MPI here: {mpi_missing_reason()}")
 
 
-def all_runs(ctx, path):
+def all_runs(ctx, path, runs=RUNS):
     """By switching and case: parameters, losses and tallies, on one rank."""
     ctx._machines, found = machines_of(4, 2), {}
-    for mode, case in RUNS:
+    for mode, case in runs:
         factored.switching_of = lambda roles, mode=mode: mode
         trainer, loader = make_run(ctx, path, case, "1+1")
         losses, tallies = [], []
@@ -79,6 +81,14 @@ def test_every_machine_does_its_own_tasks(runs):
             assert trained[0] + trained[1] == trained[2] + trained[3] == own_tasks
             assert mode != "always" or sum(stood_by) > 0
             assert mode != "never" or sum(stood_by) == 0
+
+
+@needs_mpi
+@pytest.mark.grid
+def test_mpi_parameters_are_those_of_one_process(path, expected):
+    run = ("profit", "1")
+    for rank in run_mpi(4, all_runs, args=(path, [run]), timeout_s=ENOUGH_S):
+        assert all(map(torch.equal, rank[run][0], expected["1"][0])) and rank[run][1] == expected["1"][1]
 
 
 def two_samplers(ctx, path):
@@ -278,6 +288,16 @@ def test_a_rank_that_is_killed_is_named_on_both_machines(path, tmp_path, who, ro
     for other in sorted({0, 1, 2, 3} - {who}):
         said = (tmp_path / str(other)).read_text()  # the first line that is known, of who sees it end or misses it
         assert re.search(rf"{task}|rank {who} did not come", said), (other, said)
+
+
+@needs_mpi
+@pytest.mark.grid
+def test_mpi_a_sampler_that_is_killed_is_named_on_both_machines(path, tmp_path):
+    with pytest.raises(RankError):
+        run_mpi(4, killed, ENOUGH_S, (path, tmp_path, 3), comm_timeout_s=NEVER_S)
+    for file in tmp_path.iterdir():  # mpirun may end the others before they have written
+        assert re.search(r"rank 3 (\(sampler\) ended while it made task|did not come)", file.read_text())
+    assert named_segments() == []
 
 
 def refusals(ctx, path):
