@@ -132,6 +132,17 @@ def check_buffer(buffer_bytes: int, num_parts: int) -> None:
         )
 
 
+def most_filled(buffer_bytes: int, num_entries: int) -> int:
+    """Bytes of a buffer that the models of a graph, with METIS, can fill.
+
+    Args:
+      buffer_bytes: of the buffer.
+      num_entries: of the adjacency.
+    """
+    pairs = num_entries // 2 + 1
+    return min(buffer_bytes, max(PAIR_BYTES * pairs, METIS_PAIR_BYTES * min(pairs, METIS_PAIRS)))
+
+
 @dataclass(frozen=True, eq=False)
 class _Model:
     """A graph between clusters.

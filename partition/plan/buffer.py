@@ -10,7 +10,7 @@ from dataclasses import replace
 from fastsample_dist.memory_sizes import format_size
 from fastsample_dist.partition.external.budget import BASE_SPREAD_BYTES, MemoryBudget
 from fastsample_dist.partition.methods import METHODS
-from fastsample_dist.partition.methods.stream import BUFFER_BYTES, LEAST_PART_BYTES, check_buffer
+from fastsample_dist.partition.methods.stream import BUFFER_BYTES, LEAST_PART_BYTES, check_buffer, most_filled
 from fastsample_dist.partition.plan.memory import PeakMemory
 
 
@@ -40,8 +40,14 @@ def buffer_within(method: str, asked: int | None, num_parts: int, budget: Memory
     return min(BUFFER_BYTES, budget.rest) if asked is None else asked
 
 
-def with_buffer(peak: PeakMemory, buffer_bytes: int) -> PeakMemory:
-    """The peak of a method that fills so many bytes in place of BUFFER_BYTES."""
+def with_buffer(peak: PeakMemory, buffer_bytes: int, num_entries: int) -> PeakMemory:
+    """The peak of a method that fills so many bytes, or what a graph can fill, in place of BUFFER_BYTES.
+
+    Args:
+      peak: with BUFFER_BYTES.
+      buffer_bytes: that it may fill.
+      num_entries: of the adjacency, at most.
+    """
     steps = dict(peak.steps)
-    steps["assign"] += buffer_bytes - BUFFER_BYTES
+    steps["assign"] += most_filled(buffer_bytes, num_entries) - BUFFER_BYTES
     return replace(peak, steps=steps)

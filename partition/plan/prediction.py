@@ -208,7 +208,7 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
         except ValueError as error:
             used, obstacle = None, obstacle or f"refused: {error}"
         if used is not None:
-            peaks = {way: with_buffer(peak, used) for way, peak in peaks.items()}
+            peaks = {way: with_buffer(peak, used, num_neighbours(sizes)) for way, peak in peaks.items()}
         methods[name] = {
             way: {"peak_bytes": base + peak.extra_bytes, "step": peak.widest} for way, peak in peaks.items()
         }

@@ -1,5 +1,7 @@
 """The buffer of methods that stream: what a memory limit leaves of it, said before any pass, and in the plan."""
 
+from dataclasses import replace
+
 import pytest
 
 from fastsample_dist.graph.inputs.sizes import GraphSizes
@@ -59,11 +61,17 @@ def test_a_buffer_too_small_for_the_parts_is_refused_before_any_pass(tmp_path):
         check_request(SIZES, options, tmp_path / "parts")
 
 
-def test_the_plan_counts_the_buffer():
-    def peak(**streaming):
+def test_the_plan_counts_what_a_graph_fills_of_the_buffer():
+    def peak(edges, **streaming):
         streaming = PartitionOptions(num_parts=PARTS, method="stream", **streaming).streaming
-        plan = make_plan(PlanInput(sizes=SIZES), PlanOptions(num_parts=PARTS, streaming=streaming), 0)
+        sizes = replace(SIZES, num_listed=edges)
+        options = PlanOptions(num_parts=PARTS, streaming=streaming, memory_limit=1 << 40)
+        plan = make_plan(PlanInput(sizes=sizes), options, 0)
         return plan["partitioning"]["methods"]["stream"]["on_disk"]["peak_bytes"]
 
-    assert peak(buffer=1 << 30) - peak(buffer=1 << 29) == 1 << 29
-    assert peak() == peak(buffer=BUFFER_BYTES)
+    many = 1 << 24  # as many pairs of 64 bytes
+    assert peak(many, buffer=1 << 30) - peak(many, buffer=1 << 29) == 1 << 29
+    assert peak(many, buffer=1 << 34) == peak(many, buffer=1 << 32) == peak(many, buffer=1 << 30) + 64
+    assert peak(many) == peak(many, buffer=BUFFER_BYTES)
+    few = 10_000  # METIS takes 280 bytes a pair
+    assert peak(few, buffer=1 << 30) == peak(few) == peak(few, buffer=280 * (few + 1))
