@@ -16,7 +16,7 @@ import fastsample_dist.partition.write.writer
 from fastsample_dist.graph.datasets import RawGraph, read_npy_graph
 from fastsample_dist.graph.inputs.sizes import sizes_of
 from fastsample_dist.graph.storage import load_part, read_manifest
-from fastsample_dist.memory_sizes import parse_bytes
+from fastsample_dist.memory_sizes import parse_bytes, resident_bytes
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external import budget as memory
 from fastsample_dist.partition.external.journal import Journal, work_directory
@@ -312,7 +312,7 @@ def test_log_tells_the_time_left(tmp_path, graph, capsys, monkeypatch):
 
 
 def resident_with(more: int) -> int:
-    return memory.resident_bytes() + more
+    return resident_bytes() + more
 
 
 def test_method_that_holds_the_graph_is_refused_where_it_does_not_fit(tmp_path):

@@ -230,7 +230,12 @@ def test_the_floor_multiplies_what_the_step_multiplies(dtype, monkeypatch):
         shapes.append((*a.shape, b.shape[1]))
         return product(a, b, **more)
 
+    def noted_weight(rows, inputs, out):  # torch's product, or one on matrix units
+        shapes.append((rows.shape[1], *inputs.shape))
+        product(rows.t(), inputs, out=out)
+
     monkeypatch.setattr(torch, "mm", noted)
+    monkeypatch.setattr(floor, "weight_product", noted_weight)
     comm = LocalCommunicator()
     floor.EpochFloor([(5, 8), (8, 3)], dtype, 100).measure([[70, 9]], comm)
     rows = [padded_size(count, dtype) for count in (70, 9)]
