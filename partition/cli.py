@@ -88,76 +88,96 @@ def make_parser() -> argparse.ArgumentParser:
     task.add_argument("--input", metavar="DIR", help="the graph to cut")
     task.add_argument("--inspect", metavar="PARTS", help="verify a finished partition and report on it")
     check.add_options(task)
-    parser.add_argument(
-        "--format",
-        choices=tuple(FORMATS),
-        help="of the input; recognised from the names of its files if not given. "
-        + "; ".join(f"{name}: {item.summary}" for name, item in FORMATS.items()),
-    )
-    parser.add_argument(
-        "--undirected",
-        action="store_true",
-        default=None,
-        help="every edge counts in both directions (npy states it in meta.json)",
-    )
-    parser.add_argument(
-        "--task",
-        choices=TASKS,
-        help="what the labels are for (default: as meta.json says; else a single column has classes, several are for "
-        "multilabel when all values are 0, 1 or missing, and for regression when not)",
-    )
+    _add_input_options(parser.add_argument_group("the graph"))
     add_edge_list_options(parser)
-    parser.add_argument("--num-parts", metavar="P", type=int, help="number of parts")
-    methods = "; ".join(f"{name}: {method.summary}" for name, method in METHODS.items())
-    parser.add_argument("--method", choices=tuple(METHODS), help=f"default: metis. {methods}")
-    parser.add_argument("--assignment", metavar="FILE", help="method file: the part of each node, .npy or text")
+    _add_cut_options(parser.add_argument_group("the cut"))
     add_stream_options(parser)
-    parser.add_argument("--seed", metavar="S", type=int, help="the same seed gives the same files (default: 0)")
-    parser.add_argument("--output", metavar="PARTS", help="directory to write; appears when complete")
-    parser.add_argument("--overwrite", action="store_true", default=None, help="replace a partition at --output")
-    parser.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        help="memory to stay within, such as 2GB (default: four fifths of what is available); what does not fit is "
-        "sorted on disk beside the output, and a run that was killed resumes when it is started again",
-    )
-    parser.add_argument(
-        "--threads",
-        metavar="T",
-        type=int,
-        help="that sort, read and cut (default: as many as OMP_NUM_THREADS says, or there are cores); of the methods "
-        "kaminpar alone may give other parts with another number",
-    )
-    parser.add_argument(
-        "--on-disk",
-        action="store_true",
-        default=None,
-        help="sort on disk even where memory would do (as large graphs are)",
-    )
-    parser.add_argument(
-        "--feature-dtype",
-        choices=FEATURE_CHOICES,
-        help="store features as this type (default: keep the input's); int8: rounded, with a scale per row",
-    )
-    parser.add_argument(
-        "--edge-map",
-        action="store_true",
-        default=None,
-        help="store for every edge its place in the input, so that features of the input's edges can be joined",
-    )
-    parser.add_argument(
-        "--clusters",
-        metavar="K",
-        type=int,
-        help="cut the parts into K clusters in all, for training on unions of clusters (ClusterGCN); by METIS inside "
-        "each part, so that a cluster lies in one part",
-    )
+    _add_resource_options(parser.add_argument_group("memory, disk, threads"))
+    _add_stored_options(parser.add_argument_group("what is stored"))
     repartition.add_options(parser)
     plan_report.add_options(parser)
     reporting.add_options(parser)
     reporting.add_sampling_options(parser)
     add_json(parser, "write the report as JSON too")
     return parser
+
+
+def _add_input_options(group: argparse._ArgumentGroup) -> None:
+    """What the graph is read as."""
+    group.add_argument(
+        "--format",
+        choices=tuple(FORMATS),
+        help="of the input; recognised from the names of its files if not given. "
+        + "; ".join(f"{name}: {item.summary}" for name, item in FORMATS.items()),
+    )
+    group.add_argument(
+        "--undirected",
+        action="store_true",
+        default=None,
+        help="every edge counts in both directions (npy states it in meta.json)",
+    )
+    group.add_argument(
+        "--task",
+        choices=TASKS,
+        help="what the labels are for (default: as meta.json says; else a single column has classes, several are for "
+        "multilabel when all values are 0, 1 or missing, and for regression when not)",
+    )
+
+
+def _add_cut_options(group: argparse._ArgumentGroup) -> None:
+    """How it is cut, and where to."""
+    group.add_argument("--num-parts", metavar="P", type=int, help="number of parts")
+    methods = "; ".join(f"{name}: {method.summary}" for name, method in METHODS.items())
+    group.add_argument("--method", choices=tuple(METHODS), help=f"default: metis. {methods}")
+    group.add_argument("--assignment", metavar="FILE", help="method file: the part of each node, .npy or text")
+    group.add_argument("--seed", metavar="S", type=int, help="the same seed gives the same files (default: 0)")
+    group.add_argument("--output", metavar="PARTS", help="directory to write; appears when complete")
+    group.add_argument("--overwrite", action="store_true", default=None, help="replace a partition at --output")
+
+
+def _add_resource_options(group: argparse._ArgumentGroup) -> None:
+    """What the work may take."""
+    group.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        help="memory to stay within, such as 2GB (default: four fifths of what is available); what does not fit is "
+        "sorted on disk beside the output, and a run that was killed resumes when it is started again",
+    )
+    group.add_argument(
+        "--threads",
+        metavar="T",
+        type=int,
+        help="that sort, read and cut (default: as many as OMP_NUM_THREADS says, or there are cores); of the methods "
+        "kaminpar alone may give other parts with another number",
+    )
+    group.add_argument(
+        "--on-disk",
+        action="store_true",
+        default=None,
+        help="sort on disk even where memory would do (as large graphs are)",
+    )
+
+
+def _add_stored_options(group: argparse._ArgumentGroup) -> None:
+    """What the partition holds beside the graph's own columns."""
+    group.add_argument(
+        "--feature-dtype",
+        choices=FEATURE_CHOICES,
+        help="store features as this type (default: keep the input's); int8: rounded, with a scale per row",
+    )
+    group.add_argument(
+        "--edge-map",
+        action="store_true",
+        default=None,
+        help="store for every edge its place in the input, so that features of the input's edges can be joined",
+    )
+    group.add_argument(
+        "--clusters",
+        metavar="K",
+        type=int,
+        help="cut the parts into K clusters in all, for training on unions of clusters (ClusterGCN); by METIS inside "
+        "each part, so that a cluster lies in one part",
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
