@@ -12,6 +12,7 @@ from fastsample_dist.graph.network import Network, parse_bandwidth, parse_latenc
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli_edges import edge_list_options
 from fastsample_dist.partition.cli_streaming import stream_options
+from fastsample_dist.partition.external.adjacency import MOST_IN_BYTES
 from fastsample_dist.partition.methods.options import StreamOptions
 from fastsample_dist.partition.plan.prediction import DEFAULT_NETWORK, PlanInput, PlanOptions, open_input
 from fastsample_dist.partition.plan.training import DEFAULT_HIDDEN
@@ -150,9 +151,11 @@ def _partitioning_lines(plan: Mapping[str, Any], show: Any) -> Iterator[str]:
     phases = ", ".join(f"{phase} {show(count)}" for phase, count in disk["work_bytes"].items())
     yield f"  work directory when sorted on disk, after each phase: {phases}"
     most = max(disk["work_bytes"].values())
-    wider = {name: each["work_bytes"] for name, each in made["methods"].items() if each["work_bytes"] > most}
-    for name, count in wider.items():
-        yield f"  {name}: the rows that it reads are made in the work directory too, {show(count)} at most"
+    for name, each in made["methods"].items():
+        at_most, narrow = each["work_bytes"], each["narrow_work_bytes"]
+        if at_most > most:
+            often = f", {show(narrow)} if no edge is listed more than {MOST_IN_BYTES} times" if narrow < at_most else ""
+            yield f"  {name}: the rows that it reads are made in the work directory too, {show(at_most)} at most{often}"
 
 
 def _memory_lines(training: Mapping[str, Any], show: Any) -> Iterator[str]:

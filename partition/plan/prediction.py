@@ -24,7 +24,7 @@ from fastsample_dist.partition.methods import METHODS, AssignMemory
 from fastsample_dist.partition.methods.options import StreamOptions
 from fastsample_dist.partition.methods.request import check_num_clusters
 from fastsample_dist.partition.plan.buffer import buffer_within, with_buffer
-from fastsample_dist.partition.plan.disk import feature_row_bytes, output_bytes, work_bytes
+from fastsample_dist.partition.plan.disk import NARROW_LINK_BYTES, feature_row_bytes, output_bytes, work_bytes
 from fastsample_dist.partition.plan.memory import (
     Taken,
     in_memory_peak,
@@ -215,8 +215,10 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
         methods[name]["least_bytes"] = _of_a_kind(sizes, name, base, AssignMemory.least)
         methods[name]["most_bytes"] = _of_a_kind(sizes, name, base, AssignMemory.most)
         methods[name]["obstacle"] = obstacle
-        made = work_bytes(sizes, num_parts, options.feature_dtype, METHODS[name].work_files(ordered=ordered))
-        methods[name]["work_bytes"] = max(made.values())
+        made = sizes, num_parts, options.feature_dtype, METHODS[name].work_files(ordered=ordered)
+        methods[name]["work_bytes"] = max(work_bytes(*made).values())
+        narrow = work_bytes(*made, link_weight_bytes=NARROW_LINK_BYTES)
+        methods[name]["narrow_work_bytes"] = max(narrow.values())
     work = work_bytes(sizes, num_parts, options.feature_dtype)
     return {
         "memory_limit": budget.limit,

@@ -48,7 +48,7 @@ def least_bytes(
     sorting, writing = (work_bytes(each, num_parts, feature_dtype) for each in (listed, final))
     if sizes.undirected:
         made = replace(made, adjacency=False)  # its rows serve, unless it has self-loops
-    own = max(method_bytes(final, made, final.num_edges, weighted=False))
+    own = max(method_bytes(final, made, final.num_edges, 0))
     assigning = writing["assign"] - PART_BYTES * sizes.num_nodes + own
     if stored_edges is not None:
         return max(assigning, writing["write"])

@@ -15,7 +15,7 @@ from fastsample_dist.partition.external import adjacency
 from fastsample_dist.partition.external.journal import work_directory
 from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.methods.request import WorkFiles
-from fastsample_dist.partition.plan.disk import work_bytes
+from fastsample_dist.partition.plan.disk import NARROW_LINK_BYTES, work_bytes
 from fastsample_dist.partition.plan.memory import (
     in_memory_peak,
     memory_budget,
@@ -30,7 +30,7 @@ from fastsample_dist.partition.write.build import PartitionOptions, build_partit
 from fastsample_dist.partition.write.disk_space import least_bytes
 from tests.small_disk import enlarge, small_tmpfs
 from tests.test_partition.inputs import draw_raw, write_input
-from tests.test_partition.plan.test_disk import Watcher
+from tests.test_partition.plan.test_disk import Watcher, ring
 from tests.test_partition.test_on_disk import contents
 
 ON_DISK = PartitionOptions(num_parts=3, method="metis", seed=2, on_disk=True)
@@ -112,33 +112,19 @@ def contents_of(status, path):
     return contents(path)
 
 
-def once(num_nodes):
-    """Every edge once, in one direction, no self-loops."""
-    nodes = np.arange(num_nodes)
-    edges = np.concatenate([[nodes, (nodes + step) % num_nodes] for step in range(1, 40, 3)], axis=1)
-    return replace(draw_raw(undirected=False, num_nodes=num_nodes), edge_index=edges)
-
-
-def test_the_work_directory_is_as_large_as_predicted(tmp_path):
-    raw = once(5000)
-    watcher = Watcher(work_directory(tmp_path / "parts"), tmp_path / "parts")
-    build_partition(raw, ON_DISK, tmp_path / "parts", progress=watcher)
-    predicted = work_bytes(sizes_of(raw), 3, made=WorkFiles(adjacency=True))
-    assert watcher.widest["adjacency"] == predicted["adjacency"]
-
-
 @pytest.mark.parametrize("method", ["stream", "ldg"])
 def test_rows_that_are_copied_in_an_order_are_in_the_prediction(method, tmp_path):
-    raw, options = once(5000), PartitionOptions(num_parts=3, method=method, order="bfs", on_disk=True)
-    raw = replace(raw, edge_index=np.concatenate([raw.edge_index, raw.edge_index[:, :1]], axis=1))  # one of weight 2
+    raw = ring(5000, 2, undirected=False)
+    options = PartitionOptions(num_parts=3, method=method, order="bfs", on_disk=True)
     watcher = Watcher(work_directory(tmp_path / "parts"), tmp_path / "parts")
     build_partition(raw, options, tmp_path / "parts", progress=watcher)
-    predicted = work_bytes(sizes_of(raw), 3, made=METHODS[method].work_files(ordered=True))["method"]
-    assert watcher.widest["assign"] == pytest.approx(predicted, rel=1e-4)
+    made = METHODS[method].work_files(ordered=True)
+    predicted = work_bytes(sizes_of(raw), 3, made=made, link_weight_bytes=NARROW_LINK_BYTES)
+    assert watcher.widest["assign"] == pytest.approx(predicted["method"], rel=1e-4)
 
 
 def test_what_the_adjacency_takes_is_asked_for_before_the_data_are_read(tmp_path, monkeypatch):
-    raw = once(5000)
+    raw = ring(5000, 1, undirected=False)
     needed = least_bytes(sizes_of(raw), 3, "keep", on_disk=True, made=WorkFiles(adjacency=True))
     assert needed > least_bytes(sizes_of(raw), 3, "keep", on_disk=True)
     monkeypatch.setattr(disk_space, "free_bytes", lambda directory: needed - 1)
@@ -148,7 +134,7 @@ def test_what_the_adjacency_takes_is_asked_for_before_the_data_are_read(tmp_path
 
 
 def test_a_full_disk_is_one_line_and_the_work_resumes(tmp_path, capsys, monkeypatch):
-    raw = once(20_000)  # 260,000 edges: 2.1 MB of keys for 1.2 MB of rows, then 2.6 MB of neighbours and weights
+    raw = ring(20_000, 1, undirected=False)  # 260,000 edges: 2.1 MB of keys for 1.2 MB of rows, then 2.6 MB of entries
     graph = write_input(tmp_path / "graph", replace(raw, labels=np.zeros(raw.num_nodes, dtype=np.int64)))
     argv = ["--input", str(graph), "--num-parts", "3", "--seed", "2", "--on-disk"]
     expected = contents_of(main([*argv, "--output", str(tmp_path / "plain")]), tmp_path / "plain")
@@ -170,7 +156,7 @@ def test_a_full_disk_is_one_line_and_the_work_resumes(tmp_path, capsys, monkeypa
 
 
 def test_an_adjacency_that_does_not_fit_is_made_on_disk():
-    sizes = sizes_of(once(300_000))
+    sizes = sizes_of(ring(300_000, 1, undirected=False))
     limit = needed_bytes(0, topology_bytes(sizes))
     budget = memory_budget(limit, 0, sizes, "metis")
     assert not sorted_on_disk(sizes, budget, "ldg")
@@ -180,7 +166,7 @@ def test_an_adjacency_that_does_not_fit_is_made_on_disk():
 
 
 def test_making_it_is_expected_to_stay_within_the_limit():
-    sizes = sizes_of(once(300_000))
+    sizes = sizes_of(ring(300_000, 1, undirected=False))
     for limit in (10**8, 2 * 10**8, 10**9):
         steps = on_disk_peak(sizes, "metis", 3, memory_budget(limit, 0, sizes, "metis")).steps
         assert 0 < steps["adjacency"] <= limit
