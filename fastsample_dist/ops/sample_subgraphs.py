@@ -6,8 +6,9 @@ What the core returns is its own memory: the tensors are views of it, and the la
 from __future__ import annotations
 
 import operator
+from array import array
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 
 import torch
@@ -22,18 +23,18 @@ from fastsample_dist.ops.subgraph_rule import SubgraphArguments, SubgraphRule, S
 
 @library.DECLARED.mirror("FsSubgraph")
 class _Subgraph(Structure):
-    """FsSubgraph. Its fields are words of 8 bytes, so that a call's are a tensor."""
+    """FsSubgraph. Its fields are words of 8 bytes, so that a call's are an array of words."""
 
     _fields_ = (("drawn", DrawnNodes), ("edges", library.Hop), ("num_loss", c_int64))
 
 
 _WORDS = [name for part in (DrawnNodes, library.Hop) for name, _ in part._fields_] + ["num_loss"]
-_ARRAYS = ("nodes", "indptr", "indices", "edge_ids", "num_nodes", "num_edges", "num_loss")
+_ARRAYS = ("nodes", "indptr", "indices", "edge_ids", "num_nodes", "num_edges", "num_loss", "num_visits")
 _COUNTS = ("num_nodes", "num_edges", "num_loss", "num_visits", "steps", "probes", "cleanups", "growths")
 _array_words = operator.itemgetter(*map(_WORDS.index, _ARRAYS))
 library.DECLARED.functions(
     fs_sample_subgraphs=(
-        POINTER(library.Graph), POINTER(SubgraphArguments), POINTER(TableArguments), POINTER(c_uint64), c_int64,
+        POINTER(library.Graph), POINTER(SubgraphArguments), POINTER(TableArguments), c_void_p, c_int64,
         c_void_p, c_int32, c_void_p, c_void_p,
     ),
 )  # fmt: skip
@@ -49,6 +50,7 @@ class InducedNodes:
       indices: [num_edges] of the graph's dtype; sources as positions in `nodes`, rows in the order of the graph's.
       edge_ids: int64 [num_edges], positions in the graph's indices, or None.
       num_loss: loss nodes.
+      num_visits: draws that gave the nodes; fewer than the budget where a subgraph ended early.
     """
 
     nodes: Tensor
@@ -56,6 +58,7 @@ class InducedNodes:
     indices: Tensor
     edge_ids: Tensor | None
     num_loss: int
+    num_visits: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +67,8 @@ class SampledSubgraphs:
 
     Attributes:
       graphs: one per number, or their union alone.
-      words: int64 [count, words of FsSubgraph].
+      words: those of FsSubgraph [count], 64 bits each. (No tensor: what a call does in torch costs as much as its walk
+        where other work has taken the caches.)
       num_nodes, num_edges, num_loss: int64 [count]; sizes of each subgraph, and how many of its nodes are loss nodes.
       num_visits: int64 [count]; fewer than the budget where a subgraph ended early.
       steps: int64 [count]; pops of a frontier, hops, or draws.
@@ -72,10 +76,10 @@ class SampledSubgraphs:
     """
 
     graphs: list[InducedNodes]
-    words: Tensor
+    words: array
 
     def _counts(self, name: str) -> Tensor:
-        return self.words[:, _WORDS.index(name)]
+        return torch.tensor(self.words[_WORDS.index(name) :: len(_WORDS)].tolist(), dtype=torch.int64)
 
     num_nodes, num_edges, num_loss, num_visits, steps, probes, cleanups, growths = (
         property(operator.methodcaller("_counts", name)) for name in _COUNTS
@@ -119,24 +123,32 @@ def sample_subgraphs(
     outside = [number for number in numbers if not 0 <= number < 2**64]
     if outside:
         raise ValueError(f"numbers holds {outside[0]}; expected 0 to 2**64 - 1.")
-    count = len(numbers)
-    words = torch.zeros((count, len(_WORDS)), dtype=torch.int64)  # FsSubgraph [count]
-    joined = torch.zeros((1, len(_WORDS)), dtype=torch.int64) if union else None
+    count, asked = len(numbers), array("Q", numbers)
+    words, joined = _zero_words(count), _zero_words(1) if union else None
     library.call(
         library.core().fs_sample_subgraphs,
-        graph.view, rule.arguments(), tables.arguments(), (c_uint64 * count)(*numbers), count,
-        library.address(loss_flags), edge_ids, words.data_ptr(), library.address(joined),
+        graph.view, rule.arguments(), tables.arguments(), _address(asked), count,
+        library.address(loss_flags), edge_ids, _address(words), None if joined is None else _address(joined),
     )  # fmt: skip
-    graphs = _views(words if joined is None else joined, graph.dtype, edge_ids)
-    return SampledSubgraphs(graphs, words.clone())  # of their own: the graphs' are the library's until it frees them
+    return SampledSubgraphs(_views(words if joined is None else joined, graph.dtype, edge_ids), words)
 
 
-def _views(words: Tensor, dtype: torch.dtype, edge_ids: bool) -> list[InducedNodes]:
+def _zero_words(count: int) -> array:
+    """FsSubgraph [count]."""
+    return array("q", bytes(8 * len(_WORDS) * count))
+
+
+def _address(words: array) -> int:
+    return words.buffer_info()[0]
+
+
+def _views(words: array, dtype: torch.dtype, edge_ids: bool) -> list[InducedNodes]:
     """Views of the library's memory; the last of a subgraph's gives its memory back."""
     graphs = []
-    for place, row in enumerate(words.tolist()):
-        owner = OwnedMemory(words[place : place + 1], _free)
-        nodes, indptr, indices, positions, num_nodes, num_edges, num_loss = _array_words(row)
+    for first in range(0, len(words), len(_WORDS)):
+        owner = OwnedMemory((words, first), _free)
+        own = words[first : first + len(_WORDS)]
+        nodes, indptr, indices, positions, num_nodes, num_edges, num_loss, num_visits = _array_words(own)
         graphs.append(
             InducedNodes(
                 owner.tensor(nodes, num_nodes, dtype),
@@ -144,10 +156,12 @@ def _views(words: Tensor, dtype: torch.dtype, edge_ids: bool) -> list[InducedNod
                 owner.tensor(indices, num_edges, dtype),
                 owner.tensor(positions, num_edges, torch.int64) if edge_ids else None,
                 num_loss,
+                num_visits,
             )
         )
     return graphs
 
 
-def _free(words: Tensor) -> None:
-    library.core().fs_subgraphs_free(words.data_ptr(), words.shape[0])
+def _free(subgraph: tuple[array, int]) -> None:
+    words, first = subgraph
+    library.core().fs_subgraphs_free(_address(words) + 8 * first, 1)

@@ -9,6 +9,7 @@ import ctypes
 import operator
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -113,6 +114,16 @@ class SubgraphRule:
     def arguments(self) -> SubgraphArguments:
         """The rule as the compiled core takes it."""
         threads = library.num_threads(self.num_threads)
+        if threads not in self._arguments:
+            self._arguments[threads] = self._made_arguments(threads)
+        return self._arguments[threads]
+
+    @cached_property
+    def _arguments(self) -> dict[int, SubgraphArguments]:
+        """Those that were made, by the number of threads: torch's setting may change."""
+        return {}
+
+    def _made_arguments(self, threads: int) -> SubgraphArguments:
         return SubgraphArguments(
             self.budget, self.frontier_size, self.walk_length, self.max_degree or 0, self.clusters_per_batch,
             self.depth, self.fanout, self.eta, self.rng_seed, SUBGRAPH_METHODS[self.method],
@@ -214,6 +225,10 @@ class SubgraphTables:
 
     def arguments(self) -> TableArguments:
         """The tables as the compiled core takes them; they must outlive its use."""
+        return self._arguments
+
+    @cached_property
+    def _arguments(self) -> TableArguments:
         num_clusters = 0 if self.cluster_offsets is None else self.cluster_offsets.numel() - 1
         lists = (self.roots, self.degree_sums, self.connected, self.cluster_nodes, self.cluster_offsets)
         return TableArguments(

@@ -139,13 +139,13 @@ class SubgraphSampler:
         Raises:
           ValueError: a number below 0 or from 2**63 on, another count.
         """
-        [first] = _checked(first)
-        numbers = range(first, first + checks.whole("count", count, 0, _MOST_AT_ONCE))
-        _checked(numbers[-1:])
+        first, count = _number(first), checks.whole("count", count, 0, _MOST_AT_ONCE)
+        numbers = range(first, first + count)
+        _number(first + max(count, 1) - 1)
         drawn = ops.sample_subgraphs(self._arrays, self.spec.rule, self._tables, numbers)
         return [
-            Subgraph(own.nodes, own.indptr, own.indices, self._weights(own), number, visits)
-            for number, own, visits in zip(numbers, drawn.graphs, drawn.num_visits.tolist(), strict=True)
+            Subgraph(own.nodes, own.indptr, own.indices, self._weights(own), number, own.num_visits)
+            for number, own in zip(numbers, drawn.graphs, strict=True)
         ]
 
     def batch(
@@ -380,4 +380,9 @@ def _checked(numbers: int | Sequence[int] | Tensor) -> list[int]:
         numbers = numbers.reshape(-1).tolist()
     elif not isinstance(numbers, Sequence | np.ndarray):
         numbers = [numbers]
-    return [checks.whole("a subgraph's number", number, 0, laws.COUNTED_FROM - 1) for number in numbers]
+    return [_number(number) for number in numbers]
+
+
+def _number(number: int) -> int:
+    """The number of a subgraph to train on, as a Python integer."""
+    return checks.whole("a subgraph's number", number, 0, laws.COUNTED_FROM - 1)

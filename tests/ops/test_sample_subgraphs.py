@@ -77,7 +77,7 @@ def test_subgraphs_are_those_of_the_oracles(use_isa, name, dtype, isa):
         assert found.num_edges.tolist() == [part.indices.numel() for part in found.graphs]
         assert found.num_loss.tolist() == [part.num_loss for part in found.graphs]
         visits = [len(reference.subgraph_visits(graph, rule, torch.arange(60), number)) for number in NUMBERS]
-        assert found.num_visits.tolist() == visits
+        assert found.num_visits.tolist() == [part.num_visits for part in found.graphs] == visits
 
 
 @pytest.mark.parametrize("union", [False, True])
@@ -100,6 +100,7 @@ def test_the_union_is_what_python_makes_of_the_subgraphs(dtype, flags, numbers):
     apart = sampled(graph, rule, numbers, loss_flags=flags, edge_ids=True)
     together = sampled(graph, rule, numbers, loss_flags=flags, edge_ids=True, union=True)
     assert_is(*together.graphs, *joined(apart.graphs))
+    assert together.graphs[0].num_visits == apart.num_visits.sum()
     for name in ("num_nodes", "num_edges", "num_loss", "num_visits", "steps"):
         assert torch.equal(getattr(together, name), getattr(apart, name))
 
@@ -113,6 +114,16 @@ def test_no_numbers_give_no_subgraphs_and_an_empty_union():
     assert sampled(random_csc(), RULES["node"], []).graphs == []
     (empty,) = sampled(random_csc(), RULES["node"], [], union=True).graphs
     assert empty.nodes.numel() == empty.indices.numel() == 0 and empty.indptr.tolist() == [0]
+
+
+def test_a_rule_without_threads_follows_the_setting_of_torch():
+    before, rule = torch.get_num_threads(), SubgraphRule()
+    try:
+        for num_threads in (1, 3, 1):
+            torch.set_num_threads(num_threads)
+            assert rule.arguments().num_threads == num_threads
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("union", [False, True])
