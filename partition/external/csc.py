@@ -27,6 +27,7 @@ from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.journal import Journal, fingerprint
 from fastsample_dist.partition.external.kernels import EdgePiece, add_degrees, sort_edges
 from fastsample_dist.partition.external.mapped import mapped_columns
+from fastsample_dist.partition.external.sampled_rows import SampledRows
 from fastsample_dist.partition.methods.constraints import row_offsets
 
 SORT_KEY_BYTES = 16  # per edge: its key, its place in the row, and room for the allocator
@@ -86,6 +87,7 @@ def build_stored(
     *,
     edge_map: bool = False,
     check_links: Callable[[int], None] | None = None,
+    check_compressed: Callable[[int], None] | None = None,
 ) -> StoredTopology:
     """Sort a graph's edges on disk.
 
@@ -97,13 +99,15 @@ def build_stored(
       edge_map: keep the edges' positions in the list.
       check_links: called with the most edges of one node in both directions once they are counted, before any is
         sorted; what it raises ends the work. None: they are not counted.
+      check_compressed: called then with about how many bytes the graph takes compressed (sampled_rows.py), as
+        check_links is. None: its rows are not sampled.
     Returns:
       StoredTopology with its files in the work directory.
     Raises:
       ValueError: the limit is too small for the longest row, or an id is out of range.
       OSError: the disk refuses.
     """
-    return _Builder(raw, journal, budget, on_bytes, edge_map).run(check_links)
+    return _Builder(raw, journal, budget, on_bytes, edge_map).run(check_links, check_compressed)
 
 
 def sort_bytes(raw: RawGraph) -> int:
@@ -152,14 +156,18 @@ class _Builder(BucketSort):
         self._map_dtype = raw.edge_map_dtype() if edge_map else None
         self._id_dtype = np.dtype(np.int32 if id_dtype(raw.num_nodes) == torch.int32 else np.int64)
 
-    def run(self, check_links: Callable[[int], None] | None) -> StoredTopology:
-        counted = self._count(both_ends=check_links is not None)
+    def run(
+        self, check_links: Callable[[int], None] | None, check_compressed: Callable[[int], None] | None
+    ) -> StoredTopology:
+        counted = self._count(both_ends=check_links is not None, sampled=check_compressed is not None)
         try:
             self._budget.check(counted["longest_row"])
-            if check_links is not None and "most_links" in counted:  # not where a run without them has counted
-                check_links(counted["most_links"])
+            for check, name in ((check_links, "most_links"), (check_compressed, "compressed_bytes")):
+                if check is not None and name in counted:  # not where a run without it has counted
+                    check(counted[name])
         except ValueError:
-            self._journal.restart(self._names.count)  # nothing is worth keeping
+            if not self._journal.begin(self._names.group, self._source):  # nothing is worth keeping
+                self._journal.restart(self._names.count)
             raise
         num_edges = self._run_passes()
         weighted, mapped = self._weight_dtype is not None, self._map_dtype is not None
@@ -174,15 +182,18 @@ class _Builder(BucketSort):
             self._map_dtype,
         )
 
-    def _count(self, *, both_ends: bool) -> dict[str, Any]:
+    def _count(self, *, both_ends: bool, sampled: bool) -> dict[str, Any]:
         state = self._journal.begin(self._names.count, self._source)
         if state:
             return state
         undirected = self._raw.undirected
         degrees = np.zeros(self._raw.num_nodes, dtype=np.int64)
         leaving = np.zeros_like(degrees) if both_ends and not undirected else None
+        rows = SampledRows(self._raw.edge_index.shape[1], undirected=undirected) if sampled else None
         for _, piece in self._listed(0, with_weights=False):
             add_degrees(piece, undirected, degrees)
+            if rows is not None:
+                rows.add(piece.src, piece.dst)
             if leaving is not None:
                 apart = piece.src != piece.dst
                 add_degrees(EdgePiece(piece.dst[apart], piece.src[apart], None, piece.first_edge), False, leaving)
@@ -192,6 +203,8 @@ class _Builder(BucketSort):
         if leaving is not None:
             leaving += degrees
             state["most_links"] = int(leaving.max())
+        if rows is not None:
+            state["compressed_bytes"] = rows.compressed_bytes()
         self._journal.save(self._names.count, **state)
         return state
 

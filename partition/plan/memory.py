@@ -40,7 +40,7 @@ from fastsample_dist.partition.methods.levelling import CANDIDATES
 from fastsample_dist.partition.methods.order import ORDER_BYTES, SEARCH_BYTES
 
 MARGIN = 1.2  # of a refusal, above what is expected
-FIXED_BYTES = 8 << 20  # code that is loaded on first use, the allocator
+FIXED_BYTES = 12 << 20  # code that is loaded on first use, the allocator, what reading the input leaves (4 MB seen)
 SORTED_EDGE_BYTES = 20  # key, order, workspace
 BUCKET_EDGE_BYTES = 12  # key, place in the row
 LINK_PIECE_BYTES, LINK_EDGE_BYTES = 26, 17  # rows and keys of a piece; key, place, count
@@ -181,10 +181,16 @@ def whole_graph_bytes(sizes: GraphSizes, method: str, num_edges: int, neighbours
     memory = METHODS[method].memory
     own = taken(memory, sizes.num_nodes, neighbours)
     if memory.own_process:
-        return own + 24 * sizes.num_nodes
+        return own + 2 * OFFSET_BYTES * sizes.num_nodes  # of the topology and of the adjacency
     held = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges + 8 * sizes.num_nodes
     copied = 0 if sizes.undirected else (sizes.node_id_bytes + 4) * neighbours
     return held + copied + own
+
+
+def compressed_needs(sizes: GraphSizes, method: str, budget: MemoryBudget, graph_bytes: int) -> int:
+    """Bytes that a method in a process of its own needs for a graph that it compresses to so many, at least."""
+    nodes = sizes.num_nodes
+    return budget.base + METHODS[method].memory.total(nodes, 0) + 2 * OFFSET_BYTES * nodes + graph_bytes
 
 
 def cluster_bytes(sizes: GraphSizes, nodes: int, edges: int) -> int:

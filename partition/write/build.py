@@ -43,7 +43,14 @@ from fastsample_dist.partition.plan.buffer import buffer_within
 from fastsample_dist.partition.plan.memory import cluster_needs
 from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.quality import PartitionQuality, measure_partition
-from fastsample_dist.partition.write.checks import as_graph, check_disk, check_request, check_stored, sorts_on_disk
+from fastsample_dist.partition.write.checks import (
+    as_graph,
+    check_compressed,
+    check_disk,
+    check_request,
+    check_stored,
+    sorts_on_disk,
+)
 from fastsample_dist.partition.write.clusters import assign_clusters
 from fastsample_dist.partition.write.gaps import check_gaps
 from fastsample_dist.partition.write.options import PartitionOptions
@@ -163,9 +170,16 @@ def _cut_on_disk(
             check_disk(raw, options, output, on_disk=True, assigned=False)
         with progress.step("topology"):
             progress.bytes_total(sort_bytes(raw))
-            check = partial(link_budget(budget).check, edges="neighbours") if method.stores_adjacency else None
+            links = partial(link_budget(budget).check, edges="neighbours") if method.stores_adjacency else None
+            compressed = partial(check_compressed, sizes_of(raw), options.method, budget)
             topology = build_stored(
-                raw, journal, budget, progress.bytes_done, edge_map=options.edge_map, check_links=check
+                raw,
+                journal,
+                budget,
+                progress.bytes_done,
+                edge_map=options.edge_map,
+                check_links=links,
+                check_compressed=compressed if method.memory.own_process else None,
             )
             check_stored(raw, options.method, budget, topology)
         state, file = journal.begin("assign", made_from), journal.path / "parts.int32"

@@ -5,6 +5,7 @@ Sizes and names show some of it before the data are read, the sorted topology th
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,18 @@ from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.methods.adjacency import estimate_neighbours
 from fastsample_dist.partition.methods.request import NO_FILES, check_num_clusters
 from fastsample_dist.partition.plan.buffer import buffer_within
-from fastsample_dist.partition.plan.memory import holds_graph, memory_budget, method_needs, sorted_on_disk
+from fastsample_dist.partition.plan.memory import (
+    compressed_needs,
+    holds_graph,
+    memory_budget,
+    method_needs,
+    sorted_on_disk,
+)
 from fastsample_dist.partition.write.clusters import require_for_clusters
 from fastsample_dist.partition.write.disk_space import check_space, least_bytes, used_bytes
 from fastsample_dist.partition.write.options import PartitionOptions
+
+logger = logging.getLogger(__name__)
 
 
 def check_request(
@@ -96,6 +105,27 @@ def check_stored(raw: RawGraph, method: str, budget: MemoryBudget, topology: CSC
     with as_graph(topology) as graph:
         neighbours = estimate_neighbours(graph, undirected=raw.undirected)
     _refuse_above(budget, method, sizes_of(raw), topology.num_edges, neighbours)
+
+
+def check_compressed(sizes: GraphSizes, method: str, budget: MemoryBudget, graph_bytes: int) -> None:
+    """Refuse a method in a process of its own for a graph that is too large even compressed, before edges are sorted.
+
+    Args:
+      sizes: of the graph.
+      method: its name.
+      budget: of the graph.
+      graph_bytes: what the graph takes compressed.
+    Raises:
+      ValueError: that, and what nodes take, does not fit into the memory limit.
+    """
+    needed = compressed_needs(sizes, method, budget, graph_bytes)
+    held = f"{format_size(needed)} or more, {format_size(graph_bytes)} of it the graph as {method} compresses it"
+    if needed > budget.limit:
+        raise ValueError(
+            f"method {method} takes {held}, and the memory limit is {format_size(budget.limit)}; pass a larger "
+            f"--memory-limit if the machine has it, or another --method, see --plan."
+        )
+    logger.info("method %s takes %s", method, held)
 
 
 def _refuse_above(budget: MemoryBudget, method: str, sizes: GraphSizes, num_edges: int, neighbours: int) -> None:

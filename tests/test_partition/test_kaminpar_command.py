@@ -13,6 +13,7 @@ import fastsample_dist.partition
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external.journal import work_directory
+from fastsample_dist.partition.external.sampled_rows import SampledRows
 from tests.test_partition.inputs import write_input
 from tests.test_partition.played_kaminpar import is_running, played_kaminpar, signal_parent
 from tests.test_partition.test_on_disk import contents
@@ -104,6 +105,15 @@ def test_limited_run_stays_within_the_limit_and_a_lower_one_is_refused_before_th
     assert line == "" and status == 0
     assert most <= parse_bytes(least)
     assert json.loads((tmp_path / "report.json").read_text())["peak_resident_bytes"] <= parse_bytes(least)
+
+
+def test_graph_that_is_too_large_compressed_is_refused_before_edges_are_sorted(argv, outputs, capsys, monkeypatch):
+    monkeypatch.setattr(SampledRows, "compressed_bytes", lambda rows: 3 << 40)
+    monkeypatch.delattr("fastsample_dist.partition.external.buckets.group_edges")
+    assert main([*argv, "--on-disk"]) == 1
+    line = capsys.readouterr().err
+    assert re.search(r"method kaminpar takes 3\.3TB or more, 3\.3TB of it the graph as kaminpar compresses it", line)
+    assert line.count("\n") == 1 and list(outputs.iterdir()) == []
 
 
 def test_another_cut_starts_with_a_new_file(argv, outputs, tmp_path, play, capsys):

@@ -294,6 +294,21 @@ def test_the_longest_row_is_known_before_any_edge_is_sorted(tmp_path):
         assert counted == [80] * 3 and steps["link_count"]["state"]["longest_row"] == 80
 
 
+def test_a_limit_that_is_too_low_for_work_that_is_there_keeps_it(tmp_path):
+    raw = graph_of(60, [(0, node) for node in range(1, 40)], undirected=False)
+
+    def refuse(count: int) -> None:
+        raise ValueError("too many")
+
+    for check in ("check_links", "check_compressed"):
+        with Journal(tmp_path / "parts") as journal:
+            build_stored(raw, journal, budget_of(raw), check_links=print, check_compressed=print)
+        with Journal(tmp_path / "parts") as journal, pytest.raises(ValueError, match="too many"):
+            build_stored(raw, journal, budget_of(raw), **{check: refuse})
+        with Journal(tmp_path / "parts") as journal:
+            assert journal.finished("sort")
+
+
 MEASURED = """
 import sys
 from pathlib import Path
