@@ -36,6 +36,7 @@ from fastsample_dist.partition.external.budget import (
 from fastsample_dist.partition.external.csc import sort_edge_bytes
 from fastsample_dist.partition.methods import METHODS, AssignMemory, Method
 from fastsample_dist.partition.methods.adjacency import CHUNK_EDGES
+from fastsample_dist.partition.methods.constraints import NODES_AT_ONCE_BYTES
 from fastsample_dist.partition.methods.levelling import CANDIDATES
 from fastsample_dist.partition.methods.order import ORDER_BYTES, SEARCH_BYTES
 
@@ -366,8 +367,9 @@ def _measure_bytes(sizes: GraphSizes) -> int:
 
 def _write_bytes(sizes: GraphSizes, chunk_edges: int, edge_bytes: int, node_bytes: int) -> int:
     features = 2 * CHUNK_BYTES if sizes.feature_dim else 0
+    chunk_nodes = min(sizes.num_nodes, CHUNK_BYTES // NODES_AT_ONCE_BYTES)  # whose edges a chunk has at most
     return (
-        max(edge_bytes * min(sizes.num_edges, chunk_edges), features)
+        max(edge_bytes * min(sizes.num_edges * chunk_nodes // sizes.num_nodes, chunk_edges), features)
         + node_bytes * sizes.num_nodes
         + _node_chunk_bytes(sizes)
     )
