@@ -23,6 +23,19 @@ class PickStream : public NodeStream {
   FS_HD bool coin(uint64_t threshold) { return next() < threshold; }
 };
 
+// The length that FS_NEXT_PPR draws for a sample, 1 to count + 1, from the word of its `initial`. table [count] as in
+// FsNextKind.
+FS_HD int64_t ppr_length(uint64_t word, const int64_t* table, int64_t count) {
+  const int64_t variate = static_cast<int64_t>(word >> 1);
+  int64_t low = 0, left = count;  // entries before `low` are above the variate, those from low + left on are not
+  while (left > 0) {
+    const int64_t half = (left + 1) / 2;
+    low += table[low + half - 1] > variate ? half : 0;  // a coin toss: no branch
+    left -= half;
+  }
+  return 1 + low;
+}
+
 // Key of step `k` of an application at `step` of training; domain is kTransit, kStepTransits, kInitial or kRace.
 FS_HD StageKey transit_key(uint64_t rng_seed, RandomDomain domain, int64_t k, uint64_t step) {
   return stage_key(rng_seed, domain, static_cast<uint32_t>(k), step);

@@ -12,7 +12,6 @@
 
 #include "hop_spec.h"
 #include "transit_draw.h"
-#include "transit_steps.h"
 #include "vector/vector_kernels.h"
 #include "walk_blocks.h"
 

@@ -173,17 +173,6 @@ StepKernels kernels_of(const FsTransitApp& app) {
 
 }  // namespace
 
-int64_t ppr_length(uint64_t word, const int64_t* table, int64_t count) {
-  const int64_t variate = static_cast<int64_t>(word >> 1);
-  int64_t low = 0, left = count;  // entries before `low` are above the variate, those from low + left on are not
-  while (left > 0) {
-    const int64_t half = (left + 1) / 2;
-    low += table[low + half - 1] > variate ? half : 0;  // a coin toss: no branch
-    left -= half;
-  }
-  return 1 + low;
-}
-
 StepKernels step_kernels(const FsTransitApp& app, int32_t id_type) {
   return id_type == FS_INT32 ? kernels_of<int32_t>(app) : kernels_of<int64_t>(app);
 }

@@ -15,9 +15,6 @@ struct StepKernels {
 // The kernels of an application; a `next` of null: this kind is not built in.
 StepKernels step_kernels(const FsTransitApp& app, int32_t id_type);
 
-// The length that FS_NEXT_PPR draws for a sample, from the word of its `initial`. table [count] as in FsNextKind.
-int64_t ppr_length(uint64_t word, const int64_t* table, int64_t count);
-
 inline const int64_t* ppr_table(const FsTransitApp& app) {
   return reinterpret_cast<const int64_t*>(static_cast<uintptr_t>(app.params[0]));
 }

@@ -13,6 +13,12 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsCudaRows, rows, num_rows, row_bytes, cache)
   FS_STRUCT(FsCudaBadPlace, first, mailbox)
   FS_STRUCT(FsCudaQueueOptions, least_fetch, most_fetch, patience_ns)
+  FS_STRUCT(FsTransitTables, walk_slots, total_weights, max_weights, hashed_nodes, hashed_buckets, columns)
+  FS_STRUCT(FsTransitApp, sample_sizes, num_transits, unique, params, next, step_transits, initial, num_steps,
+            num_roots, state_words, max_attempts, next_kind, sampling_type, until_done)
+  FS_STRUCT(FsTransitRequest, roots, sample_ids, num_samples, block_samples, rng_seed, step, num_threads, schedule)
+  FS_STRUCT(FsCudaSamples, vertices, offsets, lengths, state, keys, failure)
+  FS_CONSTANT(FS_CUDA_SAMPLE_BITS)
   FS_CONSTANT(FS_CUDA_MAX_HOPS)
   FS_CONSTANT(FS_CUDA_BAD_SEED_WORD) FS_CONSTANT(FS_CUDA_REPEATED_SEED_WORD) FS_CONSTANT(FS_CUDA_FIRST_HOP_WORD)
   FS_CONSTANT(FS_CUDA_HOP_WORDS)

@@ -4,6 +4,7 @@
 #define FASTSAMPLE_CUDA_H_
 
 #include "fastsample.h"
+#include "fastsample_transit.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -144,6 +145,32 @@ FS_API FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpe
 FS_API FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
                                        const FsCudaSampleSizes* sizes, const FsCudaBatch* batch,
                                        const FsCudaQueueOptions* options, void* stream);
+
+/* ---- applications ---- */
+/* Where samples go; everything is device memory. Vertex j of sample i, as FsTransitResult counts them, is
+ * vertices[offsets[i] + j] or, without offsets, vertices[j * num_samples + i], which kernels write side by side. */
+typedef struct {
+  int64_t* vertices; /* [num_vertices] */
+  int64_t* offsets;  /* until_done: [num_samples + 1], room for a root and lengths[i] picks each; else NULL */
+  int64_t* lengths;  /* until_done: [num_samples] of fs_cuda_transit_lengths, becomes the picks that were made */
+  int64_t* state;    /* FS_NEXT_MULTI_RW: [num_roots, num_samples] scratch */
+  uint64_t* keys;    /* [num_steps], of FS_NEXT_MULTI_RW [2 * num_steps]: scratch */
+  uint64_t* failure; /* ~0 before: step << FS_CUDA_SAMPLE_BITS | position of the sample that first met an id which is no
+                        node; of several steps the first, of several samples the first. The id stands in its place */
+} FsCudaSamples;
+
+#define FS_CUDA_SAMPLE_BITS 40
+
+/* Steps that FS_NEXT_PPR draws for each sample, [num_samples]. params[0] of the application is a device address, as are
+ * the request's arrays. */
+FS_API FsStatus fs_cuda_transit_lengths(const FsTransitApp* app, const FsTransitRequest* request, int64_t* out_lengths,
+                                        void* stream);
+/* As fs_transit_sample under FS_SCHEDULE_SAMPLE: walks by one launch for all steps, a thread each; steps of several
+ * picks by a launch each, a thread a pick. FS_NEXT_UNIFORM, FS_NEXT_WEIGHTED, FS_NEXT_NODE2VEC, FS_NEXT_PPR of one
+ * root, FS_NEXT_MULTI_RW; no callbacks, no distinct picks. Host memory: the structs, sample_sizes, num_transits and
+ * params. Roots are nodes or FS_NULL_NODE. */
+FS_API FsStatus fs_cuda_transit_sample(const FsGraph* graph, const FsTransitTables* tables, const FsTransitApp* app,
+                                       const FsTransitRequest* request, const FsCudaSamples* out, void* stream);
 
 /* ---- aggregation over the in-edges of an MFG ---- */
 /* Sets *out_bad (zeroed by the caller) to 1 unless indptr runs from 0 to num_edges without decreasing and every source

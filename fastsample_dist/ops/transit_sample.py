@@ -124,7 +124,7 @@ def transit_sample(
     checks.require(roots.shape[1] == app.num_roots, f"roots has {roots.shape[1]} columns; expected {app.num_roots}.")
     if sample_ids is not None:
         sample_ids = checks.vector("sample_ids", sample_ids, (torch.int64,), roots.shape[0])
-    arguments, _arrays = _app_arguments(app)
+    arguments, _arrays = app_arguments(app)
     threads = library.num_threads(request.num_threads)
     asked = layouts.RequestArguments(
         roots.data_ptr(), library.address(sample_ids), roots.shape[0], request.block_samples, request.rng_seed,
@@ -139,8 +139,8 @@ def transit_sample(
     return _samples(result)
 
 
-def _app_arguments(app: IndividualApp) -> tuple[layouts.AppArguments, tuple]:
-    """The struct, and the arrays that it points to."""
+def app_arguments(app: IndividualApp) -> tuple[layouts.AppArguments, tuple]:
+    """The struct, and the arrays that it points to, which must live as long as it is used."""
     sizes, transits = (np.array(given, dtype=np.int64) for given in (app.sample_sizes, app.num_transits))
     unique = None if app.unique is None else np.array(app.unique, dtype=np.uint8)
     params = None if app.params is None else np.ascontiguousarray(app.params, dtype=np.int64)

@@ -79,6 +79,7 @@ class TransitTables:
       dtype: of its ids.
       weighted: whether picks are made by weight.
       num_bytes: memory of the tables.
+      slots, hashed: walk slots and hashed rows; None where they were not asked for.
     Raises:
       ValueError: wrong dtypes or shapes, tables that need weights without weights, a weight that alias tables refuse,
         or tables that are larger than the memory that is free (the line has both sizes).
@@ -136,7 +137,8 @@ class TransitTables:
             None if hashed is None else library.address(hashed.buckets),
             None,
         )  # fmt: skip
-        self._kept = (indptr, indices, weights, weight_view, slots, totals, maxima, hashed)
+        self.slots, self.hashed = slots, hashed
+        self._kept = (indptr, indices, weights, weight_view, totals, maxima)
 
     def _set_columns(self, columns: Sequence[np.ndarray]) -> None:
         own = [np.ascontiguousarray(column, dtype=np.int64) for column in columns]

@@ -9,21 +9,26 @@ it by exact and chi-square tests (app_laws.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fastsample_dist.device.choice import computing
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import NULL, App
 from fastsample_dist.sampling.transit.binding import BoundApp, bind
+from fastsample_dist.sampling.transit.device_engine import SCHEDULES as DEVICE_SCHEDULES
+from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
-from fastsample_dist.sampling.transit.engines import forms_of, make_engine
+from fastsample_dist.sampling.transit.engines import built_in_kind, forms_of, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.testing.app_laws import weigh_roots, weigh_samples
 from fastsample_dist.testing.graphs import relabelled
@@ -69,6 +74,7 @@ def check_app(
     *,
     roots: Tensor | Sequence[Any] | None = None,
     forms: Sequence[str] | None = None,
+    device: torch.device | str | None = None,
     law_samples: int = 4000,
     max_law_picks: int = 100_000,
     false_alarm: float = 1e-6,
@@ -80,6 +86,7 @@ def check_app(
       graph: what is sampled; small, with the rows that matter (`conformance_graph()`).
       roots: int [S] or [S, R]; None: what the application's initial_roots gives.
       forms: compiled forms to compare, "built-in" or "numba"; None: all that there are.
+      device: a GPU, whose kernels are compared too.
       law_samples: samples that are held against the law, with the roots in turn.
       max_law_picks: of them; the rest is left out.
       false_alarm: probability that a correct application is refused, all statistics together.
@@ -88,7 +95,7 @@ def check_app(
     Raises:
       AssertionError: one line: what was found and what was expected.
       ImportError: an application of one's own without Numba.
-      TypeError, ValueError: an application or roots that are refused.
+      TypeError, ValueError: an application, roots or a device that are refused.
       RuntimeError: the application fails (in plain Python; a compiled form must fail in the same words).
     """
     bound = bind(app, graph)
@@ -98,7 +105,11 @@ def check_app(
     suite = _Suite(bound, roots)
     for form in chosen:
         suite.compare_form(form)
-    suite.compare_relabelled(chosen)
+    engines = {form: partial(make_engine, form=form) for form in chosen}
+    if device is not None:
+        engines[str(device)] = partial(_device_engine, device=computing(device))
+        suite.compare_device(engines[str(device)](bound), str(device))
+    suite.compare_relabelled(engines)
     evidence = Evidence(false_alarm)
     samples = suite.samples_for_law(make_engine(bound, chosen[0]), law_samples)
     drawn_roots = 0 if suite.has_roots else weigh_roots(bound, samples, evidence)
@@ -127,12 +138,23 @@ class _Suite:
             how = Run(num_threads=threads, schedule=schedule, block_samples=block)
             where = f"{form}, schedule {schedule!r}, {threads} threads, blocks of {block}"
             self._compare(engine.sample(self.roots, self.ids, KEY, how), slice(None), where)
+        self._compare_halves(engine, form)
+
+    def compare_device(self, engine: Engine, name: str) -> None:
+        """The kernels of a GPU, under every schedule that it has."""
+        for schedule in DEVICE_SCHEDULES:
+            found = engine.sample(self.roots, self.ids, KEY, Run(schedule=schedule))
+            self._compare(found, slice(None), f"{name}, schedule {schedule!r}")
+        self._compare_halves(engine, name)
+
+    def _compare_halves(self, engine: Engine, name: str) -> None:
+        """Two calls that share the samples."""
         half = len(self.ids) // 2
         for part in (slice(None, half), slice(half, None)):
             found = engine.sample(self.roots[part], self.ids[part], KEY, Run())
-            self._compare(found, part, f"{form}, samples {part.start or 0} to {part.stop or len(self.ids)} alone")
+            self._compare(found, part, f"{name}, samples {part.start or 0} to {part.stop or len(self.ids)} alone")
 
-    def compare_relabelled(self, forms: Sequence[str]) -> None:
+    def compare_relabelled(self, engines: Mapping[str, Callable[[BoundApp], Engine]]) -> None:
         """Samples of a relabelled copy, by original id."""
         copy, new_of = relabelled(self.bound.graph, seed=1)
         other = bind(self.bound.app, copy)
@@ -144,9 +166,9 @@ class _Suite:
         hint = "; nodes must be told apart by == alone, and tables over nodes ordered by original id"
         found = plain.run(other, roots, self.ids, KEY)
         self._compare(found, slice(None), "plain Python on a relabelled graph", rename=old_of, hint=hint)
-        for form in forms:
-            found = make_engine(other, form).sample(roots, self.ids, KEY, Run())
-            self._compare(found, slice(None), f"{form} on a relabelled graph", rename=old_of)
+        for name, make in engines.items():
+            found = make(other).sample(roots, self.ids, KEY, Run())
+            self._compare(found, slice(None), f"{name} on a relabelled graph", rename=old_of)
 
     def samples_for_law(self, engine: Engine, count: int) -> Samples:
         """Samples of other ids, the roots in turn."""
@@ -160,7 +182,7 @@ class _Suite:
 
     def _compare(self, found: Samples, part: slice, where: str, rename: Tensor | None = None, hint: str = "") -> None:
         self.num_runs += 1
-        expected, got = self.expected.vertices[part], found.vertices
+        expected, got = self.expected.vertices[part], found.vertices.cpu()
         if rename is not None:
             got = _renamed(got, rename)
         width = max(expected.shape[1], got.shape[1])  # of a part of the samples the longest may be shorter
@@ -185,6 +207,12 @@ class _Suite:
                         f"{where}: {name} of MFG {layer} of sample {sample_id} is {_shown(two)}; plain Python has "
                         f"{_shown(one)}."
                     )
+
+
+def _device_engine(bound: BoundApp, device: torch.device) -> Engine:
+    if not arrays.runs_kernels(device):
+        raise ValueError(f"the device is {device}; expected a GPU, or None: the CPU is always compared.")
+    return DeviceEngine(bound, built_in_kind(bound), device)
 
 
 def _shown(column: Tensor | None) -> str:

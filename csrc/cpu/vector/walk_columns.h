@@ -103,7 +103,7 @@ WalkedRun walk_on(const WalkRun& run) {
   return walked;
 }
 
-// lengths[i] = ppr_length (transit_steps.h) of the first two words of ids[i]'s stream, i < count; ids are filled up to
+// lengths[i] = ppr_length (transit_draw.h) of the first two words of ids[i]'s stream, i < count; ids are filled up to
 // a multiple of kGroupNodes. All lanes search the table at once.
 void walk_lengths(StageKey key, const uint64_t* ids, int64_t count, const int64_t* table, int64_t entries,
                   int64_t* lengths) {

@@ -30,12 +30,7 @@ class IndividualEngine:
     def __init__(self, bound: BoundApp, kind: NextKind | None, copy_indices: bool = False) -> None:
         self._bound, self._kind = bound, NextKind.CALLBACK if kind is None else kind
         self._compiled = compile_app(bound) if kind is None else CompiledApp(0, None, None)
-        layout, graph = bound.layout, bound.graph
-        max_weight = layout.max_weight and layout.weighted
-        needs = TableNeeds(layout.weighted, max_weight, layout.edge_queries, copy_indices)
-        self._tables = TransitTables(
-            graph.indptr, graph.indices, graph.weights if layout.weighted else None, needs, list(bound.columns.values())
-        )
+        self._tables = host_tables(bound, copy_indices)
         self._params = bound.par.words()
         self._apps: dict[int, IndividualApp] = {}  # by number of roots
 
@@ -52,35 +47,58 @@ class IndividualEngine:
             found = transit_sample(self._tables, self._app(plan), roots, sample_ids, request)
         except AppFailedError as error:
             raise explained(error, self._bound, roots, key) from error
-        widths = _widths(plan, found)
-        return Samples(found.vertices, found.offsets, plan.num_roots, widths, sample_ids, key)
+        return Samples(found.vertices, found.offsets, plan.num_roots, widths_of(plan, found), sample_ids, key)
 
     def _app(self, plan: Plan) -> IndividualApp:
-        """The application in numbers."""
         if plan.num_roots not in self._apps:
-            shapes, bound = plan.shapes(), self._bound
-            distinct = np.array([shape.unique for shape in shapes], dtype=bool)
-            self._apps[plan.num_roots] = IndividualApp(
-                np.array([shape.sample_size for shape in shapes], dtype=np.int64),
-                np.array([shape.num_transits for shape in shapes], dtype=np.int64),
-                plan.num_roots, self._kind, self._params,
-                unique=distinct if distinct.any() else None,
-                max_attempts=bound.app.max_attempts,
-                state_words=bound.layout.offsets(plan.num_roots)[-1],
-                next=self._compiled.next,
-                step_transits=self._compiled.step_transits or 0,
-                initial=self._compiled.initial or 0,
-                until_done=plan.until_done,
-                kept=(bound,),
-            )  # fmt: skip
+            app = app_in_numbers(self._bound, plan, self._kind, self._params, self._compiled)
+            self._apps[plan.num_roots] = app
         return self._apps[plan.num_roots]
 
 
-def _widths(plan: Plan, found: SampledSteps) -> list[int]:
+def host_tables(bound: BoundApp, copy_indices: bool = False) -> TransitTables:
+    """What an application reads besides the rows of its graph, in host memory."""
+    layout, graph = bound.layout, bound.graph
+    max_weight = layout.max_weight and layout.weighted
+    needs = TableNeeds(layout.weighted, max_weight, layout.edge_queries, copy_indices)
+    weights = graph.weights if layout.weighted else None
+    return TransitTables(graph.indptr, graph.indices, weights, needs, list(bound.columns.values()))
+
+
+def app_in_numbers(
+    bound: BoundApp, plan: Plan, kind: NextKind, params: np.ndarray | None, compiled: CompiledApp
+) -> IndividualApp:
+    """An application as the core takes it.
+
+    Args:
+      bound: the application.
+      plan: of a number of roots.
+      kind: who makes its picks.
+      params: its words.
+      compiled: its functions; addresses of 0 and None for a kind that is built in.
+    """
+    shapes = plan.shapes()
+    distinct = np.array([shape.unique for shape in shapes], dtype=bool)
+    return IndividualApp(
+        np.array([shape.sample_size for shape in shapes], dtype=np.int64),
+        np.array([shape.num_transits for shape in shapes], dtype=np.int64),
+        plan.num_roots, kind, params,
+        unique=distinct if distinct.any() else None,
+        max_attempts=bound.app.max_attempts,
+        state_words=bound.layout.offsets(plan.num_roots)[-1],
+        next=compiled.next,
+        step_transits=compiled.step_transits or 0,
+        initial=compiled.initial or 0,
+        until_done=plan.until_done,
+        kept=(bound,),
+    )  # fmt: skip
+
+
+def widths_of(plan: Plan, found: SampledSteps) -> list[int]:
     """Picks of each step, at most."""
     if found.offsets is None:
         return [shape.picks for shape in plan.shapes()]
-    lengths = np.diff(found.offsets.numpy())  # not by torch: its threads would spin into the next call
+    lengths = np.diff(found.offsets.cpu().numpy())  # not by torch: its threads would spin into the next call
     longest = int(lengths.max()) if lengths.size else plan.num_roots
     widths, left, step = [], longest - plan.num_roots, 0
     if not plan.until_done:

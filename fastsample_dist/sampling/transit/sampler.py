@@ -8,15 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastsample_dist.device.choice import computing
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import checks
-from fastsample_dist.sampling.arrays import check_graph
+from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import as_count, bind
-from fastsample_dist.sampling.transit.engine import SCHEDULES, Run
-from fastsample_dist.sampling.transit.engines import forms_of, make_engine
+from fastsample_dist.sampling.transit.device_engine import SCHEDULES as DEVICE_SCHEDULES
+from fastsample_dist.sampling.transit.device_engine import DeviceEngine
+from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
+from fastsample_dist.sampling.transit.engines import built_in_kind, forms_of, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
 
 
@@ -32,18 +35,20 @@ class TransitSampler:
       app: an application: a built-in one, such as transit.DeepWalk(length=80), or an object of a subclass of
         transit.App, which Numba compiles (extra `[apps]`; one to three seconds per application and process).
       rng_seed: 0 .. 2**63 - 1.
-      num_threads: None uses torch's intra-op setting; never changes a result.
-      device: None or "cpu": applications are sampled on the CPU.
+      num_threads: of the CPU; None uses torch's intra-op setting; never changes a result.
+      device: None or "cpu"; or a GPU such as "cuda", for DeepWalk, PPR, Node2Vec, MultiRW and KHop: it has the samples,
+        a copy of the graph and of the tables (in pinned memory where they do not fit). Never changes a result.
       schedule: "sample": every sample for itself; "transit": picks grouped by their transit, rows of many picks read
-        once; "transit_flat": grouped, without that distinction; "auto" chooses. Never changes a result.
+        once; "transit_flat": grouped, without that distinction; "auto" chooses. A GPU goes sample by sample. Never
+        changes a result.
       copy_indices: individual applications read the neighbours from a copy of this process's own, in huge pages: faster
         walks on a partition's mapped files, for 4 or 8 bytes per edge. Never changes a result.
     Raises:
       ImportError: an application of one's own, and Numba is missing.
       TypeError: app is no application.
       ValueError: an application that is refused (binding.py), a function that Numba cannot compile (with its line and
-        the reason), tables that do not fit into memory (with their sizes), a device that is no CPU, an unknown
-        schedule, an rng_seed out of range.
+        the reason), tables that do not fit into memory (with their sizes), an application that GPUs do not
+        sample, a graph in device memory, an unknown schedule, an rng_seed out of range.
     Source: Jangda et al., "Accelerating graph sampling for graph machine learning using GPUs", EuroSys'21.
     """
 
@@ -58,14 +63,20 @@ class TransitSampler:
         *,
         copy_indices: bool = False,
     ) -> None:
-        _check_device(graph, device)
+        arrays.check_graph(graph)
+        self.device = _device(graph, device)
         if num_threads is not None:
             checks.whole("num_threads", num_threads, 1, checks.MOST_THREADS)
-        checks.one_of("schedule", schedule, SCHEDULES)
+        on_gpu = arrays.runs_kernels(self.device)
+        checks.one_of("schedule", schedule, DEVICE_SCHEDULES if on_gpu else SCHEDULES)
         self.graph, self.app, self.rng_seed = graph, app, checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
         self._run = Run(num_threads, schedule)
         self._bound = bind(app, graph)
-        self._engine = make_engine(self._bound, forms_of(self._bound)[0], copy_indices)
+        self._engine: Engine
+        if on_gpu:
+            self._engine = DeviceEngine(self._bound, built_in_kind(self._bound), self.device)
+        else:
+            self._engine = make_engine(self._bound, forms_of(self._bound)[0], copy_indices)
 
     @property
     def table_bytes(self) -> int:
@@ -98,14 +109,17 @@ class TransitSampler:
         """
         key, bound = DrawKey(self.rng_seed, as_count("step", step)), self._bound
         given, ids = plain.given_roots(bound, roots, key, sample_ids, num_samples)
-        bound.check_room(*given.shape, bound.plan(given.shape[1]).known_picks)
+        if not arrays.runs_kernels(self.device):
+            bound.check_room(*given.shape, bound.plan(given.shape[1]).known_picks)
         return self._engine.sample(given, ids, key, self._run)
 
 
-def _check_device(graph: CSCGraph, device: torch.device | str | None) -> None:
-    check_graph(graph)
-    for found in (graph.indptr.device if device is None else device, graph.indptr.device):
-        if str(found).split(":")[0] != "cpu":
-            raise ValueError(
-                f"the device is {found}; applications are sampled on the CPU: pass a graph in host memory, no device."
-            )
+def _device(graph: CSCGraph, device: torch.device | str | None) -> torch.device:
+    """The device that samples."""
+    found = torch.device("cpu") if device is None else computing(device)
+    if graph.device.type != "cpu":
+        raise ValueError(
+            f"the graph is on {graph.device}; pass it in host memory, where an application's tables are made, and the "
+            "device that samples as device."
+        )
+    return found

@@ -63,7 +63,7 @@ class Samples:
         """int64 [S, R]; NULL (-1) behind the last root of a sample."""
         if self._offsets is None:
             return self._flat[:, : self._num_roots]
-        return self._flat[self._offsets[:-1, None] + torch.arange(self._num_roots)]
+        return self._flat[self._offsets[:-1, None] + torch.arange(self._num_roots, device=self._flat.device)]
 
     @cached_property
     def vertices(self) -> Tensor:
@@ -72,9 +72,9 @@ class Samples:
         """
         if self._offsets is None:
             return self._flat
-        padded = torch.full((len(self), self._num_roots + sum(self._widths)), NULL, dtype=torch.int64)
-        lengths = self._offsets.diff()
-        padded[torch.arange(padded.shape[1]) < lengths[:, None]] = self._flat
+        width, device = self._num_roots + sum(self._widths), self._flat.device
+        padded = torch.full((len(self), width), NULL, dtype=torch.int64, device=device)
+        padded[torch.arange(width, device=device) < self._offsets.diff()[:, None]] = self._flat
         return padded
 
     @cached_property
@@ -85,11 +85,11 @@ class Samples:
     @cached_property
     def _ragged(self) -> tuple[Tensor, Tensor]:
         kept = self._flat != NULL
-        before = torch.zeros(kept.numel() + 1, dtype=torch.int64)
+        before = torch.zeros(kept.numel() + 1, dtype=torch.int64, device=kept.device)
         torch.cumsum(kept.reshape(-1), 0, out=before[1:])
         offsets = self._offsets
         if offsets is None:
-            offsets = torch.arange(len(self) + 1) * self._flat.shape[1]
+            offsets = torch.arange(len(self) + 1, device=kept.device) * self._flat.shape[1]
         return before[offsets], self._flat[kept]
 
     @property

@@ -1,0 +1,168 @@
+// Picks of individual applications on CUDA, sample by sample: the definitions of cpu/transit_steps.cpp.
+//
+//   walk_samples    one root, one pick a step: a thread takes a sample through all steps; the node it is at, the one
+//                   before and the random words stay in registers
+//   walk_many       MultiRW: the same from several roots, which stand in `state`
+//   pick_step       any step: a thread a pick, whose transit it reads in the vertices of the step before
+//
+// Samples of one width stand column by column: threads side by side write side by side.
+#ifndef FS_CUDA_TRANSIT_KERNELS_CUH_
+#define FS_CUDA_TRANSIT_KERNELS_CUH_
+
+#include "device.cuh"
+#include "node2vec.h"
+#include "transit_draw.h"
+#include "walk_slot.h"
+
+namespace fs {
+namespace {
+
+template <typename Id>
+struct TransitTask {
+  const int64_t* indptr;
+  int64_t num_nodes;
+  HashedRows<Id> hashed;      // node2vec: what its draws ask
+  const WalkSlot<Id>* slots;  // null: neighbours are drawn uniformly
+  Node2VecLaw law;
+  bool is_node2vec, by_degree;
+  int64_t num_steps, num_roots, num_samples;
+  const int64_t *roots, *sample_ids;
+  const StageKey* keys;  // [num_steps] of picks, then of the choice of transits
+  FsCudaSamples out;
+
+  FS_DEVICE int64_t* vertex(int64_t sample, int64_t number) const {
+    if (out.offsets != nullptr) return out.vertices + out.offsets[sample] + number;
+    return out.vertices + number * num_samples + sample;
+  }
+  FS_DEVICE int64_t degree(int64_t node) const { return node < 0 ? 0 : indptr[node + 1] - indptr[node]; }
+
+  FS_DEVICE int64_t neighbor(PickStream& stream, int64_t node) const {
+    const int64_t begin = indptr[node], count = indptr[node + 1] - begin;
+    if (slots != nullptr) return walk_draw(stream, slots + begin, count);
+    return count == 0 ? FS_NULL_NODE : hashed.indices[begin + static_cast<int64_t>(stream.below(count))];
+  }
+
+  // Pick `number` of a sample at step k, from a transit that is a node.
+  FS_DEVICE int64_t pick(int64_t k, int64_t sample, int64_t number, int64_t transit, int64_t previous) const {
+    PickStream stream(keys[k], sample_ids[sample], number);
+    if (!is_node2vec || k == 0) return neighbor(stream, transit);
+    const auto draw = [&](PickStream& own) { return neighbor(own, transit); };
+    return node2vec_draw(stream, hashed, law, previous, draw);
+  }
+
+  // Writes a pick. Returns it, or FS_NULL_NODE for an id that is no node, which is reported.
+  FS_DEVICE int64_t put(int64_t k, int64_t sample, int64_t place, int64_t node) const {
+    *vertex(sample, place) = node;
+    if (node >= FS_NULL_NODE && node < num_nodes) return node;
+    atomic_min(out.failure, static_cast<uint64_t>(k) << FS_CUDA_SAMPLE_BITS | static_cast<uint64_t>(sample));
+    return FS_NULL_NODE;
+  }
+};
+
+// Keys of the steps: made once, not by every sample.
+FS_KERNEL void make_step_keys(uint64_t rng_seed, uint64_t step, int64_t num_steps, bool chooses, StageKey* keys) {
+  for (int64_t i = thread_number(); i < (chooses ? 2 : 1) * num_steps; i += num_threads()) {
+    keys[i] = transit_key(rng_seed, i < num_steps ? kTransit : kStepTransits, i % num_steps, step);
+  }
+}
+
+FS_KERNEL void draw_lengths(StageKey key, const int64_t* sample_ids, int64_t count, const int64_t* table,
+                            int64_t entries, int64_t* lengths) {
+  for (int64_t i = thread_number(); i < count; i += num_threads()) {
+    PickStream stream(key, sample_ids[i], 0);
+    lengths[i] = ppr_length(stream.word64(), table, entries);
+  }
+}
+
+template <typename Id>
+FS_KERNEL void walk_samples(TransitTask<Id> task) {
+  const bool is_ragged = task.out.offsets != nullptr;
+  for (int64_t sample = thread_number(); sample < task.num_samples; sample += num_threads()) {
+    int64_t node = task.roots[sample], previous = FS_NULL_NODE, k = 0;
+    const int64_t steps = is_ragged ? task.out.lengths[sample] : task.num_steps;
+    *task.vertex(sample, 0) = node;
+    for (; k < steps && node != FS_NULL_NODE; ++k) {
+      const int64_t next = task.pick(k, sample, 0, node, previous);
+      if (next == FS_NULL_NODE) break;
+      previous = node;
+      node = task.put(k, sample, 1 + k, next);
+    }
+    if (is_ragged) {
+      task.out.lengths[sample] = k;
+    } else {
+      for (; k < steps; ++k) *task.vertex(sample, 1 + k) = FS_NULL_NODE;
+    }
+  }
+}
+
+// The number of the root to walk from, or -1: none has a neighbour to choose it by.
+template <typename Id>
+FS_DEVICE int64_t choose_root(const TransitTask<Id>& task, int64_t sample, PickStream& stream) {
+  if (!task.by_degree) return task.num_roots == 0 ? -1 : static_cast<int64_t>(stream.below(task.num_roots));
+  const int64_t* state = task.out.state + sample;
+  int64_t sum = 0, root = 0;
+  for (int64_t i = 0; i < task.num_roots; ++i) sum += task.degree(state[i * task.num_samples]);
+  if (sum == 0) return -1;
+  int64_t left = static_cast<int64_t>(stream.below(sum));
+  for (;; ++root) {
+    const int64_t degree = task.degree(state[root * task.num_samples]);
+    if (left < degree) return root;
+    left -= degree;
+  }
+}
+
+template <typename Id>
+FS_KERNEL void walk_many(TransitTask<Id> task) {
+  for (int64_t sample = thread_number(); sample < task.num_samples; sample += num_threads()) {
+    for (int64_t i = 0; i < task.num_roots; ++i) {
+      const int64_t root = task.roots[sample * task.num_roots + i];
+      task.out.state[i * task.num_samples + sample] = *task.vertex(sample, i) = root;
+    }
+    for (int64_t k = 0; k < task.num_steps; ++k) {
+      PickStream stream(task.keys[task.num_steps + k], task.sample_ids[sample], 0);
+      const int64_t chosen = choose_root(task, sample, stream);
+      const int64_t place = chosen * task.num_samples + sample;
+      const int64_t transit = chosen < 0 ? FS_NULL_NODE : task.out.state[place];
+      const int64_t next = transit < 0 ? FS_NULL_NODE : task.pick(k, sample, 0, transit, FS_NULL_NODE);
+      const int64_t node = task.put(k, sample, task.num_roots + k, next);
+      if (node != FS_NULL_NODE) task.out.state[place] = node;
+    }
+  }
+}
+
+template <typename Id>
+FS_KERNEL void put_roots(TransitTask<Id> task) {
+  const int64_t count = task.num_samples * task.num_roots;
+  for (int64_t i = thread_number(); i < count; i += num_threads()) {
+    const int64_t sample = i % task.num_samples, root = i / task.num_samples;
+    *task.vertex(sample, root) = task.roots[sample * task.num_roots + root];
+  }
+}
+
+// A step: its vertices stand from `first` on, those of the step before from `transits` on, those before these from
+// `previous` on (step 0 has none).
+struct StepPlace {
+  int64_t k, picks, sample_size, previous, transits, first;
+};
+
+template <typename Id>
+FS_KERNEL void pick_step(TransitTask<Id> task, StepPlace step) {
+  const int64_t count = task.num_samples * step.picks;
+  const auto node_at = [&](int64_t sample, int64_t place) {  // an id that is no node has been reported
+    const int64_t node = *task.vertex(sample, place);
+    return node < task.num_nodes ? node : FS_NULL_NODE;
+  };
+  for (int64_t i = thread_number(); i < count; i += num_threads()) {
+    const int64_t sample = i % task.num_samples, number = i / task.num_samples;
+    const int64_t transit = node_at(sample, step.transits + number / step.sample_size);
+    const int64_t previous = step.k == 0 || !task.is_node2vec ? FS_NULL_NODE : node_at(sample, step.previous);
+    int64_t node = FS_NULL_NODE;
+    if (transit >= 0) node = task.pick(step.k, sample, number, transit, previous);
+    task.put(step.k, sample, step.first + number, node);
+  }
+}
+
+}  // namespace
+}  // namespace fs
+
+#endif  // FS_CUDA_TRANSIT_KERNELS_CUH_

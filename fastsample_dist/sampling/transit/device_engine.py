@@ -1,0 +1,80 @@
+"""DeviceEngine: built-in applications with individual transits, by the kernels of a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastsample_dist.device.placement import Table, choose_places, measured_room
+from fastsample_dist.graph.placed import topology_bytes
+from fastsample_dist.ops.cuda_transit import SERVED, DeviceTables, cuda_transit_sample
+from fastsample_dist.ops.transit_layouts import AppFailedError, NextKind
+from fastsample_dist.ops.transit_sample import IndividualApp, TransitRequest
+from fastsample_dist.sampling.mfg import DrawKey
+from fastsample_dist.sampling.transit.binding import BoundApp, Plan
+from fastsample_dist.sampling.transit.compile_cpu import CompiledApp
+from fastsample_dist.sampling.transit.engine import Run
+from fastsample_dist.sampling.transit.individual import app_in_numbers, host_tables, widths_of
+from fastsample_dist.sampling.transit.plain import explained
+from fastsample_dist.sampling.transit.samples import Samples
+
+SCHEDULES = ("auto", "sample")
+
+
+class DeviceEngine:
+    """Samples of an application that has kernels, on a GPU; the same as the CPU's.
+
+    Tables are made in host memory, then placed where the graph is: in device memory, or pinned where they do not fit.
+
+    Args:
+      bound: the application and its graph, which is in host memory.
+      kind: of its kernel; None: the application is a user's own.
+      device: that samples.
+    Raises:
+      ValueError: no kernel makes its samples; the tables fit nowhere.
+    """
+
+    def __init__(self, bound: BoundApp, kind: NextKind | None, device: torch.device) -> None:
+        if kind not in SERVED:
+            raise ValueError(_refusal(bound))
+        self._bound, self._kind = bound, kind
+        tables = host_tables(bound)
+        self.table_bytes, graph = tables.num_bytes, bound.graph
+        wanted = Table("topology and tables", topology_bytes(graph) + self.table_bytes)
+        [place] = choose_places([wanted], measured_room(device))
+        self._tables = DeviceTables(tables, graph.indptr, graph.indices, place.put, device)
+        self._params = bound.par.words()
+        if kind == NextKind.PPR:
+            self._survival = place.put(torch.from_numpy(np.ascontiguousarray(bound.par.survival)))
+            self._params = np.array([self._survival.data_ptr(), self._survival.numel()])
+        self._apps: dict[int, IndividualApp] = {}  # by number of roots
+
+    def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
+        """See Engine; `run` is not read.
+
+        Raises:
+          ValueError: distinct picks.
+        """
+        plan = self._bound.plan(roots.shape[1])
+        app = self._app(plan)
+        try:
+            found = cuda_transit_sample(self._tables, app, roots, sample_ids, TransitRequest(key.rng_seed, key.step))
+        except AppFailedError as error:
+            raise explained(error, self._bound, roots, key) from error
+        return Samples(found.vertices, found.offsets, plan.num_roots, widths_of(plan, found), sample_ids, key)
+
+    def _app(self, plan: Plan) -> IndividualApp:
+        if plan.num_roots not in self._apps:
+            app = app_in_numbers(self._bound, plan, self._kind, self._params, CompiledApp(0, None, None))
+            if app.unique is not None:
+                raise ValueError(_refusal(self._bound))
+            self._apps[plan.num_roots] = app
+        return self._apps[plan.num_roots]
+
+
+def _refusal(bound: BoundApp) -> str:
+    return (
+        f"{type(bound.app).__name__} is sampled on the CPU; GPUs sample DeepWalk, PPR, Node2Vec, MultiRW and KHop, "
+        "without distinct picks; leave the device out."
+    )

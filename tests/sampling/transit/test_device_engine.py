@@ -1,0 +1,144 @@
+"""Applications on a GPU: the samples of plain Python and of the CPU, bit for bit; what is refused, in which words."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import fastsample_dist as fsd
+from fastsample_dist.ops import cuda_transit
+from fastsample_dist.sampling import arrays, transit
+from fastsample_dist.sampling.transit.engines import BUILT_IN
+from fastsample_dist.testing import check_app, conformance_graph
+from tests.sampling.transit.apps import Own, Together, small_graph
+from tests.sampling.transit.test_sampler import APPS, some_roots
+
+SERVED = {name: app for name, app in APPS.items() if name not in ("KHop unique", "MVS")}
+SCHEDULES = ("auto", "sample")
+
+
+@pytest.fixture
+def device(cuda_device, monkeypatch):
+    """The GPU, or the CPU with the emulator's kernels."""
+    if cuda_device.is_emulated:
+        monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Samples of the CPU's engine, also where the emulator stands in its place."""
+
+    def sample(graph, app, roots, **key):
+        with monkeypatch.context() as context:
+            context.setattr(arrays, "runs_kernels", lambda device: False)
+            return fsd.TransitSampler(graph, app, rng_seed=3).sample(roots, **key)
+
+    return sample
+
+
+def random_graph(dtype):
+    """500 nodes, some with rows long enough for buckets."""
+    generator = torch.Generator().manual_seed(5)
+    src, dst = torch.randint(0, 500, (9000,), generator=generator), torch.rand(9000, generator=generator) ** 3 * 500
+    weights = torch.rand(9000, generator=generator)
+    graph = fsd.CSCGraph.from_edge_index(src, dst.long(), 500, weights=weights)
+    return dataclasses.replace(graph, indices=graph.indices.to(dtype))
+
+
+def assert_equal(found, expected):
+    """In every way of looking at samples."""
+    assert torch.equal(found.vertices.cpu(), expected.vertices) and torch.equal(found.roots.cpu(), expected.roots)
+    assert torch.equal(found.nodes.cpu(), expected.nodes) and torch.equal(found.indptr.cpu(), expected.indptr)
+    assert len(found.steps) == len(expected.steps) == expected.num_steps == found.num_steps
+    assert all(torch.equal(own.cpu(), other) for own, other in zip(found.steps, expected.steps, strict=True))
+
+
+@pytest.mark.parametrize("app", SERVED.values(), ids=SERVED)
+def test_an_application_passes_the_suite(device, app):
+    graph = conformance_graph()
+    report = check_app(
+        app, graph, roots=some_roots(app, graph), forms=[BUILT_IN], device=device, law_samples=50
+    )  # fmt: skip
+    assert report.num_runs == 4 * 3 * 5 + 2 + 2 + len(SCHEDULES) + 2 + 1
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("app", [
+    transit.DeepWalk(12), transit.DeepWalk(12, weighted=False), transit.Node2Vec(12),
+    transit.Node2Vec(6, 0.25, 4.0, False), transit.PPR(0.2), transit.PPR(0.4, weighted=False), transit.MultiRW(9),
+    transit.KHop((5, 3, 2)),
+], ids=lambda app: type(app).__name__)  # fmt: skip
+def test_many_samples_equal_the_cpus(device, on_cpu, app, dtype, schedule):
+    graph, roots = random_graph(dtype), torch.arange(3000) % 500
+    key = {"step": 2**40, "sample_ids": torch.arange(3000) * 10**12}
+    found = fsd.TransitSampler(graph, app, rng_seed=3, device=device, schedule=schedule).sample(roots, **key)
+    assert found.vertices.device.type == device.type
+    assert_equal(found, on_cpu(graph, app, roots, **key))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_schedule_of_threads_changes_a_pick(emulated_device, on_cpu, monkeypatch, seed):
+    monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
+    emulated_device.set_schedule(seed)
+    graph, roots = small_graph(), torch.arange(12)
+    for app in (transit.Node2Vec(6), transit.PPR(0.3), transit.KHop((3, 2)), transit.MultiRW(5)):
+        for schedule in SCHEDULES:
+            sampler = fsd.TransitSampler(graph, app, rng_seed=3, schedule=schedule)
+            assert_equal(sampler.sample(roots), on_cpu(graph, app, roots))
+
+
+@pytest.mark.parametrize("roots", [torch.empty(0, dtype=torch.int64), torch.tensor([-1, 5, -1]), torch.tensor([0, 0])],
+                         ids=["no samples", "no root", "no neighbour"])  # fmt: skip
+@pytest.mark.parametrize("app", [transit.DeepWalk(4), transit.DeepWalk(0), transit.PPR(0.3), transit.KHop((2, 2))],
+                         ids=["DeepWalk", "no steps", "PPR", "KHop"])  # fmt: skip
+def test_what_samples_may_be_like(device, on_cpu, app, roots):
+    graph = small_graph()
+    assert_equal(fsd.TransitSampler(graph, app, rng_seed=3, device=device).sample(roots), on_cpu(graph, app, roots))
+
+
+def test_a_graph_without_edges(device):
+    graph = fsd.CSCGraph(torch.zeros(4, dtype=torch.int64), torch.empty(0, dtype=torch.int32))
+    for app in (transit.DeepWalk(2), transit.Node2Vec(2), transit.PPR(0.5)):
+        found = fsd.TransitSampler(graph, app, device=device).sample([2, 1])
+        assert found.nodes.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("bad", [12, 2**30, -7])
+@pytest.mark.parametrize("app", [
+    transit.DeepWalk(6, weighted=False), transit.PPR(0.1, weighted=False), transit.KHop((3, 2)), transit.MultiRW(6),
+], ids=lambda app: type(app).__name__)  # fmt: skip
+def test_an_id_that_is_no_node_is_reported_as_by_the_cpu(device, on_cpu, app, bad):
+    graph = small_graph(weighted=False)
+    indices = graph.indices.clone()
+    indices[::4] = bad
+    graph, lines = fsd.CSCGraph(graph.indptr, indices), []
+    for sample in (
+        fsd.TransitSampler(graph, app, rng_seed=3, device=device).sample,
+        lambda roots: on_cpu(graph, app, roots),
+    ):
+        with pytest.raises(RuntimeError) as raised:
+            sample(torch.arange(12))
+        lines.append(str(raised.value))
+    assert lines[0] == lines[1] and f"returned node {bad} for sample" in lines[0]
+
+
+def test_what_a_gpu_does_not_sample_is_refused(device):
+    graph = small_graph()
+    for app in (transit.MVS(), Own(), Together(), transit.LADIES((2, 2))):
+        with pytest.raises(ValueError, match=f"^{type(app).__name__} is sampled on the CPU; GPUs sample DeepWalk"):
+            fsd.TransitSampler(graph, app, device=device)
+    with pytest.raises(ValueError, match="KHop is sampled on the CPU; .* without distinct picks; leave the device out"):
+        fsd.TransitSampler(graph, transit.KHop((2,), unique=True), device=device).sample([1])
+
+
+def test_the_library_refuses_what_it_has_no_kernel_for(device):
+    sampler = fsd.TransitSampler(small_graph(), transit.DeepWalk(2), device=device)
+    engine = sampler._engine
+    app = engine._app(engine._bound.plan(1))
+    roots, ids, request = torch.zeros(1, 1).long(), torch.zeros(1).long(), cuda_transit.TransitRequest()
+    for wrong in ({"next_kind": 7}, {"unique": [True, False]}, {"until_done": True}):
+        with pytest.raises(ValueError, match="transit_sample: "):
+            cuda_transit.cuda_transit_sample(engine._tables, dataclasses.replace(app, **wrong), roots, ids, request)
