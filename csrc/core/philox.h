@@ -115,12 +115,23 @@ class NodeStream {
       ++block_;
       used_ = 0;
     }
-    return words_[used_++];
+    return take();
   }
 
   FS_HD uint64_t below(uint64_t n) { return draw_below(*this, n); }
 
  private:
+  // On a GPU an array that is indexed by a variable is in memory, so there the word is selected.
+  FS_HD uint32_t take() {
+    const int at = used_++;
+#if defined(__CUDA_ARCH__)
+    const uint32_t first = (at & 1) == 0 ? words_[0] : words_[1], second = (at & 1) == 0 ? words_[2] : words_[3];
+    return at < 2 ? first : second;
+#else
+    return words_[at];
+#endif
+  }
+
   StageKey key_;
   uint64_t orig_id_;
   uint64_t block_;
