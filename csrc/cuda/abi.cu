@@ -17,7 +17,7 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsTransitApp, sample_sizes, num_transits, unique, params, next, step_transits, initial, num_steps,
             num_roots, state_words, max_attempts, next_kind, sampling_type, until_done)
   FS_STRUCT(FsTransitRequest, roots, sample_ids, num_samples, block_samples, rng_seed, step, num_threads, schedule)
-  FS_STRUCT(FsCudaSamples, vertices, offsets, lengths, state, keys, failure)
+  FS_STRUCT(FsCudaSamples, vertices, offsets, lengths, state, keys, failure, workspace, num_steps)
   FS_CONSTANT(FS_CUDA_SAMPLE_BITS)
   FS_CONSTANT(FS_CUDA_MAX_HOPS)
   FS_CONSTANT(FS_CUDA_BAD_SEED_WORD) FS_CONSTANT(FS_CUDA_REPEATED_SEED_WORD) FS_CONSTANT(FS_CUDA_FIRST_HOP_WORD)

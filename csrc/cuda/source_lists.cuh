@@ -7,6 +7,7 @@
 
 #include "aggregate_rows.cuh"
 #include "device_algorithms.cuh"
+#include "sorted_keys.cuh"
 
 namespace fs {
 namespace {
@@ -26,12 +27,6 @@ struct ListLayout {
   KeySort sort;
   size_t sorted, dst, offsets, scratch, scratch_bytes, bytes;
 };
-
-inline int bits_of(int64_t value) {
-  int bits = 0;
-  while (bits < 63 && value >> bits != 0) ++bits;
-  return bits;
-}
 
 inline FsStatus list_layout(const FsAggregation& spec, ListLayout* out) {
   constexpr size_t kAligned = 256;
@@ -53,21 +48,6 @@ inline FsStatus list_layout(const FsAggregation& spec, ListLayout* out) {
   out->scratch = after(out->offsets, (sources + 1) * sizeof(int64_t));
   out->bytes = out->scratch + out->scratch_bytes;
   return FS_OK;
-}
-
-// First position in sorted[0 .. count) that does not come before `bound`, or (for kBeyond) that comes after it.
-template <bool kBeyond, typename Value>
-FS_DEVICE int64_t bound_in(const Value* sorted, int64_t count, Value bound) {
-  int64_t low = 0, high = count;
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    if (sorted[middle] < bound || (kBeyond && sorted[middle] == bound)) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
 }
 
 // The destination of an edge, -1 where indptr has none for it.

@@ -17,6 +17,20 @@
 namespace fs {
 namespace {
 
+// A row that is picked from, wherever it was read to.
+template <typename Id>
+struct TransitRow {
+  const Id* ids;
+  const WalkSlot<Id>* slots;  // null: uniformly
+  int64_t degree;
+
+  FS_DEVICE int64_t pick(PickStream&& stream) const { return pick(stream); }
+  FS_DEVICE int64_t pick(PickStream& stream) const {
+    if (slots != nullptr) return walk_draw(stream, slots, degree);
+    return degree == 0 ? FS_NULL_NODE : ids[stream.below(static_cast<uint64_t>(degree))];
+  }
+};
+
 template <typename Id>
 struct TransitTask {
   const int64_t* indptr;
@@ -34,20 +48,27 @@ struct TransitTask {
     if (out.offsets != nullptr) return out.vertices + out.offsets[sample] + number;
     return out.vertices + number * num_samples + sample;
   }
+  // An id that is no node has been reported: there is none then.
+  FS_DEVICE int64_t node_at(int64_t sample, int64_t number) const {
+    const int64_t node = *vertex(sample, number);
+    return node >= 0 && node < num_nodes ? node : FS_NULL_NODE;
+  }
   FS_DEVICE int64_t degree(int64_t node) const { return node < 0 ? 0 : indptr[node + 1] - indptr[node]; }
 
-  FS_DEVICE int64_t neighbor(PickStream& stream, int64_t node) const {
-    const int64_t begin = indptr[node], count = indptr[node + 1] - begin;
-    if (slots != nullptr) return walk_draw(stream, slots + begin, count);
-    return count == 0 ? FS_NULL_NODE : hashed.indices[begin + static_cast<int64_t>(stream.below(count))];
+  FS_DEVICE TransitRow<Id> row(int64_t node) const {
+    const int64_t begin = indptr[node];
+    return {hashed.indices + begin, slots == nullptr ? nullptr : slots + begin, indptr[node + 1] - begin};
   }
 
-  // Pick `number` of a sample at step k, from a transit that is a node.
-  FS_DEVICE int64_t pick(int64_t k, int64_t sample, int64_t number, int64_t transit, int64_t previous) const {
-    PickStream stream(keys[k], sample_ids[sample], number);
-    if (!is_node2vec || k == 0) return neighbor(stream, transit);
-    const auto draw = [&](PickStream& own) { return neighbor(own, transit); };
-    return node2vec_draw(stream, hashed, law, previous, draw);
+  FS_DEVICE PickStream stream(int64_t k, int64_t sample, int64_t number) const {
+    return {keys[k], sample_ids[sample], number};
+  }
+
+  // Pick `number` of a sample at step k, from the row of its transit.
+  FS_DEVICE int64_t pick(int64_t k, int64_t sample, int64_t number, const TransitRow<Id>& row, int64_t previous) const {
+    PickStream own = stream(k, sample, number);
+    if (!is_node2vec || k == 0) return row.pick(own);
+    return node2vec_draw(own, hashed, law, previous, [&](PickStream& drawn) { return row.pick(drawn); });
   }
 
   // Writes a pick. Returns it, or FS_NULL_NODE for an id that is no node, which is reported.
@@ -74,7 +95,8 @@ FS_KERNEL void draw_lengths(StageKey key, const int64_t* sample_ids, int64_t cou
   }
 }
 
-template <typename Id>
+// Without node2vec's draws a walk takes fewer registers.
+template <typename Id, bool kNode2Vec>
 FS_KERNEL void walk_samples(TransitTask<Id> task) {
   const bool is_ragged = task.out.offsets != nullptr;
   for (int64_t sample = thread_number(); sample < task.num_samples; sample += num_threads()) {
@@ -82,7 +104,8 @@ FS_KERNEL void walk_samples(TransitTask<Id> task) {
     const int64_t steps = is_ragged ? task.out.lengths[sample] : task.num_steps;
     *task.vertex(sample, 0) = node;
     for (; k < steps && node != FS_NULL_NODE; ++k) {
-      const int64_t next = task.pick(k, sample, 0, node, previous);
+      const TransitRow<Id> row = task.row(node);
+      const int64_t next = kNode2Vec ? task.pick(k, sample, 0, row, previous) : row.pick(task.stream(k, sample, 0));
       if (next == FS_NULL_NODE) break;
       previous = node;
       node = task.put(k, sample, 1 + k, next);
@@ -97,7 +120,8 @@ FS_KERNEL void walk_samples(TransitTask<Id> task) {
 
 // The number of the root to walk from, or -1: none has a neighbour to choose it by.
 template <typename Id>
-FS_DEVICE int64_t choose_root(const TransitTask<Id>& task, int64_t sample, PickStream& stream) {
+FS_DEVICE int64_t choose_root(const TransitTask<Id>& task, int64_t sample, int64_t k) {
+  PickStream stream(task.keys[task.num_steps + k], task.sample_ids[sample], 0);
   if (!task.by_degree) return task.num_roots == 0 ? -1 : static_cast<int64_t>(stream.below(task.num_roots));
   const int64_t* state = task.out.state + sample;
   int64_t sum = 0, root = 0;
@@ -119,11 +143,9 @@ FS_KERNEL void walk_many(TransitTask<Id> task) {
       task.out.state[i * task.num_samples + sample] = *task.vertex(sample, i) = root;
     }
     for (int64_t k = 0; k < task.num_steps; ++k) {
-      PickStream stream(task.keys[task.num_steps + k], task.sample_ids[sample], 0);
-      const int64_t chosen = choose_root(task, sample, stream);
-      const int64_t place = chosen * task.num_samples + sample;
+      const int64_t chosen = choose_root(task, sample, k), place = chosen * task.num_samples + sample;
       const int64_t transit = chosen < 0 ? FS_NULL_NODE : task.out.state[place];
-      const int64_t next = transit < 0 ? FS_NULL_NODE : task.pick(k, sample, 0, transit, FS_NULL_NODE);
+      const int64_t next = transit < 0 ? FS_NULL_NODE : task.pick(k, sample, 0, task.row(transit), FS_NULL_NODE);
       const int64_t node = task.put(k, sample, task.num_roots + k, next);
       if (node != FS_NULL_NODE) task.out.state[place] = node;
     }
@@ -146,19 +168,20 @@ struct StepPlace {
 };
 
 template <typename Id>
+FS_DEVICE int64_t pick_at(const TransitTask<Id>& task, const StepPlace& step, int64_t sample, int64_t number,
+                          const TransitRow<Id>& row) {
+  const int64_t previous = step.k == 0 || !task.is_node2vec ? FS_NULL_NODE : task.node_at(sample, step.previous);
+  return task.pick(step.k, sample, number, row, previous);
+}
+
+template <typename Id>
 FS_KERNEL void pick_step(TransitTask<Id> task, StepPlace step) {
   const int64_t count = task.num_samples * step.picks;
-  const auto node_at = [&](int64_t sample, int64_t place) {  // an id that is no node has been reported
-    const int64_t node = *task.vertex(sample, place);
-    return node < task.num_nodes ? node : FS_NULL_NODE;
-  };
   for (int64_t i = thread_number(); i < count; i += num_threads()) {
     const int64_t sample = i % task.num_samples, number = i / task.num_samples;
-    const int64_t transit = node_at(sample, step.transits + number / step.sample_size);
-    const int64_t previous = step.k == 0 || !task.is_node2vec ? FS_NULL_NODE : node_at(sample, step.previous);
-    int64_t node = FS_NULL_NODE;
-    if (transit >= 0) node = task.pick(step.k, sample, number, transit, previous);
-    task.put(step.k, sample, step.first + number, node);
+    const int64_t transit = task.node_at(sample, step.transits + number / step.sample_size);
+    task.put(step.k, sample, step.first + number,
+             transit < 0 ? FS_NULL_NODE : pick_at(task, step, sample, number, task.row(transit)));
   }
 }
 

@@ -1,6 +1,6 @@
-// Individual applications on CUDA under FS_SCHEDULE_SAMPLE: which kernels make a call's samples. See
-// transit_kernels.cuh.
-#include "transit_kernels.cuh"
+// Individual applications on CUDA: which kernels make a call's samples, sample by sample (transit_kernels.cuh) or
+// grouped by transit (grouped_picks.cuh).
+#include "grouped_picks.cuh"
 
 namespace fs {
 namespace {
@@ -22,7 +22,7 @@ FsStatus check_call(const FsTransitApp& app, const FsTransitRequest& request, co
   if (request.num_samples >= int64_t{1} << FS_CUDA_SAMPLE_BITS || app.num_steps >= int64_t{1}
                                                                                        << (64 - FS_CUDA_SAMPLE_BITS)) {
     return fail(FS_INVALID_ARGUMENT, "%s: %lld samples of %lld steps; expected fewer on CUDA", kOperation,
-                static_cast<long long>(request.num_samples), static_cast<long long>(app.num_steps));
+                static_cast<long long>(request.num_samples), static_cast<long long>(out.num_steps));
   }
   if ((out.offsets == nullptr) != (app.until_done == 0)) {
     return fail(FS_INVALID_ARGUMENT, "%s: walks of drawn length need offsets, others have none", kOperation);
@@ -55,7 +55,7 @@ TransitTask<Id> task_of(const FsGraph& graph, const FsTransitTables& tables, con
                 static_cast<uint64_t>(app.params[2])};
   }
   task.by_degree = app.next_kind == FS_NEXT_MULTI_RW && app.params[0] != 0;
-  task.num_steps = app.num_steps;
+  task.num_steps = out.num_steps;
   task.num_roots = app.num_roots;
   task.num_samples = request.num_samples;
   task.roots = request.roots;
@@ -65,34 +65,118 @@ TransitTask<Id> task_of(const FsGraph& graph, const FsTransitTables& tables, con
   return task;
 }
 
-template <typename Id>
-void sample_steps(const FsTransitApp& app, const TransitTask<Id>& task, cudaStream_t stream) {
+// Calls make(step) for every step, in turn.
+template <typename Id, typename Make>
+void each_step(const FsTransitApp& app, const TransitTask<Id>& task, cudaStream_t stream, const Make& make) {
   launch(put_roots<Id>, blocks_for(task.num_samples * app.num_roots), stream, task);
   StepPlace step = {0, 0, 0, 0, 0, app.num_roots};
-  for (; step.k < app.num_steps; ++step.k) {
-    step.sample_size = app.sample_sizes[step.k];
-    step.picks = app.num_transits[step.k] * step.sample_size;
-    if (step.picks > 0) launch(pick_step<Id>, blocks_for(task.num_samples * step.picks), stream, task, step);
+  for (; step.k < task.num_steps; ++step.k) {
+    step.sample_size = app.until_done != 0 ? 1 : app.sample_sizes[step.k];
+    step.picks = (app.until_done != 0 ? 1 : app.num_transits[step.k]) * step.sample_size;
+    if (step.picks > 0) make(step);
     step.previous = step.transits;
     step.transits = step.first;
     step.first += step.picks;
   }
 }
 
+// Where a grouped step's scratch lies in the workspace.
+struct GroupedLayout {
+  GroupedSlots slots;
+  int64_t bytes;
+};
+
+FsStatus grouped_layout(const FsTransitApp& app, const FsTransitRequest& request, int64_t num_nodes, int64_t num_steps,
+                        void* workspace, GroupedLayout* out) {
+  int64_t most_slots = 1, tiles = 1;
+  for (int64_t k = 0; k < num_steps; ++k) {
+    const int64_t slots = request.num_samples * (app.until_done != 0 ? 1 : app.num_transits[k]);
+    const int64_t of_step = most_tiles(slots, app.until_done != 0 ? 1 : app.sample_sizes[k]);
+    most_slots = slots > most_slots ? slots : most_slots;
+    tiles = of_step > tiles ? of_step : tiles;
+  }
+  const int slot_bits = bits_of(most_slots), transit_bits = bits_of(num_nodes);
+  if (slot_bits + transit_bits > 64) {
+    return fail(FS_INVALID_ARGUMENT, "%s: %lld transits of %lld nodes; numbers of both have 64 bits", kOperation,
+                static_cast<long long>(most_slots), static_cast<long long>(num_nodes));
+  }
+  GroupedSlots& slots = out->slots;
+  slots.sort = {most_slots, slot_bits, slot_bits + transit_bits};
+  const cudaError_t error = sort_keys_scratch(slots.sort, &slots.sort_bytes);
+  if (error != cudaSuccess) {
+    return fail(FS_DEVICE_ERROR, "%s: sorting cannot start: %s", kOperation, cudaGetErrorString(error));
+  }
+  constexpr int64_t kAligned = 256;
+  int64_t used = 0;
+  const auto cut = [&](int64_t bytes) {
+    char* place = static_cast<char*>(workspace) + used;
+    used += (bytes + kAligned - 1) / kAligned * kAligned;
+    return static_cast<void*>(place);
+  };
+  slots.keys = static_cast<uint64_t*>(cut(most_slots * 8));
+  slots.sorted = static_cast<uint64_t*>(cut(most_slots * 8));
+  slots.runs = static_cast<PickList*>(cut(most_slots * static_cast<int64_t>(sizeof(PickList))));
+  slots.tiles = static_cast<PickList*>(cut(tiles * static_cast<int64_t>(sizeof(PickList))));
+  slots.lengths = static_cast<uint64_t*>(cut(2 * 8));
+  slots.sort_scratch = cut(static_cast<int64_t>(slots.sort_bytes));
+  out->bytes = used;
+  return FS_OK;
+}
+
 template <typename Id>
-void sample(const FsGraph& graph, const FsTransitTables& tables, const FsTransitApp& app,
-            const FsTransitRequest& request, const FsCudaSamples& out, cudaStream_t stream) {
+void make_grouped(const TransitTask<Id>& task, const StepPlace& step, GroupedSlots slots, bool is_flat,
+                  cudaStream_t stream) {
+  slots.count = slots.sort.count = task.num_samples * (step.picks / step.sample_size);
+  cudaMemsetAsync(slots.lengths, 0, 2 * 8, stream);
+  launch(make_transit_keys<Id>, blocks_for(slots.count), stream, task, step, slots);
+  sort_keys(slots.sort, slots.keys, slots.sorted, slots.sort_scratch, slots.sort_bytes, stream);
+  if (is_flat) {
+    launch(pick_sorted<Id>, blocks_for(slots.count * step.sample_size), stream, task, step, slots);
+    return;
+  }
+  launch(list_runs<Id>, blocks_for(slots.count), stream, task, step, slots);
+  launch(pick_short_runs<Id>, blocks_for(slots.count * kRunLanes), stream, task, step, slots);
+  launch(pick_tiles<Id>, blocks_for(slots.count * step.sample_size), stream, task, step, slots);
+}
+
+template <typename Id>
+FsStatus sample_grouped(const FsTransitApp& app, const FsTransitRequest& request, const TransitTask<Id>& task,
+                        cudaStream_t stream) {
+  GroupedLayout layout;
+  const FsStatus status = grouped_layout(app, request, task.num_nodes, task.num_steps, task.out.workspace, &layout);
+  if (status != FS_OK) return status;
+  const bool is_flat = request.schedule == FS_SCHEDULE_TRANSIT_FLAT, chooses = app.next_kind == FS_NEXT_MULTI_RW;
+  each_step(app, task, stream, [&](const StepPlace& step) {
+    if (chooses) launch(choose_transits<Id>, blocks_for(task.num_samples), stream, task, step.k);
+    make_grouped(task, step, layout.slots, is_flat, stream);
+    if (chooses) launch(replace_roots<Id>, blocks_for(task.num_samples), stream, task, step.k);
+  });
+  return FS_OK;
+}
+
+bool groups(const FsTransitRequest& request) {
+  return request.schedule == FS_SCHEDULE_TRANSIT || request.schedule == FS_SCHEDULE_TRANSIT_FLAT;
+}
+
+template <typename Id>
+FsStatus sample(const FsGraph& graph, const FsTransitTables& tables, const FsTransitApp& app,
+                const FsTransitRequest& request, const FsCudaSamples& out, cudaStream_t stream) {
   const bool chooses = app.next_kind == FS_NEXT_MULTI_RW;
   const TransitTask<Id> task = task_of<Id>(graph, tables, app, request, out);
-  launch(make_step_keys, blocks_for(2 * app.num_steps), stream, request.rng_seed, request.step, app.num_steps, chooses,
-         reinterpret_cast<StageKey*>(out.keys));
+  launch(make_step_keys, blocks_for(2 * task.num_steps), stream, request.rng_seed, request.step, task.num_steps,
+         chooses, reinterpret_cast<StageKey*>(out.keys));
+  if (groups(request)) return sample_grouped(app, request, task, stream);
   if (chooses) {
     launch(walk_many<Id>, blocks_for(task.num_samples), stream, task);
   } else if (is_walk(app)) {
-    launch(walk_samples<Id>, blocks_for(task.num_samples), stream, task);
+    launch(task.is_node2vec ? walk_samples<Id, true> : walk_samples<Id, false>, blocks_for(task.num_samples), stream,
+           task);
   } else {
-    sample_steps(app, task, stream);
+    each_step(app, task, stream, [&](const StepPlace& step) {
+      launch(pick_step<Id>, blocks_for(task.num_samples * step.picks), stream, task, step);
+    });
   }
+  return FS_OK;
 }
 
 }  // namespace
@@ -112,13 +196,23 @@ FsStatus fs_cuda_transit_lengths(const FsTransitApp* app, const FsTransitRequest
   return fs::launch_status(fs::kOperation);
 }
 
+FsStatus fs_cuda_transit_workspace(const FsTransitApp* app, const FsTransitRequest* request, int64_t num_nodes,
+                                   int64_t num_steps, int64_t* out_bytes, void*) {
+  *out_bytes = 0;
+  if (!fs::groups(*request)) return FS_OK;
+  fs::GroupedLayout layout;
+  const FsStatus status = fs::grouped_layout(*app, *request, num_nodes, num_steps, nullptr, &layout);
+  if (status == FS_OK) *out_bytes = layout.bytes;
+  return status;
+}
+
 FsStatus fs_cuda_transit_sample(const FsGraph* graph, const FsTransitTables* tables, const FsTransitApp* app,
                                 const FsTransitRequest* request, const FsCudaSamples* out, void* stream) {
   const FsStatus status = fs::check_call(*app, *request, *out);
   if (status != FS_OK) return status;
   const auto sample = graph->id_type == FS_INT32 ? fs::sample<int32_t> : fs::sample<int64_t>;
-  sample(*graph, *tables, *app, *request, *out, static_cast<cudaStream_t>(stream));
-  return fs::launch_status(fs::kOperation);
+  const FsStatus enqueued = sample(*graph, *tables, *app, *request, *out, static_cast<cudaStream_t>(stream));
+  return enqueued != FS_OK ? enqueued : fs::launch_status(fs::kOperation);
 }
 
 }  // extern "C"

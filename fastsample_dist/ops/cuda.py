@@ -15,13 +15,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import abi, library
+from fastsample_dist.ops import abi, library, transit_layouts  # noqa: F401  (transit_layouts declares structs)
 
 NAME = "libfastsample_cuda.so"
 
 OutOfMemory = torch.cuda.OutOfMemoryError  # of torch's allocator
 
-# Structs of fastsample.h that the CUDA library takes as well.
+# Structs of fastsample.h and fastsample_transit.h that the CUDA library takes as well.
 SHARED = (
     "FsAbiEntry",
     "FsWeightTables",
@@ -31,6 +31,9 @@ SHARED = (
     "FsRowTables",
     "FsAggregation",
     "FsActDropout",
+    "FsTransitTables",
+    "FsTransitApp",
+    "FsTransitRequest",
 )
 DECLARED = abi.Declarations(structs={name: library.DECLARED.structs[name] for name in SHARED})
 

@@ -7,7 +7,7 @@ the transposed view. Walks of drawn length are written row by row, into room for
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import POINTER, Structure, byref, c_void_p
+from ctypes import POINTER, Structure, byref, c_int64, c_void_p
 
 import torch
 from torch import Tensor
@@ -22,8 +22,6 @@ SERVED = frozenset({NextKind.UNIFORM, NextKind.WEIGHTED, NextKind.NODE2VEC, Next
 SAMPLE_BITS = 40  # of a failure's word, below the step
 _NO_FAILURE = -1
 
-for _name in ("FsTransitTables", "FsTransitApp", "FsTransitRequest"):
-    cuda.DECLARED.structs[_name] = library.DECLARED.structs[_name]
 cuda.DECLARED.values(FS_CUDA_SAMPLE_BITS=SAMPLE_BITS)
 
 
@@ -38,11 +36,16 @@ class SampleArrays(Structure):
         ("state", c_void_p),
         ("keys", c_void_p),
         ("failure", c_void_p),
+        ("workspace", c_void_p),
+        ("num_steps", c_int64),
     )
 
 
 cuda.DECLARED.functions(
     fs_cuda_transit_lengths=(POINTER(layouts.AppArguments), POINTER(layouts.RequestArguments), c_void_p, c_void_p),
+    fs_cuda_transit_workspace=(
+        POINTER(layouts.AppArguments), POINTER(layouts.RequestArguments), c_int64, c_int64, POINTER(c_int64), c_void_p,
+    ),
     fs_cuda_transit_sample=(
         POINTER(library.Graph), POINTER(layouts.TableArguments), POINTER(layouts.AppArguments),
         POINTER(layouts.RequestArguments), POINTER(SampleArrays), c_void_p,
@@ -92,7 +95,7 @@ def cuda_transit_sample(
       app: of a kind in SERVED, without distinct picks; of PPR one root, and the address in params is the device's.
       roots: int64 [num_samples, app.num_roots], in host or device memory; nodes, or -1: none.
       sample_ids: int64 [num_samples], 0 or more.
-      request: key; threads and blocks are not read.
+      request: key and schedule, "auto" being "sample"; threads and blocks are not read.
     Returns:
       SampledSteps on the device.
     Raises:
@@ -105,25 +108,28 @@ def cuda_transit_sample(
     arguments, _arrays = app_arguments(app)
     asked = layouts.RequestArguments(
         roots.data_ptr(), sample_ids.data_ptr(), roots.shape[0], 0, request.rng_seed, request.step, 1,
-        layouts.Schedule.SAMPLE,
+        layouts.Schedule[request.schedule.upper()],
     )  # fmt: skip
     words = {"dtype": torch.int64, "device": tables.device}
-    lengths, offsets = None, None
+    lengths, offsets, num_steps = None, None, len(app.sample_sizes)
     if app.until_done:
         lengths, offsets = torch.empty(roots.shape[0], **words), torch.zeros(roots.shape[0] + 1, **words)
         cuda.call("fs_cuda_transit_lengths", roots, byref(arguments), byref(asked), lengths.data_ptr())
         torch.cumsum(lengths + 1, 0, out=offsets[1:])
+        num_steps = int(lengths.max()) if lengths.numel() else 0
         vertices = torch.empty(int(offsets[-1]), **words)
     else:
-        picks = sum(size * count for size, count in zip(app.sample_sizes, app.num_transits, strict=True))
-        vertices = torch.empty((app.num_roots + int(picks), roots.shape[0]), **words)
-    chooses = app.next_kind == NextKind.MULTI_RW
-    state = torch.empty((app.num_roots, roots.shape[0]), **words) if chooses else None
-    keys = torch.empty((1 + chooses) * len(app.sample_sizes), **words)
+        vertices = torch.empty((app.num_roots + sum(_picks(app)), roots.shape[0]), **words)
+    chooses, needed = app.next_kind == NextKind.MULTI_RW, c_int64()
+    state = torch.empty((app.num_roots + 2, max(1, roots.shape[0])), **words) if chooses else None
+    keys = torch.empty((1 + chooses) * num_steps, **words)
     failure = torch.full((1,), _NO_FAILURE, **words)
+    sizes = (byref(arguments), byref(asked), tables.num_rows, num_steps, byref(needed))
+    cuda.call("fs_cuda_transit_workspace", roots, *sizes)
+    workspace = torch.empty(needed.value, dtype=torch.uint8, device=tables.device)
     out = SampleArrays(
         vertices.data_ptr(), library.address(offsets), library.address(lengths), library.address(state),
-        keys.data_ptr(), failure.data_ptr(),
+        keys.data_ptr(), failure.data_ptr(), workspace.data_ptr(), num_steps,
     )  # fmt: skip
     cuda.call(
         "fs_cuda_transit_sample", roots,
@@ -133,6 +139,11 @@ def cuda_transit_sample(
     if offsets is None or lengths is None:
         return SampledSteps(vertices.t(), None, len(app.sample_sizes))
     return _closed_up(vertices, offsets, lengths)
+
+
+def _picks(app: IndividualApp) -> list[int]:
+    """Picks of a sample, by step."""
+    return [int(size) * int(count) for size, count in zip(app.sample_sizes, app.num_transits, strict=True)]
 
 
 def _closed_up(vertices: Tensor, offsets: Tensor, lengths: Tensor) -> SampledSteps:
@@ -154,9 +165,9 @@ def _raise_failure(
         return
     step, sample = word >> SAMPLE_BITS, word & ((1 << SAMPLE_BITS) - 1)
     if offsets is None:
-        picks = [size * count for size, count in zip(app.sample_sizes, app.num_transits, strict=True)]
-        first = app.num_roots + int(sum(picks[:step]))
-        found = vertices[first : first + int(picks[step]), sample]
+        picks = _picks(app)
+        first = app.num_roots + sum(picks[:step])
+        found = vertices[first : first + picks[step], sample]
     else:
         found = vertices[int(offsets[sample]) + app.num_roots + step][None]
     node = int(found[(found < layouts.NULL_NODE) | (found >= num_rows)][0])

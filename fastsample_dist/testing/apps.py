@@ -25,7 +25,6 @@ from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import NULL, App
 from fastsample_dist.sampling.transit.binding import BoundApp, bind
-from fastsample_dist.sampling.transit.device_engine import SCHEDULES as DEVICE_SCHEDULES
 from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
 from fastsample_dist.sampling.transit.engines import built_in_kind, forms_of, make_engine
@@ -141,8 +140,8 @@ class _Suite:
         self._compare_halves(engine, form)
 
     def compare_device(self, engine: Engine, name: str) -> None:
-        """The kernels of a GPU, under every schedule that it has."""
-        for schedule in DEVICE_SCHEDULES:
+        """The kernels of a GPU, under every schedule."""
+        for schedule in SCHEDULES:
             found = engine.sample(self.roots, self.ids, KEY, Run(schedule=schedule))
             self._compare(found, slice(None), f"{name}, schedule {schedule!r}")
         self._compare_halves(engine, name)

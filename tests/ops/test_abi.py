@@ -61,7 +61,8 @@ def declared_by(kind):
     elif kind == "fs_cuda_bench":
         structs = {name: fields for name, fields in structs.items() if name != "FsRandomReads"}
     elif kind == "fs_cuda":
-        structs |= {name: fields for name, fields in headers("include/fastsample.h")[0].items() if name in cuda.SHARED}
+        shared, _ = headers("include/fastsample.h", "include/fastsample_transit.h")
+        structs |= {name: fields for name, fields in shared.items() if name in cuda.SHARED}
     return structs, constants
 
 

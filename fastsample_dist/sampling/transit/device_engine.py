@@ -19,8 +19,6 @@ from fastsample_dist.sampling.transit.individual import app_in_numbers, host_tab
 from fastsample_dist.sampling.transit.plain import explained
 from fastsample_dist.sampling.transit.samples import Samples
 
-SCHEDULES = ("auto", "sample")
-
 
 class DeviceEngine:
     """Samples of an application that has kernels, on a GPU; the same as the CPU's.
@@ -51,15 +49,15 @@ class DeviceEngine:
         self._apps: dict[int, IndividualApp] = {}  # by number of roots
 
     def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
-        """See Engine; `run` is not read.
+        """See Engine; of `run` the schedule is read, "auto" being "sample".
 
         Raises:
           ValueError: distinct picks.
         """
         plan = self._bound.plan(roots.shape[1])
-        app = self._app(plan)
+        app, request = self._app(plan), TransitRequest(key.rng_seed, key.step, schedule=run.schedule)
         try:
-            found = cuda_transit_sample(self._tables, app, roots, sample_ids, TransitRequest(key.rng_seed, key.step))
+            found = cuda_transit_sample(self._tables, app, roots, sample_ids, request)
         except AppFailedError as error:
             raise explained(error, self._bound, roots, key) from error
         return Samples(found.vertices, found.offsets, plan.num_roots, widths_of(plan, found), sample_ids, key)

@@ -16,7 +16,6 @@ from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import as_count, bind
-from fastsample_dist.sampling.transit.device_engine import SCHEDULES as DEVICE_SCHEDULES
 from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
 from fastsample_dist.sampling.transit.engines import built_in_kind, forms_of, make_engine
@@ -39,8 +38,8 @@ class TransitSampler:
       device: None or "cpu"; or a GPU such as "cuda", for DeepWalk, PPR, Node2Vec, MultiRW and KHop: it has the samples,
         a copy of the graph and of the tables (in pinned memory where they do not fit). Never changes a result.
       schedule: "sample": every sample for itself; "transit": picks grouped by their transit, rows of many picks read
-        once; "transit_flat": grouped, without that distinction; "auto" chooses. A GPU goes sample by sample. Never
-        changes a result.
+        once; "transit_flat": grouped, without that distinction; "auto" chooses (on a GPU "sample"). Never changes a
+        result.
       copy_indices: individual applications read the neighbours from a copy of this process's own, in huge pages: faster
         walks on a partition's mapped files, for 4 or 8 bytes per edge. Never changes a result.
     Raises:
@@ -68,7 +67,7 @@ class TransitSampler:
         if num_threads is not None:
             checks.whole("num_threads", num_threads, 1, checks.MOST_THREADS)
         on_gpu = arrays.runs_kernels(self.device)
-        checks.one_of("schedule", schedule, DEVICE_SCHEDULES if on_gpu else SCHEDULES)
+        checks.one_of("schedule", schedule, SCHEDULES)
         self.graph, self.app, self.rng_seed = graph, app, checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
         self._run = Run(num_threads, schedule)
         self._bound = bind(app, graph)

@@ -8,13 +8,13 @@ import torch
 import fastsample_dist as fsd
 from fastsample_dist.ops import cuda_transit
 from fastsample_dist.sampling import arrays, transit
+from fastsample_dist.sampling.transit.engine import SCHEDULES
 from fastsample_dist.sampling.transit.engines import BUILT_IN
 from fastsample_dist.testing import check_app, conformance_graph
 from tests.sampling.transit.apps import Own, Together, small_graph
 from tests.sampling.transit.test_sampler import APPS, some_roots
 
 SERVED = {name: app for name, app in APPS.items() if name not in ("KHop unique", "MVS")}
-SCHEDULES = ("auto", "sample")
 
 
 @pytest.fixture
@@ -79,6 +79,23 @@ def test_many_samples_equal_the_cpus(device, on_cpu, app, dtype, schedule):
     assert_equal(found, on_cpu(graph, app, roots, **key))
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_rows_of_all_sizes_are_read_by_lanes_and_by_blocks(device, on_cpu, dtype, weighted):
+    """Runs of few picks, of one tile and of several; rows that fit into shared memory, and longer ones."""
+    degrees = [0, 1, 3, 20, 400, 900, 5000]
+    src = torch.cat([torch.arange(own) % 5000 for own in degrees])
+    dst = torch.repeat_interleave(torch.arange(len(degrees)), torch.tensor(degrees))
+    graph = fsd.CSCGraph.from_edge_index(src, dst, 5000, weights=1 + src.float() % 7)
+    graph = dataclasses.replace(graph, indices=graph.indices.to(dtype))
+    roots = torch.cat([torch.full((count,), node) for node in range(7) for count in (1, 40, 400)])[torch.randperm(3087)]
+    for app in (transit.DeepWalk(1, weighted=weighted), transit.KHop((6,)), transit.Node2Vec(2, weighted=weighted)):
+        expected = on_cpu(graph, app, roots)
+        for schedule in SCHEDULES:
+            sampler = fsd.TransitSampler(graph, app, rng_seed=3, device=device, schedule=schedule)
+            assert_equal(sampler.sample(roots), expected)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_schedule_of_threads_changes_a_pick(emulated_device, on_cpu, monkeypatch, seed):
     monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
@@ -92,11 +109,14 @@ def test_no_schedule_of_threads_changes_a_pick(emulated_device, on_cpu, monkeypa
 
 @pytest.mark.parametrize("roots", [torch.empty(0, dtype=torch.int64), torch.tensor([-1, 5, -1]), torch.tensor([0, 0])],
                          ids=["no samples", "no root", "no neighbour"])  # fmt: skip
-@pytest.mark.parametrize("app", [transit.DeepWalk(4), transit.DeepWalk(0), transit.PPR(0.3), transit.KHop((2, 2))],
-                         ids=["DeepWalk", "no steps", "PPR", "KHop"])  # fmt: skip
+@pytest.mark.parametrize("app", [
+    transit.DeepWalk(4), transit.DeepWalk(0), transit.PPR(0.3), transit.KHop((2, 2)), transit.MultiRW(3),
+], ids=["DeepWalk", "no steps", "PPR", "KHop", "MultiRW"])  # fmt: skip
 def test_what_samples_may_be_like(device, on_cpu, app, roots):
     graph = small_graph()
-    assert_equal(fsd.TransitSampler(graph, app, rng_seed=3, device=device).sample(roots), on_cpu(graph, app, roots))
+    for schedule in SCHEDULES:
+        found = fsd.TransitSampler(graph, app, rng_seed=3, device=device, schedule=schedule).sample(roots)
+        assert_equal(found, on_cpu(graph, app, roots))
 
 
 def test_a_graph_without_edges(device):
@@ -106,11 +126,12 @@ def test_a_graph_without_edges(device):
         assert found.nodes.tolist() == [2, 1]
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("bad", [12, 2**30, -7])
 @pytest.mark.parametrize("app", [
     transit.DeepWalk(6, weighted=False), transit.PPR(0.1, weighted=False), transit.KHop((3, 2)), transit.MultiRW(6),
 ], ids=lambda app: type(app).__name__)  # fmt: skip
-def test_an_id_that_is_no_node_is_reported_as_by_the_cpu(device, on_cpu, app, bad):
+def test_an_id_that_is_no_node_is_reported_as_by_the_cpu(device, on_cpu, app, bad, schedule):
     graph = small_graph(weighted=False)
     indices = graph.indices.clone()
     indices[::4] = bad

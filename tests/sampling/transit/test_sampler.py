@@ -128,7 +128,7 @@ def test_built_in_applications_need_no_numba(monkeypatch):
     ({"rng_seed": 2**63}, "expected an integer from 0 to 2**63 - 1"),
     ({"num_threads": 0}, "num_threads is 0"),
     ({"schedule": "walks"}, "schedule is 'walks'; expected 'auto', 'sample', 'transit' or 'transit_flat'"),
-    ({"device": "cuda:0"}, "the device is cuda:0; applications are sampled on the CPU"),
+    ({"device": "tpu"}, "device is 'tpu'; expected \"cpu\", \"cuda\""),
 ])  # fmt: skip
 def test_options_are_refused(options, message):
     with pytest.raises(ValueError) as caught:
