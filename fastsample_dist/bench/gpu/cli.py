@@ -17,6 +17,7 @@ from fastsample_dist.bench.gpu import epoch as gpu_epoch
 from fastsample_dist.bench.gpu import gather as gpu_gather
 from fastsample_dist.bench.gpu import report as gpu_report
 from fastsample_dist.bench.gpu import sampling as gpu_sampling
+from fastsample_dist.bench.gpu import walk as gpu_walk
 from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
 from fastsample_dist.bench.gpu.limits import LEAST_ARRAY_BYTES
 from fastsample_dist.bench.graphs import GraphSource, work_folder
@@ -24,7 +25,7 @@ from fastsample_dist.bench.options import add_drawing
 from fastsample_dist.files import check_writable, write_text
 from fastsample_dist.graph.csc import CSCGraph
 
-PARTS = ("sampling", "gather", "aggregate", "epoch")
+PARTS = ("sampling", "gather", "aggregate", "walk", "epoch")
 MIN_TRIALS = 5  # fewer give no tenth and ninetieth percentile worth printing
 MIB = 1 << 20
 EXAMPLES = """examples:
@@ -57,7 +58,7 @@ class Run:
 def add_command(commands: argparse._SubParsersAction) -> None:
     """Add the subcommand."""
     sub = commands.add_parser(
-        "gpu", help="sampling, gather_rows, aggregate and a training epoch on one GPU, beside baselines and limits",
+        "gpu", help="sampling, gather_rows, aggregate, applications and a training epoch on one GPU, beside baselines",
         epilog=EXAMPLES, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Measure the GPU kernels, their baselines and the device's own limits in one run, and say which\n"
         "goals the figures meet. Exit status: 0 when everything ran and --verify found nothing, goals met or not.",
@@ -81,6 +82,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--ids", type=cl.count, default=1 << 22, help="rows that a call gathers (default: %(default)s)")
     add("--batch-size", type=cl.count, default=1000, help="of aggregate and epoch (default: %(default)s)")
     add("--widths", type=cl.counts, default=(128, 256), help="columns of aggregate's rows (default: 128,256)")
+    add("--walks", type=cl.count, default=1 << 18, help="samples of a call of walk (default: %(default)s)")
+    add("--length", type=cl.count, default=100, help="steps of its walks (default: %(default)s)")
     add("--epochs", type=cl.count, default=3, help="timed ones of each way, after one warm-up (default: %(default)s)")
     add("--workers", type=cl.integer_from(0), default=None, metavar="N",
         help="processes of torch_geometric's loader, 0: none but this one (default: the cores)")  # fmt: skip
@@ -176,6 +179,14 @@ def _aggregate(run: Run) -> dict:
     return gpu_aggregate.measure(run.graph, run.device, run.timer, options, run.progress)
 
 
+def _walk(run: Run) -> dict:
+    args = run.args
+    options = gpu_walk.GpuWalkOptions(
+        samples=args.walks, length=args.length, rng_seed=args.seed, verify=args.verify
+    )  # fmt: skip
+    return gpu_walk.measure(run.graph, run.device, run.timer, options, run.progress)
+
+
 def _epoch(run: Run) -> dict:
     args = run.args
     options = gpu_epoch.GpuEpochOptions(
@@ -194,5 +205,6 @@ STEPS: dict[str, tuple[Callable[[Run], dict], Callable[[dict], list[str]], Calla
     "sampling": (_sampling, gpu_report.sampling_lines, gpu_report.sampling_goals),
     "gather": (_gather, gpu_report.gather_lines, gpu_report.gather_goals),
     "aggregate": (_aggregate, gpu_report.aggregate_lines, _no_goals),
+    "walk": (_walk, gpu_report.walk_lines, _no_goals),
     "epoch": (_epoch, gpu_report.epoch_lines, _no_goals),
 }

@@ -153,6 +153,28 @@ def aggregate_lines(found: dict) -> list[str]:
     ]  # fmt: skip
 
 
+def walk_lines(found: dict) -> list[str]:
+    """Table of `walk.measure`."""
+    columns = ("application", "samples", "M steps per call", "by", "G steps/s", "p10 - p90", "kernels ms", "this / cpu")
+    rows = []
+    for case in found["cases"]:
+        rates = {way["way"]: way["steps_s"] for way in case["ways"]}
+        for way in case["ways"]:
+            own, kernels = way["steps_s"], way["kernels_s"]
+            rows.append((
+                case["app"], f"{case['samples']:,}", f"{sum(case['steps']) / len(case['steps']) / 1e6:.2f}", way["way"],
+                f"{own['median'] / 1e9:.3f}", f"{own['p10'] / 1e9:.3f} - {own['p90'] / 1e9:.3f}",
+                "-" if kernels is None else f"{1e3 * kernels['median']:.3f}",
+                f"{own['median'] / rates['cpu']['median']:.2f}x",
+            ))  # fmt: skip
+    return [
+        "## Applications", "",
+        f"Walks of {found['length']} steps (ppr: stop 0.2; node2vec: p 2, q 0.5), k-hop 25, 10; from roots in host "
+        "memory to samples in device memory. cpu: this library's engine on all of torch's threads.", "",
+        *markdown_table(columns, rows),
+    ]  # fmt: skip
+
+
 def epoch_lines(found: dict) -> list[str]:
     """Tables of `epoch.measure`."""
     columns = ("way", "epoch s", "sample s", "gather s", "compute s", "sum of parts s", "this / first")

@@ -74,3 +74,12 @@ CASES = {
         ),
     )
 }  # fmt: skip
+
+
+def with_weights(graph: CSCGraph, rng_seed: int) -> CSCGraph:
+    """The graph with weights, uniform in 1 .. MAX_WEIGHT unless it has its own."""
+    if graph.weights is not None:
+        return graph
+    generator = torch.Generator().manual_seed(rng_seed)
+    drawn = 1 + (MAX_WEIGHT - 1) * torch.rand(graph.num_edges, generator=generator)
+    return CSCGraph(graph.indptr, graph.indices, drawn, graph.orig_ids, weights_checked=True)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 import fastsample_dist as fsd
@@ -23,7 +22,7 @@ from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.bench.peers import Baseline
 from fastsample_dist.bench.sampling.touch import huge_table, read_rate, tuned
 from fastsample_dist.bench.timing import spread, steady
-from fastsample_dist.bench.walk.cases import MAX_WEIGHT, WalkCase
+from fastsample_dist.bench.walk.cases import WalkCase, with_weights
 from fastsample_dist.bench.walk.peers import PeerRun, has_case, program, run_peer, write_graph
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops.walk_slots import slot_bytes
@@ -73,7 +72,7 @@ class WalkOptions:
 
 
 def load_graph(options: WalkOptions, progress: Callable[[str], object]) -> CSCGraph:
-    """The graph with weights, uniform in 1 .. MAX_WEIGHT unless it has its own or none are needed.
+    """The graph with weights, see `with_weights`, if some are needed.
 
     Raises:
       ValueError: it cannot be read.
@@ -81,9 +80,7 @@ def load_graph(options: WalkOptions, progress: Callable[[str], object]) -> CSCGr
     graph = options.source.topology(progress)
     if graph.weights is None and any(case.weighted for case in options.cases):
         progress("drawing edge weights")
-        generator = torch.Generator().manual_seed(options.rng_seed)
-        drawn = 1 + (MAX_WEIGHT - 1) * torch.rand(graph.num_edges, generator=generator)
-        graph = CSCGraph(graph.indptr, graph.indices, drawn, graph.orig_ids, weights_checked=True)
+        graph = with_weights(graph, options.rng_seed)
     return graph
 
 

@@ -22,7 +22,7 @@ from tests.waiting import ENOUGH_S
 TINY = [
     "--graph", "rmat:7:4", "--batch-sizes", "5", "--fanouts", "3", "--hops", "2", "--read-mib", "1", "--rows", "200",
     "--ids", "100", "--batch-size", "7", "--epochs", "1", "--workers", "0", "--trials", "5", "--warmup", "1",
-    "--verify", "--widths", "8",
+    "--verify", "--widths", "8", "--walks", "20", "--length", "4",
 ]  # fmt: skip
 
 
@@ -61,7 +61,9 @@ def test_a_whole_run_reports_every_part(whole):
     status, _, report = whole
     headings = [line for line in report.splitlines() if line.startswith("## ")]
     assert status == 0
-    assert headings == ["## Sampling", "## gather_rows", "## aggregate", "## Training epoch on one GPU"]
+    assert headings == [
+        "## Sampling", "## gather_rows", "## aggregate", "## Applications", "## Training epoch on one GPU",
+    ]  # fmt: skip
 
 
 def test_results_are_json(whole):
@@ -71,7 +73,7 @@ def test_results_are_json(whole):
 def test_every_row_of_a_table_has_as_many_cells_as_its_heading(whole):
     lines = whole[2].splitlines()
     tables = [list(own) for is_table, own in groupby(lines, lambda line: line.startswith("|")) if is_table]
-    assert len(tables) == 5 and all(len({line.count("|") for line in own}) == 1 for own in tables)
+    assert len(tables) == 6 and all(len({line.count("|") for line in own}) == 1 for own in tables)
 
 
 def test_the_epoch_is_trained_in_every_way_that_runs_here(whole):

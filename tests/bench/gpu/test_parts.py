@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from fastsample_dist import NeighborSampler, ops
+from fastsample_dist import NeighborSampler, TransitSampler, ops
 from fastsample_dist.bench.gpu import aggregate as gpu_aggregate
 from fastsample_dist.bench.gpu import epoch as gpu_epoch
 from fastsample_dist.bench.gpu import gather as gpu_gather
+from fastsample_dist.bench.gpu import walk as gpu_walk
 from fastsample_dist.bench.gpu.aggregate import AggregateOptions
 from fastsample_dist.bench.gpu.device import GpuTimer
 from fastsample_dist.bench.gpu.gather import GatherOptions, ids_of_hit_rate
+from fastsample_dist.bench.gpu.walk import GpuWalkOptions
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
+from fastsample_dist.sampling import arrays
 from tests.bench.gpu.emulated_gpu import EmulatedGpu
 from tests.ops.graphs import random_csc
 from tests.parts import draw_partition
@@ -143,3 +146,37 @@ def test_parts_of_an_epoch_are_those_of_its_steps():
     found = gpu_epoch.run_epoch(way, optimizer, lambda: waits.append(1))
     assert found["loss"] == (1.0 + 0.5 * 3.0) / 2  # the first step takes 0.5 * 1.0 off the weight
     assert len(waits) == 2 * 3 and all(found[name] >= 0 for name in gpu_epoch.PARTS)
+
+
+WALKS = GpuWalkOptions(samples=12, length=3, verify=True)
+
+
+@pytest.fixture
+def walking(gpu, monkeypatch):
+    """The emulator's kernels also for applications."""
+    monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
+    return gpu
+
+
+def test_every_application_is_sampled_in_every_way(walking):
+    found = gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, 5), WALKS, lambda _: None)
+    assert [case["app"] for case in found["cases"]] == [
+        "uniform", "deepwalk", "ppr", "node2vec", "multi_rw", "khop",
+    ]  # fmt: skip
+    for case in found["cases"]:
+        assert [way["way"] for way in case["ways"]] == ["cpu", "sample", "transit", "transit_flat"]
+        assert len(case["steps"]) == 5 and min(case["steps"]) > 0 and case["samples"] == 12
+
+
+def test_samples_are_verified(walking, monkeypatch):
+    real = TransitSampler.sample
+
+    def wrong(self, *given):
+        samples = real(self, *given)
+        if self._run.schedule == "transit":
+            samples.vertices[0, -1] += 1
+        return samples
+
+    monkeypatch.setattr(TransitSampler, "sample", wrong)
+    with pytest.raises(RuntimeError, match=r"verify: uniform, schedule transit: the samples are not the CPU's\."):
+        gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, 5), WALKS, lambda _: None)
