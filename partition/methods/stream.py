@@ -58,6 +58,9 @@ METIS_PAIRS = 1 << 19  # a model of more is made smaller by clusters before METI
 METIS_NODE_PAIRS = 4  # pairs per node of METIS' model, at least
 PAIR_BYTES = 64  # of a model, per pair of clusters: its slots, and its rows while they are put in order
 METIS_PAIR_BYTES = 280  # METIS' memory per pair of its model, with what it takes per node
+FILLED_PAIR_BYTES = (
+    32  # per pair of neighbours: links between the same clusters are one pair of the model (21 to 41 seen)
+)
 LEAST_PART_BYTES = 1 << 16  # METIS' model has room for 58 clusters per part
 SEEDS_PER_LEVEL = 8  # sweeps of one level
 NUM_LIMITS = 2 + len(SPLITS)  # nodes, in-edges, splits
@@ -132,15 +135,14 @@ def check_buffer(buffer_bytes: int, num_parts: int) -> None:
         )
 
 
-def most_filled(buffer_bytes: int, num_entries: int) -> int:
-    """Bytes of a buffer that the models of a graph, with METIS, can fill.
+def filled_bytes(buffer_bytes: int, num_entries: int) -> int:
+    """Bytes of a buffer that the models of a graph are expected to fill, with METIS.
 
     Args:
       buffer_bytes: of the buffer.
       num_entries: of the adjacency.
     """
-    pairs = num_entries // 2 + 1
-    return min(buffer_bytes, max(PAIR_BYTES * pairs, METIS_PAIR_BYTES * min(pairs, METIS_PAIRS)))
+    return min(buffer_bytes, FILLED_PAIR_BYTES * (num_entries // 2))
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,13 +5,10 @@ The buffer is filled while the nodes are assigned, when nothing of the edges is 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fastsample_dist.memory_sizes import format_size
 from fastsample_dist.partition.external.budget import BASE_SPREAD_BYTES, MemoryBudget
 from fastsample_dist.partition.methods import METHODS
-from fastsample_dist.partition.methods.stream import BUFFER_BYTES, LEAST_PART_BYTES, check_buffer, most_filled
-from fastsample_dist.partition.plan.memory import PeakMemory
+from fastsample_dist.partition.methods.stream import BUFFER_BYTES, LEAST_PART_BYTES, check_buffer
 
 
 def buffer_within(method: str, asked: int | None, num_parts: int, budget: MemoryBudget) -> int | None:
@@ -38,16 +35,3 @@ def buffer_within(method: str, asked: int | None, num_parts: int, budget: Memory
             f"{enough} or more{'' if asked is None else ', or a smaller --buffer'}."
         )
     return min(BUFFER_BYTES, budget.rest) if asked is None else asked
-
-
-def with_buffer(peak: PeakMemory, buffer_bytes: int, num_entries: int) -> PeakMemory:
-    """The peak of a method that fills so many bytes, or what a graph can fill, in place of BUFFER_BYTES.
-
-    Args:
-      peak: with BUFFER_BYTES.
-      buffer_bytes: that it may fill.
-      num_entries: of the adjacency, at most.
-    """
-    steps = dict(peak.steps)
-    steps["assign"] += most_filled(buffer_bytes, num_entries) - BUFFER_BYTES
-    return replace(peak, steps=steps)

@@ -82,13 +82,18 @@ class PeakMemory:
         return self.steps[self.widest]
 
 
-def in_memory_peak(sizes: GraphSizes, method: str, num_parts: int) -> PeakMemory:
-    """Peak where the topology is built in memory."""
+def in_memory_peak(sizes: GraphSizes, method: str, num_parts: int, filled: int | None = None) -> PeakMemory:
+    """Peak where the topology is built in memory.
+
+    Args:
+      sizes, method, num_parts: of the graph and the cut.
+      filled: bytes of the method's buffer that are used, in place of its fixed_bytes.
+    """
     held = _held_topology(sizes)
     return PeakMemory(
         {
             "topology": topology_bytes(sizes),
-            "assign": held + _assign_bytes(sizes, method),
+            "assign": held + _assign_bytes(sizes, method, filled),
             "balance": held + _balance_bytes(sizes, method, num_parts),
             "write": held + _write_bytes(sizes, CHUNK_EDGES, WRITE_EDGE_BYTES, WRITE_NODE_BYTES),
             "measure": held + _measure_bytes(sizes),
@@ -97,11 +102,18 @@ def in_memory_peak(sizes: GraphSizes, method: str, num_parts: int) -> PeakMemory
     )
 
 
-def on_disk_peak(sizes: GraphSizes, method: str, num_parts: int, budget: MemoryBudget) -> PeakMemory:
-    """Peak where the edges are sorted on disk, with the pieces and buckets of the memory budget."""
+def on_disk_peak(
+    sizes: GraphSizes, method: str, num_parts: int, budget: MemoryBudget, filled: int | None = None
+) -> PeakMemory:
+    """Peak where the edges are sorted on disk, with the pieces and buckets of the memory budget.
+
+    Args:
+      sizes, method, num_parts, filled: as of `in_memory_peak`.
+      budget: of the graph.
+    """
     num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
     window = (sizes.node_id_bytes + sizes.weight_bytes) * num_edges  # the edge map is not looked at
-    assign = METHODS[method].memory.total(num_nodes, num_neighbours(sizes)) + OFFSET_BYTES * num_nodes
+    assign = _taken(sizes, method, filled) + OFFSET_BYTES * num_nodes
     if METHODS[method].in_memory:
         rows = 0 if METHODS[method].memory.copies else window
         assign = max(assign, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes) + rows
@@ -314,9 +326,16 @@ def _adjacency_bytes(sizes: GraphSizes) -> int:
     return 0 if sizes.undirected else 4 * num_neighbours(sizes)
 
 
-def _assign_bytes(sizes: GraphSizes, method: str) -> int:
+def _taken(sizes: GraphSizes, method: str, filled: int | None) -> int:
+    """What a method takes for itself; `filled` as of `in_memory_peak`."""
+    memory = METHODS[method].memory
+    memory = memory if filled is None else memory._replace(fixed_bytes=filled)
+    return memory.total(sizes.num_nodes, num_neighbours(sizes))
+
+
+def _assign_bytes(sizes: GraphSizes, method: str, filled: int | None = None) -> int:
     """What assigning takes beside a topology in memory."""
-    taken = METHODS[method].memory.total(sizes.num_nodes, num_neighbours(sizes))
+    taken = _taken(sizes, method, filled)
     if METHODS[method].links == "adjacency":
         taken = max(taken, _symmetrise_bytes(sizes)) + _adjacency_bytes(sizes)
     return taken

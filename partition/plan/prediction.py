@@ -23,7 +23,8 @@ from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import METHODS, AssignMemory
 from fastsample_dist.partition.methods.options import StreamOptions
 from fastsample_dist.partition.methods.request import check_num_clusters
-from fastsample_dist.partition.plan.buffer import buffer_within, with_buffer
+from fastsample_dist.partition.methods.stream import filled_bytes
+from fastsample_dist.partition.plan.buffer import buffer_within
 from fastsample_dist.partition.plan.disk import NARROW_LINK_BYTES, feature_row_bytes, output_bytes, work_bytes
 from fastsample_dist.partition.plan.memory import (
     Taken,
@@ -196,19 +197,18 @@ def _partitioning(sizes: GraphSizes, num_parts: int, options: PlanOptions, base:
     for name in METHODS:
         ordered = options.streaming.read_by(name).order == "bfs"
         budget = memory_budget(budget.limit, base, sizes, name, ordered=ordered)
+        obstacle = _obstacle(sizes, name, budget)
+        try:
+            buffer = buffer_within(name, options.streaming.read_by(name).buffer, num_parts, budget)
+        except ValueError as error:
+            buffer, obstacle = None, obstacle or f"refused: {error}"
+        filled = None if buffer is None else filled_bytes(buffer, num_neighbours(sizes))
         peaks = {
-            "in_memory": in_memory_peak(sizes, name, num_parts),
-            "on_disk": on_disk_peak(sizes, name, num_parts, budget),
+            "in_memory": in_memory_peak(sizes, name, num_parts, filled),
+            "on_disk": on_disk_peak(sizes, name, num_parts, budget, filled),
         }
         if ordered:
             peaks = {way: with_order(peak, sizes, name, on_disk=way == "on_disk") for way, peak in peaks.items()}
-        obstacle = _obstacle(sizes, name, budget)
-        try:
-            used = buffer_within(name, options.streaming.read_by(name).buffer, num_parts, budget)
-        except ValueError as error:
-            used, obstacle = None, obstacle or f"refused: {error}"
-        if used is not None:
-            peaks = {way: with_buffer(peak, used, num_neighbours(sizes)) for way, peak in peaks.items()}
         methods[name] = {
             way: {"peak_bytes": base + peak.extra_bytes, "step": peak.widest} for way, peak in peaks.items()
         }

@@ -69,9 +69,9 @@ def test_the_plan_counts_what_a_graph_fills_of_the_buffer():
         plan = make_plan(PlanInput(sizes=sizes), options, 0)
         return plan["partitioning"]["methods"]["stream"]["on_disk"]["peak_bytes"]
 
-    many = 1 << 24  # as many pairs of 64 bytes
+    many = 1 << 26  # as many pairs of neighbours, 32 bytes of the buffer each
     assert peak(many, buffer=1 << 30) - peak(many, buffer=1 << 29) == 1 << 29
-    assert peak(many, buffer=1 << 34) == peak(many, buffer=1 << 32) == peak(many, buffer=1 << 30) + 64
+    assert peak(many, buffer=1 << 34) == peak(many, buffer=1 << 31) == peak(many, buffer=1 << 30) + (1 << 30)
     assert peak(many) == peak(many, buffer=BUFFER_BYTES)
-    few = 10_000  # METIS takes 280 bytes a pair
-    assert peak(few, buffer=1 << 30) == peak(few) == peak(few, buffer=280 * (few + 1))
+    few = 10_000
+    assert peak(few, buffer=1 << 30) == peak(few) == peak(few, buffer=32 * few)
