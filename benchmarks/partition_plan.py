@@ -184,6 +184,7 @@ def make_parser() -> argparse.ArgumentParser:
 def measure(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Compare and print; returns (exit status, rows for --json)."""
     args.work.mkdir(parents=True, exist_ok=True)
+    commit = run_process(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT).stdout.strip()
     rows = []
     for spec in args.graphs.split(","):
         graph = draw(args.work, spec)
@@ -196,7 +197,6 @@ def measure(args: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     lines += ["", *least_table(stored)] if stored else []
     lines += ["", *summary(rows)]
     print("\n".join(lines))
-    commit = run_process(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT).stdout.strip()
     print(f"commit {commit}, {platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}")
     if args.markdown:
         write_text(args.markdown, "\n".join(lines) + "\n")
