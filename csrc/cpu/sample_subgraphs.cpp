@@ -3,13 +3,12 @@
 #include <string.h>
 
 #include <algorithm>
-#include <limits>
-#include <vector>
 
 #include "batch_memory.h"
 #include "first_failure.h"
 #include "induced_rows.h"
 #include "subgraph_visits.h"
+#include "union_places.h"
 #include "worker_pool.h"
 
 namespace fs {
@@ -72,40 +71,16 @@ FsStatus sample_all(const SubgraphCall<Id>& call, const SubgraphRequest& request
   return failure.report();
 }
 
-// Where a part of a union lies: rows and edges of its loss nodes, and of its other nodes.
-struct Placement {
-  int64_t loss_row, other_row, loss_edge, other_edge;
-};
-
-// Subgraphs that become one: loss nodes of the first, of the second, ..., then the others in the same order.
+// Subgraphs that become one.
 template <typename Id>
 class Union {
  public:
-  Union(FsSubgraph* parts, int64_t count) : parts_(parts), count_(count), places_(static_cast<size_t>(count)) {
-    int64_t loss_edges = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      places_[static_cast<size_t>(i)] = {num_loss_, 0, loss_edges, 0};
-      num_loss_ += parts[i].num_loss;
-      loss_edges += parts[i].edges.indptr[parts[i].num_loss];
-    }
-    num_nodes_ = num_loss_;
-    num_edges_ = loss_edges;
-    for (int64_t i = 0; i < count; ++i) {
-      Placement& place = places_[static_cast<size_t>(i)];
-      place.other_row = num_nodes_;
-      place.other_edge = num_edges_;
-      num_nodes_ += parts[i].drawn.num_nodes - parts[i].num_loss;
-      num_edges_ += parts[i].edges.num_edges - parts[i].edges.indptr[parts[i].num_loss];
-    }
-  }
+  Union(FsSubgraph* parts, int64_t count) : parts_(parts), count_(count), places_(parts, count) {}
 
   FsStatus make(bool edge_ids, int threads, FsSubgraph* joined) {
-    if (num_nodes_ > std::numeric_limits<Id>::max()) {
-      return fail(FS_INVALID_ARGUMENT,
-                  "%s: %lld nodes in one union, more than ids of 32 bits can number; pass fewer numbers", kOperation,
-                  static_cast<long long>(num_nodes_));
-    }
-    require_room(num_edges_, sizeof(Id) + (edge_ids ? sizeof(int64_t) : 0));
+    const FsStatus status = places_.check<Id>(kOperation);
+    if (status != FS_OK) return status;
+    require_room(places_.num_edges(), sizeof(Id) + (edge_ids ? sizeof(int64_t) : 0));
     allocate(edge_ids, joined);
     share_runs(count_, 1, threads, [&](int64_t i, int64_t) { copy(i, joined); });
     return FS_OK;
@@ -113,20 +88,21 @@ class Union {
 
  private:
   void allocate(bool edge_ids, FsSubgraph* joined) const {
-    joined->num_loss = num_loss_;
-    joined->drawn.num_nodes = joined->edges.num_dst = joined->edges.num_src = num_nodes_;
-    joined->edges.num_edges = num_edges_;
-    joined->drawn.nodes = take_array<Id>(num_nodes_);
-    joined->edges.indptr = take_array<int64_t>(num_nodes_ + 1);
-    joined->edges.indices = take_array<Id>(num_edges_);
-    if (edge_ids) joined->edges.edge_ids = take_array<int64_t>(num_edges_);
+    const int64_t num_nodes = places_.num_nodes(), num_edges = places_.num_edges();
+    joined->num_loss = places_.num_loss();
+    joined->drawn.num_nodes = joined->edges.num_dst = joined->edges.num_src = num_nodes;
+    joined->edges.num_edges = num_edges;
+    joined->drawn.nodes = take_array<Id>(num_nodes);
+    joined->edges.indptr = take_array<int64_t>(num_nodes + 1);
+    joined->edges.indices = take_array<Id>(num_edges);
+    if (edge_ids) joined->edges.edge_ids = take_array<int64_t>(num_edges);
     joined->edges.indptr[0] = 0;
   }
 
   // Part i into the union; its arrays are given back.
   void copy(int64_t i, FsSubgraph* joined) const {
     FsSubgraph& part = parts_[i];
-    const Placement& place = places_[static_cast<size_t>(i)];
+    const Placement& place = places_[i];
     copy_rows(part, 0, part.num_loss, place.loss_row, place.loss_edge, place, joined);
     copy_rows(part, part.num_loss, part.drawn.num_nodes, place.other_row, place.other_edge, place, joined);
     free_arrays(&part);
@@ -151,8 +127,7 @@ class Union {
 
   FsSubgraph* parts_;
   int64_t count_;
-  std::vector<Placement> places_;
-  int64_t num_loss_ = 0, num_nodes_ = 0, num_edges_ = 0;
+  UnionPlaces places_;
 };
 
 // What is drawn counts together.

@@ -1,5 +1,7 @@
 """sample_subgraphs against the oracles of its parts; the union against what Python makes of the subgraphs."""
 
+import subprocess
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from fastsample_dist import CSCGraph, ops
 from fastsample_dist.ops import SubgraphRule, SubgraphTables, reference
 from fastsample_dist.ops.sampling_graph import SamplingGraph
 from tests.ops.graphs import random_csc
+from tests.toolchain import CSRC, find_compiler
 
 ISAS = ("scalar", "baseline", "avx2", "avx512")
 RULES = {
@@ -152,3 +155,34 @@ def test_what_is_refused_names_the_operation_and_leaves_nothing():
         sampled(graph, rule, loss_flags=torch.ones(59, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"numbers holds -1; expected 0 to 2\*\*64 - 1"):
         sampled(graph, rule, [0, -1])
+
+
+UNION_SIZES = """
+#include <stdio.h>
+#include "union_places.h"
+
+namespace fs {
+FsStatus fail(FsStatus status, const char*, ...) { return status; }
+}  // namespace fs
+
+int main() {
+  int64_t no_edges[1] = {0};
+  FsSubgraph parts[3] = {};
+  for (FsSubgraph& part : parts) part.edges.indptr = no_edges;
+  for (const int64_t last : {0, 1}) {
+    parts[0].drawn.num_nodes = parts[1].drawn.num_nodes = (int64_t{1} << 30) - 1;
+    parts[2].drawn.num_nodes = 1 + last;  // 2^31 - 1 nodes together, and one more
+    const fs::UnionPlaces places(parts, 3);
+    printf("%d %d ", places.check<int32_t>("union") == FS_OK, places.check<int64_t>("union") == FS_OK);
+  }
+}
+"""
+
+
+def test_a_union_of_more_nodes_than_int32_ids_number_is_refused(tmp_path):
+    """By the sizes of its parts alone: nodes of so many would take 26 GB."""
+    source, program = tmp_path / "sizes.cpp", tmp_path / "sizes"
+    source.write_text(UNION_SIZES)
+    folders = [f"-I{CSRC / name}" for name in ("cpu", "core", "include")]
+    subprocess.run([find_compiler(), "-std=c++17", *folders, str(source), "-o", str(program)], check=True)
+    assert subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout == "1 1 0 1 "
