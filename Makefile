@@ -26,7 +26,7 @@ GPU_TESTS  ?= tests
 WORKERS    ?= 4
 PYTEST     := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # A CUDA graph is not recorded without torch's caching allocator.
-SMALL_CASES ?= tests/ops tests/bench/gpu/test_kernels.py --ignore=tests/ops/test_captured.py
+SMALL_CASES ?= tests/ops tests/bench/gpu/test_kernels.py tests/sampling/transit/test_device_engine.py --ignore=tests/ops/test_captured.py
 SANITIZER  ?= compute-sanitizer
 OWN_KERNELS := --kernel-name kns=_ZN2fs
 

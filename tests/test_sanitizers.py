@@ -14,7 +14,9 @@ from tests.toolchain import CSRC, cmake, find_compiler
 from tests.waiting import BUILD_S
 
 TESTS = Path(__file__).resolve().parent
-KERNEL_TESTS = [str(TESTS / "ops"), str(TESTS / "bench" / "gpu" / "test_kernels.py")]
+KERNEL_TESTS = [
+    str(TESTS / name) for name in ("ops", "bench/gpu/test_kernels.py", "sampling/transit/test_device_engine.py")
+]
 
 PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\n"
 
