@@ -3,6 +3,7 @@
 //   walk_samples    one root, one pick a step: a thread takes a sample through all steps; the node it is at, the one
 //                   before and the random words stay in registers
 //   walk_many       MultiRW: the same from several roots, which stand in `state`
+//   take_rows       MVS: a block takes a sample and copies the rows of its roots
 //   pick_step       any step: a thread a pick, whose transit it reads in the vertices of the step before
 //
 // Samples of one width stand column by column: threads side by side write side by side.
@@ -158,6 +159,29 @@ FS_KERNEL void put_roots(TransitTask<Id> task) {
   for (int64_t i = thread_number(); i < count; i += num_threads()) {
     const int64_t sample = i % task.num_samples, root = i / task.num_samples;
     *task.vertex(sample, root) = task.roots[sample * task.num_roots + root];
+  }
+}
+
+// Picks of FS_NEXT_ALL: the degrees of a sample's roots.
+template <typename Id>
+FS_KERNEL void count_rows_of_roots(TransitTask<Id> task) {
+  for (int64_t sample = thread_number(); sample < task.num_samples; sample += num_threads()) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < task.num_roots; ++i) count += task.degree(task.roots[sample * task.num_roots + i]);
+    task.out.lengths[sample] = count;
+  }
+}
+
+template <typename Id>
+FS_KERNEL void take_rows(TransitTask<Id> task) {
+  for (int64_t sample = blockIdx.x; sample < task.num_samples; sample += gridDim.x) {
+    int64_t first = task.num_roots;
+    for (int64_t r = 0; r < task.num_roots; ++r) {
+      const int64_t root = task.roots[sample * task.num_roots + r], degree = task.degree(root);
+      const Id* ids = task.hashed.indices + (root < 0 ? 0 : task.indptr[root]);
+      for (int64_t i = threadIdx.x; i < degree; i += kThreads) task.put(0, sample, first + i, ids[i]);
+      first += degree;
+    }
   }
 }
 

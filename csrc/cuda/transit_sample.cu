@@ -9,8 +9,11 @@ constexpr const char* kOperation = "transit_sample";
 
 bool is_served(int32_t kind) {
   return kind == FS_NEXT_UNIFORM || kind == FS_NEXT_WEIGHTED || kind == FS_NEXT_NODE2VEC || kind == FS_NEXT_PPR ||
-         kind == FS_NEXT_MULTI_RW;
+         kind == FS_NEXT_MULTI_RW || kind == FS_NEXT_ALL;
 }
+
+// Samples of different lengths.
+bool is_ragged(const FsTransitApp& app) { return app.until_done != 0 || app.next_kind == FS_NEXT_ALL; }
 
 FsStatus check_call(const FsTransitApp& app, const FsTransitRequest& request, const FsCudaSamples& out) {
   if (app.sampling_type != FS_INDIVIDUAL || app.unique != nullptr || !is_served(app.next_kind)) {
@@ -24,8 +27,11 @@ FsStatus check_call(const FsTransitApp& app, const FsTransitRequest& request, co
     return fail(FS_INVALID_ARGUMENT, "%s: %lld samples of %lld steps; expected fewer on CUDA", kOperation,
                 static_cast<long long>(request.num_samples), static_cast<long long>(out.num_steps));
   }
-  if ((out.offsets == nullptr) != (app.until_done == 0)) {
-    return fail(FS_INVALID_ARGUMENT, "%s: walks of drawn length need offsets, others have none", kOperation);
+  if (app.next_kind == FS_NEXT_ALL && app.num_steps != 1) {
+    return fail(FS_INVALID_ARGUMENT, "%s: all neighbours are taken in one step on CUDA", kOperation);
+  }
+  if ((out.offsets == nullptr) == is_ragged(app)) {
+    return fail(FS_INVALID_ARGUMENT, "%s: samples of different lengths need offsets, others have none", kOperation);
   }
   return FS_OK;
 }
@@ -165,6 +171,11 @@ FsStatus sample(const FsGraph& graph, const FsTransitTables& tables, const FsTra
   const TransitTask<Id> task = task_of<Id>(graph, tables, app, request, out);
   launch(make_step_keys, blocks_for(2 * task.num_steps), stream, request.rng_seed, request.step, task.num_steps,
          chooses, reinterpret_cast<StageKey*>(out.keys));
+  if (app.next_kind == FS_NEXT_ALL) {  // under every schedule: a row is read once for each of its picks
+    launch(put_roots<Id>, blocks_for(task.num_samples * app.num_roots), stream, task);
+    launch(take_rows<Id>, blocks_for(task.num_samples * kThreads), stream, task);
+    return FS_OK;
+  }
   if (groups(request)) return sample_grouped(app, request, task, stream);
   if (chooses) {
     launch(walk_many<Id>, blocks_for(task.num_samples), stream, task);
@@ -184,22 +195,33 @@ FsStatus sample(const FsGraph& graph, const FsTransitTables& tables, const FsTra
 
 extern "C" {
 
-FsStatus fs_cuda_transit_lengths(const FsTransitApp* app, const FsTransitRequest* request, int64_t* out_lengths,
-                                 void* stream) {
-  if (app->next_kind != FS_NEXT_PPR) {
+FsStatus fs_cuda_transit_lengths(const FsGraph* graph, const FsTransitApp* app, const FsTransitRequest* request,
+                                 int64_t* out_lengths, void* stream) {
+  const int blocks = fs::blocks_for(request->num_samples);
+  if (app->next_kind == FS_NEXT_PPR) {
+    const int64_t* table = reinterpret_cast<const int64_t*>(static_cast<uintptr_t>(app->params[0]));
+    fs::launch(fs::draw_lengths, blocks, static_cast<cudaStream_t>(stream),
+               fs::transit_key(request->rng_seed, fs::kInitial, 0, request->step), request->sample_ids,
+               request->num_samples, table, app->params[1], out_lengths);
+  } else if (app->next_kind == FS_NEXT_ALL) {
+    const FsTransitTables tables = {};
+    const FsCudaSamples out = {nullptr, nullptr, out_lengths, nullptr, nullptr, nullptr, nullptr, 0};
+    const auto count = [&](auto id) {
+      using Id = decltype(id);
+      fs::launch(fs::count_rows_of_roots<Id>, blocks, static_cast<cudaStream_t>(stream),
+                 fs::task_of<Id>(*graph, tables, *app, *request, out));
+    };
+    graph->id_type == FS_INT32 ? count(int32_t{}) : count(int64_t{});
+  } else {
     return fs::fail(FS_INVALID_ARGUMENT, "%s: kind %d draws no lengths", fs::kOperation, app->next_kind);
   }
-  const int64_t* table = reinterpret_cast<const int64_t*>(static_cast<uintptr_t>(app->params[0]));
-  fs::launch(fs::draw_lengths, fs::blocks_for(request->num_samples), static_cast<cudaStream_t>(stream),
-             fs::transit_key(request->rng_seed, fs::kInitial, 0, request->step), request->sample_ids,
-             request->num_samples, table, app->params[1], out_lengths);
   return fs::launch_status(fs::kOperation);
 }
 
 FsStatus fs_cuda_transit_workspace(const FsTransitApp* app, const FsTransitRequest* request, int64_t num_nodes,
                                    int64_t num_steps, int64_t* out_bytes, void*) {
   *out_bytes = 0;
-  if (!fs::groups(*request)) return FS_OK;
+  if (!fs::groups(*request) || app->next_kind == FS_NEXT_ALL) return FS_OK;
   fs::GroupedLayout layout;
   const FsStatus status = fs::grouped_layout(*app, *request, num_nodes, num_steps, nullptr, &layout);
   if (status == FS_OK) *out_bytes = layout.bytes;

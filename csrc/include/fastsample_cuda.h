@@ -151,8 +151,9 @@ FS_API FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec*
  * vertices[offsets[i] + j] or, without offsets, vertices[j * num_samples + i], which kernels write side by side. */
 typedef struct {
   int64_t* vertices; /* [num_vertices] */
-  int64_t* offsets;  /* until_done: [num_samples + 1], room for a root and lengths[i] picks each; else NULL */
-  int64_t* lengths;  /* until_done: [num_samples] of fs_cuda_transit_lengths, becomes the picks that were made */
+  int64_t* offsets;  /* of samples that differ in length (until_done, FS_NEXT_ALL) [num_samples + 1]: room for the roots
+                        and lengths[i] picks each; else NULL */
+  int64_t* lengths;  /* of these [num_samples] of fs_cuda_transit_lengths; until_done: becomes the picks made */
   int64_t* state;    /* FS_NEXT_MULTI_RW: [num_roots + 2, num_samples] scratch; else NULL */
   uint64_t* keys;    /* [num_steps], of FS_NEXT_MULTI_RW [2 * num_steps]: scratch */
   uint64_t* failure; /* ~0 before: step << FS_CUDA_SAMPLE_BITS | position of the sample that first met an id which is no
@@ -163,10 +164,10 @@ typedef struct {
 
 #define FS_CUDA_SAMPLE_BITS 40
 
-/* Steps that FS_NEXT_PPR draws for each sample, [num_samples]. params[0] of the application is a device address, as are
- * the request's arrays. */
-FS_API FsStatus fs_cuda_transit_lengths(const FsTransitApp* app, const FsTransitRequest* request, int64_t* out_lengths,
-                                        void* stream);
+/* What a sample's length depends on, [num_samples]: the steps that FS_NEXT_PPR draws for it; of FS_NEXT_ALL the degrees
+ * of its roots together. params[0] of the application is a device address, as are the request's arrays. */
+FS_API FsStatus fs_cuda_transit_lengths(const FsGraph* graph, const FsTransitApp* app, const FsTransitRequest* request,
+                                        int64_t* out_lengths, void* stream);
 /* Scratch of a call on the current device; 0 unless the schedule groups by transit. Refuses more slots (num_samples *
  * num_transits of a step) than fit into a key of 64 bits beside num_nodes. Enqueues nothing. */
 FS_API FsStatus fs_cuda_transit_workspace(const FsTransitApp* app, const FsTransitRequest* request, int64_t num_nodes,
@@ -174,9 +175,9 @@ FS_API FsStatus fs_cuda_transit_workspace(const FsTransitApp* app, const FsTrans
 /* As fs_transit_sample. FS_SCHEDULE_SAMPLE (and _AUTO): walks by one launch for all steps, a thread each; steps of
  * several picks by a launch each, a thread a pick. FS_SCHEDULE_TRANSIT: pairs of transit and sample are sorted, short
  * runs are taken by groups of lanes, tiles of longer ones by blocks that read the row once; _FLAT: a thread a pick in
- * sorted order. FS_NEXT_UNIFORM, FS_NEXT_WEIGHTED, FS_NEXT_NODE2VEC, FS_NEXT_PPR of one root, FS_NEXT_MULTI_RW; no
- * callbacks, no distinct picks. Host memory: the structs, sample_sizes, num_transits and params. Roots are nodes or
- * FS_NULL_NODE. */
+ * sorted order. FS_NEXT_UNIFORM, FS_NEXT_WEIGHTED, FS_NEXT_NODE2VEC, FS_NEXT_PPR of one root, FS_NEXT_MULTI_RW,
+ * FS_NEXT_ALL of one step; no callbacks, no distinct picks. Host memory: the structs, sample_sizes, num_transits and
+ * params. Roots are nodes or FS_NULL_NODE. */
 FS_API FsStatus fs_cuda_transit_sample(const FsGraph* graph, const FsTransitTables* tables, const FsTransitApp* app,
                                        const FsTransitRequest* request, const FsCudaSamples* out, void* stream);
 

@@ -1,7 +1,7 @@
 """transit_sample on CUDA: samples of built-in individual applications by kernels that go sample by sample.
 
 Samples of one width are written column by column, so that threads side by side write side by side; what is returned is
-the transposed view. Walks of drawn length are written row by row, into room for the length that was drawn.
+the transposed view. Samples that differ in length are written row by row, walks into room for the length drawn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest, app_arguments
 from fastsample_dist.ops.transit_tables import TransitTables
 
-SERVED = frozenset({NextKind.UNIFORM, NextKind.WEIGHTED, NextKind.NODE2VEC, NextKind.PPR, NextKind.MULTI_RW})
+SERVED = frozenset({
+    NextKind.UNIFORM, NextKind.WEIGHTED, NextKind.NODE2VEC, NextKind.PPR, NextKind.MULTI_RW, NextKind.ALL,
+})  # fmt: skip
 SAMPLE_BITS = 40  # of a failure's word, below the step
 _NO_FAILURE = -1
 
@@ -42,7 +44,9 @@ class SampleArrays(Structure):
 
 
 cuda.DECLARED.functions(
-    fs_cuda_transit_lengths=(POINTER(layouts.AppArguments), POINTER(layouts.RequestArguments), c_void_p, c_void_p),
+    fs_cuda_transit_lengths=(
+        POINTER(library.Graph), POINTER(layouts.AppArguments), POINTER(layouts.RequestArguments), c_void_p, c_void_p,
+    ),
     fs_cuda_transit_workspace=(
         POINTER(layouts.AppArguments), POINTER(layouts.RequestArguments), c_int64, c_int64, POINTER(c_int64), c_void_p,
     ),
@@ -112,11 +116,15 @@ def cuda_transit_sample(
     )  # fmt: skip
     words = {"dtype": torch.int64, "device": tables.device}
     lengths, offsets, num_steps = None, None, len(app.sample_sizes)
-    if app.until_done:
+    if app.until_done or app.next_kind == NextKind.ALL:
         lengths, offsets = torch.empty(roots.shape[0], **words), torch.zeros(roots.shape[0] + 1, **words)
-        cuda.call("fs_cuda_transit_lengths", roots, byref(arguments), byref(asked), lengths.data_ptr())
-        torch.cumsum(lengths + 1, 0, out=offsets[1:])
-        num_steps = int(lengths.max()) if lengths.numel() else 0
+        cuda.call(
+            "fs_cuda_transit_lengths", roots,
+            byref(tables.graph), byref(arguments), byref(asked), lengths.data_ptr(),
+        )  # fmt: skip
+        torch.cumsum(lengths + app.num_roots, 0, out=offsets[1:])
+        if app.until_done:
+            num_steps = int(lengths.max()) if lengths.numel() else 0
         vertices = torch.empty(int(offsets[-1]), **words)
     else:
         vertices = torch.empty((app.num_roots + sum(_picks(app)), roots.shape[0]), **words)
@@ -138,7 +146,7 @@ def cuda_transit_sample(
     _raise_failure(int(failure), vertices, offsets, app, sample_ids, tables.num_rows)
     if offsets is None or lengths is None:
         return SampledSteps(vertices.t(), None, len(app.sample_sizes))
-    return _closed_up(vertices, offsets, lengths)
+    return _closed_up(vertices, offsets, lengths) if app.until_done else SampledSteps(vertices, offsets, num_steps)
 
 
 def _picks(app: IndividualApp) -> list[int]:
@@ -169,7 +177,7 @@ def _raise_failure(
         first = app.num_roots + sum(picks[:step])
         found = vertices[first : first + picks[step], sample]
     else:
-        found = vertices[int(offsets[sample]) + app.num_roots + step][None]
+        found = vertices[int(offsets[sample]) + app.num_roots + step : int(offsets[sample + 1])]
     node = int(found[(found < layouts.NULL_NODE) | (found >= num_rows)][0])
     failure = layouts.Failure(
         sample, int(sample_ids[sample]), step, node, layouts.AppFault.BAD_NODE, layouts.AppFunction.NEXT

@@ -73,6 +73,6 @@ class DeviceEngine:
 
 def _refusal(bound: BoundApp) -> str:
     return (
-        f"{type(bound.app).__name__} is sampled on the CPU; GPUs sample DeepWalk, PPR, Node2Vec, MultiRW and KHop, "
-        "without distinct picks; leave the device out."
+        f"{type(bound.app).__name__} is sampled on the CPU; GPUs sample DeepWalk, PPR, Node2Vec, MultiRW, KHop and "
+        "MVS, without distinct picks; leave the device out."
     )
