@@ -204,11 +204,11 @@ def _report(args: argparse.Namespace, console: Console, found: dict, runs: list[
     results = {"command": "epoch", "conditions": found, "options": given_options(args), "runs": runs}
     if args.model_network is not None:
         threads, cores = found["threads_per_rank"], found["cores"]
-        crowding = {run["ranks"]: max(1.0, run["ranks"] * threads / cores) for run in runs}
         is_measured = args.model_network == MEASURED
-        network = epoch.network_of_runs(runs) if is_measured else Network.parse(args.model_network)
-        predictions = epoch.model_network(runs, network, args.batch_size, crowding)
-        title = f"{network}{', as measured' if is_measured else ''}"
+        network = epoch.messages_of_runs(runs, epoch.NETWORK) if is_measured else Network.parse(args.model_network)
+        predictions = epoch.model_network(runs, network, args.batch_size, threads / cores)
+        of_processor = epoch.messages_of_runs(runs, epoch.PROCESSOR)
+        title = f"{network}{', as measured' if is_measured else ''}; of a processor {of_processor}"
         console.print(epoch_report.model_table(predictions, title))
         console.print(epoch_report.check_table(predictions, title))
         results["model"] = predictions

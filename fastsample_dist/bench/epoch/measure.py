@@ -14,18 +14,19 @@ sample and fetch contain the waiting for the other ranks in their exchanges. Bes
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastsample_dist.bench.epoch.namespaces import namespace_hosts
-from fastsample_dist.bench.epoch.network_model import MACHINES, Measured, epoch_s, step_s
+from fastsample_dist.bench.epoch.network_model import MACHINES, Host, Measured, epoch_s, step_s
 from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.graph.network import Network
 from fastsample_dist.testing.jobs import RankJob, run_ranks
 from fastsample_dist.train.metrics import payload_exchanges
 
 RANK_TASK = "fastsample_dist.bench.epoch.rank:epoch_rank"
+NETWORK, PROCESSOR = "network", "processor"  # of measured messages
 TIMES = ("sample_s", "fetch_s", "compute_s", "gradients_s")
 
 
@@ -100,12 +101,12 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
       results: what epoch_rank returned, by rank.
       num_ranks: how many.
     Returns:
-      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "network": as measured,
-      "floor_s", "floor_cpu_s", "all_reduce_s" (medians over timed epochs of the means over ranks), "configurations":
-      [{"scheme", "prefetch", "loss": per epoch, "epoch_s", "sample_s", "fetch_s", "compute_s", "gradients_s", "idle_s"
-      (medians over timed epochs), "epochs_s": each timed epoch, "comm": {purpose: {"calls", "bytes_sent"}} per step and
-      rank, "exchanges": payload exchanges per step, "ratio_to_vanilla", "ratio_to_floor": epoch_s / (floor_s +
-      all_reduce_s)}]}.
+      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "messages": as measured,
+      "floor_s", "floor_cpu_s", "all_reduce_s" (medians over timed epochs of the means over ranks), "floor_slowest_s"
+      (of the slowest rank), "configurations": [{"scheme", "prefetch", "loss": per epoch, "epoch_s", "sample_s",
+      "fetch_s", "compute_s", "gradients_s", "idle_s" (medians over timed epochs), "epochs_s": each timed epoch, "comm":
+      {purpose: {"calls", "bytes_sent"}} per step and rank, "remote_share": of input rows, "exchanges": payload
+      exchanges per step, "ratio_to_vanilla", "ratio_to_floor": epoch_s / (floor_s + all_reduce_s)}]}.
     Raises:
       RuntimeError: the losses of two configurations differ.
     """
@@ -124,18 +125,20 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
     return {
         "ranks": num_ranks, "steps": steps, "num_seeds": sum(result["num_seeds"] for result in results),
         "first_step_s": max(result["first_step_s"] for result in results), "graph": results[0]["graph"],
-        "transport": results[0]["transport"], "network": results[0]["network"], **floor,
+        "transport": results[0]["transport"], "messages": results[0]["messages"], **floor,
         "configurations": configurations,
     }  # fmt: skip
 
 
 def _floor(of_ranks: Sequence[Sequence[dict]]) -> dict[str, float]:
-    """Medians over epochs of the means over ranks."""
+    """Medians over epochs of the means over ranks, and of the slowest rank's products."""
     epochs = list(zip(*of_ranks, strict=True))
-    return {
+    means = {
         name: statistics.median(statistics.fmean(rank[name] for rank in epoch) for epoch in epochs)
         for name in of_ranks[0][0]
     }
+    slowest_s = statistics.median(max(rank["floor_s"] for rank in epoch) for epoch in epochs)
+    return means | {"floor_slowest_s": slowest_s}
 
 
 def check_losses(configurations: Sequence[dict], num_ranks: int) -> None:
@@ -178,6 +181,7 @@ def _figures(of_ranks: Sequence[dict], steps: int) -> dict:
         "scheme": of_ranks[0]["scheme"], "prefetch": of_ranks[0]["prefetch"],
         "loss": [epoch["loss"] for epoch in of_ranks[0]["epochs"]], "epoch_s": medians.pop("seconds"), **medians,
         "idle_s": max(0.0, idle_s), "epochs_s": [epoch["seconds"] for epoch in timed], "comm": comm,
+        "remote_share": statistics.fmean(rank["remote_share"] for rank in of_ranks),
         "exchanges": sum(payload_exchanges(stats) for stats in counted) / len(counted) / steps,
     }  # fmt: skip
 
@@ -196,20 +200,32 @@ def check_model(ranks: Sequence[int], configurations: Sequence[tuple[str, int]])
         )
 
 
-def network_of_runs(runs: Sequence[dict]) -> Network:
-    """The network as it was measured on the fewest ranks that are several."""
-    found = min((run for run in runs if run["ranks"] > 1), key=lambda run: run["ranks"])["network"]
+def messages_of_runs(runs: Sequence[dict], what: str) -> Network:
+    """What messages cost of the "network" or of a "processor", as measured on the fewest ranks that are several."""
+    found = min((run for run in runs if run["ranks"] > 1), key=lambda run: run["ranks"])["messages"][what]
     return Network(found["alpha_s"], found["beta_bytes_s"])
 
 
-def model_network(runs: Sequence[dict], network: Network, batch_size: int, crowding: Mapping[int, float]) -> list[dict]:
+def host_of(run: dict, alone: dict, threads_per_core: float) -> Host:
+    """What the ranks of a run have of their machine.
+
+    Args:
+      run: of several ranks.
+      alone: of one rank on the same machine.
+      threads_per_core: of a rank.
+    """
+    crowding = (run["floor_slowest_s"] / run["floor_cpu_s"]) / (alone["floor_slowest_s"] / alone["floor_cpu_s"])
+    return Host(crowding=crowding, busy=min(1.0, run["ranks"] * threads_per_core))
+
+
+def model_network(runs: Sequence[dict], network: Network, batch_size: int, threads_per_core: float) -> list[dict]:
     """Predicted seconds per epoch on 2 to 64 machines, and predicted beside measured steps; see network_model.
 
     Args:
       runs: what `measure` returned, with runs that `check_model` accepts.
       network: the network.
       batch_size: seeds per rank and step.
-      crowding: {ranks: threads per core, at least 1} of the runs.
+      threads_per_core: of a rank.
     Returns:
       [{"scheme", "prefetch", "epoch_s": {machines: seconds}, "steps": [{"ranks", "predicted_s", "measured_s"}]}]; the
       steps are those of the runs on several ranks.
@@ -221,19 +237,21 @@ def model_network(runs: Sequence[dict], network: Network, batch_size: int, crowd
     for number, entry in enumerate(most["configurations"]):
         measured = Measured(
             sample_s=local[0]["sample_s"] / few["steps"], fetch_s=local[0]["fetch_s"] / few["steps"],
-            compute_s=local[0]["compute_s"] / few["steps"], comm=entry["comm"], num_ranks=most["ranks"],
-            num_seeds=most["num_seeds"], batch_size=batch_size,
+            compute_s=local[0]["compute_s"] / few["steps"], comm=entry["comm"], remote_share=entry["remote_share"],
+            num_ranks=most["ranks"], processor=messages_of_runs(runs, PROCESSOR), num_seeds=most["num_seeds"],
+            batch_size=batch_size,
         )  # fmt: skip
         prefetch = entry["prefetch"]
         steps = [
             {
                 "ranks": run["ranks"],
-                "predicted_s": step_s(measured, network, run["ranks"], prefetch, crowding[run["ranks"]]),
+                "predicted_s": step_s(measured, network, run["ranks"], prefetch, host_of(run, few, threads_per_core)),
                 "measured_s": run["configurations"][number]["epoch_s"] / run["steps"],
             }
             for run in runs
             if run["ranks"] > 1
         ]
-        seconds = {machines: epoch_s(measured, network, machines, prefetch) for machines in MACHINES}
+        alone = Host(busy=min(1.0, threads_per_core))
+        seconds = {machines: epoch_s(measured, network, machines, prefetch, alone) for machines in MACHINES}
         predictions.append({"scheme": entry["scheme"], "prefetch": prefetch, "epoch_s": seconds, "steps": steps})
     return predictions

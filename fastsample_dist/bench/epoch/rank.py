@@ -27,7 +27,7 @@ from fastsample_dist.train.metrics import CommTally
 from fastsample_dist.train.models import GraphSAGE, layer_widths
 from fastsample_dist.train.trainer import Trainer
 
-MESSAGE_BYTES, EXCHANGES = 4 << 20, 9  # of measured_network
+MESSAGE_BYTES, EXCHANGES = 4 << 20, 9  # of measured_network; the least bytes
 
 
 def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> dict:
@@ -40,9 +40,9 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
       folder: not used.
     Returns:
       {"num_seeds": own, "steps": per epoch, "transport", "first_step_s": from the start of this process, "graph":
-      {"name", "num_nodes", "num_edges"}, "floor": FloorTime of each timed epoch, "network": measured_network's,
-      "configurations": [{"scheme", "prefetch", "epochs": [EpochStats and "comm" of this rank]}]}; the first epoch is
-      the warm-up.
+      {"name", "num_nodes", "num_edges"}, "floor": FloorTime of each timed epoch, "messages": measured_network's,
+      "configurations": [{"scheme", "prefetch", "remote_share": of this rank's input rows, "epochs": [EpochStats and
+      "comm" of this rank]}]}; the first epoch is the warm-up.
     """
     data = load_classes(settings["path"], ctx)
     runs = [_Configuration(data, settings, scheme, prefetch) for scheme, prefetch in settings["configurations"]]
@@ -55,7 +55,7 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
             floors.append(asdict(floor.measure(runs[0].steps, ctx.comm)))
     for run in runs:
         run.loader.close()
-    network = measured_network(ctx.comm)
+    messages = measured_network(ctx.comm)
     manifest = data.manifest
     return {
         "num_seeds": data.split("train").numel(),
@@ -64,9 +64,14 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
         "first_step_s": first_step.seconds,
         "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
         "floor": floors,
-        "network": network,
+        "messages": messages,
         "configurations": [
-            {"scheme": run.loader.options.scheme, "prefetch": run.loader.options.prefetch, "epochs": run.epochs}
+            {
+                "scheme": run.loader.options.scheme,
+                "prefetch": run.loader.options.prefetch,
+                "remote_share": 1 - run.loader.rows.own / max(1, run.loader.rows.inputs),
+                "epochs": run.epochs,
+            }
             for run in runs
         ],
     }
@@ -85,32 +90,41 @@ def _model(data: DistData, settings: dict) -> GraphSAGE:
     return GraphSAGE(data.feature_dim, settings["hidden"], data.num_classes, num_layers, settings["dropout"])
 
 
-def measured_network(comm: Communicator) -> dict[str, float] | None:
-    """What messages between the ranks cost as a program sees it: {"alpha_s", "beta_bytes_s"}; None for one rank.
+def measured_network(comm: Communicator) -> dict[str, dict[str, float]] | None:
+    """What messages between the ranks cost as a program sees it, and what they take of a processor: {"network",
+    "processor": {"alpha_s", "beta_bytes_s"}}; None for one rank.
 
-    Collective: every rank must call this. Exchanges of 8 bytes and of MESSAGE_BYTES with every other rank, the medians
-    of the slowest rank's: the first is alpha for every other rank, the difference is bytes over beta. The work of
-    sockets and copies is in both.
+    Collective: every rank must call this, after its epochs. Exchanges of 8 bytes with every other rank, and of as many
+    as `comm` has sent it rows in a step (MESSAGE_BYTES if these are more): the first is alpha for every other rank, the
+    difference is bytes over beta. Of the network they are medians of the slowest rank's time, with the work of sockets
+    and copies; of the processor medians of the ranks' mean processor time.
     """
     if comm.world_size == 1:
         return None
-    small_s, large_s = (_exchange_s(comm, num_bytes) for num_bytes in (8, MESSAGE_BYTES))
-    others = comm.world_size - 1
-    return {"alpha_s": small_s / others, "beta_bytes_s": others * MESSAGE_BYTES / max(large_s - small_s, 1e-9)}
+    others, sent = comm.world_size - 1, comm.stats().get("feature_rows", {"calls": 0, "bytes_sent": 0})
+    usual = sent["bytes_sent"] // max(1, sent["calls"] * others)
+    most = max(MESSAGE_BYTES, int(comm.all_reduce(torch.tensor([usual]), op="max", purpose="benchmark")))
+    small, large = (_exchange_times(comm, num_bytes) for num_bytes in (8, most))
+    return {
+        name: {"alpha_s": small[name] / others, "beta_bytes_s": others * most / max(large[name] - small[name], 1e-9)}
+        for name in small
+    }
 
 
-def _exchange_s(comm: Communicator, num_bytes: int) -> float:
-    """Seconds of an exchange of so many bytes with every other rank."""
+def _exchange_times(comm: Communicator, num_bytes: int) -> dict[str, float]:
+    """Seconds of an exchange of so many bytes with every other rank, {"network", "processor"}."""
     counts = [0 if peer == comm.rank else num_bytes for peer in range(comm.world_size)]
     plan, rows = RowPlan(counts, counts, num_bytes), torch.zeros(sum(counts), dtype=torch.uint8)
-    seconds = []
+    seconds, work = [], []
     for _ in range(1 + EXCHANGES):
         comm.barrier(purpose="benchmark")
-        begin = time.perf_counter()
+        begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         comm.exchange_rows(rows, plan, purpose="benchmark")
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.perf_counter() - begin_s)
+        work.append(time.process_time() - begin_cpu_s)
     slowest = comm.all_reduce(torch.tensor(seconds[1:]), op="max", purpose="benchmark")
-    return float(slowest.median())
+    summed = comm.all_reduce(torch.tensor(work[1:]), purpose="benchmark")
+    return {"network": float(slowest.median()), "processor": float(summed.median()) / comm.world_size}
 
 
 class _FirstStep:

@@ -1,6 +1,7 @@
 """fastsample-bench epoch: its arithmetic, its checks, and the command as a user and as a launcher start it."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import torch
 from fastsample_dist.bench import cli
 from fastsample_dist.bench.epoch import floor, namespaces
 from fastsample_dist.bench.epoch import measure as epoch
-from fastsample_dist.bench.epoch.network_model import Measured, epoch_s, exchange_s, gradients_s, step_s
+from fastsample_dist.bench.epoch.network_model import Host, Measured, epoch_s, exchange_s, gradients_s, step_s
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph.network import Network
 from fastsample_dist.ops.sage_layer import padded_size
@@ -57,6 +58,10 @@ def test_configurations_on_one_and_two_ranks(forked_ranks, parts, tmp_path, caps
     assert {key: entry["exchanges"] for key, entry in two.items()} == {key: 2 if "hybrid" in key else 4 for key in two}
     assert two["hybrid", 0]["comm"]["feature_rows"] == two["vanilla", 2]["comm"]["feature_rows"]
     assert two["hybrid", 0]["comm"]["feature_rows"]["bytes_sent"] > 0
+    assert 0 < two["hybrid", 0]["remote_share"] < 1
+    assert results["runs"][0]["configurations"][0]["remote_share"] == 0
+    messages = results["runs"][1]["messages"]
+    assert all(messages[what]["alpha_s"] > 0 < messages[what]["beta_bytes_s"] for what in ("network", "processor"))
     assert two["vanilla", 0]["ratio_to_vanilla"] == 1
     assert all(run["first_step_s"] > 0 for run in results["runs"])
     for measured in results["runs"]:
@@ -196,12 +201,14 @@ def epoch_of(seconds, loss, comm=None, **times):
 
 def result_of(configurations):
     entries = [
-        {"scheme": scheme, "prefetch": prefetch, "epochs": epochs} for scheme, prefetch, epochs in configurations
+        {"scheme": scheme, "prefetch": prefetch, "remote_share": 0.5, "epochs": epochs}
+        for scheme, prefetch, epochs in configurations
     ]
     floor = [{"floor_s": floor_s, "floor_cpu_s": floor_s, "all_reduce_s": 0.5} for floor_s in (1.5, 0.5, 9.0)]
     return {
         "steps": 2, "num_seeds": 30, "first_step_s": 1.0, "graph": {}, "transport": "exchange", "floor": floor,
-        "network": {"alpha_s": 1e-3, "beta_bytes_s": 1e6}, "configurations": entries,
+        "messages": {name: {"alpha_s": 1e-3, "beta_bytes_s": 1e6} for name in ("network", "processor")},
+        "configurations": entries,
     }  # fmt: skip
 
 
@@ -217,7 +224,7 @@ def test_medians_leave_the_warm_up_out_and_idle_is_the_rest():
 
 def test_the_floor_is_a_median_of_means_and_stands_below_the_epoch():
     found = epoch.summarize([result_of([("hybrid", 0, [epoch_of(6.0, 1.0)] * 4)])] * 2, 2)
-    assert (found["floor_s"], found["all_reduce_s"]) == (1.5, 0.5)
+    assert (found["floor_s"], found["floor_slowest_s"], found["all_reduce_s"]) == (1.5, 1.5, 0.5)
     assert found["configurations"][0]["ratio_to_floor"] == 3.0
 
 
@@ -281,6 +288,9 @@ def test_a_loss_that_differs_in_the_last_bit_is_refused():
 # ---- the network model ----
 
 
+FREE = Network(0.0, math.inf)
+
+
 def measured(**changed):
     comm = {
         "counts": {"calls": 1, "bytes_sent": 16},
@@ -290,13 +300,13 @@ def measured(**changed):
         "metrics": {"calls": 5, "bytes_sent": 1e9},  # not part of a step
     }
     given = {"sample_s": 0.01, "fetch_s": 0.02, "compute_s": 0.1, "comm": comm, "num_ranks": 2, "num_seeds": 10_000}
-    return Measured(**{**given, "batch_size": 100, **changed})
+    return Measured(**{**given, "remote_share": 0.5, "processor": FREE, "batch_size": 100, **changed})
 
 
 def test_a_network_is_shown_as_it_is_read_and_taken_from_the_fewest_ranks_that_are_several():
     assert str(Network.parse("25Gb/s,20us")) == "25Gb/s,20us"
-    runs = [{"ranks": ranks, "network": {"alpha_s": ranks, "beta_bytes_s": 1.0}} for ranks in (4, 1, 2)]
-    assert epoch.network_of_runs(runs) == Network(2, 1.0)
+    runs = [{"ranks": ranks, "messages": {"network": {"alpha_s": ranks, "beta_bytes_s": 1.0}}} for ranks in (4, 1, 2)]
+    assert epoch.messages_of_runs(runs, "network") == Network(2, 1.0)
 
 
 def test_a_network_is_read_from_speed_and_latency():
@@ -323,22 +333,47 @@ def test_gradients_travel_round_a_ring():
 
 def test_an_epoch_with_prefetching_takes_the_longer_half():
     network, given = Network(1e-3, 1e6), measured()
-    make, use = 0.03 + exchange_s(given, network, 4), 0.1 + gradients_s(given, network, 4)
+    make = 0.01 + 0.02 * 1.75 + exchange_s(given, network, 4)  # of 4 machines 3/4 of the rows are others', of 2 half
+    use = 0.1 + gradients_s(given, network, 4)
     assert epoch_s(given, network, 4, prefetch=0) == pytest.approx(25 * (make + use))
     assert epoch_s(given, network, 4, prefetch=2) == pytest.approx(25 * max(make, use))
 
 
-def test_ranks_that_share_cores_work_slower_but_send_as_fast():
+def test_ranks_that_share_cores_work_slower_but_the_network_is_as_fast():
     network, given = Network(1e-3, 1e6), measured()
     sent = exchange_s(given, network, 4) + gradients_s(given, network, 4)
-    assert step_s(given, network, 4, 0, crowding=2.0) == pytest.approx(2 * 0.13 + sent)
+    assert step_s(given, network, 4, 0, Host(crowding=2.0)) == pytest.approx(2 * 0.145 + sent)
+
+
+def test_messages_take_what_the_slower_one_of_network_and_processor_takes():
+    slow, fast = Network(1e-3, 1e6), Network(1e-6, 1e9)
+    for network, processor, crowding in ((slow, fast, 1.0), (fast, slow, 1.0), (fast, slow, 2.0)):
+        given = measured(processor=processor)
+        sent = crowding * (exchange_s(given, slow, 4) + gradients_s(given, slow, 4))
+        assert step_s(given, network, 4, 0, Host(crowding=crowding)) == pytest.approx(crowding * 0.145 + sent)
+
+
+def test_prefetching_wins_nothing_where_every_core_has_a_rank():
+    processor = Network(1e-3, 1e6)
+    given = measured(processor=processor)
+    work = 0.145 + exchange_s(given, processor, 4) + gradients_s(given, processor, 4)
+    for crowding in (1.0, 2.0):
+        assert step_s(given, FREE, 4, 2, Host(crowding=crowding, busy=1.0)) == pytest.approx(crowding * work)
+    assert step_s(given, FREE, 4, 2, Host(busy=0.5)) < work
+
+
+def test_ranks_are_crowded_as_far_as_the_slowest_ones_products_take_longer_than_alone():
+    alone = {"ranks": 1, "floor_slowest_s": 3.0, "floor_cpu_s": 2.0}
+    run_of_four = {"ranks": 4, "floor_slowest_s": 6.0, "floor_cpu_s": 1.0}
+    assert epoch.host_of(run_of_four, alone, 0.5) == Host(crowding=4.0, busy=1.0)
+    assert epoch.host_of(alone, alone, 0.5) == Host(crowding=1.0, busy=0.5)
 
 
 def test_predicted_steps_stand_beside_measured_ones():
     one = epoch.summarize([result_of([("hybrid", 0, [epoch_of(1.0, 1.0)] * 2)])], 1)
     two = epoch.summarize([result_of([("hybrid", 0, [epoch_of(1.0, 1.0)] * 2)])] * 2, 2)
     network = Network(1e-3, 1e6)
-    (found,) = epoch.model_network([one, two], network, batch_size=100, crowding={1: 1.0, 2: 1.0})
+    (found,) = epoch.model_network([one, two], network, batch_size=100, threads_per_core=0.5)
     (step,) = found["steps"]
     assert step["ranks"] == 2
     assert step["measured_s"] == two["configurations"][0]["epoch_s"] / two["steps"]
