@@ -146,9 +146,7 @@ FsStatus fs_cuda_act_dropout(const FsActDropout* spec, const void* x, void* y, v
   const FsStatus status = fs::check_act_dropout("act_dropout", *spec);
   if (status != FS_OK || spec->num_rows == 0 || spec->width == 0) return status;
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  if (spec->type == FS_FLOAT32) fs::launch_forward<float>(*spec, x, y, on);
-  if (spec->type == FS_FLOAT64) fs::launch_forward<double>(*spec, x, y, on);
-  if (spec->type == FS_BFLOAT16) fs::launch_forward<fs::Bfloat16>(*spec, x, y, on);
+  fs::with_element_type(spec->type, [&](auto value) { fs::launch_forward<decltype(value)>(*spec, x, y, on); });
   return fs::launch_status("act_dropout");
 }
 
@@ -157,9 +155,8 @@ FsStatus fs_cuda_act_dropout_backward(const FsActDropout* spec, const void* y, c
   const FsStatus status = fs::check_act_dropout("act_dropout_backward", *spec);
   if (status != FS_OK || spec->num_rows == 0 || spec->width == 0) return status;
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  if (spec->type == FS_FLOAT32) fs::launch_backward<float>(*spec, y, grad_y, grad_x, on);
-  if (spec->type == FS_FLOAT64) fs::launch_backward<double>(*spec, y, grad_y, grad_x, on);
-  if (spec->type == FS_BFLOAT16) fs::launch_backward<fs::Bfloat16>(*spec, y, grad_y, grad_x, on);
+  fs::with_element_type(spec->type,
+                        [&](auto value) { fs::launch_backward<decltype(value)>(*spec, y, grad_y, grad_x, on); });
   return fs::launch_status("act_dropout_backward");
 }
 
@@ -168,9 +165,8 @@ FsStatus fs_cuda_act_dropout_backward_sums(const FsActDropout* spec, const void*
   const FsStatus status = fs_cuda_act_dropout_backward(spec, y, grad_y, grad_x, stream);
   if (status != FS_OK || spec->num_rows == 0 || spec->width == 0) return status;
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  if (spec->type == FS_FLOAT32) fs::launch_sums<float>(*spec, grad_x, sums, workspace, on);
-  if (spec->type == FS_FLOAT64) fs::launch_sums<double>(*spec, grad_x, sums, workspace, on);
-  if (spec->type == FS_BFLOAT16) fs::launch_sums<fs::Bfloat16>(*spec, grad_x, sums, workspace, on);
+  fs::with_element_type(spec->type,
+                        [&](auto value) { fs::launch_sums<decltype(value)>(*spec, grad_x, sums, workspace, on); });
   return fs::launch_status("act_dropout_backward_sums");
 }
 

@@ -121,9 +121,7 @@ FsStatus fs_cuda_aggregate(const FsAggregation* spec, const void* x, void* out, 
   if (status != FS_OK || spec->num_dst == 0 || spec->width == 0) return status;
   const fs::Rows rows = {x, out, out_stride, out_arg};
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  if (spec->type == FS_FLOAT32) fs::launch_ids<float>(*spec, rows, on);
-  if (spec->type == FS_FLOAT64) fs::launch_ids<double>(*spec, rows, on);
-  if (spec->type == FS_BFLOAT16) fs::launch_ids<fs::Bfloat16>(*spec, rows, on);
+  fs::with_element_type(spec->type, [&](auto value) { fs::launch_ids<decltype(value)>(*spec, rows, on); });
   return fs::launch_status("aggregate");
 }
 

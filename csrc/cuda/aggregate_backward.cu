@@ -120,9 +120,9 @@ FsStatus fs_cuda_aggregate_backward(const FsAggregation* spec, const void* x, co
   if (status != FS_OK) return status;
   const fs::AggregateGrads grads = {x, arg, grad_out, grad_stride, out_grad_x, out_grad_weights, nullptr};
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  if (spec->type == FS_FLOAT32) return fs::backward<float>(*spec, grads, workspace, on);
-  if (spec->type == FS_FLOAT64) return fs::backward<double>(*spec, grads, workspace, on);
-  return fs::backward<fs::Bfloat16>(*spec, grads, workspace, on);
+  return fs::with_element_type(spec->type, [&](auto value) {  //
+    return fs::backward<decltype(value)>(*spec, grads, workspace, on);
+  });
 }
 
 }  // extern "C"

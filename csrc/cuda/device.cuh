@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "fastsample_cuda.h"
+#include "number_types.h"
 #include "platform.h"
 #include "requests.h"
 
@@ -67,6 +68,14 @@ void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t stream, Argu
   // clang-format on
 }
 #endif
+
+// What `with` returns for a value of the element type, one that check_element_type accepts.
+template <typename With>
+auto with_element_type(int32_t type, const With& with) {
+  if (type == FS_FLOAT32) return with(float());
+  if (type == FS_FLOAT64) return with(double());
+  return with(Bfloat16());
+}
 
 // Number of the calling thread in the grid, and the grid's threads.
 FS_DEVICE int64_t thread_number() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
