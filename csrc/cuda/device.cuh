@@ -107,7 +107,16 @@ FS_DEVICE T load_now(const T* place) {
   return *static_cast<const volatile T*>(place);
 }
 
-// The same, before anything that follows.
+// What another block, or the host, may be reading.
+template <typename T>
+FS_DEVICE void store_now(T* place, T value) {
+#if defined(FS_EMULATED)
+  emulated::maybe_yield();
+#endif
+  *static_cast<volatile T*>(place) = value;
+}
+
+// What load_now reads, before anything that follows.
 template <typename T>
 FS_DEVICE T load_acquire(const T* place) {
   const T value = load_now(place);
@@ -119,7 +128,7 @@ FS_DEVICE T load_acquire(const T* place) {
 template <typename T>
 FS_DEVICE void store_release(T* place, T value) {
   __threadfence();
-  *static_cast<volatile T*>(place) = value;
+  store_now(place, value);
 }
 
 // A clock that all blocks share.

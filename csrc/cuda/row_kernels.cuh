@@ -34,6 +34,7 @@ namespace {
 constexpr int kRowsAtOnce = 4;
 constexpr int kBlocksAtOnce = 4;     // per multiprocessor, half of what blocks_for gives each: two full rounds
 constexpr int64_t kLineBytes = 128;  // of a bus read, and of the caches
+constexpr uint64_t kMailboxTaken = static_cast<uint64_t>(FS_CUDA_MAILBOX_TAKEN);
 
 // Bytes as one load or store moves them.
 template <int kBytes>
@@ -129,18 +130,20 @@ struct RowSource {
   int64_t shift;   // chunks between the start of a line and that of the row
 };
 
+// Whoever takes the empty mailbox writes all of it: two bad places never mix.
 template <typename Place, typename In, typename Out>
 FS_DEVICE void report_bad_place(const RowTask<Place, In, Out>& task, int64_t position, int64_t place) {
   if (task.bad.first != nullptr) atomic_min(task.bad.first, static_cast<uint64_t>(position));
-  if (task.bad.mailbox == nullptr) return;
-  task.bad.mailbox[1] = place;
-  task.bad.mailbox[2] = position;
-  task.bad.mailbox[3] = -task.num_fetched;
+  int64_t* const mailbox = task.bad.mailbox;
+  if (mailbox == nullptr || atomic_cas(reinterpret_cast<uint64_t*>(mailbox), 0, kMailboxTaken) != 0) return;
   const int64_t table = refused_table(place, task.near.count + 1);
   const int64_t num_rows = table == 0 ? task.num_own : task.near.num_rows[table - 1];
-  task.bad.mailbox[FS_CUDA_MAILBOX_WORDS - 1] = place_in(table, num_rows - 1);
+  store_now(mailbox + 1, place);
+  store_now(mailbox + 2, position);
+  store_now(mailbox + 3, -task.num_fetched);
+  store_now(mailbox + FS_CUDA_MAILBOX_WORDS - 1, place_in(table, num_rows - 1));
   __threadfence_system();
-  *static_cast<volatile int64_t*>(task.bad.mailbox) = task.operation;
+  store_now(mailbox, int64_t{task.operation});
 }
 
 template <typename Place, typename In, typename Out>

@@ -24,10 +24,11 @@ SCALE_BYTES = 4
 library.DECLARED.values(FS_SCALE_BYTES=SCALE_BYTES)
 GATHER_ROWS, MERGE_ROWS = 1, 2  # FsCudaRowOperation
 _REFUSALS = {GATHER_ROWS: ("gather_rows", Refusal.ID), MERGE_ROWS: ("merge_rows", Refusal.PLACE)}
-_MAILBOX_WORDS = 5
+_MAILBOX_WORDS, _MAILBOX_TAKEN = 5, -1  # the first word: empty 0, being written -1, else a row operation
 cuda.DECLARED.values(
-    FS_CUDA_GATHER_ROWS=GATHER_ROWS, FS_CUDA_MERGE_ROWS=MERGE_ROWS, FS_CUDA_MAILBOX_WORDS=_MAILBOX_WORDS
-)
+    FS_CUDA_GATHER_ROWS=GATHER_ROWS, FS_CUDA_MERGE_ROWS=MERGE_ROWS,
+    FS_CUDA_MAILBOX_WORDS=_MAILBOX_WORDS, FS_CUDA_MAILBOX_TAKEN=_MAILBOX_TAKEN,
+)  # fmt: skip
 
 
 @cuda.DECLARED.mirror("FsCudaRowCache")
@@ -259,10 +260,10 @@ def raise_deferred_errors(device: torch.device) -> None:
       ValueError: an id or a place was outside its table; its row was filled with zeros.
     """
     words = _mailbox(device)
-    if int(words[0]) == 0:
+    if int(words[0]) in (0, _MAILBOX_TAKEN):
         return
     operation, *values = words.tolist()
-    words.zero_()
+    words[0] = 0  # alone: a kernel that still runs may take the mailbox at once
     try:
         _refuse(operation, *values)
     except ValueError as refused:

@@ -1,5 +1,7 @@
 """gather_rows and merge_rows on CUDA: the CPU's bits from every kind of table, and what becomes of a bad id."""
 
+import re
+
 import pytest
 import torch
 
@@ -236,6 +238,38 @@ def test_an_unchecked_bad_id_gives_zeros_and_the_next_call_raises(cuda_device):
     with pytest.raises(ValueError, match=r"gather_rows: id (50|-1) at position [12]; expected 0 to 49 \(in an earlier"):
         gather_unchecked(cuda_device, rows, torch.tensor([7]))
     assert torch.equal(gather_unchecked(cuda_device, rows, torch.tensor([7])).cpu(), rows[7:8])  # reported once
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_two_bad_places_at_once_never_mix_in_the_report(cuda_device, seed):
+    """Under every schedule the report is that of one bad place: its position, and the last place of its own table."""
+    set_schedule(cuda_device, seed)
+    near, put = [torch.rand(rows, 2) for rows in (3, 7)], cuda_device.put
+    tables, rows = torch.arange(120) % 3, torch.arange(120) + 5
+    places = ops.place_in(tables, rows)
+    cuda_device.kernel("merge_rows")(
+        put(torch.rand(5, 2)), put(torch.rand(0, 2)), put(places), torch.float32, None, None, False, [*map(put, near)]
+    ).cpu()
+    with pytest.raises(ValueError, match="in an earlier call") as refused:
+        ops.raise_deferred_errors(device_of(cuda_device))
+    place, position, least, largest = map(int, re.findall(r"-?\d+", str(refused.value).split("(")[0]))
+    last_rows = torch.tensor([5, 3, 7]) - 1
+    assert place == int(places[position])
+    assert (least, largest) == (0, int(ops.place_in(tables[position], last_rows[tables[position]])))
+    ops.raise_deferred_errors(device_of(cuda_device))
+
+
+def test_a_mailbox_that_is_being_written_is_left_alone(cuda_device):
+    """The host reads a report when its first word is there, and empties the mailbox by that word alone."""
+    device = device_of(cuda_device)
+    mailbox = row_tables._mailbox(device)
+    mailbox[0] = row_tables._MAILBOX_TAKEN
+    ops.raise_deferred_errors(device)
+    assert int(mailbox[0]) == row_tables._MAILBOX_TAKEN
+    mailbox[:] = torch.tensor([row_tables.GATHER_ROWS, 9, 4, 0, 8])
+    with pytest.raises(ValueError, match="gather_rows: id 9 at position 4; expected 0 to 8"):
+        ops.raise_deferred_errors(device)
+    assert mailbox.tolist() == [0, 9, 4, 0, 8]
 
 
 def test_deferred_errors_can_be_asked_for(cuda_device):
