@@ -1,5 +1,5 @@
 /* fastsample_cuda: the operators that run on NVIDIA GPUs. Same conventions as fastsample.h; pointers are device
- * pointers and `stream` is a cudaStream_t. A call enqueues work and returns; it never synchronises. */
+ * pointers and `stream` is a cudaStream_t. A call with a stream enqueues work and returns; it never synchronises. */
 #ifndef FASTSAMPLE_CUDA_H_
 #define FASTSAMPLE_CUDA_H_
 
@@ -14,6 +14,13 @@ FS_API int32_t fs_cuda_abi_version(void);
 FS_API const char* fs_cuda_last_error(void);
 /* As fs_abi_entries: structs and constants of this file, and the structs of fastsample.h that it takes. */
 FS_API const FsAbiEntry* fs_cuda_abi_entries(void);
+
+/* ---- host memory that kernels read over the bus ---- */
+/* Pins pages, the first of which begins at `address`; kernels then read them under the host's pointers. The current
+ * device's context is made where there is none. */
+FS_API FsStatus fs_cuda_pin_pages(void* address, int64_t num_bytes);
+/* Waits for all work of the current device, which may read the pages, and unpins them. */
+FS_API FsStatus fs_cuda_unpin_pages(void* address);
 
 /* ---- sampling ---- */
 #define FS_CUDA_MAX_HOPS 16

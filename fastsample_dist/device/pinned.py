@@ -8,42 +8,41 @@ power of two by default, which can double a large table.
 
 from __future__ import annotations
 
+import functools
 import mmap
+import sys
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from fastsample_dist import ops
 
-PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the process
-
 
 class _PinnedPages(mmap.mmap):
     """Anonymous pages that are pinned from `pin` until the last reference is gone."""
 
-    address: int | None = None  # while pinned
+    _unpin: Callable[[], None] | None = None  # while pinned
 
-    def pin(self, address: int) -> None:
-        """Pin the pages, which begin at `address`."""
-        self._cudart = torch.cuda.cudart()
-        status = int(self._cudart.cudaHostRegister(address, len(self), PORTABLE))
-        if status != 0:
-            raise RuntimeError(
-                f"pinning {len(self)} bytes of host memory failed with CUDA error {status}; choose device memory, or "
-                "free host memory."
-            )
-        self.address = address
+    def pin(self, address: int, device: torch.device) -> None:
+        """Pin the pages, which begin at `address`, for kernels of a device."""
+        ops.pin_pages(address, len(self), device)
+        self._unpin = functools.partial(ops.unpin_pages, address, device)
 
     def __del__(self) -> None:
-        if self.address is not None:
-            self._cudart.cudaHostUnregister(self.address)
+        if self._unpin is not None and not sys.is_finalizing():  # what lives until then ends with the process
+            self._unpin()
 
 
-def pinned_copy(tensor: Tensor) -> Tensor:
+def pinned_copy(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor in pinned host memory: itself if it is there already, else a copy, unpinned when its last view ends.
 
-    Cost: reads the tensor once; its size in host memory that can be neither swapped nor reclaimed.
+    Kernels that read the copy may still be enqueued then: the end of the last view waits for the device.
 
+    Args:
+      tensor: one without elements is returned as it is: kernels read nothing of it.
+      device: whose kernels read it.
+    Cost: reads the tensor once; its size in host memory that can be neither swapped nor reclaimed.
     Raises:
       RuntimeError: CUDA refuses to pin so much.
     """
@@ -53,5 +52,5 @@ def pinned_copy(tensor: Tensor) -> Tensor:
     copy = torch.frombuffer(pages, dtype=tensor.dtype).view(tensor.shape)
     ops.advise_huge_pages(copy)
     copy.copy_(tensor)
-    pages.pin(copy.data_ptr())
+    pages.pin(copy.data_ptr(), device)
     return copy

@@ -85,7 +85,7 @@ class Placement:
 
     def put(self, tensor: Tensor) -> Tensor:
         """The tensor in this place: itself where it is there already, else a copy."""
-        return pinned_copy(tensor) if self.where == PINNED else tensor.to(self.device)
+        return pinned_copy(tensor, self.device) if self.where == PINNED else tensor.to(self.device)
 
 
 def choose_places(tables: Sequence[Table], room: Room) -> list[Placement]:

@@ -44,6 +44,7 @@ from fastsample_dist.ops.induced_subgraph import induced_subgraph
 from fastsample_dist.ops.library import advise_huge_pages, isa, sampler_scratch_bytes, set_isa
 from fastsample_dist.ops.locate_rows import CachedSlots, Located, RowIndex, locate_rows
 from fastsample_dist.ops.neighbours import Neighbours
+from fastsample_dist.ops.pinned_pages import pin_pages, unpin_pages
 from fastsample_dist.ops.refine_parts import PartLimits, refine_parts
 from fastsample_dist.ops.row_tables import RowCache, RowTable, raise_deferred_errors
 from fastsample_dist.ops.sage_layer import sage_layer
@@ -127,6 +128,7 @@ __all__ = [
     "locate_rows",
     "merge_rows",
     "node_inclusion",
+    "pin_pages",
     "place_in",
     "raise_deferred_errors",
     "random_rows",
@@ -142,6 +144,7 @@ __all__ = [
     "stream_partition",
     "subgraph_nodes",
     "subgraph_weights",
+    "unpin_pages",
     "update_rows",
 ]
 

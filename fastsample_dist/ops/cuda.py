@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -71,13 +72,20 @@ def call_in(loaded: ctypes.CDLL, name: str, where: Tensor, *arguments: object) -
     Raises:
       ValueError, MemoryError, RuntimeError: as `library.raise_for_status`.
     """
-    function = getattr(loaded, name)
-    if where.is_cuda:
-        with torch.cuda.device(where.device):
-            status = function(*arguments, torch.cuda.current_stream(where.device).cuda_stream)
-    else:
-        status = function(*arguments, None)
+    with current(where.device):
+        stream = torch.cuda.current_stream(where.device).cuda_stream if where.is_cuda else None
+        status = getattr(loaded, name)(*arguments, stream)
     library.raise_for_status(status, loaded.fs_cuda_last_error)
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """While it is open, a GPU is the current one; nothing for the emulated library's CPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def can_read(tensor: Tensor, device: torch.device) -> bool:
+    """Whether kernels of a device can read a tensor: it is there or in pinned host memory, or has no element."""
+    return tensor.device == device or tensor.numel() == 0 or (tensor.device.type == "cpu" and tensor.is_pinned())
 
 
 class Timer(Protocol):

@@ -16,7 +16,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import checks, cuda, library, persistent
+from fastsample_dist.ops import cuda, library, persistent
 from fastsample_dist.ops.cuda_batch import EnqueuedBatch, Queue, Request, Seeds, Sizes
 from fastsample_dist.ops.kernel_choice import PER_HOP, PERSISTENT, KernelChoice, KernelReport, check_kernel
 from fastsample_dist.ops.library import Refusal
@@ -260,9 +260,8 @@ def _hop_state(state: list[int], hop: int) -> list[int]:
 
 
 def _check_readable(array: Tensor | None, device: torch.device) -> None:
-    if array is None or array.device == device:
+    if array is None or cuda.can_read(array, device):
         return
-    checks.require(
-        array.device.type == "cpu" and array.is_pinned(),
-        f"the graph has an array on {array.device} but {device} samples; move it there, or pin it in host memory.",
+    raise ValueError(
+        f"the graph has an array on {array.device} but {device} samples; move it there, or pin it in host memory."
     )

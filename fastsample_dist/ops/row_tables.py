@@ -188,7 +188,7 @@ class RowCache:
 def check_table(name: str, rows: Tensor, device: torch.device) -> None:
     """Refuse a table that kernels of `device` cannot read."""
     checks.require(
-        rows.device == device or (rows.device.type == "cpu" and rows.is_pinned()),
+        cuda.can_read(rows, device),
         f"{name} is on {rows.device} and the ids on {device}; place it on {device} or in pinned host memory.",
     )
 

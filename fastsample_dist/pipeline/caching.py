@@ -233,7 +233,7 @@ def _load(
     share = sharers.own_share(others.numel())
     load_rows(features, others[share], rows[share], shown)
     if features.device.type == "cuda" and description.device is not None:
-        rows = pinned_copy(rows.cpu())
+        rows = pinned_copy(rows.cpu(), features.device)
     if description.lookahead:
         slots, rows = dense_slots(nodes, num_nodes), rows[places.argsort()]
     elif memory is None:

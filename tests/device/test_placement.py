@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fastsample_dist import ops
 from fastsample_dist.device import pinned, placement
 from fastsample_dist.device.placement import Placement, Room, Table, choose_places
 from fastsample_dist.graph.csc import CSCGraph
@@ -135,73 +136,77 @@ def test_a_graph_for_the_cpu_is_itself():
 
 
 @pytest.fixture
-def cudart(monkeypatch):
-    """cudaHostRegister and cudaHostUnregister, which remember what is registered."""
+def pages(monkeypatch):
+    """pin_pages and unpin_pages, which remember what is pinned."""
 
-    made = SimpleNamespace(registered={}, status=0)
+    made = SimpleNamespace(pinned={}, is_full=False)
 
-    def register(address, num_bytes, flags):
-        if made.status == 0:
-            assert flags == 1 and address % 4096 == 0
-            made.registered[address] = num_bytes
-        return made.status
+    def pin(address, num_bytes, device):
+        if made.is_full:
+            raise RuntimeError("pinning failed")
+        assert address % 4096 == 0 and device == CUDA
+        made.pinned[address] = num_bytes
 
-    made.cudaHostRegister, made.cudaHostUnregister = register, made.registered.pop
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
+    def unpin(address, device):
+        assert device == CUDA
+        del made.pinned[address]
+
+    monkeypatch.setattr(ops, "pin_pages", pin)
+    monkeypatch.setattr(ops, "unpin_pages", unpin)
     return made
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float16, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("shape", [(1,), (3000,), (40, 33)])
-def test_a_pinned_copy_is_registered_while_a_view_of_it_lives(cudart, dtype, shape):
+def test_a_pinned_copy_is_pinned_while_a_view_of_it_lives(pages, dtype, shape):
     given = (torch.randn(shape) * 50).to(dtype)
-    copy = pinned.pinned_copy(given)
+    copy = pinned.pinned_copy(given, CUDA)
     assert torch.equal(copy, given) and copy.dtype == dtype and copy.data_ptr() != given.data_ptr()
-    assert cudart.registered == {copy.data_ptr(): given.nbytes}
+    assert pages.pinned == {copy.data_ptr(): given.nbytes}
     view = copy[:1].view(-1)
     del copy
-    assert cudart.registered
+    assert pages.pinned
     del view
-    assert not cudart.registered
+    assert not pages.pinned
 
 
-def test_memory_that_cuda_does_not_pin_is_refused(cudart):
-    cudart.status = 2
-    with pytest.raises(RuntimeError, match=r"pinning 40 bytes of host memory failed with CUDA error 2; choose device"):
-        pinned.pinned_copy(torch.zeros(10))
-    assert not cudart.registered
+def test_memory_that_cuda_does_not_pin_is_not_unpinned(pages):
+    pages.is_full = True
+    with pytest.raises(RuntimeError, match="pinning failed"):
+        pinned.pinned_copy(torch.zeros(10), CUDA)
+    assert not pages.pinned
 
 
-def test_an_empty_table_needs_no_pages(cudart):
-    assert pinned.pinned_copy(torch.zeros(0, 4)).shape == (0, 4) and not cudart.registered
+def test_an_empty_table_needs_no_pages(pages):
+    assert pinned.pinned_copy(torch.zeros(0, 4), CUDA).shape == (0, 4) and not pages.pinned
 
 
-def test_a_pinned_graph_is_sampled_by_its_device(cudart):
+def test_a_pinned_graph_is_sampled_by_its_device(pages):
     weighted = graph(torch.tensor([1.0, 0.0, 2.0]), torch.tensor([7, 5, 6]))
     place = Placement("topology", "pinned", CUDA, topology_bytes(weighted), "asked for")
     placed = place_graph(weighted, place)
     assert placed.device == CUDA and placed.indptr.device == CPU and placed.weights is None
     for name in ("indptr", "indices", "orig_ids"):
         assert torch.equal(getattr(placed, name), getattr(weighted, name))
-        assert getattr(placed, name).data_ptr() in cudart.registered
+        assert getattr(placed, name).data_ptr() in pages.pinned
 
 
-def test_a_graph_that_is_placed_for_weighted_sampling_has_tables_beside_its_weights(cudart):
+def test_a_graph_that_is_placed_for_weighted_sampling_has_tables_beside_its_weights(pages):
     weighted = graph(torch.tensor([1.0, 0.0, 2.0]))
     place = Placement("topology", "pinned", CUDA, topology_bytes(weighted, weighted=True), "asked for")
     found, expected = place_graph(weighted, place, weighted=True).edge_weights, weighted.edge_weights
-    assert torch.equal(found.weights, expected.weights) and found.weights.data_ptr() in cudart.registered
-    assert torch.equal(found.tables.table, expected.tables.table) and found.tables.table.data_ptr() in cudart.registered
+    assert torch.equal(found.weights, expected.weights) and found.weights.data_ptr() in pages.pinned
+    assert torch.equal(found.tables.table, expected.tables.table) and found.tables.table.data_ptr() in pages.pinned
     assert torch.equal(found.tables.num_positive, expected.tables.num_positive)
-    assert sum(cudart.registered.values()) <= place.num_bytes
+    assert sum(pages.pinned.values()) <= place.num_bytes
 
 
-def test_weights_that_are_only_read_are_placed_without_tables(cudart):
+def test_weights_that_are_only_read_are_placed_without_tables(pages):
     weighted = graph(torch.tensor([1.0, 0.0, 2.0]))
     place = Placement("topology", "pinned", CUDA, topology_bytes(weighted, valued=True), "asked for")
     placed = place_graph(weighted, place, valued=True)
-    assert torch.equal(placed.weights, weighted.weights) and placed.weights.data_ptr() in cudart.registered
-    assert place.num_bytes == topology_bytes(weighted) + weighted.weights.nbytes == sum(cudart.registered.values())
+    assert torch.equal(placed.weights, weighted.weights) and placed.weights.data_ptr() in pages.pinned
+    assert place.num_bytes == topology_bytes(weighted) + weighted.weights.nbytes == sum(pages.pinned.values())
     assert place_graph(graph(), place, valued=True).weights is None
 
 

@@ -6,6 +6,7 @@
 #include <ucontext.h>
 
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -58,7 +59,10 @@ struct Random {
 std::mutex one_launch;
 uint64_t schedule = 0;
 int64_t num_launches = 0;
-std::string failure;  // of the launches since cudaGetLastError, in words
+cudaError_t last_error = cudaSuccess;  // since cudaGetLastError
+std::string failure;                   // of the launches since cudaGetLastError, in words
+std::map<char*, size_t> registered;    // cudaHostRegister
+bool is_synchronized = true;           // since the last launch
 
 struct Launch {
   ucontext_t scheduler;
@@ -82,6 +86,7 @@ void report(const char* format, ...) {
   vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
   if (failure.empty()) failure = text;
+  last_error = cudaErrorLaunchFailure;
   current->failed = true;
 }
 
@@ -190,6 +195,7 @@ void run(int blocks, int threads, const std::function<void()>& body) {
   const std::lock_guard<std::mutex> hold(one_launch);
   static std::vector<std::unique_ptr<char[]>> kept_stacks;
   ++num_launches;
+  is_synchronized = false;
   Launch launch;
   launch.body = &body;
   launch.free_stacks = std::move(kept_stacks);
@@ -294,9 +300,40 @@ void* shared_bytes(int number, size_t bytes) {
 }  // namespace emulated
 }  // namespace fs
 
-cudaError_t cudaGetLastError() { return fs::emulated::failure.empty() ? cudaSuccess : cudaErrorLaunchFailure; }
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = fs::emulated::last_error;
+  fs::emulated::last_error = cudaSuccess;
+  return error;
+}
 
-const char* cudaGetErrorString(cudaError_t) {
+cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned) {
+  char* const begin = static_cast<char*>(address);
+  const auto next = fs::emulated::registered.lower_bound(begin);
+  const bool meets_next = next != fs::emulated::registered.end() && next->first < begin + bytes;
+  const bool meets_previous = next != fs::emulated::registered.begin() && [&] {
+    const auto previous = std::prev(next);
+    return previous->first + previous->second > begin;
+  }();
+  if (meets_next || meets_previous) return fs::emulated::last_error = cudaErrorHostMemoryAlreadyRegistered;
+  fs::emulated::registered[begin] = bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void* address) {
+  if (!fs::emulated::is_synchronized || fs::emulated::registered.erase(static_cast<char*>(address)) == 0) {
+    return fs::emulated::last_error = cudaErrorHostMemoryNotRegistered;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  fs::emulated::is_synchronized = true;
+  return cudaSuccess;
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  if (error == cudaErrorHostMemoryAlreadyRegistered) return "part or all of the range is registered already";
+  if (error == cudaErrorHostMemoryNotRegistered) return "the pages are not registered, or a launch may still read them";
   static thread_local std::string text;
   text = std::move(fs::emulated::failure);
   fs::emulated::failure.clear();

@@ -38,10 +38,18 @@ struct alignas(8) int2 {
 
 typedef void* cudaStream_t;
 typedef int cudaError_t;
-constexpr cudaError_t cudaSuccess = 0, cudaErrorLaunchFailure = 719, cudaErrorMemoryAllocation = 2;
+constexpr cudaError_t cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorHostMemoryAlreadyRegistered = 712,
+                      cudaErrorHostMemoryNotRegistered = 713, cudaErrorLaunchFailure = 719;
+constexpr unsigned cudaHostRegisterPortable = 1;
 
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorString(cudaError_t error);
+
+// Ranges of pages. Launches are over when they return, but pages are only unregistered after cudaDeviceSynchronize()
+// since the last of them: on a device it may still read them.
+cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* address);
+cudaError_t cudaDeviceSynchronize();
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
   if (bytes > 0) memset(to, value, bytes);
   return cudaSuccess;

@@ -54,7 +54,7 @@ class GpuDevice:
 
     def pin(self, tensor: Tensor) -> Tensor:
         """A copy in pinned host memory, which the device can read."""
-        return pinned_copy(tensor)
+        return pinned_copy(tensor, self.torch_device)
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""
