@@ -33,6 +33,14 @@ class Recorder(Protocol):
         """Enqueue the recorded work on the current stream."""
         ...
 
+    def mark_reads(self) -> None:
+        """What the current stream has been given so far reads the recorded work's arrays."""
+        ...
+
+    def wait_for_reads(self) -> None:
+        """Make the current stream wait for what was marked last."""
+        ...
+
 
 class CudaGraphRecorder:
     """Records into a torch.cuda.CUDAGraph, whose memory belongs to it alone.
@@ -42,7 +50,7 @@ class CudaGraphRecorder:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._graph = device, torch.cuda.CUDAGraph()
+        self._device, self._graph, self._reads = device, torch.cuda.CUDAGraph(), torch.cuda.Event()
 
     def record(self, enqueue: Callable[[], EnqueuedBatch]) -> EnqueuedBatch:
         """Record the work that `enqueue` enqueues."""
@@ -58,6 +66,14 @@ class CudaGraphRecorder:
     def replay(self) -> None:
         """Enqueue the recorded work on the current stream."""
         self._graph.replay()
+
+    def mark_reads(self) -> None:
+        """See Recorder."""
+        self._reads.record(torch.cuda.current_stream(self._device))
+
+    def wait_for_reads(self) -> None:
+        """See Recorder."""
+        torch.cuda.current_stream(self._device).wait_event(self._reads)
 
 
 class CapturedSampler:
@@ -97,9 +113,10 @@ class CapturedSampler:
         self._step = torch.zeros(1, dtype=torch.int64, device=graph.device)
         self._recorder = CudaGraphRecorder(graph.device) if recorder is None else recorder
         self._batch = self._recorder.record(lambda: graph.enqueue(self._seeds, spec, 0, step_on_device=self._step))
+        self._recorder.mark_reads()
 
     def sample(self, seeds: Tensor, step: int = 0) -> SampledHops:
-        """All hops of one mini-batch; see `ops.sample_mfg`.
+        """All hops of one mini-batch; see `ops.sample_mfg`. The current stream may be another one in every call.
 
         Raises:
           ValueError: another number of seeds than was recorded; else as `ops.sample_mfg`.
@@ -111,13 +128,16 @@ class CapturedSampler:
             "recording.",
         )
         checks.require(step >= 0, f"step is {step}; expected 0 or more.")
+        self._recorder.wait_for_reads()  # the copies of the batch before, on whichever stream
         self._seeds.copy_(seeds, non_blocking=True)
         self._step.fill_(step)
         self._recorder.replay()
         hops = self.graph.finish(self._batch)
-        return SampledHops(
+        copies = SampledHops(
             hops.nodes.clone(), *(_copies(arrays) for arrays in (hops.indptrs, hops.indices, hops.edge_ids))
         )
+        self._recorder.mark_reads()
+        return copies
 
 
 def _copies(arrays: list[Tensor]) -> list[Tensor]:

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from fastsample_dist import ops
 from fastsample_dist.ops import CapturedSampler
+from tests.cuda_devices import CudaDevice
 from tests.ops.graphs import random_csc
 from tests.ops.test_cuda_sampling import SEED, STEP, both, on_cpu
 from tests.ops.test_sample_mfg import same
@@ -21,6 +23,12 @@ class CallAgain:
 
     def replay(self):
         self.graph.enqueue_into(self._batch)
+
+    def mark_reads(self):
+        """The work of a call is over when it returns."""
+
+    def wait_for_reads(self):
+        """Nothing is left of the call before."""
 
 
 def make(cuda_device, num_seeds=9, **options):
@@ -39,6 +47,53 @@ def test_every_replay_is_the_batch_of_its_seeds_and_step(cuda_device):
         seeds = torch.randperm(60)[:9].int()
         kept.append((captured.sample(cuda_device.put(seeds), step), cpu.sample(seeds, SPEC, step)))
     for batch, expected in kept:  # an earlier batch outlives the next
+        assert same(on_cpu(batch), expected)
+
+
+class Order(TorchFunctionMode):
+    """What a sampler enqueues, in order: its recorder's calls, writes into its arrays and copies out of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function.__name__ in ("copy_", "fill_", "clone"):
+            self.calls.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+    def watch(self, recorder, monkeypatch):
+        """Note the calls of a recorder."""
+        for name in ("replay", "mark_reads", "wait_for_reads"):
+            monkeypatch.setattr(recorder, name, self._noted(name, getattr(recorder, name)))
+
+    def _noted(self, name, call):
+        def noted():
+            self.calls.append(name)
+            call()
+
+        return noted
+
+
+def test_a_batch_is_written_after_the_copies_of_the_one_before(emulated_device, monkeypatch):
+    _, captured = make(emulated_device)
+    with Order() as order:
+        order.watch(captured._recorder, monkeypatch)
+        captured.sample(torch.arange(9).int())
+    copies = ["clone"] * (1 + 3 * len(SPEC.fanouts))
+    assert order.calls == ["wait_for_reads", "copy_", "fill_", "replay", *copies, "mark_reads"]
+
+
+@pytest.mark.gpu
+def test_batches_of_two_streams_do_not_meet():
+    cpu, captured = make(CudaDevice())
+    streams, kept = [torch.cuda.Stream() for _ in range(2)], []
+    for step in range(40):
+        seeds = torch.randperm(60)[:9].int()
+        with torch.cuda.stream(streams[step % 2]):
+            kept.append((captured.sample(seeds.cuda(), step), cpu.sample(seeds, SPEC, step)))
+    torch.cuda.synchronize()
+    for batch, expected in kept:
         assert same(on_cpu(batch), expected)
 
 
