@@ -49,6 +49,7 @@ class EmulatedDevice(CudaDevice):
         self._library.fs_cuda_set_schedule.argtypes = (c_uint64,)
         self._library.fs_cuda_set_schedule.restype = None
         self._library.fs_cuda_num_launches.restype = c_int64
+        self._library.fs_cuda_blocks_of_launch.argtypes = (c_int64,)
         monkeypatch.setattr(cuda, "core", lambda: self._library)
         benchmarks = library.load(path, native.CUDA, "build it again.", kind="fs_cuda_bench")
         monkeypatch.setattr(native, "cuda_core", lambda: benchmarks)
@@ -80,6 +81,12 @@ class EmulatedDevice(CudaDevice):
     def num_launches(self) -> int:
         """Kernels launched since the library was loaded."""
         return int(self._library.fs_cuda_num_launches())
+
+    def grids(self, call: Callable[[], object]) -> list[int]:
+        """Blocks of the kernels that a call launches, in order; at most 64."""
+        first = self.num_launches()
+        call()
+        return [self._library.fs_cuda_blocks_of_launch(number) for number in range(first, self.num_launches())]
 
 
 def build_emulated(directory: Path, sanitizer: str = "") -> Path:

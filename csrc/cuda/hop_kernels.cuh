@@ -137,7 +137,7 @@ FS_KERNEL void count_rows(DeviceHop<Id> hop, bool are_seeds) {
   count_picks_of_range(hop, are_seeds);
 }
 
-// Launched with as many blocks as count_rows.
+// Launched with as many blocks as what counted the rows.
 template <typename Id>
 FS_KERNEL void place_rows(DeviceHop<Id> hop) {
   const Range range = block_range(hop.num_rows());
@@ -229,7 +229,8 @@ FS_KERNEL void relabel(DeviceHop<Id> hop) {
   relabel_edges(hop);
 }
 
-// relabel of one hop and count_rows of the next, which do not depend on each other.
+// relabel of one hop and count_rows of the next, which do not depend on each other. The grid strides over the edges; a
+// block counts a range of the rows.
 template <typename Id>
 FS_KERNEL void relabel_and_count(DeviceHop<Id> hop, DeviceHop<Id> next) {
   relabel_edges(hop);

@@ -21,17 +21,17 @@ FsStatus check_cuda_request(const char* operation, const FsGraph& graph, const F
 
 namespace {
 
-// What is known of a hop's rows: nothing yet, of seeds or of others that may repeat, or the picks of each.
-enum class Rows { kSeeds, kRepeating, kCounted };
+// What is known of a hop's rows: that they are seeds, that they may repeat, or that they are sources of the hop before.
+enum class Rows { kSeeds, kRepeating, kSources };
 
 // The picks of a hop: counted, placed, drawn and read.
 template <typename Id>
 void draw_hop(const BatchCall& call, const BatchScratch<Id>& scratch, const DeviceHop<Id>& hop, Rows rows) {
   const HopBound bound = call.bound(hop.number);
-  const int row_blocks = range_blocks(bound.rows);
+  const int row_blocks = call.row_blocks(hop.number);
   if (call.spec.method == FS_LABOR) {
     launch(count_layer_rows<Id>, row_blocks, call.stream, hop, rows == Rows::kSeeds);
-  } else if (rows != Rows::kCounted) {
+  } else if (!call.is_counted_ahead(hop.number)) {
     launch(count_rows<Id>, row_blocks, call.stream, hop, rows == Rows::kSeeds);
   }
   launch(place_rows<Id>, row_blocks, call.stream, hop);
@@ -51,7 +51,7 @@ void sample_hops(const BatchCall& call) {
   const BatchScratch<Id> scratch = scratch_of<Id>(call);
   begin_batch(call, scratch);
   relabel_hops(call, scratch, [&](const DeviceHop<Id>& hop) {
-    draw_hop(call, scratch, hop, hop.number == 0 ? Rows::kSeeds : Rows::kCounted);
+    draw_hop(call, scratch, hop, hop.number == 0 ? Rows::kSeeds : Rows::kSources);
   });
 }
 

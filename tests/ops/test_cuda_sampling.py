@@ -2,6 +2,7 @@
 
 import mmap
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -288,6 +289,21 @@ def test_a_hop_takes_five_launches(emulated_device, num_hops):
     before = emulated_device.num_launches()
     graph.sample(torch.arange(9).int(), spec, 0)
     assert emulated_device.num_launches() - before == 2 + 5 * num_hops
+
+
+@pytest.mark.parametrize("kernel", ["per_hop", "persistent"])
+def test_few_rows_of_many_edges_are_relabelled_by_a_grid_for_the_edges(emulated_device, kernel):
+    graph, seeds = random_csc(num_nodes=20, num_edges=2000), torch.arange(20).int()
+    spec = ops.SampleSpec(fanouts=(100, 3, 50), rng_seed=SEED)
+    on_device = CudaSamplingGraph(graph.indptr, graph.indices, graph.orig_ids, kernel=kernel)
+    grids = emulated_device.grids(lambda: on_device.sample(seeds, spec, STEP))
+    # add_seeds, (sample_tasks,) count_rows; per hop place_rows, its draws, count_new, assign_new, relabel
+    hops = np.array(grids[2 + (kernel == "persistent") :]).reshape(3, -1)
+    assert hops[:, 0].tolist() == [1, 8, 1] and hops[:, -1].tolist() == [8, 1, 8]  # 8: all that the device holds
+    expected = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids).sample(seeds, spec, STEP)
+    for schedule in range(4):
+        emulated_device.set_schedule(schedule)
+        assert same(on_device.sample(seeds, spec, STEP), expected)
 
 
 @pytest.mark.gpu

@@ -59,6 +59,8 @@ struct Random {
 std::mutex one_launch;
 uint64_t schedule = 0;
 int64_t num_launches = 0;
+constexpr int kKeptGrids = 64;
+int grids[kKeptGrids];                 // blocks of launch n at n % kKeptGrids
 cudaError_t last_error = cudaSuccess;  // since cudaGetLastError
 std::string failure;                   // of the launches since cudaGetLastError, in words
 std::map<char*, size_t> registered;    // cudaHostRegister
@@ -194,7 +196,7 @@ void retire_ended_blocks() {
 void run(int blocks, int threads, const std::function<void()>& body) {
   const std::lock_guard<std::mutex> hold(one_launch);
   static std::vector<std::unique_ptr<char[]>> kept_stacks;
-  ++num_launches;
+  grids[num_launches++ % kKeptGrids] = blocks;
   is_synchronized = false;
   Launch launch;
   launch.body = &body;
@@ -342,6 +344,11 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 // Which thread runs next where several may: see emulator.h.
 extern "C" FS_API void fs_cuda_set_schedule(uint64_t seed) { fs::emulated::schedule = seed; }
+
+// Blocks of launch `number` (from 0), one of the last 64.
+extern "C" FS_API int32_t fs_cuda_blocks_of_launch(int64_t number) {
+  return fs::emulated::grids[number % fs::emulated::kKeptGrids];
+}
 
 // Kernels launched so far.
 extern "C" FS_API int64_t fs_cuda_num_launches(void) { return fs::emulated::num_launches; }
