@@ -107,6 +107,16 @@ FS_DEVICE T load_now(const T* place) {
   return *static_cast<const volatile T*>(place);
 }
 
+// What the kernel does not read again: the caches keep other lines instead. T: a number, int2 or int4.
+template <typename T>
+FS_DEVICE void store_streaming(T* place, T value) {
+#if defined(FS_EMULATED)
+  *place = value;
+#else
+  __stcs(place, value);
+#endif
+}
+
 // What another block, or the host, may be reading.
 template <typename T>
 FS_DEVICE void store_now(T* place, T value) {

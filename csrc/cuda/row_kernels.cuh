@@ -75,7 +75,7 @@ struct Chunk {
   FS_DEVICE void write(T* to, int64_t number) const {
     Raw raw;
     memcpy(&raw, this, sizeof(raw));
-    reinterpret_cast<Raw*>(to)[number] = raw;
+    store_streaming(reinterpret_cast<Raw*>(to) + number, raw);
   }
 };
 
@@ -123,11 +123,10 @@ struct RowTask {
 };
 
 // Where a row is read.
-template <typename In, typename Out>
 struct RowSource {
-  const In* in;    // null: not here
-  const Out* out;  // a row that is converted already; null: not here
-  int64_t shift;   // chunks between the start of a line and that of the row
+  const void* row;    // null: nowhere
+  int32_t shift;      // chunks between the start of a line and that of the row
+  bool is_converted;  // columns are Out, else In
 };
 
 // Whoever takes the empty mailbox writes all of it: two bad places never mix.
@@ -148,7 +147,6 @@ FS_DEVICE void report_bad_place(const RowTask<Place, In, Out>& task, int64_t pos
 
 template <typename Place, typename In, typename Out>
 FS_DEVICE int64_t cache_slot(const RowTask<Place, In, Out>& task, int64_t row) {
-  if (task.cache_places == nullptr) return -1;
   const int64_t slot = task.has_wide_places ? static_cast<const int64_t*>(task.cache_places)[row]
                                             : static_cast<const int32_t*>(task.cache_places)[row];
   return slot < task.num_cached ? slot : -1;
@@ -162,25 +160,49 @@ FS_DEVICE bool has_place(const RowTask<Place, In, Out>& task, int64_t place) {
   return table <= task.near.count && place_row(place) < task.near.num_rows[table - 1];
 }
 
+// The places of a group's rows, and the cache's slots of those that are own rows, -1 for the others. Nothing branches
+// on one before all have been asked for, so that their reads are under way together. After the last row: the last
+// one's.
+struct PlacedRows {
+  int64_t places[kRowsAtOnce], slots[kRowsAtOnce];
+};
+template <typename Place, typename In, typename Out>
+FS_DEVICE PlacedRows read_places(const RowTask<Place, In, Out>& task, int64_t first, int64_t groups) {
+  PlacedRows rows;
+  FS_UNROLL
+  for (int r = 0; r < kRowsAtOnce; ++r) {
+    const int64_t i = first + r * groups;
+    rows.places[r] = task.places[i < task.num_out ? i : task.num_out - 1];
+    rows.slots[r] = -1;
+  }
+  if (task.cache_places == nullptr) return rows;
+  FS_UNROLL
+  for (int r = 0; r < kRowsAtOnce; ++r) {
+    const int64_t place = rows.places[r];
+    if (place >= 0 && place < task.num_own) rows.slots[r] = cache_slot(task, place);
+  }
+  return rows;
+}
+
 template <int kCount, typename Place, typename In, typename Out>
-FS_DEVICE RowSource<In, Out> find_row(const RowTask<Place, In, Out>& task, int64_t i, bool reports) {
-  const int64_t place = task.places[i], width = task.chunks * kCount;
+FS_DEVICE RowSource find_row(const RowTask<Place, In, Out>& task, int64_t i, int64_t place, int64_t slot,
+                             bool reports) {
+  const int64_t width = task.chunks * kCount;
   if (!has_place(task, place)) {
     if (reports) report_bad_place(task, i, place);
-    return {nullptr, nullptr, 0};
+    return {nullptr, 0, false};
   }
   if (place < 0) {
     const int64_t start = (-1 - place) * width;
     if (!std::is_same<In, Out>::value && task.is_converted) {
-      return {nullptr, static_cast<const Out*>(task.fetched) + start, 0};
+      return {static_cast<const Out*>(task.fetched) + start, 0, true};
     }
-    return {static_cast<const In*>(task.fetched) + start, nullptr, 0};
+    return {static_cast<const In*>(task.fetched) + start, 0, false};
   }
   const int64_t table = place_table(place);
   const In* row;
   if (table == 0) {
-    const int64_t slot = cache_slot(task, place);
-    if (slot >= 0) return {task.cached + slot * width, nullptr, 0};
+    if (slot >= 0) return {task.cached + slot * width, 0, false};
     row = task.own + place * width;
   } else {
     row = static_cast<const In*>(task.near.rows[table - 1]) + place_row(place) * width;
@@ -188,16 +210,20 @@ FS_DEVICE RowSource<In, Out> find_row(const RowTask<Place, In, Out>& task, int64
   constexpr uint64_t kChunkBytes = sizeof(Chunk<In, kCount>);
   constexpr uint64_t kLine = kChunkBytes * kWarp < kLineBytes ? kChunkBytes * kWarp : kLineBytes;
   const uint64_t behind = reinterpret_cast<uintptr_t>(row) % kLine;
-  return {row, nullptr, task.shifts ? static_cast<int64_t>(behind / kChunkBytes) : 0};
+  return {row, task.shifts ? static_cast<int32_t>(behind / kChunkBytes) : 0, false};
 }
 
 template <int kCount, typename In, typename Out>
-FS_DEVICE Chunk<Out, kCount> read_chunk(const RowSource<In, Out>& source, int64_t number) {
-  if (source.in != nullptr) return Convert<In, Out, kCount>::run(Chunk<In, kCount>::read(source.in, number));
-  if (!std::is_same<In, Out>::value && source.out != nullptr) return Chunk<Out, kCount>::read(source.out, number);
-  Chunk<Out, kCount> zeros;
-  memset(&zeros, 0, sizeof(zeros));
-  return zeros;
+FS_DEVICE Chunk<Out, kCount> read_chunk(const RowSource& source, int64_t number) {
+  if (source.row == nullptr) {
+    Chunk<Out, kCount> zeros;
+    memset(&zeros, 0, sizeof(zeros));
+    return zeros;
+  }
+  if (!std::is_same<In, Out>::value && source.is_converted) {
+    return Chunk<Out, kCount>::read(static_cast<const Out*>(source.row), number);
+  }
+  return Convert<In, Out, kCount>::run(Chunk<In, kCount>::read(static_cast<const In*>(source.row), number));
 }
 
 template <int kCount, typename Place, typename In, typename Out>
@@ -205,19 +231,20 @@ FS_KERNEL void __launch_bounds__(kThreads, kBlocksAtOnce) copy_rows(RowTask<Plac
   const int64_t groups = num_threads() / task.lanes;
   const int lane = static_cast<int>(threadIdx.x) % task.lanes;
   for (int64_t first = thread_number() / task.lanes; first < task.num_out; first += groups * kRowsAtOnce) {
-    RowSource<In, Out> sources[kRowsAtOnce];
+    const PlacedRows rows = read_places(task, first, groups);
+    RowSource sources[kRowsAtOnce];
     int64_t end = 0;
     for (int r = 0; r < kRowsAtOnce; ++r) {
       const int64_t i = first + r * groups;
-      sources[r] = {nullptr, nullptr, 0};
-      if (i < task.num_out) sources[r] = find_row<kCount>(task, i, lane == 0);
+      sources[r] = {nullptr, 0, false};
+      if (i < task.num_out) sources[r] = find_row<kCount>(task, i, rows.places[r], rows.slots[r], lane == 0);
       if (task.chunks + sources[r].shift > end) end = task.chunks + sources[r].shift;
     }
     for (int64_t step = lane; step < end; step += task.lanes) {
       Chunk<Out, kCount> values[kRowsAtOnce];
       for (int r = 0; r < kRowsAtOnce; ++r) {
         const int64_t number = step - sources[r].shift;
-        if (number >= 0 && number < task.chunks) values[r] = read_chunk<kCount>(sources[r], number);
+        if (number >= 0 && number < task.chunks) values[r] = read_chunk<kCount, In, Out>(sources[r], number);
       }
       for (int r = 0; r < kRowsAtOnce; ++r) {
         const int64_t i = first + r * groups, number = step - sources[r].shift;

@@ -36,8 +36,7 @@ FS_DEVICE ScaledRow packed_row(const void* rows, int64_t row, int64_t width) {
 }
 
 template <typename Out>
-FS_DEVICE ScaledRow find_scaled_row(const ScaledTask<Out>& task, int64_t i, bool reports) {
-  const int64_t place = task.rows.places[i];
+FS_DEVICE ScaledRow find_scaled_row(const ScaledTask<Out>& task, int64_t i, int64_t place, int64_t slot, bool reports) {
   if (!has_place(task.rows, place)) {
     if (reports) report_bad_place(task.rows, i, place);
     return {nullptr, nullptr};
@@ -46,7 +45,6 @@ FS_DEVICE ScaledRow find_scaled_row(const ScaledTask<Out>& task, int64_t i, bool
   const int64_t table = place_table(place), row = place_row(place);
   const int8_t* first = task.rows.own;
   if (table == 0) {
-    const int64_t slot = cache_slot(task.rows, place);
     if (slot >= 0) return packed_row(task.rows.cached, slot, task.width);
   } else {
     first = static_cast<const int8_t*>(task.rows.near.rows[table - 1]);
@@ -84,12 +82,13 @@ FS_KERNEL void __launch_bounds__(kThreads, kBlocksAtOnce) copy_scaled_rows(Scale
   const int64_t groups = num_threads() / task.rows.lanes;
   const int lane = static_cast<int>(threadIdx.x) % task.rows.lanes;
   for (int64_t first = thread_number() / task.rows.lanes; first < task.rows.num_out; first += groups * kRowsAtOnce) {
+    const PlacedRows rows = read_places(task.rows, first, groups);
     ScaledRow sources[kRowsAtOnce];
     float scales[kRowsAtOnce];
     for (int r = 0; r < kRowsAtOnce; ++r) {
       const int64_t i = first + r * groups;
       sources[r] = {nullptr, nullptr};
-      if (i < task.rows.num_out) sources[r] = find_scaled_row(task, i, lane == 0);
+      if (i < task.rows.num_out) sources[r] = find_scaled_row(task, i, rows.places[r], rows.slots[r], lane == 0);
       scales[r] = read_scale(sources[r].scale);
     }
     for (int64_t number = lane; number < task.rows.chunks; number += task.rows.lanes) {
