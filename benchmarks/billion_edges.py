@@ -178,7 +178,9 @@ def cut(run: Run, phases: Phases, method: str) -> Phase:
     if name in phases.done and not parts.is_dir():
         phases.forget(name)
     options = _method_options(method)
-    made = plan(run, f"plan-{method}", "--input", run.graph, *_cut_options(run), *options[2:])["partitioning"]
+    pairs = zip(options[2::2], options[3::2], strict=True)
+    sized = [word for pair in pairs if pair[0] != "--seed" for word in pair]  # a seed changes no size
+    made = plan(run, f"plan-{method}", "--input", run.graph, *_cut_options(run), *sized)["partitioning"]
     words = ["-m", PARTITION, "--input", run.graph, *_cut_options(run), *options, "--output", parts]
 
     def figures() -> dict[str, Any]:

@@ -89,13 +89,11 @@ def test_ranks_read_in_place_on_their_machine_and_exchange_with_others(tmp_path,
             for far, near in zip(rows, near_rows, strict=True):  # step by step
                 assert (far.own, far.neighbour, far.exchanged) == (near.own, 0, near.neighbour + near.exchanged)
                 assert len(groups) > 1 or near.exchanged == 0
-            if len(groups) == 1:
-                assert calls == {}
-                assert name == ("shared" if world_size > 1 else "exchange")
-            else:
-                hops = 2 * steps if scheme == "vanilla" else 0
-                sampling = {"sample_ids": hops, "sample_reply": hops} if hops else {}
-                assert name == "shared" and calls == {**sampling, "feature_ids": steps, "feature_rows": steps}
+            in_place = len(groups) == 1 and world_size > 1
+            hops = 2 * steps if scheme == "vanilla" and not in_place else 0
+            sampling = {"sample_ids": hops, "sample_reply": hops} if hops else {}
+            rows = {"feature_ids": steps, "feature_rows": steps} if len(groups) > 1 else {}
+            assert name == ("shared" if world_size > 1 else "exchange") and calls == {**sampling, **rows}
 
 
 def choose_without_proof(ctx, path, wanted):

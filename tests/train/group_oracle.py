@@ -1,12 +1,14 @@
 """The oracle of runs with roles, and an executor of one process.
 
 `train_groups` is the definition: one process, groups of V batches, gradients of each batch computed apart and summed in
-the order of virtual ranks, at the parameters of s updates before. It knows no slots, no versions in memory, no queue.
+the order of virtual ranks, in the widest type of the parameters, at the parameters of s updates before. It knows no
+slots, no versions in memory, no queue.
 """
 
 import random
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import reduce
 from types import SimpleNamespace
 
 import torch
@@ -49,13 +51,13 @@ def train_groups(
 ) -> list[float]:
     """Train the groups of segments (epoch, first, end) one after another; the mean loss of every segment."""
     model.train()
-    losses = []
+    widest, losses = reduce(torch.promote_types, {parameter.dtype for parameter in model.parameters()}), []
     for epoch, first, end in segments:
         inputs = plan_of(loader, epoch)[1]
         versions, loss_sum, num_seeds = {first: deepcopy(model.state_dict())}, 0.0, 0
         for group in range(first, end):
             model.load_state_dict(versions[max(first, group - staleness)])
-            total = [torch.zeros_like(parameter) for parameter in model.parameters()]
+            total = [torch.zeros(parameter.shape, dtype=widest) for parameter in model.parameters()]
             for virtual_rank, steps in enumerate(inputs):
                 batch = batch_of(loader, steps[group])
                 torch.manual_seed(task_seed(batch.draw.rng_seed, batch.step, virtual_rank))
@@ -68,7 +70,7 @@ def train_groups(
                 num_seeds += batch.seeds.numel()
             model.load_state_dict(versions[group])
             for sum_, parameter in zip(total, model.parameters(), strict=True):
-                parameter.grad = sum_
+                parameter.grad = sum_.to(parameter.dtype)
             optimizer.step()
             versions[group + 1] = deepcopy(model.state_dict())
         losses.append(loss_sum / num_seeds)
