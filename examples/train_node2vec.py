@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 import fastsample_dist as fsd
 from fastsample_dist.sampling import transit
+from fastsample_dist.train.cli import leave_refused
 
 
 def arguments():
@@ -78,8 +79,8 @@ def evaluate(rows, data, ctx):
     return max(found)
 
 
-args = arguments()
-with fsd.DistContext.from_env() as ctx:
+def train(args, ctx):
+    """Embeddings, and a line per table of what the classifier makes of it."""
 
     def say(text):
         """Print on rank 0."""
@@ -112,3 +113,12 @@ with fsd.DistContext.from_env() as ctx:
     for name, rows in tables.items():
         val, test = evaluate(rows, data, ctx)
         say(f"{name}: val accuracy {val:.4f}, test accuracy {test:.4f}")
+
+
+if __name__ == "__main__":
+    options = arguments()
+    with fsd.DistContext.from_env() as context:
+        try:
+            train(options, context)
+        except ValueError as error:  # refused by all ranks, such as a checkpoint of other walks
+            leave_refused(context, error, context.rank)

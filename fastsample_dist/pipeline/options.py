@@ -113,8 +113,8 @@ class LoaderOptions(BatchOptions):
     def facts(self) -> dict[str, object]:
         """See BatchOptions."""
         fanouts = None if self.fanouts is None else self.spec.fanouts
-        own = {"fanouts": fanouts, "app": None if self.app is None else app_facts(self.app), "roles": repr(self.roles)}
-        return super().facts() | own
+        app = {"app": None} if self.app is None else app_facts(self.app)
+        return super().facts() | {"fanouts": fanouts, **app, "roles": repr(self.roles)}
 
     def wants_edge_values(self, has_weights: bool) -> bool:
         """Whether batches have the stored weights of their edges, on a graph with or without any."""

@@ -68,7 +68,7 @@ def write_walks(
 
     sampler = check() if data is None else agree(data.ctx, check)
     if data is not None:
-        facts = {"app": app_facts(app), "walks_per_node": walks_per_node, "rng_seed": rng_seed, "epoch": epoch}
+        facts = {**app_facts(app), "walks_per_node": walks_per_node, "rng_seed": rng_seed, "epoch": epoch}
         agree_on(data.ctx.comm, "write_walks", facts)
     dtype, width = id_dtype(graph.num_nodes), int(app.steps()) + 1
     orig_ids = torch.arange(graph.num_nodes) if graph.orig_ids is None else graph.orig_ids

@@ -113,7 +113,7 @@ class WalkLoader:
         self._sampler = agree(data.ctx, check)
         steps = app.steps()
         facts = {
-            "app": app_facts(app), "steps": steps if steps == INF else int(steps), "walks_per_node": walks_per_node,
+            **app_facts(app), "steps": steps if steps == INF else int(steps), "walks_per_node": walks_per_node,
             "batch_size": batch_size, "rng_seed": rng_seed, "shuffle": shuffle, "graph": graph is not None,
         }  # fmt: skip
         agree_on(data.ctx.comm, "WalkLoader", facts)

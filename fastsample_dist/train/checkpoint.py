@@ -290,8 +290,8 @@ def check_same_run(
             f"{data_path} ({now['graph']}, {now['num_parts']} parts); pass that one, or start in another checkpoint "
             "directory."
         )
-    names = (content["options"].keys() | now["options"].keys()) - set(may_change)
-    for name in sorted(names, key=lambda name: (name != "sampler", name)):  # others differ because samplers do
+    names = [name for name in now["options"] | content["options"] if name not in may_change]
+    for name in sorted(names, key=lambda name: name != "sampler"):  # others differ because samplers do
         then, is_now = (json.dumps(found["options"].get(name)) for found in (content, now))
         if then != is_now:
             raise ValueError(

@@ -18,6 +18,7 @@ import time
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -197,6 +198,19 @@ def refuse(error: BaseException, rank: int) -> int:
     return 1
 
 
+def leave_refused(ctx: DistContext, error: BaseException, rank: int) -> NoReturn:
+    """End this process, under MPI the run, by a refusal in one line and exit status 1.
+
+    Args:
+      rank: this one, of a refusal that all ranks see; 0: the line is this rank's alone.
+    """
+    status = refuse(error, rank)
+    if ctx.comm.abort_ends_process:  # under MPI nothing else ends the other ranks
+        time.sleep(FORWARD_S)
+        ctx.comm.abort()
+    raise SystemExit(status) from error
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit status. Refusals, failed collectives and Ctrl-C are one line each."""
     try:
@@ -229,11 +243,7 @@ def _run(argv: list[str] | None) -> int:
             known = (*USER_ERRORS, torch.cuda.OutOfMemoryError)
             if not failed and not isinstance(error, known):
                 raise  # a bug, not a failed run: its traceback matters
-            status = refuse(error, 0 if failed else rank)  # failures differ between ranks, refusals do not
-            if ctx.comm.abort_ends_process:  # under MPI nothing else ends the other ranks
-                time.sleep(FORWARD_S)
-                ctx.comm.abort()
-            raise SystemExit(status) from error
+            leave_refused(ctx, error, 0 if failed else rank)  # failures differ between ranks, refusals do not
 
 
 if __name__ == "__main__":

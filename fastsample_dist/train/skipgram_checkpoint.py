@@ -169,7 +169,7 @@ class SkipGramCheckpointer:
         """What a checkpoint and the run that resumes from it must have in common."""
         loader = self._loader
         walks = {
-            "app": app_facts(loader.app), "walks_per_node": loader.walks_per_node,
+            **app_facts(loader.app), "walks_per_node": loader.walks_per_node,
             "batch_size": loader.batch_size, "walk_seed": loader.rng_seed, "shuffle": loader.shuffle,
         }  # fmt: skip
         return identity(self._data.manifest, {**asdict(self._model.options), **walks})

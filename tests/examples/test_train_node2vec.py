@@ -20,22 +20,31 @@ OPTIONS = ("--epochs", "3", "--dim", "16", "--walk-length", "8", "--batch-size",
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def task(tmp_path_factory):
+    """The partition, beside which the runs' files are."""
+    return make_task(tmp_path_factory.mktemp("node2vec"), 2, num_nodes=400, dtype="float32").path
+
+
+def ended(*command):
+    """A command that has ended."""
+    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    return subprocess.run(
+        [*map(str, command)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=ENOUGH_S, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(task):
     """(lines, embeddings) of so many ranks on the same two parts, each launch made once."""
-    folder = tmp_path_factory.mktemp("node2vec")
-    parts = make_task(folder, 2, num_nodes=400, dtype="float32").path
 
     @functools.cache
     def launched(num_ranks):
-        file = folder / f"embeddings-{num_ranks}.npy"
-        paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-        finished = subprocess.run(
-            [
-                *TORCHRUN, str(num_ranks), str(SCRIPT), str(parts), *OPTIONS, "--save", str(file),
-                "--checkpoint", str(folder / f"checkpoints-{num_ranks}"),
-            ],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-            capture_output=True, text=True, timeout=ENOUGH_S, check=False,
+        file = task.parent / f"embeddings-{num_ranks}.npy"
+        finished = ended(
+            *TORCHRUN, num_ranks, SCRIPT, task, *OPTIONS, "--save", file,
+            "--checkpoint", task.parent / f"checkpoints-{num_ranks}",
         )  # fmt: skip
         assert finished.returncode == 0, finished.stderr
         return finished.stdout, np.load(file)
@@ -56,3 +65,15 @@ def test_one_rank_gives_the_file_of_two(run):
     (_, one), (_, two) = run(1), run(2)
     assert one.shape == (400, 16) and one.dtype == np.float32
     assert np.array_equal(one, two)
+
+
+def test_a_checkpoint_of_other_walks_is_refused_in_one_line(run, task):
+    run(1)
+    folder = task.parent / "checkpoints-1"
+    refused = ended(sys.executable, SCRIPT, task, *OPTIONS, "--p", "2", "--checkpoint", folder)
+    assert refused.returncode == 1 and refused.stdout == ""
+    assert re.fullmatch(
+        rf"error: {folder}/step-\d+\.ckpt was made with Node2Vec\.p 1\.0 but this run has Node2Vec\.p 2\.0; pass the "
+        r"same, or start in another checkpoint directory\.\n",
+        refused.stderr,
+    )

@@ -152,7 +152,7 @@ def differing(ctx, path):
 
 
 def test_ranks_that_pass_different_applications_are_refused(tmp_path):
-    with pytest.raises(RankError, match=r"app.*sizes=\[4\]"):
+    with pytest.raises(RankError, match=r"differ in LADIES.sizes: '\[4\]' on rank 0; '\[5\]' on rank 1"):
         run_distributed(2, differing, args=(draw_partition(tmp_path, 2).path,))
 
 
@@ -161,3 +161,12 @@ def test_facts_tell_parameters_apart_and_not_objects():
     assert app_facts(transit.ClusterGCN([0, 1, 1], 1)) != app_facts(transit.ClusterGCN([0, 1, 0], 1))
     assert app_facts(transit.FastGCN((4,))) != app_facts(transit.FastGCN((4,), replace=False))
     assert app_facts(transit.Node2Vec(p=2.0)) != app_facts(transit.Node2Vec(p=3.0))
+
+
+def test_facts_name_the_class_then_what_it_was_made_with_and_last_what_it_computed():
+    facts = app_facts(transit.Node2Vec(5, p=2.0, q=np.float64(0.5)))
+    names = ["app", "Node2Vec.length", "Node2Vec.p", "Node2Vec.q"]
+    assert [*facts][-1] == "Node2Vec.par" and [facts[name] for name in names] == ["Node2Vec", 5, 2.0, 0.5]
+    assert [*facts][:2] == names[:2] and [*facts].index("Node2Vec.q") < [*facts].index("Node2Vec.needs", 0)
+    assert all(value is None or isinstance(value, str | int | float) for value in facts.values())
+    assert app_facts(transit.DeepWalk(5))["app"] == "DeepWalk"

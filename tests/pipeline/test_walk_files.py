@@ -62,7 +62,7 @@ def test_ranks_compare_what_they_are_asked_for(drawn, tmp_path, monkeypatch):
     with DistContext(LocalCommunicator()) as ctx:
         for app, seed in ((APP, 4), (transit.DeepWalk(4, weighted=False), 5)):
             write_walks(DistData.load(drawn.path, ctx), app, tmp_path / "walks.npy", rng_seed=seed, progress=False)
-    assert {name for name in compared[0] if compared[0][name] != compared[1][name]} == {"app", "rng_seed"}
+    assert {name for name in compared[0] if compared[0][name] != compared[1][name]} == {"DeepWalk.needs", "rng_seed"}
 
 
 def test_lines_in_a_log(drawn, tmp_path, capfd, monkeypatch):

@@ -204,7 +204,7 @@ def test_ranks_compare_the_parameters_of_their_walks(alone, ctx, monkeypatch):
     monkeypatch.setattr(walk_loader, "agree_on", lambda comm, what, facts: compared.append(facts))
     for p in (2.0, 3.0):
         WalkLoader(DistData.load(alone.path, ctx), transit.Node2Vec(4, p=p))
-    assert [name for name in compared[0] if compared[0][name] != compared[1][name]] == ["app"]
+    assert [name for name in compared[0] if compared[0][name] != compared[1][name]] == ["Node2Vec.p", "Node2Vec.par"]
 
 
 def test_a_position_of_other_walks_is_refused(alone, ctx):

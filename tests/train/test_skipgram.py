@@ -163,8 +163,12 @@ def test_a_checkpoint_of_other_walks_is_refused(drawn, ctx, tmp_path, monkeypatc
     monkeypatch.setattr(sys.modules[__name__], "APP", transit.DeepWalk(6))
     _, loader, model = make(ctx, drawn.path)
     with pytest.raises(
-        ValueError, match=r'made with app "DeepWalk\(length=5.*" but this run has app "DeepWalk\(length=6'
+        ValueError, match=r"made with DeepWalk.length 5 but this run has DeepWalk.length 6; pass the same, or start in"
     ):
+        SkipGramCheckpointer(model, loader, tmp_path).begin()
+    monkeypatch.setattr(sys.modules[__name__], "APP", transit.Node2Vec(5))
+    _, loader, model = make(ctx, drawn.path)
+    with pytest.raises(ValueError, match='made with app "DeepWalk" but this run has app "Node2Vec"; pass the same'):
         SkipGramCheckpointer(model, loader, tmp_path).begin()
 
 

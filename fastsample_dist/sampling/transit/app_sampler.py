@@ -136,26 +136,37 @@ class AppSampler:
             transits = picks
 
 
-def app_facts(app: App) -> str:
-    """What ranks compare of an application: its class, its parameters and the values it was made with."""
-    return (
-        f"{type(app).__qualname__}({', '.join(f'{name}={_fact(value)}' for name, value in sorted(vars(app).items()))})"
-    )
+COMPUTED = ("needs", "par")  # by an application of the values that it was made with
 
 
-def _fact(value: Any) -> str:
-    """A value as text; of arrays a digest."""
+def app_facts(app: App) -> dict[str, Any]:
+    """What ranks and checkpoints compare of an application, by name: its class under "app", then the values that it was
+    made with, such as "Node2Vec.p", and last those that it computes of them. Numbers, text and None.
+    """
+    name = type(app).__qualname__
+    attributes = sorted(vars(app), key=lambda attribute: (attribute in COMPUTED, attribute))
+    return {"app": name} | {f"{name}.{attribute}": _fact(getattr(app, attribute)) for attribute in attributes}
+
+
+def _fact(value: Any) -> Any:
+    """A value that can be compared and shown: what is no number or text as text, of arrays a digest."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if value is None or isinstance(value, str | int | float) else _text(value)
+
+
+def _text(value: Any) -> str:
     if isinstance(value, Tensor | np.ndarray):
         array = np.ascontiguousarray(value.numpy(force=True) if isinstance(value, Tensor) else value)
         return f"{array.dtype}{list(array.shape)}:{hashlib.sha256(array.tobytes()).hexdigest()[:16]}"
     if isinstance(value, Params):
-        return _fact({name: getattr(value, name) for name, _ in value.kinds})
+        return _text({name: getattr(value, name) for name, _ in value.kinds})
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {_fact(own)}" for name, own in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_text(own)}" for name, own in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_fact, value)) + "]"
+        return "[" + ", ".join(map(_text, value)) + "]"
     if is_dataclass(value) and not isinstance(value, type):
-        return _fact({field.name: getattr(value, field.name) for field in fields(value)})
+        return _text({field.name: getattr(value, field.name) for field in fields(value)})
     if value is None or isinstance(value, str | int | float | np.generic):
         return repr(value)
     return getattr(value, "__qualname__", type(value).__qualname__)

@@ -8,6 +8,7 @@ of seeds is one sample, its MFGs train a model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -154,8 +155,7 @@ class FastGCN(_LayerWise):
 
     def law(self, graph: CSCGraph, history: History) -> Law:
         """q, whatever the sample holds; see App."""
-        norms = _norms(graph, self.weighted(graph), by_original_id(graph).numpy())[1]
-        return dict(enumerate((norms / norms.sum()).tolist()))
+        return _law_of_columns(graph, self.weighted(graph))
 
     def edge_weights(self, edges: RecordedEdges) -> Tensor:
         """P(v, u) / (q(u) size), by how often u was picked; see App."""
@@ -205,6 +205,13 @@ class LADIES(_LayerWise):
         shares = np.divide(edges.values, edges.columns, out=np.zeros(len(edges.src)), where=edges.values != 0)
         sums = edges.row_sums(shares)
         return torch.from_numpy(np.divide(shares, sums, out=shares, where=sums > 0))
+
+
+@lru_cache(maxsize=1)  # check_app asks for it pick by pick
+def _law_of_columns(graph: CSCGraph, weighted: bool) -> Law:
+    """Squared column norms of D^-1/2 (A + I) D^-1/2 as shares."""
+    norms = _norms(graph, weighted, by_original_id(graph).numpy())[1]
+    return dict(enumerate((norms / norms.sum()).tolist()))
 
 
 def _norms(graph: CSCGraph, weighted: bool, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

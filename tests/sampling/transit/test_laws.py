@@ -13,7 +13,7 @@ import torch
 from fastsample_dist import CSCGraph
 from fastsample_dist.ops import reference
 from fastsample_dist.sampling import transit
-from fastsample_dist.sampling.transit import plain
+from fastsample_dist.sampling.transit import layers, plain
 from fastsample_dist.sampling.transit.laws import row_shares
 from fastsample_dist.testing import conformance_graph
 from fastsample_dist.testing.app_laws import weigh_roots, weigh_samples
@@ -56,6 +56,12 @@ def counted(outcomes):
     return counts
 
 
+@pytest.mark.parametrize("observed", [{0: 700, 1: 300}, {0: 500, 1: 500, 2: 1}, {0: 500, 1: 490, 3: 10}])
+def test_counts_that_do_not_fit_are_found(observed):
+    with pytest.raises(AssertionError):
+        weigh_counts(observed, {0: 500.0, 1: 500.0, 3: 0.0})
+
+
 ROOTS = torch.arange(16).repeat(60)
 
 
@@ -77,6 +83,14 @@ SETS = torch.tensor([[4, 6, NULL], [9, 2, 9], [8, 0, 1], [10, 11, 15]]).repeat(1
 ], ids=lambda app: type(app).__name__)  # fmt: skip
 def test_picks_of_several_roots_have_their_law(app):
     assert weigh(app, conformance_graph(3), SETS) > 1000
+
+
+def test_the_law_of_fastgcn_is_computed_once_a_graph(monkeypatch):
+    graph, asked = conformance_graph(3), []
+    norms = layers._norms
+    monkeypatch.setattr(layers, "_norms", lambda *args: (asked.append(args[0]), norms(*args))[1])
+    assert weigh(transit.FastGCN((3, 2)), graph, SETS[:20]) == 100
+    assert len(asked) == 3  # prepare: of bind here and in plain.sample
 
 
 def test_clusters_are_drawn_by_their_law():

@@ -227,8 +227,10 @@ def test_a_finished_adjacency_is_not_made_again(tmp_path, monkeypatch):
 
 def test_another_topology_gets_another_adjacency(tmp_path):
     raw = draw_raw(undirected=False)
-    changed = replace(raw, edge_index=raw.edge_index[:, ::-1][::-1].copy(), edge_weight=None)
-    for each in (raw, changed):
+    fewer = replace(raw, edge_index=raw.edge_index[:, 10:].copy(), edge_weight=None)
+    assert wanted(raw).indices.size != wanted(fewer).indices.size
+    turned = replace(raw, edge_index=raw.edge_index[::-1].copy(), edge_weight=None)  # the same neighbours of other rows
+    for each in (raw, fewer, raw, turned):
         with Journal(tmp_path / "parts") as journal:
             assert_same(made(each, journal), wanted(each))
 
