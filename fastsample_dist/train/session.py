@@ -345,10 +345,11 @@ def result_writes(
                 trainer.model, data, config.predictions, config.batch_size, sampler=hopwise_sampler(config, data)
             )
         )
-    if config.json is not None:
-        writes.append(lambda: write_json(config.json, report) if is_first else None)
-    if config.report is not None:
-        writes.append(lambda: write_text(config.report, render_page(report["epochs"])) if is_first else None)
+    # Ranks need not name the same of these files: those of rank 0 are written, and all ranks make the calls.
+    writes.append(lambda: write_json(config.json, report) if is_first and config.json else None)
+    writes.append(
+        lambda: write_text(config.report, render_page(report["epochs"])) if is_first and config.report else None
+    )
     if comm.watch.trace is not None:
         writes.append(lambda: comm.watch.trace.write(config.trace, comm))
     return writes
