@@ -49,6 +49,13 @@ inline cudaError_t sort_keys(const KeySort& sort, const uint64_t* keys, uint64_t
 
 #endif
 
+// sort_keys_scratch, refused under the operation's name.
+inline FsStatus measure_sort(const char* operation, const KeySort& sort, size_t* out_bytes) {
+  const cudaError_t error = sort_keys_scratch(sort, out_bytes);
+  if (error == cudaSuccess) return FS_OK;
+  return fail(FS_DEVICE_ERROR, "%s: sorting cannot start: %s", operation, cudaGetErrorString(error));
+}
+
 }  // namespace fs
 
 #endif  // FS_CUDA_DEVICE_ALGORITHMS_CUH_

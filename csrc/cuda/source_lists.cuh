@@ -36,10 +36,8 @@ inline FsStatus list_layout(const FsAggregation& spec, ListLayout* out) {
                 static_cast<long long>(spec.num_edges), static_cast<long long>(spec.num_src));
   }
   out->sort = {spec.num_edges, edge_bits, edge_bits + source_bits};
-  const cudaError_t error = sort_keys_scratch(out->sort, &out->scratch_bytes);
-  if (error != cudaSuccess) {
-    return fail(FS_DEVICE_ERROR, "aggregate_backward: sorting cannot start: %s", cudaGetErrorString(error));
-  }
+  const FsStatus status = measure_sort("aggregate_backward", out->sort, &out->scratch_bytes);
+  if (status != FS_OK) return status;
   const size_t edges = static_cast<size_t>(spec.num_edges), sources = static_cast<size_t>(spec.num_src);
   const auto after = [](size_t begin, size_t bytes) { return (begin + bytes + kAligned - 1) / kAligned * kAligned; };
   out->sorted = 0;

@@ -108,10 +108,8 @@ FsStatus grouped_layout(const FsTransitApp& app, const FsTransitRequest& request
   }
   GroupedSlots& slots = out->slots;
   slots.sort = {most_slots, slot_bits, slot_bits + transit_bits};
-  const cudaError_t error = sort_keys_scratch(slots.sort, &slots.sort_bytes);
-  if (error != cudaSuccess) {
-    return fail(FS_DEVICE_ERROR, "%s: sorting cannot start: %s", kOperation, cudaGetErrorString(error));
-  }
+  const FsStatus status = measure_sort(kOperation, slots.sort, &slots.sort_bytes);
+  if (status != FS_OK) return status;
   constexpr int64_t kAligned = 256;
   int64_t used = 0;
   const auto cut = [&](int64_t bytes) {
