@@ -73,15 +73,17 @@ def act_dropout(x: Tensor, node_ids: Tensor, key: DropoutKey, *, p: float, activ
 def arguments(
     x: Tensor, node_ids: Tensor | None, threshold: int, activation: str, key: list[int], bias: Tensor | None = None
 ) -> library.ActDropout:
-    """The core's description of one call; it borrows node_ids and bias, which must outlive it."""
+    """The core's description of one call; it keeps node_ids and bias, whose addresses it holds."""
     checks.require(
         activation in library.ACTIVATION_CODES, f"activation is {activation!r}; expected 'relu' or 'identity'."
     )
     checks.one_device(x=x, node_ids=node_ids, bias=bias)
-    return library.ActDropout(
+    spec = library.ActDropout(
         library.address(node_ids), x.shape[0], x.shape[1], library.type_code(x), library.ACTIVATION_CODES[activation],
         threshold, library.num_threads(), key[0], key[1], key[2], library.address(bias),
     )  # fmt: skip
+    spec.tensors = (node_ids, bias)
+    return spec
 
 
 def _act_dropout(

@@ -1,7 +1,7 @@
 """The entry points of which the operators of a model's layers are made, under one set of names for CPU and CUDA.
 
-An operator is written once and gets the core that its tensors belong to. The descriptions (`library.Aggregation`,
-`library.ActDropout`) borrow the tensors whose addresses they hold.
+An operator is written once and gets the core that its tensors belong to. A description of type
+`library.Aggregation` borrows the tensors whose addresses it holds; one of type `library.ActDropout` keeps them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """act_dropout against the oracle, its statistics, and the contract: the mask belongs to the node."""
 
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -142,3 +143,11 @@ def test_a_probability_out_of_range_is_refused(p):
 def test_one_id_per_row_is_required():
     with pytest.raises(ValueError, match="node_ids has 3 entries; expected 2"):
         act_dropout(torch.rand(2, 2), torch.arange(3))
+
+
+def test_the_description_of_a_call_keeps_the_tensors_that_it_addresses():
+    node_ids, bias = torch.arange(5), torch.ones(3)
+    kept = [weakref.ref(node_ids), weakref.ref(bias)]
+    spec = arguments(torch.ones(5, 3), node_ids, 0, "relu", list(KEY), bias)
+    del node_ids, bias
+    assert all(tensor() is not None for tensor in kept) and spec.node_ids == kept[0]().data_ptr()
