@@ -7,7 +7,7 @@ which the models take, estimates the mean over all neighbours. An edge of weight
     torchrun --nproc-per-node 2 examples/own_sampler.py PARTS     # parts with edge weights, features and labels
 """
 
-import sys
+import argparse
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ class ImportanceHops:
     """What one hop picks: all that a sampler of your own needs to define."""
 
     def __init__(self, graph: fsd.CSCGraph, fanouts: list[int], rng_seed: int = 0) -> None:
+        if graph.weights is None:
+            raise ValueError("the graph has no edge weights; partition an input with edge_weight.npy.")
         self.graph, self.fanouts, self.rng_seed = graph, fanouts, rng_seed
 
     def probabilities(self, edges: slice, fanout: int) -> torch.Tensor:
@@ -79,4 +81,6 @@ def main(parts: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", help="directory written by fastsample-partition, with edge weights")
+    main(parser.parse_args().parts)

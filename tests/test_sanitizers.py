@@ -15,7 +15,13 @@ from tests.waiting import BUILD_S
 
 TESTS = Path(__file__).resolve().parent
 KERNEL_TESTS = [
-    str(TESTS / name) for name in ("ops", "bench/gpu/test_kernels.py", "sampling/transit/test_device_engine.py")
+    str(TESTS / name)
+    for name in (
+        "ops",
+        "bench/gpu/test_kernels.py",
+        "sampling/transit/test_device_engine.py",
+        "sampling/transit/test_device_collective.py",
+    )
 ]
 
 PROBE = "#include <thread>\nint main() { std::thread([] {}).join(); return 0; }\n"

@@ -53,6 +53,18 @@ FS_HD int leading_zeros(uint64_t word) {
 #endif
 }
 
+// 1 / (2 term + 1) + w / (2 term + 3) + w^2 / (2 term + 5) + ... from kTerm on, in units of 2^-64. A recursion: no
+// quotient is left to run time.
+template <int kTerm>
+FS_HD uint64_t atanh_terms(uint64_t w) {
+  constexpr uint64_t kFirst = kWholeWord / static_cast<uint64_t>(2 * kTerm + 1);
+  if constexpr (kTerm == kAtanhTerms) {
+    return kFirst;
+  } else {
+    return multiply_high(atanh_terms<kTerm + 1>(w), w) + kFirst;
+  }
+}
+
 // -ln((word | 1) / 2^64) in units of 2^-58, off by less than kRaceLogError.
 FS_HD uint64_t race_log(uint64_t word) {
   const uint64_t x = word | 1;
@@ -60,11 +72,7 @@ FS_HD uint64_t race_log(uint64_t word) {
   const uint64_t m = x << shift;
   const uint64_t z = shifted_quotient(0 - m, (1ull << 63) + (m >> 1));  // (2^64 - m) / (2^64 + m)
   const uint64_t w = multiply_high(z, z);
-  uint64_t series = 0;
-  for (int term = kAtanhTerms; term >= 1; --term) {
-    series = multiply_high(series, w) + kWholeWord / static_cast<uint64_t>(2 * term + 1);
-  }
-  const uint64_t atanh = z + multiply_high(z, multiply_high(w, series));
+  const uint64_t atanh = z + multiply_high(z, multiply_high(w, atanh_terms<1>(w)));
   const uint64_t factor = static_cast<uint64_t>(shift);
   const uint64_t low = kLn2 * factor, sum = low + 2 * atanh;  // 2 atanh < 0.7 * 2^64
   const uint64_t high = multiply_high(kLn2, factor) + (sum < low);

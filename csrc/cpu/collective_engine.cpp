@@ -134,13 +134,18 @@ template <typename Id>
 void CollectiveEngine<Id>::rank(int64_t k) {
   columns_.follow(graph_, EdgeValues(call_->graph.weights), combined_.transits(), combined_.count(), true);
   const StageKey key = transit_key(call_->request.rng_seed, kRace, k, call_->request.step);
-  const RaceField field = {columns_.sums(), columns_.orig_ids(), columns_.count()};
+  const uint64_t sample = static_cast<uint64_t>(sample_id());
   const int64_t size = call_->app.sample_sizes[k];
   ranked_.assign(static_cast<size_t>(size), FS_NULL_NODE);
-  size_t place = 0;
-  for (const int64_t column : race_.run(key, static_cast<uint64_t>(sample_id()), field, size, k)) {
-    ranked_[place++] = columns_.node(column);
+  const auto run = [&](const auto* orig_ids) {
+    const RaceField field{columns_.sums(), orig_ids, columns_.count()};
+    size_t place = 0;
+    for (const int64_t column : race_.run(key, sample, field, size, k)) ranked_[place++] = columns_.node(column);
+  };
+  if constexpr (sizeof(Id) == sizeof(uint32_t)) {
+    if (graph_.orig_ids == nullptr) return run(reinterpret_cast<const uint32_t*>(columns_.nodes()));
   }
+  run(columns_.orig_ids(graph_));
 }
 
 // Rounds: every empty slot is filled anew; of equal picks the first stays, by round and slot. FS_NULL_NODE is final.

@@ -204,13 +204,7 @@ FsStatus fs_collective_sample(const FsGraph* graph, const FsTransitTables* table
 void fs_collective_free(FsCollectiveResult* result) {
   if (result == nullptr) return;
   for (int64_t s = 0; s < result->samples.num_samples && result->edges != nullptr; ++s) {
-    const FsRecordedEdges& edges = result->edges[s];
-    fs::give_block(edges.hops);
-    fs::give_block(edges.nodes);
-    fs::give_block(edges.offsets);
-    fs::give_block(edges.indices);
-    fs::give_block(edges.edge_ids);
-    fs::give_block(edges.edge_weights);
+    fs::give_block(result->edges[s].hops);  // the other arrays are in its block (record_edges.h)
   }
   fs::give_block(result->edges);
   fs::give_block(result->samples.vertices);

@@ -11,10 +11,12 @@
 #include <string.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "csc_view.h"
 #include "node_index.h"
+#include "vector/vector_kernels.h"
 
 namespace fs {
 
@@ -81,13 +83,8 @@ class CombinedRows {
 template <typename Id>
 class ColumnSums {
  public:
-  struct Link {
-    int32_t next;  // kNoLink: none
-    int32_t row;   // number of the row, as added
-  };
-  static constexpr int32_t kNoLink = -1;
-
   void start(int64_t num_rows) {
+    add_columns_ = vector_kernels().add_columns;
     columns_.start(num_rows);
     num_known_ = num_links_ = 0;
     rows_.clear();
@@ -104,11 +101,6 @@ class ColumnSums {
       ask_ahead(graph, rows, i, count);
       add_row(graph, values, rows[i], with_sums);
     }
-    if (!with_sums) return;
-    orig_ids_.resize(std::max(orig_ids_.size(), static_cast<size_t>(columns_.count())));
-    const Id* nodes = columns_.nodes();
-    uint64_t* orig_ids = orig_ids_.data();
-    for (; num_known_ < columns_.count(); ++num_known_) orig_ids[num_known_] = graph.orig_id(nodes[num_known_]);
   }
 
   // Whether the rows added are these.
@@ -118,14 +110,20 @@ class ColumnSums {
 
   int64_t count() const { return columns_.count(); }
   Id node(int64_t column) const { return columns_.node(column); }
+  const Id* nodes() const { return columns_.nodes(); }
   const double* sums() const { return sums_.data(); }
-  const uint64_t* orig_ids() const { return orig_ids_.data(); }
+  const uint64_t* orig_ids(const CscView<Id>& graph) {
+    orig_ids_.resize(std::max(orig_ids_.size(), static_cast<size_t>(columns_.count())));
+    uint64_t* orig_ids = orig_ids_.data();
+    for (; num_known_ < columns_.count(); ++num_known_) orig_ids[num_known_] = graph.orig_id(node(num_known_));
+    return orig_ids;
+  }
   int32_t column_of(Id node) const { return columns_.find(node); }  // negative: none
   double sum_of(int32_t column) const { return column < 0 ? 0 : sums_[static_cast<size_t>(column)]; }
 
   // Edges of a column, those of later rows first.
   int32_t first_link(int32_t column) const { return column < 0 ? kNoLink : heads_[static_cast<size_t>(column)]; }
-  Link link(int32_t number) const { return links_[static_cast<size_t>(number)]; }
+  ColumnLink link(int32_t number) const { return links_[static_cast<size_t>(number)]; }
   int64_t edge_of(const CscView<Id>& graph, int32_t number) const {
     const size_t row = static_cast<size_t>(link(number).row);
     return graph.indptr[rows_[row]] + (number - first_links_[row]);
@@ -134,7 +132,7 @@ class ColumnSums {
 
   size_t bytes() const {
     return columns_.bytes() + (sums_.capacity() + orig_ids_.capacity()) * 8 + rows_.capacity() * sizeof(Id) +
-           links_.capacity() * sizeof(Link) +
+           links_.capacity() * sizeof(ColumnLink) +
            (heads_.capacity() + first_links_.capacity() + long_rows_.capacity()) * sizeof(int32_t);
   }
 
@@ -156,13 +154,13 @@ class ColumnSums {
   void add_row(const CscView<Id>& graph, const EdgeValues& values, Id row, bool with_sums) {
     const int64_t degree = graph.indptr[row + 1] - graph.indptr[row];
     const bool is_linked = degree <= kLinkedDegree && num_links_ + degree <= INT32_MAX;
-    const int64_t most = columns_.count() + degree + 1;
+    const int64_t room = degree + 1 + kColumnLanes, most = columns_.count() + room;
     if (is_linked || with_sums) {
-      columns_.make_room(degree + 1);
+      columns_.make_room(room);
       make_room(&heads_, most);
     }
     if (with_sums) make_room(&sums_, most);
-    if (is_linked) make_room(&links_, num_links_ + degree);
+    if (is_linked) make_room(&links_, num_links_ + degree + kColumnLanes);
     first_links_.push_back(is_linked ? static_cast<int32_t>(num_links_) : kNoLink);
     if (!is_linked) long_rows_.push_back(static_cast<int32_t>(rows_.size()));
     if (columns_.is_direct()) {
@@ -187,6 +185,35 @@ class ColumnSums {
     }
   }
 
+  // The vector kernel on the next `count` edges of a row; returns how many it took.
+  template <typename Entries>
+  FS_INLINE int64_t add_many(Entries* entries, const Id* sources, int64_t count, Id row, double square, double* sums,
+                             ColumnLink* links, int64_t first_link) {
+    if constexpr (std::is_same_v<Entries, typename NodeIndex<int32_t>::DirectEntries>) {
+      if (add_columns_ == nullptr) return 0;
+      const auto memory = entries->memory();
+      ColumnRun run = {sources,
+                       count,
+                       row,
+                       static_cast<uint32_t>(memory.num_rows),
+                       square,
+                       memory.slots,
+                       memory.base,
+                       memory.next,
+                       memory.nodes,
+                       sums,
+                       heads_.data(),
+                       links,
+                       static_cast<int32_t>(first_link),
+                       static_cast<int32_t>(rows_.size())};
+      const int64_t taken = add_columns_(&run);
+      entries->go_on_with(run.next_column);
+      return taken;
+    } else {
+      return 0;
+    }
+  }
+
   // Links of a row whose columns have no sums.
   template <typename Entries>
   __attribute__((noinline)) void link_edges_of(const CscView<Id>& graph, Id row) {
@@ -194,9 +221,15 @@ class ColumnSums {
     const int64_t degree = graph.indptr[row + 1] - graph.indptr[row];
     const Id* sources = graph.indices + graph.indptr[row];
     int32_t* heads = heads_.data();
-    Link* links = links_.data() + num_links_;
+    ColumnLink* links = links_.data() + num_links_;
     const int32_t first_link = static_cast<int32_t>(num_links_), number = static_cast<int32_t>(rows_.size());
+    int64_t plain_until = 0;
     for (int64_t i = 0; i < degree; ++i) {
+      if (i >= plain_until) {
+        i += add_many(&entries, sources + i, degree - i, row, 0, nullptr, links + i, first_link + i);
+        plain_until = i + kColumnLanes;
+        if (i == degree) break;
+      }
       int32_t if_new;
       const int32_t column = entries.enter(sources[i], &if_new);
       links[i] = {heads[column] | if_new, number};
@@ -212,7 +245,7 @@ class ColumnSums {
     const Id* sources = graph.indices + first_edge;
     double* sums = sums_.data();
     int32_t* heads = heads_.data();
-    Link* links = kLinked ? links_.data() + num_links_ : nullptr;
+    ColumnLink* links = kLinked ? links_.data() + num_links_ : nullptr;
     const int32_t first_link = static_cast<int32_t>(num_links_), number = static_cast<int32_t>(rows_.size());
     // Adds to a column whose edges in the row are first .. last - 1.
     const auto add_to = [&](Id node, double square, int64_t first, int64_t last) {
@@ -239,8 +272,14 @@ class ColumnSums {
     total += 1;
     const double share = 1.0 / total, single = share * share;
     double own = 0;
-    int64_t own_first = 0, own_last = 0;
+    int64_t own_first = 0, own_last = 0, plain_until = 0;
     for (int64_t i = 0; i < degree;) {
+      if (kOnes && i >= plain_until) {
+        i += add_many(&entries, sources + i, degree - i, row, single, sums, kLinked ? links + i : nullptr,
+                      first_link + i);
+        plain_until = i + kColumnLanes;
+        if (i == degree) break;
+      }
       const Id source = sources[i];
       const int64_t first = i++;
       if (kOnes && __builtin_expect((i == degree || sources[i] != source) && source != row, 1)) {
@@ -273,10 +312,11 @@ class ColumnSums {
   std::vector<double> sums_;        // by column, and room
   std::vector<int32_t> heads_;      // by column, and room: the link made last
   std::vector<uint64_t> orig_ids_;  // by column, num_known_ of them
-  std::vector<Link> links_;         // num_links_ of them, and room
+  std::vector<ColumnLink> links_;   // num_links_ of them, and room
   std::vector<Id> rows_;            // added so far
   std::vector<int32_t> first_links_, long_rows_;
   int64_t num_known_ = 0, num_links_ = 0;
+  int64_t (*add_columns_)(ColumnRun*) = nullptr;
 };
 
 }  // namespace fs

@@ -46,8 +46,7 @@ FsStatus refuse_row(const char* operation, const CscView<Id>& graph, Id id) {
 
 template <typename Id>
 FsStatus refuse_source(const char* operation, const CscView<Id>& graph, Id source) {
-  if (source < 0) return refuse(FS_REFUSED_NEGATIVE_SOURCE, operation, {{source}});
-  return refuse(FS_REFUSED_SOURCE, operation, {{source, graph.num_sources - 1}});
+  return refuse_source(operation, source, graph.num_sources - 1);
 }
 
 // Rows of one hop, and what is known of them.

@@ -13,7 +13,7 @@ template <typename Id, bool kWeighted>
 struct Node2VecTask {
   const FsStepTask& task;
   HashedRows<Id> rows;
-  const WalkSlot<Id>* slots;
+  WalkSlots<Id> slots;
   StageKey key;
   Node2VecLaw law;          // at step 0 every neighbour is accepted: a plain pick
   const int64_t* previous;  // where a sample's walk came from, before its transit; null at step 0
@@ -24,7 +24,7 @@ struct Node2VecTask {
         rows{static_cast<const HashedNode*>(step.tables->hashed_nodes),
              static_cast<const HashedBucket<Id>*>(step.tables->hashed_buckets),
              static_cast<const Id*>(step.graph->indices)},
-        slots(static_cast<const WalkSlot<Id>*>(step.tables->walk_slots)),
+        slots(step.tables->walk_slots, step.graph->num_rows, step.graph->num_edges),
         key{step.key0, step.key1},
         law{kSure, kSure, kSure},
         previous(nullptr),
@@ -57,7 +57,7 @@ struct Node2VecTask {
     const HashedNode& row;
 
     FS_INLINE int64_t operator()(PickStream& stream) const {
-      if (kWeighted) return walk_draw(stream, step.slots + row.begin(), row.degree);
+      if (kWeighted) return walk_draw(stream, step.slots, row.begin(), row.degree);
       if (row.degree == 0) return FS_NULL_NODE;
       return step.rows.indices[row.begin() + static_cast<int64_t>(stream.below(row.degree))];
     }

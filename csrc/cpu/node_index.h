@@ -92,6 +92,16 @@ class NodeIndex {
       return number;
     }
 
+    // What a vector kernel does the same with; `next` is the number of the next new node.
+    struct Memory {
+      int32_t* slots;
+      Id* nodes;
+      uint64_t num_rows;
+      int32_t base, next;
+    };
+    FS_INLINE Memory memory() const { return {slots_, nodes_, num_rows_, base_, next_}; }
+    FS_INLINE void go_on_with(int32_t next) { next_ = next; }
+
    private:
     NodeIndex* index_;
     int32_t* slots_;

@@ -12,8 +12,9 @@ namespace fs {
 struct PickedRows {
   const int64_t* indptr;  // [num_rows + 1]
   const void* indices;    // ids
-  const void* slots;      // WalkSlot of these ids: picks by weight; null: uniform
+  const void* slots;      // WalkSlots of these ids: picks by weight; null: uniform
   uint64_t num_rows;
+  int64_t num_edges;
 };
 
 struct PickRun {

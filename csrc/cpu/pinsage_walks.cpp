@@ -96,7 +96,8 @@ class WalkBlock {
     const int64_t count = stride_ * num_walks_;
     std::fill(visits_ + count, visits_ + count * length_, Id{FS_NULL_NODE});  // all have a first step
     VisitRun run = {};
-    run.rows = {task_.graph.indptr, task_.graph.indices, nullptr, static_cast<uint64_t>(task_.graph.num_rows)};
+    run.rows = {task_.graph.indptr, task_.graph.indices, nullptr, static_cast<uint64_t>(task_.graph.num_rows),
+                task_.graph.num_edges};
     run.orig_ids = task_.graph.orig_ids;
     run.keys = keys_.data();
     run.sample_ids = ids_;

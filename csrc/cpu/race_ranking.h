@@ -16,18 +16,22 @@
 
 namespace fs {
 
-// Candidates i < count with weights > 0 and their original ids.
+// Candidates i < count with weights > 0 and their original ids, uint32_t where all are that short.
+template <typename OrigId>
 struct RaceField {
   const double* weights;
-  const uint64_t* orig_ids;
+  const OrigId* orig_ids;
   int64_t count;
 };
+template <typename OrigId>
+RaceField(const double*, const OrigId*, int64_t) -> RaceField<OrigId>;
 
 class RaceRanking {
  public:
   // Numbers of the first `wanted` candidates to arrive, in order of (time, original id); fewer if there are fewer.
   // `kind` is a small number that races of about the same candidates share: the step of a sample.
-  const std::vector<int64_t>& run(StageKey key, uint64_t sample_id, const RaceField& field, int64_t wanted,
+  template <typename OrigId>
+  const std::vector<int64_t>& run(StageKey key, uint64_t sample_id, const RaceField<OrigId>& field, int64_t wanted,
                                   int64_t kind) {
     wanted_ = static_cast<size_t>(wanted);
     ranked_.clear();
@@ -66,17 +70,26 @@ class RaceRanking {
     }
   };
 
+  static int64_t filter(StageKey key, const uint32_t* orig_ids, const double* weights, int64_t count,
+                        uint64_t sample_id, double bound, int32_t* passed) {
+    return vector_kernels().race_filter_32(key, orig_ids, weights, count, sample_id, bound, passed);
+  }
+  static int64_t filter(StageKey key, const uint64_t* orig_ids, const double* weights, int64_t count,
+                        uint64_t sample_id, double bound, int32_t* passed) {
+    return vector_kernels().race_filter_64(key, orig_ids, weights, count, sample_id, bound, passed);
+  }
+
   // The candidates that arrive by the limit, or the first of them if they are many.
-  void race(StageKey key, uint64_t sample_id, const RaceField& field, double limit) {
-    const VectorKernels& kernels = vector_kernels();
+  template <typename OrigId>
+  void race(StageKey key, uint64_t sample_id, const RaceField<OrigId>& field, double limit) {
     int32_t passed[kChunk];
     limit_ = limit;
     ahead_.clear();
     left_.clear();
     for (int64_t begin = 0; begin < field.count; begin += kChunk) {
       const int64_t count = std::min(kChunk, field.count - begin);
-      const int64_t num_passed = kernels.race_filter(key, field.orig_ids + begin, field.weights + begin, count,
-                                                     sample_id, limit_ * kRoundingUp, passed);
+      const int64_t num_passed =
+          filter(key, field.orig_ids + begin, field.weights + begin, count, sample_id, limit_ * kRoundingUp, passed);
       for (int64_t i = 0; i < num_passed; ++i) left_.push_back(begin + passed[i]);
       if (left_.size() >= kTimed) time_those_left(key, sample_id, field);
     }
@@ -84,7 +97,8 @@ class RaceRanking {
   }
 
   // Side by side: a logarithm is a long chain of products.
-  void time_those_left(StageKey key, uint64_t sample_id, const RaceField& field) {
+  template <typename OrigId>
+  void time_those_left(StageKey key, uint64_t sample_id, const RaceField<OrigId>& field) {
     uint64_t orig_ids[kTimed], words[kTimed];
     double times[kTimed];
     for (size_t begin = 0; begin < left_.size(); begin += kTimed) {

@@ -3,10 +3,8 @@
 //
 // Where the rows are those of the columns that the sample follows (combined_rows.h), a source's edges are found by its
 // links. A row that has none is scanned, asking for every neighbour whether it is a source; or, where it is long and
-// the sources are few, every source is searched in it: rows and sources both ascend by original id, so a search begins
-// where the last one ended and doubles its steps (Bentley & Yao, "An almost optimal algorithm for unbounded searching",
-// 1976). That needs no table: a query of the hashed rows costs about as much as two neighbours scanned, and there are
-// sources x destinations of them.
+// the sources are few, every source is searched in it, as rows ascend by original id. That needs no table: a query of
+// the hashed rows costs about as much as two neighbours scanned, and there are sources x destinations of them.
 //
 // Where destinations are sources, too, a hop has all nodes of the hop before as sources and the edges of its rows
 // again: in these rows only the fresh sources are sought.
@@ -47,7 +45,7 @@ class EdgeRecorder {
   // Appends the hop into all nodes so far. Sources that are new become nodes.
   void record(const RecordRequest<Id>& request);
 
-  // The edges in blocks of the library's.
+  // The edges in one block of the library's, which begins with the hops.
   FsRecordedEdges finish();
 
   size_t bytes() const;
@@ -107,8 +105,7 @@ class EdgeRecorder {
   std::vector<int32_t> local_members_;  // by local id
   std::vector<Source> sources_;         // of the hop, fresh ones first
   size_t num_fresh_ = 0;
-  size_t sought_ = 0;       // how many of the sources the row at hand is asked for
-  bool is_sorted_ = false;  // these, by original id, once a row is searched
+  size_t sought_ = 0;  // how many of the sources the row at hand is asked for
   std::vector<Found> found_, by_row_;
   std::vector<size_t> row_ends_;  // of the rows in by_row_; one in front
   // By a hash of the node: not 0 where a source may be. Most neighbours are none, and are passed over by this alone.

@@ -16,6 +16,11 @@ struct RefusedValues {
 };
 FsStatus refuse(FsRefusal refusal, const char* operation, const RefusedValues& values);
 
+inline FsStatus refuse_source(const char* operation, int64_t source, int64_t last) {
+  if (source < 0) return refuse(FS_REFUSED_NEGATIVE_SOURCE, operation, {{source}});
+  return refuse(FS_REFUSED_SOURCE, operation, {{source, last}});
+}
+
 // Thrown for a request that memory cannot hold, before it is tried.
 struct NoRoom {
   long long num_edges;

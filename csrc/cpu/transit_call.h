@@ -60,8 +60,8 @@ struct TransitCall {
   bool takes_all(int64_t step) const { return app.sample_sizes[step] == FS_ALL_NEIGHBORS; }
   bool has_node(int64_t node) const { return node >= 0 && node < graph.num_rows; }
   PickedRows rows_to_pick_from(bool by_weight) const {
-    return {graph.indptr, graph.indices, by_weight ? tables.walk_slots : nullptr,
-            static_cast<uint64_t>(graph.num_rows)};
+    return {graph.indptr, graph.indices, by_weight ? tables.walk_slots : nullptr, static_cast<uint64_t>(graph.num_rows),
+            graph.num_edges};
   }
   StageKey key(RandomDomain domain, int64_t step) const {
     return transit_key(request.rng_seed, domain, step, request.step);

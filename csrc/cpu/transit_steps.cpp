@@ -37,10 +37,15 @@ struct Row {
   int64_t uniform(PickStream& stream) const {
     return degree == 0 ? FS_NULL_NODE : ids[stream.below(static_cast<uint64_t>(degree))];
   }
-  int64_t weighted(const FsStepTask& task, PickStream& stream) const {
-    return walk_draw(stream, static_cast<const WalkSlot<Id>*>(task.tables->walk_slots) + begin, degree);
+  int64_t weighted(const WalkSlots<Id>& slots, PickStream& stream) const {
+    return walk_draw(stream, slots, begin, degree);
   }
 };
+
+template <typename Id>
+WalkSlots<Id> slots_of(const FsStepTask& task) {
+  return {task.tables->walk_slots, task.graph->num_rows, task.graph->num_edges};
+}
 
 // Calls pick(pick, stream) for every slot and stores what it returns.
 template <typename Body>
@@ -61,18 +66,19 @@ int32_t uniform_next(const FsStepTask* task, int64_t begin, int64_t end) {
 
 template <typename Id>
 int32_t weighted_next(const FsStepTask* task, int64_t begin, int64_t end) {
+  const WalkSlots<Id> slots = slots_of<Id>(*task);
   return each_pick(task, begin, end, [&](const Pick& pick, PickStream& stream) {
-    return Row<Id>(*task, pick.transit).weighted(*task, stream);
+    return Row<Id>(*task, pick.transit).weighted(slots, stream);
   });
 }
 
 template <typename Id>
 int32_t ppr_next(const FsStepTask* task, int64_t begin, int64_t end) {
-  const bool is_weighted = task->tables->walk_slots != nullptr;
+  const WalkSlots<Id> slots = task->tables->walk_slots == nullptr ? WalkSlots<Id>() : slots_of<Id>(*task);
   return each_pick(task, begin, end, [&](const Pick& pick, PickStream& stream) -> int64_t {
     if (task->step_index >= task->state[pick.sample * task->state_words]) return FS_NULL_NODE;
     const Row<Id> row(*task, pick.transit);
-    return is_weighted ? row.weighted(*task, stream) : row.uniform(stream);
+    return slots.is_none() ? row.uniform(stream) : row.weighted(slots, stream);
   });
 }
 

@@ -18,7 +18,12 @@ static const FsAbiEntry kEntries[] = {
             num_roots, state_words, max_attempts, next_kind, sampling_type, until_done)
   FS_STRUCT(FsTransitRequest, roots, sample_ids, num_samples, block_samples, rng_seed, step, num_threads, schedule)
   FS_STRUCT(FsCudaSamples, vertices, offsets, lengths, state, keys, failure, workspace, num_steps)
-  FS_CONSTANT(FS_CUDA_SAMPLE_BITS)
+  FS_STRUCT(FsCudaMembers, keys, slots, num_nodes)
+  FS_STRUCT(FsCudaPicks, sample_ids, begins, transits, ends, filled, out, bad, rng_seed, step, num_samples, sample_size,
+            step_index, attempt)
+  FS_STRUCT(FsCudaRecordedRows, nodes, samples, sources, counts, offsets, out_slots, out_edge_ids, out_weights,
+            row_scale, column_scale, num_rows, num_picks, self_edges)
+  FS_CONSTANT(FS_CUDA_SAMPLE_BITS) FS_CONSTANT(FS_CUDA_OPEN_SLOT)
   FS_CONSTANT(FS_CUDA_MAX_HOPS)
   FS_CONSTANT(FS_CUDA_BAD_SEED_WORD) FS_CONSTANT(FS_CUDA_REPEATED_SEED_WORD) FS_CONSTANT(FS_CUDA_FIRST_HOP_WORD)
   FS_CONSTANT(FS_CUDA_HOP_WORDS)

@@ -39,6 +39,10 @@ FsStatus launch_status(const char* operation) {
               cudaGetErrorString(error));
 }
 
+FsStatus refuse_kind(const char* operation, int32_t next_kind) {
+  return fail(FS_INVALID_ARGUMENT, "%s: no CUDA kernel makes these picks (kind %d)", operation, next_kind);
+}
+
 int blocks_for(int64_t threads) {
   const int64_t wanted = (threads + kThreads - 1) / kThreads, most = int64_t{num_processors()} * kBlocksPerProcessor;
   return static_cast<int>(wanted < 1 ? 1 : wanted < most ? wanted : most);

@@ -48,6 +48,9 @@ constexpr int kWarps = kThreads / kWarp;  // per block
 // FS_OK, or the error of the launches since the last call, reported under the operation's name.
 FsStatus launch_status(const char* operation);
 
+// An application whose picks no kernel makes.
+FsStatus refuse_kind(const char* operation, int32_t next_kind);
+
 // Blocks for `threads` threads: as many as they fill, but no more than keep the device busy; at least one. Kernels go
 // over their work in strides (or ranges) of the grid.
 int blocks_for(int64_t threads);

@@ -150,15 +150,14 @@ FS_KERNEL void pick_short_runs(TransitTask<Id> task, StepPlace step, GroupedSlot
 // The row in shared memory, if it pays. Every thread of the block must call it.
 template <typename Id>
 FS_DEVICE TransitRow<Id> staged(const TransitRow<Id>& row, int64_t picks, uint32_t* room) {
-  const bool weighs = row.slots != nullptr;
-  const int64_t bytes = row.degree * static_cast<int64_t>(weighs ? sizeof(WalkSlot<Id>) : sizeof(Id));
+  const bool weighs = !row.slots.is_none();
+  const int64_t bytes = row.degree * (weighs ? WalkSlots<Id>::kReadBytes : static_cast<int64_t>(sizeof(Id)));
   if (bytes > kStagedBytes || row.degree > picks) return row;
-  const uint32_t* from =
-      weighs ? reinterpret_cast<const uint32_t*>(row.slots) : reinterpret_cast<const uint32_t*>(row.ids);
+  const uint32_t* from = static_cast<const uint32_t*>(weighs ? row.slots.first(0) : row.ids);
   for (int64_t word = threadIdx.x; word < bytes / 4; word += kThreads) room[word] = from[word];
   __syncthreads();
-  if (weighs) return {row.ids, reinterpret_cast<const WalkSlot<Id>*>(room), row.degree};
-  return {reinterpret_cast<const Id*>(room), nullptr, row.degree};
+  if (weighs) return {row.ids, row.slots.copied(room), row.degree};
+  return {reinterpret_cast<const Id*>(room), {}, row.degree};
 }
 
 template <typename Id>

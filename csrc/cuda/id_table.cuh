@@ -56,6 +56,16 @@ struct DeviceIdTable {
     return kNoSlot;
   }
 
+  // Slot of an id >= 0 in a table that is not full; kNoSlot: it has none.
+  FS_DEVICE uint64_t find(Id id) const {
+    if (keys == nullptr) return static_cast<uint64_t>(id);
+    const uint64_t last = static_cast<uint64_t>(slots) - 1;
+    for (uint64_t slot = static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull >> (64 - bits);; slot = (slot + 1) & last) {
+      if (keys[slot] == id) return slot;
+      if (keys[slot] == Id{-1}) return kNoSlot;
+    }
+  }
+
   FS_DEVICE Id id_at(uint64_t slot) const { return keys == nullptr ? static_cast<Id>(slot) : keys[slot]; }
 };
 

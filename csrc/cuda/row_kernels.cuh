@@ -146,10 +146,16 @@ FS_DEVICE void report_bad_place(const RowTask<Place, In, Out>& task, int64_t pos
 }
 
 template <typename Place, typename In, typename Out>
-FS_DEVICE int64_t cache_slot(const RowTask<Place, In, Out>& task, int64_t row) {
-  const int64_t slot = task.has_wide_places ? static_cast<const int64_t*>(task.cache_places)[row]
-                                            : static_cast<const int32_t*>(task.cache_places)[row];
-  return slot < task.num_cached ? slot : -1;
+FS_DEVICE bool is_own(const RowTask<Place, In, Out>& task, int64_t place) {
+  return place >= 0 && place < task.num_own;
+}
+
+// What cache_places has of four rows: Slot is its type.
+template <typename Slot, typename Place, typename In, typename Out>
+FS_DEVICE void read_slots(const RowTask<Place, In, Out>& task, const int64_t* places, int64_t* slots) {
+  const Slot* of_rows = static_cast<const Slot*>(task.cache_places);
+  FS_UNROLL
+  for (int r = 0; r < kRowsAtOnce; ++r) slots[r] = of_rows[is_own(task, places[r]) ? places[r] : 0];
 }
 
 template <typename Place, typename In, typename Out>
@@ -175,11 +181,15 @@ FS_DEVICE PlacedRows read_places(const RowTask<Place, In, Out>& task, int64_t fi
     rows.places[r] = task.places[i < task.num_out ? i : task.num_out - 1];
     rows.slots[r] = -1;
   }
-  if (task.cache_places == nullptr) return rows;
+  if (task.cache_places == nullptr || task.num_own == 0) return rows;
+  if (task.has_wide_places) {
+    read_slots<int64_t>(task, rows.places, rows.slots);
+  } else {
+    read_slots<int32_t>(task, rows.places, rows.slots);
+  }
   FS_UNROLL
   for (int r = 0; r < kRowsAtOnce; ++r) {
-    const int64_t place = rows.places[r];
-    if (place >= 0 && place < task.num_own) rows.slots[r] = cache_slot(task, place);
+    if (!is_own(task, rows.places[r]) || rows.slots[r] >= task.num_cached) rows.slots[r] = -1;
   }
   return rows;
 }

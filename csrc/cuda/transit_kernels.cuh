@@ -22,12 +22,12 @@ namespace {
 template <typename Id>
 struct TransitRow {
   const Id* ids;
-  const WalkSlot<Id>* slots;  // null: uniformly
+  WalkSlots<Id> slots;  // none: uniformly
   int64_t degree;
 
   FS_DEVICE int64_t pick(PickStream&& stream) const { return pick(stream); }
   FS_DEVICE int64_t pick(PickStream& stream) const {
-    if (slots != nullptr) return walk_draw(stream, slots, degree);
+    if (!slots.is_none()) return walk_draw(stream, slots, 0, degree);
     return degree == 0 ? FS_NULL_NODE : ids[stream.below(static_cast<uint64_t>(degree))];
   }
 };
@@ -36,8 +36,8 @@ template <typename Id>
 struct TransitTask {
   const int64_t* indptr;
   int64_t num_nodes;
-  HashedRows<Id> hashed;      // node2vec: what its draws ask
-  const WalkSlot<Id>* slots;  // null: neighbours are drawn uniformly
+  HashedRows<Id> hashed;  // node2vec: what its draws ask
+  WalkSlots<Id> slots;    // none: neighbours are drawn uniformly
   Node2VecLaw law;
   bool is_node2vec, by_degree;
   int64_t num_steps, num_roots, num_samples;
@@ -58,7 +58,7 @@ struct TransitTask {
 
   FS_DEVICE TransitRow<Id> row(int64_t node) const {
     const int64_t begin = indptr[node];
-    return {hashed.indices + begin, slots == nullptr ? nullptr : slots + begin, indptr[node + 1] - begin};
+    return {hashed.indices + begin, slots.is_none() ? slots : slots.from(begin), indptr[node + 1] - begin};
   }
 
   FS_DEVICE PickStream stream(int64_t k, int64_t sample, int64_t number) const {

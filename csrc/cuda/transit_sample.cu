@@ -1,5 +1,6 @@
 // Individual applications on CUDA: which kernels make a call's samples, sample by sample (transit_kernels.cuh) or
 // grouped by transit (grouped_picks.cuh).
+#include "distinct_picks.cuh"
 #include "grouped_picks.cuh"
 
 namespace fs {
@@ -16,8 +17,8 @@ bool is_served(int32_t kind) {
 bool is_ragged(const FsTransitApp& app) { return app.until_done != 0 || app.next_kind == FS_NEXT_ALL; }
 
 FsStatus check_call(const FsTransitApp& app, const FsTransitRequest& request, const FsCudaSamples& out) {
-  if (app.sampling_type != FS_INDIVIDUAL || app.unique != nullptr || !is_served(app.next_kind)) {
-    return fail(FS_INVALID_ARGUMENT, "%s: no CUDA kernel makes these picks (kind %d)", kOperation, app.next_kind);
+  if (app.sampling_type != FS_INDIVIDUAL || !is_served(app.next_kind)) {
+    return refuse_kind(kOperation, app.next_kind);
   }
   if ((app.until_done != 0) != (app.next_kind == FS_NEXT_PPR) || (app.until_done != 0 && app.num_roots != 1)) {
     return fail(FS_INVALID_ARGUMENT, "%s: walks of drawn length have one root and end by it on CUDA", kOperation);
@@ -27,13 +28,18 @@ FsStatus check_call(const FsTransitApp& app, const FsTransitRequest& request, co
     return fail(FS_INVALID_ARGUMENT, "%s: %lld samples of %lld steps; expected fewer on CUDA", kOperation,
                 static_cast<long long>(request.num_samples), static_cast<long long>(out.num_steps));
   }
-  if (app.next_kind == FS_NEXT_ALL && app.num_steps != 1) {
-    return fail(FS_INVALID_ARGUMENT, "%s: all neighbours are taken in one step on CUDA", kOperation);
+  if (app.next_kind == FS_NEXT_ALL && (app.num_steps != 1 || app.unique != nullptr)) {
+    return fail(FS_INVALID_ARGUMENT, "%s: all neighbours are taken in one step, as they are, on CUDA", kOperation);
   }
   if ((out.offsets == nullptr) == is_ragged(app)) {
     return fail(FS_INVALID_ARGUMENT, "%s: samples of different lengths need offsets, others have none", kOperation);
   }
   return FS_OK;
+}
+
+// Whether a step's picks are to be distinct; one pick always is.
+bool is_unique(const FsTransitApp& app, int64_t k, int64_t picks) {
+  return app.unique != nullptr && app.unique[k] != 0 && picks > 1;
 }
 
 // One root and one pick in every step.
@@ -54,7 +60,7 @@ TransitTask<Id> task_of(const FsGraph& graph, const FsTransitTables& tables, con
   task.hashed = {static_cast<const HashedNode*>(tables.hashed_nodes),
                  static_cast<const HashedBucket<Id>*>(tables.hashed_buckets), static_cast<const Id*>(graph.indices)};
   const bool may_weigh = app.next_kind != FS_NEXT_UNIFORM && app.next_kind != FS_NEXT_MULTI_RW;
-  task.slots = may_weigh ? static_cast<const WalkSlot<Id>*>(tables.walk_slots) : nullptr;
+  if (may_weigh && tables.walk_slots != nullptr) task.slots = {tables.walk_slots, graph.num_rows, graph.num_edges};
   task.is_node2vec = app.next_kind == FS_NEXT_NODE2VEC;
   if (task.is_node2vec) {
     task.law = {static_cast<uint64_t>(app.params[0]), static_cast<uint64_t>(app.params[1]),
@@ -80,6 +86,10 @@ void each_step(const FsTransitApp& app, const TransitTask<Id>& task, cudaStream_
     step.sample_size = app.until_done != 0 ? 1 : app.sample_sizes[step.k];
     step.picks = (app.until_done != 0 ? 1 : app.num_transits[step.k]) * step.sample_size;
     if (step.picks > 0) make(step);
+    if (is_unique(app, step.k, step.picks)) {
+      make_distinct(task, step, distinct_tables(step.picks, task.num_samples, app.max_attempts, task.out.workspace),
+                    stream);
+    }
     step.previous = step.transits;
     step.transits = step.first;
     step.first += step.picks;
@@ -125,6 +135,18 @@ FsStatus grouped_layout(const FsTransitApp& app, const FsTransitRequest& request
   slots.sort_scratch = cut(static_cast<int64_t>(slots.sort_bytes));
   out->bytes = used;
   return FS_OK;
+}
+
+// Bytes of tables for distinct picks, which have the workspace when a step's picks are made.
+int64_t distinct_bytes(const FsTransitApp& app, const FsTransitRequest& request, int64_t num_steps) {
+  int64_t most = 0;
+  for (int64_t k = 0; k < num_steps && app.unique != nullptr && app.until_done == 0; ++k) {
+    const int64_t picks = app.num_transits[k] * app.sample_sizes[k];
+    if (!is_unique(app, k, picks)) continue;
+    const int64_t bytes = distinct_tables(picks, request.num_samples, app.max_attempts, nullptr).bytes();
+    most = bytes > most ? bytes : most;
+  }
+  return most;
 }
 
 template <typename Id>
@@ -219,10 +241,12 @@ FsStatus fs_cuda_transit_lengths(const FsGraph* graph, const FsTransitApp* app, 
 FsStatus fs_cuda_transit_workspace(const FsTransitApp* app, const FsTransitRequest* request, int64_t num_nodes,
                                    int64_t num_steps, int64_t* out_bytes, void*) {
   *out_bytes = 0;
-  if (!fs::groups(*request) || app->next_kind == FS_NEXT_ALL) return FS_OK;
+  if (app->next_kind == FS_NEXT_ALL) return FS_OK;
+  *out_bytes = fs::distinct_bytes(*app, *request, num_steps);
+  if (!fs::groups(*request)) return FS_OK;
   fs::GroupedLayout layout;
   const FsStatus status = fs::grouped_layout(*app, *request, num_nodes, num_steps, nullptr, &layout);
-  if (status == FS_OK) *out_bytes = layout.bytes;
+  if (status == FS_OK && layout.bytes > *out_bytes) *out_bytes = layout.bytes;
   return status;
 }
 

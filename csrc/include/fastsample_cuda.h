@@ -177,18 +177,74 @@ typedef struct {
  * of its roots together. params[0] of the application is a device address, as are the request's arrays. */
 FS_API FsStatus fs_cuda_transit_lengths(const FsGraph* graph, const FsTransitApp* app, const FsTransitRequest* request,
                                         int64_t* out_lengths, void* stream);
-/* Scratch of a call on the current device; 0 unless the schedule groups by transit. Refuses more slots (num_samples *
- * num_transits of a step) than fit into a key of 64 bits beside num_nodes. Enqueues nothing. */
+/* Scratch of a call on the current device; 0 unless the schedule groups by transit or more than 256 picks of a sample
+ * are to be distinct. Refuses more slots (num_samples * num_transits of a step) to group than fit into a key of 64 bits
+ * beside num_nodes. Enqueues nothing. */
 FS_API FsStatus fs_cuda_transit_workspace(const FsTransitApp* app, const FsTransitRequest* request, int64_t num_nodes,
                                           int64_t num_steps, int64_t* out_bytes, void* stream);
 /* As fs_transit_sample. FS_SCHEDULE_SAMPLE (and _AUTO): walks by one launch for all steps, a thread each; steps of
  * several picks by a launch each, a thread a pick. FS_SCHEDULE_TRANSIT: pairs of transit and sample are sorted, short
  * runs are taken by groups of lanes, tiles of longer ones by blocks that read the row once; _FLAT: a thread a pick in
  * sorted order. FS_NEXT_UNIFORM, FS_NEXT_WEIGHTED, FS_NEXT_NODE2VEC, FS_NEXT_PPR of one root, FS_NEXT_MULTI_RW,
- * FS_NEXT_ALL of one step; no callbacks, no distinct picks. Host memory: the structs, sample_sizes, num_transits and
- * params. Roots are nodes or FS_NULL_NODE. */
+ * FS_NEXT_ALL of one step; no callbacks. Where picks are to be distinct, one more launch draws repeated ones again.
+ * Host memory: the structs, sample_sizes, num_transits, unique and params. Roots are nodes or FS_NULL_NODE. */
 FS_API FsStatus fs_cuda_transit_sample(const FsGraph* graph, const FsTransitTables* tables, const FsTransitApp* app,
                                        const FsTransitRequest* request, const FsCudaSamples* out, void* stream);
+
+/* ---- collective applications ---- */
+/* What samples hold: a table of all samples of a call, whose slots number the members. */
+typedef struct {
+  int64_t* keys;     /* [slots] sample * num_nodes + node, -1: empty; sample counts in the call */
+  int64_t slots;     /* a power of two, at least twice as many as members will come */
+  int64_t num_nodes; /* of the graph */
+} FsCudaMembers;
+
+#define FS_CUDA_OPEN_SLOT (-2)
+
+/* Picks of step step_index; everything is device memory. Pick n of a sample draws as in fs_collective_sample. */
+typedef struct {
+  const int64_t* sample_ids; /* [num_samples] */
+  const int64_t* begins; /* [num_samples + 1] where a sample's distinct transits begin; without any it picks nothing */
+  const int64_t* transits; /* FS_NEXT_LAYER: distinct, sample after sample */
+  const int64_t* ends;     /* FS_NEXT_LAYER: [transits + 1] prefix sums of their degrees */
+  const int64_t* filled;   /* FS_NEXT_LAYER: [num_samples] vertices before the step, NULLs left out */
+  int64_t* out;            /* [num_samples, sample_size]; what is FS_CUDA_OPEN_SLOT is filled */
+  uint64_t* bad;           /* ~0 before: a sample that met an id which is no node */
+  uint64_t rng_seed, step;
+  int64_t num_samples, sample_size, step_index;
+  int64_t attempt; /* the round of distinct picks */
+} FsCudaPicks;
+
+/* Edges from sources to the given rows of their samples, in the order of the rows; everything is device memory. */
+typedef struct {
+  const int64_t* nodes;       /* [num_rows] */
+  const int64_t* samples;     /* [num_rows] */
+  const int64_t* sources;     /* [slots] picks of the step that are the member, 0 or more; -1: it is no source */
+  int64_t* counts;            /* [num_rows] out: edges of every row, where there are no offsets */
+  const int64_t* offsets;     /* [num_rows + 1] prefix sums of counts, or NULL */
+  int64_t* out_slots;         /* [num_edges] of the sources; with offsets */
+  int64_t* out_edge_ids;      /* [num_edges] positions in the graph's indices; -1: of a self edge */
+  double* out_weights;        /* [num_edges] by FS_EDGES_SCALED, or NULL */
+  const double* row_scale;    /* [nodes of the graph] with out_weights */
+  const double* column_scale; /* as well */
+  int64_t num_rows;
+  int64_t num_picks;  /* sample size of the step */
+  int32_t self_edges; /* as in FsCollectiveSpec */
+} FsCudaRecordedRows;
+
+/* Slots of nodes [count], of which `width` belong to each sample, entered where they are new; of FS_NULL_NODE `slots`.
+ */
+FS_API FsStatus fs_cuda_enter_members(const FsCudaMembers* members, const int64_t* nodes, int64_t count, int64_t width,
+                                      int64_t* out_slots, void* stream);
+/* Neighbours of rows [count], which the graph has. */
+FS_API FsStatus fs_cuda_row_degrees(const FsGraph* graph, const int64_t* rows, int64_t count, int64_t* out_degrees,
+                                    void* stream);
+/* Picks of FS_NEXT_LAYER or FS_NEXT_GLOBAL, whose arrays are device memory; params is host memory. */
+FS_API FsStatus fs_cuda_collective_picks(const FsGraph* graph, const FsTransitApp* app, const FsCudaPicks* picks,
+                                         void* stream);
+/* Counts the edges, or, with offsets, writes them. Of graph->weights the weights are read, where there are any. */
+FS_API FsStatus fs_cuda_record_rows(const FsGraph* graph, const FsCudaMembers* members, const FsCudaRecordedRows* rows,
+                                    void* stream);
 
 /* ---- aggregation over the in-edges of an MFG ---- */
 /* Sets *out_bad (zeroed by the caller) to 1 unless indptr runs from 0 to num_edges without decreasing and every source

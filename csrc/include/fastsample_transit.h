@@ -53,7 +53,7 @@ typedef enum {
 
 /* What a step of an application reads besides the graph; what is not needed may be NULL. */
 typedef struct {
-  const void* walk_slots;        /* [num_edges] of fs_walk_slots; weighted picks */
+  const void* walk_slots;        /* of fs_walk_slots, of all edges of the graph; weighted picks */
   const double* total_weights;   /* [num_rows] sum of the row's weights, left to right */
   const double* max_weights;     /* [num_rows] */
   const void* hashed_nodes;      /* [num_rows] records of fs_hashed_rows (core/hashed_rows.h); membership */
@@ -160,11 +160,16 @@ typedef struct {
                            included. until_done: steps up to the sample's last one that has a pick */
 } FsTransitResult;
 
+/* Of an edge's slot of int32 ids: the word with the ids, and with what a pick compares. */
+#define FS_SLOT_WORD_BYTES 8
+
 /* Slots for drawing neighbours by weight without reading `indices`, by the same picks as fs_alias_tables' tables
- * (core/walk_slot.h). indices [num_edges] id_type. out_slots [num_edges]: 12 bytes per edge (int32 ids: uint32
- * threshold, int32 own, int32 other) or 24 (int64: uint32 threshold, 4 bytes unused, int64 own, int64 other).
+ * (core/walk_slot.h). indices [num_edges] id_type, of which each is a row. out_slots, at a multiple of 8: 12 bytes per
+ * edge of int32 ids (num_edges words of FS_SLOT_WORD_BYTES, then num_edges uint32 thresholds, of which a pick seldom
+ * reads any) or 24 of int64 (uint32 threshold, 4 bytes unused, int64 own, int64 other).
  * out_totals, out_maxima [num_rows] or NULL: sum, left to right, and maximum of a row's weights; 0 of an empty row.
- * Scratch and refusals as of fs_alias_tables. out_slots may be NULL: only the sums. */
+ * Scratch and refusals as of fs_alias_tables; refuses besides, with slots, a source that is no row. out_slots may be
+ * NULL: only the sums. */
 FS_API FsStatus fs_walk_slots(const FsEdgeWeights* edges, const void* indices, int32_t id_type, void* out_slots,
                               double* out_totals, double* out_maxima);
 
@@ -212,8 +217,8 @@ typedef struct {
   int64_t num_dst, num_src, num_edges;
 } FsRecordedHop;
 
-/* Edges of one sample, hop after hop: every array holds what belongs to hop 0, then to hop 1, ... All NULL where
- * nothing is recorded. */
+/* Edges of one sample, hop after hop: every array holds what belongs to hop 0, then to hop 1, ... The arrays are in one
+ * block of memory, in this order. All NULL where nothing is recorded. */
 typedef struct {
   int64_t num_hops, num_nodes, num_edges, num_weights;
   FsRecordedHop* hops;  /* [num_hops] */

@@ -98,7 +98,7 @@ struct DrawnGraph {
   }
 
  private:
-  // Degrees fall with the square root of the id; a quarter of the nodes has no in-edge.
+  // Degrees fall with the square root of the id; a quarter of the nodes has no in-edge. Rows ascend by original id.
   void draw_rows(Generator& generator) {
     std::uniform_int_distribution<int64_t> any_node(0, kNodes - 1);
     std::uniform_real_distribution<double> unit(0, 1);
@@ -108,12 +108,16 @@ struct DrawnGraph {
       const int64_t row = e < kHubEdges ? 0 : static_cast<int64_t>(root * root * (kNodes * 3 / 4));
       rows[static_cast<size_t>(row)].push_back(static_cast<Id>(any_node(generator)));
     }
+    for (int64_t v = 0; v < kNodes; ++v) orig_ids.push_back((v * 7919) % kNodes + (int64_t{1} << 40));
+    const auto is_before = [&](Id a, Id b) {
+      return orig_ids[static_cast<size_t>(a)] < orig_ids[static_cast<size_t>(b)];
+    };
     indptr.push_back(0);
-    for (const std::vector<Id>& row : rows) {
+    for (std::vector<Id>& row : rows) {
+      std::sort(row.begin(), row.end(), is_before);
       indices.insert(indices.end(), row.begin(), row.end());
       indptr.push_back(static_cast<int64_t>(indices.size()));
     }
-    for (int64_t v = 0; v < kNodes; ++v) orig_ids.push_back((v * 7919) % kNodes + (int64_t{1} << 40));
   }
 
   template <typename Weight>

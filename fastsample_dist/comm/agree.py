@@ -60,7 +60,7 @@ def agree_on(comm: Gathers, what: str, facts: Mapping[str, object], *, remedy: s
     per_rank = _gather(comm, what, own)
     names = dict.fromkeys(name for found in per_rank for name in found)
     values = {name: [found.get(name, NOT_GIVEN) for found in per_rank] for name in names}
-    differing = [f"{name}: {_by_value(found, comm.run_ranks)}" for name, found in values.items() if len(set(found)) > 1]
+    differing = [f"{name}: {by_value(found, comm.run_ranks)}" for name, found in values.items() if len(set(found)) > 1]
     more = f"; and {len(differing) - MAX_NAMES} more" if len(differing) > MAX_NAMES else ""
     raise ValueError(f"{what}: ranks differ in {'; in '.join(differing[:MAX_NAMES])}{more}; {remedy}.")
 
@@ -87,7 +87,7 @@ def _gather(comm: Gathers, what: str, content: T) -> list[T]:
     calls = [call for call, _ in gathered]
     if len(set(calls)) > 1:
         raise ValueError(
-            f"the ranks make different calls: {_by_value(calls, comm.run_ranks)}; run the same script, with the same "
+            f"the ranks make different calls: {by_value(calls, comm.run_ranks)}; run the same script, with the same "
             "options, on all."
         )
     return [content for _, content in gathered]
@@ -105,7 +105,7 @@ def _written(name: str, value: object) -> str:
     raise TypeError(f"the fact {name} is a {type(value).__name__}; expected a str, int, float, bool, None or tuple.")
 
 
-def _by_value(values: list[str], run_ranks: Sequence[int]) -> str:
+def by_value(values: list[str], run_ranks: Sequence[int]) -> str:
     """ "500 on ranks 0, 2; 1000 on rank 1", in the order of the first rank with each value."""
     ranks: dict[str, list[int]] = {}
     for rank, value in zip(run_ranks, values, strict=True):

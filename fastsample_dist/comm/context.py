@@ -21,6 +21,7 @@ from types import ModuleType, TracebackType
 import torch
 import torch.distributed as dist
 
+from fastsample_dist.comm.agree import by_value
 from fastsample_dist.comm.base import DEFAULT_TIMEOUT_S, Communicator
 from fastsample_dist.comm.board import FileBoard, StoreBoard
 from fastsample_dist.comm.deadline import check_timeout_s
@@ -41,6 +42,7 @@ from fastsample_dist.device.choice import (
 )
 
 logger = logging.getLogger(__name__)
+Asked = tuple[str, DeviceReport | None]  # the device that a rank wants; what it has, unless that is the CPU
 _INTERRUPTED = "rank {rank} was interrupted.\n"
 
 
@@ -202,19 +204,26 @@ def _print_failure(rank: int, error: BaseException) -> None:
     sys.stderr.write(f"rank {rank} ends the run:\n{''.join(lines)}")
 
 
-def _device(wanted: str, rank: int, share: Callable[[DeviceReport], list[DeviceReport]]) -> tuple[torch.device, str]:
+def _device(wanted: str, rank: int, share: Callable[[Asked], list[Asked]]) -> tuple[torch.device, str]:
     """This rank's device, a GPU being made the current one, and why it is that device.
 
     Args:
       wanted: "cpu", "cuda" or "auto".
       rank: this one.
-      share: gives all ranks' reports for this rank's; called unless "cpu" is wanted.
+      share: gives what all ranks want and have, for what this rank does.
     Raises:
-      DeviceError: on all ranks, when "cuda" is wanted and one rank cannot.
+      DeviceError: on all ranks, when they want different devices, or "cuda" and one rank cannot.
     """
+    of_ranks = share((wanted, None if wanted == CPU else own_report()))
+    all_wanted = [choice for choice, _ in of_ranks]
+    if len(set(all_wanted)) > 1:
+        raise DeviceError(
+            f"the ranks ask for different devices: {by_value(all_wanted, range(len(all_wanted)))}; ask for the same "
+            "one (--device, device=) on all."
+        )
     if wanted == CPU:
         return torch.device(CPU), "asked for"
-    device, reason = agree_device(wanted, share(own_report()), rank)
+    device, reason = agree_device(wanted, [report for _, report in of_ranks if report is not None], rank)
     if device.type != CPU:
         torch.cuda.set_device(device)
     return device, reason

@@ -2,19 +2,20 @@
 
 Everything that the kernels need lies at fixed places: seeds and step are copied there before a replay, and the batch's
 arrays, as large as their bounds, are written by every replay again. Replaying saves the launches of a batch, which is
-most of the time of a small one; a batch is copied out, so that it outlives the next.
+most of the time of a small one; a batch is copied out, at the size of its bounds, so that it outlives the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks
-from fastsample_dist.ops.cuda_batch import EnqueuedBatch
+from fastsample_dist.ops.cuda_batch import EnqueuedBatch, read_back
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import SampledHops
@@ -132,13 +133,7 @@ class CapturedSampler:
         self._seeds.copy_(seeds, non_blocking=True)
         self._step.fill_(step)
         self._recorder.replay()
-        hops = self.graph.finish(self._batch)
-        copies = SampledHops(
-            hops.nodes.clone(), *(_copies(arrays) for arrays in (hops.indptrs, hops.indices, hops.edge_ids))
-        )
+        state = read_back(self._batch.state)
+        copy = replace(self._batch, memory=self._batch.memory.clone())
         self._recorder.mark_reads()
-        return copies
-
-
-def _copies(arrays: list[Tensor]) -> list[Tensor]:
-    return [array.clone() for array in arrays]
+        return self.graph.finish(copy, state)

@@ -89,6 +89,7 @@ class RecordedMemory(Structure):
 
 _EDGES_BYTES = ctypes.sizeof(RecordedMemory)
 _EdgesWords = c_int64 * len(RecordedMemory._fields_)
+_AnyWords = c_int64 * 2**37
 assert ctypes.sizeof(_EdgesWords) == _EDGES_BYTES
 
 
@@ -157,9 +158,8 @@ class RecordedHops:
       num_dst, num_src, num_edges: per hop.
       indptrs: per hop, int64 [num_dst + 1].
       indices: per hop, [num_edges] of the graph's id dtype; local source ids.
-      all_edge_ids: int64, positions in the graph's indices, -1 for a self edge that was added, of all hops' edges one
-        hop behind the other.
-      edge_weights: float64, of all hops' edges as well; None where edges are unweighted.
+      edge_weights: float64, of all hops' edges, one hop behind the other; None where edges are unweighted.
+      memory, edge_id_array: the core's memory, and where in it the edges' positions begin.
     """
 
     nodes: Tensor
@@ -168,13 +168,17 @@ class RecordedHops:
     num_edges: Sequence[int]
     indptrs: Sequence[Tensor]
     indices: Sequence[Tensor]
-    all_edge_ids: Tensor
     edge_weights: Tensor | None
+    memory: OwnedMemory
+    edge_id_array: int
 
     @cached_property
     def edge_ids(self) -> Sequence[Tensor]:
-        """all_edge_ids per hop; many applications make nothing of them."""
-        return self.all_edge_ids.split_with_sizes(self.num_edges)
+        """Per hop, int64 [num_edges]; positions in the graph's indices, -1 for a self edge that was added. Many
+        applications make nothing of them.
+        """
+        positions = self.memory.tensor(self.edge_id_array, sum(self.num_edges), torch.int64)
+        return positions.split_with_sizes(self.num_edges)
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,19 +294,21 @@ class CollectiveSampler:
 
     def _hops(self, owner: OwnedMemory, address: int) -> RecordedHops:
         """What is recorded in the FsRecordedEdges at an address."""
-        hops, nodes, edges, num_weights, *arrays = _EdgesWords.from_address(address)[:]
+        num_hops, num_nodes, edges, num_weights, *arrays = _EdgesWords.from_address(address)[:]
         hop_array, node_array, offset_array, index_array, id_array, weight_array = arrays
-        counts = (c_int64 * (3 * hops)).from_address(hop_array)[:]
+        counts = _AnyWords.from_address(hop_array)[: 3 * num_hops]
         num_dst, num_src, num_edges = counts[0::3], counts[1::3], counts[2::3]
         tensor, weights = owner.tensor, None
         if self._spec.edge_scale != EdgeScale.UNWEIGHTED:
             weights = tensor(weight_array, num_weights, torch.float64)
-        offsets = tensor(offset_array, sum(num_dst) + hops, torch.int64)
+        offsets = tensor(offset_array, sum(num_dst) + num_hops, torch.int64)
+        # The arrays of a sample are in one block, so one tensor spans nodes and indices, and what lies between them.
+        between = (index_array - node_array) // self._dtype.itemsize - num_nodes
+        ids = tensor(node_array, num_nodes + between + edges, self._dtype)
+        nodes, _, *indices = ids.split_with_sizes((num_nodes, between, *num_edges))
         return RecordedHops(
-            tensor(node_array, nodes, self._dtype), num_dst, num_src, num_edges,
-            offsets.split_with_sizes([n + 1 for n in num_dst]),
-            tensor(index_array, edges, self._dtype).split_with_sizes(num_edges),
-            tensor(id_array, edges, torch.int64), weights,
+            nodes, num_dst, num_src, num_edges, offsets.split_with_sizes([n + 1 for n in num_dst]), indices, weights,
+            owner, id_array,
         )  # fmt: skip
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +15,7 @@ from fastsample_dist.ops import cuda, library
 from fastsample_dist.ops.sample_spec import SampleSpec
 
 MAX_HOPS = 16
+ALIGNMENT = 256  # bytes; of the arrays of a batch
 cuda.DECLARED.values(FS_CUDA_MAX_HOPS=MAX_HOPS)
 
 
@@ -92,39 +96,100 @@ class Request:
     kernel: str = "per_hop"
 
 
+class HopPlaces(NamedTuple):
+    """Where the arrays of a hop begin in a batch's memory: in int64 words, indices in ids; edge_ids None: none."""
+
+    indptr: int
+    indices: int
+    edge_ids: int | None
+
+
+class BatchLayout:
+    """Where the arrays of a batch lie in its memory, one after another.
+
+    Args:
+      sizes: the bounds of the arrays.
+      num_hops: of the batch.
+      dtype: of ids.
+      edge_ids: whether it has positions of edges.
+    Attributes:
+      sizes, dtype: the same.
+      num_words: int64 words of the memory.
+      nodes: where the nodes begin, in ids.
+      hops: of every hop.
+    """
+
+    def __init__(self, sizes: Sizes, num_hops: int, dtype: torch.dtype, *, edge_ids: bool) -> None:
+        self.sizes, self.dtype = sizes, dtype
+        rows, edges, width = sizes.max_rows[:num_hops], sizes.max_edges[:num_hops], dtype.itemsize
+        counts = [count + 1 for count in rows] + (edges if edge_ids else [])
+        *words, end = accumulate(_padded(counts, torch.int64), initial=0)
+        self.nodes, *indices, end = accumulate(_padded([sizes.max_nodes, *edges], dtype), initial=8 * end // width)
+        self.num_words = end * width // 8
+        self.hops = [
+            HopPlaces(words[hop], indices[hop], words[num_hops + hop] if edge_ids else None) for hop in range(num_hops)
+        ]
+
+    def described(self, memory: Tensor, workspace: Tensor) -> Batch:
+        """The arrays as the library takes them."""
+        first, width = memory.data_ptr(), self.dtype.itemsize
+        described = Batch(nodes=first + width * self.nodes, workspace=workspace.data_ptr())
+        for hop, place in enumerate(self.hops):
+            described.indptr[hop] = first + 8 * place.indptr
+            described.indices[hop] = first + width * place.indices
+            if place.edge_ids is not None:
+                described.edge_ids[hop] = first + 8 * place.edge_ids
+        return described
+
+
+def _padded(counts: Sequence[int], dtype: torch.dtype) -> list[int]:
+    """So many elements that the next array begins at a multiple of ALIGNMENT."""
+    step = ALIGNMENT // dtype.itemsize
+    return [-(-count // step) * step for count in counts]
+
+
 @dataclass(frozen=True, eq=False)
 class EnqueuedBatch:
-    """A batch whose kernels have been enqueued: its arrays at the size of their bounds.
+    """A batch whose kernels have been enqueued.
 
     Attributes:
       request: what it is made of; kept until the kernels have read it.
-      nodes: [max_nodes] of the graph's id dtype, empty without relabelling.
-      indptrs: per hop, int64 [max_rows + 1].
-      indices: per hop, [max_edges] of the graph's id dtype.
-      edge_ids: per hop, int64 [max_edges], or empty.
-      workspace: uint8; starts with the state words.
-      sizes: the bounds.
+      layout: of its memory.
+      memory: int64 [layout.num_words]; its arrays at the size of their bounds.
+      workspace: uint8; scratch, which starts with the state words.
     """
 
     request: Request
-    nodes: Tensor
-    indptrs: list[Tensor]
-    indices: list[Tensor]
-    edge_ids: list[Tensor]
+    layout: BatchLayout
+    memory: Tensor
     workspace: Tensor
-    sizes: Sizes
+
+    @property
+    def ids(self) -> Tensor:
+        """The memory as ids."""
+        return self.memory.view(self.layout.dtype)
 
     @property
     def state(self) -> Tensor:
         """int64 [state_words] on the device; complete when the enqueued work is."""
-        return self.workspace[: 8 * self.sizes.state_words].view(torch.int64)
+        return self.workspace[: 8 * self.layout.sizes.state_words].view(torch.int64)
 
-    def described(self) -> Batch:
-        """The batch as the library takes it."""
-        described = Batch(nodes=self.nodes.data_ptr(), workspace=self.workspace.data_ptr())
-        for hop, indptr in enumerate(self.indptrs):
-            described.indptr[hop] = indptr.data_ptr()
-            described.indices[hop] = self.indices[hop].data_ptr()
-            if self.edge_ids:
-                described.edge_ids[hop] = self.edge_ids[hop].data_ptr()
-        return described
+
+def read_back(state: Tensor) -> Callable[[], list[int]]:
+    """Begin to bring state words to the host, behind what the current stream has been given.
+
+    Returns:
+      What waits for them, and for nothing that is enqueued later.
+    """
+    if state.device.type != "cuda":
+        return state.tolist
+    stream, host = torch.cuda.current_stream(state.device), torch.empty(state.shape, dtype=state.dtype, pin_memory=True)
+    host.copy_(state, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record(stream)
+
+    def wait() -> list[int]:
+        arrived.synchronize()
+        return host.tolist()
+
+    return wait

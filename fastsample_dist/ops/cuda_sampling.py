@@ -3,21 +3,22 @@
 The graph's arrays lie in device memory, or in pinned host memory that the device reads over the bus. All hops of a
 batch are enqueued on torch's current stream; their arrays are allocated by upper bounds (rows times fanout, never more
 than the graph has nodes and edges), and one read-back at the end brings the sizes. The tensors of a batch are views of
-those arrays, which stay as large as the bounds for as long as one of the views lives.
+one allocation, which stays as large as the bounds for as long as one of the views lives; scratch is another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref
 from dataclasses import replace
+from functools import lru_cache
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import cuda, library, persistent
-from fastsample_dist.ops.cuda_batch import EnqueuedBatch, Queue, Request, Seeds, Sizes
+from fastsample_dist.ops.cuda_batch import BatchLayout, EnqueuedBatch, Queue, Request, Seeds, Sizes, read_back
 from fastsample_dist.ops.kernel_choice import PER_HOP, PERSISTENT, KernelChoice, KernelReport, check_kernel
 from fastsample_dist.ops.library import Refusal
 from fastsample_dist.ops.sample_spec import SampleSpec
@@ -29,7 +30,7 @@ cuda.DECLARED.values(
     FS_CUDA_BAD_SEED_WORD=_BAD_SEED, FS_CUDA_REPEATED_SEED_WORD=_REPEATED_SEED,
     FS_CUDA_FIRST_HOP_WORD=_FIRST_HOP_WORD, FS_CUDA_HOP_WORDS=_HOP_WORDS,
 )  # fmt: skip
-_ALIGNMENT = 256  # bytes; of the pieces of an allocation
+_KEPT_LAYOUTS = 64  # of kinds of batches
 
 
 class CudaSamplingGraph(SamplingGraph):
@@ -72,6 +73,7 @@ class CudaSamplingGraph(SamplingGraph):
         self.max_degree = int(degrees.max()) if degrees.numel() else 0
         self._kernel, self._queue = kernel, (queue or persistent.QueueOptions()).arguments()
         self._choice = KernelChoice(cuda.timer(self.device))
+        self._layout = lru_cache(_KEPT_LAYOUTS)(self._measure)  # by _measure's arguments
 
     def sample(self, seeds: Tensor, spec: SampleSpec, step: int) -> SampledHops:
         """All hops of one mini-batch; see `ops.sample_mfg`. Waits for the batch's kernels once, at the end."""
@@ -80,21 +82,24 @@ class CudaSamplingGraph(SamplingGraph):
     def sample_many(self, seeds: Sequence[Tensor], spec: SampleSpec, first_step: int) -> list[SampledHops]:
         """Many mini-batches: all are enqueued before the first is waited for."""
         batches = [self.enqueue(own, spec, first_step + number) for number, own in enumerate(seeds)]
-        return [self.finish(batch) for batch in batches]
+        states = [read_back(batch.state) for batch in batches]
+        return [self.finish(batch, state) for batch, state in zip(batches, states, strict=True)]
 
     def neighbors(self, rows: Tensor, spec: SampleSpec, hop: int, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """One hop without relabelling; see `ops.sample_neighbors`."""
         rows = self._on_device("rows", rows)
         arguments = spec.arguments(step, hop)
-        batch = self._allocate(Request(rows, spec, step), arguments, relabels=False)
+        batch = self._allocate(Request(rows, spec, step), hop)
         self._call("fs_cuda_sample_neighbors", batch, arguments)
-        num_edges, bad_row, _, bad_scan, _ = _hop_state(batch.state.tolist(), 0)
+        num_edges, bad_row, _, bad_scan, _ = _hop_state(read_back(batch.state)(), 0)
         if bad_row != _NOTHING_WRONG:
             self._refuse_row("sample_neighbors", int(rows[bad_row]))
         if bad_scan != _NOTHING_WRONG:
             self._refuse_source_of("sample_neighbors", int(rows[bad_scan]))
-        edge_ids = batch.edge_ids[0][:num_edges] if spec.edge_ids else None
-        return batch.indptrs[0], batch.indices[0][:num_edges], edge_ids
+        memory, [place] = batch.memory, batch.layout.hops
+        edge_ids = None if place.edge_ids is None else memory.narrow(0, place.edge_ids, num_edges)
+        indptr = memory.narrow(0, place.indptr, rows.numel() + 1)
+        return indptr, batch.ids.narrow(0, place.indices, num_edges), edge_ids
 
     def enqueue(
         self, seeds: Tensor, spec: SampleSpec, step: int, *, step_on_device: Tensor | None = None
@@ -131,71 +136,63 @@ class CudaSamplingGraph(SamplingGraph):
         else:
             self._call("fs_cuda_sample_mfg", batch, arguments)
 
-    def finish(self, batch: EnqueuedBatch) -> SampledHops:
+    def finish(self, batch: EnqueuedBatch, state: Callable[[], list[int]] | None = None) -> SampledHops:
         """Wait for a batch's kernels and cut its arrays to size.
 
+        Args:
+          batch: whose kernels have been enqueued.
+          state: of `read_back`, begun behind them; None: it is begun now.
         Raises:
           ValueError: as `ops.sample_mfg`.
         """
-        state = batch.state.tolist()
-        self._check_state(state, batch)
-        hops = SampledHops(batch.nodes, [], [], [])
+        words = (state or read_back(batch.state))()
+        self._check_state(words, batch)
+        memory, ids, layout, indptrs, indices, edge_ids = batch.memory, batch.ids, batch.layout, [], [], []
         num_dst = num_nodes = batch.request.ids.numel()
-        for hop, (indptr, indices) in enumerate(zip(batch.indptrs, batch.indices, strict=True)):
-            num_edges, *_, num_nodes = _hop_state(state, hop)
-            hops.indptrs.append(indptr[: num_dst + 1])
-            hops.indices.append(indices[:num_edges])
-            if batch.edge_ids:
-                hops.edge_ids.append(batch.edge_ids[hop][:num_edges])
+        for hop, place in enumerate(layout.hops):
+            num_edges, *_, num_nodes = _hop_state(words, hop)
+            indptrs.append(memory.narrow(0, place.indptr, num_dst + 1))
+            indices.append(ids.narrow(0, place.indices, num_edges))
+            if place.edge_ids is not None:
+                edge_ids.append(memory.narrow(0, place.edge_ids, num_edges))
             num_dst = num_nodes
-        return SampledHops(batch.nodes[:num_nodes], hops.indptrs, hops.indices, hops.edge_ids)
+        return SampledHops(ids.narrow(0, layout.nodes, num_nodes), indptrs, indices, edge_ids)
 
     def batch_bytes(self, num_seeds: int, spec: SampleSpec) -> int:
         """Most device memory, in bytes, that a batch of so many seeds takes with its scratch."""
-        arguments = spec.arguments(0)
         takes_more = self._kernel != PER_HOP and persistent.serves(spec)
-        sizes = self._sizes(num_seeds, arguments, PERSISTENT if takes_more else PER_HOP)
-        rows, edges = (sum(bounds[: arguments.num_hops]) for bounds in (sizes.max_rows, sizes.max_edges))
-        ids = self.dtype.itemsize * (sizes.max_nodes + edges)
-        return ids + 8 * (rows + arguments.num_hops + (edges if spec.edge_ids else 0)) + sizes.workspace_bytes
+        layout = self._layout(num_seeds, spec, PERSISTENT if takes_more else PER_HOP, None)
+        return 8 * layout.num_words + layout.sizes.workspace_bytes
 
-    def _sizes(self, num_rows: int, arguments: library.SampleArguments, kernel: str, *, relabels: bool = True) -> Sizes:
-        sizes, given = Sizes(), (self._view, arguments, num_rows, self.max_degree)
+    def _measure(self, num_rows: int, spec: SampleSpec, kernel: str, hop: int | None) -> BatchLayout:
+        """The layout of a kind of batch: of all hops, or of one without relabelling."""
+        self._check(spec)
+        sizes, arguments = Sizes(), spec.arguments(0) if hop is None else spec.arguments(0, hop)
+        given = (self._view, arguments, num_rows, self.max_degree)
         if kernel == PERSISTENT:
             status = cuda.core().fs_cuda_persistent_sizes(*given, byref(sizes))
         else:
-            status = cuda.core().fs_cuda_sample_sizes(*given, int(relabels), byref(sizes))
+            status = cuda.core().fs_cuda_sample_sizes(*given, int(hop is None), byref(sizes))
         library.raise_for_status(status, cuda.core().fs_cuda_last_error)
-        return sizes
+        return BatchLayout(sizes, arguments.num_hops, self.dtype, edge_ids=spec.edge_ids)
 
     def _enqueue(self, request: Request) -> EnqueuedBatch:
-        batch = self._allocate(request, request.spec.arguments(request.step), relabels=True)
+        batch = self._allocate(request)
         self.enqueue_into(batch)
         return batch
 
-    def _allocate(self, request: Request, arguments: library.SampleArguments, *, relabels: bool) -> EnqueuedBatch:
-        """One allocation of ids, one of offsets (and edge ids), one of scratch."""
-        spec, num_hops = request.spec, arguments.num_hops
-        self._check(spec)
-        sizes = self._sizes(request.ids.numel(), arguments, request.kernel, relabels=relabels)
-        most_rows, most_edges = sizes.max_rows[:num_hops], sizes.max_edges[:num_hops]
-        nodes, *indices = self._pieces([sizes.max_nodes, *most_edges], self.dtype)
-        edge_ids = most_edges if spec.edge_ids else []
-        offsets = self._pieces([count + 1 for count in most_rows] + edge_ids, torch.int64)
-        workspace = torch.empty(sizes.workspace_bytes, dtype=torch.uint8, device=self.device)
-        return EnqueuedBatch(request, nodes, offsets[:num_hops], indices, offsets[num_hops:], workspace, sizes)
+    def _allocate(self, request: Request, hop: int | None = None) -> EnqueuedBatch:
+        """One allocation of what the batch is, one of scratch, which ends with the batch."""
+        layout = self._layout(request.ids.numel(), request.spec, request.kernel, hop)
+        memory = torch.empty(layout.num_words, dtype=torch.int64, device=self.device)
+        workspace = torch.empty(layout.sizes.workspace_bytes, dtype=torch.uint8, device=self.device)
+        return EnqueuedBatch(request, layout, memory, workspace)
 
     def _call(self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments, *options: Queue) -> None:
         ids, step = batch.request.ids, batch.request.step_on_device
         given = Seeds(ids.data_ptr(), ids.numel(), library.address(step))
-        cuda.call(name, batch.workspace, self._view, arguments, given, batch.sizes, batch.described(), *options)
-
-    def _pieces(self, counts: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
-        step = _ALIGNMENT // dtype.itemsize
-        padded = [-(-count // step) * step for count in counts]
-        memory = torch.empty(sum(padded), dtype=dtype, device=self.device)
-        pieces = memory.split(padded)
-        return [piece[:count] for piece, count in zip(pieces, counts, strict=True)]
+        described = batch.layout.described(batch.memory, batch.workspace)
+        cuda.call(name, batch.workspace, self._view, arguments, given, batch.layout.sizes, described, *options)
 
     def _check_offsets(self, indptr: Tensor, num_edges: int) -> None:
         """Refuse offsets that decrease or leave the graph: the kernels follow them unchecked."""
@@ -221,22 +218,24 @@ class CudaSamplingGraph(SamplingGraph):
             seed = int(batch.request.ids[repeated])
             first = int((batch.request.ids == seed).nonzero()[0])
             library.refuse(Refusal.REPEATED_SEED, "sample_mfg", seed, first, repeated)
-        for hop in range(len(batch.indptrs)):
+        for hop in range(len(batch.layout.hops)):
             _, _, bad_edge, bad_scan, _ = _hop_state(state, hop)
             if bad_scan != _NOTHING_WRONG:
-                self._refuse_source_of("sample_mfg", int(batch.nodes[bad_scan]))
+                self._refuse_source_of("sample_mfg", int(batch.ids[batch.layout.nodes + bad_scan]))
             if bad_edge != _NOTHING_WRONG:
                 self._refuse_edge(batch, hop, bad_edge)
         if batch.request.kernel == PERSISTENT:
             persistent.check_end(state)
 
     def _refuse_edge(self, batch: EnqueuedBatch, hop: int, edge: int) -> NoReturn:
-        if not batch.edge_ids:  # the draw is repeated, this time with the positions that it reads
+        if batch.layout.hops[hop].edge_ids is None:  # the draw is repeated, this time with the positions that it reads
             asked = batch.request
             batch = self.enqueue(
                 asked.ids, replace(asked.spec, edge_ids=True), asked.step, step_on_device=asked.step_on_device
             )
-        self._refuse_source("sample_mfg", int(self._indices[batch.edge_ids[hop][edge]]), self._num_sources)
+        place = batch.layout.hops[hop].edge_ids
+        assert place is not None
+        self._refuse_source("sample_mfg", int(self._indices[batch.memory[place + edge]]), self._num_sources)
 
     def _refuse_source_of(self, operation: str, row: int) -> NoReturn:
         first, last = (int(offset) for offset in self._kept[0][row : row + 2])

@@ -96,7 +96,7 @@ def cuda_transit_sample(
 
     Args:
       tables: the graph, and the tables that the application reads.
-      app: of a kind in SERVED, without distinct picks; of PPR one root, and the address in params is the device's.
+      app: of a kind in SERVED; of PPR one root, and the address in params is the device's.
       roots: int64 [num_samples, app.num_roots], in host or device memory; nodes, or -1: none.
       sample_ids: int64 [num_samples], 0 or more.
       request: key and schedule, "auto" being "sample"; threads and blocks are not read.

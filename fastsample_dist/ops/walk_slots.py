@@ -1,7 +1,8 @@
 """walk_slots: alias tables that hold ids, so that a step of a walk by weight reads one place instead of two.
 
-A slot is {threshold, own id, other id}: the draw and its thresholds are those of `alias_tables`, and the pick is the id
-that lies at the drawn position of the row. The slots of a row whose weights are all 0 hold -1: nothing is picked there.
+A slot has a threshold, its own id and another id: the draw and its thresholds are those of `alias_tables`, and the pick
+is the id that lies at the drawn position of the row. The slots of a row whose weights are all 0 have no ids: nothing is
+picked there. A pick of an int32 id reads a word of 8 bytes, and seldom the threshold's lower bits besides.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from torch import Tensor
 from fastsample_dist.ops import checks, library
 from fastsample_dist.ops.alias_tables import WEIGHT_DTYPES
 
-SLOT_WORDS = 3
+WORD_BYTES = 8
+_SLOT_BYTES = {torch.int32: WORD_BYTES + 4, torch.int64: 24}
+_READ_BYTES = {torch.int32: WORD_BYTES, torch.int64: 24}
+library.DECLARED.values(FS_SLOT_WORD_BYTES=WORD_BYTES)
 library.DECLARED.functions(
     fs_walk_slots=(
         ctypes.POINTER(library.WeightedEdges),
@@ -33,8 +37,7 @@ class WalkSlots:
     """What picks by weight read.
 
     Attributes:
-      slots: [num_edges, 3] of the id dtype: the bits of the threshold (unsigned; of int64 the lower half), own id,
-        other id. None where they were not asked for.
+      slots: uint8 [num_edges * slot_bytes], as csrc/core/walk_slot.h has them. None where they were not asked for.
       totals: float64 [num_rows]; sum of each row's weights, left to right. None where not asked for.
       maxima: float64 [num_rows]; largest weight of each row, 0 of an empty one. None where not asked for.
     """
@@ -50,8 +53,13 @@ class WalkSlots:
 
 
 def slot_bytes(dtype: torch.dtype) -> int:
-    """Bytes of an edge's slot for ids of this dtype: 12 or 24."""
-    return SLOT_WORDS * dtype.itemsize
+    """Bytes of an edge's slot for ids of this dtype."""
+    return _SLOT_BYTES[dtype]
+
+
+def read_bytes(dtype: torch.dtype) -> int:
+    """Bytes of an edge's slot that picks read, but for few of them."""
+    return _READ_BYTES[dtype]
 
 
 def walk_slots(
@@ -75,7 +83,7 @@ def walk_slots(
       maxima: whether to return the rows' largest weights.
       num_threads: threads that share the rows; None takes torch's setting. Results never depend on it.
     Raises:
-      ValueError: as of `alias_tables`.
+      ValueError: as of `alias_tables`; with slots, a source that is no row.
     Source: Walker (1977); Vose, IEEE Trans. Software Engineering (1991). Cost: O(num_rows + num_edges); scratch of 20
     bytes per edge of the longest row and thread. Deterministic: yes.
     """
@@ -85,9 +93,9 @@ def walk_slots(
     weights = checks.vector("weights", weights, WEIGHT_DTYPES, int(indptr[-1]))
     num_rows, num_edges = indptr.numel() - 1, weights.numel()
     built = WalkSlots(
-        _huge(num_edges, SLOT_WORDS, dtype=indices.dtype) if slots else None,
-        _huge(num_rows, dtype=torch.float64) if totals else None,
-        _huge(num_rows, dtype=torch.float64) if maxima else None,
+        _huge(num_edges * slot_bytes(indices.dtype), torch.uint8) if slots else None,
+        _huge(num_rows, torch.float64) if totals else None,
+        _huge(num_rows, torch.float64) if maxima else None,
     )
     edges = library.WeightedEdges(
         indptr.data_ptr(), weights.data_ptr(), num_rows, num_edges, library.type_code(weights),
@@ -101,8 +109,8 @@ def walk_slots(
     return built
 
 
-def _huge(*shape: int, dtype: torch.dtype) -> Tensor:
+def _huge(size: int, dtype: torch.dtype) -> Tensor:
     """Memory that is read at random."""
-    tensor = torch.empty(shape, dtype=dtype)
+    tensor = torch.empty(size, dtype=dtype)
     library.advise_huge_pages(tensor)
     return tensor

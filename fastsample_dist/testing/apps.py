@@ -25,9 +25,8 @@ from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import NULL, App
 from fastsample_dist.sampling.transit.binding import BoundApp, bind
-from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
-from fastsample_dist.sampling.transit.engines import built_in_kind, forms_of, make_engine
+from fastsample_dist.sampling.transit.engines import forms_of, make_device_engine, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.testing.app_laws import weigh_roots, weigh_samples
 from fastsample_dist.testing.graphs import relabelled
@@ -200,7 +199,7 @@ class _Suite:
         pairs = zip(self.expected.mfgs_of_sample[part], found.mfgs_of_sample, strict=True)
         for sample_id, (expected, got) in zip(self.ids[part].tolist(), pairs, strict=True):
             for layer, name in product(range(len(expected)), MFG_COLUMNS):
-                one, two = getattr(expected[layer], name), getattr(got[layer], name)
+                one, two = getattr(expected[layer], name), _on_host(getattr(got[layer], name))
                 if one is not two and (one is None or two is None or not torch.equal(one, two)):
                     raise AssertionError(
                         f"{where}: {name} of MFG {layer} of sample {sample_id} is {_shown(two)}; plain Python has "
@@ -211,7 +210,11 @@ class _Suite:
 def _device_engine(bound: BoundApp, device: torch.device) -> Engine:
     if not arrays.runs_kernels(device):
         raise ValueError(f"the device is {device}; expected a GPU, or None: the CPU is always compared.")
-    return DeviceEngine(bound, built_in_kind(bound), device)
+    return make_device_engine(bound, device)
+
+
+def _on_host(column: Tensor | None) -> Tensor | None:
+    return None if column is None else column.cpu()
 
 
 def _shown(column: Tensor | None) -> str:

@@ -158,6 +158,8 @@ class GroupUpdates:
         facts = self._group_facts(group)
         if not self.guard.are_finite(self._sum):
             self._refused[0], self._refused[1] = group + 1, step
+            if self._between_machines is not None:
+                self._between_machines.wait()  # else a rank may learn from another machine before its own knows why
             self._judge(group, step)
             self._refused.zero_()  # it was allowed
         total = self._to_device(self._sum)

@@ -44,6 +44,10 @@ class MachineSums:
         received = self._comm.exchange_rows(own, plan, purpose="metrics")
         facts[[rank for ranks in self._shares.by_machine for rank in ranks]] = received
 
+    def wait(self) -> None:
+        """Return once the ranks that update of all machines are here. Collective: all that update must call this."""
+        self._comm.barrier(purpose="metrics")
+
     def sum(self, slots: Tensor, total: Tensor) -> None:
         """Add up the gradients of all tasks. Collective: all that update must call this. Purpose "gradients".
 

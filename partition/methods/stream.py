@@ -58,9 +58,8 @@ METIS_PAIRS = 1 << 19  # a model of more is made smaller by clusters before METI
 METIS_NODE_PAIRS = 4  # pairs per node of METIS' model, at least
 PAIR_BYTES = 64  # of a model, per pair of clusters: its slots, and its rows while they are put in order
 METIS_PAIR_BYTES = 280  # METIS' memory per pair of its model, with what it takes per node
-FILLED_PAIR_BYTES = (
-    32  # per pair of neighbours: links between the same clusters are one pair of the model (21 to 41 seen)
-)
+# Per pair of neighbours: links between the same clusters are one pair of the model (21 to 41 seen).
+FILLED_PAIR_BYTES = 32
 LEAST_PART_BYTES = 1 << 16  # METIS' model has room for 58 clusters per part
 SEEDS_PER_LEVEL = 8  # sweeps of one level
 NUM_LIMITS = 2 + len(SPLITS)  # nodes, in-edges, splits

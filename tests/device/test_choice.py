@@ -103,8 +103,8 @@ def test_a_number_beyond_the_gpus_is_refused(monkeypatch):
 # ---- real ranks ----
 
 
-def ask_again(ctx, wanted: str) -> tuple[str, str]:
-    """Join once more, over a port of its own, with this choice; rank 1 says that it has no GPU, rank 0 that it has."""
+def ask_again(ctx, wanted: list[str]) -> tuple[str, str]:
+    """Join again, over a port of its own, with each rank's choice; rank 0 says that it has a GPU, rank 1 has none."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = ctx.comm.all_gather_object(probe.getsockname()[1], purpose="port")[0]
@@ -115,7 +115,7 @@ def ask_again(ctx, wanted: str) -> tuple[str, str]:
         monkeypatch.setattr("fastsample_dist.comm.context.own_report", lambda: report)
         environ = {"RANK": str(ctx.rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
         try:
-            with DistContext.from_env(environ=environ, device=wanted) as again:
+            with DistContext.from_env(environ=environ, device=wanted[ctx.rank]) as again:
                 return str(again.device), again.device_reason
         except RuntimeError as error:
             return "refused", str(error)
@@ -123,11 +123,20 @@ def ask_again(ctx, wanted: str) -> tuple[str, str]:
 
 def test_ranks_refuse_cuda_together():
     refused = ("refused", 'device is "cuda" but rank 1 on here: no driver; or use "cpu".')
-    assert run_distributed(2, ask_again, args=("cuda",)) == [refused] * 2
+    assert run_distributed(2, ask_again, args=(["cuda", "cuda"],)) == [refused] * 2
 
 
 def test_ranks_fall_back_to_the_cpu_together():
-    assert run_distributed(2, ask_again, args=("auto",)) == [("cpu", "rank 1 on here: no driver")] * 2
+    assert run_distributed(2, ask_again, args=(["auto", "auto"],)) == [("cpu", "rank 1 on here: no driver")] * 2
+
+
+@pytest.mark.parametrize("wanted", [["cpu", "cuda"], ["auto", "cpu"]])
+def test_ranks_that_want_different_devices_are_refused_at_once(wanted):
+    line = (
+        f"the ranks ask for different devices: {wanted[0]} on rank 0; {wanted[1]} on rank 1; ask for the same one "
+        "(--device, device=) on all."
+    )
+    assert run_distributed(2, ask_again, args=(wanted,)) == [("refused", line)] * 2
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from examples.own_sampler import ImportanceHops, make_sampler
-from fastsample_dist import DistContext, DistData, DistLoader
+from fastsample_dist import CSCGraph, DistContext, DistData, DistLoader
 from fastsample_dist.testing import Independent, check_sampler, conformance_graph, run_distributed
 from tests.parts import draw_partition
 from tests.waiting import ENOUGH_S
@@ -89,6 +89,11 @@ def test_picks_do_not_depend_on_the_partition(parts):
         for found in run_distributed(2, sample_on_ranks, args=(parts[2],)):
             batch = sampler.sample([id_of[node] for node in found])
             assert len(found) == 30 and picks_of(data, batch.mfgs[-1]) == found
+
+
+def test_a_graph_without_weights_is_refused():
+    with pytest.raises(ValueError, match="the graph has no edge weights; partition an input with edge_weight.npy"):
+        ImportanceHops(CSCGraph(GRAPH.indptr, GRAPH.indices), FANOUTS)
 
 
 def test_the_example_runs_and_learns(parts):

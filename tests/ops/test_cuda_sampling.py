@@ -319,9 +319,12 @@ def test_out_of_memory_is_torchs_error_and_the_next_batch_is_right():
 def test_memory_is_bounded_by_the_fanouts_and_by_the_graph(emulated_device):
     graph = on(emulated_device, random_csc(num_nodes=1000, num_edges=50_000))
     few = graph.enqueue(torch.arange(3).int(), ops.SampleSpec(fanouts=(2, 2)), 0)
-    assert (few.nodes.numel(), few.sizes.max_edges[0], few.sizes.max_edges[1]) == (27, 6, 18)
+    sizes = few.layout.sizes
+    assert (sizes.max_nodes, sizes.max_edges[0], sizes.max_edges[1]) == (27, 6, 18)
+    assert few.memory.nbytes < 4 * (27 + 6 + 18) + 8 * (4 + 10) + 5 * 256
     all_of_it = graph.enqueue(torch.arange(900).int(), ops.SampleSpec(fanouts=(-1, -1)), 0)
-    assert all_of_it.nodes.numel() == 1000 and all_of_it.sizes.max_edges[1] == 50_000
+    assert all_of_it.layout.sizes.max_nodes == 1000 and all_of_it.layout.sizes.max_edges[1] == 50_000
+    assert graph.enqueue(torch.arange(3).int(), ops.SampleSpec(fanouts=(2, 2)), 9).layout is few.layout
 
 
 def test_operators_run_the_cuda_kernels_on_cuda_tensors(cuda_device):

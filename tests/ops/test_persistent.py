@@ -10,10 +10,10 @@ from fastsample_dist.ops.captured import CapturedSampler
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.persistent import QueueOptions
 from fastsample_dist.ops.sampling_graph import SamplingGraph
+from tests.cuda_devices import CallAgain
 from tests.grids import grid
 from tests.ops.graphs import random_csc
 from tests.ops.strategies import FANOUTS, WORDS, graphs, some_seeds
-from tests.ops.test_captured import CallAgain
 from tests.ops.test_cuda_sampling import hub_graph, on_cpu, refusals, same
 
 FIXTURE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -205,10 +205,8 @@ def test_the_watchdog_ends_the_kernel_and_tells_the_queues_state(cuda_device, sc
 
 def test_a_recorded_batch_is_that_of_its_seeds_and_step(cuda_device):
     cpu, cuda = both(cuda_device, random_csc())
-    spec, recorder = ops.SampleSpec(fanouts=(3, 2), rng_seed=SEED), None
-    if cuda_device.is_emulated:
-        recorder = CallAgain()
-        recorder.graph = cuda
+    spec = ops.SampleSpec(fanouts=(3, 2), rng_seed=SEED)
+    recorder = CallAgain(cuda) if cuda_device.is_emulated else None
     captured = CapturedSampler(cuda, spec, 9, recorder=recorder)
     for step in (STEP, 0):
         seeds = torch.randperm(60)[:9].int()

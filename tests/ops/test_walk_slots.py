@@ -1,15 +1,19 @@
 """walk_slots against alias_tables, whose tables and draws they share, and against sums of the rows' weights."""
 
+import subprocess
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 
 from fastsample_dist import ops
-from fastsample_dist.ops.walk_slots import slot_bytes, walk_slots
+from fastsample_dist.ops.walk_slots import read_bytes, slot_bytes, walk_slots
 from tests.ops.graphs import random_csc
+from tests.toolchain import CSRC, find_compiler
 
 GRAPH = random_csc()
+ID_BITS = 6  # 60 nodes
 NUM_EDGES = GRAPH.indices.numel()
 
 
@@ -33,6 +37,21 @@ def _expected(indptr, indices, weights):
     return slots
 
 
+def _read(slots, num_edges):
+    """[threshold, own id, other id] of every edge, from the bytes that core/walk_slot.h describes."""
+    if slots.numel() == slot_bytes(torch.int64) * num_edges:
+        return [
+            [threshold % 2**32, own, other] for threshold, own, other in slots.view(torch.int64).view(-1, 3).tolist()
+        ]
+    words, thresholds = slots[: 8 * num_edges].view(torch.int64).tolist(), slots[8 * num_edges :].view(torch.int32)
+    found = []
+    for word, threshold in zip(words, thresholds.tolist(), strict=True):
+        assert word % 2**64 >> 32 == threshold % 2**32, "there is room for all bits of it"
+        mask = 2**ID_BITS - 1
+        found.append([threshold % 2**32, (word & mask) - 1, (word >> ID_BITS & mask) - 1])
+    return found
+
+
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("weight_dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
@@ -40,10 +59,9 @@ def _expected(indptr, indices, weights):
 def test_slots_are_the_alias_tables_with_ids_for_positions(kind, id_dtype, weight_dtype, num_threads):
     indices, weights = GRAPH.indices.to(id_dtype), _weights(kind, weight_dtype)
     built = walk_slots(GRAPH.indptr, indices, weights, num_threads=num_threads)
-    found = [[threshold % 2**32, own, other] for threshold, own, other in built.slots.tolist()]
-    assert found == _expected(GRAPH.indptr, indices, weights)
+    assert _read(built.slots, NUM_EDGES) == _expected(GRAPH.indptr, indices, weights)
     assert built.num_bytes == NUM_EDGES * slot_bytes(id_dtype)
-    assert slot_bytes(id_dtype) == (12 if id_dtype == torch.int32 else 24)
+    assert (slot_bytes(id_dtype), read_bytes(id_dtype)) == ((12, 8) if id_dtype == torch.int32 else (24, 24))
 
 
 @pytest.mark.parametrize("slots", [True, False])
@@ -63,10 +81,18 @@ def test_totals_and_maxima_are_those_of_the_rows(weight_dtype, slots):
     assert (built.slots is None) == (not slots)
 
 
+def test_words_of_slots_decide_as_whole_thresholds_for_any_number_of_rows(tmp_path):
+    program = tmp_path / "walk_slot_words"
+    source = Path(__file__).with_name("walk_slot_words.cpp")
+    subprocess.run([find_compiler(), "-std=c++17", f"-I{CSRC / 'core'}", source, "-o", program], check=True)
+    run = subprocess.run([program], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "")
+
+
 def test_a_graph_without_edges_has_no_slots():
     empty = torch.zeros(4, dtype=torch.int64)
     built = walk_slots(empty, torch.empty(0, dtype=torch.int32), torch.empty(0), totals=True, maxima=True)
-    assert built.slots.shape == (0, 3)
+    assert built.slots.numel() == 0
     assert built.totals.tolist() == built.maxima.tolist() == [0.0, 0.0, 0.0]
 
 
@@ -75,6 +101,20 @@ def test_a_weight_that_is_negative_is_refused_by_its_edge():
     weights[7] = -2
     with pytest.raises(ValueError, match="walk_slots: the weight of edge 7 is -2; expected a finite number >= 0"):
         walk_slots(GRAPH.indptr, GRAPH.indices, weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [(60, "walk_slots: the graph holds the source id 60; expected 0 to 59"), (-2, "the negative source id -2")],
+)
+def test_the_first_source_that_is_no_row_is_refused(source, line, dtype):
+    indices = GRAPH.indices.to(dtype)
+    indices[[7, 500]] = torch.tensor([source, 99], dtype=dtype)
+    with pytest.raises(ValueError, match=line):
+        walk_slots(GRAPH.indptr, indices, torch.ones(NUM_EDGES), num_threads=2)
+    sums = walk_slots(GRAPH.indptr, indices, torch.ones(NUM_EDGES), slots=False, totals=True)
+    assert sums.totals.equal(GRAPH.in_degrees().double())
 
 
 @pytest.mark.parametrize(

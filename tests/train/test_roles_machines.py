@@ -6,6 +6,7 @@ Machines are made up: runs of ranks stand for those of one machine each.
 import os
 import re
 import signal
+import time
 from itertools import combinations
 
 import pytest
@@ -15,6 +16,7 @@ from fastsample_dist import DistData, DistLoader, FeatureCache, NeighborSampler,
 from fastsample_dist.comm.machine import OTHER_MACHINE, Machines
 from fastsample_dist.pipeline import factored
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
+from fastsample_dist.train.finite import FiniteGuard
 from fastsample_dist.train.trainer import Trainer
 from tests.pipeline.test_factored import merged, of_plain_ranks, of_tasks
 from tests.shared_memory import named_segments
@@ -216,8 +218,22 @@ class AtStep:
         return self.sampler.sample(seeds, step)
 
 
+LATE_S = 0.5
+
+
 def no_disk():
     raise OSError("no disk")
+
+
+def find_out_late(are_finite):
+    """A guard that takes long to find out that gradients are not finite: the other machine knows first."""
+
+    def slow(self, gradients):
+        finite = are_finite(self, gradients)
+        time.sleep(0 if finite else LATE_S)
+        return finite
+
+    return slow
 
 
 def fail_in_turn(ctx, path):
@@ -236,6 +252,8 @@ def fail_in_turn(ctx, path):
 
     call = no_disk if ctx.rank == 3 else lambda: None
     factored.switching_of = lambda roles: factored.NEVER  # so that rank 2 gets the tasks
+    if ctx.rank == 0:
+        FiniteGuard.are_finite = find_out_late(FiniteGuard.are_finite)
     return {
         "sampler": outcome(ctx, path, lambda graph: AtStep(graph, call), None),
         "trainer": outcome(ctx, path, lambda graph: NeighborSampler(graph, FANOUTS), failing),

@@ -121,9 +121,8 @@ class Node2VecStep {
       chunk.live[chunk.live_count] = static_cast<uint8_t>(i);
       chunk.live_count += row.degree > 0;
       if (kWeighted) {
-        const char* slot = reinterpret_cast<const char*>(step_.slots + place);
-        __builtin_prefetch(slot);
-        __builtin_prefetch(slot + sizeof(WalkSlot<Id>) - 1);  // it may cross a line
+        __builtin_prefetch(step_.slots.first(place));
+        if (step_.slots.kCrossesLines) __builtin_prefetch(step_.slots.last(place));
       } else {
         __builtin_prefetch(rows_.indices + place);
       }
@@ -143,8 +142,7 @@ class Node2VecStep {
       int64_t u;
       bool is_null = false;
       if (kWeighted) {
-        const WalkSlot<Id>& slot = step_.slots[chunk.places[i]];
-        u = slot.pick(word(chunk, i, word_number + 1));
+        u = step_.slots.pick(chunk.places[i], word(chunk, i, word_number + 1));
         is_null = u < 0;
       } else {
         u = rows_.indices[chunk.places[i]];

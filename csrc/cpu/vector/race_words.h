@@ -56,8 +56,10 @@ static_assert(kRaceLogError < 1 << 26, "race_log is off by less than a unit of x
 
 #if defined(__AVX2__)
 
-// Upper halves of the words of 4 * Wide::kLanes candidates, in the lower halves of the lanes.
-FS_INLINE void upper_halves_of_group(const RoundKeys& keys, const uint64_t* orig_ids, uint64_t sample_id,
+// Upper halves of the words of 4 * Wide::kLanes candidates, in the lower halves of the lanes. Ids of 32 bits have the
+// same third word after round 0, so that half of round 1 is theirs together.
+template <typename OrigId>
+FS_INLINE void upper_halves_of_group(const RoundKeys& keys, const OrigId* orig_ids, uint64_t sample_id,
                                      Wide::Vector upper[4]) {
   using Vector = Wide::Vector;
   const Vector m0 = Wide::all(kPhiloxM0), m1 = Wide::all(kPhiloxM1);
@@ -68,7 +70,7 @@ FS_INLINE void upper_halves_of_group(const RoundKeys& keys, const uint64_t* orig
     const Vector node = Wide::load(orig_ids + v * Wide::kLanes);
     c.c1[v] = Wide::multiply(node, m1);
     c.c0[v] = Wide::xor2(Wide::upper(c.c1[v]), first0);
-    c.c2[v] = Wide::xor2(Wide::upper(node), first2);
+    c.c2[v] = sizeof(OrigId) == 4 ? first2 : Wide::xor2(Wide::upper(node), first2);
     c.c3[v] = Wide::all(of_sample);
   }
 #pragma GCC unroll 7
@@ -97,8 +99,9 @@ FS_INLINE uint32_t lanes_in_time(Wide::Vector upper, const double* weights, doub
 #endif
 }
 
-FS_INLINE int64_t filter_group(const RoundKeys& keys, const uint64_t* orig_ids, const double* weights,
-                               uint64_t sample_id, double scaled, int64_t first, int32_t* passed) {
+template <typename OrigId>
+FS_INLINE int64_t filter_group(const RoundKeys& keys, const OrigId* orig_ids, const double* weights, uint64_t sample_id,
+                               double scaled, int64_t first, int32_t* passed) {
   Wide::Vector upper[4];
   upper_halves_of_group(keys, orig_ids, sample_id, upper);
   uint32_t lanes = 0;
@@ -114,7 +117,8 @@ FS_INLINE int64_t filter_group(const RoundKeys& keys, const uint64_t* orig_ids, 
 
 // Numbers of the candidates that may arrive before `limit`, in their order, to passed [n]; returns how many. `bound` is
 // the limit and a little more (race_ranking.h).
-int64_t race_filter(StageKey key, const uint64_t* orig_ids, const double* weights, int64_t n, uint64_t sample_id,
+template <typename OrigId>
+int64_t race_filter(StageKey key, const OrigId* orig_ids, const double* weights, int64_t n, uint64_t sample_id,
                     double bound, int32_t* passed) {
   const double scaled = bound * kHalfUnit;
   int64_t count = 0, i = 0;

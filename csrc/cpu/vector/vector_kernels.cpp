@@ -4,6 +4,7 @@
 #include "vector_kernels.h"
 
 #include "aggregate_rows.h"
+#include "column_lanes.h"
 #include "dashboard_entries.h"
 #include "dropout_rows.h"
 #include "frontier_walk.h"
@@ -48,7 +49,9 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         induce_rows<int64_t>,
                                         first_words,
                                         race_words,
-                                        race_filter,
+                                        race_filter<uint32_t>,
+                                        race_filter<uint64_t>,
+                                        kAddColumns,
                                         pick_neighbors<int32_t>,
                                         pick_neighbors<int64_t>,
                                         walk_on<int32_t>,

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "aggregation.h"
+#include "column_run.h"
 #include "embedding_tasks.h"
 #include "fastsample_transit.h"
 #include "hop_task.h"
@@ -87,8 +88,12 @@ struct VectorKernels {
   // out[i] is the random word of candidate orig_ids[i] in a sample's race (core/exponential_race.h), i < n.
   void (*race_words)(StageKey, const uint64_t* orig_ids, int64_t n, uint64_t sample_id, uint64_t* out);
   // Candidates i < n that may arrive in time: see vector/race_words.h.
-  int64_t (*race_filter)(StageKey, const uint64_t* orig_ids, const double* weights, int64_t n, uint64_t sample_id,
-                         double bound, int32_t* passed);
+  int64_t (*race_filter_32)(StageKey, const uint32_t* orig_ids, const double* weights, int64_t n, uint64_t sample_id,
+                            double bound, int32_t* passed);
+  int64_t (*race_filter_64)(StageKey, const uint64_t* orig_ids, const double* weights, int64_t n, uint64_t sample_id,
+                            double bound, int32_t* passed);
+  // Enters edges of a row as columns, side by side (column_run.h); null: there is no such kernel.
+  int64_t (*add_columns)(ColumnRun*);
   // Picks of a step of an application, uniform or by weight.
   PickedRun (*pick_neighbors_32)(const PickRun&);
   PickedRun (*pick_neighbors_64)(const PickRun&);

@@ -34,15 +34,15 @@ struct UniformPlaces {
 template <typename Id>
 struct WeightedPlaces {
   static constexpr int kWords = 2;
-  const WalkSlot<Id>* slots;
+  const WalkSlots<Id> slots;
 
-  explicit WeightedPlaces(const PickedRows& rows) : slots(static_cast<const WalkSlot<Id>*>(rows.slots)) {}
+  explicit WeightedPlaces(const PickedRows& rows)
+      : slots(rows.slots, static_cast<int64_t>(rows.num_rows), rows.num_edges) {}
   FS_INLINE void ask_for(int64_t position) const {
-    __builtin_prefetch(slots + position, 0, kLevel2);
-    __builtin_prefetch(reinterpret_cast<const char*>(slots + position + 1) - 1, 0,
-                       kLevel2);  // one of several crosses a line
+    __builtin_prefetch(slots.first(position), 0, kLevel2);
+    if (slots.kCrossesLines) __builtin_prefetch(slots.last(position), 0, kLevel2);
   }
-  FS_INLINE int64_t pick(int64_t position, uint32_t word) const { return slots[position].pick(word); }
+  FS_INLINE int64_t pick(int64_t position, uint32_t word) const { return slots.pick(position, word); }
 };
 
 // A pick: what its stream is keyed by.

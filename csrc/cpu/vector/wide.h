@@ -26,6 +26,9 @@ struct Wide {
   static constexpr int kPairLanes = 16;
   static Vector all(uint64_t value) { return _mm512_set1_epi64(static_cast<long long>(value)); }
   static Vector load(const uint64_t* values) { return _mm512_loadu_si512(values); }
+  static Vector load(const uint32_t* values) {
+    return _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(values)));
+  }
   static Vector even_numbers() { return _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0); }
   static Vector add(Vector a, Vector b) { return _mm512_add_epi64(a, b); }
   static Vector multiply(Vector a, Vector b) { return _mm512_mul_epu32(a, b); }
@@ -51,6 +54,9 @@ struct Wide {
   static constexpr int kPairLanes = 8;
   static Vector all(uint64_t value) { return _mm256_set1_epi64x(static_cast<long long>(value)); }
   static Vector load(const uint64_t* values) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values)); }
+  static Vector load(const uint32_t* values) {
+    return _mm256_cvtepu32_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values)));
+  }
   static Vector even_numbers() { return _mm256_set_epi64x(6, 4, 2, 0); }
   static Vector add(Vector a, Vector b) { return _mm256_add_epi64(a, b); }
   static Vector multiply(Vector a, Vector b) { return _mm256_mul_epu32(a, b); }

@@ -1,7 +1,8 @@
 """`fastsample-bench gpu sampling`: figures 8 and 9 of PGSampler, measured again with this library's kernels.
 
 For every number of hops, fanout and batch size, in turns on the same seeds: the library's kernels (per_hop, persistent,
-and auto, once it has chosen one of them) and the baseline that stands for DGL (baseline.py). Whole process: from
+auto, once it has chosen one of them, and captured: per_hop, recorded as a CUDA graph) and the baseline that stands for
+DGL (baseline.py). Whole process: from
 seeds in device memory to message flow graphs of all hops, everything the host does included. Sampling kernels: those
 that draw neighbours and put them into their places, of all hops, as PGSampler's figure 8 counts them; what only counts
 and relabels is left out.
@@ -27,11 +28,11 @@ from fastsample_dist.bench.gpu.limits import SECTOR_BYTES, random_read_limit
 from fastsample_dist.bench.graphs import draw_seeds
 from fastsample_dist.bench.timing import spread
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
+from fastsample_dist.ops import CapturedSampler, SampledHops, SampleSpec, SamplingGraph
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.kernel_choice import KERNELS
 
-BASELINE, AUTO = "reservoir", "auto"
+BASELINE, AUTO, CAPTURED = "reservoir", "auto", "captured"
 AUTO_BATCHES = 24  # after so many batches of a kind "auto" has chosen its kernel
 # PGSampler, section V-A3.
 BATCH_SIZES, FANOUTS, HOPS = (2048, 4096, 8192, 10240), (10, 15, 20), (2, 3)
@@ -86,9 +87,35 @@ class Samplers:
         samplers = {
             kernel: CudaSamplingGraph(indptr, indices, orig_ids, kernel=kernel).sample for kernel in (*KERNELS, AUTO)
         }
+        samplers[CAPTURED] = Replays(CudaSamplingGraph(indptr, indices, orig_ids), device)
         samplers[BASELINE] = ReservoirSampler(indptr, indices).sample
         on_cpu = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
         return cls(CSCGraph(indptr, indices), on_cpu, samplers)
+
+
+class Replays:
+    """Samples by recorded kernels: those of the kind of batch that was asked for last.
+
+    Args:
+      graph: on the device.
+      device: that samples.
+    """
+
+    def __init__(self, graph: CudaSamplingGraph, device: GpuDevice) -> None:
+        self._graph, self._device = graph, device
+        self._kind: tuple[SampleSpec, int] | None = None
+        self._captured: CapturedSampler | None = None
+
+    def __call__(self, seeds: Tensor, spec: SampleSpec, step: int) -> SampledHops:
+        """See CapturedSampler; records first where the kind is another one."""
+        kind = (spec, seeds.numel())
+        if self._captured is None or kind != self._kind:
+            self._captured = None  # its memory is the next one's
+            most = self._graph.batch_bytes(seeds.numel(), spec)
+            recorder = self._device.recorder(self._graph)
+            self._captured = CapturedSampler(self._graph, spec, seeds.numel(), max_bytes=most, recorder=recorder)
+            self._kind = kind
+        return self._captured.sample(seeds, step)
 
 
 def measure(
@@ -207,6 +234,7 @@ def _measure_one(
     }
     for trial in range(AUTO_BATCHES):
         calls[AUTO](trial % len(seeds))
+    calls[CAPTURED](0)  # records
     whole = timer.turns(calls, count_edges)
     groups = {"sampling": is_sampling, "all": lambda _: True}
     kernels = {name: timer.kernels(call, groups) for name, call in calls.items()}

@@ -1,7 +1,8 @@
 """`fastsample-bench gpu walk`: samples of applications by every schedule, beside the CPU's engine.
 
-A step is a vertex that a sample has besides its roots. A call makes all samples from roots in host memory; they stay in
-device memory. Walks that have ended make no further steps.
+A step is a vertex that a sample has besides its roots, or an edge that it records. A call makes all samples from roots
+in host memory; they stay in device memory. Walks that have ended make no further steps. Applications that pick for all
+transits of a sample together know no schedule: they are run by one, with samples that are batches.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ APPS = (
     *CASES.values(),
     WalkCase(name="multi_rw", weighted=False, make=transit.MultiRW),
     WalkCase(name="khop", weighted=False, make=lambda _: transit.KHop((25, 10))),
+    WalkCase(name="khop_unique", weighted=False, make=lambda _: transit.KHop((25, 10), unique=True)),
 )
+BATCH, BATCHES = 512, 16  # roots of a sample, and samples, at most
+CLUSTERS, TOGETHER = 1500, 20  # of the graph, about as many as Cluster-GCN takes, and of a sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,27 +65,40 @@ def measure(
     """
     graph = with_weights(graph, options.rng_seed)
     found = []
-    for case in APPS:
-        progress(f"sampling {case.name}")
-        found.append(_measure_one(graph, case, device, timer, options))
+    for name, app, roots in _cases(graph, options):
+        progress(f"sampling {name}")
+        found.append(_measure_one(graph, (name, app, roots), device, timer, options))
         device.release()
     return {"length": options.length, "samples": options.samples, "cases": found}
 
 
+def _cases(graph: CSCGraph, options: GpuWalkOptions) -> Iterator[tuple[str, transit.App, Tensor]]:
+    """Name, application and roots."""
+    for case in APPS:
+        yield case.name, case.make(options.length), case.roots(graph, options.samples)
+    nodes = CASES["uniform"].roots(graph, BATCH * BATCHES)
+    batches = nodes[: max(1, len(nodes) // BATCH) * BATCH].view(-1, min(BATCH, len(nodes)))
+    yield "layer", transit.Layer(), batches
+    yield "fastgcn", transit.FastGCN((BATCH,) * 3, weighted=False), batches
+    count = min(CLUSTERS, graph.num_nodes)
+    clusters = transit.ClusterGCN(torch.arange(graph.num_nodes) * count // graph.num_nodes, min(TOGETHER, count))
+    yield "cluster_gcn", clusters, clusters.initial_roots(graph, torch.arange(BATCHES), options.rng_seed, 0)
+
+
 def _measure_one(
-    graph: CSCGraph, case: WalkCase, device: GpuDevice, timer: GpuTimer, options: GpuWalkOptions
+    graph: CSCGraph, case: tuple[str, transit.App, Tensor], device: GpuDevice, timer: GpuTimer, options: GpuWalkOptions
 ) -> dict:  # fmt: skip
-    roots, app = case.roots(graph, options.samples), case.make(options.length)
+    name, app, roots = case
     on_cpu = TransitSampler(graph, app, options.rng_seed)
     calls = {CPU: lambda trial: on_cpu.sample(roots, trial)}
     for schedule, sampler in _samplers(graph, app, device, options):
         calls[schedule] = lambda trial, own=sampler: own.sample(roots, trial)
     if options.verify:
-        _verify(case, calls)
+        _verify(name, calls)
     steps: list[int] = []
     seconds = timer.turns(calls, lambda way, samples: steps.append(_steps(samples, roots)) if way == CPU else None)
     return {
-        "app": case.name,
+        "app": name,
         "samples": roots.shape[0],
         "steps": steps,
         "ways": [
@@ -98,18 +115,28 @@ def _measure_one(
 def _samplers(
     graph: CSCGraph, app: transit.App, device: GpuDevice, options: GpuWalkOptions
 ) -> Iterator[tuple[str, TransitSampler]]:  # fmt: skip
-    for schedule in SCHEDULES:
+    for schedule in SCHEDULES[:1] if app.sampling_type == transit.COLLECTIVE else SCHEDULES:
         yield schedule, TransitSampler(
             graph, app, options.rng_seed, device=device.torch_device, schedule=schedule
         )  # fmt: skip
 
 
 def _steps(samples: Samples, roots: Tensor) -> int:
-    return samples.nodes.numel() - roots.numel()
+    picks = samples.nodes.numel() - int((roots >= 0).sum())
+    return picks + sum(mfg.indices.numel() for mfgs in samples.mfgs_of_sample or [] for mfg in mfgs)
 
 
-def _verify(case: WalkCase, calls: dict[str, Callable[[int], Samples]]) -> None:
-    expected = calls[CPU](0).vertices
+def _verify(name: str, calls: dict[str, Callable[[int], Samples]]) -> None:
+    expected = _contents(calls[CPU](0))
     for way, call in calls.items():
-        if not torch.equal(call(0).vertices.cpu(), expected):
-            raise RuntimeError(f"verify: {case.name}, schedule {way}: the samples are not the CPU's.")
+        found = _contents(call(0))
+        if len(found) != len(expected) or not all(map(torch.equal, found, expected)):
+            raise RuntimeError(f"verify: {name}, schedule {way}: the samples are not the CPU's.")
+
+
+def _contents(samples: Samples) -> list[Tensor]:
+    """What is compared of samples, on the host."""
+    found = [samples.vertices]
+    for mfg in [mfg for mfgs in samples.mfgs_of_sample or [] for mfg in mfgs]:
+        found += [mfg.src_nodes, mfg.indptr, mfg.indices, *([] if mfg.edge_weights is None else [mfg.edge_weights])]
+    return [tensor.cpu() for tensor in found]

@@ -25,7 +25,7 @@ from fastsample_dist.bench.timing import spread, steady
 from fastsample_dist.bench.walk.cases import WalkCase, with_weights
 from fastsample_dist.bench.walk.peers import PeerRun, has_case, program, run_peer, write_graph
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops.walk_slots import slot_bytes
+from fastsample_dist.ops.walk_slots import read_bytes
 
 LIMIT_READS = 1 << 22
 OURS, OWN = "fastsample_dist", "a user's, by Numba"
@@ -172,11 +172,11 @@ def _ours(schedule: str) -> str:
 
 def _limit(graph: CSCGraph, case: WalkCase, threads: int, options: WalkOptions) -> dict | None:
     """The touch limit of a step: one random read of the offsets and one of the neighbours, or of a table of the size of
-    the walk slots, on huge pages; None for node2vec, whose reads depend on what was drawn.
+    what picks read of the walk slots, on huge pages; None for node2vec, whose reads depend on what was drawn.
     """
     if case.name == "node2vec":
         return None
-    touched = huge_table(slot_bytes(graph.indices.dtype) * graph.num_edges) if case.weighted else graph.indices
+    touched = huge_table(read_bytes(graph.indices.dtype) * graph.num_edges) if case.weighted else graph.indices
     way = tuned(graph.indptr, touched, threads)
     rates = [
         read_rate(graph.indptr, touched, LIMIT_READS, threads=threads, way=way, seed=trial * LIMIT_READS)

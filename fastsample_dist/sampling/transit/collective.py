@@ -24,7 +24,7 @@ from fastsample_dist.sampling.transit.binding import BoundApp
 from fastsample_dist.sampling.transit.compile_cpu import CompiledApp, compile_app
 from fastsample_dist.sampling.transit.layers import LADIES, FastGCN, Layer
 from fastsample_dist.sampling.transit.plain import explained
-from fastsample_dist.sampling.transit.record import edge_values, make_mfg
+from fastsample_dist.sampling.transit.record import as_float, edge_values
 from fastsample_dist.sampling.transit.recorded_edges import RecordedEdges
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.subgraphs import ClusterGCN
@@ -69,8 +69,7 @@ class CollectiveEngine:
         if not built_in:
             self._kind, self._functions = NextKind.CALLBACK, compile_app(bound)
             self._tables = _tables(bound)
-        self._scale = _edge_scale(bound)
-        self._weighs_itself = _weighs_edges(bound.app) and self._scale not in EDGE_SCALES.values()
+        self._scale, self._weighs_itself = edge_scale(bound), weighs_itself(bound)
         self._samplers: dict[int, CollectiveSampler] = {}
         self._widths: dict[int, list[int]] = {}  # picks of every step, by number of roots
 
@@ -121,18 +120,22 @@ class CollectiveEngine:
 
     def _mfgs(self, hops: RecordedHops, samples: Samples, s: int) -> list[MFG]:
         """MFGs of sample number s, input side first."""
-        bound, own = self.bound, self._weighs_itself
+        app, graph, nodes, draw = self.bound.app, self.bound.graph, hops.nodes, samples.draw
         weights: Sequence[Tensor | None] = [None] * len(hops.num_dst)
         if hops.edge_weights is not None:  # float32 at once: own weights are computed in float64
-            weights = (hops.edge_weights if own else hops.edge_weights.float()).split_with_sizes(hops.num_edges)
-        if own:
+            given = hops.edge_weights if self._weighs_itself else hops.edge_weights.float()
+            weights = given.split_with_sizes(hops.num_edges)
+        if self._weighs_itself:
             weights = [self._own_weights(hops, samples, s, k, given) for k, given in enumerate(weights)]
-        edge_ids = [None] * len(weights) if bound.app.self_edges else hops.edge_ids
+        edge_ids = [None] * len(weights) if app.self_edges else hops.edge_ids
         columns = zip(hops.indptrs, hops.indices, hops.num_src, hops.num_dst, edge_ids, weights, strict=True)
         mfgs = [
-            make_mfg(bound, samples.draw, num_dst, (indptr, indices, hops.nodes[:num_src], positions), given)
+            MFG(
+                indptr, indices, nodes[:num_src], num_dst, graph.orig_ids, draw, positions, checked=True,
+                edge_weights=given, includes_dst=app.self_edges,
+            )
             for indptr, indices, num_src, num_dst, positions, given in columns
-        ]
+        ]  # fmt: skip
         return mfgs[::-1]
 
     def _own_weights(
@@ -146,7 +149,7 @@ class CollectiveEngine:
             k, indptr, np.repeat(nodes[: hops.num_dst[k]], np.diff(indptr)), nodes[hops.indices[k].numpy()], positions,
             edge_values(self.bound, positions), picks, None if columns is None else columns.numpy(), self.bound.par,
         )  # fmt: skip
-        return self.bound.app.edge_weights(edges)
+        return as_float(self.bound.app.edge_weights(edges))
 
 
 def _tables(bound: BoundApp) -> TransitTables:
@@ -162,7 +165,13 @@ def _weighs_edges(app: App) -> bool:
     return type(app).edge_weights is not App.edge_weights
 
 
-def _edge_scale(bound: BoundApp) -> EdgeScale:
+def weighs_itself(bound: BoundApp) -> bool:
+    """Whether the application's own edge_weights says it in Python."""
+    return _weighs_edges(bound.app) and edge_scale(bound) not in EDGE_SCALES.values()
+
+
+def edge_scale(bound: BoundApp) -> EdgeScale:
+    """What the core makes of the edges' weights."""
     own = EDGE_SCALES.get(type(bound.app).edge_weights)
     if own is not None:
         return own

@@ -49,11 +49,7 @@ class DeviceEngine:
         self._apps: dict[int, IndividualApp] = {}  # by number of roots
 
     def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
-        """See Engine; of `run` the schedule is read, "auto" being "sample".
-
-        Raises:
-          ValueError: distinct picks.
-        """
+        """See Engine; of `run` the schedule is read, "auto" being "sample"."""
         plan = self._bound.plan(roots.shape[1])
         app, request = self._app(plan), TransitRequest(key.rng_seed, key.step, schedule=run.schedule)
         try:
@@ -65,14 +61,12 @@ class DeviceEngine:
     def _app(self, plan: Plan) -> IndividualApp:
         if plan.num_roots not in self._apps:
             app = app_in_numbers(self._bound, plan, self._kind, self._params, CompiledApp(0, None, None))
-            if app.unique is not None:
-                raise ValueError(_refusal(self._bound))
             self._apps[plan.num_roots] = app
         return self._apps[plan.num_roots]
 
 
 def _refusal(bound: BoundApp) -> str:
     return (
-        f"{type(bound.app).__name__} is sampled on the CPU; GPUs sample DeepWalk, PPR, Node2Vec, MultiRW, KHop and "
-        "MVS, without distinct picks; leave the device out."
+        f"{type(bound.app).__name__} is sampled on the CPU; GPUs sample DeepWalk, PPR, Node2Vec, MultiRW, KHop, MVS, "
+        "Layer, FastGCN and ClusterGCN; leave the device out."
     )

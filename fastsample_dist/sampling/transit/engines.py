@@ -9,10 +9,14 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
+import torch
+
 from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import BoundApp
 from fastsample_dist.sampling.transit.collective import CollectiveEngine, collective_kind
+from fastsample_dist.sampling.transit.device_collective import DeviceCollectiveEngine, serves
+from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import Engine
 from fastsample_dist.sampling.transit.individual import IndividualEngine
 from fastsample_dist.sampling.transit.subgraphs import MVS
@@ -64,6 +68,18 @@ def built_in_kind(bound: BoundApp) -> NextKind | None:
         has_slots = bound.weighted and bound.graph.num_edges > 0  # without edges there is nothing to pick either way
         return entry.weighted if has_slots else entry.uniform
     return None
+
+
+def make_device_engine(bound: BoundApp, device: torch.device) -> Engine:
+    """An engine that samples by the kernels of a GPU.
+
+    Raises:
+      ValueError: no kernel makes the application's samples; tables that fit nowhere.
+    """
+    kind = built_in_kind(bound)
+    if kind is not None and serves(bound, kind):
+        return DeviceCollectiveEngine(bound, kind, device)
+    return DeviceEngine(bound, kind, device)
 
 
 def make_engine(bound: BoundApp, form: str, copy_indices: bool = False) -> Engine:

@@ -32,6 +32,7 @@ from fastsample_dist.sampling.transit.numba_draws import (
     restore_draw,
     save_draw,
 )
+from fastsample_dist.sampling.transit.numba_slots import slot_readers
 from fastsample_dist.sampling.transit.numba_types import (
     FORCED,
     NULL,
@@ -62,9 +63,8 @@ graph_indptr, graph_indices, graph_weights, graph_rows = (
     field(Graph, name) for name in ("indptr", "indices", "weights", "num_rows")
 )
 weight_array = field(WeightTables, "weights")
-table_slots, table_totals, table_maxima, table_nodes, table_buckets = (
-    field(TableArguments, name)
-    for name in ("walk_slots", "total_weights", "max_weights", "hashed_nodes", "hashed_buckets")
+table_totals, table_maxima, table_nodes, table_buckets = (
+    field(TableArguments, name) for name in ("total_weights", "max_weights", "hashed_nodes", "hashed_buckets")
 )
 task_transits, task_stride, task_combined, task_distinct, task_num_transits, task_ranked, task_ranked_stride = (
     field(StepTask, name)
@@ -269,7 +269,7 @@ def _row_pick(row, draw):
             return np.int64(read(graph_indices(task_graph(row._task)), position))
 
         return pick_uniformly
-    read_slot, slot_bytes = slot_reader(row.traits)
+    read_slot, read_threshold = slot_readers(row.traits.id, row.traits.probing)
 
     def pick_by_weight(row, draw):
         if row._length == 0:
@@ -277,30 +277,16 @@ def _row_pick(row, draw):
         state = draw._state
         before = save_draw(state)
         slot = row._begin + draw_below(state, row._length)
-        threshold, own, other = read_slot(shift(table_slots(task_tables(row._task)), slot * slot_bytes))
+        threshold, open_bits, own, other = read_slot(row._task, slot)
         if own < 0:  # the row's weights are all 0: nothing is drawn
             restore_draw(state, before)
             return NULL
-        return own if next_word(state) < threshold else other
+        word = next_word(state)
+        if np.uint64(word ^ threshold) >> open_bits == 0:
+            threshold = read_threshold(row._task, slot)
+        return own if word < threshold else other
 
     return pick_by_weight
-
-
-def slot_reader(traits: RowTraits):
-    """A function (address of a walk slot) -> threshold, own id, other id (core/walk_slot.h), and a slot's bytes."""
-    probing, id_bytes = traits.probing, traits.id.bitwidth // 8
-    read, own_at = READERS[traits.id], id_bytes  # int64 ids: 4 bytes behind the threshold are not used
-    size = 3 * id_bytes
-
-    @forced
-    def read_slot(slot):
-        if probing:
-            prefetch(slot, 0)
-            prefetch(slot, size - 1)  # one in eight crosses a cache line
-            leave()
-        return read_uint32(slot, 0), np.int64(read(slot, own_at)), np.int64(read(slot, own_at + id_bytes))
-
-    return read_slot, size
 
 
 @overload_method(RowType, "has", jit_options=FORCED)

@@ -113,6 +113,18 @@ def shift(typing, address, offset):
 
 
 @intrinsic
+def bit_length(typing, number):
+    """Bits of a number >= 0; 0 of 0."""
+
+    def generate(context, builder, signature, arguments):
+        bits = ir.IntType(64)
+        zeros = builder.ctlz(arguments[0], ir.IntType(1)(0))
+        return builder.sub(bits(64), zeros)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
 def is_nowhere(typing, address):
     """Whether an address is a null pointer."""
 

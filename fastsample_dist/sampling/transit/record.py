@@ -23,28 +23,9 @@ def edge_values(bound: BoundApp, positions: np.ndarray) -> np.ndarray:
     return np.where(positions == SELF_EDGE, 1.0, stored[np.maximum(positions, 0)].astype(np.float64))
 
 
-def make_mfg(
-    bound: BoundApp,
-    draw: DrawKey,
-    num_dst: int,
-    columns: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    edge_weights: Tensor | None,
-) -> MFG:
-    """The MFG of recorded edges.
-
-    Args:
-      columns: indptr, local source ids, source nodes and positions of the edges, which an application with self_edges
-        has no use for.
-      edge_weights: float [num_edges]; handed on as float32.
-    Raises:
-      ValueError: edge_weights, which an application may have computed itself, is something else.
-    """
-    indptr, indices, src_nodes, positions = columns
-    self_edges = bound.app.self_edges
-    return MFG(
-        indptr, indices, src_nodes, num_dst, bound.graph.orig_ids, draw, None if self_edges else positions,
-        checked=True, edge_weights=None if edge_weights is None else edge_weights.float(), includes_dst=self_edges,
-    )  # fmt: skip
+def as_float(edge_weights: Tensor | None) -> Tensor | None:
+    """An application's own edge weights as float32, which MFGs have."""
+    return None if edge_weights is None else edge_weights.float()
 
 
 class Recorder:
@@ -99,11 +80,12 @@ class Recorder:
             self.bound.par,
         )  # fmt: skip
         dtype = self.bound.graph.indices.dtype
-        tensors = (
-            torch.from_numpy(indptr),
-            torch.tensor([local[node] for node in src.tolist()], dtype=dtype),
-            torch.tensor(self.nodes, dtype=dtype),
-            torch.from_numpy(positions.copy()),
-        )
-        weights = self.bound.app.edge_weights(recorded)
-        self._mfgs.append(make_mfg(self.bound, self.draw, len(destinations), tensors, weights))
+        positions_kept = None if self.bound.app.self_edges else torch.from_numpy(positions.copy())
+        self._mfgs.append(
+            MFG(
+                torch.from_numpy(indptr), torch.tensor([local[node] for node in src.tolist()], dtype=dtype),
+                torch.tensor(self.nodes, dtype=dtype), len(destinations), self.bound.graph.orig_ids, self.draw,
+                positions_kept, checked=True, edge_weights=as_float(self.bound.app.edge_weights(recorded)),
+                includes_dst=self.bound.app.self_edges,
+            )
+        )  # fmt: skip

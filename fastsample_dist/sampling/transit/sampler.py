@@ -16,9 +16,8 @@ from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import as_count, bind
-from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
-from fastsample_dist.sampling.transit.engines import built_in_kind, forms_of, make_engine
+from fastsample_dist.sampling.transit.engines import forms_of, make_device_engine, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
 
 
@@ -35,8 +34,8 @@ class TransitSampler:
         transit.App, which Numba compiles (extra `[apps]`; one to three seconds per application and process).
       rng_seed: 0 .. 2**63 - 1.
       num_threads: of the CPU; None uses torch's intra-op setting; never changes a result.
-      device: None or "cpu"; or a GPU such as "cuda", for DeepWalk, PPR, Node2Vec, MultiRW, KHop, MVS: it has the
-        samples, a copy of the graph and of the tables (in pinned memory where they do not fit). Never changes a result.
+      device: None or "cpu"; or a GPU such as "cuda", for all built-in applications but LADIES: it has the samples, a
+        copy of the graph and of the tables (in pinned memory where they do not fit). Never changes a result.
       schedule: "sample": every sample for itself; "transit": picks grouped by their transit, rows of many picks read
         once; "transit_flat": grouped, without that distinction; "auto" chooses (on a GPU "sample"). Never changes a
         result.
@@ -73,7 +72,7 @@ class TransitSampler:
         self._bound = bind(app, graph)
         self._engine: Engine
         if on_gpu:
-            self._engine = DeviceEngine(self._bound, built_in_kind(self._bound), self.device)
+            self._engine = make_device_engine(self._bound, self.device)
         else:
             self._engine = make_engine(self._bound, forms_of(self._bound)[0], copy_indices)
 

@@ -38,6 +38,15 @@ def test_every_setting_is_measured_with_every_sampler(gpu, monkeypatch):
     assert all([entry["sampler"] for entry in run["samplers"]] == names for run in found["settings"])
 
 
+def test_kernels_are_recorded_once_for_batches_of_a_kind(gpu, monkeypatch):
+    recorded, recorder = [], gpu.recorder
+    monkeypatch.setattr(gpu, "recorder", lambda graph: recorded.append(graph) or recorder(graph))
+    captured = Samplers.of(random_csc(), gpu).on_device["captured"]
+    for seeds, count in ((9, 1), (9, 1), (5, 2)):
+        captured(torch.arange(seeds).int(), SampleSpec(fanouts=(3, 2)), 1)
+        assert len(recorded) == count
+
+
 def test_edges_are_those_of_the_cpus_batches(gpu, monkeypatch):
     monkeypatch.setattr(gpu_sampling, "random_read_limit", lambda *_: {"sectors_s": SPREAD})
     found = measured(gpu)["settings"][0]["samplers"][0]

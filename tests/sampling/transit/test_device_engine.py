@@ -14,29 +14,6 @@ from fastsample_dist.testing import check_app, conformance_graph
 from tests.sampling.transit.apps import Own, Together, small_graph
 from tests.sampling.transit.test_sampler import APPS, some_roots
 
-SERVED = {name: app for name, app in APPS.items() if name != "KHop unique"}
-
-
-@pytest.fixture
-def device(cuda_device, monkeypatch):
-    """The GPU, or the CPU with the emulator's kernels."""
-    if cuda_device.is_emulated:
-        monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-@pytest.fixture
-def on_cpu(monkeypatch):
-    """Samples of the CPU's engine, also where the emulator stands in its place."""
-
-    def sample(graph, app, roots, **key):
-        with monkeypatch.context() as context:
-            context.setattr(arrays, "runs_kernels", lambda device: False)
-            return fsd.TransitSampler(graph, app, rng_seed=3).sample(roots, **key)
-
-    return sample
-
 
 def random_graph(dtype):
     """500 nodes, some with rows long enough for buckets."""
@@ -55,7 +32,7 @@ def assert_equal(found, expected):
     assert all(torch.equal(own.cpu(), other) for own, other in zip(found.steps, expected.steps, strict=True))
 
 
-@pytest.mark.parametrize("app", SERVED.values(), ids=SERVED)
+@pytest.mark.parametrize("app", APPS.values(), ids=APPS)
 def test_an_application_passes_the_suite(device, app):
     graph = conformance_graph()
     report = check_app(
@@ -69,7 +46,7 @@ def test_an_application_passes_the_suite(device, app):
 @pytest.mark.parametrize("app", [
     transit.DeepWalk(12), transit.DeepWalk(12, weighted=False), transit.Node2Vec(12),
     transit.Node2Vec(6, 0.25, 4.0, False), transit.PPR(0.2), transit.PPR(0.4, weighted=False), transit.MultiRW(9),
-    transit.KHop((5, 3, 2)), transit.MVS(),
+    transit.KHop((5, 3, 2)), transit.KHop((5, 3, 2), unique=True), transit.MVS(),
 ], ids=lambda app: type(app).__name__)  # fmt: skip
 def test_many_samples_equal_the_cpus(device, on_cpu, app, dtype, schedule):
     graph, roots = random_graph(dtype), torch.arange(3000) % 500
@@ -96,12 +73,25 @@ def test_rows_of_all_sizes_are_read_by_lanes_and_by_blocks(device, on_cpu, dtype
             assert_equal(sampler.sample(roots), expected)
 
 
+@pytest.mark.parametrize("schedule", ["sample", "transit"])
+@pytest.mark.parametrize("attempts", [1, 2, 5])
+def test_distinct_picks_equal_the_cpus(device, on_cpu, attempts, schedule):
+    """Of few picks by a warp, of more by a block, of many in device memory; rows shorter than what is asked of them."""
+    graph, generator = random_graph(torch.int32), torch.Generator().manual_seed(8)
+    roots = torch.randint(-1, 500, (30, 2), generator=generator)
+    for sizes in ((3, 4), (9, 7), (25, 8), (150,), (300,)):
+        app = transit.KHop(sizes, unique=True)
+        app.max_attempts = attempts
+        sampler = fsd.TransitSampler(graph, app, rng_seed=3, device=device, schedule=schedule)
+        assert_equal(sampler.sample(roots), on_cpu(graph, app, roots))
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_schedule_of_threads_changes_a_pick(emulated_device, on_cpu, monkeypatch, seed):
     monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
     emulated_device.set_schedule(seed)
-    graph, roots = small_graph(), torch.arange(12)
-    for app in (transit.Node2Vec(6), transit.PPR(0.3), transit.KHop((3, 2)), transit.MultiRW(5)):
+    graph, roots, unique = small_graph(), torch.arange(12), transit.KHop((4, 20), unique=True)
+    for app in (transit.Node2Vec(6), transit.PPR(0.3), transit.KHop((3, 2)), transit.MultiRW(5), unique):
         for schedule in SCHEDULES:
             sampler = fsd.TransitSampler(graph, app, rng_seed=3, schedule=schedule)
             assert_equal(sampler.sample(roots), on_cpu(graph, app, roots))
@@ -111,7 +101,8 @@ def test_no_schedule_of_threads_changes_a_pick(emulated_device, on_cpu, monkeypa
                          ids=["no samples", "no root", "no neighbour"])  # fmt: skip
 @pytest.mark.parametrize("app", [
     transit.DeepWalk(4), transit.DeepWalk(0), transit.PPR(0.3), transit.KHop((2, 2)), transit.MultiRW(3), transit.MVS(),
-], ids=["DeepWalk", "no steps", "PPR", "KHop", "MultiRW", "MVS"])  # fmt: skip
+    transit.KHop((2, 2), unique=True),
+], ids=["DeepWalk", "no steps", "PPR", "KHop", "MultiRW", "MVS", "KHop unique"])  # fmt: skip
 def test_what_samples_may_be_like(device, on_cpu, app, roots):
     graph = small_graph()
     for schedule in SCHEDULES:
@@ -130,7 +121,7 @@ def test_a_graph_without_edges(device):
 @pytest.mark.parametrize("bad", [12, 2**30, -7])
 @pytest.mark.parametrize("app", [
     transit.DeepWalk(6, weighted=False), transit.PPR(0.1, weighted=False), transit.KHop((3, 2)), transit.MultiRW(6),
-    transit.MVS(),
+    transit.MVS(), transit.KHop((6, 9), unique=True),
 ], ids=lambda app: type(app).__name__)  # fmt: skip
 def test_an_id_that_is_no_node_is_reported_as_by_the_cpu(device, on_cpu, app, bad, schedule):
     graph = small_graph(weighted=False)
@@ -152,8 +143,6 @@ def test_what_a_gpu_does_not_sample_is_refused(device):
     for app in (Own(), Together(), transit.LADIES((2, 2))):
         with pytest.raises(ValueError, match=f"^{type(app).__name__} is sampled on the CPU; GPUs sample DeepWalk"):
             fsd.TransitSampler(graph, app, device=device)
-    with pytest.raises(ValueError, match="KHop is sampled on the CPU; .* without distinct picks; leave the device out"):
-        fsd.TransitSampler(graph, transit.KHop((2,), unique=True), device=device).sample([1])
 
 
 def test_the_library_refuses_what_it_has_no_kernel_for(device):
@@ -161,6 +150,6 @@ def test_the_library_refuses_what_it_has_no_kernel_for(device):
     engine = sampler._engine
     app = engine._app(engine._bound.plan(1))
     roots, ids, request = torch.zeros(1, 1).long(), torch.zeros(1).long(), cuda_transit.TransitRequest()
-    for wrong in ({"next_kind": 6}, {"unique": [True, False]}, {"until_done": True}):
+    for wrong in ({"next_kind": 6}, {"next_kind": 7, "unique": [True, False]}, {"until_done": True}):
         with pytest.raises(ValueError, match="transit_sample: "):
             cuda_transit.cuda_transit_sample(engine._tables, dataclasses.replace(app, **wrong), roots, ids, request)

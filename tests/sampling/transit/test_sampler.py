@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fastsample_dist as fsd
-from fastsample_dist import memory_sizes
+from fastsample_dist import memory_sizes, ops
 from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.engines import BUILT_IN, NUMBA, built_in_kind, forms_of
@@ -242,3 +242,39 @@ def test_rows_of_millions_of_edges():
     for app in (transit.DeepWalk(6), transit.KHop((5, 5), unique=True)):
         found = fsd.TransitSampler(graph, app, 3).sample(torch.arange(40))
         assert torch.equal(found.vertices, plain.sample(graph, app, torch.arange(40), 3).vertices)
+
+
+@pytest.fixture(scope="module")
+def rows_of_many_nodes():
+    """64 rows of 40 neighbours among 2^24 rows, for ids of both types: their walk slots are written differently."""
+    num_nodes, generator = 2**24, torch.Generator().manual_seed(8)
+    hubs = num_nodes - 1 - torch.arange(64).flip(0) * (num_nodes // 64)
+    degrees = torch.zeros(num_nodes + 1, dtype=torch.int64)
+    degrees[hubs + 1] = 40
+    rows = [hubs[torch.randperm(64, generator=generator)[:40]].sort().values for _ in hubs]
+    weights = torch.rand(64 * 40, generator=generator)
+    weights[:80] = torch.arange(80) % 2
+    weights[80:120] = 0
+    return hubs, {
+        dtype: fsd.CSCGraph(degrees.cumsum(0), torch.cat(rows).to(dtype), weights)
+        for dtype in (torch.int32, torch.int64)
+    }
+
+
+@pytest.mark.parametrize("app, isa", [
+    (transit.DeepWalk(40), None), (transit.DeepWalk(40), "scalar"), (transit.PPR(0.03), None),
+    (transit.Node2Vec(40), None), (OwnNext(40), None),
+], ids=lambda value: value or "widest" if isinstance(value, str | None) else type(value).__name__)  # fmt: skip
+def test_a_threshold_that_a_slots_word_cuts_off_decides_as_a_whole(app, isa, rows_of_many_nodes):
+    """The words hold 14 bits of a threshold: of half a million draws some 30 are decided by the others."""
+    hubs, graphs = rows_of_many_nodes
+    before = ops.isa()
+    ops.set_isa(isa or before)
+    try:
+        short, long = (
+            fsd.TransitSampler(graph, app, 6, num_threads=2).sample(hubs.repeat(200)) for graph in graphs.values()
+        )
+    finally:
+        ops.set_isa(before)
+    assert torch.equal(short.nodes, long.nodes) and torch.equal(short.indptr, long.indptr)
+    assert short.nodes.numel() > 250_000
