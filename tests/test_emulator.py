@@ -75,6 +75,19 @@ def test_blocks_that_wait_for_one_another_take_turns(scheduled):
     assert launch(scheduled, "wait_for_last_block", 4, zeros(2)).tolist() == [7, 1]
 
 
+@pytest.mark.parametrize("blocks", [1, 3, 8])
+@pytest.mark.parametrize("num_counts", [0, 1, 255, 256, 257, 40 * 256 + 3])
+def test_a_scan_of_tiles_is_the_prefix_sum_whatever_the_grid_and_the_schedule(scheduled, num_counts, blocks):
+    counts = np.random.default_rng(num_counts).integers(0, 1 << 40, num_counts)
+    scheduled.case_scan_words.restype = ctypes.c_int64
+    words = np.full(scheduled.case_scan_words(ctypes.c_int64(num_counts)), ~np.uint64(0))
+    assert words.size == 1 + max(1, -(-num_counts // 256))
+    places = np.full(num_counts + 1, -1)
+    addresses = [array.ctypes.data_as(ctypes.c_void_p) for array in (words, counts, places)]
+    assert scheduled.case_scan_tiles(blocks, *addresses[:2], ctypes.c_int64(num_counts), addresses[2]) == 0
+    assert (places == np.cumsum([0, *counts])).all()
+
+
 def test_schedule_0_runs_threads_in_order(cases):
     cases.fs_cuda_set_schedule(ctypes.c_uint64(0))
     assert launch(cases, "lose_updates", 1, zeros(1))[0] == THREADS

@@ -11,10 +11,10 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-#include "block_sums.cuh"
 #include "csc_view.h"
 #include "id_table.cuh"
 #include "pick.h"
+#include "tile_scan.cuh"
 #include "weighted_pick.h"
 
 namespace fs {
@@ -84,18 +84,23 @@ class Carver {
   bool guards_ = false;
 };
 
+// Words of a hop's two scans (tile_scan.cuh).
+struct HopScans {
+  uint64_t* rows;   // of the picks of its rows
+  uint64_t* edges;  // of the edges that bring a node
+};
+
 // Scratch of one batch. What comes before `edges` starts as 0xFF bytes.
 template <typename Id>
 struct BatchScratch {
   uint64_t* state;       // [sizes.state_words]
   uint64_t* stage_keys;  // [num_hops] k0 | k1 << 32
   DeviceIdTable<Id> table;
+  HopScans scans[FS_CUDA_MAX_HOPS];
   uint64_t* tasks;  // [max_tasks] of the persistent kernel's queue
   int64_t cleared_bytes;
-  RowEdges* edges;      // [most rows of a hop]
-  uint32_t* new_edges;  // [most edges / 32] bit e: edge e brings a new node
-  int64_t* range_sums;  // [kMaxRangeBlocks]
-  int64_t* positions;   // [most edges of a hop that is drawn by warps, or by weight]
+  RowEdges* edges;     // [most rows of a hop]
+  int64_t* positions;  // [most edges of a hop that is drawn by warps, or by weight]
   // Of weighted draws without replacement:
   int64_t* rest_rows;  // [most rows of a hop] rows that alias draws gave up on
   uint64_t* num_rest;  // [1]
@@ -113,10 +118,9 @@ BatchScratch<Id> carve_scratch(const FsGraph& graph, const FsSampleSpec& spec, c
                                void* workspace) {
   BatchScratch<Id> scratch = {};
   Carver carver(workspace);
-  int64_t rows = 0, edges = 0, positions = 0;
+  int64_t rows = 0, positions = 0;
   for (int hop = 0; hop < spec.num_hops; ++hop) {
     rows = std::max(rows, sizes.max_rows[hop]);
-    edges = std::max(edges, sizes.max_edges[hop]);
     if (spec.fanouts[hop] > kWarp || spec.method == FS_WEIGHTED) positions = std::max(positions, sizes.max_edges[hop]);
   }
   const IdTableSize table = id_table_size(sizes.max_nodes, graph.num_rows, sizeof(Id));
@@ -126,12 +130,14 @@ BatchScratch<Id> carve_scratch(const FsGraph& graph, const FsSampleSpec& spec, c
   scratch.table.bits = table.bits;
   scratch.table.values = carver.take<uint64_t>(table.slots);
   scratch.table.keys = table.is_direct ? nullptr : carver.take<Id>(table.slots);
+  for (int hop = 0; hop < spec.num_hops; ++hop) {
+    scratch.scans[hop] = {carver.take<uint64_t>(scan_words(sizes.max_rows[hop])),
+                          carver.take<uint64_t>(scan_words(sizes.max_edges[hop]))};
+  }
   scratch.tasks = carver.take<uint64_t>(sizes.max_tasks);
   scratch.cleared_bytes = carver.bytes();
   carver.add_guards();
   scratch.edges = carver.take<RowEdges>(rows);
-  scratch.new_edges = carver.take<uint32_t>(edges / kWarp + 1);
-  scratch.range_sums = carver.take<int64_t>(kMaxRangeBlocks);
   scratch.positions = carver.take<int64_t>(positions);
   if (spec.method == FS_WEIGHTED && spec.replace == 0) {
     scratch.tree_size = SumTree::size(sizes.max_degree);

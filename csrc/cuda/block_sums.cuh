@@ -27,10 +27,11 @@ FS_DEVICE Range block_range(int64_t count) {
 }
 
 // Sum over the lanes up to and including the calling one. Every lane of the warp must call it.
-FS_DEVICE int64_t warp_scan(int64_t value) {
+template <typename T>
+FS_DEVICE T warp_scan(T value) {
   const int lane = lane_number();
   for (int delta = 1; delta < kWarp; delta *= 2) {
-    const int64_t other = __shfl_up_sync(kAllLanes, value, static_cast<unsigned>(delta));
+    const T other = __shfl_up_sync(kAllLanes, value, static_cast<unsigned>(delta));
     if (lane >= delta) value += other;
   }
   return value;

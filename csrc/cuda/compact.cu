@@ -14,8 +14,7 @@ struct CompactScratch {
   uint64_t* state;  // of a batch of one hop
   DeviceIdTable<Id> table;
   int64_t cleared_bytes;
-  uint32_t* new_edges;
-  int64_t* range_sums;
+  uint64_t* scan;  // of the edges that bring a node
   int64_t bytes;
 };
 
@@ -30,9 +29,8 @@ CompactScratch<Id> carve_compact(int64_t num_dst, int64_t num_edges, void* works
   scratch.table.bits = size.bits;
   scratch.table.values = carver.take<uint64_t>(size.slots);
   scratch.table.keys = carver.take<Id>(size.slots);
+  scratch.scan = carver.take<uint64_t>(scan_words(num_edges));
   scratch.cleared_bytes = carver.bytes();
-  scratch.new_edges = carver.take<uint32_t>(num_edges / kWarp + 1);
-  scratch.range_sums = carver.take<int64_t>(kMaxRangeBlocks);
   scratch.bytes = carver.bytes();
   return scratch;
 }
@@ -56,8 +54,7 @@ FS_KERNEL void add_destinations(DeviceHop<Id> hop, const Id* dst_nodes, int64_t 
 }
 
 template <typename Id>
-FS_KERNEL void add_neighbors(DeviceHop<Id> hop, const Id* neighbors) {
-  const int64_t num_dst = hop.num_rows(), num_edges = hop.num_edges();
+FS_KERNEL void add_neighbors(DeviceHop<Id> hop, int64_t num_dst, const Id* neighbors, int64_t num_edges) {
   for (int64_t i = thread_number(); i < num_dst; i += num_threads()) {
     const Id node = hop.nodes[i];
     if (hop.graph.has_source(node) && hop.table.values[hop.table.insert(node)] != static_cast<uint64_t>(i)) {
@@ -93,18 +90,16 @@ void compact(const Compact& c) {
   hop.graph.num_rows = hop.graph.num_sources = std::numeric_limits<Id>::max();
   hop.indices = static_cast<Id*>(c.out_indices);
   hop.state = scratch.state;
-  hop.range_sums = scratch.range_sums;
-  hop.new_edges = scratch.new_edges;
+  hop.scans.edges = scratch.scan;
   hop.table = scratch.table;
   hop.nodes = static_cast<Id*>(c.out_src_nodes);
-  const int edge_blocks = range_blocks(c.num_edges);
   cudaMemsetAsync(c.workspace, 0xFF, static_cast<size_t>(scratch.cleared_bytes), c.stream);
   launch(add_destinations<Id>, blocks_for(c.num_dst), c.stream, hop, static_cast<const Id*>(c.dst_nodes), c.num_dst,
          c.num_edges);
   const int64_t most = c.num_dst > c.num_edges ? c.num_dst : c.num_edges;
-  launch(add_neighbors<Id>, blocks_for(most), c.stream, hop, static_cast<const Id*>(c.neighbors));
-  launch(count_new<Id>, edge_blocks, c.stream, hop);
-  launch(assign_new<Id>, edge_blocks, c.stream, hop);
+  launch(add_neighbors<Id>, blocks_for(most), c.stream, hop, c.num_dst, static_cast<const Id*>(c.neighbors),
+         c.num_edges);
+  launch(assign_new<Id>, tile_blocks(c.num_edges), c.stream, hop);
   launch(relabel<Id>, blocks_for(c.num_edges), c.stream, hop);
   launch(report_compact<Id>, 1, c.stream, hop, c.out_report);
 }

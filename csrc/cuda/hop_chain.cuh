@@ -21,15 +21,8 @@ struct BatchCall {
 
   HopBound bound(int hop) const { return {sizes.max_rows[hop], sizes.max_edges[hop]}; }
 
-  // Whether relabel_and_count counts the hop's rows, while it relabels the hop before.
-  bool is_counted_ahead(int hop) const { return hop > 0 && spec.method != FS_LABOR; }
-
-  // Blocks of the kernels that count and place the hop's rows, a range for each. relabel_and_count strides over the
-  // edges of the hop before, which may be many more than there are rows.
-  int row_blocks(int hop) const {
-    const int64_t edges = is_counted_ahead(hop) ? sizes.max_edges[hop - 1] : 0;
-    return range_blocks(std::max(sizes.max_rows[hop], edges));
-  }
+  // Whether relabel_and_place places the hop's rows, while it relabels the hop before.
+  bool is_placed_ahead(int hop) const { return hop > 0 && spec.method != FS_LABOR; }
 };
 
 template <typename Id>
@@ -53,8 +46,7 @@ DeviceHop<Id> hop_of(const BatchCall& call, const BatchScratch<Id>& scratch, int
           scratch.positions,
           scratch.state,
           scratch.stage_keys,
-          scratch.range_sums,
-          scratch.new_edges,
+          scratch.scans[hop],
           scratch.table,
           static_cast<Id*>(batch.nodes)};
 }
@@ -89,7 +81,7 @@ void begin_batch(const BatchCall& call, const BatchScratch<Id>& scratch) {
   launch(add_seeds<Id>, blocks_for(call.seeds.count), call.stream, seed_task(call, scratch));
 }
 
-// All hops. draw(hop) enqueues what puts the hop's picks into their places; rows that are counted ahead have been.
+// All hops. draw(hop) enqueues what puts the hop's picks into their places; rows that are placed ahead have been.
 template <typename Id, typename Draw>
 void relabel_hops(const BatchCall& call, const BatchScratch<Id>& scratch, const Draw& draw) {
   const int num_hops = call.spec.num_hops;
@@ -97,10 +89,10 @@ void relabel_hops(const BatchCall& call, const BatchScratch<Id>& scratch, const 
     const DeviceHop<Id> hop = hop_of(call, scratch, number);
     draw(hop);
     const int64_t most_edges = call.sizes.max_edges[number];
-    launch(count_new<Id>, range_blocks(most_edges), call.stream, hop);
-    launch(assign_new<Id>, range_blocks(most_edges), call.stream, hop);
-    if (number + 1 < num_hops && call.is_counted_ahead(number + 1)) {
-      launch(relabel_and_count<Id>, call.row_blocks(number + 1), call.stream, hop, hop_of(call, scratch, number + 1));
+    launch(assign_new<Id>, tile_blocks(most_edges), call.stream, hop);
+    if (number + 1 < num_hops && call.is_placed_ahead(number + 1)) {
+      const int blocks = std::max(blocks_for(most_edges), tile_blocks(call.sizes.max_rows[number + 1]));
+      launch(relabel_and_place<Id>, blocks, call.stream, hop, hop_of(call, scratch, number + 1));
     } else {
       launch(relabel<Id>, blocks_for(most_edges), call.stream, hop);
     }

@@ -1,12 +1,10 @@
 // The steps of one hop on the GPU, from row numbers to a message flow graph. Every kernel reads how much there is to do
 // from the batch's state in device memory, so the host enqueues all hops without knowing it.
 //
-//   count_rows      picks of each row, sums per block                     (FastSample, algorithm 1: the R vector)
-//   place_rows      prefix sums: the hop's indptr
+//   place_rows      picks of each row (FastSample, algorithm 1: the R vector), prefix sums: the hop's indptr
 //   sample_*        draw, read neighbours, put them into the id table     (sample_kernels.cuh)
-//   count_new       which edges are the first to bring their node, sums per block
-//   assign_new      local ids in the order of those edges
-//   relabel         slots -> local ids
+//   assign_new      local ids for the edges that are the first to bring their node, in the order of the edges
+//   relabel         slots -> local ids, together with place_rows of the next hop
 //
 // The table's value of a node is its local id, or, while its hop is being sampled, kFirstEdge + the least edge that
 // brings it: an atomic minimum, so the order of first appearance does not depend on the order of threads. `indices`
@@ -39,13 +37,16 @@ struct DeviceHop {
   int64_t* positions;  // [num_edges] scratch of rows that a warp draws
   uint64_t* state;
   const uint64_t* stage_keys;
-  int64_t* range_sums;
-  uint32_t* new_edges;
+  HopScans scans;
   DeviceIdTable<Id> table;
   Id* nodes;  // [max_nodes] of the batch
 
-  FS_DEVICE int64_t num_rows() const { return static_cast<int64_t>(state[num_rows_word(number)]); }
-  FS_DEVICE int64_t num_edges() const { return static_cast<int64_t>(state[num_edges_word(number)]); }
+  FS_DEVICE int64_t num_given() const { return static_cast<int64_t>(state[num_rows_word(number)]); }
+  // The bounds of the arrays are those of different seeds: where a seed is repeated, nothing is drawn. That is known
+  // behind place_rows of the first hop.
+  FS_DEVICE bool is_refused() const { return state[kRepeatedSeed] != kNothing; }
+  FS_DEVICE int64_t num_rows() const { return is_refused() ? 0 : num_given(); }
+  FS_DEVICE int64_t num_edges() const { return is_refused() ? 0 : static_cast<int64_t>(state[num_edges_word(number)]); }
   FS_DEVICE int64_t positive(int64_t r) const {
     return num_positive == nullptr ? edges[r].degree : num_positive[rows[r]];
   }
@@ -116,44 +117,39 @@ FS_DEVICE bool check_row(const DeviceHop<Id>& hop, int64_t r, bool are_seeds) {
   return true;
 }
 
-// Counts the picks of the hop's rows.
-template <typename Id>
-FS_DEVICE void count_picks_of_range(const DeviceHop<Id>& hop, bool are_seeds) {
-  const Range range = block_range(hop.num_rows());
-  int64_t picks = 0;
-  for (int64_t r = range.begin + threadIdx.x; r < range.end; r += kThreads) {
-    const bool exists = check_row(hop, r, are_seeds);
-    hop.edges[r] = row_edges(hop.graph, hop.rows[r]);
-    const int64_t count = exists ? num_picks(hop.positive(r), hop.fanout, hop.replace) : 0;
-    hop.indptr[r + 1] = count;
-    picks += count;
+// Places of the hop's picks: count(r) says how many row r has, which may have been given twice.
+template <typename Id, typename Count>
+FS_DEVICE void place_picks(const DeviceHop<Id>& hop, const Count& count) {
+  const int64_t num_given = hop.num_given();
+  TileScan scan(hop.scans.rows, num_given);
+  while (scan.next()) {
+    int64_t picks[kStripes], before[kStripes];
+    FS_UNROLL
+    for (int i = 0; i < kStripes; ++i) picks[i] = scan.item(i) < num_given ? count(scan.item(i)) : 0;
+    scan.place(picks, before);
+    FS_UNROLL
+    for (int i = 0; i < kStripes; ++i) {
+      if (scan.item(i) < num_given) hop.indptr[scan.item(i) + 1] = before[i] + picks[i];
+    }
+    if (!scan.is_last() || threadIdx.x != 0) continue;
+    hop.indptr[0] = 0;
+    hop.state[num_edges_word(hop.number)] = static_cast<uint64_t>(scan.total());
   }
-  picks = block_sum(picks);
-  if (threadIdx.x == 0) hop.range_sums[blockIdx.x] = picks;
+}
+
+// Checks row r, and counts its picks.
+template <typename Id>
+FS_DEVICE int64_t count_picks(const DeviceHop<Id>& hop, int64_t r, bool are_seeds) {
+  const bool exists = check_row(hop, r, are_seeds);
+  const RowEdges edges = row_edges(hop.graph, hop.rows[r]);
+  hop.edges[r] = edges;
+  if (!exists) return 0;
+  return num_picks(hop.num_positive == nullptr ? edges.degree : hop.positive(r), hop.fanout, hop.replace);
 }
 
 template <typename Id>
-FS_KERNEL void count_rows(DeviceHop<Id> hop, bool are_seeds) {
-  count_picks_of_range(hop, are_seeds);
-}
-
-// Launched with as many blocks as what counted the rows.
-template <typename Id>
-FS_KERNEL void place_rows(DeviceHop<Id> hop) {
-  const Range range = block_range(hop.num_rows());
-  // The bounds of the arrays are those of different seeds: where a seed is repeated, nothing is drawn.
-  const bool is_refused = hop.state[kRepeatedSeed] != kNothing;
-  int64_t before = is_refused ? 0 : sum_before(hop.range_sums);
-  for (int64_t tile = range.begin; tile < range.end; tile += kThreads) {
-    const int64_t r = tile + threadIdx.x;
-    const int64_t count = r < range.end && !is_refused ? hop.indptr[r + 1] : 0;
-    const BlockScan scan = block_scan(count);
-    if (r < range.end) hop.indptr[r + 1] = before + scan.before + count;
-    before += scan.total;
-  }
-  if (threadIdx.x != 0) return;
-  if (blockIdx.x == 0) hop.indptr[0] = 0;
-  if (blockIdx.x == gridDim.x - 1) hop.state[num_edges_word(hop.number)] = static_cast<uint64_t>(before);
+FS_KERNEL void place_rows(DeviceHop<Id> hop, bool are_seeds) {
+  place_picks(hop, [&](int64_t r) { return count_picks(hop, r, are_seeds); });
 }
 
 // Slots as they are in `indices` until they are relabelled. A table of int32 ids has less than 2^32 of them.
@@ -169,49 +165,35 @@ FS_DEVICE uint64_t slot_of(int64_t word) {
   return static_cast<uint64_t>(word);
 }
 
-// Whether edge e is the first to bring its node.
-template <typename Id>
-FS_DEVICE bool brings_node(const DeviceHop<Id>& hop, int64_t e) {
-  const uint64_t slot = slot_of(hop.indices[e]);
-  return slot != kNoSlot && hop.table.values[slot] == kFirstEdge + static_cast<uint64_t>(e);
-}
-
-template <typename Id>
-FS_KERNEL void count_new(DeviceHop<Id> hop) {
-  const int64_t num_edges = hop.num_edges();
-  const Range words = block_range((num_edges + kWarp - 1) / kWarp);
-  const int lane = lane_number();
-  int64_t count = 0;
-  for (int64_t w = words.begin + warp_in_block(); w < words.end; w += kWarps) {
-    const int64_t e = w * kWarp + lane;
-    const uint32_t bits = __ballot_sync(kAllLanes, e < num_edges && brings_node(hop, e));
-    if (lane == 0) {
-      hop.new_edges[w] = bits;
-      count += __popc(bits);
-    }
-  }
-  count = block_sum(count);
-  if (threadIdx.x == 0) hop.range_sums[blockIdx.x] = count;
-}
-
-// Launched with as many blocks as count_new.
+// Other blocks write the values of nodes that are not this edge's first meanwhile: a local id is less than any edge.
 template <typename Id>
 FS_KERNEL void assign_new(DeviceHop<Id> hop) {
-  const Range words = block_range((hop.num_edges() + kWarp - 1) / kWarp);
-  int64_t before = hop.num_rows() + sum_before(hop.range_sums);
-  for (int64_t tile = words.begin; tile < words.end; tile += kThreads) {
-    const int64_t w = tile + threadIdx.x;
-    uint32_t bits = w < words.end ? hop.new_edges[w] : 0;
-    const BlockScan scan = block_scan(__popc(bits));
-    for (int64_t local = before + scan.before; bits != 0; bits &= bits - 1, ++local) {
-      const uint64_t slot = slot_of(hop.indices[w * kWarp + __ffs(static_cast<int>(bits)) - 1]);
-      hop.table.values[slot] = static_cast<uint64_t>(local);
-      hop.nodes[local] = hop.table.id_at(slot);
+  const int64_t num_rows = hop.num_rows(), num_edges = hop.num_edges();
+  TileScan scan(hop.scans.edges, num_edges);
+  while (scan.next()) {
+    uint64_t slots[kStripes];
+    int32_t is_first[kStripes];
+    int64_t before[kStripes];
+    FS_UNROLL
+    for (int i = 0; i < kStripes; ++i) {
+      slots[i] = scan.item(i) < num_edges ? slot_of(hop.indices[scan.item(i)]) : kNoSlot;
     }
-    before += scan.total;
-  }
-  if (threadIdx.x == 0 && blockIdx.x == gridDim.x - 1) {
-    hop.state[num_src_word(hop.number)] = static_cast<uint64_t>(before);
+    FS_UNROLL
+    for (int i = 0; i < kStripes; ++i) {
+      const uint64_t edge = kFirstEdge + static_cast<uint64_t>(scan.item(i));
+      is_first[i] = slots[i] != kNoSlot && load_now(hop.table.values + slots[i]) == edge ? 1 : 0;
+    }
+    scan.place(is_first, before);
+    FS_UNROLL
+    for (int i = 0; i < kStripes; ++i) {
+      if (is_first[i] == 0) continue;
+      const int64_t local = num_rows + before[i];
+      store_now(hop.table.values + slots[i], static_cast<uint64_t>(local));
+      hop.nodes[local] = hop.table.id_at(slots[i]);
+    }
+    if (scan.is_last() && threadIdx.x == 0) {
+      hop.state[num_src_word(hop.number)] = static_cast<uint64_t>(num_rows + scan.total());
+    }
   }
 }
 
@@ -229,12 +211,11 @@ FS_KERNEL void relabel(DeviceHop<Id> hop) {
   relabel_edges(hop);
 }
 
-// relabel of one hop and count_rows of the next, which do not depend on each other. The grid strides over the edges; a
-// block counts a range of the rows.
+// relabel of one hop and place_rows of the next, which do not depend on each other.
 template <typename Id>
-FS_KERNEL void relabel_and_count(DeviceHop<Id> hop, DeviceHop<Id> next) {
+FS_KERNEL void relabel_and_place(DeviceHop<Id> hop, DeviceHop<Id> next) {
+  place_picks(next, [&](int64_t r) { return count_picks(next, r, false); });
   relabel_edges(hop);
-  count_picks_of_range(next, false);
 }
 
 }  // namespace fs

@@ -39,23 +39,22 @@ FS_DEVICE int64_t scan_layer_row(const DeviceHop<Id>& hop, StageKey key, int64_t
 
 template <typename Id>
 FS_KERNEL void count_layer_rows(DeviceHop<Id> hop, bool are_seeds) {
-  const Range range = block_range(hop.num_rows());
+  const int64_t num_given = hop.num_given();
   const StageKey key = hop.key();
-  int64_t picks = 0;
-  for (int64_t r = range.begin + warp_in_block(); r < range.end; r += kWarps) {
+  for (int64_t r = thread_number() / kWarp; r < num_given; r += num_threads() / kWarp) {
     if (lane_number() == 0) {
       check_row(hop, r, are_seeds);
       hop.edges[r] = row_edges(hop.graph, hop.rows[r]);
     }
     __syncwarp(kAllLanes);
     const int64_t count = scan_layer_row(hop, key, r, [](int64_t, int64_t) {});
-    if (lane_number() == 0) {
-      hop.indptr[r + 1] = count;
-      picks += count;
-    }
+    if (lane_number() == 0) hop.indptr[r + 1] = count;
   }
-  picks = block_sum(picks);
-  if (threadIdx.x == 0) hop.range_sums[blockIdx.x] = picks;
+}
+
+template <typename Id>
+FS_KERNEL void place_layer_rows(DeviceHop<Id> hop) {
+  place_picks(hop, [&](int64_t r) { return hop.indptr[r + 1]; });
 }
 
 template <typename Id>

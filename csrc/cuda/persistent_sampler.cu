@@ -117,9 +117,7 @@ void sample_persistent(const BatchCall& call, const FsCudaQueueOptions& options)
   }
   relabel_hops(call, scratch.batch, [&](const DeviceHop<Id>& hop) {
     const int64_t most_rows = call.sizes.max_rows[hop.number];
-    const int row_blocks = call.row_blocks(hop.number);
-    if (!call.is_counted_ahead(hop.number)) launch(count_rows<Id>, row_blocks, call.stream, hop, true);
-    launch(place_rows<Id>, row_blocks, call.stream, hop);
+    if (!call.is_placed_ahead(hop.number)) launch(place_rows<Id>, tile_blocks(most_rows), call.stream, hop, true);
     const int width = batch.is_wide(hop.number) ? kWarp : group_width(hop.fanout);
     launch(copy_recorded<Id>, blocks_for(bounded_product(most_rows, width, INT64_MAX)), call.stream, hop,
            scratch.records, width);

@@ -24,17 +24,17 @@ namespace {
 // What is known of a hop's rows: that they are seeds, that they may repeat, or that they are sources of the hop before.
 enum class Rows { kSeeds, kRepeating, kSources };
 
-// The picks of a hop: counted, placed, drawn and read.
+// The picks of a hop: placed, where the hop before has not, drawn and read.
 template <typename Id>
 void draw_hop(const BatchCall& call, const BatchScratch<Id>& scratch, const DeviceHop<Id>& hop, Rows rows) {
   const HopBound bound = call.bound(hop.number);
-  const int row_blocks = call.row_blocks(hop.number);
   if (call.spec.method == FS_LABOR) {
-    launch(count_layer_rows<Id>, row_blocks, call.stream, hop, rows == Rows::kSeeds);
-  } else if (!call.is_counted_ahead(hop.number)) {
-    launch(count_rows<Id>, row_blocks, call.stream, hop, rows == Rows::kSeeds);
+    const int64_t lanes = bounded_product(bound.rows, kWarp, INT64_MAX);
+    launch(count_layer_rows<Id>, blocks_for(lanes), call.stream, hop, rows == Rows::kSeeds);
+    launch(place_layer_rows<Id>, tile_blocks(bound.rows), call.stream, hop);
+  } else if (!call.is_placed_ahead(hop.number)) {
+    launch(place_rows<Id>, tile_blocks(bound.rows), call.stream, hop, rows == Rows::kSeeds);
   }
-  launch(place_rows<Id>, row_blocks, call.stream, hop);
   if (call.spec.method == FS_LABOR) {
     launch(sample_layer_rows<Id>, blocks_for(bounded_product(bound.rows, kWarp, INT64_MAX)), call.stream, hop);
   } else if (call.spec.method == FS_UNIFORM) {

@@ -88,7 +88,6 @@ class QueueWarp {
     for (int looks = 1;; ++looks) {
       uint64_t word = kNoTask;
       const bool ready = lane < most && number < end_ && is_ready(number, &word);
-      if (__any_sync(kAllLanes, lane == 0 && queue_.is_over())) return {0, 0, kNoTask};
       const uint32_t waiting = ~__ballot_sync(kAllLanes, ready);
       const int count = waiting == 0 ? kWarp : __ffs(static_cast<int>(waiting)) - 1;
       if (count > 0) {
@@ -98,6 +97,7 @@ class QueueWarp {
         return {count, number, word};
       }
       tell_finished();
+      if (__any_sync(kAllLanes, lane == 0 && queue_.is_over())) return {0, 0, kNoTask};
       if (lane == 0 && looks % kLooksPerCheck == 0) check(&watch);
       __nanosleep(nap);
       nap = nap * 2 < kLongestNap ? nap * 2 : kLongestNap;

@@ -1,6 +1,6 @@
 // Kernels whose outcome is known, some of them wrong, for the tests of the emulator. Every entry point
 // launches one kernel on host memory and returns the launch's status.
-#include "device.cuh"
+#include "tile_scan.cuh"
 
 namespace fs {
 namespace {
@@ -62,6 +62,20 @@ FS_KERNEL void wait_for_last_block(uint32_t* words) {
   }
 }
 
+// words: of the scan, ~0; places[i]: the sum of the counts before i; places[num_counts]: of all.
+FS_KERNEL void scan_tiles(uint64_t* words, const int64_t* counts, int64_t num_counts, int64_t* places) {
+  TileScan scan(words, num_counts);
+  while (scan.next()) {
+    int64_t own[kStripes], before[kStripes];
+    for (int i = 0; i < kStripes; ++i) own[i] = scan.item(i) < num_counts ? counts[scan.item(i)] : 0;
+    scan.place(own, before);
+    for (int i = 0; i < kStripes; ++i) {
+      if (scan.item(i) < num_counts) places[scan.item(i)] = before[i];
+    }
+    if (scan.is_last() && threadIdx.x == 0) places[num_counts] = scan.total();
+  }
+}
+
 FS_KERNEL void miss_barrier(uint32_t*) {
   if (threadIdx.x % 2 == 0) {
     __syncthreads();
@@ -95,6 +109,12 @@ extern "C" {
 FS_API FsStatus case_add_numbers(int32_t blocks, uint64_t* sum) {
   fs::launch(fs::add_numbers, blocks, static_cast<cudaStream_t>(nullptr), sum);
   return fs::launch_status("add_numbers");
+}
+FS_API int64_t case_scan_words(int64_t num_counts) { return fs::scan_words(num_counts); }
+FS_API FsStatus case_scan_tiles(int32_t blocks, uint64_t* words, const int64_t* counts, int64_t num_counts,
+                                int64_t* places) {
+  fs::launch(fs::scan_tiles, blocks, static_cast<cudaStream_t>(nullptr), words, counts, num_counts, places);
+  return fs::launch_status("scan_tiles");
 }
 FS_CASE(lose_updates)
 FS_CASE(pass_through_shared)
