@@ -6,9 +6,10 @@
 // clang-format off
 static const FsAbiEntry kEntries[] = {
   FS_SHARED_STRUCTS
-  FS_STRUCT(FsCudaSampleSizes, max_nodes, max_degree, max_rows, max_edges, max_tasks, state_words, workspace_bytes)
+  FS_STRUCT(FsCudaSampleSizes, max_nodes, max_degree, max_rows, max_edges, max_tasks, state_words, table_words,
+            workspace_bytes)
   FS_STRUCT(FsCudaSeeds, ids, count, step)
-  FS_STRUCT(FsCudaBatch, nodes, indptr, indices, edge_ids, workspace)
+  FS_STRUCT(FsCudaBatch, nodes, indptr, indices, edge_ids, workspace, table)
   FS_STRUCT(FsCudaRowCache, rows, places, num_rows, place_type)
   FS_STRUCT(FsCudaRows, rows, num_rows, row_bytes, cache)
   FS_STRUCT(FsCudaBadPlace, first, mailbox)

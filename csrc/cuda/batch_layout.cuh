@@ -21,7 +21,8 @@ namespace fs {
 
 // Words of the batch's state, the first thing in the workspace: see FsCudaBatch.
 constexpr uint64_t kNothing = ~0ull;  // of a word that holds the first bad position
-constexpr int64_t kBadSeed = FS_CUDA_BAD_SEED_WORD, kRepeatedSeed = FS_CUDA_REPEATED_SEED_WORD, kNumSeeds = 2;
+constexpr int64_t kBadSeed = FS_CUDA_BAD_SEED_WORD, kRepeatedSeed = FS_CUDA_REPEATED_SEED_WORD, kNumSeeds = 2,
+                  kStamp = 3;
 constexpr int64_t kFirstHopWord = FS_CUDA_FIRST_HOP_WORD, kHopWords = FS_CUDA_HOP_WORDS;
 FS_HD int64_t num_edges_word(int hop) { return kFirstHopWord + kHopWords * hop; }
 FS_HD int64_t bad_row_word(int hop) { return num_edges_word(hop) + 1; }
@@ -90,12 +91,20 @@ struct HopScans {
   uint64_t* edges;  // of the edges that bring a node
 };
 
-// Scratch of one batch. What comes before `edges` starts as 0xFF bytes.
+// Values of the id table. A table with a slot for every node of the graph is not emptied between batches: each batch
+// has a stamp, less than that of the batch before, above what its values say. So what an earlier batch has left is more
+// than any value of this one and loses every atomic minimum. When the stamps have come to 0, the table is emptied once.
+// A hashed table is emptied for every batch, and its only stamp is the first.
+constexpr int kStampShift = 44;
+constexpr uint64_t kMostStamp = (1ull << (64 - kStampShift)) - 2;  // kNoValue is above it
+
+// Scratch of one batch. What comes before `edges` is set by clear_batch.
 template <typename Id>
 struct BatchScratch {
   uint64_t* state;       // [sizes.state_words]
   uint64_t* stage_keys;  // [num_hops] k0 | k1 << 32
   DeviceIdTable<Id> table;
+  uint64_t* last_stamp;  // of a table that stays, null of another
   HopScans scans[FS_CUDA_MAX_HOPS];
   uint64_t* tasks;  // [max_tasks] of the persistent kernel's queue
   int64_t cleared_bytes;
@@ -115,7 +124,7 @@ constexpr int kMostTrees = 256;
 
 template <typename Id>
 BatchScratch<Id> carve_scratch(const FsGraph& graph, const FsSampleSpec& spec, const FsCudaSampleSizes& sizes,
-                               void* workspace) {
+                               void* workspace, uint64_t* kept_table) {
   BatchScratch<Id> scratch = {};
   Carver carver(workspace);
   int64_t rows = 0, positions = 0;
@@ -128,8 +137,13 @@ BatchScratch<Id> carve_scratch(const FsGraph& graph, const FsSampleSpec& spec, c
   scratch.stage_keys = carver.take<uint64_t>(spec.num_hops);
   scratch.table.slots = table.slots;
   scratch.table.bits = table.bits;
-  scratch.table.values = carver.take<uint64_t>(table.slots);
-  scratch.table.keys = table.is_direct ? nullptr : carver.take<Id>(table.slots);
+  if (table.is_direct) {
+    scratch.last_stamp = kept_table;
+    scratch.table.values = kept_table == nullptr ? nullptr : kept_table + 1;
+  } else {
+    scratch.table.values = carver.take<uint64_t>(table.slots);
+    scratch.table.keys = carver.take<Id>(table.slots);
+  }
   for (int hop = 0; hop < spec.num_hops; ++hop) {
     scratch.scans[hop] = {carver.take<uint64_t>(scan_words(sizes.max_rows[hop])),
                           carver.take<uint64_t>(scan_words(sizes.max_edges[hop]))};

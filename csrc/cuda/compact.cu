@@ -48,7 +48,7 @@ FS_KERNEL void add_destinations(DeviceHop<Id> hop, const Id* dst_nodes, int64_t 
     if (!hop.graph.has_source(node)) {
       atomic_min(hop.state + kBadSeed, static_cast<uint64_t>(i));
     } else {
-      atomic_min(hop.table.values + hop.table.insert(node), static_cast<uint64_t>(i));
+      atomic_min(hop.table.values + hop.table.insert(node), hop.stamp() + static_cast<uint64_t>(i));
     }
   }
 }
@@ -57,7 +57,8 @@ template <typename Id>
 FS_KERNEL void add_neighbors(DeviceHop<Id> hop, int64_t num_dst, const Id* neighbors, int64_t num_edges) {
   for (int64_t i = thread_number(); i < num_dst; i += num_threads()) {
     const Id node = hop.nodes[i];
-    if (hop.graph.has_source(node) && hop.table.values[hop.table.insert(node)] != static_cast<uint64_t>(i)) {
+    if (hop.graph.has_source(node) &&
+        hop.table.values[hop.table.insert(node)] != hop.stamp() + static_cast<uint64_t>(i)) {
       atomic_min(hop.state + kRepeatedSeed, static_cast<uint64_t>(i));
     }
   }
@@ -93,7 +94,8 @@ void compact(const Compact& c) {
   hop.scans.edges = scratch.scan;
   hop.table = scratch.table;
   hop.nodes = static_cast<Id*>(c.out_src_nodes);
-  cudaMemsetAsync(c.workspace, 0xFF, static_cast<size_t>(scratch.cleared_bytes), c.stream);
+  const int64_t words = scratch.cleared_bytes / static_cast<int64_t>(sizeof(uint64_t));
+  launch(clear_batch, blocks_for(words), c.stream, BatchMemory{scratch.state, words, nullptr, nullptr, 0});
   launch(add_destinations<Id>, blocks_for(c.num_dst), c.stream, hop, static_cast<const Id*>(c.dst_nodes), c.num_dst,
          c.num_edges);
   const int64_t most = c.num_dst > c.num_edges ? c.num_dst : c.num_edges;

@@ -27,7 +27,7 @@ struct BatchCall {
 
 template <typename Id>
 BatchScratch<Id> scratch_of(const BatchCall& call) {
-  return carve_scratch<Id>(call.graph, call.spec, call.sizes, call.batch.workspace);
+  return carve_scratch<Id>(call.graph, call.spec, call.sizes, call.batch.workspace, call.batch.table);
 }
 
 template <typename Id>
@@ -60,6 +60,7 @@ SeedTask<Id> seed_task(const BatchCall& call, const BatchScratch<Id>& scratch) {
           scratch.state,
           scratch.stage_keys,
           scratch.table,
+          scratch.last_stamp,
           static_cast<Id*>(call.batch.nodes),
           spec.rng_seed,
           spec.step,
@@ -72,7 +73,9 @@ SeedTask<Id> seed_task(const BatchCall& call, const BatchScratch<Id>& scratch) {
 
 template <typename Id>
 void clear_scratch(const BatchCall& call, const BatchScratch<Id>& scratch) {
-  cudaMemsetAsync(call.batch.workspace, 0xFF, static_cast<size_t>(scratch.cleared_bytes), call.stream);
+  const int64_t words = scratch.cleared_bytes / static_cast<int64_t>(sizeof(uint64_t));
+  launch(clear_batch, blocks_for(words), call.stream,
+         BatchMemory{scratch.state, words, scratch.last_stamp, scratch.table.values, scratch.table.slots});
 }
 
 template <typename Id>

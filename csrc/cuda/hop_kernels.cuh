@@ -6,9 +6,9 @@
 //   assign_new      local ids for the edges that are the first to bring their node, in the order of the edges
 //   relabel         slots -> local ids, together with place_rows of the next hop
 //
-// The table's value of a node is its local id, or, while its hop is being sampled, kFirstEdge + the least edge that
-// brings it: an atomic minimum, so the order of first appearance does not depend on the order of threads. `indices`
-// holds slots of the table until relabel turns each into a local id in place.
+// The table's value of a node, above the batch's stamp, is its local id, or, while its hop is being sampled,
+// kFirstEdge + the least edge that brings it: an atomic minimum, so the order of first appearance does not depend on
+// the order of threads. `indices` holds slots of the table until relabel turns each into a local id in place.
 #ifndef FS_CUDA_HOP_KERNELS_CUH_
 #define FS_CUDA_HOP_KERNELS_CUH_
 
@@ -19,7 +19,7 @@
 
 namespace fs {
 
-constexpr uint64_t kFirstEdge = 1ull << 62;
+constexpr uint64_t kFirstEdge = 1ull << (kStampShift - 2);
 
 // One hop of a batch, as its kernels take it.
 template <typename Id>
@@ -42,6 +42,7 @@ struct DeviceHop {
   Id* nodes;  // [max_nodes] of the batch
 
   FS_DEVICE int64_t num_given() const { return static_cast<int64_t>(state[num_rows_word(number)]); }
+  FS_DEVICE uint64_t stamp() const { return state[kStamp]; }
   // The bounds of the arrays are those of different seeds: where a seed is repeated, nothing is drawn. That is known
   // behind place_rows of the first hop.
   FS_DEVICE bool is_refused() const { return state[kRepeatedSeed] != kNothing; }
@@ -56,6 +57,25 @@ struct DeviceHop {
   }
 };
 
+// What a batch starts from.
+struct BatchMemory {
+  uint64_t* cleared;  // [num_cleared] becomes ~0, but for the stamp; the state is its first piece
+  int64_t num_cleared;
+  uint64_t* last_stamp;  // of a table that stays, or null
+  uint64_t* values;      // [slots] of that table
+  int64_t slots;
+};
+
+FS_KERNEL void clear_batch(BatchMemory memory) {
+  const uint64_t last = memory.last_stamp == nullptr ? kNoValue : *memory.last_stamp;
+  const uint64_t stamp = last - 1 < kMostStamp ? last - 1 : kMostStamp;  // after 0, and at first
+  for (int64_t i = thread_number(); i < memory.num_cleared; i += num_threads()) {
+    memory.cleared[i] = i == kStamp ? stamp << kStampShift : ~0ull;
+  }
+  if (last != 0) return;
+  for (int64_t i = thread_number(); i < memory.slots; i += num_threads()) memory.values[i] = kNoValue;
+}
+
 // Seeds as destinations of hop 0, and the keys of all hops.
 template <typename Id>
 struct SeedTask {
@@ -64,6 +84,7 @@ struct SeedTask {
   uint64_t* state;
   uint64_t* stage_keys;
   DeviceIdTable<Id> table;
+  uint64_t* last_stamp;
   Id* nodes;
   uint64_t rng_seed;
   uint64_t step;
@@ -83,14 +104,18 @@ template <typename Id>
 FS_KERNEL void add_seeds(SeedTask<Id> task) {
   const int64_t first = thread_number();
   if (first < task.num_hops) task.stage_keys[first] = task.key_of(first);
-  if (first == 0) task.state[kNumSeeds] = static_cast<uint64_t>(task.num_seeds);
+  const uint64_t stamp = task.state[kStamp];
+  if (first == 0) {
+    task.state[kNumSeeds] = static_cast<uint64_t>(task.num_seeds);
+    if (task.last_stamp != nullptr) *task.last_stamp = stamp >> kStampShift;
+  }
   for (int64_t i = first; i < task.num_seeds; i += num_threads()) {
     const Id seed = task.seeds[i];
     task.nodes[i] = seed;
     if (seed < 0 || static_cast<int64_t>(seed) >= task.num_ids) {
       atomic_min(task.state + kBadSeed, static_cast<uint64_t>(i));
     } else {
-      atomic_min(task.table.values + task.table.insert(seed), static_cast<uint64_t>(i));
+      atomic_min(task.table.values + task.table.insert(seed), stamp + static_cast<uint64_t>(i));
     }
   }
 }
@@ -111,7 +136,7 @@ FS_DEVICE bool check_row(const DeviceHop<Id>& hop, int64_t r, bool are_seeds) {
     atomic_min(hop.state + bad_row_word(hop.number), static_cast<uint64_t>(r));
     return false;
   }
-  if (are_seeds && hop.table.values[hop.table.insert(row)] != static_cast<uint64_t>(r)) {
+  if (are_seeds && hop.table.values[hop.table.insert(row)] != hop.stamp() + static_cast<uint64_t>(r)) {
     atomic_min(hop.state + kRepeatedSeed, static_cast<uint64_t>(r));
   }
   return true;
@@ -169,6 +194,7 @@ FS_DEVICE uint64_t slot_of(int64_t word) {
 template <typename Id>
 FS_KERNEL void assign_new(DeviceHop<Id> hop) {
   const int64_t num_rows = hop.num_rows(), num_edges = hop.num_edges();
+  const uint64_t stamp = hop.stamp();
   TileScan scan(hop.scans.edges, num_edges);
   while (scan.next()) {
     uint64_t slots[kStripes];
@@ -180,7 +206,7 @@ FS_KERNEL void assign_new(DeviceHop<Id> hop) {
     }
     FS_UNROLL
     for (int i = 0; i < kStripes; ++i) {
-      const uint64_t edge = kFirstEdge + static_cast<uint64_t>(scan.item(i));
+      const uint64_t edge = stamp + kFirstEdge + static_cast<uint64_t>(scan.item(i));
       is_first[i] = slots[i] != kNoSlot && load_now(hop.table.values + slots[i]) == edge ? 1 : 0;
     }
     scan.place(is_first, before);
@@ -188,7 +214,7 @@ FS_KERNEL void assign_new(DeviceHop<Id> hop) {
     for (int i = 0; i < kStripes; ++i) {
       if (is_first[i] == 0) continue;
       const int64_t local = num_rows + before[i];
-      store_now(hop.table.values + slots[i], static_cast<uint64_t>(local));
+      store_now(hop.table.values + slots[i], stamp + static_cast<uint64_t>(local));
       hop.nodes[local] = hop.table.id_at(slots[i]);
     }
     if (scan.is_last() && threadIdx.x == 0) {
@@ -200,9 +226,10 @@ FS_KERNEL void assign_new(DeviceHop<Id> hop) {
 template <typename Id>
 FS_DEVICE void relabel_edges(const DeviceHop<Id>& hop) {
   const int64_t num_edges = hop.num_edges();
+  const uint64_t stamp = hop.stamp();
   for (int64_t e = thread_number(); e < num_edges; e += num_threads()) {
     const uint64_t slot = slot_of(hop.indices[e]);
-    hop.indices[e] = slot == kNoSlot ? Id{-1} : static_cast<Id>(hop.table.values[slot]);
+    hop.indices[e] = slot == kNoSlot ? Id{-1} : static_cast<Id>(hop.table.values[slot] - stamp);
   }
 }
 

@@ -57,8 +57,8 @@ struct PersistentScratch {
 
 template <typename Id>
 PersistentScratch<Id> carve_persistent(const FsGraph& graph, const FsSampleSpec& spec, const FsCudaSampleSizes& sizes,
-                                       void* workspace) {
-  PersistentScratch<Id> scratch = {carve_scratch<Id>(graph, spec, sizes, workspace), {}, 0};
+                                       void* workspace, uint64_t* table) {
+  PersistentScratch<Id> scratch = {carve_scratch<Id>(graph, spec, sizes, workspace, table), {}, 0};
   void* rest = workspace == nullptr ? nullptr : static_cast<char*>(workspace) + scratch.batch.bytes;
   Carver carver(rest);
   int64_t picks = 0;
@@ -94,6 +94,7 @@ TaskBatch<Id> task_batch(const BatchCall& call, const PersistentScratch<Id>& scr
   batch.num_seeds = call.seeds.count;
   batch.stage_keys = scratch.batch.stage_keys;
   batch.table = scratch.batch.table;
+  batch.stamp = scratch.batch.state + kStamp;
   batch.records = scratch.records;
   batch.queue = {const_cast<uint64_t*>(scratch.records.control),
                  scratch.batch.tasks,
@@ -107,7 +108,8 @@ TaskBatch<Id> task_batch(const BatchCall& call, const PersistentScratch<Id>& scr
 
 template <typename Id>
 void sample_persistent(const BatchCall& call, const FsCudaQueueOptions& options) {
-  const PersistentScratch<Id> scratch = carve_persistent<Id>(call.graph, call.spec, call.sizes, call.batch.workspace);
+  const PersistentScratch<Id> scratch =
+      carve_persistent<Id>(call.graph, call.spec, call.sizes, call.batch.workspace, call.batch.table);
   begin_batch(call, scratch.batch);
   const TaskBatch<Id> batch = task_batch(call, scratch, options);
   const int64_t most_tasks = batch.queue.num_given + batch.queue.capacity;
@@ -143,8 +145,9 @@ FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpec* spec
   if (status != FS_OK) return status;
   for (int hop = 1; hop < spec->num_hops; ++hop) out->max_tasks += out->max_rows[hop];
   out->state_words = (out->state_words + 15) / 16 * 16 + FS_CUDA_QUEUE_WORDS;  // whole memory lines
-  out->workspace_bytes = graph->id_type == FS_INT32 ? fs::carve_persistent<int32_t>(*graph, *spec, *out, nullptr).bytes
-                                                    : fs::carve_persistent<int64_t>(*graph, *spec, *out, nullptr).bytes;
+  out->workspace_bytes = graph->id_type == FS_INT32
+                             ? fs::carve_persistent<int32_t>(*graph, *spec, *out, nullptr, nullptr).bytes
+                             : fs::carve_persistent<int64_t>(*graph, *spec, *out, nullptr, nullptr).bytes;
   return FS_OK;
 }
 

@@ -17,7 +17,7 @@
 
 namespace fs {
 
-constexpr uint64_t kFoundBy = 3ull << 62;
+constexpr uint64_t kFoundBy = 3ull << (kStampShift - 2);
 constexpr int kHopBits = 4;  // of a task's word: slot << kHopBits | hop
 static_assert(FS_CUDA_MAX_HOPS <= 1 << kHopBits, "a task's word holds its hop");
 
@@ -45,6 +45,7 @@ struct TaskBatch {
   int64_t num_seeds;
   const uint64_t* stage_keys;
   DeviceIdTable<Id> table;
+  const uint64_t* stamp;  // [1]
   TaskQueue queue;
   Records<Id> records;
 
@@ -130,11 +131,12 @@ FS_DEVICE FoundNode record_pick(const TaskBatch<Id>& batch, int hop, int64_t pla
   const int first = hop + 1;
   if (slot == kNoSlot || first >= batch.num_hops) return {0, 0, 0};
   uint64_t* value = batch.table.values + slot;
-  const uint64_t found = kFoundBy + static_cast<uint64_t>(first);
+  const uint64_t own = *batch.stamp + kFoundBy, found = own + static_cast<uint64_t>(first);
   if (load_now(value) <= found) return {0, 0, 0};  // a seed, or found by this hop or one before
   const uint64_t before = atomic_min(value, found);
   if (before <= found) return {0, 0, 0};
-  return {slot, first, before == kNoValue ? batch.num_hops : static_cast<int>(before - kFoundBy)};
+  const bool is_new = before - own > FS_CUDA_MAX_HOPS;  // nothing, or what an earlier batch has left
+  return {slot, first, is_new ? batch.num_hops : static_cast<int>(before - own)};
 }
 
 FS_DEVICE void put_found(QueueWarp& warp, const FoundNode& found) {

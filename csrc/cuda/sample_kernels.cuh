@@ -20,7 +20,7 @@ FS_DEVICE void put_slot(const DeviceHop<Id>& hop, int64_t e, uint64_t slot) {
   if (slot == kNoSlot) return;
   // A node that is known already has a smaller value than any edge, and is not touched again.
   uint64_t* value = hop.table.values + slot;
-  const uint64_t first = kFirstEdge + static_cast<uint64_t>(e);
+  const uint64_t first = hop.stamp() + kFirstEdge + static_cast<uint64_t>(e);
   if (*static_cast<volatile uint64_t*>(value) > first) atomic_min(value, first);
 }
 

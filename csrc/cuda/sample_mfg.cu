@@ -66,8 +66,9 @@ FS_KERNEL void begin_rows(SeedTask<Id> task) {
 template <typename Id>
 void sample_rows(const BatchCall& call) {
   BatchScratch<Id> scratch = scratch_of<Id>(call);
-  clear_scratch(call, scratch);
+  scratch.last_stamp = nullptr;
   scratch.table.values = nullptr;
+  clear_scratch(call, scratch);
   launch(begin_rows<Id>, 1, call.stream, seed_task(call, scratch));
   DeviceHop<Id> hop = hop_of(call, scratch, 0);
   hop.rows = static_cast<const Id*>(call.seeds.ids);
@@ -76,7 +77,7 @@ void sample_rows(const BatchCall& call) {
 
 template <typename Id>
 int64_t workspace_bytes(const FsGraph& graph, const FsSampleSpec& spec, const FsCudaSampleSizes& sizes) {
-  return carve_scratch<Id>(graph, spec, sizes, nullptr).bytes;
+  return carve_scratch<Id>(graph, spec, sizes, nullptr, nullptr).bytes;
 }
 
 }  // namespace
@@ -102,6 +103,9 @@ FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* spec, in
   out->max_degree = max_degree;
   out->max_tasks = 0;
   out->state_words = fs::state_words(spec->num_hops);
+  const int64_t id_bytes = graph->id_type == FS_INT32 ? 4 : 8;
+  const fs::IdTableSize table = fs::id_table_size(out->max_nodes, graph->num_rows, id_bytes);
+  out->table_words = relabels != 0 && table.is_direct ? 1 + table.slots : 0;
   out->workspace_bytes = graph->id_type == FS_INT32 ? fs::workspace_bytes<int32_t>(*graph, *spec, *out)
                                                     : fs::workspace_bytes<int64_t>(*graph, *spec, *out);
   return FS_OK;

@@ -33,6 +33,7 @@ typedef struct {
   int64_t max_edges[FS_CUDA_MAX_HOPS];
   int64_t max_tasks;       /* of the persistent kernel's queue; 0 for the other kernels */
   int64_t state_words;     /* of 8 bytes, at the start of the workspace */
+  int64_t table_words;     /* of FsCudaBatch's table; 0: the ids are hashed in the workspace */
   int64_t workspace_bytes; /* scratch of one call */
 } FsCudaSampleSizes;
 
@@ -44,12 +45,13 @@ typedef struct {
 
 #define FS_CUDA_BAD_SEED_WORD 0
 #define FS_CUDA_REPEATED_SEED_WORD 1
-#define FS_CUDA_FIRST_HOP_WORD 3
+#define FS_CUDA_FIRST_HOP_WORD 4
 #define FS_CUDA_HOP_WORDS 5
 
 /* Where a mini-batch goes; everything is device memory. When the enqueued work is done the workspace starts with
  * state_words words of 64 bits, ~0 where nothing is wrong:
- *   [0] position of the first seed that is not a row, [1] of the first seed that is repeated, [2] number of seeds, and
+ *   [0] position of the first seed that is not a row, [1] of the first seed that is repeated, [2] number of seeds,
+ * [3] the batch's stamp, and
  *   for hop h from [FS_CUDA_FIRST_HOP_WORD + FS_CUDA_HOP_WORDS * h] on: num_edges; the first row that does not exist;
  * the first edge whose source does not exist; the first row with such a source among all its neighbours (FS_LABOR);
  * num_src (not of sample_neighbors). */
@@ -59,6 +61,9 @@ typedef struct {
   void* indices[FS_CUDA_MAX_HOPS];     /* [max_edges] each, id_type */
   int64_t* edge_ids[FS_CUDA_MAX_HOPS]; /* [max_edges] each, or NULL */
   void* workspace;                     /* [workspace_bytes] aligned to 256 bytes */
+  uint64_t* table;                     /* [table_words], a word per node of the graph and one more; NULL where there are
+                                          none. ~0 before its first batch, then left as the batch before left it: batches
+                                          that use it follow one another on a stream. Not read by sample_neighbors */
 } FsCudaBatch;
 
 /* The graph's arrays must be readable by the device: its own memory, or pinned host memory. indptr must not decrease,

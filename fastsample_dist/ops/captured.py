@@ -113,7 +113,10 @@ class CapturedSampler:
         self._seeds = torch.arange(num_seeds, dtype=graph.dtype, device=graph.device)
         self._step = torch.zeros(1, dtype=torch.int64, device=graph.device)
         self._recorder = CudaGraphRecorder(graph.device) if recorder is None else recorder
-        self._batch = self._recorder.record(lambda: graph.enqueue(self._seeds, spec, 0, step_on_device=self._step))
+        table = graph.new_table(num_seeds, spec)  # its own: replays of other samplers may run meanwhile
+        self._batch = self._recorder.record(
+            lambda: graph.enqueue(self._seeds, spec, 0, step_on_device=self._step, table=table)
+        )
         self._recorder.mark_reads()
 
     def sample(self, seeds: Tensor, step: int = 0) -> SampledHops:

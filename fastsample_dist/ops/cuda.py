@@ -78,6 +78,11 @@ def call_in(loaded: ctypes.CDLL, name: str, where: Tensor, *arguments: object) -
     library.raise_for_status(status, loaded.fs_cuda_last_error)
 
 
+def stream_key(device: torch.device) -> int:
+    """What tells the current stream of a device from its others; 0 for the emulated library's CPU."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
 def current(device: torch.device) -> AbstractContextManager[object]:
     """While it is open, a GPU is the current one; nothing for the emulated library's CPU."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -30,6 +30,7 @@ class Sizes(Structure):
         ("max_edges", c_int64 * MAX_HOPS),
         ("max_tasks", c_int64),
         ("state_words", c_int64),
+        ("table_words", c_int64),
         ("workspace_bytes", c_int64),
     )
 
@@ -51,6 +52,7 @@ class Batch(Structure):
         ("indices", c_void_p * MAX_HOPS),
         ("edge_ids", c_void_p * MAX_HOPS),
         ("workspace", c_void_p),
+        ("table", c_void_p),
     )
 
 
@@ -130,10 +132,12 @@ class BatchLayout:
             HopPlaces(words[hop], indices[hop], words[num_hops + hop] if edge_ids else None) for hop in range(num_hops)
         ]
 
-    def described(self, memory: Tensor, workspace: Tensor) -> Batch:
+    def described(self, memory: Tensor, workspace: Tensor, table: Tensor | None) -> Batch:
         """The arrays as the library takes them."""
         first, width = memory.data_ptr(), self.dtype.itemsize
-        described = Batch(nodes=first + width * self.nodes, workspace=workspace.data_ptr())
+        described = Batch(
+            nodes=first + width * self.nodes, workspace=workspace.data_ptr(), table=library.address(table)
+        )
         for hop, place in enumerate(self.hops):
             described.indptr[hop] = first + 8 * place.indptr
             described.indices[hop] = first + width * place.indices
@@ -157,12 +161,14 @@ class EnqueuedBatch:
       layout: of its memory.
       memory: int64 [layout.num_words]; its arrays at the size of their bounds.
       workspace: uint8; scratch, which starts with the state words.
+      table: int64 [layout.sizes.table_words] of the nodes' places, which batches of one stream use in turn, or None.
     """
 
     request: Request
     layout: BatchLayout
     memory: Tensor
     workspace: Tensor
+    table: Tensor | None
 
     @property
     def ids(self) -> Tensor:

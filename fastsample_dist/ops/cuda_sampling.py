@@ -3,11 +3,14 @@
 The graph's arrays lie in device memory, or in pinned host memory that the device reads over the bus. All hops of a
 batch are enqueued on torch's current stream; their arrays are allocated by upper bounds (rows times fanout, never more
 than the graph has nodes and edges), and one read-back at the end brings the sizes. The tensors of a batch are views of
-one allocation, which stays as large as the bounds for as long as one of the views lives; scratch is another one.
+one allocation, which stays as large as the bounds for as long as one of the views lives; scratch is another one. Where
+a batch can reach a large share of the graph, the nodes' places in it are found in a table of 8 bytes per node of the
+graph, which a thread keeps for each of its streams and never empties (csrc/cuda/batch_layout.cuh: stamps).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import byref
 from dataclasses import replace
@@ -25,12 +28,19 @@ from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 
 _NOTHING_WRONG = -1  # of a state word that holds the first bad position
-_BAD_SEED, _REPEATED_SEED, _FIRST_HOP_WORD, _HOP_WORDS = 0, 1, 3, 5  # words of the state, see FsCudaBatch
+_BAD_SEED, _REPEATED_SEED, _FIRST_HOP_WORD, _HOP_WORDS = 0, 1, 4, 5  # words of the state, see FsCudaBatch
 cuda.DECLARED.values(
     FS_CUDA_BAD_SEED_WORD=_BAD_SEED, FS_CUDA_REPEATED_SEED_WORD=_REPEATED_SEED,
     FS_CUDA_FIRST_HOP_WORD=_FIRST_HOP_WORD, FS_CUDA_HOP_WORDS=_HOP_WORDS,
 )  # fmt: skip
 _KEPT_LAYOUTS = 64  # of kinds of batches
+
+
+class _Tables(threading.local):
+    """The calling thread's tables: kernels of two threads may interleave on one stream."""
+
+    def __init__(self) -> None:
+        self.by_stream: dict[int, Tensor] = {}
 
 
 class CudaSamplingGraph(SamplingGraph):
@@ -73,6 +83,7 @@ class CudaSamplingGraph(SamplingGraph):
         self.max_degree = int(degrees.max()) if degrees.numel() else 0
         self._kernel, self._queue = kernel, (queue or persistent.QueueOptions()).arguments()
         self._choice = KernelChoice(cuda.timer(self.device))
+        self._tables = _Tables()
         self._layout = lru_cache(_KEPT_LAYOUTS)(self._measure)  # by _measure's arguments
 
     def sample(self, seeds: Tensor, spec: SampleSpec, step: int) -> SampledHops:
@@ -102,7 +113,13 @@ class CudaSamplingGraph(SamplingGraph):
         return indptr, batch.ids.narrow(0, place.indices, num_edges), edge_ids
 
     def enqueue(
-        self, seeds: Tensor, spec: SampleSpec, step: int, *, step_on_device: Tensor | None = None
+        self,
+        seeds: Tensor,
+        spec: SampleSpec,
+        step: int,
+        *,
+        step_on_device: Tensor | None = None,
+        table: Tensor | None = None,
     ) -> EnqueuedBatch:
         """Enqueue the kernels of one mini-batch on the current stream, without waiting for anything.
 
@@ -112,17 +129,23 @@ class CudaSamplingGraph(SamplingGraph):
           step: global training step.
           step_on_device: int64 [1] in device memory, read by the kernels in place of `step`: so that a captured CUDA
             graph can be replayed for other steps. Then "auto" samples per hop.
+          table: of `new_table`, which nothing else uses meanwhile; None: the calling thread's for the current stream.
         Raises:
           ValueError: what can be refused without reading the seeds.
         """
         request = Request(self._on_device("seeds", seeds), spec, step, step_on_device, self._kernel)
         if self._kernel != "auto":
-            return self._enqueue(request)
+            return self._enqueue(request, table)
         if step_on_device is not None or not persistent.serves(spec):
-            return self._enqueue(replace(request, kernel=PER_HOP))
+            return self._enqueue(replace(request, kernel=PER_HOP), table)
         return self._choice.run(
-            spec, request.ids.numel(), lambda kernel: self._enqueue(replace(request, kernel=kernel))
+            spec, request.ids.numel(), lambda kernel: self._enqueue(replace(request, kernel=kernel), table)
         )
+
+    def new_table(self, num_seeds: int, spec: SampleSpec) -> Tensor | None:
+        """A table for batches of so many seeds: int64 on the device; None where they need none that stays."""
+        words = self._largest_layout(num_seeds, spec).sizes.table_words
+        return torch.full((words,), -1, dtype=torch.int64, device=self.device) if words else None
 
     def kernel_report(self) -> list[KernelReport]:
         """What "auto" has measured and chosen, by kind of batch."""
@@ -160,9 +183,12 @@ class CudaSamplingGraph(SamplingGraph):
 
     def batch_bytes(self, num_seeds: int, spec: SampleSpec) -> int:
         """Most device memory, in bytes, that a batch of so many seeds takes with its scratch."""
+        layout = self._largest_layout(num_seeds, spec)
+        return 8 * (layout.num_words + layout.sizes.table_words) + layout.sizes.workspace_bytes
+
+    def _largest_layout(self, num_seeds: int, spec: SampleSpec) -> BatchLayout:
         takes_more = self._kernel != PER_HOP and persistent.serves(spec)
-        layout = self._layout(num_seeds, spec, PERSISTENT if takes_more else PER_HOP, None)
-        return 8 * layout.num_words + layout.sizes.workspace_bytes
+        return self._layout(num_seeds, spec, PERSISTENT if takes_more else PER_HOP, None)
 
     def _measure(self, num_rows: int, spec: SampleSpec, kernel: str, hop: int | None) -> BatchLayout:
         """The layout of a kind of batch: of all hops, or of one without relabelling."""
@@ -176,22 +202,31 @@ class CudaSamplingGraph(SamplingGraph):
         library.raise_for_status(status, cuda.core().fs_cuda_last_error)
         return BatchLayout(sizes, arguments.num_hops, self.dtype, edge_ids=spec.edge_ids)
 
-    def _enqueue(self, request: Request) -> EnqueuedBatch:
-        batch = self._allocate(request)
+    def _enqueue(self, request: Request, table: Tensor | None) -> EnqueuedBatch:
+        batch = replace(self._allocate(request), table=self._own_table(request) if table is None else table)
         self.enqueue_into(batch)
         return batch
+
+    def _own_table(self, request: Request) -> Tensor | None:
+        """The calling thread's for the current stream, which serves all kinds of batches; None where none stays."""
+        if not self._layout(request.ids.numel(), request.spec, request.kernel, None).sizes.table_words:
+            return None
+        tables, key = self._tables.by_stream, cuda.stream_key(self.device)
+        if key not in tables:
+            tables[key] = self.new_table(request.ids.numel(), request.spec)
+        return tables[key]
 
     def _allocate(self, request: Request, hop: int | None = None) -> EnqueuedBatch:
         """One allocation of what the batch is, one of scratch, which ends with the batch."""
         layout = self._layout(request.ids.numel(), request.spec, request.kernel, hop)
         memory = torch.empty(layout.num_words, dtype=torch.int64, device=self.device)
         workspace = torch.empty(layout.sizes.workspace_bytes, dtype=torch.uint8, device=self.device)
-        return EnqueuedBatch(request, layout, memory, workspace)
+        return EnqueuedBatch(request, layout, memory, workspace, None)
 
     def _call(self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments, *options: Queue) -> None:
         ids, step = batch.request.ids, batch.request.step_on_device
         given = Seeds(ids.data_ptr(), ids.numel(), library.address(step))
-        described = batch.layout.described(batch.memory, batch.workspace)
+        described = batch.layout.described(batch.memory, batch.workspace, batch.table)
         cuda.call(name, batch.workspace, self._view, arguments, given, batch.layout.sizes, described, *options)
 
     def _check_offsets(self, indptr: Tensor, num_edges: int) -> None:

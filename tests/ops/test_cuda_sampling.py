@@ -1,6 +1,7 @@
 """CudaSamplingGraph against SamplingGraph: the same batches in the same order, refusals in the same words."""
 
 import mmap
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -283,12 +284,48 @@ def test_all_hops_are_enqueued_before_anything_is_read_back(cuda_device):
     assert [name for name in finishing.names if name in waiting] == ["tolist"]
 
 
+STAMPS = 2**20 - 1
+
+
+@pytest.mark.parametrize("kernel", ["per_hop", "persistent"])
+@pytest.mark.parametrize("left", [STAMPS - 1, 2, 1, 0])
+def test_a_table_is_emptied_only_when_its_stamps_are_used_up(cuda_device, kernel, left):
+    """`left`: what the table says that its last batch had; every later batch has one less, and after 0 the most."""
+    graph, spec = random_csc(), ops.SampleSpec(fanouts=(5, 4), rng_seed=SEED)
+    put = cuda_device.put
+    on_device = CudaSamplingGraph(put(graph.indptr), put(graph.indices), put(graph.orig_ids), kernel=kernel)
+    on_cpu_graph = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
+    seeds = [torch.randperm(60, generator=torch.Generator().manual_seed(step))[:9].int() for step in range(6)]
+    table = on_device.enqueue(put(seeds[5]), spec, 5).table
+    assert table.numel() == 1 + 60
+    table[0] = left
+    for step in range(4):
+        batch = on_device.enqueue(put(seeds[step]), spec, step)
+        assert batch.table is table
+        assert same(on_cpu(on_device.finish(batch)), on_cpu_graph.sample(seeds[step], spec, step))
+        assert int(table[0]) == (left - step - 1) % STAMPS
+
+
+def test_every_thread_has_a_table_of_its_own(cuda_device):
+    graph, spec = on(cuda_device, random_csc()), ops.SampleSpec(fanouts=(5, 4), rng_seed=SEED)
+    seeds = cuda_device.put(torch.arange(9).int())
+    with ThreadPoolExecutor(1) as other:
+        tables = [graph.enqueue(seeds, spec, 0).table, other.submit(graph.enqueue, seeds, spec, 0).result().table]
+    assert tables[0] is not tables[1] and graph.enqueue(seeds, spec, 0).table is tables[0]
+
+
+def test_a_batch_that_reaches_few_of_many_nodes_keeps_no_table(cuda_device):
+    graph = on(cuda_device, random_csc(num_nodes=1000, num_edges=5000))
+    batch = graph.enqueue(cuda_device.put(torch.arange(2).int()), ops.SampleSpec(fanouts=(2,)), 0)
+    assert batch.table is None and graph.new_table(2, ops.SampleSpec(fanouts=(2,))) is None
+
+
 @pytest.mark.parametrize("num_hops", [1, 2, 3])
 def test_a_hop_takes_three_launches(emulated_device, num_hops):
     graph, spec = on(emulated_device, random_csc()), ops.SampleSpec(fanouts=(4,) * num_hops)
     before = emulated_device.num_launches()
     graph.sample(torch.arange(9).int(), spec, 0)
-    assert emulated_device.num_launches() - before == 2 + 3 * num_hops
+    assert emulated_device.num_launches() - before == 3 + 3 * num_hops
 
 
 @pytest.mark.parametrize("kernel", ["per_hop", "persistent"])
@@ -297,8 +334,8 @@ def test_few_rows_of_many_edges_are_relabelled_by_a_grid_for_the_edges(emulated_
     spec = ops.SampleSpec(fanouts=(100, 3, 50), rng_seed=SEED)
     on_device = CudaSamplingGraph(graph.indptr, graph.indices, graph.orig_ids, kernel=kernel)
     grids = emulated_device.grids(lambda: on_device.sample(seeds, spec, STEP))
-    # add_seeds, (sample_tasks,) place_rows; per hop its draws, assign_new, relabel_and_place
-    hops = np.array(grids[2 + (kernel == "persistent") :]).reshape(3, -1)
+    # clear_batch, add_seeds, (sample_tasks,) place_rows; per hop its draws, assign_new, relabel_and_place
+    hops = np.array(grids[3 + (kernel == "persistent") :]).reshape(3, -1)
     assert hops[:, -1].tolist() == [8, 1, 8]  # 8: all that the device holds
     expected = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids).sample(seeds, spec, STEP)
     for schedule in range(4):
