@@ -49,8 +49,8 @@ def test_an_application_passes_the_suite(device, app):
     transit.KHop((5, 3, 2)), transit.KHop((5, 3, 2), unique=True), transit.MVS(),
 ], ids=lambda app: type(app).__name__)  # fmt: skip
 def test_many_samples_equal_the_cpus(device, on_cpu, app, dtype, schedule):
-    graph, roots = random_graph(dtype), torch.arange(3000) % 500
-    key = {"step": 2**40, "sample_ids": torch.arange(3000) * 10**12}
+    graph, roots = random_graph(dtype), torch.arange(1200) % 500
+    key = {"step": 2**40, "sample_ids": torch.arange(1200) * 10**12}
     found = fsd.TransitSampler(graph, app, rng_seed=3, device=device, schedule=schedule).sample(roots, **key)
     assert found.vertices.device.type == device.type
     assert_equal(found, on_cpu(graph, app, roots, **key))
