@@ -53,9 +53,9 @@ def parts(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("hosts"), 4, dtype="float32").path
 
 
-def command(made, directory: Path, *options: str) -> list[str]:
-    """fastsample-launch on the first host, for all hosts."""
-    (directory / "hosts").write_text("".join(f"{host.address} slots=1\n" for host in made.hosts))
+def command(made, directory: Path, *options: str, slots: int = 1) -> list[str]:
+    """fastsample-launch on the first host, for all hosts, with `slots` ranks on each."""
+    (directory / "hosts").write_text("".join(f"{host.address} slots={slots}\n" for host in made.hosts))
     program = directory / "ssh"
     prefixes = {host.address: list(host.prefix) for host in made.hosts}
     program.write_text(ENTER.format(python=sys.executable, prefixes=prefixes))
@@ -89,6 +89,24 @@ def test_trains_across_hosts(parts, tmp_path, launcher, count):
     assert results["world_size"] == count
     assert results["comm"]["feature_rows"]["bytes_received"] > 0
     assert results["transport"] == "exchange", "hosts of namespaces are machines to each other"
+    assert results["test_acc"] > 0.5
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_roles_train_across_hosts(parts, tmp_path, launcher):
+    """A sampler and a trainer on each host; equal losses are held by tests/train/test_roles_hosts.py."""
+    if launcher == "mpirun" and mpi_missing_reason() is not None:
+        pytest.skip(f"no MPI here: {mpi_missing_reason()}")
+    with namespace_hosts(parts, 2, work=tmp_path) as made:
+        words = command(made, tmp_path, *([] if launcher == "torchrun" else ["--mpi"]), slots=2)
+        ended = subprocess.run(
+            [*words, *SMALL, "--roles", "1+1", "--json", str(tmp_path / "out.json")],
+            cwd=ROOT, capture_output=True, text=True, timeout=ENOUGH_S, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    results = json.loads((tmp_path / "out.json").read_text())
+    assert results["world_size"] == 4
     assert results["test_acc"] > 0.5
 
 
