@@ -1,8 +1,8 @@
 // A table from node ids to 64-bit values in device memory, filled by many threads at once.
 //
 // Where the ids are few, the slot of an id is the id itself and there are no keys; else slots are found by hashing with
-// linear probing, in a table of at least twice as many slots as distinct ids will come. One memset to 0xFF bytes makes
-// both kinds empty.
+// linear probing, in a table of at least twice as many slots as distinct ids will come. A key is empty where all its
+// bits are one, and so is a value; who fills a table makes it empty first.
 #ifndef FS_CUDA_ID_TABLE_CUH_
 #define FS_CUDA_ID_TABLE_CUH_
 

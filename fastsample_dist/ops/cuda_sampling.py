@@ -5,7 +5,8 @@ batch are enqueued on torch's current stream; their arrays are allocated by uppe
 than the graph has nodes and edges), and one read-back at the end brings the sizes. The tensors of a batch are views of
 one allocation, which stays as large as the bounds for as long as one of the views lives; scratch is another one. Where
 a batch can reach a large share of the graph, the nodes' places in it are found in a table of 8 bytes per node of the
-graph, which a thread keeps for each of its streams and never empties (csrc/cuda/batch_layout.cuh: stamps).
+graph, which a thread keeps for each stream it samples on and empties once in a million batches
+(csrc/cuda/batch_layout.cuh: stamps).
 """
 
 from __future__ import annotations

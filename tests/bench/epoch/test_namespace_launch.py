@@ -107,6 +107,7 @@ def test_roles_train_across_hosts(parts, tmp_path, launcher):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = json.loads((tmp_path / "out.json").read_text())
     assert results["world_size"] == 4
+    assert "roles 1+1 on each of 2 machines: ranks 0, 2 train, ranks 1, 3 sample" in ended.stdout
     assert results["test_acc"] > 0.5
 
 

@@ -1,6 +1,7 @@
 """Applications on a GPU: the samples of plain Python and of the CPU, bit for bit; what is refused, in which words."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from fastsample_dist.sampling import arrays, transit
 from fastsample_dist.sampling.transit.engine import SCHEDULES
 from fastsample_dist.sampling.transit.engines import BUILT_IN
 from fastsample_dist.testing import check_app, conformance_graph
+from tests.grids import grid
 from tests.sampling.transit.apps import Own, Together, small_graph
 from tests.sampling.transit.test_sampler import APPS, some_roots
 
@@ -41,16 +43,25 @@ def test_an_application_passes_the_suite(device, app):
     assert report.num_runs == 4 * 3 * 5 + 2 + 2 + len(SCHEDULES) + 2 + 1
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("app", [
+MANY = [
     transit.DeepWalk(12), transit.DeepWalk(12, weighted=False), transit.Node2Vec(12),
     transit.Node2Vec(6, 0.25, 4.0, False), transit.PPR(0.2), transit.PPR(0.4, weighted=False), transit.MultiRW(9),
     transit.KHop((5, 3, 2)), transit.KHop((5, 3, 2), unique=True), transit.MVS(),
-], ids=lambda app: type(app).__name__)  # fmt: skip
+]  # fmt: skip
+WAYS = list(itertools.product(MANY, (torch.int32, torch.int64), SCHEDULES))
+# Distinct picks take seconds a case in the emulator.
+SLOW = [(app, *way) for app, *way in WAYS if isinstance(app, transit.KHop) and app.unique]
+SLOW_IN_GATE = [case for case in SLOW if case[1:] in ((torch.int32, "auto"), (torch.int64, "transit"))]
+
+
+@pytest.mark.parametrize(
+    ("app", "dtype", "schedule"),
+    grid(WAYS, gate=[case for case in WAYS if case not in SLOW or case in SLOW_IN_GATE], several=True),
+    ids=lambda value: value if isinstance(value, (str, torch.dtype)) else type(value).__name__,
+)
 def test_many_samples_equal_the_cpus(device, on_cpu, app, dtype, schedule):
-    graph, roots = random_graph(dtype), torch.arange(1200) % 500
-    key = {"step": 2**40, "sample_ids": torch.arange(1200) * 10**12}
+    graph, roots = random_graph(dtype), torch.arange(3000) % 500
+    key = {"step": 2**40, "sample_ids": torch.arange(3000) * 10**12}
     found = fsd.TransitSampler(graph, app, rng_seed=3, device=device, schedule=schedule).sample(roots, **key)
     assert found.vertices.device.type == device.type
     assert_equal(found, on_cpu(graph, app, roots, **key))
