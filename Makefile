@@ -6,6 +6,7 @@
 # make docs   the API reference from the docstrings, into build/docs
 # make gpu    on a machine with an NVIDIA GPU: the tests marked gpu, then their small cases under compute-sanitizer
 # make gpu-bench   the same machine: every figure that needs a GPU, into $(GPU_REPORT) (benchmarks/gpu.md says more)
+#             where a command may only take so long: make gpu GPU_SECONDS=240; the same command again resumes either
 # make clean  remove what was built, keep the environment
 # Needs Linux, Python >= 3.10 with venv, a C++17 compiler and a package registry. Everything lives in $(VENV).
 
@@ -21,6 +22,9 @@ GPU_PYTHON ?=
 GPU_REPORT ?= benchmarks/gpu-$(shell nvidia-smi --query-gpu=name --format=csv,noheader --id=0 2>/dev/null | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
 GPU_BENCH  ?= --verify
 GPU_TESTS  ?= tests
+# After these seconds `make gpu` ends each of its five runs of tests; what has passed is kept in build/gpu until the sources change.
+GPU_SECONDS ?= inf
+RESUMED    := -p tests.resumed --seconds $(GPU_SECONDS) --passed-file
 # Processes that share the tests, a file to each at a time for the sake of its fixtures. Many tests wait for others, so
 # more processes than a small machine has cores.
 WORKERS    ?= 4
@@ -115,20 +119,25 @@ gpu: gpu-tests gpu-sanitize
 
 gpu-tests: $(GPU_READY)
 	$(GPU_PYTHON) -c 'from fastsample_dist.bench.gpu.device import missing_reason; import sys; sys.exit(missing_reason())'
-	$(GPU_PYTHON) -m pytest -m gpu $(GPU_TESTS)
+	$(GPU_PYTHON) -m pytest $(RESUMED) build/gpu/passed -m gpu $(GPU_TESTS)
 
 # Blocks of torch's caching allocator would hide reads past an allocation. The kernels' names begin with their namespace,
-# mangled; initcheck must see what torch's kernels write, too.
+# mangled; initcheck must see what torch's kernels write, too. What a sanitizer finds is no test's failure: then all tests of
+# its run are run again.
 gpu-sanitize: $(GPU_READY)
 	command -v $(SANITIZER) >/dev/null || { echo "$(SANITIZER) was not found; it comes with the CUDA toolkit: put it on PATH or set SANITIZER" >&2; exit 1; }
 	set -e; for tool in "memcheck $(OWN_KERNELS)" "racecheck $(OWN_KERNELS)" "synccheck $(OWN_KERNELS)" initcheck; do \
-		echo "$(SANITIZER) --tool $$tool"; \
-		PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --error-exitcode 9 \
-			$(GPU_PYTHON) -m pytest -q -p no:cacheprovider -m "gpu and not long" $(SMALL_CASES); \
+		echo "$(SANITIZER) --tool $$tool"; passed=build/gpu/passed-$${tool%% *}; status=0; \
+		PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --error-exitcode 9 $(GPU_PYTHON) -m pytest $(RESUMED) $$passed \
+			-q -p no:cacheprovider -m "gpu and not long" $(SMALL_CASES) || status=$$?; \
+		if [ $$status -eq 9 ]; then rm -f $$passed; fi; \
+		if [ $$status -ne 0 ]; then exit $$status; fi; \
 	done
 
 gpu-bench: $(GPU_READY)
-	$(GPU_PYTHON) -m fastsample_dist.bench.cli gpu $(GPU_BENCH) --work build/gpu-graphs --markdown $(GPU_REPORT).md --json $(GPU_REPORT).json
+	mkdir -p build/gpu-graphs
+	$(GPU_PYTHON) -m fastsample_dist.bench.cli gpu $(GPU_BENCH) --work build/gpu-graphs --resume build/gpu-graphs/parts.json \
+		--markdown $(GPU_REPORT).md --json $(GPU_REPORT).json
 
 clean:
 	rm -rf build dist *.egg-info fastsample_dist/lib $(VENV)/.built

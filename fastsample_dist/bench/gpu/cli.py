@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +12,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+import fastsample_dist
 from fastsample_dist import command as cl
 from fastsample_dist.bench.conditions import conditions as host_conditions
+from fastsample_dist.bench.conditions import given_options
 from fastsample_dist.bench.gpu import aggregate as gpu_aggregate
 from fastsample_dist.bench.gpu import epoch as gpu_epoch
 from fastsample_dist.bench.gpu import gather as gpu_gather
@@ -22,12 +26,13 @@ from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
 from fastsample_dist.bench.gpu.limits import LEAST_ARRAY_BYTES
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.options import add_drawing
-from fastsample_dist.files import check_writable, write_text
+from fastsample_dist.files import check_writable, write_json, write_text
 from fastsample_dist.graph.csc import CSCGraph
 
 PARTS = ("sampling", "gather", "aggregate", "walk", "epoch")
 MIN_TRIALS = 5  # fewer give no tenth and ninetieth percentile worth printing
 MIB = 1 << 20
+OUTPUTS = ("part", "json", "markdown", "resume", "work")  # options that no figure depends on
 EXAMPLES = """examples:
   fastsample-bench gpu --verify --markdown benchmarks/gpu-h200.md --json gpu.json --work DIR
   fastsample-bench gpu sampling --batch-sizes 2048 --fanouts 10 --hops 3
@@ -91,6 +96,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--warmup", type=cl.count, default=5, metavar="N", help="calls before them (default: %(default)s)")
     add("--verify", action="store_true", help="compare with the CPU before a case is timed; exit 1 where it differs")
     add_drawing(sub)
+    add("--resume", metavar="FILE", type=Path, help="keep the results of every part that has ended in FILE, and take "
+        "from it those of the same program, device, torch and options")  # fmt: skip
     add("--markdown", metavar="FILE", type=Path, help="write the report here too")
     cl.add_json(sub)
 
@@ -104,8 +111,9 @@ def run(args: argparse.Namespace, make_device: Callable[[], GpuDevice] = GpuDevi
     """
     if args.trials < MIN_TRIALS:
         raise ValueError(f"--trials is {args.trials}; expected at least {MIN_TRIALS}.")
-    if args.markdown is not None:
-        check_writable("--markdown", args.markdown)
+    for option, file in (("--markdown", args.markdown), ("--resume", args.resume)):
+        if file is not None:
+            check_writable(option, file)
     device = make_device()
     console = Console(width=cl.console_width(), highlight=False, stderr=True)
     with work_folder(args.work) as work:
@@ -135,15 +143,60 @@ def _measure(
     }  # fmt: skip
     results: dict = {"command": "gpu", "conditions": conditions, "goals": []}
     body: list[str] = []
+    kept = _KeptParts(args, conditions)
     for part in PARTS if args.part == "all" else (args.part,):
         measure, lines, goals = STEPS[part]
-        results[part] = measure(run)
+        if part not in kept.parts:
+            kept.add(part, measure(run))
+            device.release()
+        results[part] = kept.parts[part]
         results["goals"] += goals(results[part])
         body += [*lines(results[part]), ""]
-        device.release()
     conditions["device_after"] = device.conditions()
     head = ["# fastsample-bench gpu", "", *gpu_report.conditions_lines(conditions), ""]
     return results, [*head, *gpu_report.goal_lines(results["goals"]), "", *body]
+
+
+class _KeptParts:
+    """Results of the parts that have ended, by part; those of an earlier run among them if that was like this one.
+
+    Args:
+      args: of the command line; --resume names the file, or none.
+      conditions: of this run.
+    """
+
+    def __init__(self, args: argparse.Namespace, conditions: dict) -> None:
+        device, host = conditions["device"], conditions["host"]
+        options = {name: value for name, value in given_options(args).items() if name not in OUTPUTS}
+        key = {"program": _digest_of_program(), "torch": host["torch"], "device": device["device"], "options": options}
+        self._file, self._key = args.resume, json.loads(json.dumps(key))
+        self.parts: dict[str, dict] = {}
+        if self._file is not None and self._file.exists():
+            self.parts = self._read()
+
+    def add(self, part: str, found: dict) -> None:
+        """A part has ended."""
+        self.parts[part] = found
+        if self._file is not None:
+            write_json(self._file, {"key": self._key, "parts": self.parts})
+
+    def _read(self) -> dict[str, dict]:
+        try:
+            found = json.loads(self._file.read_text(encoding="utf-8"))
+            return found["parts"] if found["key"] == self._key else {}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"--resume {self._file} does not hold parts of `fastsample-bench gpu` ({error}); name another file."
+            ) from error
+
+
+def _digest_of_program() -> str:
+    """Of the package's modules and libraries, changes that are not committed among them."""
+    found, root = hashlib.sha256(), Path(fastsample_dist.__file__).parent
+    for path in sorted(root.rglob("*")):
+        if path.suffix in (".py", ".so"):
+            found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def _conditions(args: argparse.Namespace, device: GpuDevice) -> dict:

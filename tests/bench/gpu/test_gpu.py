@@ -15,6 +15,7 @@ from fastsample_dist.bench.cli import main, make_parser
 from fastsample_dist.bench.gpu import cli as gpu_cli
 from fastsample_dist.bench.gpu import device as gpu_device
 from fastsample_dist.bench.gpu.device import GpuTimer, kernel_times, own_name, smi_fields
+from fastsample_dist.ops.kernel_choice import KERNELS
 from tests.bench.gpu.emulated_gpu import EmulatedGpu
 from tests.cuda_devices import EmulatedDevice
 from tests.waiting import ENOUGH_S
@@ -54,7 +55,7 @@ def test_a_part_alone_prints_its_table_and_its_goals(emulated_device, work, caps
     printed = capsys.readouterr().out
     assert status == 0 and list(results) == ["command", "conditions", "goals", part]
     assert printed.startswith("# fastsample-bench gpu\n\n- emulated, ") and "verified against the CPU" in printed
-    assert len(results["goals"]) == {"sampling": 4, "gather": 2}[part]
+    assert len(results["goals"]) == {"sampling": 3 + 2 * len(KERNELS), "gather": 2}[part]
 
 
 def test_a_whole_run_reports_every_part(whole):
@@ -86,6 +87,40 @@ def test_gpu_and_cpu_sampling_train_alike(whole):
     """The same batches and the same model: on the emulator, whose operators are the CPU's, the same loss."""
     losses = {way["way"]: way["loss"] for way in whole[1]["epoch"]["ways"]}
     assert losses["gpu"] == losses["cpu sampling"]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Parts that are measured, in order; each finds the same nothing."""
+    measured = []
+    for part in gpu_cli.PARTS:
+        step = (lambda _, own=part: measured.append(own) or {"of": own}, lambda found: [found["of"]], lambda _: [])
+        monkeypatch.setitem(gpu_cli.STEPS, part, step)
+    return measured
+
+
+def test_an_interrupted_run_is_resumed_where_it_stopped(counted, emulated_device, work, tmp_path, monkeypatch):
+    file = str(tmp_path / "parts.json")
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setitem(gpu_cli.STEPS, "aggregate", (lambda _: 1 / 0, None, None))
+        run_tiny(work, "--resume", file)
+    _, results = run_tiny(work, "--resume", file)
+    assert counted == list(gpu_cli.PARTS) and all(results[part] == {"of": part} for part in gpu_cli.PARTS)
+
+
+def test_parts_of_other_options_are_measured_again(counted, emulated_device, work, tmp_path):
+    file = str(tmp_path / "parts.json")
+    run_tiny(work, "gather", "--resume", file)
+    run_tiny(work, "gather", "--resume", file, "--seed", "5")
+    assert counted == ["gather", "gather"]
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"parts": {}}'])
+def test_a_file_to_resume_that_is_none_is_refused(emulated_device, work, tmp_path, text):
+    file = tmp_path / "parts.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"--resume .*parts.json does not hold parts"):
+        run_tiny(work, "gather", "--resume", str(file))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
