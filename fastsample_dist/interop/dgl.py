@@ -237,6 +237,7 @@ def walker(
     weighted: bool = False,
     stop: float | None = None,
     p_q: tuple[float, float] | None = None,
+    device: torch.device | None = None,
 ) -> Callable[[Tensor], Tensor]:
     """DGL's own random walks, against the direction of the edges as this library's.
 
@@ -246,14 +247,17 @@ def walker(
       weighted: by graph.weights.
       stop: probability to end after every step; None: never.
       p_q: node2vec's return and in-out parameters; None: walks of first order.
+      device: that walks; None: the graph's.
     Returns:
-      A function of roots, int64 [num_walks], that returns int64 [num_walks, length + 1], -1 behind a walk's end.
+      A function of roots there, int64 [num_walks], that returns int64 [num_walks, length + 1], -1 behind a walk's end.
     Raises:
       ImportError: see `to_blocks`.
     """
     dgl, made = require_dgl("walker"), _along_lists(graph)
     if weighted:
         made.edata[WEIGHTS] = graph.weights
+    if device is not None:
+        made = made.to(device)
     prob = WEIGHTS if weighted else None
     if p_q is not None:
         return lambda roots: dgl.sampling.node2vec_random_walk(made, roots, *p_q, length, prob=prob)

@@ -73,19 +73,22 @@ def neighbor_loader(
     )  # fmt: skip
 
 
-def walker(graph: CSCGraph, length: int, *, p_q: tuple[float, float] = (1.0, 1.0)) -> Callable[[Tensor], Tensor]:
+def walker(
+    graph: CSCGraph, length: int, *, p_q: tuple[float, float] = (1.0, 1.0), device: torch.device | None = None
+) -> Callable[[Tensor], Tensor]:
     """PyG's own random walks (pyg_lib or torch_cluster), against the direction of the edges as this library's.
 
     Args:
       graph: in-neighbour lists; weights are not used.
       length: nodes that a walk adds; a walk without a neighbour to go to stays where it is.
       p_q: node2vec's return and in-out parameters; both 1: uniform walks.
+      device: that walks; None: the graph's.
     Returns:
-      A function of roots, int64 [num_walks], that returns int64 [num_walks, length + 1].
+      A function of roots there, int64 [num_walks], that returns int64 [num_walks, length + 1].
     Raises:
       ImportError: neither package can be imported.
     """
-    indptr, indices = graph.indptr, graph.indices.long()
+    indptr, indices = graph.indptr.to(device=device), graph.indices.to(device=device).long()
     try:
         import pyg_lib  # noqa: F401  # registers its operators
     except (ImportError, OSError):

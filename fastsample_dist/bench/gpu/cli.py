@@ -24,8 +24,10 @@ from fastsample_dist.bench.gpu import sampling as gpu_sampling
 from fastsample_dist.bench.gpu import walk as gpu_walk
 from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
 from fastsample_dist.bench.gpu.limits import LEAST_ARRAY_BYTES
+from fastsample_dist.bench.gpu.walk_peers import NEXTDOOR
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.options import add_drawing
+from fastsample_dist.bench.peers import Baseline
 from fastsample_dist.files import check_writable, write_json, write_text
 from fastsample_dist.graph.csc import CSCGraph
 
@@ -89,6 +91,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--widths", type=cl.counts, default=(128, 256), help="columns of aggregate's rows (default: 128,256)")
     add("--walks", type=cl.count, default=1 << 18, help="samples of a call of walk (default: %(default)s)")
     add("--length", type=cl.count, default=100, help="steps of its walks (default: %(default)s)")
+    add("--baseline", action="append", default=[], metavar="PEER",
+        help="of walk: dgl, pyg, or nextdoor=DIR with its programs; may be repeated")  # fmt: skip
     add("--epochs", type=cl.count, default=3, help="timed ones of each way, after one warm-up (default: %(default)s)")
     add("--workers", type=cl.integer_from(0), default=None, metavar="N",
         help="processes of torch_geometric's loader, 0: none but this one (default: the cores)")  # fmt: skip
@@ -111,6 +115,7 @@ def run(args: argparse.Namespace, make_device: Callable[[], GpuDevice] = GpuDevi
     """
     if args.trials < MIN_TRIALS:
         raise ValueError(f"--trials is {args.trials}; expected at least {MIN_TRIALS}.")
+    _baselines(args)
     for option, file in (("--markdown", args.markdown), ("--resume", args.resume)):
         if file is not None:
             check_writable(option, file)
@@ -235,9 +240,14 @@ def _aggregate(run: Run) -> dict:
 def _walk(run: Run) -> dict:
     args = run.args
     options = gpu_walk.GpuWalkOptions(
-        samples=args.walks, length=args.length, rng_seed=args.seed, verify=args.verify
+        samples=args.walks, length=args.length, rng_seed=args.seed, verify=args.verify, work=run.source.work,
+        baselines=_baselines(args),
     )  # fmt: skip
     return gpu_walk.measure(run.graph, run.device, run.timer, options, run.progress)
+
+
+def _baselines(args: argparse.Namespace) -> tuple[Baseline, ...]:
+    return tuple(dict.fromkeys(Baseline.parse(text, NEXTDOOR) for text in args.baseline))
 
 
 def _epoch(run: Run) -> dict:
@@ -258,6 +268,6 @@ STEPS: dict[str, tuple[Callable[[Run], dict], Callable[[dict], list[str]], Calla
     "sampling": (_sampling, gpu_report.sampling_lines, gpu_report.sampling_goals),
     "gather": (_gather, gpu_report.gather_lines, gpu_report.gather_goals),
     "aggregate": (_aggregate, gpu_report.aggregate_lines, _no_goals),
-    "walk": (_walk, gpu_report.walk_lines, _no_goals),
+    "walk": (_walk, gpu_report.walk_lines, gpu_report.walk_goals),
     "epoch": (_epoch, gpu_report.epoch_lines, _no_goals),
 }

@@ -2,19 +2,23 @@
 
 A step is a vertex that a sample has besides its roots, or an edge that it records. A call makes all samples from roots
 in host memory; they stay in device memory. Walks that have ended make no further steps. Applications that pick for all
-transits of a sample together know no schedule: they are run by one, with samples that are batches.
+transits of a sample together know no schedule: they are run by one, with samples that are batches. walk_peers.py has
+the peers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fastsample_dist import TransitSampler
+from fastsample_dist.bench.gpu import walk_peers
 from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
+from fastsample_dist.bench.peers import PACKAGES, Baseline
 from fastsample_dist.bench.timing import spread
 from fastsample_dist.bench.walk.cases import CASES, WalkCase, with_weights
 from fastsample_dist.graph.csc import CSCGraph
@@ -42,12 +46,16 @@ class GpuWalkOptions:
       length: steps of a walk.
       rng_seed: of every draw, and of the weights of a graph without.
       verify: compare the samples of every schedule with the CPU's first.
+      baselines: peers.
+      work: where files for peers are written.
     """
 
     samples: int
     length: int
     rng_seed: int = 0
     verify: bool = False
+    baselines: tuple[Baseline, ...] = ()
+    work: Path = Path()
 
 
 def measure(
@@ -58,10 +66,11 @@ def measure(
     Args:
       graph: in host memory.
     Returns:
-      {"length", "samples", "cases": [{"app", "samples", "steps": of every call, "ways": [{"way": a schedule or "cpu",
-      "steps_s", "kernels_s"}]}]}.
+      {"length", "samples", "cases": [{"app", "samples", "steps": of every call, "ways": [{"way": a schedule, "cpu" or a
+      package, "steps_s", "kernels_s"}], "missing": {package: why}}], "nextdoor": [{"app", "samples", "ways": [{"way": a
+      schedule, "steps_s", "theirs_s"}]}]}.
     Raises:
-      RuntimeError: with `verify`, samples that are not the CPU's; one line.
+      RuntimeError: with `verify`, samples that are not the CPU's; NextDoor has failed; one line.
     """
     graph = with_weights(graph, options.rng_seed)
     found = []
@@ -69,7 +78,10 @@ def measure(
         progress(f"sampling {name}")
         found.append(_measure_one(graph, (name, app, roots), device, timer, options))
         device.release()
-    return {"length": options.length, "samples": options.samples, "cases": found}
+    nextdoor = []
+    for baseline in (own for own in options.baselines if own.name == walk_peers.NEXTDOOR):
+        nextdoor = _beside_nextdoor(graph, baseline, device, timer, options, progress)
+    return {"length": options.length, "samples": options.samples, "cases": found, "nextdoor": nextdoor}
 
 
 def _cases(graph: CSCGraph, options: GpuWalkOptions) -> Iterator[tuple[str, transit.App, Tensor]]:
@@ -95,21 +107,79 @@ def _measure_one(
         calls[schedule] = lambda trial, own=sampler: own.sample(roots, trial)
     if options.verify:
         _verify(name, calls)
-    steps: list[int] = []
-    seconds = timer.turns(calls, lambda way, samples: steps.append(_steps(samples, roots)) if way == CPU else None)
+    walkers, missing = _package_walkers(graph, name, device, options)
+    there = roots.to(device.torch_device)
+    calls.update({peer: lambda _, own=walk: own(there) for peer, walk in walkers.items()})
+    steps: dict[str, list[int]] = {way: [] for way in (CPU, *walkers)}
+
+    def count(way: str, samples: Samples | Tensor) -> None:
+        if way in steps:
+            steps[way].append(walk_peers.steps_of(samples) if way in walkers else _steps(samples, roots))
+
+    seconds = timer.turns(calls, count)
+    rates = {
+        way: [made / own for made, own in zip(steps.get(way, steps[CPU]), seconds[way], strict=True)] for way in calls
+    }
     return {
         "app": name,
         "samples": roots.shape[0],
-        "steps": steps,
+        "steps": steps[CPU],
         "ways": [
             {
                 "way": way,
-                "steps_s": spread([count / own for count, own in zip(steps, seconds[way], strict=True)]),
+                "steps_s": spread(rates[way]),
                 "kernels_s": None if way == CPU else timer.kernels(call)["all"],
             }
             for way, call in calls.items()
         ],
+        "missing": missing,
     }
+
+
+def _package_walkers(
+    graph: CSCGraph, name: str, device: GpuDevice, options: GpuWalkOptions
+) -> tuple[dict[str, Callable[[Tensor], Tensor]], dict[str, str]]:
+    """(by package its function of roots on the device, by package why it has none)."""
+    walkers, missing = {}, {}
+    for package in (own.name for own in options.baselines if own.name in PACKAGES):
+        try:
+            if name not in CASES:
+                raise ValueError("only walks are compared with packages")
+            walkers[package] = walk_peers.package_walker(
+                package, CASES[name], graph, options.length, device.torch_device
+            )
+        except (ImportError, ValueError) as error:
+            missing[package] = str(error)
+    return walkers, missing
+
+
+def _beside_nextdoor(
+    graph: CSCGraph, baseline: Baseline, device: GpuDevice, timer: GpuTimer, options: GpuWalkOptions,
+    progress: Callable[[str], object],
+) -> list[dict]:  # fmt: skip
+    """Its programs, each schedule beside ours, from all nodes."""
+    file, found = options.work / "nextdoor-edges.bin", []
+    progress("writing the graph for NextDoor")
+    walk_peers.write_edges(graph, file)
+    try:
+        roots = torch.arange(graph.num_nodes)
+        for program, case in walk_peers.NEXTDOOR_CASES:
+            app, ways = case.make(walk_peers.STEPS), []
+            for schedule, sampler in _samplers(graph, app, device, options):
+                progress(f"sampling {case.name}, {schedule}, and by NextDoor")
+                steps: list[int] = []
+                seconds = timer.turns(
+                    {schedule: lambda trial, own=sampler: own.sample(roots, trial)},
+                    lambda _, samples, into=steps: into.append(_steps(samples, roots)),
+                )[schedule]
+                device.release()
+                theirs = walk_peers.nextdoor_rates(baseline, program, file, schedule, timer.trials)
+                rates = [made / own for made, own in zip(steps, seconds, strict=True)]
+                ways.append({"way": schedule, "steps_s": spread(rates), "theirs_s": spread(theirs)})
+            found.append({"app": case.name, "samples": graph.num_nodes, "ways": ways})
+    finally:
+        file.unlink(missing_ok=True)
+    return found
 
 
 def _samplers(

@@ -10,11 +10,14 @@ from fastsample_dist import NeighborSampler, TransitSampler, ops
 from fastsample_dist.bench.gpu import aggregate as gpu_aggregate
 from fastsample_dist.bench.gpu import epoch as gpu_epoch
 from fastsample_dist.bench.gpu import gather as gpu_gather
+from fastsample_dist.bench.gpu import report as gpu_report
 from fastsample_dist.bench.gpu import walk as gpu_walk
 from fastsample_dist.bench.gpu.aggregate import AggregateOptions
 from fastsample_dist.bench.gpu.device import GpuTimer
 from fastsample_dist.bench.gpu.gather import GatherOptions, ids_of_hit_rate
 from fastsample_dist.bench.gpu.walk import GpuWalkOptions
+from fastsample_dist.bench.peers import Baseline
+from fastsample_dist.bench.walk.cases import CASES, with_weights
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.sampling import arrays, transit
@@ -184,3 +187,80 @@ def test_samples_are_verified(walking, monkeypatch):
     monkeypatch.setattr(TransitSampler, "sample", wrong)
     with pytest.raises(RuntimeError, match=r"verify: uniform, schedule transit: the samples are not the CPU's\."):
         gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, 5), WALKS, lambda _: None)
+
+
+STAND_IN = """#!{python}
+import sys
+import numpy as np
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+edges = np.fromfile(options["-g"], [("u", np.int32), ("v", np.int32), ("w", np.float32)])
+assert options["-t"] == "edge-list" and options["-f"] == "binary" and edges["w"].min() >= 1
+for _ in range(int(options["-n"])):
+    print("SampleParallel: End to end time 0.5 secs")
+print("totalSampledVertices", len(edges))
+"""
+
+
+@pytest.fixture
+def nextdoor(tmp_path):
+    """A directory with stand-ins for NextDoor's programs, which find as many vertices as the graph has edges."""
+    for program, _ in gpu_walk.walk_peers.NEXTDOOR_CASES:
+        file = tmp_path / program
+        file.write_text(STAND_IN.format(python=sys.executable))
+        file.chmod(0o755)
+    return Baseline("nextdoor", tmp_path)
+
+
+def test_nextdoor_runs_beside_every_schedule(walking, nextdoor, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_walk, "_cases", lambda *_: iter(()))
+    graph, options = random_csc(), GpuWalkOptions(samples=4, length=3, baselines=(nextdoor,), work=tmp_path)
+    found = gpu_walk.measure(graph, walking, GpuTimer(walking, 0, 5), options, lambda _: None)["nextdoor"]
+    assert [case["app"] for case in found] == ["deepwalk", "ppr, stop 0.01", "node2vec, p 1, q 2", "khop"]
+    for case in found:
+        assert [way["way"] for way in case["ways"]] == ["sample", "transit", "transit_flat"]
+        assert all(way["theirs_s"]["median"] == graph.num_edges / 0.5 for way in case["ways"])
+    assert not list(tmp_path.glob("*.bin"))
+    judged = gpu_report.walk_goals({"nextdoor": found})
+    assert len(judged) == 4 and all(entry["met"] is not None for entry in judged)
+
+
+def test_a_program_of_nextdoor_that_fails_is_named(nextdoor, tmp_path):
+    (tmp_path / "KHopSampling").write_text("#!/bin/sh\necho out of memory >&2\nexit 3\n")
+    with pytest.raises(RuntimeError, match="KHopSampling ended with 3: out of memory"):
+        gpu_walk.walk_peers.nextdoor_rates(nextdoor, "KHopSampling", tmp_path / "edges", "transit", 2)
+    with pytest.raises(ValueError, match="Missing is not there; pass a directory with its programs"):
+        gpu_walk.walk_peers.nextdoor_rates(nextdoor, "Missing", tmp_path / "edges", "transit", 2)
+
+
+def test_edges_for_nextdoor_are_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_walk.walk_peers, "RECORDS", 7)
+    graph = with_weights(random_csc(), 0)
+    gpu_walk.walk_peers.write_edges(graph, tmp_path / "edges")
+    edges = np.fromfile(tmp_path / "edges", [("u", np.int32), ("v", np.int32), ("w", np.float32)])
+    rows = np.repeat(np.arange(graph.num_nodes), graph.in_degrees())
+    assert np.array_equal(edges["u"], rows) and np.array_equal(edges["v"], graph.indices)
+    assert np.array_equal(edges["w"], graph.weights)
+
+
+def test_a_package_walks_in_turns_or_is_left_out_with_its_reason(walking, monkeypatch):
+    walk = lambda roots: torch.stack([roots, roots, torch.full_like(roots, -1)], 1)  # noqa: E731
+    monkeypatch.setattr(gpu_walk.walk_peers, "package_walker", lambda name, case, *_: walk)
+    monkeypatch.setattr(gpu_walk, "APPS", gpu_walk.APPS[:1])
+    options = GpuWalkOptions(samples=4, length=3, baselines=(Baseline("dgl"),))
+    found = gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, 5), options, lambda _: None)
+    assert found["cases"][0]["ways"][-1]["way"] == "dgl" and found["cases"][0]["missing"] == {}
+    left_out = [line for line in gpu_report.walk_lines(found) if "left out" in line]
+    assert left_out == ["dgl left out of layer, fastgcn, cluster_gcn: only walks are compared with packages."]
+
+
+@pytest.mark.parametrize(("package", "app"), [("pyg", "deepwalk"), ("pyg", "ppr"), ("dgl", "node2vec")])
+def test_what_a_package_has_not_on_gpus_is_refused(package, app):
+    with pytest.raises(ValueError, match="walks"):
+        gpu_walk.walk_peers.package_walker(package, CASES[app], random_csc(), 3, torch.device("cpu"))
+
+
+def test_packages_walk_where_they_are_asked_to():
+    dgl = pytest.importorskip("dgl", reason="walks by DGL")
+    graph, roots = random_csc(), torch.tensor([0, 5, 7])
+    walk = gpu_walk.walk_peers.package_walker("dgl", CASES["uniform"], graph, 3, torch.device("cpu"))
+    assert walk(roots).shape == (3, 4) and gpu_walk.walk_peers.steps_of(walk(roots)) <= 9 and dgl is not None
