@@ -248,11 +248,22 @@ def open_data(config: TrainConfig, ctx: DistContext) -> DistData:
         raise ValueError(
             f"{config.data} lacks features or labels; partition an input with features.npy and labels.npy."
         )
+    check_splits(config, data)
     if METHODS[config.neighbour_method].weighted and data.graph.weights is None:
         raise ValueError(
             f"{config.data} lacks edge weights for --sampler {config.sampler}; partition one with edge_weight.npy."
         )
     return data
+
+
+def check_splits(config: TrainConfig, data: DistData) -> None:
+    """The splits that are trained on and measured are there, before anything is trained."""
+    for split in ("train", *(("val", "test") if config.eval_every > 0 else ())):
+        try:
+            data.split(split)
+        except ValueError as error:
+            hint = "" if split == "train" else "; or pass --eval-every 0, which trains without measuring"
+            raise ValueError(f"{str(error).removesuffix('.')}{hint}.") from error
 
 
 def make_loaders(config: TrainConfig, data: DistData) -> dict[str, BatchLoader]:

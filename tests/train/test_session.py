@@ -3,11 +3,14 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 import fastsample_dist as fsd
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.train.session import result_writes
 from tests.train.task import make_task
 
@@ -27,6 +30,31 @@ def test_run_returns_the_model_and_what_the_file_holds(tmp_path, ctx, capsys):
     assert not result.stopped and result.model.num_layers == 2
     assert json.loads(file.read_text()) == json.loads(json.dumps(result.report))
     assert f"test accuracy {result.report['test_acc']:.4f}" in capsys.readouterr().out
+
+
+@pytest.fixture
+def unmeasured(tmp_path):
+    """A partition with nothing but a train split."""
+    rng = np.random.default_rng(0)
+    graph = RawGraph(
+        name="unmeasured", num_nodes=60, undirected=False, edge_index=rng.integers(0, 60, (2, 300)),
+        features=rng.random((60, 4), dtype=np.float32), labels=np.arange(60) % 3, num_classes=3,
+        splits={"train": np.arange(40)},
+    )  # fmt: skip
+    build_partition(graph, PartitionOptions(num_parts=1, method="random"), tmp_path / "parts")
+    return {"data": tmp_path / "parts", "epochs": 1, "batch_size": 20, "fanouts": (2, 2), "hidden": 8, "threads": 1}
+
+
+@pytest.mark.parametrize("neighbours", ["sampled", "full"])
+def test_splits_that_cannot_be_measured_are_refused_before_anything_is_trained(unmeasured, ctx, neighbours, capsys):
+    with pytest.raises(ValueError, match=r"no split 'val' .* or pass --eval-every 0, which trains without measuring\."):
+        fsd.train.run(fsd.train.TrainConfig(**unmeasured, eval=neighbours), ctx)
+    assert "epoch" not in capsys.readouterr().out
+
+
+def test_a_run_that_measures_nothing_needs_a_train_split_alone(unmeasured, ctx):
+    report = fsd.train.run(fsd.train.TrainConfig(**unmeasured, eval_every=0), ctx).report
+    assert len(report["epochs"]) == 1 and report["val_acc"] is None
 
 
 @pytest.mark.parametrize("name", ["json", "report"])

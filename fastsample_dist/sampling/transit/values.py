@@ -299,5 +299,5 @@ class Sample:
 
 def _within(i: int, length: int, what: str) -> int:
     if not 0 <= i < length:
-        raise IndexError(f"{what}[{i}]: expected 0 to {length - 1}")
+        raise IndexError(f"{what}[{i}]: expected 0 to {length - 1}" if length else f"{what}[{i}]: there are none")
     return i

@@ -122,7 +122,6 @@ def test_combined_rows_stand_one_behind_the_other():
     [
         lambda t: t.row(4)[3],
         lambda t: t.row(4)[-1],
-        lambda t: t.row(0)[0],
         lambda t: t.row(4).weight(3),
         lambda t: t.row(12),
         lambda t: t.row(-2),
@@ -133,6 +132,11 @@ def test_combined_rows_stand_one_behind_the_other():
 def test_an_index_outside_is_refused(read):
     with pytest.raises(IndexError, match="expected 0 to|has nodes 0 to 11"):
         read(tables())
+
+
+def test_an_index_into_nothing_says_that_there_is_nothing():
+    with pytest.raises(IndexError, match=r"^edges\[0\]: there are none$"):
+        tables().row(0)[0]
 
 
 def test_rows_are_read_by_position_alone():
