@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist.graph.datasets import RawGraph, read_npy_graph
 from fastsample_dist.graph.inputs.sizes import npy_sizes
+from tests.optional import given, settings, st
 
 META = {"name": "tiny", "num_nodes": 5, "undirected": False, "num_classes": 3}
 COLUMNS = {

@@ -5,11 +5,11 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from fastsample_dist.graph import planted
 from fastsample_dist.graph.id_order import IdOrder
 from fastsample_dist.graph.planted import PlantedGraph, PowerLaw, planted_parts
+from tests.optional import stats
 
 FALSE_ALARM = 1e-6
 SMALL = PlantedGraph(num_nodes=300, num_edges=5000, num_communities=7, mixing=0.3, seed=3)

@@ -1,9 +1,9 @@
 """Symmetric graphs for the tests of partitioning passes."""
 
 import numpy as np
-from hypothesis import strategies as st
 
 from fastsample_dist import ops
+from tests.optional import st
 
 
 def pairs_of(

@@ -1,9 +1,9 @@
 """Drawn graphs, specs and batches for the tests of samplers (hypothesis)."""
 
 import torch
-from hypothesis import strategies as st
 
 from fastsample_dist import CSCGraph, ops
+from tests.optional import st
 
 WEIGHTS = (0.0, 1e-12, 1e-3, 0.5, 1.0, 1.0, 3.0, 1e6)
 WORDS = st.integers(0, 2**63 - 1)

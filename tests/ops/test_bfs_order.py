@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist import ops
 from fastsample_dist.ops import reference
+from tests.optional import given, settings, st
 
 
 def csc(num_nodes: int, edges: list[tuple[int, int]], dtype: torch.dtype = torch.int32) -> tuple:

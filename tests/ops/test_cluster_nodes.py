@@ -4,12 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist import ops
 from fastsample_dist.ops import reference
 from tests.ops.neighbour_lists import large, neighbours, pairs_of, rows_by_turn
+from tests.optional import given, settings, st
 
 
 def singletons(weights: np.ndarray) -> ops.Clusters:

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist import ops
 from fastsample_dist.ops import reference
 from tests.ops.neighbour_lists import large, neighbours, pairs_of
+from tests.optional import given, settings, st
 
 
 def pairs_in(table: ops.PairTable) -> dict[tuple[int, int], int]:

@@ -6,9 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from scipy import stats
 from torch.overrides import TorchFunctionMode
 
 from fastsample_dist import CSCGraph, ops
@@ -19,6 +16,7 @@ from tests.grids import grid
 from tests.ops.graphs import random_csc
 from tests.ops.strategies import WORDS, graphs, some_seeds, specs
 from tests.ops.test_sample_mfg import same
+from tests.optional import HealthCheck, given, settings, st, stats
 
 SEED, STEP = 2**40 + 7, 2**33 + 5  # both beyond 32 bits
 FIXTURE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

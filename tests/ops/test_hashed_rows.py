@@ -4,13 +4,13 @@ import ctypes
 
 import pytest
 import torch
-from hypothesis import given, settings
 
 from fastsample_dist import ops
 from fastsample_dist.ops import library, reference
 from fastsample_dist.ops.hashed_rows import IDS_PER_BUCKET, _graph
 from tests.ops.graphs import random_csc
 from tests.ops.strategies import graphs
+from tests.optional import given, settings
 
 ROOM = {torch.int32: 16, torch.int64: 8}
 DTYPES = pytest.mark.parametrize("dtype", ROOM, ids=["int32", "int64"])

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist import CSCGraph, ops
 from fastsample_dist.ops.captured import CapturedSampler
@@ -15,6 +13,7 @@ from tests.grids import grid
 from tests.ops.graphs import random_csc
 from tests.ops.strategies import FANOUTS, WORDS, graphs, some_seeds
 from tests.ops.test_cuda_sampling import hub_graph, on_cpu, refusals, same
+from tests.optional import HealthCheck, given, settings, st
 
 FIXTURE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SEED, STEP = 0xA5A5, 7

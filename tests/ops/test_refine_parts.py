@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist import ops
 from fastsample_dist.ops import reference
 from tests.ops.neighbour_lists import large, neighbours, pairs_of, rows_by_turn
+from tests.optional import given, settings, st
 
 
 def held_by(parts: np.ndarray, counts: np.ndarray, num_parts: int) -> np.ndarray:

@@ -1,12 +1,11 @@
 """Random small graphs, specs and batches: the kernels equal ops/reference exactly."""
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist import CSCGraph, NeighborSampler, ops
 from fastsample_dist.ops import reference
 from tests.ops.strategies import WEIGHTS, WORDS, edge_lists, graphs, some_seeds, specs
+from tests.optional import given, settings, st
 
 
 def same(left, right):

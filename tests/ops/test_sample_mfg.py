@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from scipy import stats
 
 from fastsample_dist import NeighborSampler, ops
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import reference
 from tests.ops.graphs import random_csc
+from tests.optional import stats
 
 SEED, STEP = 2**40 + 7, 2**33 + 5  # both beyond 32 bits
 

@@ -4,12 +4,11 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist import ops
 from fastsample_dist.ops import reference
 from fastsample_dist.ops.stream_partition import NO_LIMIT, NUM_LIMITS, StreamRule
+from tests.optional import given, settings, st
 
 SCORES = ["ldg", "fennel"]
 

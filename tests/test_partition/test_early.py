@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -24,6 +22,9 @@ from fastsample_dist.partition.write import disk_space as disk
 from fastsample_dist.partition.write.build import PartitionOptions
 from tests.graph.inputs.layouts import draw_graph, write_chunked, write_graphbolt, write_ogb, write_pyg
 from tests.test_partition.inputs import draw_raw, write_input
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 META = {"name": "many", "num_nodes": 50_000_000, "undirected": False}
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import fastsample_dist as fsd
 from fastsample_dist import DistContext, DistData
@@ -32,6 +30,7 @@ from fastsample_dist.partition.report.check import check_partition
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.partition.write.repartition import repartition
 from tests.graph.inputs import layouts
+from tests.optional import HealthCheck, given, settings, st
 from tests.test_partition.damage import entry, rewrite
 from tests.test_partition.inputs import draw_raw, write_input
 from tests.test_partition.test_on_disk import arguments, contents, run_killed

@@ -6,8 +6,6 @@ import lzma
 import signal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import fastsample_dist as fsd
@@ -17,6 +15,9 @@ from fastsample_dist.partition import cli
 from fastsample_dist.partition.cli import main
 from tests.forked import run_code
 from tests.test_partition.test_edgelist_input import KILLED_RUN, arguments, contents
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 NUM_NODES = 60
 RNG = np.random.default_rng(7)

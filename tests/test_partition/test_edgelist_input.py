@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import fastsample_dist.partition
@@ -21,6 +19,9 @@ from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.external.journal import work_directory
 from tests.forked import run_code
 from tests.grids import grid
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 REPOSITORY = Path(fastsample_dist.partition.__file__).parents[2]
 # The command with every list taken for a long one, killed at the KILL_AT-th block that is read or entry of the journal.

@@ -6,14 +6,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import csv
 
 import fastsample_dist.partition
 from fastsample_dist.graph.generators import rmat, write_npy_graph
 from fastsample_dist.partition.methods import libmetis
 from tests.waiting import ENOUGH_S
+
+pa = pytest.importorskip("pyarrow")
+csv = pytest.importorskip("pyarrow.csv")
 
 REPOSITORY = Path(fastsample_dist.partition.__file__).parents[2]
 NUM_PARTS = 256  # METIS works for several seconds

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from fastsample_dist.testing.statistics import (
     Evidence,
@@ -12,6 +11,7 @@ from fastsample_dist.testing.statistics import (
     quadratic_p,
     tail_bound,
 )
+from tests.optional import stats
 
 
 @pytest.mark.parametrize(

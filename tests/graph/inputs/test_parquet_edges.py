@@ -5,12 +5,13 @@ import logging
 import sys
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, Scratch, edgelist, parquet_edges
 from fastsample_dist.graph.inputs.edgelist import read_edgelist
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 
 def write(path, **columns):

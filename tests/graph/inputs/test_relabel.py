@@ -3,13 +3,14 @@
 import json
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, Scratch, edgelist, relabel, text_edges
 from fastsample_dist.graph.inputs.edgelist import read_edgelist
 from fastsample_dist.graph.inputs.relabel import distinct_names, numbered
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 RELABEL = EdgeListOptions(relabel=True)
 

@@ -7,8 +7,6 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist import CSCGraph, ops
 from fastsample_dist.ops import reference
@@ -21,6 +19,7 @@ from fastsample_dist.sampling.transit import plain
 from fastsample_dist.testing.statistics import Evidence, pearson_p
 from tests.ops.graphs import random_csc
 from tests.ops.strategies import graphs
+from tests.optional import given, settings, st
 from tests.sampling.transit.apps import small_graph
 
 NULL = transit.NULL

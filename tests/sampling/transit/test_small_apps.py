@@ -5,8 +5,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist import CSCGraph
 from fastsample_dist.sampling import transit
@@ -14,6 +12,7 @@ from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Run
 from fastsample_dist.sampling.transit.engines import forms_of, make_engine
+from tests.optional import given, settings, st
 
 KEY = DrawKey(rng_seed=2**63 - 1, step=2**40)
 UNIFORM, WEIGHTED, NEAR, COIN, LOOK_BACK, STATE, COLUMN, FAILING, OUTSIDE = range(9)

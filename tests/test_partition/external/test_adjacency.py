@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition.external import adjacency, buckets, csc
@@ -20,6 +18,7 @@ from fastsample_dist.partition.external.csc import StoredTopology, build_stored,
 from fastsample_dist.partition.external.journal import Journal
 from fastsample_dist.partition.methods.adjacency import Adjacency, symmetrise
 from tests.forked import run_code
+from tests.optional import HealthCheck, given, settings, st
 from tests.small_disk import small_files
 from tests.test_partition.external.pieces import shrink_pieces
 from tests.test_partition.inputs import draw_raw

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
@@ -18,6 +16,7 @@ from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.external.csc import build_stored, sort_edge_bytes
 from fastsample_dist.partition.external.journal import Journal
 from tests.grids import grid
+from tests.optional import HealthCheck, given, settings, st
 from tests.test_partition.external.pieces import shrink_pieces
 from tests.test_partition.inputs import draw_raw
 

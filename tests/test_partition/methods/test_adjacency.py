@@ -4,13 +4,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist.graph.csc import row_positions
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition.methods import adjacency
 from fastsample_dist.partition.methods.adjacency import edge_chunks, estimate_neighbours, rows_of, symmetrise
+from tests.optional import given, settings, st
 from tests.test_partition.inputs import listed_edges
 
 EDGES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30)

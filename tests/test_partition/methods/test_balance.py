@@ -4,12 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition.methods.adjacency import symmetrise
 from fastsample_dist.partition.methods.balance import balance_train_nodes
+from tests.optional import assume, given, settings, st
 from tests.test_partition.inputs import cut_of, draw_raw, listed_edges
 
 PART_COUNTS = [1, 2, 3, 4, 5, 8]
