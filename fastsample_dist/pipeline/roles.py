@@ -7,6 +7,8 @@ sample and T train (factored), with a queue of tasks between them.
 - Time sharing: M / R * (Ts + Tf + Tt); max(Ts + Tf, Tt) in place of the sum where batches are made ahead.
 - Factored: M * max(Ts / S, trainer / T), trainer = Tf' + Tt, or max(Tf', Tt) where features are fetched ahead; Tf' with
   the cache that the freed memory allows. Filling and draining the pipeline adds one sampling or one training.
+- Skew: where several ranks train at the same time, each of them for the same update, it waits for the slowest one: in
+  a step of time sharing, and in a group without staleness.
 - Cores: C cores do no more than C seconds of work a second, so no epoch takes less than M * (Ts + Tf + Tt) / C.
 - Groups: an update is over a group of V tasks, and tasks of group u begin when group u - 1 - staleness is done. `_pace`
   follows trainers through that rule: 3 trainers and groups of 4 need two rounds a group, with staleness 0.
@@ -52,6 +54,7 @@ class StageTimes:
       handover_s: copying a sampled task into the queue; only with roles.
       update_s: one update of the parameters, per group.
       sum_s: summing gradients over ranks, per step of time sharing; roles have the sum in their update.
+      skew_s: by which the slowest of ranks that work at the same time on a task each is behind their mean.
     Raises:
       ValueError: a time is negative or not finite.
     """
@@ -64,6 +67,7 @@ class StageTimes:
     handover_s: float = 0.0
     update_s: float = 0.0
     sum_s: float = 0.0
+    skew_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
@@ -337,6 +341,7 @@ def _time_sharing(times: StageTimes, shape: EpochShape, ranks: int) -> Row:
     filling_s = work_s - step_s if steps else 0.0  # the first batch is not hidden, nor what is left of the last one
     by_ranks, by_cores = filling_s + steps * step_s, shape.tasks * work_s / shape.cores
     together_s = times.update_s * max(1.0, ranks / shape.cores) + times.sum_s  # all ranks update at the same time
+    together_s += times.skew_s if ranks > 1 else 0.0
     return Row(None, max(by_ranks, by_cores) + steps * together_s, "ranks" if by_ranks >= by_cores else "cores")
 
 
@@ -348,7 +353,7 @@ def _factored(times: StageTimes, shape: EpochShape, roles: Roles) -> Row:
     trainer_s = max(stages) if shape.fetches_ahead else sum(stages)
     work_s = sampler_s + sum(stages)
     crew = [trainer_s] * roles.trainers
-    train_pace = _pace(crew, shape, times.update_s)
+    train_pace = _pace(crew, shape, times.update_s + _skew(times, shape, crew))
     sample_pace = roles.samplers / sampler_s if sampler_s else math.inf
     core_pace = _core_pace(work_s + times.update_s / shape.group_size, cores)
     if not tasks or train_pace == math.inf == sample_pace:
@@ -374,13 +379,18 @@ def _factored(times: StageTimes, shape: EpochShape, roles: Roles) -> Row:
     standbys = _standbys(times, shape, crew, roles.samplers) if roles.switching else 0
     crew += [times.standby_s] * standbys
     train_s = _mean_s([sum(stages)] * roles.trainers + [times.standby_s] * standbys)
-    alone_s = times.update_s / shape.group_size * (1 if shape.staleness else cores)  # nobody trains during an update
-    core_train_pace = _core_pace(train_s + alone_s, cores)
-    last_pace = min(_pace(crew, shape, times.update_s), core_train_pace)
+    between_s = times.update_s + _skew(times, shape, crew)  # the groups, where nobody trains without staleness
+    core_train_pace = _core_pace(train_s + between_s / shape.group_size * (1 if shape.staleness else cores), cores)
+    last_pace = min(_pace(crew, shape, between_s), core_train_pace)
     is_of_cores = share < 1 or last_pace == core_train_pace
     last_group = tasks % shape.group_size
     last_rounds_s = math.ceil(last_group / len(crew)) * trainer_s - last_group / last_pace  # others have nothing to do
     return Row(roles, seconds + left / last_pace + max(0.0, last_rounds_s), "cores" if is_of_cores else "trainers")
+
+
+def _skew(times: StageTimes, shape: EpochShape, crew: Sequence[float]) -> float:
+    """Seconds for which a group waits for the slowest of those that train it."""
+    return times.skew_s if min(len(crew), shape.group_size) > 1 and not shape.staleness else 0.0
 
 
 def _core_pace(work_s: float, cores: float) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -86,7 +86,10 @@ def _measured(
     alone = min(1.0, max(1 / ctx.world_size, everybody[0][2]))
     sample_s, fetch_s, train_s, handover_s = (alone * statistics.median(seconds) for seconds in stages)
     update_s = alone * statistics.median(seconds for _, seconds, *_ in everybody)
-    times = StageTimes(sample_s, fetch_s, train_s, handover_s=handover_s, update_s=update_s, sum_s=sum_s)
+    skew_s = _skew_seconds([[sum(times[:3]) for times in batches] for batches, *_ in everybody])
+    times = StageTimes(
+        sample_s, fetch_s, train_s, handover_s=handover_s, update_s=update_s, sum_s=sum_s, skew_s=skew_s
+    )  # fmt: skip
     return times, alone * ctx.world_size
 
 
@@ -141,6 +144,11 @@ def _update_seconds(ctx: DistContext, model: nn.Module, optimizer: torch.optim.O
         parameter.detach().copy_(kept)
     optimizer.load_state_dict(state)
     return seconds
+
+
+def _skew_seconds(of_ranks: Sequence[Sequence[float]]) -> float:
+    """By how much the slowest rank was behind their mean, median over the batches that all ranks made at a time."""
+    return statistics.median(max(times) - statistics.fmean(times) for times in zip(*of_ranks, strict=True))
 
 
 def _sum_seconds(ctx: DistContext, model: nn.Module) -> float:

@@ -2,6 +2,7 @@
 
 import io
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -162,3 +163,20 @@ def test_the_profit_of_switching(remaining, active, standby, profit):
 
 def test_without_a_trainer_at_work_switching_always_pays():
     assert switching_profit(1, [], 100.0) == math.inf
+
+
+def test_ranks_that_train_for_one_update_wait_for_the_slowest():
+    """A step or a group takes the skew longer where several ranks work on it and all wait for its update."""
+    even, uneven = (StageTimes(0.0, 0.0, 1.0, skew_s=skew_s) for skew_s in (0.0, 0.25))
+    shape = EpochShape(80, group_size=2, switching=False)
+
+    def longer(predict, shape=shape):
+        return predict(uneven, shape) - predict(even, shape)
+
+    assert longer(lambda times, shape: predict_time_sharing(times, shape, 2)) == 40 * 0.25
+    assert longer(lambda times, shape: predict_time_sharing(times, shape, 1)) == 0
+    assert longer(lambda times, shape: predict_factored(times, shape, 1, 2)) == pytest.approx(40 * 0.25)
+    assert longer(lambda times, shape: predict_factored(times, shape, 1, 1)) == 0
+    assert longer(lambda times, shape: predict_factored(times, shape, 1, 2), replace(shape, staleness=1)) == 0
+    switching = replace(shape, switching=True)
+    assert longer(lambda times, shape: predict_factored(times, shape, 1, 1), switching) == pytest.approx(40 * 0.25)

@@ -68,3 +68,8 @@ def test_all_ranks_have_the_same_choice_and_there_is_none_without_auto(found):
     assert choices[0].shape.group_size == 2 and 1 <= choices[0].shape.cores <= 2
     assert choices[0].times.train_s > 0
     assert all(rank[name][3] is None for rank in found for name in ("plain", "1+1"))
+
+
+def test_the_skew_is_by_how_much_the_slowest_rank_was_behind_the_mean():
+    assert rehearsal._skew_seconds([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]) == 1.0
+    assert rehearsal._skew_seconds([[1.0, 2.0]]) == 0.0
