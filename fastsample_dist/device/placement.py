@@ -121,15 +121,24 @@ def measured_room(device: torch.device | str, reserve_bytes: int | None = None, 
       reserve_bytes: device memory to leave free; None takes RESERVE_SHARE of the device's memory.
       ranks_on_host: processes that pin tables on this host: each may take its share.
     Returns:
-      Room. Memory that torch's allocator holds but does not use counts as free.
+      Room. Memory that torch's allocator holds but does not use counts as free. A limit of this process
+      (torch.cuda.set_per_process_memory_fraction, where torch can be asked for it) counts as all that there is.
     """
     device = torch.device(device)
     if device.type != "cuda":
         return Room(device)
     free, total = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    reserve = int(total * RESERVE_SHARE) if reserve_bytes is None else reserve_bytes
-    return Room(device, free + cached, reserve, available_bytes() // ranks_on_host)
+    used = torch.cuda.memory_allocated(device)
+    free += torch.cuda.memory_reserved(device) - used
+    limit = int(total * _process_share(device))
+    reserve = int(limit * RESERVE_SHARE) if reserve_bytes is None else reserve_bytes
+    return Room(device, max(0, min(free, limit - used)), reserve, available_bytes() // ranks_on_host)
+
+
+def _process_share(device: torch.device) -> float:
+    """Of a device's memory, what this process may allocate."""
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # not in torch 2.4
+    return 1.0 if share is None else share(device)
 
 
 def _on_host(table: Table, device: torch.device) -> Placement:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.hot_rows import HotRows
 from fastsample_dist.features.policies import POLICIES, PRESAMPLE_EPOCHS, Lookahead
 from fastsample_dist.features.sharers import Sharers
 from fastsample_dist.memory_sizes import available_bytes, format_size
@@ -31,7 +32,8 @@ class FeatureCache:
 
     Attributes:
       capacity_bytes: rows and the table that finds them, per machine where its ranks read each other's rows in place
-        (transport "shared"), else per rank; 0: no cache.
+        (transport "shared"), else per rank; in front of host memory rows alone, of every GPU that trains, and of a
+        sampler's what its topology leaves of that; 0: no cache.
       policy: which rows. "vip": by the probability that a batch needs them, computed from the topology; "presample": by
         how often batches of `presample_epochs` epochs need them, which are drawn as the run's but are none of them;
         "degree": by out-degree; "random"; "oracle": by how often the run's own first `presample_epochs` epochs need
@@ -106,6 +108,8 @@ class CacheReport:
       policy: that filled the cache; "none" without one.
       cache_rows, cache_bytes: its rows; its memory, the table that finds them included.
       score_s, load_s: seconds that scoring the nodes and loading the rows took, before the first batch.
+      is_front: the cache is a GPU's, in front of host memory: own and neighbours' rows crossed the bus, cached ones did
+        not.
     """
 
     own: int = 0
@@ -120,6 +124,7 @@ class CacheReport:
     cache_bytes: int = 0
     score_s: float = 0.0
     load_s: float = 0.0
+    is_front: bool = False
 
     @property
     def inputs(self) -> int:
@@ -128,7 +133,9 @@ class CacheReport:
 
     @property
     def hit_rate(self) -> float | None:
-        """Of the rows that are not read in place, the share that did not travel; None where there are none."""
+        """Of the rows that are not read in place, the share that did not travel; None where there are none. Where the
+        cache is in front of host memory: of all rows.
+        """
         return self._share(self.cached + self.kept)
 
     @property
@@ -160,7 +167,7 @@ class CacheReport:
         return CacheReport(**values, oracle_hits=sum(known) if known else None)
 
     def _share(self, hits: int) -> float | None:
-        reachable = self.cached + self.kept + self.exchanged
+        reachable = self.inputs if self.is_front else self.cached + self.kept + self.exchanged
         return hits / reachable if reachable else None
 
 
@@ -178,6 +185,7 @@ class MadeCache:
       num_bytes: of rows and of what finds them.
       score_s, load_s: seconds that scoring and loading took.
       why_empty: in a few words, where it holds nothing.
+      front: its rows on a GPU, where they are in front of features in host memory.
     """
 
     features: DistFeatures
@@ -190,6 +198,7 @@ class MadeCache:
     score_s: float = 0.0
     load_s: float = 0.0
     why_empty: str = ""
+    front: HotRows | None = None
 
     def __str__(self) -> str:
         if self.why_empty:
@@ -202,8 +211,15 @@ class MadeCache:
         )
 
     @property
+    def is_front(self) -> bool:
+        """Whether it is a GPU's, in front of features in host memory."""
+        return self.front is not None
+
+    @property
     def num_remote(self) -> int:
-        """Rows of other ranks."""
+        """Rows of other ranks; where it is in front of host memory, of any."""
+        if self.is_front:
+            return self.nodes.numel()
         return 0 if self.features.cache is None else self.features.cache.rows.shape[0]
 
     def facts(self) -> str:
@@ -214,7 +230,7 @@ class MadeCache:
         """What a report says of the cache itself."""
         return CacheReport(
             policy=self.policy, cache_rows=self.nodes.numel(), cache_bytes=self.num_bytes, score_s=self.score_s,
-            load_s=self.load_s,
+            load_s=self.load_s, is_front=self.is_front,
         )  # fmt: skip
 
 
@@ -240,7 +256,7 @@ class Visits:
         Args:
           nodes: int32 | int64 [n], unique.
         """
-        self._epoch[nodes.long()] += 1
+        self._epoch[nodes.to(self._epoch.device).long()] += 1
 
     def clear_epoch(self) -> None:
         """Begin an epoch."""

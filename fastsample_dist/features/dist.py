@@ -131,7 +131,11 @@ class DistFeatures:
 
     def serve_in_reach(self, asked: Tensor, dtype: torch.dtype | None) -> Tensor:
         """As `serve`, of nodes whose rows are own or a neighbour's."""
-        return self.local.read_places(self.locate(asked).places, self.wire_dtype(dtype), self._near())
+        return self.read_in_reach(self.locate(asked), dtype)
+
+    def read_in_reach(self, located: ops.Located, dtype: torch.dtype | None) -> Tensor:
+        """Rows of located nodes of which none is missing, in the dtype in which they travel; see `serve`."""
+        return self.local.read_places(located.places, self.wire_dtype(dtype), self._near())
 
     def complete(self, located: ops.Located, received: Tensor, dtype: torch.dtype | None) -> Tensor:
         """Rows of located nodes, each read where it is; counted in `tally`.

@@ -13,6 +13,7 @@ from contextlib import closing
 import torch
 
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.comm.machine import Machines
 from fastsample_dist.device.placement import Placement
 from fastsample_dist.device.streams import Lane, lane_of
 from fastsample_dist.features.cache import CacheReport, FeatureCache, MadeCache
@@ -29,10 +30,11 @@ from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.exchange import COMBINED, PAIRED, resolve_exchange
 from fastsample_dist.pipeline.fetch_record import FetchRecord
+from fastsample_dist.pipeline.hot_cache import HotUse, make_hot_rows
 from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
 from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.pipeline.roles import Roles
-from fastsample_dist.pipeline.stages import Stage, run_stages
+from fastsample_dist.pipeline.stages import Features, Stage, run_stages
 from fastsample_dist.pipeline.tasks import Executor
 from fastsample_dist.pipeline.transport import SHARED, choose_transport, report_fallback
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -49,6 +51,7 @@ class BatchLoader(ABC):
       data: the opened partition.
       options: of the loader, checked; the same on all ranks.
       device: where batches are made.
+      rows_in: where feature rows are read; None: on `device`.
     Attributes:
       data, options, device: the same.
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
@@ -66,10 +69,12 @@ class BatchLoader(ABC):
     roles: Roles | str | None = None
     executor: Executor | None = None
 
-    def __init__(self, data: DistData, options: BatchOptions, device: torch.device) -> None:
+    def __init__(
+        self, data: DistData, options: BatchOptions, device: torch.device, rows_in: torch.device | None = None
+    ) -> None:
         self.data, self.options, self.device, self.epoch = data, options, device, 0
         self._comm = data.ctx.comm.duplicate() if options.prefetch else data.ctx.comm
-        self.sharing = choose_transport(data, options.transport, device)
+        self.sharing = choose_transport(data, options.transport, rows_in or device)
         report_fallback(self.sharing, options.transport, data.ctx.rank)
         self._read_in_place: DistFeatures | None = None
         if data.features is not None and self.transport == SHARED:
@@ -189,8 +194,9 @@ class BatchLoader(ABC):
             self._comm.close()
 
     def _supply(
-        self, sampler: Sampler, placed: DistFeatures | None, workload: Callable[[], Workload], *, meets: bool = True
-    ) -> DistFeatures | KeepingFeatures | None:
+        self, sampler: Sampler, placed: DistFeatures | None, workload: Callable[[], Workload], *, meets: bool = True,
+        hot: HotUse | None = None,
+    ) -> Features | None:  # fmt: skip
         """What the stages fetch features from: made of where the rows are, a cache and rails.
 
         Collective: every rank must call this.
@@ -200,17 +206,27 @@ class BatchLoader(ABC):
           placed: this rank's features where the device reads them; None without.
           workload: what a cache is made for, if there is one.
           meets: all ranks meet to fetch each batch; False: with roles they do not.
+          hot: a GPU reads rows that stay in host memory, where all ranks share one machine; what this rank needs there.
         Returns:
           Features over the stages' communicator; None where the partition has none.
         Raises:
           ValueError: on all ranks, a cache that cannot be made, an exchange that the sampler rules out.
         """
         self._sampler = sampler
-        features, self.cache = self._cached(self._read_in_place or placed, workload)
+        features, self._hot_rows = self._read_in_place or placed, None
+        if hot is not None and features is not None and self.sharing.reads_all:
+            task = CacheTask(data=self.data, workload=workload(), features=features, machines=self._sharers)
+            rows, self.cache = make_hot_rows(self.options.cache, task, hot)
+            features = features.using(self._comm)
+            self._hot_rows = rows.in_front_of(features)
+        else:
+            features, self.cache = self._cached(features, workload)
         self._features = self._on_rails(features) if meets else features
         keeps = self.cache is not None and self.cache.rule is not None
         asked = PAIRED if keeps or not meets else self.options.exchange
         self.exchange = resolve_exchange(asked, sampler, self._features, self.data.ctx.world_size)
+        if self._hot_rows is not None:
+            return self._hot_rows
         return KeepingFeatures(self._features, self.cache.rule) if keeps else self._features
 
     def _begin(self, stages: tuple[Stage, ...]) -> None:
@@ -221,6 +237,11 @@ class BatchLoader(ABC):
             self._fetched = FetchRecord(self._features, self.cache, len(self), self.options, id_dtype)
             self._stages = self._fetched.counting(stages)
 
+    @property
+    def _sharers(self) -> Machines | None:
+        """Ranks by machine, where those of one share its cache; None: every rank has its own."""
+        return self.sharing.machines if self.transport == SHARED else None
+
     def _cached(
         self, features: DistFeatures | None, workload: Callable[[], Workload]
     ) -> tuple[DistFeatures | None, MadeCache | None]:
@@ -228,8 +249,7 @@ class BatchLoader(ABC):
         given = self.options.cache
         if given is None or features is None:
             return (None if features is None else features.using(self._comm)), None
-        machines = self.sharing.machines if self.transport == SHARED else None
-        task = CacheTask(data=self.data, workload=workload(), features=features, machines=machines)
+        task = CacheTask(data=self.data, workload=workload(), features=features, machines=self._sharers)
         cache = make_cache(given, task) if isinstance(given, FeatureCache) else shared_cache(given, task)
         return cache.features.using(self._comm), cache
 

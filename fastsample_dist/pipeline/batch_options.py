@@ -35,7 +35,8 @@ class BatchOptions:
       device: where batches are made and handed over; None: the context's.
       placement: for a GPU, of topology and features: "auto", "device" or "pinned" (device/placement.py).
       transport: of other ranks' rows and topology: "exchange"; "shared", which reads those of ranks on the same machine
-        where they lie; "auto", which is "shared" where it can be (pipeline/transport.py). Never changes a batch.
+        where they lie; "auto", which is "shared" where it can be (pipeline/transport.py). A GPU's batches are exchanged
+        by "auto"; by "shared", of a DistLoader, their rows are read in host memory. Never changes a batch.
       exchange: how ranks meet to fetch features. "paired": ids out and rows back in two exchanges a step. "combined":
         the rows of a step with the ids of the next in one, S + 2 for an epoch of S steps; batches are then sampled two
         steps before they are handed out, with prefetch=0 too. "auto": combined, unless the sampler itself exchanges
@@ -43,7 +44,7 @@ class BatchOptions:
       rails: where several ranks share each of several machines, a row that some of them need crosses the network once,
         into memory that they share. False: every rank fetches for itself. Never changes a batch.
       cache: of other ranks' feature rows (features/cache.py), or that of another loader of the same data, to share it;
-        None: none. Never changes a batch.
+        None: none. On a GPU that reads rows in host memory: of all ranks' rows. Never changes a batch.
     Raises:
       ValueError: a value out of range, an unknown name.
     """

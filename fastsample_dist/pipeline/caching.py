@@ -104,7 +104,7 @@ def make_cache(description: FeatureCache, task: CacheTask) -> MadeCache:
     fitting = agree(ctx, lambda: _rows_that_fit(description, task, sharers))
     begin_s = time.perf_counter()
     policy = resolve(description.policy, task.workload.spec)
-    scores = sharers.sum(agree(ctx, lambda: _scores(description, task)))
+    scores = sharers.sum(agree(ctx, lambda: cache_scores(description, task)))
     orig_ids = hotness.original_ids(task.data.graph)
     window = description.lookahead
     order = hotness.hottest(scores, orig_ids, features.book.num_nodes if window else fitting, candidates)
@@ -139,7 +139,8 @@ def _sampled(sampler: Sampler, steps: Sequence[StepInput]) -> list[MiniBatch]:
     return sampler.sample_many([one.seeds for one in steps], steps[0].step)
 
 
-def _scores(description: FeatureCache, task: CacheTask) -> Tensor:
+def cache_scores(description: FeatureCache, task: CacheTask) -> Tensor:
+    """How often this rank will want each node's row, int64 [num_nodes]. Collective where sampling is."""
     epochs = description.presample_epochs
     trained = [(epoch, epoch * task.workload.steps_per_epoch) for epoch in range(epochs)]
     return score(description.policy, task.workload, presample_epochs=epochs, trained=trained)

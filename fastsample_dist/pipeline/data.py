@@ -207,6 +207,7 @@ class DistData:
         weighted: bool = False,
         valued: bool = False,
         ranks: Sequence[int] = (),
+        features: bool = True,
     ) -> PlacedTables:
         """What sampling and fetching read, where a device's kernels read it; placed once and kept.
 
@@ -217,15 +218,17 @@ class DistData:
           weighted: edges are drawn by their weights.
           valued: the weights of the edges are read.
           ranks: whose nodes OWN stands for; none: this rank's.
+          features: place them too; False: they stay in host memory.
         Raises:
           ValueError: as `place_tables`.
         """
         moves = device.type != "cpu"
         ranks = tuple(ranks) or (self.ctx.rank,)
-        key = (device, topology, choice, weighted and moves, valued and moves, ranks if topology == OWN else ())
+        of_ranks = ranks if topology == OWN else ()
+        key = (device, topology, choice, weighted and moves, valued and moves, of_ranks, features)
         if key not in self._placed:
             graph = None if topology is None else self.graph if topology == WHOLE else self.graph_of(ranks)
-            unplaced = PlacedTables(graph, self.graph.orig_ids, self.features)
+            unplaced = PlacedTables(graph, self.graph.orig_ids, self.features if features else None)
             request = PlacementRequest(
                 device, choice, weighted=weighted, valued=valued, ranks_on_host=self.ctx.local_world_size
             )

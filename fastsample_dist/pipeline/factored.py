@@ -292,14 +292,22 @@ def check_machines(roles: Roles, sharing: Transport, world_size: int) -> None:
         )
 
 
-def auto_roles(sharing: Transport, ctx: DistContext) -> str | None:
-    """ROLES_AUTO where there is a choice; else None, and rank 0 logs why."""
+def auto_roles(sharing: Transport, ctx: DistContext, *, on_gpu: bool) -> str | None:
+    """ROLES_AUTO where there is a choice; else None, and rank 0 logs why.
+
+    Args:
+      sharing: how rows of other ranks come to a rank.
+      ctx: of the run.
+      on_gpu: batches are made on a GPU.
+    """
     why = "there is one rank"
     if ctx.world_size > 1:
         if sharing.reads_all:
             return ROLES_AUTO
         found = sharing.reason or f"transport is {sharing.name!r}"
         why = f"they are chosen for ranks of one machine, and not all ranks read each other's memory ({found})"
+        if on_gpu and sharing.name != SHARED:
+            why += f"; with transport={SHARED!r} GPUs read rows in the host's memory"
     if ctx.rank == 0:
         logger.warning("roles 'auto' are none: %s.", why)
     return None

@@ -101,7 +101,8 @@ class FetchRecord:
         report = CacheReport() if cache is None else cache.figures()
         oracle_hits = None
         if cache is not None and self._visits is not None:
-            ranges = [features.book.part2range(features.comm.rank), *in_place(features)]
+            near = [features.book.part2range(features.comm.rank), *in_place(features)]
+            ranges = [] if cache.is_front else near
             visits = self._visits.counts(ranges, all_epochs=all_epochs)
             oracle_hits = best_hits(visits, cache.sharers.sum(visits), cache.num_remote)
         return replace(report, **rows, row_bytes=self._row_bytes, oracle_hits=oracle_hits)

@@ -32,15 +32,18 @@ from fastsample_dist.pipeline.factored import (
     check_machines,
     make_executor,
 )
+from fastsample_dist.pipeline.hot_cache import IN_FULL, NEVER, WHAT_FITS, HotUse
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition, check_position, gather_in_turn, in_turn
 from fastsample_dist.pipeline.roles import ROLES_AUTO, ROLES_NONE, Roles
 from fastsample_dist.pipeline.schemes import REGISTRY, make_sampler
 from fastsample_dist.pipeline.seed_order import SeedOrder
 from fastsample_dist.pipeline.seeds import Seeds, check_counts, check_full_batches, given_seeds, warn_of_idle_ranks
-from fastsample_dist.pipeline.stages import Stage, completing_stages, make_stages, sampling_stages
+from fastsample_dist.pipeline.stages import Stage, completing_stages, handing_stages, make_stages, sampling_stages
 from fastsample_dist.pipeline.tasks import TaskShares
+from fastsample_dist.pipeline.transport import SHARED
 from fastsample_dist.pipeline.virtual_ranks import share_virtual_ranks
+from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
@@ -48,6 +51,8 @@ from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.app_sampler import AppSampler
 
 logger = logging.getLogger(__name__)
+
+HOST = torch.device("cpu")
 
 
 class DistLoader(BatchLoader):
@@ -125,18 +130,22 @@ class DistLoader(BatchLoader):
             return own, computing(data.ctx.device if device is None else device)
 
         options, self._target = agree(data.ctx, check)
-        made_on = torch.device("cpu") if isinstance(options.roles, Roles) else self._target  # tasks are in host memory
+        has_roles, on_gpu = isinstance(options.roles, Roles), arrays.runs_kernels(self._target)
+        made_on = HOST if has_roles else self._target  # tasks are in host memory
+        self._rows_in_host_memory = on_gpu and (has_roles or options.transport == SHARED)
         agree_on(data.ctx.comm, "DistLoader", options.facts())  # before anything whose shape depends on them
         self._seeds, seeds_per_rank, self._own_seeds = _take_seeds(data, options, seeds)
         self._order = SeedOrder({data.ctx.rank: self._seeds}, seeds_per_rank, options)
         self._taken_up: LoaderPosition | None = None
-        super().__init__(data, options, made_on)
+        super().__init__(data, options, made_on, HOST if self._rows_in_host_memory else None)
+        if has_roles:
+            check_machines(options.roles, self.sharing, data.ctx.world_size)
         # one rank's edges alone may hold a weight that is refused
         sampler, features = agree(data.ctx, self._prepare)
-        self._rows_from = self._supply(sampler, features, self._workload, meets=not isinstance(options.roles, Roles))
-        self._begin(make_stages(data, options, self._comm, sampler, self._rows_from, made_on))
+        fetched_from = self._supply(sampler, features, self._workload, meets=not has_roles, hot=self._hot_use())
+        self._begin(make_stages(data, options, self._comm, sampler, fetched_from, made_on))
         if options.roles == ROLES_AUTO:
-            self.roles = auto_roles(self.sharing, data.ctx)
+            self.roles = auto_roles(self.sharing, data.ctx, on_gpu=on_gpu)
         elif options.roles != ROLES_NONE:
             self.take_roles(options.roles)
 
@@ -206,7 +215,7 @@ class DistLoader(BatchLoader):
         labels_of = None if data.labels is None else ranks.labels_of
         received = self._features is not None and self._features.exchanges
         completing = completing_stages(
-            options, self._comm, self._features, labels_of, self.device, self._target, received=received
+            options, self._comm, self._hot_rows or self._features, labels_of, HOST, self._target, received=received
         )  # fmt: skip
         work = TaskWork(
             shares=TaskShares.of(machines, data.ctx.rank, data.manifest.num_parts), order=self._order, comm=self._comm,
@@ -257,6 +266,27 @@ class DistLoader(BatchLoader):
         self.epoch = self._first_epoch = position.epoch
         self._taken_up = position if self.roles == ROLES_AUTO else None  # roles that are chosen later begin there
 
+    @property
+    def _is_trainer(self) -> bool:
+        """Whether this rank was given the role of a trainer."""
+        roles, rank = self.options.roles, self.data.ctx.rank
+        return isinstance(roles, Roles) and not roles.is_sampler(self.sharing.machines.of(rank).index(rank))
+
+    @property
+    def _sampled_on(self) -> torch.device:
+        """Where the sampler works. The memory of a GPU that trains is left to rows."""
+        has_roles = isinstance(self.options.roles, Roles)
+        return HOST if self._is_trainer or (has_roles and self.options.has_own_sampler) else self._target
+
+    def _hot_use(self) -> HotUse | None:
+        """What this rank needs of rows on its GPU; None: the tables are placed there as they are."""
+        if not self._rows_in_host_memory:
+            return None
+        roles = self.options.roles
+        if not isinstance(roles, Roles) or self._is_trainer:
+            return HotUse(self._target, IN_FULL)
+        return HotUse(self._target, WHAT_FITS if roles.switching else NEVER)
+
     def _prepare(self) -> tuple[Sampler, DistFeatures | None]:
         """Place the tables and make the sampler; features where the device reads them.
 
@@ -267,9 +297,10 @@ class DistLoader(BatchLoader):
         edge_values = options.wants_edge_values(data.graph.weights is not None)
         topology = REGISTRY[options.scheme].topology if options.sampler is None and options.app is None else None
         ranks = self.sharing.machines.of(data.ctx.rank)
+        placement, kernel = ("auto", "auto") if self._is_trainer else (options.placement, options.kernel)
         tables = data.placed_tables(
-            self.device, topology, options.placement, weighted=options.spec.traits.weighted, valued=edge_values,
-            ranks=ranks,
+            self._sampled_on, topology, placement, weighted=options.spec.traits.weighted, valued=edge_values,
+            ranks=ranks, features=not self._rows_in_host_memory,
         )  # fmt: skip
         self.places = tables.places
         sampler = options.sampler
@@ -277,7 +308,7 @@ class DistLoader(BatchLoader):
             sampler = AppSampler(data.graph, options.app, options.rng_seed, sample_id=data.ctx.rank)
         if sampler is None:
             sampler = make_sampler(
-                data, options.scheme, options.spec, self._comm, tables=tables, kernel=options.kernel,
+                data, options.scheme, options.spec, self._comm, tables=tables, kernel=kernel,
                 edge_values=edge_values, ranks=ranks, exchanges=not self.sharing.reads_all,
             )  # fmt: skip
         return sampler, tables.features
@@ -291,7 +322,7 @@ class DistLoader(BatchLoader):
         return Workload(
             graph=data.graph, train_nodes=self._seeds, batch_size=self.batch_size, rng_seed=options.rng_seed,
             spec=options.neighbour_spec, steps_per_epoch=len(self),
-            sample=lambda epoch, first: sampled_inputs(sampler, self._whole_epoch(epoch, first), self.device),
+            sample=lambda epoch, first: sampled_inputs(sampler, self._whole_epoch(epoch, first), self._sampled_on),
             undirected=data.manifest.undirected,
         )  # fmt: skip
 
@@ -316,7 +347,8 @@ class DistLoader(BatchLoader):
         sampler = self._sampler
         if isinstance(sampler, AppSampler):
             sampler = sampler.of_sample(virtual_rank)
-        return sampling_stages(self.data, self.options, self._comm, sampler, self.device)
+        sampling = sampling_stages(self.data, self.options, self._comm, sampler, self._sampled_on)
+        return (*sampling, *handing_stages(self._sampled_on, self._hot_rows))
 
     def close(self) -> None:
         """See BatchLoader."""

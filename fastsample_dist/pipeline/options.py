@@ -45,9 +45,10 @@ class LoaderOptions(BatchOptions):
         edge_ids is True and the partition has weights.
       kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
       roles: "none"; "S+T" or Roles: S ranks of each machine sample and T train (factored.py), with scheme "hybrid";
-        "auto": as a trainer finds to be fastest, and none with batches on a GPU or on several machines. With roles the
-        samplers work ahead of the trainers, and `prefetch`, `exchange` and `rails` are not read; batches are made on
-        the CPU and then put on `device`. Never changes a batch.
+        "auto": as a trainer finds to be fastest, and none on several machines or on GPUs without transport "shared".
+        With roles the samplers work ahead of the trainers, and `prefetch`, `exchange` and `rails` are not read; of
+        ranks with GPUs the samplers sample there, and the trainers read features in host memory through `cache`.
+        Never changes a batch.
       staleness: with roles, updates by which the parameters that a batch is trained at are behind, 0 or more.
     Raises:
       ValueError: not exactly one of fanouts, sampler and app; a value out of range, an unknown name; an option that

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,7 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.clock import Clock, Lap, clock_of
 from fastsample_dist.device.streams import to_device
 from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.hot_rows import HotRows
 from fastsample_dist.features.keeping import KeepingFeatures
 from fastsample_dist.features.source import FeatureSource
 from fastsample_dist.pipeline.batch_options import BatchOptions
@@ -30,6 +32,11 @@ from fastsample_dist.sampling.sampler import Sampler
 
 RECEIVED = "received_rows"
 """Attribute of a batch on its way to a trainer: [m, columns of a row that travels], one for each missing input node."""
+SLOTS = "hot_slots"
+"""Attribute of a batch on its way to a trainer with a GPU: int32 [num_inputs]; see HotRows.look_up."""
+
+
+Features = DistFeatures | KeepingFeatures | HotRows
 
 
 class Stage(Protocol):
@@ -163,6 +170,51 @@ class FetchReceived(Fetch):
         return batch
 
 
+class LookUp:
+    """Looks up which input nodes have rows on the devices that train, for the rank that will fetch them.
+
+    Args:
+      hot: of this rank.
+    """
+
+    def __init__(self, hot: HotRows) -> None:
+        self._hot = hot
+
+    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
+        """See Stage."""
+        setattr(batch, SLOTS, self._hot.look_up(batch.input_nodes))
+        return batch
+
+
+class EndSampling:
+    """Lets the time of sampling end here.
+
+    Args:
+      clock: of the device that samples.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
+        """See Stage."""
+        batch.sampling = replace(batch.sampling, end=self._clock.mark())
+        return batch
+
+
+class FetchHot(Fetch):
+    """Fetches features to a GPU that holds some of their rows."""
+
+    features: HotRows
+
+    def run(self, given: StepInput, batch: MiniBatch) -> MiniBatch:
+        """See Stage."""
+        slots = vars(batch).pop(SLOTS, None)
+        with self.timed(given, batch):
+            batch.features = self.features.fetch(batch.input_nodes, self.dtype, slots=slots)
+        return batch
+
+
 class Label:
     """Looks up the seeds' labels.
 
@@ -227,7 +279,7 @@ def make_stages(
     options: LoaderOptions,
     comm: Communicator,
     sampler: Sampler,
-    features: DistFeatures | KeepingFeatures | None,
+    features: Features | None,
     device: torch.device,
 ) -> tuple[Stage, ...]:
     """The stages of a loader.
@@ -256,10 +308,22 @@ def sampling_stages(
     return (sample, CheckSampled(comm, device)) if is_foreign else (sample,)
 
 
+def handing_stages(device: torch.device, hot: HotRows | None) -> tuple[Stage, ...]:
+    """The stages behind those that sample, of a batch that another rank will train; they count as sampling.
+
+    Args:
+      device: where it was sampled; it leaves in host memory.
+      hot: rows on the devices that train; None: there are none.
+    """
+    stages = [] if device.type == "cpu" else [Move(torch.device("cpu"))]
+    stages += [] if hot is None else [LookUp(hot)]
+    return (*stages, EndSampling(clock_of(device))) if stages else ()
+
+
 def completing_stages(
     options: LoaderOptions,
     comm: Communicator,
-    features: DistFeatures | KeepingFeatures | None,
+    features: Features | None,
     labels_of: Callable[[Tensor], Tensor] | None,
     device: torch.device,
     target: torch.device | None = None,
@@ -274,10 +338,11 @@ def completing_stages(
       target: where batches are handed over, if on another device than they are made.
       received: batches come with the rows that are not in reach here.
     """
-    clock, target, stages = clock_of(device), target or device, []
+    target, stages = target or device, []
     if features is not None:
-        dtype = result_dtype(options, features)
-        fetch = FetchReceived if received else Fetch
+        dtype, is_hot = result_dtype(options, features), isinstance(features, HotRows)
+        fetch = FetchHot if is_hot else FetchReceived if received else Fetch
+        clock = clock_of(target if is_hot else device)
         stages.append(fetch(features, dtype, comm, clock, checked=options.has_own_sampler))
     if labels_of is not None:
         stages.append(Label(labels_of, device))
@@ -288,7 +353,7 @@ def completing_stages(
     return tuple(stages)
 
 
-def result_dtype(options: BatchOptions, features: DistFeatures | KeepingFeatures) -> torch.dtype | None:
+def result_dtype(options: BatchOptions, features: Features) -> torch.dtype | None:
     """Of batches' features: as asked for, else float32 for features stored narrower than that; None: as stored."""
     if options.feature_dtype is not None:
         return options.feature_dtype

@@ -30,6 +30,7 @@ from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.roles import ROLES_NONE
 from fastsample_dist.pipeline.subgraph_loader import SubgraphLoader
+from fastsample_dist.pipeline.transport import SHARED
 from fastsample_dist.sampling.sampler import HopwiseSampler, Sampler
 from fastsample_dist.train.callbacks import Callback
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
@@ -287,8 +288,9 @@ def make_loaders(config: TrainConfig, data: DistData) -> dict[str, BatchLoader]:
         )  # fmt: skip
     loaders = {"train": train}
     if config.eval_every > 0 and config.eval == "sampled":
-        # rows that follow the training batches are of no use to others
-        evaluate = partial(make, shuffle=False, cache=None if config.lookahead else train.cache)
+        # rows that follow the training batches are of no use to others, nor those in front of rows that are not read
+        is_apart = train.cache is not None and train.cache.is_front and config.transport != SHARED
+        evaluate = partial(make, shuffle=False, cache=None if config.lookahead or is_apart else train.cache)
         drawn = drawing(config, sampler, config.eval_fanouts)
         loaders |= {split: evaluate(split=split, **drawn) for split in ("val", "test")}
     return loaders

@@ -143,27 +143,3 @@ def test_the_estimate_of_a_task_is_of_the_size_of_a_batch(alone, ctx):
     found = sum(map(len, pack(batch, (data.graph.orig_ids,))[1]))
     assert found / 2 < task_bytes(data.graph, loader.fanouts, 20) < 2 * found
     assert task_bytes(data.graph, [-1], 20) > task_bytes(data.graph, [1], 20)
-
-
-def batches_on_two_devices(ctx, path):
-    """By device {task: what a model reads}, and the devices where it lay."""
-    data, found, devices = DistData.load(path, ctx), {}, set()
-    for device in ("cpu", "cuda:0"):
-        loader, own = DistLoader(data, [4, 3], 9, device=device, roles=Roles(1, 1, switching=False)), {}
-
-        def train(task, batch, version, own=own):
-            read = [batch.seeds, batch.features, batch.labels, *(mfg.dst_orig_ids for mfg in batch.mfgs)]
-            read += [column for mfg in batch.mfgs for column in (mfg.indptr, mfg.indices, mfg.src_nodes)]
-            own[task.number] = [tensor.tolist() for tensor in read]
-            devices.update(str(tensor.device) for tensor in read)
-
-        loader.executor.run(0, 0, len(loader), train, lambda group: None)
-        found[device] = own
-    return found, devices
-
-
-@pytest.mark.gpu
-def test_batches_are_put_on_a_gpu(tmp_path):
-    path = draw_partition(tmp_path, 2).path
-    (trainer, devices), _ = run_distributed(2, batches_on_two_devices, args=(path,), timeout_s=ENOUGH_S)
-    assert trainer["cuda:0"] == trainer["cpu"] and devices == {"cpu", "cuda:0"}

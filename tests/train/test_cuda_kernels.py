@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader
+from fastsample_dist import DistContext, DistData, DistLoader, FeatureCache
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.ops import cuda
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
@@ -96,10 +96,17 @@ def train_rank(ctx, path, library, options) -> dict:
         return train(ctx, path, **options)
 
 
-@pytest.mark.parametrize("scheme", ["hybrid", "vanilla"])
-def test_two_ranks_with_the_kernels_equal_two_without(tmp_path, emulated_library, scheme):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scheme": "hybrid", "prefetch": 1},
+        {"scheme": "vanilla", "prefetch": 1},
+        {"roles": "1+1", "staleness": 1, "cache": FeatureCache(2000)},
+    ],
+    ids=str,
+)
+def test_two_ranks_with_the_kernels_equal_two_without(tmp_path, emulated_library, options):
     parts = make_task(tmp_path, 2, dtype="float32").path
-    options = {"scheme": scheme, "prefetch": 1}
     plain, kernels = (run_distributed(2, train_rank, args=(parts, lib, options)) for lib in (None, emulated_library))
     for found, expected in zip(kernels, plain, strict=True):
         assert_same(found, expected)
