@@ -21,10 +21,12 @@ VENV_OPTIONS ?=
 GPU_PYTHON ?=
 GPU_REPORT ?= benchmarks/gpu-$(shell nvidia-smi --query-gpu=name --format=csv,noheader --id=0 2>/dev/null | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
 GPU_BENCH  ?= --verify
+GPU_ROLES  ?= --graph rmat:19:16 --batch-size 1000 --gpu-memory 150MB --verify
 GPU_TESTS  ?= tests
 # After these seconds `make gpu` ends each of its five runs of tests; what has passed is kept in build/gpu until the sources change.
 GPU_SECONDS ?= inf
 RESUMED    := -p tests.resumed --seconds $(GPU_SECONDS) --passed-file
+KEPT       := --work build/gpu-graphs --resume build/gpu-graphs/parts.json
 # Processes that share the tests, a file to each at a time for the sake of its fixtures. Many tests wait for others, so
 # more processes than a small machine has cores.
 WORKERS    ?= 4
@@ -136,8 +138,8 @@ gpu-sanitize: $(GPU_READY)
 
 gpu-bench: $(GPU_READY)
 	mkdir -p build/gpu-graphs
-	$(GPU_PYTHON) -m fastsample_dist.bench.cli gpu $(GPU_BENCH) --work build/gpu-graphs --resume build/gpu-graphs/parts.json \
-		--markdown $(GPU_REPORT).md --json $(GPU_REPORT).json
+	$(GPU_PYTHON) -m fastsample_dist.bench.cli gpu $(GPU_BENCH) $(KEPT) --markdown $(GPU_REPORT).md --json $(GPU_REPORT).json
+	$(GPU_PYTHON) -m fastsample_dist.bench.cli roles --device cuda $(GPU_ROLES) --work build/gpu-graphs --json $(GPU_REPORT)-roles.json
 
 clean:
 	rm -rf build dist *.egg-info fastsample_dist/lib $(VENV)/.built

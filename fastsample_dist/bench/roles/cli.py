@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from fastsample_dist import command as cl
@@ -13,11 +14,14 @@ from fastsample_dist.bench.conditions import busy_warning, conditions, given_opt
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.roles.measure import RolesOptions, measure
 from fastsample_dist.bench.roles.report import conditions_lines, verdict, ways_table
+from fastsample_dist.device.choice import cuda_refusal
+from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.testing.jobs import find_mpirun
 
 SWITCHING = {"on": (True,), "off": (False,), "both": (True, False)}
 EXAMPLES = """examples:
   fastsample-bench roles                                         splits of 2 ranks on a drawn graph
+  fastsample-bench roles --device cuda --gpu-memory 2GB          the same on a GPU: a sampler's and a trainer's process
   fastsample-bench roles --graph debian --ranks 2,4 --batch-size 256 --verify --json roles.json
 """
 
@@ -43,6 +47,10 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--batch-size", type=cl.count, default=128, help="seeds per task (default: %(default)s)")
     add("--fanouts", type=cl.fanout_list, default=(15, 10, 5), help="one per layer (default: 15,10,5)")
     shared.add_drawing(sub)
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="on cuda the ranks share the machine's GPUs, and "
+        "features are read from host memory through a cache on each (default: %(default)s)")  # fmt: skip
+    add("--gpu-memory", type=_size, metavar="SIZE",
+        help="of its GPU that a rank's topology and cache may take (default: its share)")  # fmt: skip
     add("--threads", type=cl.count, default=1, help="per rank (default: %(default)s)")
     add("--mpi", action="store_true", help="start the ranks with mpirun")
     add("--verify", action="store_true", help="compare the losses of all ways; exit 1 where they differ")
@@ -54,13 +62,17 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
     """Measure, print; returns (exit status, results for --json)."""
     if min(args.ranks) < 2:
         raise ValueError(f"--ranks is {','.join(map(str, args.ranks))}; roles need 2 ranks or more.")
+    if args.device == "cpu" and args.gpu_memory is not None:
+        raise ValueError("--gpu-memory is given with --device cpu; pass --device cuda, or leave it out.")
+    if args.device == "cuda" and (refusal := cuda_refusal()):
+        raise ValueError(f"--device is cuda but {refusal}.")
     if args.mpi and find_mpirun() is None:
         raise ValueError("--mpi needs mpirun beside this Python or on PATH; install it or leave --mpi out.")
     console = Console(width=cl.console_width(), highlight=False)
     with work_folder(args.work) as work:
         options = _options(args, work)
         options.source.check(options.ranks)
-        found = conditions(options.threads)
+        found = conditions(options.threads) | ({"gpu": torch.cuda.get_device_name()} if args.device == "cuda" else {})
         runs = measure(options, lambda text: console.print(f"{text} ...", style="dim"))
     for line in busy_warning(found):
         console.print(line)
@@ -78,12 +90,20 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
     return int(args.verify and bool(failures)), results
 
 
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _options(args: argparse.Namespace, work: Path) -> RolesOptions:
     return RolesOptions(
         source=GraphSource(args.graph, work, args.method), ranks=args.ranks, switching=SWITCHING[args.switching],
         settings={
             "epochs": args.epochs, "batch_size": args.batch_size, "fanouts": args.fanouts, "hidden": args.hidden,
-            "dropout": args.dropout, "rng_seed": args.seed, "staleness": args.staleness,
+            "dropout": args.dropout, "rng_seed": args.seed, "staleness": args.staleness, "device": args.device,
+            "gpu_memory": args.gpu_memory,
         },
         threads=args.threads, mpirun=find_mpirun() if args.mpi else None, deadline_s=args.deadline_s,
     )  # fmt: skip

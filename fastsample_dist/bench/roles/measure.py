@@ -65,29 +65,31 @@ def measure(options: RolesOptions, progress: Callable[[str], object]) -> list[di
         settings = [{"path": str(path), "ways": ways, **options.settings}] * number
         job = RankJob(task=RANK_TASK, settings=settings, deadline_s=options.deadline_s, threads=options.threads)
         results = run_ranks(job, mpirun=options.mpirun)
-        runs.append(summarize(results, options.settings["staleness"]))
+        runs.append(summarize(results, options.settings["staleness"], options.settings["device"] != "cpu"))
     return runs
 
 
-def summarize(results: Sequence[dict], staleness: int) -> dict:
+def summarize(results: Sequence[dict], staleness: int, on_gpus: bool = False) -> dict:
     """The figures of one number of ranks.
 
     Args:
       results: what roles_rank returned, by rank.
       staleness: of the ways with roles.
+      on_gpus: ranks that only train have a larger cache, so they fetch in a time of their own.
     Returns:
       {"ranks", "graph", "tasks", "times": StageTimes measured in this run, "alone": a rank's time alone / beside the
       others, "paper": samplers by the paper's rule,
       "predicted_best": a way, "best", "auto": {"roles", "median_s", "is_best": within the best way's p10-p90 or below},
       "differences": ways with another loss, "ways": [{"name", "roles", "predicted_s", "error": predicted / measured -
-      1, "epoch_s": {"median", "p10", "p90"}, "epochs_s", "loss", "stood_by": tasks an epoch, means}]}.
+      1, "epoch_s": {"median", "p10", "p90"}, "epochs_s", "loss", "stood_by": tasks an epoch, means, "cache_rows":
+      the most of any rank, "hit_rate": over all ranks; both None without a cache}]}.
     """
     tasks = results[0]["virtual_ranks"] * results[0]["steps"]
     ranks, cores = len(results), results[0]["cores"]
     shape = EpochShape(tasks, cores, results[0]["virtual_ranks"], staleness)
-    measured = stage_times(results)
+    measured = stage_times(results, on_gpus)
     times = StageTimes(**{name: s and s * cores / ranks for name, s in asdict(measured).items()})  # of a rank alone
-    times = replace(times, sum_s=measured.sum_s)
+    times = replace(times, sum_s=measured.sum_s, skew_s=measured.skew_s)
     names = list(results[0]["ways"])
     ways = [_figures(results, name, _predict(name, times, shape, ranks)) for name in names if name != ROLES_AUTO]
     best = min(ways, key=lambda way: way["epoch_s"]["median"])
@@ -103,10 +105,11 @@ def summarize(results: Sequence[dict], staleness: int) -> dict:
     }  # fmt: skip
 
 
-def stage_times(results: Sequence[dict]) -> StageTimes:
+def stage_times(results: Sequence[dict], on_gpus: bool = False) -> StageTimes:
     """Medians over the timed epochs: stages of time sharing, per task, and the copy into the queue of samplers. An
     update is made once in a step, however many tasks that has, so it is taken out of training, by the rehearsal's
-    figure (of a rank alone).
+    figure (of a rank alone). Summing gradients takes what that found a sum to take; the rest of it is waiting for the
+    slowest rank. On GPUs fetching is measured on ranks that only train, too.
     """
     steps = results[0]["steps"]
     epochs = results[0]["ways"][ROLES_NONE]["epochs"][1:]  # their seconds are means over ranks
@@ -114,17 +117,26 @@ def stage_times(results: Sequence[dict]) -> StageTimes:
         name: statistics.median(epoch[name] for epoch in epochs) / steps
         for name in ("sample_s", "fetch_s", "compute_s", "gradients_s")
     }
-    copies = [
-        epoch["hand_over_s"] / epoch["sampled"]
+    of_roles = [
+        (name, epoch)
         for result in results
-        for way in result["ways"].values()
+        for name, way in result["ways"].items()
         for epoch in way["epochs"][1:]
-        if epoch.get("sampled")
+        if "sampled" in epoch
+    ]
+    copies = [epoch["hand_over_s"] / epoch["sampled"] for _, epoch in of_roles if epoch["sampled"]]
+    fetches = [  # with roles "auto" caches are those of time sharing
+        epoch["own_fetch_s"] / epoch["trained"]
+        for name, epoch in of_roles
+        if name != ROLES_AUTO and epoch["trained"] and not epoch["sampled"]
     ]
     update_s = min(results[0]["update_s"] * len(results) / results[0]["cores"], medians["compute_s"])
+    sum_s = min(results[0]["sum_s"], medians["gradients_s"])
     return StageTimes(
         medians["sample_s"], medians["fetch_s"], medians["compute_s"] - update_s,
-        handover_s=statistics.median(copies) if copies else 0.0, update_s=update_s, sum_s=medians["gradients_s"],
+        fetch_factored_s=statistics.median(fetches) if on_gpus and fetches else None,
+        handover_s=statistics.median(copies) if copies else 0.0, update_s=update_s, sum_s=sum_s,
+        skew_s=medians["gradients_s"] - sum_s,
     )  # fmt: skip
 
 
@@ -155,10 +167,14 @@ def _figures(results: Sequence[dict], name: str, predicted_s: float | None) -> d
     of_ranks = [result["ways"][name] for result in results]
     timed = of_ranks[0]["epochs"][1:]
     seconds = [epoch["seconds"] for epoch in timed]
+    caches = [rank["cache"] for rank in of_ranks if rank["cache"] is not None]
+    inputs = [sum(cache[name] for name in ("own", "neighbour", "cached", "kept", "exchanged")) for cache in caches]
     stood_by = [epoch.get("stood_by", 0) for rank in of_ranks for epoch in rank["epochs"][1:]]
     return {
         "name": name, "roles": of_ranks[0]["roles"], "predicted_s": predicted_s,
         "error": None if predicted_s is None else predicted_s / statistics.median(seconds) - 1,
         "epoch_s": quantiles(seconds), "epochs_s": seconds, "loss": [epoch["loss"] for epoch in of_ranks[0]["epochs"]],
         "stood_by": sum(stood_by) / len(timed),
+        "cache_rows": max((cache["cache_rows"] for cache in caches), default=None),
+        "hit_rate": sum(cache["cached"] for cache in caches) / sum(inputs) if caches else None,
     }  # fmt: skip

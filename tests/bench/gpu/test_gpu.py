@@ -282,4 +282,5 @@ def test_make_gpu_takes_the_torch_that_is_there():
     assert any(
         line.endswith('install --quiet --disable-pip-version-check --no-compile "torch" numpy') for line in lines
     )
-    assert lines[-1].startswith(".venv-of-nobody/bin/python -m fastsample_dist.bench.cli gpu --verify ")
+    bench = ".venv-of-nobody/bin/python -m fastsample_dist.bench.cli"
+    assert lines[-2].startswith(f"{bench} gpu --verify ") and lines[-1].startswith(f"{bench} roles --device cuda ")

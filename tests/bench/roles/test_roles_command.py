@@ -1,13 +1,19 @@
 """fastsample-bench roles: the command, its comparison of losses, its arithmetic."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
+import torch
 
+from fastsample_dist import FeatureCache
 from fastsample_dist.bench import cli
-from fastsample_dist.bench.roles.measure import differences, summarize
+from fastsample_dist.bench.roles import cli as roles_cli
+from fastsample_dist.bench.roles import rank
+from fastsample_dist.bench.roles.measure import differences, stage_times, summarize
 from fastsample_dist.bench.roles.rank import roles_of, split_ways
 from fastsample_dist.pipeline.roles import Roles
+from tests.cuda_devices import kernels_on_the_cpu
 from tests.parts import draw_partition
 
 SMALL = ("--batch-size", "8", "--fanouts", "3,2", "--hidden", "4", "--epochs", "2", "--verify")
@@ -28,6 +34,48 @@ def test_every_way_is_measured_predicted_and_trains_the_same(forked_ranks, tmp_p
     assert list(ways) == ["none", "1+1", "1+1 stay", "auto"]
     assert all(way["predicted_s"] > 0 and len(way["epochs_s"]) == 2 for name, way in ways.items() if name != "auto")
     assert ways["auto"]["roles"] in ("none", "1+1") and ways["1+1 stay"]["stood_by"] == 0
+
+
+def assert_gpus_are_measured(capsys, tmp_path):
+    parts, file = draw_partition(tmp_path, 2).path, tmp_path / "out.json"
+    status, printed = run(capsys, "--graph", parts, *SMALL, "--device", "cuda", "--json", file)
+    assert status == 0, printed
+    assert "cached rows" in printed.out and "fetch on ranks that only train" in printed.out
+    (found,) = json.loads(file.read_text())["runs"]
+    ways = {way["name"]: way for way in found["ways"]}
+    assert ways["1+1 stay"]["cache_rows"] >= ways["none"]["cache_rows"] > 0
+    return ways
+
+
+def test_a_gpu_that_only_trains_has_the_larger_cache(forked_ranks, emulated_library, monkeypatch, tmp_path, capsys):
+    def cache(data, roles):
+        return FeatureCache((40 if isinstance(roles, Roles) else 20) * data.features.local.row_bytes)
+
+    monkeypatch.setattr(rank, "on_gpu", lambda ctx: ctx)
+    monkeypatch.setattr(rank, "table_memory", lambda ctx, memory_bytes: nullcontext())
+    monkeypatch.setattr(rank, "cache_of", cache)
+    monkeypatch.setattr(roles_cli, "cuda_refusal", lambda: "")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an emulated GPU")
+    with kernels_on_the_cpu(emulated_library):
+        ways = assert_gpus_are_measured(capsys, tmp_path)
+    assert ways["none"]["cache_rows"] == ways["auto"]["cache_rows"] == 20 and ways["1+1"]["cache_rows"] == 40
+    assert 0 < ways["none"]["hit_rate"] < ways["1+1 stay"]["hit_rate"] < 1
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_measured(tmp_path, capsys):
+    assert_gpus_are_measured(capsys, tmp_path)
+
+
+def test_gpus_that_are_not_there_are_refused(capsys):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    status, printed = run(capsys, "--device", "cuda")
+    assert status == 1 and "--device is cuda but torch sees no CUDA device" in printed.err
+    status, printed = run(capsys, "--gpu-memory", "2GB")
+    assert (
+        status == 1 and "--gpu-memory is given with --device cpu; pass --device cuda, or leave it out." in printed.err
+    )
 
 
 def test_one_rank_has_no_roles(tmp_path, capsys):
@@ -71,7 +119,10 @@ def test_predictions_are_those_of_the_measured_times():
         "1+1 stay": {"roles": "1+1", "epochs": epochs([0.8, 0.8, 0.8], **tally)},
         "auto": {"roles": "1+1", "epochs": epochs([0.9, 0.9, 0.9], **tally)},
     }
-    result = {"graph": {}, "virtual_ranks": 2, "steps": 10, "cores": 1.0, "update_s": 0.005, "ways": ways}
+    ways = {name: way | {"cache": None} for name, way in ways.items()}
+    result = {
+        "graph": {}, "virtual_ranks": 2, "steps": 10, "cores": 1.0, "update_s": 0.005, "sum_s": 0.02, "ways": ways,
+    }  # fmt: skip
     found = summarize([result, result], 0)
     none, stay, auto = found["ways"]
     assert (found["tasks"], found["alone"], found["best"]) == (20, 0.5, "1+1 stay")
@@ -79,3 +130,10 @@ def test_predictions_are_those_of_the_measured_times():
     assert stay["predicted_s"] == pytest.approx(20 * 0.04 + 10 * 0.005, rel=0.01)  # one core does all of it
     assert auto["predicted_s"] is None and auto["stood_by"] == 6
     assert not found["auto"]["is_best"]
+
+
+def test_what_a_sum_of_gradients_takes_longer_than_alone_is_waiting_for_the_slowest():
+    ways = {"none": {"roles": "none", "epochs": epochs([1.0, 1.2, 1.1])}}
+    result = {"steps": 10, "cores": 2.0, "update_s": 0.005, "sum_s": 0.004, "ways": ways}
+    times = stage_times([result, result])
+    assert (times.sum_s, times.skew_s) == (0.004, pytest.approx(0.006))
