@@ -268,8 +268,7 @@ class MiniBatch:
         """
         device = numbered(device)
         return self._put(
-            lambda tensor: tensor.to(device, non_blocking=non_blocking),
-            lambda mfg: mfg.to(device, non_blocking=non_blocking),
+            lambda tensor: tensor.to(device, non_blocking=non_blocking), stays=lambda mfg: mfg.indptr.device == device
         )
 
     def pin_memory(self) -> MiniBatch:
@@ -280,17 +279,37 @@ class MiniBatch:
         """
         if not torch.cuda.is_available():
             raise RuntimeError("pin_memory() needs a GPU, and torch finds none; leave the call out on this machine.")
-        return self._put(Tensor.pin_memory, MFG.pin_memory)
+        return self._put(Tensor.pin_memory, stays=lambda mfg: False)
 
-    def _put(self, put: Callable[[Tensor], Tensor], put_mfg: Callable[[MFG], MFG]) -> MiniBatch:
-        moved = copy.copy(self)
+    def _put(self, put: Callable[[Tensor], Tensor], stays: Callable[[MFG], bool]) -> MiniBatch:
+        """A copy with all tensors put elsewhere; those that share memory are put once and still do."""
+        moved, put = copy.copy(self), _sharing(put)
+        moved.input_nodes = put(self.input_nodes)  # first: the other ids of nodes are parts of them
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(moved, name, put(value))
         once = {id(mfg): mfg for mfg in self.mfgs}  # layers that share one MFG still do
-        put_once = {key: put_mfg(mfg) for key, mfg in once.items()}
+        put_once = {key: mfg if stays(mfg) else mfg._put(put) for key, mfg in once.items()}
         moved.mfgs = [put_once[id(mfg)] for mfg in self.mfgs]
         return moved
+
+
+def _sharing(put: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """`put`, but the begin of a vector that was put before is the begin of its copy."""
+    done: dict[tuple[int, torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}  # keeps them, and so their addresses
+
+    def put_once(tensor: Tensor) -> Tensor:
+        if tensor.dim() != 1 or not tensor.is_contiguous() or tensor.numel() == 0:
+            return put(tensor)
+        key = (tensor.data_ptr(), tensor.dtype, tensor.device)
+        if key in done and done[key][0].numel() >= tensor.numel():
+            return done[key][1][: tensor.numel()]
+        copied = put(tensor)
+        if copied is not tensor:
+            done[key] = tensor, copied
+        return copied
+
+    return put_once
 
 
 def _check_numbers(name: str, given: Tensor, count: int, meaning: str) -> None:

@@ -76,7 +76,7 @@ def test_one_stage_after_another_completes_the_batch(data):
 def test_a_batch_is_moved_between_its_labels_and_the_transform(data):
     loader, elsewhere = DistLoader(data, FANOUTS, BATCH, transform=unchanged), torch.device("meta")
     stages = completing_stages(
-        loader.options, loader._comm, loader._rows_from, data.labels_of, torch.device("cpu"), elsewhere
+        loader.options, loader._comm, loader._features, data.labels_of, torch.device("cpu"), elsewhere
     )
     assert [type(stage) for stage in stages] == [Fetch, Label, Move, Transform]
     given = loader._steps_of(0)[0]

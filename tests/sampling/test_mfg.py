@@ -107,6 +107,21 @@ def test_to_where_the_batch_is_shares_its_tensors():
     assert batch.features is not None
 
 
+def test_ids_that_layers_share_are_copied_once():
+    """As a sampler gives them: every layer's nodes are the first of the input nodes, its known ids of all known ids."""
+    batch, copied = complete(draw()), []
+    known = batch.mfgs[0].dst_orig_ids
+    batch.mfgs = [dataclasses.replace(mfg, known_orig_ids=known[: mfg.num_dst]) for mfg in batch.mfgs]
+    moved = batch._put(lambda tensor: copied.append(tensor) or tensor.clone(), lambda mfg: False)
+    for name in ("input_nodes", "seeds"):
+        assert torch.equal(getattr(moved, name), getattr(batch, name))
+    for one, other in zip(moved.mfgs, batch.mfgs, strict=True):
+        assert torch.equal(one.src_nodes, other.src_nodes) and torch.equal(one.dst_orig_ids, other.dst_orig_ids)
+        assert one.src_nodes.data_ptr() == moved.input_nodes.data_ptr() != batch.input_nodes.data_ptr()
+    addresses = [tensor.data_ptr() for tensor in copied]
+    assert len(set(addresses)) == len(addresses)
+
+
 def test_to_a_device_that_is_not_there_is_refused_in_one_line():
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
