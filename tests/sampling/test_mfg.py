@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fastsample_dist import NeighborSampler, SampleSpec
+from fastsample_dist.sampling.mfg import MFG
 from tests.ops.graphs import random_csc
 
 SEEDS = [5, 1, 30]
@@ -89,6 +90,19 @@ def test_to_moves_every_tensor_and_leaves_the_batch_as_it_was():
     assert moved.targets.device.type == "meta" and moved.mfgs[0].dst_orig_ids.device.type == "meta"
     assert {tensor.device.type for tensor in batch.tensors()} == {"cpu"}
     assert (moved.step, moved.num_global_seeds, moved.mfgs[0].draw) == (6, 0, batch.mfgs[0].draw)
+
+
+def test_an_mfg_of_a_sampler_has_every_field_that_the_constructor_sets():
+    basic = ("indptr", "indices", "src_nodes", "num_dst", "orig_ids", "draw")
+    fields = {name: vars(draw().mfgs[0])[name] for name in basic}
+    fields |= {"edge_weights": torch.ones(fields["indices"].numel()), "includes_dst": True}
+    found, expected = MFG.of_sampler(**fields), MFG(**fields, checked=True)
+    for field in dataclasses.fields(MFG):
+        assert getattr(found, field.name) is getattr(expected, field.name) or field.name == "derived", field.name
+    assert found.derived == {} and found.derived is not MFG.of_sampler(**fields).derived
+    assert dataclasses.replace(found, includes_dst=False).edge_weights is fields["edge_weights"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.num_dst = 0
 
 
 def test_an_mfg_that_layers_share_is_moved_once():
