@@ -8,7 +8,6 @@
 #define FS_CPU_COMBINED_ROWS_H_
 
 #include <stdint.h>
-#include <string.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -223,21 +222,19 @@ class ColumnSums {
     int32_t* heads = heads_.data();
     ColumnLink* links = links_.data() + num_links_;
     const int32_t first_link = static_cast<int32_t>(num_links_), number = static_cast<int32_t>(rows_.size());
-    int64_t plain_until = 0;
-    for (int64_t i = 0; i < degree; ++i) {
-      if (i >= plain_until) {
-        i += add_many(&entries, sources + i, degree - i, row, 0, nullptr, links + i, first_link + i);
-        plain_until = i + kColumnLanes;
-        if (i == degree) break;
+    for (int64_t i = 0; i < degree;) {
+      i += add_many(&entries, sources + i, degree - i, row, 0, nullptr, links + i, first_link + i);
+      for (const int64_t end = plain_end(i, degree); i < end; ++i) {
+        entries.check(sources[i]);
+        heads[entries.next()] = kNoLink;
+        const int32_t column = entries.enter(sources[i]);
+        links[i] = {heads[column], number};
+        heads[column] = first_link + static_cast<int32_t>(i);
       }
-      int32_t if_new;
-      const int32_t column = entries.enter(sources[i], &if_new);
-      links[i] = {heads[column] | if_new, number};
-      heads[column] = first_link + static_cast<int32_t>(i);
     }
   }
 
-  // Whether a column is new is a coin toss, so both ways are one.
+  // Whether a column is new is a coin toss, so both ways are one: the next column is always empty.
   template <bool kOnes, bool kLinked, typename Entries>
   __attribute__((noinline)) void add_edges_of(const CscView<Id>& graph, const EdgeValues& values, Id row) {
     Entries entries(&columns_);
@@ -247,22 +244,19 @@ class ColumnSums {
     int32_t* heads = heads_.data();
     ColumnLink* links = kLinked ? links_.data() + num_links_ : nullptr;
     const int32_t first_link = static_cast<int32_t>(num_links_), number = static_cast<int32_t>(rows_.size());
-    // Adds to a column whose edges in the row are first .. last - 1.
-    const auto add_to = [&](Id node, double square, int64_t first, int64_t last) {
-      int32_t if_new;
-      const int32_t column = entries.enter(node, &if_new);
-      uint64_t bits;
-      memcpy(&bits, sums + column, sizeof(bits));
-      bits &= ~static_cast<uint64_t>(int64_t{if_new});
-      double before;
-      memcpy(&before, &bits, sizeof(before));
-      sums[column] = before + square;
-      int32_t head = heads[column] | if_new;  // kNoLink
-      for (; kLinked && first < last; ++first) {
-        links[first] = {head, number};
-        head = first_link + static_cast<int32_t>(first);
-      }
-      heads[column] = head;
+    // Adds to a column, which is returned.
+    const auto add_to = [&](Id node, double square) {
+      const int32_t next = entries.next();
+      sums[next] = 0;
+      heads[next] = kNoLink;
+      const int32_t column = entries.enter(node);
+      sums[column] += square;
+      return column;
+    };
+    const auto link = [&](int32_t column, int64_t edge) {
+      if (!kLinked) return;
+      links[edge] = {heads[column], number};
+      heads[column] = first_link + static_cast<int32_t>(edge);
     };
     double total = static_cast<double>(degree);
     if (!kOnes) {
@@ -272,20 +266,22 @@ class ColumnSums {
     total += 1;
     const double share = 1.0 / total, single = share * share;
     double own = 0;
-    int64_t own_first = 0, own_last = 0, plain_until = 0;
+    int64_t own_first = 0, own_last = 0;
     for (int64_t i = 0; i < degree;) {
-      if (kOnes && i >= plain_until) {
+      if (kOnes) {
         i += add_many(&entries, sources + i, degree - i, row, single, sums, kLinked ? links + i : nullptr,
                       first_link + i);
-        plain_until = i + kColumnLanes;
+        const int64_t end = std::min(plain_end(i, degree), degree - 1);  // the last edge has no next one
+        for (; i < end; ++i) {
+          if (sources[i] == sources[i + 1] || sources[i] == row) break;
+          entries.check(sources[i]);
+          link(add_to(sources[i], single), i);
+        }
         if (i == degree) break;
       }
       const Id source = sources[i];
-      const int64_t first = i++;
-      if (kOnes && __builtin_expect((i == degree || sources[i] != source) && source != row, 1)) {
-        add_to(source, single, first, first + 1);
-        continue;
-      }
+      entries.check(source);
+      int64_t first = i++;
       while (i < degree && sources[i] == source) ++i;
       double value = static_cast<double>(i - first);
       if (!kOnes) {
@@ -297,10 +293,17 @@ class ColumnSums {
         own_first = first;
         own_last = i;
       } else {
-        add_to(source, value / total * (value / total), first, i);
+        const int32_t column = add_to(source, value / total * (value / total));
+        for (; first < i; ++first) link(column, first);
       }
     }
-    add_to(row, (1 + own) / total * ((1 + own) / total), own_first, own_last);
+    const int32_t column = add_to(row, (1 + own) / total * ((1 + own) / total));
+    for (; own_first < own_last; ++own_first) link(column, own_first);
+  }
+
+  // Where the plain loop over a row ends that goes on at edge i: the vector kernel is asked again behind a few edges.
+  int64_t plain_end(int64_t i, int64_t degree) const {
+    return add_columns_ == nullptr ? degree : std::min(degree, i + kColumnLanes);
   }
 
   template <typename T>

@@ -67,8 +67,8 @@ class NodeIndex {
     }
   }
 
-  // Enters many nodes of a direct index that has room for them, without a branch on whether a node is new. Nobody else
-  // may use the index meanwhile.
+  // Enters many nodes of a direct index that has room for them, without a branch on whether a node is new; each is to
+  // be checked before. Nobody else may use the index meanwhile.
   class DirectEntries {
    public:
     explicit DirectEntries(NodeIndex* index)
@@ -80,16 +80,18 @@ class NodeIndex {
           next_(static_cast<int32_t>(index->count_)) {}
     ~DirectEntries() { index_->count_ = next_; }
 
-    // if_new: all bits of it are set where the node is new, none otherwise.
-    FS_INLINE int32_t enter(Id node, int32_t* if_new) {
-      if (__builtin_expect(static_cast<uint64_t>(node) >= num_rows_, 0)) throw BadSource{static_cast<int64_t>(node)};
-      const int32_t found = slots_[node] - base_;
-      *if_new = found >> 31;
-      const int32_t number = (next_ & *if_new) | (found & ~*if_new);
+    // Number of a node, which is next() if it is new.
+    FS_INLINE int32_t enter(Id node) {
+      const int32_t found = slots_[node] - base_, if_new = found >> 31;  // all bits, or none
+      const int32_t number = (next_ & if_new) | (found & ~if_new);
       slots_[node] = base_ + number;
       nodes_[next_] = node;
-      next_ -= *if_new;
+      next_ -= if_new;
       return number;
+    }
+    FS_INLINE int32_t next() const { return next_; }
+    FS_INLINE void check(Id node) const {
+      if (__builtin_expect(static_cast<uint64_t>(node) >= num_rows_, 0)) throw BadSource{static_cast<int64_t>(node)};
     }
 
     // What a vector kernel does the same with; `next` is the number of the next new node.
@@ -114,12 +116,9 @@ class NodeIndex {
   class Entries {
    public:
     explicit Entries(NodeIndex* index) : index_(index) {}
-    FS_INLINE int32_t enter(Id node, int32_t* if_new) {
-      const int64_t before = index_->count_;
-      const int32_t number = index_->enter(node);
-      *if_new = static_cast<int32_t>(before - index_->count_);
-      return number;
-    }
+    FS_INLINE int32_t enter(Id node) { return index_->enter(node); }
+    FS_INLINE int32_t next() const { return static_cast<int32_t>(index_->count_); }
+    FS_INLINE void check(Id) const {}  // entering does
 
    private:
     NodeIndex* index_;

@@ -106,6 +106,21 @@ def test_long_rows_and_every_instruction_set(name, weighted, isa):
         ops.set_isa(before)
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+def test_rows_too_long_to_be_linked_are_searched(weighted):
+    """Three hubs of 4200 in-neighbours, one of them with parallel edges and a self-loop more than the others."""
+    generator = torch.Generator().manual_seed(4)
+    num_nodes, hubs = 4200, 3
+    src, dst = torch.randint(0, num_nodes, (2, 4000), generator=generator)
+    src = torch.cat([src, torch.arange(num_nodes).repeat(hubs), torch.arange(0, 90, 3), torch.tensor([1])])
+    dst = torch.cat([dst, torch.arange(hubs).repeat_interleave(num_nodes), torch.full((31,), 1)])
+    weights = torch.rand(src.numel(), generator=generator) if weighted else None
+    graph = CSCGraph.from_edge_index(src, dst, num_nodes, weights)
+    bound, roots = transit.bind(transit.LADIES((25, 300)), graph), torch.tensor([[2, 300, 1, 40]])
+    engine, ids, key = make_engine(bound, BUILT_IN), torch.tensor([2**40]), DrawKey(1, 3)
+    assert_same(engine.sample(roots, ids, key, Run(1)), plain.run(bound, roots, ids, key))
+
+
 def test_rows_of_the_hop_before_are_extended_by_fresh_sources_alone():
     """500 nodes of ids up to 60000 in rows of about 100: some share a value of the hash that passes over neighbours,
     and a known source must not be found again where a fresh one is sought.
