@@ -75,6 +75,7 @@ void CollectiveEngine<Id>::run_steps() {
     find_transits(k);
     if (app.until_done != 0 && !has_transit()) return;
     const int64_t size = app.sample_sizes[k];
+    const bool follows = records_steps && k > 0 && app.step_transits == nullptr;  // transits are the recorded nodes
     combined_.start(graph_, transits_.data(), static_cast<int64_t>(transits_.size()));
     if (spec.ranked != 0) rank(k);
     const size_t begin = vertices_.size();
@@ -90,7 +91,7 @@ void CollectiveEngine<Id>::run_steps() {
     }
     filled_ += size - std::count(vertices_.begin() + static_cast<int64_t>(begin), vertices_.end(), FS_NULL_NODE);
     if (records_steps) {
-      for (int64_t i = 0; i < combined_.count(); ++i) recorder_.add_node(combined_.transit(i));
+      for (int64_t i = 0; !follows && i < combined_.count(); ++i) recorder_.add_node(combined_.transit(i));
       const EdgeValues values(call_->graph.weights);
       if (spec.ranked == 0) columns_.follow(graph_, values, recorder_.nodes(), recorder_.num_nodes(), false);
       recorder_.record({graph_, values, spec, &columns_, picks_of(k + 1), size, spec.record == FS_RECORD_TO_UNION});
@@ -211,17 +212,27 @@ int64_t CollectiveEngine<Id>::layer_pick(int64_t slot, PickStream& draw) const {
 template <typename Id>
 void CollectiveEngine<Id>::make_global_picks(const std::vector<int64_t>* slots, int64_t count, int64_t first_pick,
                                              int64_t* out) const {
-  constexpr int64_t kTogether = 64;
+  constexpr int64_t kGroups = 4, kTogether = kGroups * kGroupNodes;
   const GlobalTable table(call_->app.params);
-  uint64_t entries[kTogether];
-  uint32_t coins[kTogether];
+  const uint64_t length = static_cast<uint64_t>(table.length);
+  uint64_t entries[kTogether], samples[kTogether], numbers[kTogether] = {};
+  uint32_t coins[kTogether], words[2 * kTogether];
+  std::fill_n(samples, kTogether, static_cast<uint64_t>(sample_id()));
   const auto slot_at = [&](int64_t i) { return slots == nullptr ? i : (*slots)[static_cast<size_t>(i)]; };
   for (int64_t begin = 0; begin < count; begin += kTogether) {
     const int64_t together = std::min(kTogether, count - begin);
+    for (int64_t i = 0; i < together; ++i) numbers[i] = static_cast<uint64_t>(first_pick + slot_at(begin + i));
+    vector_kernels().pick_words(key_, samples, numbers, (together + kGroupNodes - 1) / kGroupNodes, words);
     for (int64_t i = 0; i < together; ++i) {
-      PickStream draw(key_, sample_id(), first_pick + slot_at(begin + i));
-      entries[i] = draw.below(static_cast<uint64_t>(table.length));
-      coins[i] = draw.next();
+      const uint32_t* own = words + i / kGroupNodes * (2 * kGroupNodes) + i % kGroupNodes;
+      const uint64_t product = own[0] * length;
+      entries[i] = product >> 32;
+      coins[i] = own[kGroupNodes];
+      if (static_cast<uint32_t>(product) < length) {  // the first word may have to be drawn again, or is not enough
+        PickStream draw(key_, sample_id(), static_cast<int64_t>(numbers[i]));
+        entries[i] = draw.below(length);
+        coins[i] = draw.next();
+      }
       __builtin_prefetch(table.threshold + entries[i]);
       __builtin_prefetch(table.node + entries[i]);
       __builtin_prefetch(table.other + entries[i]);

@@ -14,6 +14,7 @@
 #include "merge_rows.h"
 #include "node2vec_step.h"
 #include "philox_nodes.h"
+#include "pick_words.h"
 #include "race_words.h"
 #include "sample_edges.h"
 #include "skipgram_rows.h"
@@ -48,6 +49,7 @@ const VectorKernels& FS_JOIN(vector_kernels_, FS_ISA)() {
                                         induce_rows<int32_t>,
                                         induce_rows<int64_t>,
                                         first_words,
+                                        pick_words<2>,
                                         race_words,
                                         race_filter<uint32_t>,
                                         race_filter<uint64_t>,

@@ -85,6 +85,8 @@ struct VectorKernels {
   void (*induce_rows_64)(const InducedTask<int64_t>&, InducedRun<int64_t>* run);
   // out[i] is the first word of the stream of nodes[i], i < n.
   void (*first_words)(StageKey, const uint64_t* nodes, int64_t n, uint32_t* out);
+  // out [num_groups][2][kGroupNodes] has the first two words of block numbers[i] << 32 of the stream of nodes[i].
+  void (*pick_words)(StageKey, const uint64_t* nodes, const uint64_t* numbers, int64_t num_groups, uint32_t* out);
   // out[i] is the random word of candidate orig_ids[i] in a sample's race (core/exponential_race.h), i < n.
   void (*race_words)(StageKey, const uint64_t* orig_ids, int64_t n, uint64_t sample_id, uint64_t* out);
   // Candidates i < n that may arrive in time: see vector/race_words.h.
