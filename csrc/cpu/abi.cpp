@@ -45,7 +45,7 @@ static const FsAbiEntry kEntries[] = {
             step)
   FS_STRUCT(FsCollectiveSpec, row_scale, column_scale, record, self_edges, edge_scale, ranked)
   FS_STRUCT(FsRecordedHop, num_dst, num_src, num_edges)
-  FS_STRUCT(FsRecordedEdges, num_hops, num_nodes, num_edges, num_weights, hops, nodes, offsets, indices, edge_ids,
+  FS_STRUCT(FsRecordedEdges, num_hops, num_nodes, num_edges, num_weights, hops, nodes, indices, offsets, edge_ids,
             edge_weights)
   FS_STRUCT(FsCollectiveResult, samples, edges)
   FS_CONSTANT(FS_RECORD_NONE) FS_CONSTANT(FS_RECORD_TO_NEW) FS_CONSTANT(FS_RECORD_TO_UNION)

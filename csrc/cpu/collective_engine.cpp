@@ -62,7 +62,7 @@ typename CollectiveEngine<Id>::Grown CollectiveEngine<Id>::grow(const Collective
     const EdgeValues values(call.graph.weights);
     recorder_.record({graph_, values, spec, nullptr, nullptr, 0, true});
   }
-  if (spec.record != FS_RECORD_NONE) edges = recorder_.finish();
+  if (spec.record != FS_RECORD_NONE) edges = recorder_.finish(static_cast<FsEdgeScale>(spec.edge_scale));
   return {vertices_, edges};
 }
 

@@ -1,8 +1,6 @@
 // Recorded edges of a collective sample: see record_edges.h.
 #include "record_edges.h"
 
-#include <string.h>
-
 #include <algorithm>
 
 #include "batch_memory.h"
@@ -18,26 +16,28 @@ constexpr int64_t kSearchedShare = 32;
 class Packing {
  public:
   template <typename T>
-  void add(const std::vector<T>& values) {
-    bytes_ += room_of(values);
+  void add(size_t count) {
+    bytes_ += room_of(count * sizeof(T));
   }
   // After all were added.
   void take() { next_ = static_cast<char*>(take_block(bytes_)); }
   template <typename T>
-  T* copy(const std::vector<T>& values) {
+  T* place(size_t count) {
     T* place = reinterpret_cast<T*>(next_);
-    if (!values.empty()) memcpy(place, values.data(), values.size() * sizeof(T));
-    next_ += room_of(values);
+    next_ += room_of(count * sizeof(T));
     return place;
+  }
+  template <typename T>
+  T* copy(const std::vector<T>& values) {
+    T* to = place<T>(values.size());
+    std::copy(values.begin(), values.end(), to);
+    return to;
   }
 
  private:
   static constexpr size_t kLine = 64;
 
-  template <typename T>
-  static size_t room_of(const std::vector<T>& values) {
-    return (values.size() * sizeof(T) + kLine - 1) / kLine * kLine;
-  }
+  static size_t room_of(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
   size_t bytes_ = 0;
   char* next_ = nullptr;
@@ -354,26 +354,36 @@ double EdgeRecorder<Id>::weight_of(const RecordRequest<Id>& request, Id row, int
 }
 
 template <typename Id>
-FsRecordedEdges EdgeRecorder<Id>::finish() {
+FsRecordedEdges EdgeRecorder<Id>::finish(FsEdgeScale scale) {
   FsRecordedEdges edges = {};
+  size_t num_ids = indices_.size();
+  for (const FsRecordedHop& hop : hops_) num_ids += static_cast<size_t>(hop.num_src);
   edges.num_hops = static_cast<int64_t>(hops_.size());
-  edges.num_nodes = num_nodes();
+  edges.num_nodes = static_cast<int64_t>(num_ids - indices_.size());
   edges.num_edges = static_cast<int64_t>(indices_.size());
   edges.num_weights = static_cast<int64_t>(weights_.size());
   Packing packing;
-  packing.add(hops_);
-  packing.add(nodes_);
-  packing.add(offsets_);
-  packing.add(indices_);
-  packing.add(edge_ids_);
-  packing.add(weights_);
+  packing.add<FsRecordedHop>(hops_.size());
+  packing.add<Id>(num_ids);
+  packing.add<int64_t>(offsets_.size());
+  packing.add<int64_t>(edge_ids_.size());
+  packing.add<double>(weights_.size());
   packing.take();
   edges.hops = packing.copy(hops_);
-  edges.nodes = packing.copy(nodes_);
+  Id* ids = packing.place<Id>(num_ids);
+  edges.nodes = ids;
+  for (const FsRecordedHop& hop : hops_) ids = std::copy_n(nodes_.begin(), hop.num_src, ids);
+  edges.indices = ids;
+  std::copy(indices_.begin(), indices_.end(), ids);
   edges.offsets = packing.copy(offsets_);
-  edges.indices = packing.copy(indices_);
   edges.edge_ids = packing.copy(edge_ids_);
-  edges.edge_weights = packing.copy(weights_);
+  if (scale == FS_EDGES_COLUMNS) {
+    edges.edge_weights = packing.copy(weights_);
+  } else {
+    float* floats = packing.place<float>(weights_.size());
+    edges.edge_weights = floats;
+    for (size_t i = 0; i < weights_.size(); ++i) floats[i] = static_cast<float>(weights_[i]);
+  }
   return edges;
 }
 

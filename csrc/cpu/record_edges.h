@@ -46,7 +46,7 @@ class EdgeRecorder {
   void record(const RecordRequest<Id>& request);
 
   // The edges in one block of the library's, which begins with the hops.
-  FsRecordedEdges finish();
+  FsRecordedEdges finish(FsEdgeScale scale);
 
   size_t bytes() const;
 

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 11
+#define FS_ABI_VERSION 12
 
 typedef enum {
   FS_OK = 0,

@@ -218,16 +218,17 @@ typedef struct {
 } FsRecordedHop;
 
 /* Edges of one sample, hop after hop: every array holds what belongs to hop 0, then to hop 1, ... The arrays are in one
- * block of memory, in this order. All NULL where nothing is recorded. */
+ * block of memory, in this order, `indices` directly behind `nodes`. All NULL where nothing is recorded. */
 typedef struct {
   int64_t num_hops, num_nodes, num_edges, num_weights;
-  FsRecordedHop* hops;  /* [num_hops] */
-  void* nodes;          /* [num_nodes] id_type: sources of a hop are nodes[0 .. num_src), the first num_dst of them its
-                           destinations */
-  int64_t* offsets;     /* per hop [num_dst + 1] */
-  void* indices;        /* per hop [num_edges] local source ids, id_type */
-  int64_t* edge_ids;    /* per hop [num_edges] positions in the graph's indices */
-  double* edge_weights; /* per hop [num_edges]; num_weights is 0 where the edges are unweighted */
+  FsRecordedHop* hops; /* [num_hops] */
+  void* nodes;       /* per hop [num_src] id_type: its sources, the first num_dst of them its destinations; num_nodes of
+                        all hops */
+  void* indices;     /* per hop [num_edges] local source ids, id_type */
+  int64_t* offsets;  /* per hop [num_dst + 1] */
+  int64_t* edge_ids; /* per hop [num_edges] positions in the graph's indices */
+  void* edge_weights; /* per hop [num_edges] float32, of FS_EDGES_COLUMNS float64; num_weights is 0 where the edges are
+                         unweighted */
 } FsRecordedEdges;
 
 /* Owned by the library until fs_collective_free. */

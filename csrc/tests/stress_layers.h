@@ -85,7 +85,7 @@ class Layers {
       written.add("collective_sample", static_cast<const Id*>(edges.nodes), edges.num_nodes);
       written.add("collective_sample", static_cast<const Id*>(edges.indices), edges.num_edges);
       written.add("collective_sample", edges.edge_ids, edges.num_edges);
-      written.add("collective_sample", edges.edge_weights, edges.num_weights);
+      written.add("collective_sample", static_cast<const float*>(edges.edge_weights), edges.num_weights);
       for (int64_t e = 0; e < edges.num_edges; ++e) {
         require(static_cast<const Id*>(edges.indices)[e] < edges.num_nodes, "collective_sample: a source of no node");
       }

@@ -80,8 +80,8 @@ class RecordedMemory(Structure):
         ("num_weights", c_int64),
         ("hops", c_void_p),
         ("nodes", c_void_p),
-        ("offsets", c_void_p),
         ("indices", c_void_p),
+        ("offsets", c_void_p),
         ("edge_ids", c_void_p),
         ("edge_weights", c_void_p),
     )
@@ -153,22 +153,21 @@ class RecordedHops:
     """Edges of one sample, hop 0 at its roots.
 
     Attributes:
-      nodes: [num_nodes] of the graph's id dtype; the sources of hop h are nodes[:num_src], its destinations the first
-        num_dst of them.
-      num_dst, num_src, num_edges: per hop.
+      num_dst, num_edges: per hop.
+      src_nodes: per hop, [num_src] of the graph's id dtype; the first num_dst are the destinations.
       indptrs: per hop, int64 [num_dst + 1].
       indices: per hop, [num_edges] of the graph's id dtype; local source ids.
-      edge_weights: float64, of all hops' edges, one hop behind the other; None where edges are unweighted.
+      edge_weights: per hop, [num_edges]: float32, the columns' weights of EdgeScale.COLUMNS float64; None where edges
+        are unweighted.
       memory, edge_id_array: the core's memory, and where in it the edges' positions begin.
     """
 
-    nodes: Tensor
     num_dst: Sequence[int]
-    num_src: Sequence[int]
     num_edges: Sequence[int]
+    src_nodes: Sequence[Tensor]
     indptrs: Sequence[Tensor]
     indices: Sequence[Tensor]
-    edge_weights: Tensor | None
+    edge_weights: Sequence[Tensor] | None
     memory: OwnedMemory
     edge_id_array: int
 
@@ -295,20 +294,18 @@ class CollectiveSampler:
     def _hops(self, owner: OwnedMemory, address: int) -> RecordedHops:
         """What is recorded in the FsRecordedEdges at an address."""
         num_hops, num_nodes, edges, num_weights, *arrays = _EdgesWords.from_address(address)[:]
-        hop_array, node_array, offset_array, index_array, id_array, weight_array = arrays
+        hop_array, node_array, _, offset_array, id_array, weight_array = arrays
         counts = _AnyWords.from_address(hop_array)[: 3 * num_hops]
         num_dst, num_src, num_edges = counts[0::3], counts[1::3], counts[2::3]
-        tensor, weights = owner.tensor, None
-        if self._spec.edge_scale != EdgeScale.UNWEIGHTED:
-            weights = tensor(weight_array, num_weights, torch.float64)
+        tensor, scale, weights = owner.tensor, self._spec.edge_scale, None
+        if scale != EdgeScale.UNWEIGHTED:
+            dtype = torch.float64 if scale == EdgeScale.COLUMNS else torch.float32
+            weights = tensor(weight_array, num_weights, dtype).split_with_sizes(num_edges)
         offsets = tensor(offset_array, sum(num_dst) + num_hops, torch.int64)
-        # The arrays of a sample are in one block, so one tensor spans nodes and indices, and what lies between them.
-        between = (index_array - node_array) // self._dtype.itemsize - num_nodes
-        ids = tensor(node_array, num_nodes + between + edges, self._dtype)
-        nodes, _, *indices = ids.split_with_sizes((num_nodes, between, *num_edges))
+        ids = tensor(node_array, num_nodes + edges, self._dtype).split_with_sizes((*num_src, *num_edges))
         return RecordedHops(
-            nodes, num_dst, num_src, num_edges, offsets.split_with_sizes([n + 1 for n in num_dst]), indices, weights,
-            owner, id_array,
+            num_dst, num_edges, ids[:num_hops], offsets.split_with_sizes([n + 1 for n in num_dst]), ids[num_hops:],
+            weights, owner, id_array,
         )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -120,21 +119,18 @@ class CollectiveEngine:
 
     def _mfgs(self, hops: RecordedHops, samples: Samples, s: int) -> list[MFG]:
         """MFGs of sample number s, input side first."""
-        app, graph, nodes, draw = self.bound.app, self.bound.graph, hops.nodes, samples.draw
-        weights: Sequence[Tensor | None] = [None] * len(hops.num_dst)
-        if hops.edge_weights is not None:  # float32 at once: own weights are computed in float64
-            given = hops.edge_weights if self._weighs_itself else hops.edge_weights.float()
-            weights = given.split_with_sizes(hops.num_edges)
+        app, graph, draw = self.bound.app, self.bound.graph, samples.draw
+        weights = [None] * len(hops.num_dst) if hops.edge_weights is None else hops.edge_weights
         if self._weighs_itself:
             weights = [self._own_weights(hops, samples, s, k, given) for k, given in enumerate(weights)]
         edge_ids = [None] * len(weights) if app.self_edges else hops.edge_ids
-        columns = zip(hops.indptrs, hops.indices, hops.num_src, hops.num_dst, edge_ids, weights, strict=True)
+        columns = zip(hops.indptrs, hops.indices, hops.src_nodes, hops.num_dst, edge_ids, weights, strict=True)
         mfgs = [
-            MFG(
-                indptr, indices, nodes[:num_src], num_dst, graph.orig_ids, draw, positions, checked=True,
-                edge_weights=given, includes_dst=app.self_edges,
+            MFG.of_sampler(
+                indptr=indptr, indices=indices, src_nodes=nodes, num_dst=num_dst, orig_ids=graph.orig_ids, draw=draw,
+                edge_ids=positions, edge_weights=given, includes_dst=app.self_edges,
             )
-            for indptr, indices, num_src, num_dst, positions, given in columns
+            for indptr, indices, nodes, num_dst, positions, given in columns
         ]  # fmt: skip
         return mfgs[::-1]
 
@@ -144,7 +140,7 @@ class CollectiveEngine:
         """What the application's own edge_weights makes of recorded step k of sample number s."""
         picks = np.empty(0, np.int64) if self.bound.app.record == "within" else samples.steps[k][s].numpy()
         indptr, positions = hops.indptrs[k].numpy(), hops.edge_ids[k].numpy()
-        nodes = hops.nodes.long().numpy()
+        nodes = hops.src_nodes[k].long().numpy()
         edges = RecordedEdges(
             k, indptr, np.repeat(nodes[: hops.num_dst[k]], np.diff(indptr)), nodes[hops.indices[k].numpy()], positions,
             edge_values(self.bound, positions), picks, None if columns is None else columns.numpy(), self.bound.par,
