@@ -86,6 +86,14 @@ def arguments(
     return spec
 
 
+def take_rows(spec: library.ActDropout, lo: int, num_rows: int) -> None:
+    """Make a description returned by `arguments` that of its rows lo .. lo + num_rows - 1."""
+    node_ids, _ = spec.tensors
+    if node_ids is not None:
+        spec.node_ids = node_ids.data_ptr() + lo * node_ids.element_size()
+    spec.num_rows = num_rows
+
+
 def _act_dropout(
     core: LayerCore, x: Tensor, node_ids: Tensor, threshold: int, activation: str, key: list[int]
 ) -> Tensor:

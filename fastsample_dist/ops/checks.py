@@ -89,7 +89,5 @@ def one_device(**tensors: Tensor | None) -> None:
     """Refuse tensors that are on several devices; None is on every one."""
     (first, tensor), *others = ((name, tensor) for name, tensor in tensors.items() if tensor is not None)
     for name, other in others:
-        require(
-            other.device == tensor.device,
-            f"{first} is on {tensor.device} and {name} on {other.device}; they must be on one device.",
-        )
+        if other.device != tensor.device:
+            raise ValueError(f"{first} is on {tensor.device} and {name} on {other.device}; they must be on one device.")

@@ -11,6 +11,7 @@ and without padding every batch of an epoch has shapes of its own.
 from __future__ import annotations
 
 from functools import partial
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -170,16 +171,21 @@ def _by_runs(
     activation, dropout and the products while they are in the cache.
     """
     y, grad, halves, weight = operands
-    inner = y.new_empty((min(RUN_ROWS, y.shape[0]), y.shape[1]))
-    for lo in range(0, y.shape[0], RUN_ROWS):
-        hi = min(lo + RUN_ROWS, y.shape[0])
-        rows = inner[: hi - lo]  # the gradient before activation and dropout
-        ids = None if mask[0] is None else mask[0][lo:hi]
-        core.act_dropout_backward(_description(y[lo:hi], ids, mask[1]), y[lo:hi], grad[lo:hi], rows, sums)
+    inner = y.new_empty((min(RUN_ROWS, y.shape[0]), y.shape[1]))  # the gradient before activation and dropout
+    runs = zip(
+        y.split(RUN_ROWS), grad.split(RUN_ROWS), halves[: y.shape[0]].split(RUN_ROWS),
+        repeat(None) if grad_halves is None else grad_halves.split(RUN_ROWS), strict=False,
+    )  # fmt: skip
+    description, lo = _description(y, *mask), 0
+    for run_y, run_grad, run_halves, run_out in runs:
+        rows = inner[: run_y.shape[0]]
+        act_dropout_ops.take_rows(description, lo, rows.shape[0])
+        core.act_dropout_backward(description, run_y, run_grad, rows, sums)
         if grad_weight is not None:
-            grad_weight.addmm_(rows.t(), halves[lo:hi])
-        if grad_halves is not None:
-            torch.mm(rows, weight, out=grad_halves[lo:hi])
+            grad_weight.addmm_(rows.t(), run_halves)
+        if run_out is not None:
+            torch.mm(rows, weight, out=run_out)
+        lo += rows.shape[0]
 
 
 def _at_once(
