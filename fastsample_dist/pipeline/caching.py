@@ -98,10 +98,14 @@ def make_cache(description: FeatureCache, task: CacheTask) -> MadeCache:
     sharers = Sharers(ctx, None if features.device.type == "cuda" else task.machines)
     no_nodes = torch.empty(0, dtype=torch.int64)
     empty = MadeCache(features=features, description=description, nodes=no_nodes, sharers=sharers)
-    why = _why_empty(description, candidates, ctx.comm)
+    if not description.is_on:
+        return replace(empty, why_empty="its policy is none" if description.policy == "none" else "its capacity is 0")
+    # A capacity that cannot be is refused where there is nothing to cache, too: what works on one rank works on many.
+    fitting = agree(ctx, lambda: _rows_that_fit(description, task, sharers))
+    why = _why_empty(candidates, ctx.comm)
     if why:
         return replace(empty, why_empty=why)
-    fitting = agree(ctx, lambda: _rows_that_fit(description, task, sharers))
+    agree(ctx, lambda: _check_lookahead(description, sharers))
     begin_s = time.perf_counter()
     policy = resolve(description.policy, task.workload.spec)
     scores = sharers.sum(agree(ctx, lambda: cache_scores(description, task)))
@@ -161,14 +165,25 @@ def in_place(features: DistFeatures) -> list[tuple[int, int]]:
     return [*own, *near]
 
 
-def _why_empty(description: FeatureCache, candidates: Tensor, comm: Communicator) -> str:
+def _why_empty(candidates: Tensor, comm: Communicator) -> str:
     """Why there is nothing to cache; "" where there is. Collective: every rank must call this, and gets the same."""
-    if not description.is_on:
-        return "its capacity is 0" if description.policy != "none" else "its policy is none"
     some = comm.all_reduce(torch.tensor([bool(candidates.any())], dtype=torch.int64), op="max", purpose="setup")
     if bool(some):
         return ""
     return "one rank owns all rows" if comm.world_size == 1 else "every rank reads all rows in place"
+
+
+def _check_lookahead(description: FeatureCache, sharers: Sharers) -> None:
+    """Refuse rows that follow one rank's batches in a cache of several.
+
+    Raises:
+      ValueError: with what to pass.
+    """
+    if description.lookahead and len(sharers.ranks) > 1:
+        raise ValueError(
+            f"the cache's lookahead is {description.lookahead} but {len(sharers.ranks)} ranks of a machine share the "
+            "cache; pass transport='exchange', or lookahead=0."
+        )
 
 
 def _rows_that_fit(description: FeatureCache, task: CacheTask, sharers: Sharers) -> int:
@@ -185,11 +200,6 @@ def _rows_that_fit(description: FeatureCache, task: CacheTask, sharers: Sharers)
         slots = 4 * num_nodes if description.lookahead else slots_bytes(count, num_nodes, device)
         return count * row_bytes + slots + fixed
 
-    if description.lookahead and len(sharers.ranks) > 1:
-        raise ValueError(
-            f"the cache's lookahead is {description.lookahead} but {len(sharers.ranks)} ranks of a machine share the "
-            "cache; pass transport='exchange', or lookahead=0."
-        )
     if cost(1) > description.capacity_bytes:
         raise ValueError(
             f"the cache's capacity_bytes is {description.capacity_bytes} but one row takes {cost(1)} with what finds "

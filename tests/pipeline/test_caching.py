@@ -364,6 +364,13 @@ def test_one_rank_has_nothing_to_cache(tmp_path, ctx):
     assert rows_of(report) == (inputs, 0, 0, 0, 0) and report.hit_rate is report.oracle_hit_rate is None
 
 
+@pytest.mark.parametrize(("capacity", "line"), [(20, "but one row takes"), (1 << 60, "of memory are available")])
+def test_a_capacity_that_cannot_be_is_refused_on_one_rank_too(tmp_path, ctx, capacity, line):
+    data = DistData.load(draw_partition(tmp_path, 1).path, ctx)
+    with pytest.raises(ValueError, match=line):
+        DistLoader(data, FANOUTS, BATCH, cache=FeatureCache(capacity))
+
+
 def load_in_slices(ctx, path, slice_bytes):
     """Nodes and rows of a cache that is loaded in slices; what passed the communicator."""
     caching.SLICE_BYTES = slice_bytes
