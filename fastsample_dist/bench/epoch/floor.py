@@ -98,6 +98,19 @@ class EpochFloor:
                 input_product(dy, self._weights[number])
 
 
+def num_products(widths: Sequence[tuple[int, int]], layers: Sequence[int]) -> int:
+    """Multiplications of a step's products.
+
+    Args:
+      widths: as of EpochFloor.
+      layers: destinations per layer, the input side first.
+    """
+    return sum(
+        rows * 2 * width * out * (3 if number > 0 else 2)
+        for number, (rows, (width, out)) in enumerate(zip(layers, widths, strict=True))
+    )
+
+
 def forward_product(halves: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     """out = halves weight^T."""
     return torch.mm(halves, weight.t(), out=out)

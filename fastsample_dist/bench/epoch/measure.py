@@ -19,14 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastsample_dist.bench.epoch.namespaces import namespace_hosts
-from fastsample_dist.bench.epoch.network_model import MACHINES, Host, Measured, epoch_s, step_s
+from fastsample_dist.bench.epoch.network_model import (
+    MACHINES,
+    BatchWork,
+    Host,
+    Measured,
+    epoch_s,
+    mean_share,
+    steps_of,
+)
 from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.graph.network import Network
 from fastsample_dist.testing.jobs import RankJob, run_ranks
-from fastsample_dist.train.metrics import payload_exchanges
+from fastsample_dist.train.metrics import PAYLOAD_PURPOSES, payload_exchanges
 
 RANK_TASK = "fastsample_dist.bench.epoch.rank:epoch_rank"
 NETWORK, PROCESSOR = "network", "processor"  # of measured messages
+MEASURED_BESIDE = ("messages", "batches", "training_s")  # what a rank measures beside its epochs
 TIMES = ("sample_s", "fetch_s", "compute_s", "gradients_s")
 
 
@@ -101,9 +110,10 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
       results: what epoch_rank returned, by rank.
       num_ranks: how many.
     Returns:
-      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "messages": as measured,
-      "floor_s", "floor_cpu_s", "all_reduce_s" (medians over timed epochs of the means over ranks), "floor_slowest_s"
-      (of the slowest rank), "configurations": [{"scheme", "prefetch", "loss": per epoch, "epoch_s", "sample_s",
+      {"ranks", "steps", "num_seeds", "first_step_s": slowest rank, "graph", "transport", "messages", "batches",
+      "training_s": as measured (batches: rank 0's), "largest": of a step's batches, the products of the largest over
+      the mean, "floor_s", "floor_cpu_s", "all_reduce_s" (medians over timed epochs of the means over ranks),
+      "configurations": [{"scheme", "prefetch", "loss": per epoch, "epoch_s", "sample_s",
       "fetch_s", "compute_s", "gradients_s", "idle_s" (medians over timed epochs), "epochs_s": each timed epoch, "comm":
       {purpose: {"calls", "bytes_sent"}} per step and rank, "remote_share": of input rows, "exchanges": payload
       exchanges per step, "ratio_to_vanilla", "ratio_to_floor": epoch_s / (floor_s + all_reduce_s)}]}.
@@ -125,20 +135,25 @@ def summarize(results: Sequence[dict], num_ranks: int) -> dict:
     return {
         "ranks": num_ranks, "steps": steps, "num_seeds": sum(result["num_seeds"] for result in results),
         "first_step_s": max(result["first_step_s"] for result in results), "graph": results[0]["graph"],
-        "transport": results[0]["transport"], "messages": results[0]["messages"], **floor,
+        "transport": results[0]["transport"], **{name: results[0][name] for name in MEASURED_BESIDE}, **floor,
+        "largest": _largest([result["products"] for result in results]),
         "configurations": configurations,
     }  # fmt: skip
 
 
 def _floor(of_ranks: Sequence[Sequence[dict]]) -> dict[str, float]:
-    """Medians over epochs of the means over ranks, and of the slowest rank's products."""
+    """Medians over epochs of the means over ranks."""
     epochs = list(zip(*of_ranks, strict=True))
-    means = {
+    return {
         name: statistics.median(statistics.fmean(rank[name] for rank in epoch) for epoch in epochs)
         for name in of_ranks[0][0]
     }
-    slowest_s = statistics.median(max(rank["floor_s"] for rank in epoch) for epoch in epochs)
-    return means | {"floor_slowest_s": slowest_s}
+
+
+def _largest(of_ranks: Sequence[Sequence[float]]) -> float:
+    """The mean over steps of the largest number, over that of all numbers."""
+    steps = list(zip(*of_ranks, strict=True))
+    return sum(map(max, steps)) / sum(map(statistics.fmean, steps))
 
 
 def check_losses(configurations: Sequence[dict], num_ranks: int) -> None:
@@ -214,8 +229,8 @@ def host_of(run: dict, alone: dict, threads_per_core: float) -> Host:
       alone: of one rank on the same machine.
       threads_per_core: of a rank.
     """
-    crowding = (run["floor_slowest_s"] / run["floor_cpu_s"]) / (alone["floor_slowest_s"] / alone["floor_cpu_s"])
-    return Host(crowding=crowding, busy=min(1.0, run["ranks"] * threads_per_core))
+    crowding = run["training_s"] / alone["training_s"]
+    return Host(crowding=crowding, busy=min(1.0, run["ranks"] * threads_per_core), largest=run["largest"])
 
 
 def model_network(runs: Sequence[dict], network: Network, batch_size: int, threads_per_core: float) -> list[dict]:
@@ -233,25 +248,38 @@ def model_network(runs: Sequence[dict], network: Network, batch_size: int, threa
     few, most = min(runs, key=lambda run: run["ranks"]), max(runs, key=lambda run: run["ranks"])
     local = [entry for entry in few["configurations"] if (entry["scheme"], entry["prefetch"]) == ("hybrid", 0)]
     assert few["ranks"] == 1 and most["ranks"] >= 2 and local, "see check_model"
-    predictions = []
+    batches, predictions = [BatchWork(**batch) for batch in few["batches"]], []
     for number, entry in enumerate(most["configurations"]):
+        alone = mean_share(batches, steps_of(few["num_seeds"], 1, batch_size))
+        counted = mean_share(batches, steps_of(most["num_seeds"], most["ranks"], batch_size))
         measured = Measured(
-            sample_s=local[0]["sample_s"] / few["steps"], fetch_s=local[0]["fetch_s"] / few["steps"],
-            compute_s=local[0]["compute_s"] / few["steps"], comm=entry["comm"], remote_share=entry["remote_share"],
+            sample_s=local[0]["sample_s"] / few["steps"] / alone.inputs,
+            fetch_s=local[0]["fetch_s"] / few["steps"] / alone.inputs,
+            compute_s=local[0]["compute_s"] / few["steps"] / alone.products,
+            comm=_of_full_batches(entry["comm"], counted.inputs), remote_share=entry["remote_share"],
             num_ranks=most["ranks"], processor=messages_of_runs(runs, PROCESSOR), num_seeds=most["num_seeds"],
-            batch_size=batch_size,
+            batch_size=batch_size, batches=batches,
         )  # fmt: skip
         prefetch = entry["prefetch"]
         steps = [
             {
                 "ranks": run["ranks"],
-                "predicted_s": step_s(measured, network, run["ranks"], prefetch, host_of(run, few, threads_per_core)),
+                "predicted_s": epoch_s(measured, network, run["ranks"], prefetch, host_of(run, few, threads_per_core))
+                / run["steps"],
                 "measured_s": run["configurations"][number]["epoch_s"] / run["steps"],
             }
             for run in runs
             if run["ranks"] > 1
         ]
-        alone = Host(busy=min(1.0, threads_per_core))
-        seconds = {machines: epoch_s(measured, network, machines, prefetch, alone) for machines in MACHINES}
+        unshared = Host(busy=min(1.0, threads_per_core), largest=most["largest"])
+        seconds = {machines: epoch_s(measured, network, machines, prefetch, unshared) for machines in MACHINES}
         predictions.append({"scheme": entry["scheme"], "prefetch": prefetch, "epoch_s": seconds, "steps": steps})
     return predictions
+
+
+def _of_full_batches(comm: dict[str, dict[str, float]], inputs: float) -> dict[str, dict[str, float]]:
+    """Calls and bytes of steps whose batches have `inputs` of a full one's input rows, as if all were full."""
+    return {
+        purpose: {**counted, "bytes_sent": counted["bytes_sent"] / (inputs if purpose in PAYLOAD_PURPOSES else 1.0)}
+        for purpose, counted in comm.items()
+    }

@@ -15,19 +15,22 @@ from pathlib import Path
 
 import psutil
 import torch
+import torch.nn.functional as F
 
-from fastsample_dist.bench.epoch.floor import EpochFloor
+from fastsample_dist.bench.epoch.floor import EpochFloor, num_products
 from fastsample_dist.bench.graphs import load_classes
 from fastsample_dist.comm.base import Communicator, RowPlan
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.train.metrics import CommTally
 from fastsample_dist.train.models import GraphSAGE, layer_widths
 from fastsample_dist.train.trainer import Trainer
 
 MESSAGE_BYTES, EXCHANGES = 4 << 20, 9  # of measured_network; the least bytes
+SMALLEST_BATCH, BATCHES, TRAININGS = 16, 4, 7  # of measured_batches, each size; of crowded_training
 
 
 def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> dict:
@@ -41,6 +44,7 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
     Returns:
       {"num_seeds": own, "steps": per epoch, "transport", "first_step_s": from the start of this process, "graph":
       {"name", "num_nodes", "num_edges"}, "floor": FloorTime of each timed epoch, "messages": measured_network's,
+      "batches": measured_batches', "products": of the last epoch's steps, "training_s": crowded_training's,
       "configurations": [{"scheme", "prefetch", "remote_share": of this rank's input rows, "epochs": [EpochStats and
       "comm" of this rank]}]}; the first epoch is the warm-up.
     """
@@ -56,6 +60,7 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
     for run in runs:
         run.loader.close()
     messages = measured_network(ctx.comm)
+    training_s = crowded_training(ctx.comm, data, settings, runs[0].first_batch)
     manifest = data.manifest
     return {
         "num_seeds": data.split("train").numel(),
@@ -65,6 +70,9 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
         "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
         "floor": floors,
         "messages": messages,
+        "batches": measured_batches(data, settings),
+        "products": [num_products(_widths(data, settings), layers) for layers in runs[0].steps],
+        "training_s": training_s,
         "configurations": [
             {
                 "scheme": run.loader.options.scheme,
@@ -79,9 +87,12 @@ def epoch_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
 
 def _floor(data: DistData, settings: dict) -> EpochFloor:
     model = _model(data, settings)
-    widths = layer_widths(data.feature_dim, settings["hidden"], data.num_classes, len(settings["fanouts"]))
     dtype = torch.bfloat16 if settings["precision"] == "bf16" else torch.float32
-    return EpochFloor(widths, dtype, sum(parameter.numel() for parameter in model.parameters()))
+    return EpochFloor(_widths(data, settings), dtype, sum(parameter.numel() for parameter in model.parameters()))
+
+
+def _widths(data: DistData, settings: dict) -> list[tuple[int, int]]:
+    return layer_widths(data.feature_dim, settings["hidden"], data.num_classes, len(settings["fanouts"]))
 
 
 def _model(data: DistData, settings: dict) -> GraphSAGE:
@@ -127,6 +138,46 @@ def _exchange_times(comm: Communicator, num_bytes: int) -> dict[str, float]:
     return {"network": float(slowest.median()), "processor": float(summed.median()) / comm.world_size}
 
 
+def measured_batches(data: DistData, settings: dict) -> list[dict[str, float]]:
+    """What batches of this rank's seeds have to do: {"seeds", "inputs", "products"} of full ones, then of half as many
+    seeds, a quarter, ...; means over a few of each size.
+    """
+    seeds = data.split("train")
+    seeds = seeds[torch.randperm(seeds.numel(), generator=torch.Generator().manual_seed(settings["rng_seed"]))]
+    sampler = NeighborSampler(data.graph, settings["fanouts"], rng_seed=settings["rng_seed"])
+    widths, size, found = _widths(data, settings), min(settings["batch_size"], seeds.numel()), []
+    while size > 0 and (not found or size >= SMALLEST_BATCH):
+        batches = [sampler.sample(some, step) for step, some in enumerate(seeds.split(size)[:BATCHES])]
+        batches = [batch for batch in batches if batch.seeds.numel() == size]
+        products = [num_products(widths, [mfg.num_dst for mfg in batch.mfgs]) for batch in batches]
+        inputs = [batch.input_nodes.numel() for batch in batches]
+        found.append({
+            "seeds": float(size), "inputs": sum(inputs) / len(batches), "products": sum(products) / len(batches),
+        })  # fmt: skip
+        size //= 2
+    return found
+
+
+def crowded_training(comm: Communicator, data: DistData, settings: dict, batch: MiniBatch) -> float:
+    """Seconds that the slowest rank takes to train a batch that it has, by its matrix products, when all do so at once;
+    a median. A rank without seeds is none of them.
+
+    Collective: every rank must call this.
+    """
+    model, seconds, is_bf16 = _model(data, settings), [], settings["precision"] == "bf16"
+    dtype = torch.bfloat16 if is_bf16 else torch.float32
+    features = torch.full((batch.input_nodes.numel(), data.feature_dim), 2.0**-5, dtype=dtype)
+    products = num_products(_widths(data, settings), [mfg.num_dst for mfg in batch.mfgs])
+    for _ in range(1 + TRAININGS):
+        comm.barrier(purpose="benchmark")
+        begin_s = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+            losses = F.cross_entropy(model(batch.mfgs, features).float(), batch.labels, reduction="sum")
+        losses.backward()
+        seconds.append((time.perf_counter() - begin_s) / products if products else 0.0)
+    return float(comm.all_reduce(torch.tensor(seconds[1:]), op="max", purpose="benchmark").median())
+
+
 class _FirstStep:
     """How long after the start of this process its first training step was done.
 
@@ -158,14 +209,16 @@ class _Configuration:
         self._comm = data.ctx.comm
         self.epochs: list[dict] = []
         self.steps: list[list[int]] = []  # of the last epoch: destinations per layer
+        self.first_batch: MiniBatch | None = None  # of it
 
     def run_epoch(self, first_step: _FirstStep) -> None:
         """One epoch, timed and counted. Collective: every rank must call this."""
         self._comm.barrier(purpose="benchmark")  # no rank is still busy with the configuration before
-        self.steps = []
+        self.steps, self.first_batch = [], None
 
         def after_step(batch: MiniBatch) -> None:
             first_step.take()
+            self.first_batch = self.first_batch or batch
             self.steps.append([mfg.num_dst for mfg in batch.mfgs])
 
         with CommTally(self._comm) as tally:

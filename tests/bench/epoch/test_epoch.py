@@ -11,10 +11,24 @@ from pathlib import Path
 import pytest
 import torch
 
+from fastsample_dist import DistContext
 from fastsample_dist.bench import cli
-from fastsample_dist.bench.epoch import floor, namespaces
+from fastsample_dist.bench.epoch import floor, namespaces, rank
 from fastsample_dist.bench.epoch import measure as epoch
-from fastsample_dist.bench.epoch.network_model import Host, Measured, epoch_s, exchange_s, gradients_s, step_s
+from fastsample_dist.bench.epoch.network_model import (
+    BatchWork,
+    Host,
+    Measured,
+    Share,
+    epoch_s,
+    exchange_s,
+    gradients_s,
+    mean_share,
+    share_of,
+    step_s,
+    steps_of,
+)
+from fastsample_dist.bench.graphs import load_classes
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph.network import Network
 from fastsample_dist.ops.sage_layer import padded_size
@@ -62,6 +76,7 @@ def test_configurations_on_one_and_two_ranks(forked_ranks, parts, tmp_path, caps
     assert results["runs"][0]["configurations"][0]["remote_share"] == 0
     messages = results["runs"][1]["messages"]
     assert all(messages[what]["alpha_s"] > 0 < messages[what]["beta_bytes_s"] for what in ("network", "processor"))
+    assert all(run["training_s"] > 0 and run["batches"][0]["seeds"] == 20 for run in results["runs"])
     assert two["vanilla", 0]["ratio_to_vanilla"] == 1
     assert all(run["first_step_s"] > 0 for run in results["runs"])
     for measured in results["runs"]:
@@ -208,7 +223,8 @@ def result_of(configurations):
     return {
         "steps": 2, "num_seeds": 30, "first_step_s": 1.0, "graph": {}, "transport": "exchange", "floor": floor,
         "messages": {name: {"alpha_s": 1e-3, "beta_bytes_s": 1e6} for name in ("network", "processor")},
-        "configurations": entries,
+        "batches": [{"seeds": seeds, "inputs": 20 * seeds, "products": 1e5 * seeds} for seeds in (20.0, 10.0)],
+        "products": [3.0, 1.0], "training_s": 1e-9, "configurations": entries,
     }  # fmt: skip
 
 
@@ -224,7 +240,7 @@ def test_medians_leave_the_warm_up_out_and_idle_is_the_rest():
 
 def test_the_floor_is_a_median_of_means_and_stands_below_the_epoch():
     found = epoch.summarize([result_of([("hybrid", 0, [epoch_of(6.0, 1.0)] * 4)])] * 2, 2)
-    assert (found["floor_s"], found["floor_slowest_s"], found["all_reduce_s"]) == (1.5, 1.5, 0.5)
+    assert (found["floor_s"], found["floor_cpu_s"], found["all_reduce_s"]) == (1.5, 1.5, 0.5)
     assert found["configurations"][0]["ratio_to_floor"] == 3.0
 
 
@@ -248,6 +264,7 @@ def test_the_floor_multiplies_what_the_step_multiplies(dtype, monkeypatch):
     rows = [padded_size(count, dtype) for count in (70, 9)]
     step = [(rows[0], 10, 8), (rows[1], 16, 3), (3, rows[1], 16), (rows[1], 3, 16), (8, rows[0], 10)]
     assert shapes == step * 2  # one step of warm-up
+    assert floor.num_products([(5, 8), (8, 3)], rows) == sum(m * k * n for m, k, n in step)
     assert comm.stats()["benchmark"]["calls"] >= 1
 
 
@@ -300,7 +317,9 @@ def measured(**changed):
         "metrics": {"calls": 5, "bytes_sent": 1e9},  # not part of a step
     }
     given = {"sample_s": 0.01, "fetch_s": 0.02, "compute_s": 0.1, "comm": comm, "num_ranks": 2, "num_seeds": 10_000}
-    return Measured(**{**given, "remote_share": 0.5, "processor": FREE, "batch_size": 100, **changed})
+    batches = (BatchWork(seeds=100, inputs=4000, products=8e6), BatchWork(seeds=50, inputs=3000, products=5e6))
+    given |= {"remote_share": 0.5, "processor": FREE, "batch_size": 100, "batches": batches}
+    return Measured(**{**given, **changed})
 
 
 def test_a_network_is_shown_as_it_is_read_and_taken_from_the_fewest_ranks_that_are_several():
@@ -345,6 +364,15 @@ def test_ranks_that_share_cores_work_slower_but_the_network_is_as_fast():
     assert step_s(given, network, 4, 0, Host(crowding=2.0)) == pytest.approx(2 * 0.145 + sent)
 
 
+def test_all_ranks_wait_for_the_largest_batch_of_a_step():
+    network, given = Network(1e-3, 1e6), measured()
+    sent = exchange_s(given, network, 4) + gradients_s(given, network, 4)
+    assert step_s(given, network, 4, 0, Host(largest=1.2)) == pytest.approx(1.2 * 0.145 + sent)
+    ranks = [result_of([("hybrid", 0, [epoch_of(1.0, 1.0)] * 2)]) for _ in range(2)]
+    ranks[1]["products"] = [1.0, 3.0]  # in the mean 2, but the larger one of every step has 3
+    assert epoch.summarize(ranks, 2)["largest"] == 1.5
+
+
 def test_messages_take_what_the_slower_one_of_network_and_processor_takes():
     slow, fast = Network(1e-3, 1e6), Network(1e-6, 1e9)
     for network, processor, crowding in ((slow, fast, 1.0), (fast, slow, 1.0), (fast, slow, 2.0)):
@@ -362,18 +390,53 @@ def test_prefetching_wins_nothing_where_every_core_has_a_rank():
     assert step_s(given, FREE, 4, 2, Host(busy=0.5)) < work
 
 
-def test_ranks_are_crowded_as_far_as_the_slowest_ones_products_take_longer_than_alone():
-    alone = {"ranks": 1, "floor_slowest_s": 3.0, "floor_cpu_s": 2.0}
-    run_of_four = {"ranks": 4, "floor_slowest_s": 6.0, "floor_cpu_s": 1.0}
-    assert epoch.host_of(run_of_four, alone, 0.5) == Host(crowding=4.0, busy=1.0)
+def test_ranks_are_crowded_as_far_as_the_slowest_one_trains_slower_than_alone():
+    alone = {"ranks": 1, "training_s": 2e-9, "largest": 1.0}
+    run_of_four = {"ranks": 4, "training_s": 8e-9, "largest": 1.25}
+    assert epoch.host_of(run_of_four, alone, 0.5) == Host(crowding=4.0, busy=1.0, largest=1.25)
     assert epoch.host_of(alone, alone, 0.5) == Host(crowding=1.0, busy=0.5)
+
+
+def test_a_batch_of_fewer_seeds_has_the_share_of_the_work_that_was_sampled():
+    batches = measured().batches
+    assert share_of(batches, 100) == Share() and share_of(batches, 50) == Share(inputs=0.75, products=0.625)
+    between = share_of(batches, 100 / math.sqrt(2))
+    assert (between.inputs, between.products) == pytest.approx((math.sqrt(0.75), math.sqrt(0.625)))
+    below = share_of(batches, 5)
+    assert (below.inputs, below.products) == pytest.approx((0.075, 0.0625))
+    assert mean_share(batches, [100, 100, 50]).inputs == pytest.approx(2.75 / 3)
+
+
+def test_what_smaller_batches_do_is_sampled(parts):
+    with DistContext.from_env() as ctx:
+        settings = {"batch_size": 64, "fanouts": [4, 3], "hidden": 8, "rng_seed": 0}
+        found = rank.measured_batches(load_classes(parts, ctx), settings)
+    assert [batch["seeds"] for batch in found] == [64, 32, 16]
+    for what in ("inputs", "products"):
+        values = [batch[what] for batch in found]
+        assert values == sorted(values, reverse=True) and values[0] < 4 * values[2]  # seeds share neighbours
+
+
+def test_the_last_step_has_the_seeds_that_are_left():
+    assert steps_of(1050, 4, 100) == [100, 100, 62.5]
+    assert steps_of(50, 4, 100) == [12.5] and steps_of(800, 4, 100) == [100, 100]
+    network, given = Network(1e-3, 1e6), measured(num_seeds=1000)
+    half = step_s(given, network, 4, 0, share=Share(inputs=0.75, products=0.625))
+    assert epoch_s(given, network, 4, prefetch=0) == pytest.approx(2 * step_s(given, network, 4, 0) + half)
+    make = 0.75 * (0.01 + 0.02 * 1.75) + exchange_s(given, network, 4, Share(inputs=0.75))
+    assert half == pytest.approx(make + 0.625 * 0.1 + gradients_s(given, network, 4))
+
+
+def test_fewer_seeds_exchange_fewer_rows_by_as_many_calls():
+    sent = 3 * 16 + 0.75 * 1.5 * (1e4 + 1e6)
+    assert exchange_s(measured(), Network(1e-3, 1e6), 4, Share(inputs=0.75)) == pytest.approx(9e-3 + sent / 1e6)
 
 
 def test_predicted_steps_stand_beside_measured_ones():
     one = epoch.summarize([result_of([("hybrid", 0, [epoch_of(1.0, 1.0)] * 2)])], 1)
     two = epoch.summarize([result_of([("hybrid", 0, [epoch_of(1.0, 1.0)] * 2)])] * 2, 2)
     network = Network(1e-3, 1e6)
-    (found,) = epoch.model_network([one, two], network, batch_size=100, threads_per_core=0.5)
+    (found,) = epoch.model_network([one, two], network, batch_size=20, threads_per_core=0.5)
     (step,) = found["steps"]
     assert step["ranks"] == 2
     assert step["measured_s"] == two["configurations"][0]["epoch_s"] / two["steps"]
