@@ -63,6 +63,17 @@ class HotRows:
             return torch.full((nodes.numel(),), NO_SLOT, dtype=torch.int32)
         return self._slots.index_select(0, nodes.cpu())
 
+    def without_further(self, nodes: Tensor) -> Tensor:
+        """The nodes but those whose rows a device would hold that had room for all slots, and this one does not.
+
+        Fetching the others takes as long as fetching all of them would there, but for reading so many rows on it.
+
+        Args:
+          nodes: as in `look_up`.
+        """
+        slots = self.look_up(nodes)
+        return nodes.cpu()[(slots < self.rows.shape[0]) | (slots < 0)]
+
     def fetch(
         self, nodes: Tensor, dtype: torch.dtype | None = None, *, checked: bool = True, slots: Tensor | None = None
     ) -> Tensor:

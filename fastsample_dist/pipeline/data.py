@@ -235,6 +235,10 @@ class DistData:
             self._placed[key] = place_tables(unplaced, request)
         return self._placed[key]
 
+    def forget_placed(self, device: torch.device) -> None:
+        """Keep no table that was placed for a device; its memory goes with the loaders that use it."""
+        self._placed = {key: tables for key, tables in self._placed.items() if key[0] != device}
+
     def labels_of(self, nodes: Tensor) -> Tensor:
         """Labels of own nodes, on their device: int64 [n] (-1: none), or float32 [n, num_outputs] as `labels`.
 

@@ -21,6 +21,7 @@ from fastsample_dist.comm.base import Communicator
 from fastsample_dist.device.choice import computing
 from fastsample_dist.features.cache import FeatureCache, MadeCache
 from fastsample_dist.features.dist import DistFeatures
+from fastsample_dist.features.hot_rows import HotRows
 from fastsample_dist.features.policies import Workload
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.caching import sampled_inputs
@@ -137,13 +138,11 @@ class DistLoader(BatchLoader):
         self._seeds, seeds_per_rank, self._own_seeds = _take_seeds(data, options, seeds)
         self._order = SeedOrder({data.ctx.rank: self._seeds}, seeds_per_rank, options)
         self._taken_up: LoaderPosition | None = None
+        self._placed_for = options.roles
         super().__init__(data, options, made_on, HOST if self._rows_in_host_memory else None)
         if has_roles:
             check_machines(options.roles, self.sharing, data.ctx.world_size)
-        # one rank's edges alone may hold a weight that is refused
-        sampler, features = agree(data.ctx, self._prepare)
-        fetched_from = self._supply(sampler, features, self._workload, meets=not has_roles, hot=self._hot_use())
-        self._begin(make_stages(data, options, self._comm, sampler, fetched_from, made_on))
+        self._make_batches()
         if options.roles == ROLES_AUTO:
             self.roles = auto_roles(self.sharing, data.ctx, on_gpu=on_gpu)
         elif options.roles != ROLES_NONE:
@@ -207,6 +206,8 @@ class DistLoader(BatchLoader):
                 "prefetch is %d, but with roles %s it is not read: samplers work ahead of the trainers, which take one "
                 "batch after another.", options.prefetch, roles,
             )  # fmt: skip
+        if self._hot_rows is not None and self._placed_for == ROLES_AUTO:
+            self._place_for(roles)
         machines = self.sharing.machines
         ranks = share_virtual_ranks(data, self._seeds, machines)
         if options.drop_last:
@@ -266,26 +267,49 @@ class DistLoader(BatchLoader):
         self.epoch = self._first_epoch = position.epoch
         self._taken_up = position if self.roles == ROLES_AUTO else None  # roles that are chosen later begin there
 
+    def _place_for(self, roles: Roles) -> None:
+        """Place the tables of ranks with GPUs anew, for roles that were chosen: trainers hold rows, not the topology.
+
+        Collective: every rank must call this.
+        """
+        self._placed_for, self._stages, self.cache = roles, (), None
+        self._sampler = self._hot_rows = None
+        self.data.forget_placed(self._target)
+        self._make_batches()
+
+    def _make_batches(self) -> None:
+        """Place tables, and make of them the sampler and the stages. Collective: every rank must call this."""
+        # one rank's edges alone may hold a weight that is refused
+        sampler, features = agree(self.data.ctx, self._prepare)
+        meets = not isinstance(self._placed_for, Roles)
+        fetched_from = self._supply(sampler, features, self._workload, meets=meets, hot=self._hot_use())
+        self._begin(make_stages(self.data, self.options, self._comm, sampler, fetched_from, self.device))
+
+    @property
+    def hot_rows(self) -> HotRows | None:
+        """Rows on this rank's GPU in front of those in host memory; None: there are none."""
+        return self._hot_rows
+
     @property
     def _is_trainer(self) -> bool:
-        """Whether this rank was given the role of a trainer."""
-        roles, rank = self.options.roles, self.data.ctx.rank
+        """Whether this rank has the role of a trainer."""
+        roles, rank = self._placed_for, self.data.ctx.rank
         return isinstance(roles, Roles) and not roles.is_sampler(self.sharing.machines.of(rank).index(rank))
 
     @property
     def _sampled_on(self) -> torch.device:
         """Where the sampler works. The memory of a GPU that trains is left to rows."""
-        has_roles = isinstance(self.options.roles, Roles)
+        has_roles = isinstance(self._placed_for, Roles)
         return HOST if self._is_trainer or (has_roles and self.options.has_own_sampler) else self._target
 
     def _hot_use(self) -> HotUse | None:
         """What this rank needs of rows on its GPU; None: the tables are placed there as they are."""
         if not self._rows_in_host_memory:
             return None
-        roles = self.options.roles
-        if not isinstance(roles, Roles) or self._is_trainer:
-            return HotUse(self._target, IN_FULL)
-        return HotUse(self._target, WHAT_FITS if roles.switching else NEVER)
+        roles = self._placed_for
+        if isinstance(roles, Roles) and not self._is_trainer:
+            return HotUse(self._target, WHAT_FITS if roles.switching else NEVER)
+        return HotUse(self._target, WHAT_FITS if self.options.roles == ROLES_AUTO else IN_FULL)
 
     def _prepare(self) -> tuple[Sampler, DistFeatures | None]:
         """Place the tables and make the sampler; features where the device reads them.

@@ -3,7 +3,8 @@
 All ranks make and train some batches of the epoch to come at the same time, as time sharing does; then rank 0 trains
 one alone, as ranks do where others have nothing to do. The ratio shows what ranks take from each other: cores that they
 share, memory, a GPU. Nothing of it stays: no update is kept, and torch's generators and the model's buffers are as
-before. pipeline/roles.py predicts an epoch of every split from the medians.
+before. pipeline/roles.py predicts an epoch of every split from the medians. Where GPUs hold rows, a fetch without those
+that a GPU without topology would hold shows what trainers would take.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 
 from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.context import DistContext
-from fastsample_dist.device.clock import Lap, clock_of
+from fastsample_dist.device.clock import Clock, Lap, clock_of
+from fastsample_dist.features.hot_rows import HotRows
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.roles import Choice, EpochShape, StageTimes, choose_roles
 from fastsample_dist.pipeline.task_batch import pack
@@ -84,11 +86,14 @@ def _measured(
     stages = zip(*(times for batches, *_ in everybody for times in batches), strict=True)
     sum_s = statistics.median(seconds for *_, seconds in everybody)
     alone = min(1.0, max(1 / ctx.world_size, everybody[0][2]))
-    sample_s, fetch_s, train_s, handover_s = (alone * statistics.median(seconds) for seconds in stages)
+    sample_s, fetch_s, train_s, handover_s, trainer_fetch_s = (
+        alone * statistics.median(seconds) for seconds in stages
+    )  # fmt: skip
     update_s = alone * statistics.median(seconds for _, seconds, *_ in everybody)
     skew_s = _skew_seconds([[sum(times[:3]) for times in batches] for batches, *_ in everybody])
     times = StageTimes(
-        sample_s, fetch_s, train_s, handover_s=handover_s, update_s=update_s, sum_s=sum_s, skew_s=skew_s
+        sample_s, fetch_s, train_s, fetch_factored_s=None if loader.hot_rows is None else trainer_fetch_s,
+        handover_s=handover_s, update_s=update_s, sum_s=sum_s, skew_s=skew_s,
     )  # fmt: skip
     return times, alone * ctx.world_size
 
@@ -96,7 +101,9 @@ def _measured(
 def _batch_times(
     ctx: DistContext, loader: DistLoader, model: nn.Module, compute_loss: LossOfBatch
 ) -> tuple[list[tuple[float, ...]], Callable[[], float]]:
-    """(seconds of sampling, fetching, training and handing over some batches; trains the last one again)"""
+    """(seconds of sampling, fetching, training and handing over some batches, and of fetching them on a rank that only
+    trains; trains the last one again)
+    """
     clock, trained, found = clock_of(ctx.device), [p for p in model.parameters() if p.requires_grad], []
 
     def train(batch: MiniBatch, features: Tensor) -> float:
@@ -112,8 +119,18 @@ def _batch_times(
             handover_s = time.perf_counter() - begin_s
             del buffers
             fetch_s = 0.0 if batch.fetching is None else batch.fetching.seconds
-            found.append((batch.sampling.seconds, fetch_s, train(batch, features), handover_s))
+            rows = loader.hot_rows
+            trainer_fetch_s = fetch_s if rows is None else _trainers_fetch(clock, rows, batch, features)
+            found.append((batch.sampling.seconds, fetch_s, train(batch, features), handover_s, trainer_fetch_s))
     return found[WARM_UP:] or found, partial(train, batch, features)
+
+
+def _trainers_fetch(clock: Clock, rows: HotRows, batch: MiniBatch, features: Tensor) -> float:
+    """Seconds of a batch's fetch on a GPU that has no topology, and so holds the rows of all slots."""
+    rows = rows.in_front_of(rows.host.using(rows.host.comm))  # with a tally of its own
+    nodes, begin = rows.without_further(batch.input_nodes), clock.mark()
+    rows.fetch(nodes, features.dtype)
+    return Lap(clock, begin, clock.mark()).seconds
 
 
 def _time_alone(ctx: DistContext, train: Callable[[], float]) -> float:

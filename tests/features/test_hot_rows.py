@@ -62,6 +62,13 @@ def test_one_look_up_serves_devices_that_hold_more_and_less():
         assert found.host.tally.cached == int(((slots >= 0) & (slots < count)).sum())
 
 
+def test_what_a_device_with_more_room_would_hold_can_be_left_out():
+    nodes = torch.randperm(NUM_NODES)[:30]
+    slots = SLOTS[nodes]
+    assert torch.equal(held(on_host(ROWS), 15).without_further(nodes), nodes[(slots < 15) | (slots < 0)])
+    assert torch.equal(held(on_host(ROWS), 40).without_further(nodes), nodes)
+
+
 def test_no_nodes_and_nodes_outside_the_graph():
     assert held(on_host(ROWS), 15).fetch(torch.empty(0, dtype=torch.int64)).shape == (0, DIM)
     with pytest.raises((ValueError, IndexError)):

@@ -23,7 +23,7 @@ from tests.parts import draw_partition
 from tests.waiting import ENOUGH_S
 
 BATCH, FANOUTS = 15, [4, 3]
-ROWS = 20  # that a cache has room for
+ROWS, FEW = 20, 5  # that a cache has room for, without the topology on the same GPU and beside it
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +62,23 @@ def on_kernels(ctx, path, library):
     data, found = DistData.load(path, ctx), {}
     device = "cuda:0" if library is None else None
     plain = {(ctx.rank, batch.step): read(batch) for batch in DistLoader(data, FANOUTS, BATCH)}
-    some, every = (FeatureCache(capacity(data, rows), "degree") for rows in (ROWS, data.num_nodes))
+    some, every = FeatureCache(capacity(data, ROWS), "degree"), FeatureCache(capacity(data, data.num_nodes), "random")
+    presampled = FeatureCache(capacity(data, ROWS), "presample", presample_epochs=1)
     with nullcontext() if library is None else kernels_on_the_cpu(library):
         for what, roles, cache in (
             ("bare", Roles(1, 1, switching=False), None),
             ("some", Roles(1, 1, switching=False), some),
             ("every", Roles(1, 1, switching=False), every),
             ("switching", Roles(1, 1), some),
-            ("presampled", Roles(1, 1), FeatureCache(capacity(data, ROWS), "presample")),
             ("in host memory", Roles(1, 1), FeatureCache(capacity(data, ROWS), device="cpu")),
         ):
             loader = DistLoader(data, FANOUTS, BATCH, roles=roles, cache=cache, device=device)
             found[what] = of_tasks(loader), loader.cache_report(0), str(loader.cache)
             loader.close()
-        loader = DistLoader(data, FANOUTS, BATCH, roles="auto", cache=some, transport=SHARED, device=device)
+        with pytest.MonkeyPatch.context() as beside_the_topology:
+            beside_the_topology.setattr(hot_cache, "_rows", lambda *_: (ROWS, FEW))
+            loader = DistLoader(data, FANOUTS, BATCH, roles="auto", cache=presampled, transport=SHARED, device=device)
+        found["not chosen yet"] = {}, CacheReport(cache_rows=loader.cache.nodes.numel()), str(loader.cache)
         loader.take_roles(Roles(1, 1))
         found["chosen"] = of_tasks(loader), loader.cache_report(0), str(loader.cache)
         for what, prefetch in (("time sharing", 0), ("ahead", 2)):
@@ -95,7 +98,7 @@ def two(request, path):
     return run_distributed(2, on_kernels, args=(path, library), timeout_s=ENOUGH_S)
 
 
-WAYS = ("bare", "some", "every", "switching", "presampled", "in host memory", "chosen", "time sharing", "ahead")
+WAYS = ("bare", "some", "every", "switching", "in host memory", "chosen", "time sharing", "ahead")
 
 
 @pytest.mark.parametrize("what", WAYS)
@@ -116,7 +119,12 @@ def test_a_report_says_how_many_rows_were_on_the_device(two):
     assert 0 < some.hit_rate == some.cached / inputs < 1 and some.hit_rate <= some.oracle_hit_rate <= 1
     assert some.cache_rows == ROWS and some.policy == "degree"
     assert total(two, "time sharing").cached == total(two, "ahead").cached == some.cached
-    assert total(two, "presampled").policy == "presample"
+    assert total(two, "chosen").policy == "presample"
+
+
+def test_where_roles_are_chosen_rows_take_the_place_of_the_topology(two):
+    assert [rank["not chosen yet"][1].cache_rows for _, rank in two] == [FEW, FEW]
+    assert two[0][1]["chosen"][1].cache_rows == ROWS
 
 
 def test_a_sampler_that_does_not_train_holds_no_row(two):

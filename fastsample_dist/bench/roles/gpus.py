@@ -18,7 +18,7 @@ from fastsample_dist.device.placement import measured_room
 from fastsample_dist.features.cache import FeatureCache
 from fastsample_dist.graph.placed import topology_bytes
 from fastsample_dist.pipeline.data import DistData
-from fastsample_dist.pipeline.roles import Roles
+from fastsample_dist.pipeline.roles import ROLES_NONE, Roles
 
 
 def on_gpu(ctx: DistContext) -> DistContext:
@@ -63,7 +63,7 @@ def cache_of(data: DistData, roles: str | Roles) -> FeatureCache | None:
     """
     room = measured_room(data.ctx.device)
     left = room.device_bytes - room.reserve_bytes
-    if not isinstance(roles, Roles):
+    if roles == ROLES_NONE:
         left -= topology_bytes(data.graph)
     found = torch.tensor([left], dtype=torch.int64)
     left = int(data.ctx.comm.all_reduce(found, op="min", purpose="benchmark"))

@@ -118,18 +118,15 @@ def stage_times(results: Sequence[dict], on_gpus: bool = False) -> StageTimes:
         for name in ("sample_s", "fetch_s", "compute_s", "gradients_s")
     }
     of_roles = [
-        (name, epoch)
+        epoch
         for result in results
-        for name, way in result["ways"].items()
+        for way in result["ways"].values()
         for epoch in way["epochs"][1:]
         if "sampled" in epoch
     ]
-    copies = [epoch["hand_over_s"] / epoch["sampled"] for _, epoch in of_roles if epoch["sampled"]]
-    fetches = [  # with roles "auto" caches are those of time sharing
-        epoch["own_fetch_s"] / epoch["trained"]
-        for name, epoch in of_roles
-        if name != ROLES_AUTO and epoch["trained"] and not epoch["sampled"]
-    ]
+    copies = [epoch["hand_over_s"] / epoch["sampled"] for epoch in of_roles if epoch["sampled"]]
+    trained_only = [epoch for epoch in of_roles if epoch["trained"] and not epoch["sampled"]]
+    fetches = [epoch["own_fetch_s"] / epoch["trained"] for epoch in trained_only]
     update_s = min(results[0]["update_s"] * len(results) / results[0]["cores"], medians["compute_s"])
     sum_s = min(results[0]["sum_s"], medians["gradients_s"])
     return StageTimes(

@@ -8,13 +8,15 @@ import torch
 
 from fastsample_dist import FeatureCache
 from fastsample_dist.bench import cli
-from fastsample_dist.bench.roles import cli as roles_cli
 from fastsample_dist.bench.roles import rank
 from fastsample_dist.bench.roles.measure import differences, stage_times, summarize
 from fastsample_dist.bench.roles.rank import roles_of, split_ways
+from fastsample_dist.bench.roles.report import ways_table
 from fastsample_dist.pipeline.roles import Roles
+from fastsample_dist.testing import run_distributed
 from tests.cuda_devices import kernels_on_the_cpu
 from tests.parts import draw_partition
+from tests.waiting import ENOUGH_S
 
 SMALL = ("--batch-size", "8", "--fanouts", "3,2", "--hidden", "4", "--epochs", "2", "--verify")
 
@@ -36,35 +38,44 @@ def test_every_way_is_measured_predicted_and_trains_the_same(forked_ranks, tmp_p
     assert ways["auto"]["roles"] in ("none", "1+1") and ways["1+1 stay"]["stood_by"] == 0
 
 
-def assert_gpus_are_measured(capsys, tmp_path):
-    parts, file = draw_partition(tmp_path, 2).path, tmp_path / "out.json"
-    status, printed = run(capsys, "--graph", parts, *SMALL, "--device", "cuda", "--json", file)
-    assert status == 0, printed
-    assert "cached rows" in printed.out and "fetch on ranks that only train" in printed.out
-    (found,) = json.loads(file.read_text())["runs"]
-    ways = {way["name"]: way for way in found["ways"]}
-    assert ways["1+1 stay"]["cache_rows"] >= ways["none"]["cache_rows"] > 0
-    return ways
+def on_the_emulator(ctx, library, settings):
+    """What a rank with a GPU measures: room for 20 rows beside the topology, for 40 without."""
 
-
-def test_a_gpu_that_only_trains_has_the_larger_cache(forked_ranks, emulated_library, monkeypatch, tmp_path, capsys):
     def cache(data, roles):
         return FeatureCache((40 if isinstance(roles, Roles) else 20) * data.features.local.row_bytes)
 
-    monkeypatch.setattr(rank, "on_gpu", lambda ctx: ctx)
-    monkeypatch.setattr(rank, "table_memory", lambda ctx, memory_bytes: nullcontext())
-    monkeypatch.setattr(rank, "cache_of", cache)
-    monkeypatch.setattr(roles_cli, "cuda_refusal", lambda: "")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an emulated GPU")
-    with kernels_on_the_cpu(emulated_library):
-        ways = assert_gpus_are_measured(capsys, tmp_path)
-    assert ways["none"]["cache_rows"] == ways["auto"]["cache_rows"] == 20 and ways["1+1"]["cache_rows"] == 40
-    assert 0 < ways["none"]["hit_rate"] < ways["1+1 stay"]["hit_rate"] < 1
+    with pytest.MonkeyPatch.context() as monkeypatch, kernels_on_the_cpu(library):
+        monkeypatch.setattr(rank, "on_gpu", lambda ctx: ctx)
+        monkeypatch.setattr(rank, "table_memory", lambda ctx, memory_bytes: nullcontext())
+        monkeypatch.setattr(rank, "cache_of", cache)
+        return rank.roles_rank(ctx, settings)
+
+
+def test_a_gpu_that_only_trains_has_the_larger_cache(emulated_library, tmp_path):
+    settings = {
+        "path": str(draw_partition(tmp_path, 2).path), "ways": ["none", "1+1 stay", "auto"], "epochs": 1,
+        "batch_size": 20, "fanouts": (3, 2), "hidden": 4, "dropout": 0.5, "rng_seed": 0, "staleness": 0,
+        "device": "cuda", "gpu_memory": None,
+    }  # fmt: skip
+    results = run_distributed(2, on_the_emulator, args=(emulated_library, settings), timeout_s=ENOUGH_S)
+    found = summarize(results, 0, on_gpus=True)
+    none, stay, auto = found["ways"]
+    assert none["cache_rows"] == auto["cache_rows"] == 20 and stay["cache_rows"] == 40
+    assert 0 < none["hit_rate"] < stay["hit_rate"] < 1 and found["differences"] == []
+    assert found["times"]["fetch_factored_s"] > 0
+    assert [column.header for column in ways_table(found).columns][-2:] == ["cached rows", "hits"]
 
 
 @pytest.mark.gpu
 def test_a_gpu_is_measured(tmp_path, capsys):
-    assert_gpus_are_measured(capsys, tmp_path)
+    file = tmp_path / "out.json"
+    status, printed = run(
+        capsys, "--graph", draw_partition(tmp_path, 2).path, *SMALL, "--device", "cuda", "--json", file
+    )  # fmt: skip
+    assert status == 0, printed
+    assert "cached rows" in printed.out and "fetch on ranks that only train" in printed.out
+    ways = {way["name"]: way for way in json.loads(file.read_text())["runs"][0]["ways"]}
+    assert ways["1+1 stay"]["cache_rows"] >= ways["none"]["cache_rows"] > 0
 
 
 def test_gpus_that_are_not_there_are_refused(capsys):
