@@ -22,7 +22,7 @@ from tests.cuda_devices import kernels_on_the_cpu
 from tests.parts import draw_partition
 from tests.waiting import ENOUGH_S
 
-BATCH, FANOUTS = 15, [4, 3]
+BATCH, FANOUTS = 30, [4, 3]
 ROWS, FEW = 20, 5  # that a cache has room for, without the topology on the same GPU and beside it
 
 
