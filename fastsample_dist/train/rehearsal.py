@@ -31,6 +31,7 @@ from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.generators import kept_generators
 
 WARM_UP, MEASURED = 1, 4  # batches of every rank
+TURNS = 3  # of ranks that train together and one that trains alone, two batches each
 PURPOSE = "setup"
 LossOfBatch = Callable[[MiniBatch, Tensor], Tensor]
 
@@ -134,13 +135,18 @@ def _trainers_fetch(clock: Clock, rows: HotRows, batch: MiniBatch, features: Ten
 
 
 def _time_alone(ctx: DistContext, train: Callable[[], float]) -> float:
-    """Seconds of training a batch alone / while all ranks do, on rank 0. Collective: every rank must call this."""
+    """Seconds of training a batch alone / while all ranks do, on rank 0; in turns, so that other work on the machine
+    disturbs both alike. Collective: every rank must call this.
+    """
+    alone, together = [], []
+    for _ in range(TURNS):
+        ctx.comm.barrier(purpose=PURPOSE)
+        together += [train() for _ in range(2)]
+        ctx.comm.barrier(purpose=PURPOSE)
+        alone += [train() for _ in range(2)] if ctx.rank == 0 else []
     ctx.comm.barrier(purpose=PURPOSE)
-    together_s = statistics.median(train() for _ in range(MEASURED))
-    ctx.comm.barrier(purpose=PURPOSE)
-    alone_s = statistics.median(train() for _ in range(MEASURED)) if ctx.rank == 0 else together_s
-    ctx.comm.barrier(purpose=PURPOSE)
-    return alone_s / together_s if together_s > 0 else 1.0
+    together_s = statistics.median(together)
+    return statistics.median(alone) / together_s if alone and together_s > 0 else 1.0
 
 
 def _update_seconds(ctx: DistContext, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
