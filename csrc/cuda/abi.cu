@@ -6,7 +6,7 @@
 // clang-format off
 static const FsAbiEntry kEntries[] = {
   FS_SHARED_STRUCTS
-  FS_STRUCT(FsCudaSampleSizes, max_nodes, max_degree, max_rows, max_edges, max_tasks, state_words, table_words,
+  FS_STRUCT(FsCudaSampleSizes, max_nodes, max_degree, max_rows, max_edges, max_tasks, task_blocks, state_words, table_words,
             workspace_bytes)
   FS_STRUCT(FsCudaSeeds, ids, count, step)
   FS_STRUCT(FsCudaBatch, nodes, indptr, indices, edge_ids, workspace, table)

@@ -129,19 +129,20 @@ FS_DEVICE void store_now(T* place, T value) {
   *static_cast<volatile T*>(place) = value;
 }
 
-// What load_now reads, before anything that follows.
-template <typename T>
-FS_DEVICE T load_acquire(const T* place) {
-  const T value = load_now(place);
-  __threadfence();
-  return value;
-}
-
-// Written after everything before it.
-template <typename T>
-FS_DEVICE void store_release(T* place, T value) {
-  __threadfence();
-  store_now(place, value);
+// Adds after everything that the thread has written before; what it finds there was written after everything that those
+// had written whose sums it finds. Returns the sum before. Orders no more than that: there is no fence of all accesses
+// of all threads, as __threadfence() is one.
+FS_DEVICE uint64_t add_acq_rel(uint64_t* word, uint64_t value) {
+#if defined(FS_EMULATED)
+  return atomic_add(word, value);
+#else
+  uint64_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(__cvta_generic_to_global(word)), "l"(value)
+               : "memory");
+  return before;
+#endif
 }
 
 // A clock that all blocks share.

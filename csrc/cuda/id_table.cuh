@@ -66,6 +66,10 @@ struct DeviceIdTable {
     }
   }
 
+  // Id of a slot that other blocks may just have filled; Id{-1}: that cannot be seen yet. A key changes once, from -1
+  // to its id, so what is not -1 needs no order with anything else.
+  FS_DEVICE Id id_now(uint64_t slot) const { return keys == nullptr ? static_cast<Id>(slot) : load_now(keys + slot); }
+
   FS_DEVICE Id id_at(uint64_t slot) const { return keys == nullptr ? static_cast<Id>(slot) : keys[slot]; }
 };
 

@@ -18,10 +18,12 @@ namespace {
 template <typename Id>
 FS_KERNEL void sample_tasks(TaskBatch<Id> batch) {
   QueueWarp warp(batch.queue);
+  RecordWarp records(batch.queue, batch.records.capacity);
+  const auto settled = [&](uint64_t word) { return batch.table.id_now(slot_of_task(word)) != Id{-1}; };
   for (;;) {
-    const TakenTasks taken = warp.take(kWarp / batch.width);
+    const TakenTasks taken = warp.take(kWarp / batch.width, settled);
     TaskRow row;
-    if (taken.count == 0 || !begin_task(batch, taken, &row)) return;
+    if (taken.count == 0 || !begin_task(batch, taken, records, &row)) return;
     do_narrow_tasks(batch, row, warp);
     do_wide_tasks(batch, row, warp);
     warp.finish(taken.count);
@@ -67,6 +69,7 @@ PersistentScratch<Id> carve_persistent(const FsGraph& graph, const FsSampleSpec&
     picks += sizes.max_edges[hop];
     needs_positions = needs_positions || spec.fanouts[hop] > kWarp;
   }
+  picks = record_capacity(picks, int64_t{sizes.task_blocks} * kWarps);
   scratch.records.capacity = picks;
   scratch.records.places = carver.take<int64_t>(scratch.batch.table.slots * spec.num_hops);
   scratch.records.slots = carver.take<Id>(picks);
@@ -76,20 +79,32 @@ PersistentScratch<Id> carve_persistent(const FsGraph& graph, const FsSampleSpec&
   return scratch;
 }
 
+// Lanes that draw a row of at most kWarp picks.
+int task_width(const FsSampleSpec& spec) {
+  int64_t widest = 0;
+  for (int hop = 0; hop < spec.num_hops; ++hop) {
+    if (!is_wide(spec.fanouts[hop])) widest = std::max(widest, spec.fanouts[hop]);
+  }
+  return group_width(widest);
+}
+
+template <typename Id>
+int task_blocks(const FsSampleSpec& spec, int64_t num_seeds, int64_t max_tasks) {
+  const int64_t most_tasks = num_seeds * spec.num_hops + max_tasks;
+  const int resident = resident_blocks(reinterpret_cast<const void*>(sample_tasks<Id>));
+  return std::min(resident, blocks_for(most_tasks * task_width(spec)));
+}
+
 template <typename Id>
 TaskBatch<Id> task_batch(const BatchCall& call, const PersistentScratch<Id>& scratch,
                          const FsCudaQueueOptions& options) {
   const FsSampleSpec& spec = call.spec;
   TaskBatch<Id> batch = {};
   batch.graph = view_of<Id>(call.graph);
-  int64_t widest = 0;
-  for (int hop = 0; hop < spec.num_hops; ++hop) {
-    batch.fanouts[hop] = spec.fanouts[hop];
-    if (!batch.is_wide(hop)) widest = std::max(widest, spec.fanouts[hop]);
-  }
+  std::copy_n(spec.fanouts, spec.num_hops, batch.fanouts);
   batch.replace = spec.replace != 0;
   batch.num_hops = spec.num_hops;
-  batch.width = group_width(widest);
+  batch.width = task_width(spec);
   batch.seeds = static_cast<const Id*>(call.batch.nodes);
   batch.num_seeds = call.seeds.count;
   batch.stage_keys = scratch.batch.stage_keys;
@@ -112,15 +127,11 @@ void sample_persistent(const BatchCall& call, const FsCudaQueueOptions& options)
       carve_persistent<Id>(call.graph, call.spec, call.sizes, call.batch.workspace, call.batch.table);
   begin_batch(call, scratch.batch);
   const TaskBatch<Id> batch = task_batch(call, scratch, options);
-  const int64_t most_tasks = batch.queue.num_given + batch.queue.capacity;
-  if (batch.queue.num_given > 0) {
-    const int resident = resident_blocks(reinterpret_cast<const void*>(sample_tasks<Id>));
-    launch(sample_tasks<Id>, std::min(resident, blocks_for(most_tasks * batch.width)), call.stream, batch);
-  }
+  if (batch.queue.num_given > 0) launch(sample_tasks<Id>, call.sizes.task_blocks, call.stream, batch);
   relabel_hops(call, scratch.batch, [&](const DeviceHop<Id>& hop) {
     const int64_t most_rows = call.sizes.max_rows[hop.number];
     if (!call.is_placed_ahead(hop.number)) launch(place_rows<Id>, tile_blocks(most_rows), call.stream, hop, true);
-    const int width = batch.is_wide(hop.number) ? kWarp : group_width(hop.fanout);
+    const int width = is_wide(hop.fanout) ? kWarp : group_width(hop.fanout);
     launch(copy_recorded<Id>, blocks_for(bounded_product(most_rows, width, INT64_MAX)), call.stream, hop,
            scratch.records, width);
   });
@@ -145,6 +156,8 @@ FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpec* spec
   if (status != FS_OK) return status;
   for (int hop = 1; hop < spec->num_hops; ++hop) out->max_tasks += out->max_rows[hop];
   out->state_words = (out->state_words + 15) / 16 * 16 + FS_CUDA_QUEUE_WORDS;  // whole memory lines
+  out->task_blocks = graph->id_type == FS_INT32 ? fs::task_blocks<int32_t>(*spec, num_seeds, out->max_tasks)
+                                                : fs::task_blocks<int64_t>(*spec, num_seeds, out->max_tasks);
   out->workspace_bytes = graph->id_type == FS_INT32
                              ? fs::carve_persistent<int32_t>(*graph, *spec, *out, nullptr, nullptr).bytes
                              : fs::carve_persistent<int64_t>(*graph, *spec, *out, nullptr, nullptr).bytes;

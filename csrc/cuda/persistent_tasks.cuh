@@ -7,8 +7,9 @@
 // finds are not tasks. This is PGSampler's bit per (node, hop), one word per node. Assembly lowers the word further, to
 // the first edge that brings the node, then to its local id (hop_kernels.cuh).
 //
-// The picks of a task are written one after the other wherever there is room next, in the order of the draws, as slots
-// of the id table; assembly copies them to where the order of the mini-batch wants them.
+// The picks of a task are written one after the other into the records, in the order of the draws, as slots of the id
+// table; assembly copies them to where the order of the mini-batch wants them. Warps own chunks of the records: most
+// tasks get their room without an atomic.
 #ifndef FS_CUDA_PERSISTENT_TASKS_CUH_
 #define FS_CUDA_PERSISTENT_TASKS_CUH_
 
@@ -19,19 +20,68 @@ namespace fs {
 
 constexpr uint64_t kFoundBy = 3ull << (kStampShift - 2);
 constexpr int kHopBits = 4;  // of a task's word: slot << kHopBits | hop
+FS_DEVICE uint64_t slot_of_task(uint64_t word) { return word >> kHopBits; }
+FS_DEVICE int hop_of_task(uint64_t word) { return static_cast<int>(word & ((1u << kHopBits) - 1)); }
 static_assert(FS_CUDA_MAX_HOPS <= 1 << kHopBits, "a task's word holds its hop");
 
 // What the tasks found.
 template <typename Id>
 struct Records {
-  int64_t* places;     // [num_hops, slots] where a task's picks begin; set only for tasks that were done
-  Id* slots;           // [capacity] as in DeviceHop::indices
-  int64_t* positions;  // [capacity] in graph.indices; null where they are not needed
-  int64_t capacity;
+  int64_t* places;          // [num_hops, slots] where a task's picks begin; set only for tasks that were done
+  Id* slots;                // [capacity] as in DeviceHop::indices
+  int64_t* positions;       // [capacity] in graph.indices; null where they are not needed
+  int64_t capacity;         // of record_capacity
   const uint64_t* control;  // of the queue
 
   FS_DEVICE bool is_complete() const { return control[kStopWord] == FS_CUDA_QUEUE_DONE; }
 };
+
+#if defined(FS_EMULATED)
+constexpr int64_t kRecordChunk = 64;
+#else
+constexpr int64_t kRecordChunk = 512;  // 2 KB of int32 slots; a warp's few tasks at a time take at most 32
+#endif
+
+// Records that are room enough for `picks` picks by so many warps, whatever each of them does. A warp drops less than
+// kWarp records of a chunk when it takes the next, and keeps one chunk.
+inline int64_t record_capacity(int64_t picks, int64_t warps) {
+  return kRecordChunk * (picks / (kRecordChunk - kWarp + 1) + 1 + warps);
+}
+
+// The calling warp's chunk. All lanes call all functions.
+class RecordWarp {
+ public:
+  FS_DEVICE RecordWarp(const TaskQueue& queue, int64_t capacity) : queue_(queue), capacity_(capacity) {}
+
+  // Where `total` picks of tasks up to number `task` go; -1: there is no room, and the kernel is over. More than kWarp
+  // get a run of their own.
+  FS_DEVICE int64_t take(int64_t total, int64_t task) {
+    if (total <= end_ - next_) {
+      next_ += total;
+      return next_ - total;
+    }
+    const int64_t size = total > kWarp ? total : kRecordChunk;
+    int64_t first = 0;
+    if (lane_number() == 0) {
+      first = queue_.add(kRecordedWord, size);
+      if (first + size > capacity_) queue_.stop(FS_CUDA_QUEUE_FULL, task);
+    }
+    first = __shfl_sync(kAllLanes, first, 0);
+    if (first + size > capacity_) return -1;
+    if (total > kWarp) return first;
+    next_ = first + total;
+    end_ = first + size;
+    return first;
+  }
+
+ private:
+  const TaskQueue& queue_;
+  const int64_t capacity_;
+  int64_t next_ = 0, end_ = 0;
+};
+
+// Whether a whole warp draws a row of this fanout.
+FS_HD bool is_wide(int64_t fanout) { return fanout == kTakeAll || fanout > kWarp; }
 
 // A batch as the persistent kernel takes it.
 template <typename Id>
@@ -53,7 +103,7 @@ struct TaskBatch {
     const uint64_t word = stage_keys[hop];
     return {static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32)};
   }
-  FS_HD bool is_wide(int hop) const { return fanouts[hop] == kTakeAll || fanouts[hop] > kWarp; }
+  FS_DEVICE bool draws_by_warp(int hop) const { return is_wide(fanouts[hop]); }
 };
 
 // A task's row. picks == 0: nothing to do.
@@ -78,7 +128,7 @@ struct NodeTask {
 template <typename Id>
 FS_DEVICE NodeTask node_task(const TaskBatch<Id>& batch, const TakenTasks& taken) {
   if (taken.word != kNoTask) {
-    return {taken.word >> kHopBits, static_cast<int>(taken.word & ((1u << kHopBits) - 1))};
+    return {slot_of_task(taken.word), hop_of_task(taken.word)};
   }
   const int hop = static_cast<int>(taken.number / batch.num_seeds);  // all seeds' first hop, then their second
   const Id seed = batch.seeds[taken.number % batch.num_seeds];
@@ -87,26 +137,21 @@ FS_DEVICE NodeTask node_task(const TaskBatch<Id>& batch, const TakenTasks& taken
 
 // The row of the lane's task, with room for its picks. All lanes call it. False: no room, and the kernel is over.
 template <typename Id>
-FS_DEVICE bool begin_task(const TaskBatch<Id>& batch, const TakenTasks& taken, TaskRow* out) {
+FS_DEVICE bool begin_task(const TaskBatch<Id>& batch, const TakenTasks& taken, RecordWarp& records, TaskRow* out) {
   TaskRow row = {0, 0, 0, 0, 0, 0};
   NodeTask task = {kNoSlot, 0};
   if (lane_number() < taken.count) task = node_task(batch, taken);
   if (task.slot != kNoSlot) {
-    row.row = static_cast<int64_t>(batch.table.id_at(task.slot));
+    row.row = static_cast<int64_t>(batch.table.id_now(task.slot));  // take() has waited for it
     row.hop = task.hop;
     const RowEdges edges = row_edges(batch.graph, row.row);
     row.begin = edges.begin;
     row.degree = edges.degree;
     row.picks = num_picks(edges.degree, batch.fanouts[task.hop], batch.replace);
   }
-  const int64_t inclusive = warp_scan(row.picks), total = __shfl_sync(kAllLanes, inclusive, kWarp - 1);
-  int64_t first = 0;
-  if (lane_number() == 0 && total > 0) {
-    first = batch.queue.add(kRecordedWord, total);
-    if (first + total > batch.records.capacity) batch.queue.stop(FS_CUDA_QUEUE_FULL, taken.number);
-  }
-  first = __shfl_sync(kAllLanes, first, 0);
-  if (first + total > batch.records.capacity) return false;
+  const int64_t inclusive = warp_scan(row.picks);
+  const int64_t first = records.take(__shfl_sync(kAllLanes, inclusive, kWarp - 1), taken.number);
+  if (first < 0) return false;
   row.place = first + inclusive - row.picks;
   if (row.picks > 0) {
     batch.records.places[row.hop * batch.table.slots + static_cast<int64_t>(task.slot)] = row.place;
@@ -154,7 +199,7 @@ template <typename Id>
 FS_DEVICE void do_narrow_tasks(const TaskBatch<Id>& batch, const TaskRow& row, QueueWarp& warp) {
   const LaneGroup group = lane_group(batch.width);
   TaskRow own = row_of_lane(row, lane_number() / batch.width);
-  if (batch.is_wide(own.hop)) own.picks = 0;
+  if (batch.draws_by_warp(own.hop)) own.picks = 0;
   int64_t position = group.lane;
   if (own.picks > 0 && !takes_all(own.degree, batch.fanouts[own.hop], batch.replace)) {
     position = draw_by_lanes(group, drawn_row(batch, own));
@@ -168,7 +213,7 @@ FS_DEVICE void do_narrow_tasks(const TaskBatch<Id>& batch, const TaskRow& row, Q
 template <typename Id>
 FS_DEVICE void do_wide_tasks(const TaskBatch<Id>& batch, const TaskRow& row, QueueWarp& warp) {
   const LaneGroup all = lane_group(kWarp);
-  uint32_t wide = __ballot_sync(kAllLanes, row.picks > 0 && batch.is_wide(row.hop));
+  uint32_t wide = __ballot_sync(kAllLanes, row.picks > 0 && batch.draws_by_warp(row.hop));
   for (; wide != 0; wide &= wide - 1) {
     const TaskRow own = row_of_lane(row, __ffs(static_cast<int>(wide)) - 1);
     const bool whole = takes_all(own.degree, batch.fanouts[own.hop], batch.replace);

@@ -101,7 +101,7 @@ FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* spec, in
   }
   out->max_nodes = relabels != 0 ? rows : 0;
   out->max_degree = max_degree;
-  out->max_tasks = 0;
+  out->max_tasks = out->task_blocks = 0;
   out->state_words = fs::state_words(spec->num_hops);
   const int64_t id_bytes = graph->id_type == FS_INT32 ? 4 : 8;
   const fs::IdTableSize table = fs::id_table_size(out->max_nodes, graph->num_rows, id_bytes);

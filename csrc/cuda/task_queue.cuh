@@ -13,8 +13,14 @@
 // fetch size; PGSampler's rule (tickets have caught up with the tail) ends too early where a warp takes tickets faster
 // than tasks are put in.
 //
-// The watchdog. A warp that has waited for `patience_ns` in which no task was begun, queued or finished ends the kernel
-// for all and writes down what it saw. So does a warp that finds no room for a task. Nothing waits for anything else.
+// Order in memory. A task's word says everything about the task, and whoever waits for it looks at nothing else that
+// another warp of the launch has written, but for what `settled` of take() looks at and waits for by itself. So tasks
+// are put in and taken without fences. The end does need order: tail before finished in the warp that counts, finished
+// before tail in the warp that compares. One warp does both, and adds to `finished` with acquire and release: the sum
+// that it finds was made of additions that each come after their warp's additions to `tail`.
+//
+// The watchdog. A warp that has waited for `patience_ns` in which no counter has moved ends the kernel for all and
+// writes down what it saw. So does a warp that finds no room for a task. Nothing waits for anything else.
 #ifndef FS_CUDA_TASK_QUEUE_CUH_
 #define FS_CUDA_TASK_QUEUE_CUH_
 
@@ -23,8 +29,7 @@
 namespace fs {
 
 // Words of the queue's control, each counter in a memory line of its own. They start as ~0: counters hold their count
-// minus one.
-// kRecordedWord counts the tasks' results.
+// minus one. kRecordedWord counts the room that is taken for the tasks' results.
 constexpr int kHeadWord = 0, kTailWord = 16, kFinishedWord = 32, kRecordedWord = 48;
 constexpr int kStopWord = FS_CUDA_QUEUE_END_WORD, kReportWord = kStopWord + 1;  // see FsCudaQueueEnd
 constexpr int kControlWords = FS_CUDA_QUEUE_WORDS;
@@ -75,8 +80,9 @@ class QueueWarp {
  public:
   FS_DEVICE explicit QueueWarp(const TaskQueue& queue) : queue_(queue) {}
 
-  // Waits for tasks; at most `most` <= kWarp of them.
-  FS_DEVICE TakenTasks take(int most) {
+  // Waits for tasks; at most `most` <= kWarp of them. settled(word): whether what a word refers to can be seen, too.
+  template <typename Settled>
+  FS_DEVICE TakenTasks take(int most, const Settled& settled) {
     if (next_ == end_) {
       tell_finished();
       fetch();
@@ -87,12 +93,10 @@ class QueueWarp {
     Watch watch = {-1, 0};
     for (int looks = 1;; ++looks) {
       uint64_t word = kNoTask;
-      const bool ready = lane < most && number < end_ && is_ready(number, &word);
+      const bool ready = lane < most && number < end_ && is_ready(number, &word, settled);
       const uint32_t waiting = ~__ballot_sync(kAllLanes, ready);
       const int count = waiting == 0 ? kWarp : __ffs(static_cast<int>(waiting)) - 1;
       if (count > 0) {
-        __threadfence();  // what the tasks' senders wrote comes after
-        __syncwarp(kAllLanes);
         next_ += count;
         return {count, number, word};
       }
@@ -117,10 +121,7 @@ class QueueWarp {
     }
     first = __shfl_sync(kAllLanes, first, 0);
     if (first + total > queue_.capacity) return false;
-    __threadfence();  // what the tasks refer to was written before
-    for (int64_t i = 0; i < count; ++i) {
-      *static_cast<volatile uint64_t*>(queue_.tasks + first + inclusive - count + i) = word(i);
-    }
+    for (int64_t i = 0; i < count; ++i) store_now(queue_.tasks + first + inclusive - count + i, word(i));
     return true;
   }
 
@@ -150,22 +151,21 @@ class QueueWarp {
   // Counts the tasks done since it was last called: once for all of a ticket's, and before every wait.
   FS_DEVICE void tell_finished() {
     if (untold_ == 0) return;
-    __syncwarp(kAllLanes);
-    if (lane_number() == 0) {
-      __threadfence();
-      const int64_t finished = queue_.add(kFinishedWord, untold_) + untold_;
-      __threadfence();
+    if (lane_number() == 0) {  // which has added to the tail as well
+      const uint64_t before = add_acq_rel(queue_.control + kFinishedWord, static_cast<uint64_t>(untold_));
+      const int64_t finished = static_cast<int64_t>(before + 1) + untold_;
       if (finished == queue_.num_tasks()) queue_.stop(FS_CUDA_QUEUE_DONE, finished);
     }
     untold_ = 0;
   }
 
-  FS_DEVICE bool is_ready(int64_t number, uint64_t* word) const {
+  template <typename Settled>
+  FS_DEVICE bool is_ready(int64_t number, uint64_t* word, const Settled& settled) const {
     const int64_t place = number - queue_.num_given;
     if (place < 0) return true;
     if (place >= queue_.capacity) return false;
     *word = load_now(queue_.tasks + place);
-    return *word != kNoTask;
+    return *word != kNoTask && settled(*word);
   }
 
   FS_DEVICE void check(Watch* watch) const {

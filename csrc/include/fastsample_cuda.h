@@ -32,6 +32,7 @@ typedef struct {
   int64_t max_rows[FS_CUDA_MAX_HOPS];
   int64_t max_edges[FS_CUDA_MAX_HOPS];
   int64_t max_tasks;       /* of the persistent kernel's queue; 0 for the other kernels */
+  int64_t task_blocks;     /* of the persistent kernel on the current device, whose warps share the scratch; else 0 */
   int64_t state_words;     /* of 8 bytes, at the start of the workspace */
   int64_t table_words;     /* of FsCudaBatch's table; 0: the ids are hashed in the workspace */
   int64_t workspace_bytes; /* scratch of one call */

@@ -29,6 +29,7 @@ class Sizes(Structure):
         ("max_rows", c_int64 * MAX_HOPS),
         ("max_edges", c_int64 * MAX_HOPS),
         ("max_tasks", c_int64),
+        ("task_blocks", c_int64),
         ("state_words", c_int64),
         ("table_words", c_int64),
         ("workspace_bytes", c_int64),

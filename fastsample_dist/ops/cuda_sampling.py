@@ -197,7 +197,8 @@ class CudaSamplingGraph(SamplingGraph):
         sizes, arguments = Sizes(), spec.arguments(0) if hop is None else spec.arguments(0, hop)
         given = (self._view, arguments, num_rows, self.max_degree)
         if kernel == PERSISTENT:
-            status = cuda.core().fs_cuda_persistent_sizes(*given, byref(sizes))
+            with cuda.current(self.device):
+                status = cuda.core().fs_cuda_persistent_sizes(*given, byref(sizes))
         else:
             status = cuda.core().fs_cuda_sample_sizes(*given, int(hop is None), byref(sizes))
         library.raise_for_status(status, cuda.core().fs_cuda_last_error)

@@ -3,7 +3,8 @@ persistent_sampler.cu). The batches are those of the other kernels, bit for bit.
 
 It draws uniformly, with or without replacement, any fanouts; methods "weighted" and "labor" are sampled hop by hop.
 Beside the scratch of a batch it takes 8 bytes per hop and slot of the id table, 8 per destination of the hops after the
-first, and 4 or 8 (int32 or int64 ids) per pick; 8 more per pick with edge ids or with a fanout above 32.
+first, and 4 or 8 (int32 or int64 ids) per pick and for 512 more picks of every warp; 8 more per pick with edge ids or
+with a fanout above 32.
 """
 
 from __future__ import annotations

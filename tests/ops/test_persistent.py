@@ -17,7 +17,8 @@ from tests.optional import HealthCheck, given, settings, st
 
 FIXTURE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SEED, STEP = 0xA5A5, 7
-TAIL, FINISHED = -80 + 16, -80 + 32  # words of the state, task_queue.cuh
+TAIL, FINISHED, RECORDED = -80 + 16, -80 + 32, -80 + 48  # words of the state, task_queue.cuh
+RECORD_CHUNK = 64  # of the emulator, persistent_tasks.cuh
 
 
 @st.composite
@@ -117,6 +118,20 @@ def test_every_node_has_one_task_per_hop_whoever_finds_it_first(emulated_device,
     num_tasks = sum(indptr.numel() - 1 for indptr in cuda.finish(batch).indptrs)  # destinations of all hops
     assert int(batch.state[FINISHED]) + 1 == num_tasks
     assert int(batch.state[TAIL]) + 1 == num_tasks - 12 * len(fanouts)
+
+
+@pytest.mark.parametrize("schedule", grid(range(6), gate=[0, 5]))
+def test_warps_take_records_by_the_chunk_and_long_rows_their_own_run(emulated_device, schedule):
+    emulated_device.set_schedule(schedule)
+    _, cuda = both(emulated_device, hub_graph(3000))
+    seeds = torch.arange(40).int()
+    narrow = cuda.enqueue(seeds, ops.SampleSpec(fanouts=(30, 20), rng_seed=SEED), STEP)
+    picks = sum(indices.numel() for indices in cuda.finish(narrow).indices)
+    chunks, rest = divmod(int(narrow.state[RECORDED]) + 1, RECORD_CHUNK)
+    warps = 2 * narrow.layout.sizes.task_blocks
+    assert rest == 0 and picks / RECORD_CHUNK <= chunks <= picks / (RECORD_CHUNK - 31) + warps
+    wide = cuda.enqueue(seeds[:1], ops.SampleSpec(fanouts=(-1,)), STEP)  # node 0 alone
+    assert cuda.finish(wide).indices[0].numel() == 3000 == int(wide.state[RECORDED]) + 1
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

@@ -29,19 +29,23 @@ class TaskTree(Structure):
         ("at_once", c_int64),
         ("patience_ns", c_uint64),
         ("lost", c_int64),
+        ("looks", c_void_p),
+        ("late", c_int64),
     )
 
 
 class Run:
     """One launch: visits per task and the queue's words when it was over."""
 
-    def __init__(self, *, num_given=1, degree=3, fetch_size=4, at_once=8, capacity=NUM_PLACES, lost=-1, blocks=4):
+    def __init__(
+        self, *, num_given=1, degree=3, fetch_size=4, at_once=8, capacity=NUM_PLACES, lost=-1, blocks=4, late=0
+    ):
         self.control = torch.full((CONTROL_WORDS,), -1)
         self.tasks = torch.full((capacity + NUM_PLACES,), -1)
-        self.visits = torch.zeros(NUM_PLACES, dtype=torch.int64)
+        self.visits, looks = torch.zeros(2, NUM_PLACES, dtype=torch.int64)
         tree = TaskTree(
             self.control.data_ptr(), self.tasks.data_ptr(), self.visits.data_ptr(), NUM_PLACES, num_given, degree,
-            capacity, fetch_size, at_once, PATIENCE_NS, lost,
+            capacity, fetch_size, at_once, PATIENCE_NS, lost, looks.data_ptr(), late,
         )  # fmt: skip
         function = cuda.core().fs_emulated_task_tree
         function.argtypes, function.restype = (POINTER(TaskTree), c_int32), c_int32
@@ -107,6 +111,19 @@ def test_a_task_that_never_comes_ends_the_kernel_with_its_number(emulated_device
     assert 0 <= block < 4 and 0 <= warp < 2
     assert num_tasks == finished + 1 and head > task
     assert torch.equal(run.visits, expected_visits(1, 4))  # every other task was done
+
+
+@pytest.mark.parametrize("late", [1, 3])
+def test_a_task_is_taken_when_what_its_word_refers_to_can_be_seen(emulated_device, late):
+    for schedule in range(4):
+        emulated_device.set_schedule(schedule)
+        run = Run(degree=4, late=late)
+        assert run.end == DONE and torch.equal(run.visits, expected_visits(1, 4)), schedule
+
+
+def test_a_task_whose_word_refers_to_nothing_ends_the_kernel(emulated_device):
+    run = Run(late=2**40)
+    assert run.end == STUCK and run.visits.tolist() == [1] + [0] * (NUM_PLACES - 1)
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 5, 40])

@@ -55,9 +55,9 @@ FS_KERNEL void exchange_in_groups(uint32_t* out) {
 // Block 0 waits for a word that the last block writes: they must take turns.
 FS_KERNEL void wait_for_last_block(uint32_t* words) {
   if (threadIdx.x != 0) return;
-  if (blockIdx.x == gridDim.x - 1) store_release(words, 7u);
+  if (blockIdx.x == gridDim.x - 1) store_now(words, 7u);
   if (blockIdx.x == 0) {
-    while (load_acquire(words) != 7u) __nanosleep(100);
+    while (load_now(words) != 7u) __nanosleep(100);
     words[1] = 1;
   }
 }

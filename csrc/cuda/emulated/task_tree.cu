@@ -11,7 +11,9 @@ typedef struct {
   int64_t num_places, num_given, degree;
   int64_t capacity, fetch_size, at_once;
   uint64_t patience_ns;
-  int64_t lost; /* a child of this task is counted but never put in; -1: of none */
+  int64_t lost;   /* a child of this task is counted but never put in; -1: of none */
+  int64_t* looks; /* [num_places] 0: how often a task's word was seen */
+  int64_t late;   /* looks at which what a word refers to cannot be seen yet */
 } FsTaskTree;
 
 namespace fs {
@@ -21,8 +23,9 @@ FS_KERNEL void visit_tree(FsTaskTree tree) {
   const TaskQueue queue = {tree.control,    tree.tasks,      tree.capacity,   tree.num_given,
                            tree.fetch_size, tree.fetch_size, tree.patience_ns};
   QueueWarp warp(queue);
+  const auto settled = [&](uint64_t task) { return atomicAdd(tree.looks + task, int64_t{1}) >= tree.late; };
   for (;;) {
-    const TakenTasks taken = warp.take(static_cast<int>(tree.at_once));
+    const TakenTasks taken = warp.take(static_cast<int>(tree.at_once), settled);
     if (taken.count == 0) return;
     int64_t children = 0, task = 0;
     if (lane_number() < taken.count) {
