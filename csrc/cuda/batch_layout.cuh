@@ -109,6 +109,7 @@ struct BatchScratch {
   uint64_t* tasks;  // [max_tasks] of the persistent kernel's queue
   int64_t cleared_bytes;
   RowEdges* edges;     // [most rows of a hop]
+  int64_t* runs;       // [num_hops, slots] of the persistent kernel, which sets it; else null
   int64_t* positions;  // [most edges of a hop that is drawn by warps, or by weight]
   // Of weighted draws without replacement:
   int64_t* rest_rows;  // [most rows of a hop] rows that alias draws gave up on

@@ -40,6 +40,7 @@ DeviceHop<Id> hop_of(const BatchCall& call, const BatchScratch<Id>& scratch, int
           hop,
           static_cast<const Id*>(batch.nodes),
           scratch.edges,
+          scratch.runs == nullptr ? nullptr : scratch.runs + hop * scratch.table.slots,
           batch.indptr[hop],
           static_cast<Id*>(batch.indices[hop]),
           batch.edge_ids[hop],

@@ -8,9 +8,12 @@
 //
 // The table's value of a node, above the batch's stamp, is its local id, or, while its hop is being sampled,
 // kFirstEdge + the least edge that brings it: an atomic minimum, so the order of first appearance does not depend on
-// the order of threads. `indices` holds slots of the table until relabel turns each into a local id in place.
+// the order of threads. `indices` holds slots of the table until relabel turns each into a local id in place
+// (SlotWord).
 #ifndef FS_CUDA_HOP_KERNELS_CUH_
 #define FS_CUDA_HOP_KERNELS_CUH_
+
+#include <type_traits>
 
 #include "batch_layout.cuh"
 #include "csc_view.h"
@@ -28,13 +31,14 @@ struct DeviceHop {
   const int64_t* num_positive;  // [rows of the graph] edges that can be picked, or null: all
   int64_t fanout;
   bool replace;
-  int32_t number;      // in the batch, counted from the seeds
-  const Id* rows;      // [num_rows]
-  RowEdges* edges;     // [num_rows] where each row lies
-  int64_t* indptr;     // [num_rows + 1] prefix sums of the picks
-  Id* indices;         // [num_edges] slots, then local ids; without a table the source ids
-  int64_t* edge_ids;   // [num_edges] positions in graph.indices, or null
-  int64_t* positions;  // [num_edges] scratch of rows that a warp draws
+  int32_t number;       // in the batch, counted from the seeds
+  const Id* rows;       // [num_rows]
+  RowEdges* edges;      // [num_rows] where each row lies in graph.indices; with `runs`, in the records
+  const int64_t* runs;  // [slots of the table] where a row's picks begin in the persistent kernel's records, or null
+  int64_t* indptr;      // [num_rows + 1] prefix sums of the picks
+  Id* indices;          // [num_edges] slots, then local ids; without a table the source ids
+  int64_t* edge_ids;    // [num_edges] positions in graph.indices, or null
+  int64_t* positions;   // [num_edges] scratch of rows that a warp draws
   uint64_t* state;
   const uint64_t* stage_keys;
   HopScans scans;
@@ -166,7 +170,8 @@ FS_DEVICE void place_picks(const DeviceHop<Id>& hop, const Count& count) {
 template <typename Id>
 FS_DEVICE int64_t count_picks(const DeviceHop<Id>& hop, int64_t r, bool are_seeds) {
   const bool exists = check_row(hop, r, are_seeds);
-  const RowEdges edges = row_edges(hop.graph, hop.rows[r]);
+  RowEdges edges = row_edges(hop.graph, hop.rows[r]);
+  if (exists && hop.runs != nullptr) edges.begin = hop.runs[hop.table.insert(hop.rows[r])];
   hop.edges[r] = edges;
   if (!exists) return 0;
   return num_picks(hop.num_positive == nullptr ? edges.degree : hop.positive(r), hop.fanout, hop.replace);
@@ -177,18 +182,23 @@ FS_KERNEL void place_rows(DeviceHop<Id> hop, bool are_seeds) {
   place_picks(hop, [&](int64_t r) { return count_picks(hop, r, are_seeds); });
 }
 
-// Slots as they are in `indices` until they are relabelled. A table of int32 ids has less than 2^32 of them.
+// A slot as it is in `indices` until it is relabelled: with the mark kNotFirst where the edge is known not to be the
+// first that brings its node, so that assign_new does not look at the node's value. All ones: no slot; the slot that
+// the mark would turn into that never has it.
 template <typename Id>
-FS_DEVICE uint64_t slot_of(Id word);
-template <>
-FS_DEVICE uint64_t slot_of(int32_t word) {
-  const uint32_t slot = static_cast<uint32_t>(word);
-  return slot == ~0u ? kNoSlot : slot;
-}
-template <>
-FS_DEVICE uint64_t slot_of(int64_t word) {
-  return static_cast<uint64_t>(word);
-}
+struct SlotWord {
+  using Word = std::make_unsigned_t<Id>;
+  static constexpr Word kNone = static_cast<Word>(~Word{0}), kNotFirst = Word{1} << (8 * sizeof(Id) - 1);
+
+  FS_DEVICE static Id of(uint64_t slot, bool may_be_first) {
+    const Word word = static_cast<Word>(slot), marked = word | kNotFirst;
+    return static_cast<Id>(may_be_first || marked == kNone ? word : marked);
+  }
+  FS_DEVICE static bool may_be_first(Id word) { return (static_cast<Word>(word) & kNotFirst) == 0; }
+  FS_DEVICE static uint64_t slot(Id word) {
+    return static_cast<Word>(word) == kNone ? kNoSlot : static_cast<Word>(word) & ~kNotFirst;
+  }
+};
 
 // Other blocks write the values of nodes that are not this edge's first meanwhile: a local id is less than any edge.
 template <typename Id>
@@ -197,25 +207,27 @@ FS_KERNEL void assign_new(DeviceHop<Id> hop) {
   const uint64_t stamp = hop.stamp();
   TileScan scan(hop.scans.edges, num_edges);
   while (scan.next()) {
-    uint64_t slots[kStripes];
+    Id words[kStripes];
     int32_t is_first[kStripes];
     int64_t before[kStripes];
     FS_UNROLL
     for (int i = 0; i < kStripes; ++i) {
-      slots[i] = scan.item(i) < num_edges ? slot_of(hop.indices[scan.item(i)]) : kNoSlot;
+      words[i] = scan.item(i) < num_edges ? hop.indices[scan.item(i)] : Id{-1};
     }
     FS_UNROLL
     for (int i = 0; i < kStripes; ++i) {
       const uint64_t edge = stamp + kFirstEdge + static_cast<uint64_t>(scan.item(i));
-      is_first[i] = slots[i] != kNoSlot && load_now(hop.table.values + slots[i]) == edge ? 1 : 0;
+      const bool may_be_first = SlotWord<Id>::may_be_first(words[i]);
+      is_first[i] = may_be_first && load_now(hop.table.values + SlotWord<Id>::slot(words[i])) == edge ? 1 : 0;
     }
     scan.place(is_first, before);
     FS_UNROLL
     for (int i = 0; i < kStripes; ++i) {
       if (is_first[i] == 0) continue;
       const int64_t local = num_rows + before[i];
-      store_now(hop.table.values + slots[i], stamp + static_cast<uint64_t>(local));
-      hop.nodes[local] = hop.table.id_at(slots[i]);
+      const uint64_t slot = SlotWord<Id>::slot(words[i]);
+      store_now(hop.table.values + slot, stamp + static_cast<uint64_t>(local));
+      hop.nodes[local] = hop.table.id_at(slot);
     }
     if (scan.is_last() && threadIdx.x == 0) {
       hop.state[num_src_word(hop.number)] = static_cast<uint64_t>(num_rows + scan.total());
@@ -228,7 +240,7 @@ FS_DEVICE void relabel_edges(const DeviceHop<Id>& hop) {
   const int64_t num_edges = hop.num_edges();
   const uint64_t stamp = hop.stamp();
   for (int64_t e = thread_number(); e < num_edges; e += num_threads()) {
-    const uint64_t slot = slot_of(hop.indices[e]);
+    const uint64_t slot = SlotWord<Id>::slot(hop.indices[e]);
     hop.indices[e] = slot == kNoSlot ? Id{-1} : static_cast<Id>(hop.table.values[slot] - stamp);
   }
 }

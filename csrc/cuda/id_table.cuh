@@ -20,10 +20,11 @@ struct IdTableSize {
   int bits;  // of a hash
 };
 
-// For at most `most_ids` distinct ids out of 0 .. num_ids - 1: whichever kind is smaller.
+// For at most `most_ids` distinct ids out of 0 .. num_ids - 1: whichever kind is smaller. A slot takes one bit less
+// than an id has: with more than 2^30 ids of 32 bits a hashed table is fuller than half.
 inline IdTableSize id_table_size(int64_t most_ids, int64_t num_ids, int64_t id_bytes) {
   int bits = 1;
-  while ((int64_t{1} << bits) < 2 * most_ids) ++bits;
+  while ((int64_t{1} << bits) < 2 * most_ids && bits < 8 * id_bytes - 1) ++bits;
   const int64_t hashed = int64_t{1} << bits;
   if (num_ids * 8 <= hashed * (8 + id_bytes)) return {num_ids, true, 0};
   return {hashed, false, bits};

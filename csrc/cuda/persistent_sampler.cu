@@ -37,12 +37,9 @@ FS_KERNEL void copy_recorded(DeviceHop<Id> hop, Records<Id> records, int width) 
   const int64_t num_rows = hop.num_rows(), groups = num_threads() / width;
   const bool complete = records.is_complete();
   for (int64_t r = thread_number() / width; r < num_rows; r += groups) {
-    const int64_t place = hop.indptr[r], picks = hop.indptr[r + 1] - place;
-    if (picks == 0) continue;
-    const int64_t slot = static_cast<int64_t>(hop.table.insert(hop.rows[r]));
-    const int64_t from = complete ? records.places[hop.number * hop.table.slots + slot] : 0;
+    const int64_t from = hop.edges[r].begin, place = hop.indptr[r], picks = hop.indptr[r + 1] - place;
     for (int64_t k = group.lane; k < picks; k += width) {
-      const uint64_t source = complete ? slot_of(records.slots[from + k]) : kNoSlot;
+      const uint64_t source = complete ? SlotWord<Id>::slot(records.slots[from + k]) : kNoSlot;
       if (complete && hop.edge_ids != nullptr) hop.edge_ids[place + k] = records.positions[from + k];
       if (complete && source == kNoSlot) put_bad_edge(hop, place + k);
       if (!complete || source != kNoSlot) put_slot(hop, place + k, source);
@@ -71,7 +68,7 @@ PersistentScratch<Id> carve_persistent(const FsGraph& graph, const FsSampleSpec&
   }
   picks = record_capacity(picks, int64_t{sizes.task_blocks} * kWarps);
   scratch.records.capacity = picks;
-  scratch.records.places = carver.take<int64_t>(scratch.batch.table.slots * spec.num_hops);
+  scratch.batch.runs = carver.take<int64_t>(scratch.batch.table.slots * spec.num_hops);
   scratch.records.slots = carver.take<Id>(picks);
   scratch.records.positions = needs_positions ? carver.take<int64_t>(picks) : nullptr;
   scratch.records.control = scratch.batch.state + (sizes.state_words - FS_CUDA_QUEUE_WORDS);
@@ -109,6 +106,7 @@ TaskBatch<Id> task_batch(const BatchCall& call, const PersistentScratch<Id>& scr
   batch.num_seeds = call.seeds.count;
   batch.stage_keys = scratch.batch.stage_keys;
   batch.table = scratch.batch.table;
+  batch.runs = scratch.batch.runs;
   batch.stamp = scratch.batch.state + kStamp;
   batch.records = scratch.records;
   batch.queue = {const_cast<uint64_t*>(scratch.records.control),

@@ -27,8 +27,7 @@ static_assert(FS_CUDA_MAX_HOPS <= 1 << kHopBits, "a task's word holds its hop");
 // What the tasks found.
 template <typename Id>
 struct Records {
-  int64_t* places;          // [num_hops, slots] where a task's picks begin; set only for tasks that were done
-  Id* slots;                // [capacity] as in DeviceHop::indices
+  Id* slots;                // [capacity] -1: the source is no row
   int64_t* positions;       // [capacity] in graph.indices; null where they are not needed
   int64_t capacity;         // of record_capacity
   const uint64_t* control;  // of the queue
@@ -98,6 +97,7 @@ struct TaskBatch {
   const uint64_t* stamp;  // [1]
   TaskQueue queue;
   Records<Id> records;
+  int64_t* runs;  // [num_hops, slots] where a task's picks begin in the records; set only for tasks that were done
 
   FS_DEVICE StageKey key(int hop) const {
     const uint64_t word = stage_keys[hop];
@@ -154,7 +154,7 @@ FS_DEVICE bool begin_task(const TaskBatch<Id>& batch, const TakenTasks& taken, R
   if (first < 0) return false;
   row.place = first + inclusive - row.picks;
   if (row.picks > 0) {
-    batch.records.places[row.hop * batch.table.slots + static_cast<int64_t>(task.slot)] = row.place;
+    batch.runs[row.hop * batch.table.slots + static_cast<int64_t>(task.slot)] = row.place;
   }
   *out = row;
   return true;

@@ -16,12 +16,17 @@ namespace fs {
 // Puts the slot of edge e's source into its place, and the edge forward as the one that brings the node.
 template <typename Id>
 FS_DEVICE void put_slot(const DeviceHop<Id>& hop, int64_t e, uint64_t slot) {
-  hop.indices[e] = static_cast<Id>(slot);
-  if (slot == kNoSlot) return;
-  // A node that is known already has a smaller value than any edge, and is not touched again.
+  if (slot == kNoSlot) {
+    hop.indices[e] = Id{-1};
+    return;
+  }
+  // A node that is known already has a smaller value than any edge, and is not touched again. Values only become less:
+  // an edge that finds a lesser one here is not the first.
   uint64_t* value = hop.table.values + slot;
   const uint64_t first = hop.stamp() + kFirstEdge + static_cast<uint64_t>(e);
-  if (*static_cast<volatile uint64_t*>(value) > first) atomic_min(value, first);
+  const bool may_be_first = load_now(value) > first;
+  if (may_be_first) atomic_min(value, first);
+  hop.indices[e] = SlotWord<Id>::of(slot, may_be_first);
 }
 
 // Reports edge e, whose source is not a row.
