@@ -6,7 +6,7 @@
 // clang-format off
 static const FsAbiEntry kEntries[] = {
   FS_SHARED_STRUCTS
-  FS_STRUCT(FsCudaSampleSizes, max_nodes, max_degree, max_rows, max_edges, max_tasks, task_blocks, state_words, table_words,
+  FS_STRUCT(FsCudaSampleSizes, max_nodes, max_degree, max_rows, max_edges, max_tasks, grid_blocks, state_words, table_words,
             workspace_bytes)
   FS_STRUCT(FsCudaSeeds, ids, count, step)
   FS_STRUCT(FsCudaBatch, nodes, indptr, indices, edge_ids, workspace, table)
@@ -32,6 +32,7 @@ static const FsAbiEntry kEntries[] = {
   FS_CONSTANT(FS_CUDA_MAILBOX_TAKEN)
   FS_CONSTANT(FS_CUDA_QUEUE_DONE) FS_CONSTANT(FS_CUDA_QUEUE_STUCK) FS_CONSTANT(FS_CUDA_QUEUE_FULL)
   FS_CONSTANT(FS_CUDA_QUEUE_WORDS) FS_CONSTANT(FS_CUDA_QUEUE_END_WORD)
+  FS_CONSTANT(FS_CUDA_BARRIER_WORDS) FS_CONSTANT(FS_CUDA_BARRIER_END_WORD)
   FS_END};
 // clang-format on
 

@@ -5,8 +5,8 @@
 // compare every kernel with its oracle on machines without a GPU, under the sanitizers and under many schedules.
 //
 // A kernel is `FS_KERNEL void name(...)`, started by launch(); blocks have kThreads threads. Shared memory is declared
-// by FS_SHARED; FS_UNROLL goes before a loop that must be unrolled, so that its arrays become registers. Warp
-// functions keep their CUDA names and always take a mask.
+// by FS_SHARED; FS_CALLED is a function with registers of its own; FS_UNROLL goes before a loop that must be unrolled,
+// so that its arrays become registers. Warp functions keep their CUDA names and always take a mask.
 #ifndef FS_CUDA_DEVICE_CUH_
 #define FS_CUDA_DEVICE_CUH_
 
@@ -21,12 +21,14 @@
 #include "emulated/emulator.h"
 #define FS_KERNEL static
 #define FS_DEVICE inline
+#define FS_CALLED inline
 #define FS_SHARED(type, name, count) type* const name = fs::emulated::shared<type>(__COUNTER__, count)
 #define FS_UNROLL
 #else
 #include <cuda_runtime.h>
 #define FS_KERNEL static __global__
 #define FS_DEVICE __device__ __forceinline__
+#define FS_CALLED static __device__ __noinline__
 #define FS_SHARED(type, name, count) __shared__ type name[count]
 #define FS_UNROLL _Pragma("unroll")
 #endif
@@ -63,12 +65,25 @@ template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t, Arguments... arguments) {
   emulated::run(blocks, kThreads, [=] { kernel(static_cast<Parameters>(arguments)...); });
 }
+// All blocks at once: at most resident_blocks of them, which may then wait for one another at barriers.
+template <typename Parameter>
+void launch_together(void (*kernel)(Parameter), int blocks, cudaStream_t stream, const Parameter& parameter) {
+  emulated::require_resident(blocks);
+  launch(kernel, blocks, stream, parameter);
+}
 #else
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t stream, Arguments... arguments) {
   // clang-format off
   kernel<<<blocks, kThreads, 0, stream>>>(static_cast<Parameters>(arguments)...);
   // clang-format on
+}
+
+template <typename Parameter>
+void launch_together(void (*kernel)(Parameter), int blocks, cudaStream_t stream, const Parameter& parameter) {
+  void* parameters[] = {const_cast<Parameter*>(&parameter)};
+  cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)),
+                              dim3(kThreads), parameters, 0, stream);
 }
 #endif
 
@@ -127,6 +142,17 @@ FS_DEVICE void store_now(T* place, T value) {
   emulated::maybe_yield();
 #endif
   *static_cast<volatile T*>(place) = value;
+}
+
+// Read before everything that the thread does after it.
+FS_DEVICE uint64_t load_acquire(const uint64_t* word) {
+#if defined(FS_EMULATED)
+  return load_now(word);
+#else
+  uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(word)) : "memory");
+  return value;
+#endif
 }
 
 // Adds after everything that the thread has written before; what it finds there was written after everything that those

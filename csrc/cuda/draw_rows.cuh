@@ -31,7 +31,7 @@ FS_DEVICE LaneGroup lane_group(int width) {
 }
 
 // Width of the groups for a fanout of at most kWarp.
-inline int group_width(int64_t fanout) {
+FS_HD int group_width(int64_t fanout) {
   int width = 4;
   while (width < fanout && width < kWarp) width *= 2;
   return width;

@@ -10,6 +10,9 @@ namespace fs {
 // Refuses what no CUDA kernel takes.
 FsStatus check_cuda_request(const char* operation, const FsGraph& graph, const FsSampleSpec& spec);
 
+// As check_cuda_request, for the kernel of this name that samples all hops in one launch.
+FsStatus check_one_launch(const FsGraph& graph, const FsSampleSpec& spec, const char* kernel);
+
 // The arguments of an entry point.
 struct BatchCall {
   const FsGraph& graph;

@@ -6,6 +6,9 @@
 //   assign_new      local ids for the edges that are the first to bring their node, in the order of the edges
 //   relabel         slots -> local ids, together with place_rows of the next hop
 //
+// Each is a function that all threads of a grid call, and a kernel of its own that calls it; one cooperative kernel
+// calls all of them (cooperative_sampler.cu).
+//
 // The table's value of a node, above the batch's stamp, is its local id, or, while its hop is being sampled,
 // kFirstEdge + the least edge that brings it: an atomic minimum, so the order of first appearance does not depend on
 // the order of threads. `indices` holds slots of the table until relabel turns each into a local id in place
@@ -105,7 +108,7 @@ struct SeedTask {
 };
 
 template <typename Id>
-FS_KERNEL void add_seeds(SeedTask<Id> task) {
+FS_DEVICE void put_seeds(const SeedTask<Id>& task) {
   const int64_t first = thread_number();
   if (first < task.num_hops) task.stage_keys[first] = task.key_of(first);
   const uint64_t stamp = task.state[kStamp];
@@ -122,6 +125,11 @@ FS_KERNEL void add_seeds(SeedTask<Id> task) {
       atomic_min(task.table.values + task.table.insert(seed), stamp + static_cast<uint64_t>(i));
     }
   }
+}
+
+template <typename Id>
+FS_KERNEL void add_seeds(SeedTask<Id> task) {
+  put_seeds(task);
 }
 
 // Where row `row` of the graph lies; nothing where there is no such row.
@@ -178,8 +186,13 @@ FS_DEVICE int64_t count_picks(const DeviceHop<Id>& hop, int64_t r, bool are_seed
 }
 
 template <typename Id>
-FS_KERNEL void place_rows(DeviceHop<Id> hop, bool are_seeds) {
+FS_DEVICE void place_all_rows(const DeviceHop<Id>& hop, bool are_seeds) {
   place_picks(hop, [&](int64_t r) { return count_picks(hop, r, are_seeds); });
+}
+
+template <typename Id>
+FS_KERNEL void place_rows(DeviceHop<Id> hop, bool are_seeds) {
+  place_all_rows(hop, are_seeds);
 }
 
 // A slot as it is in `indices` until it is relabelled: with the mark kNotFirst where the edge is known not to be the
@@ -202,7 +215,7 @@ struct SlotWord {
 
 // Other blocks write the values of nodes that are not this edge's first meanwhile: a local id is less than any edge.
 template <typename Id>
-FS_KERNEL void assign_new(DeviceHop<Id> hop) {
+FS_DEVICE void number_new_nodes(const DeviceHop<Id>& hop) {
   const int64_t num_rows = hop.num_rows(), num_edges = hop.num_edges();
   const uint64_t stamp = hop.stamp();
   TileScan scan(hop.scans.edges, num_edges);
@@ -236,6 +249,11 @@ FS_KERNEL void assign_new(DeviceHop<Id> hop) {
 }
 
 template <typename Id>
+FS_KERNEL void assign_new(DeviceHop<Id> hop) {
+  number_new_nodes(hop);
+}
+
+template <typename Id>
 FS_DEVICE void relabel_edges(const DeviceHop<Id>& hop) {
   const int64_t num_edges = hop.num_edges();
   const uint64_t stamp = hop.stamp();
@@ -252,9 +270,14 @@ FS_KERNEL void relabel(DeviceHop<Id> hop) {
 
 // relabel of one hop and place_rows of the next, which do not depend on each other.
 template <typename Id>
-FS_KERNEL void relabel_and_place(DeviceHop<Id> hop, DeviceHop<Id> next) {
-  place_picks(next, [&](int64_t r) { return count_picks(next, r, false); });
+FS_DEVICE void relabel_edges_and_place(const DeviceHop<Id>& hop, const DeviceHop<Id>& next) {
+  place_all_rows(next, false);
   relabel_edges(hop);
+}
+
+template <typename Id>
+FS_KERNEL void relabel_and_place(DeviceHop<Id> hop, DeviceHop<Id> next) {
+  relabel_edges_and_place(hop, next);
 }
 
 }  // namespace fs

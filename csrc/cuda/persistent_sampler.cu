@@ -66,7 +66,7 @@ PersistentScratch<Id> carve_persistent(const FsGraph& graph, const FsSampleSpec&
     picks += sizes.max_edges[hop];
     needs_positions = needs_positions || spec.fanouts[hop] > kWarp;
   }
-  picks = record_capacity(picks, int64_t{sizes.task_blocks} * kWarps);
+  picks = record_capacity(picks, int64_t{sizes.grid_blocks} * kWarps);
   scratch.records.capacity = picks;
   scratch.batch.runs = carver.take<int64_t>(scratch.batch.table.slots * spec.num_hops);
   scratch.records.slots = carver.take<Id>(picks);
@@ -125,7 +125,7 @@ void sample_persistent(const BatchCall& call, const FsCudaQueueOptions& options)
       carve_persistent<Id>(call.graph, call.spec, call.sizes, call.batch.workspace, call.batch.table);
   begin_batch(call, scratch.batch);
   const TaskBatch<Id> batch = task_batch(call, scratch, options);
-  if (batch.queue.num_given > 0) launch(sample_tasks<Id>, call.sizes.task_blocks, call.stream, batch);
+  if (batch.queue.num_given > 0) launch(sample_tasks<Id>, call.sizes.grid_blocks, call.stream, batch);
   relabel_hops(call, scratch.batch, [&](const DeviceHop<Id>& hop) {
     const int64_t most_rows = call.sizes.max_rows[hop.number];
     if (!call.is_placed_ahead(hop.number)) launch(place_rows<Id>, tile_blocks(most_rows), call.stream, hop, true);
@@ -135,13 +135,6 @@ void sample_persistent(const BatchCall& call, const FsCudaQueueOptions& options)
   });
 }
 
-FsStatus check_persistent(const FsGraph& graph, const FsSampleSpec& spec) {
-  const FsStatus status = check_cuda_request("sample_mfg", graph, spec);
-  if (status != FS_OK || spec.method == FS_UNIFORM) return status;
-  return fail(FS_INVALID_ARGUMENT,
-              "sample_mfg: method %d; expected 0 (uniform), which alone the persistent kernel draws", spec.method);
-}
-
 }  // namespace
 }  // namespace fs
 
@@ -149,12 +142,12 @@ extern "C" {
 
 FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds, int64_t max_degree,
                                   FsCudaSampleSizes* out) {
-  FsStatus status = fs::check_persistent(*graph, *spec);
+  FsStatus status = fs::check_one_launch(*graph, *spec, "persistent");
   if (status == FS_OK) status = fs_cuda_sample_sizes(graph, spec, num_seeds, max_degree, 1, out);
   if (status != FS_OK) return status;
   for (int hop = 1; hop < spec->num_hops; ++hop) out->max_tasks += out->max_rows[hop];
   out->state_words = (out->state_words + 15) / 16 * 16 + FS_CUDA_QUEUE_WORDS;  // whole memory lines
-  out->task_blocks = graph->id_type == FS_INT32 ? fs::task_blocks<int32_t>(*spec, num_seeds, out->max_tasks)
+  out->grid_blocks = graph->id_type == FS_INT32 ? fs::task_blocks<int32_t>(*spec, num_seeds, out->max_tasks)
                                                 : fs::task_blocks<int64_t>(*spec, num_seeds, out->max_tasks);
   out->workspace_bytes = graph->id_type == FS_INT32
                              ? fs::carve_persistent<int32_t>(*graph, *spec, *out, nullptr, nullptr).bytes
@@ -165,7 +158,7 @@ FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpec* spec
 FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
                                 const FsCudaSampleSizes* sizes, const FsCudaBatch* batch,
                                 const FsCudaQueueOptions* options, void* stream) {
-  const FsStatus status = fs::check_persistent(*graph, *spec);
+  const FsStatus status = fs::check_one_launch(*graph, *spec, "persistent");
   if (status != FS_OK) return status;
   if (options->least_fetch < 1 || options->most_fetch < options->least_fetch) {
     return fs::fail(FS_INVALID_ARGUMENT, "sample_mfg: fetch sizes %lld to %lld; expected 1 or more, ascending",

@@ -63,7 +63,7 @@ FS_DEVICE DrawnRow drawn_row(const DeviceHop<Id>& hop, StageKey key, int64_t r, 
 }
 
 template <typename Id>
-FS_KERNEL void sample_by_groups(DeviceHop<Id> hop, int width) {
+FS_DEVICE void draw_rows_by_groups(const DeviceHop<Id>& hop, int width) {
   const LaneGroup group = lane_group(width);
   const int64_t num_rows = hop.num_rows(), groups = num_threads() / width;
   const StageKey key = hop.key();
@@ -80,7 +80,12 @@ FS_KERNEL void sample_by_groups(DeviceHop<Id> hop, int width) {
 }
 
 template <typename Id>
-FS_KERNEL void sample_by_warps(DeviceHop<Id> hop) {
+FS_KERNEL void sample_by_groups(DeviceHop<Id> hop, int width) {
+  draw_rows_by_groups(hop, width);
+}
+
+template <typename Id>
+FS_DEVICE void draw_rows_by_warps(const DeviceHop<Id>& hop) {
   const LaneGroup warp = lane_group(kWarp);
   const int64_t num_rows = hop.num_rows();
   const StageKey key = hop.key();
@@ -94,6 +99,11 @@ FS_KERNEL void sample_by_warps(DeviceHop<Id> hop) {
       put_edge(hop, place + k, edges.begin + (whole ? k : hop.positions[place + k]));
     }
   }
+}
+
+template <typename Id>
+FS_KERNEL void sample_by_warps(DeviceHop<Id> hop) {
+  draw_rows_by_warps(hop);
 }
 
 // The row that edge e belongs to: the last one that begins at or before it.
@@ -111,12 +121,17 @@ FS_DEVICE int64_t row_of_edge(const int64_t* indptr, int64_t num_rows, int64_t e
 }
 
 template <typename Id>
-FS_KERNEL void sample_all(DeviceHop<Id> hop) {
+FS_DEVICE void take_all_edges(const DeviceHop<Id>& hop) {
   const int64_t num_rows = hop.num_rows(), num_edges = hop.num_edges();
   for (int64_t e = thread_number(); e < num_edges; e += num_threads()) {
     const int64_t r = row_of_edge(hop.indptr, num_rows, e);
     put_edge(hop, e, hop.edges[r].begin + (e - hop.indptr[r]));
   }
+}
+
+template <typename Id>
+FS_KERNEL void sample_all(DeviceHop<Id> hop) {
+  take_all_edges(hop);
 }
 
 // Uniform draws: enqueues the kernel that suits the hop's fanout.

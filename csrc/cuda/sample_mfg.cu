@@ -19,6 +19,13 @@ FsStatus check_cuda_request(const char* operation, const FsGraph& graph, const F
   return check_sample_request(operation, graph, spec);
 }
 
+FsStatus check_one_launch(const FsGraph& graph, const FsSampleSpec& spec, const char* kernel) {
+  const FsStatus status = check_cuda_request("sample_mfg", graph, spec);
+  if (status != FS_OK || spec.method == FS_UNIFORM) return status;
+  return fail(FS_INVALID_ARGUMENT, "sample_mfg: method %d; expected 0 (uniform), which alone the %s kernel draws",
+              spec.method, kernel);
+}
+
 namespace {
 
 // What is known of a hop's rows: that they are seeds, that they may repeat, or that they are sources of the hop before.
@@ -101,7 +108,7 @@ FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* spec, in
   }
   out->max_nodes = relabels != 0 ? rows : 0;
   out->max_degree = max_degree;
-  out->max_tasks = out->task_blocks = 0;
+  out->max_tasks = out->grid_blocks = 0;
   out->state_words = fs::state_words(spec->num_hops);
   const int64_t id_bytes = graph->id_type == FS_INT32 ? 4 : 8;
   const fs::IdTableSize table = fs::id_table_size(out->max_nodes, graph->num_rows, id_bytes);

@@ -31,10 +31,10 @@ typedef struct {
   int64_t max_degree; /* of the graph */
   int64_t max_rows[FS_CUDA_MAX_HOPS];
   int64_t max_edges[FS_CUDA_MAX_HOPS];
-  int64_t max_tasks;       /* of the persistent kernel's queue; 0 for the other kernels */
-  int64_t task_blocks;     /* of the persistent kernel on the current device, whose warps share the scratch; else 0 */
-  int64_t state_words;     /* of 8 bytes, at the start of the workspace */
-  int64_t table_words;     /* of FsCudaBatch's table; 0: the ids are hashed in the workspace */
+  int64_t max_tasks;   /* of the persistent kernel's queue; 0 for the other kernels */
+  int64_t grid_blocks; /* of the one launch for all hops (persistent or cooperative) on the current device; else 0 */
+  int64_t state_words; /* of 8 bytes, at the start of the workspace */
+  int64_t table_words; /* of FsCudaBatch's table; 0: the ids are hashed in the workspace */
   int64_t workspace_bytes; /* scratch of one call */
 } FsCudaSampleSizes;
 
@@ -160,6 +160,22 @@ FS_API FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpe
 FS_API FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
                                        const FsCudaSampleSizes* sizes, const FsCudaBatch* batch,
                                        const FsCudaQueueOptions* options, void* stream);
+
+/* ---- the cooperative kernel ---- */
+#define FS_CUDA_BARRIER_WORDS 32
+#define FS_CUDA_BARRIER_END_WORD 16 /* ~0, or the barrier at which it gave up, then what it saw */
+
+/* Bounds of a mini-batch whose hops are sampled by one cooperative launch, with barriers of its grid in place of
+ * further launches. The state's last FS_CUDA_BARRIER_WORDS words are those of the barriers: [16] ~0 or, where a block
+ * waited too long, the number of the barrier from 1, [17] the block, [18] blocks that had come, [19] of so many.
+ * Uniform draws only. */
+FS_API FsStatus fs_cuda_cooperative_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds,
+                                          int64_t max_degree, FsCudaSampleSizes* out);
+/* As fs_cuda_sample_mfg, with sizes of fs_cuda_cooperative_sizes: the same mini-batch. A block that has waited for
+ * patience_ns at a barrier ends the kernel. */
+FS_API FsStatus fs_cuda_cooperative_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
+                                        const FsCudaSampleSizes* sizes, const FsCudaBatch* batch, uint64_t patience_ns,
+                                        void* stream);
 
 /* ---- applications ---- */
 /* Where samples go; everything is device memory. Vertex j of sample i, as FsTransitResult counts them, is

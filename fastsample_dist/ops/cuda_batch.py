@@ -29,7 +29,7 @@ class Sizes(Structure):
         ("max_rows", c_int64 * MAX_HOPS),
         ("max_edges", c_int64 * MAX_HOPS),
         ("max_tasks", c_int64),
-        ("task_blocks", c_int64),
+        ("grid_blocks", c_int64),
         ("state_words", c_int64),
         ("table_words", c_int64),
         ("workspace_bytes", c_int64),
@@ -74,8 +74,12 @@ cuda.DECLARED.functions(
     fs_cuda_persistent_sizes=(
         POINTER(library.Graph), POINTER(library.SampleArguments), c_int64, c_int64, POINTER(Sizes),
     ),
+    fs_cuda_cooperative_sizes=(
+        POINTER(library.Graph), POINTER(library.SampleArguments), c_int64, c_int64, POINTER(Sizes),
+    ),
     fs_cuda_sample_mfg=(*_BATCH, c_void_p),
     fs_cuda_persistent_mfg=(*_BATCH, POINTER(Queue), c_void_p),
+    fs_cuda_cooperative_mfg=(*_BATCH, c_uint64, c_void_p),
     fs_cuda_sample_neighbors=(*_BATCH, c_void_p),
 )  # fmt: skip
 

@@ -21,9 +21,18 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import cuda, library, persistent
+from fastsample_dist.ops import cooperative, cuda, library, persistent
 from fastsample_dist.ops.cuda_batch import BatchLayout, EnqueuedBatch, Queue, Request, Seeds, Sizes, read_back
-from fastsample_dist.ops.kernel_choice import PER_HOP, PERSISTENT, KernelChoice, KernelReport, check_kernel
+from fastsample_dist.ops.kernel_choice import (
+    COOPERATIVE,
+    KERNELS,
+    PER_HOP,
+    PERSISTENT,
+    KernelChoice,
+    KernelReport,
+    check_kernel,
+    serves,
+)  # fmt: skip
 from fastsample_dist.ops.library import Refusal
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
@@ -54,9 +63,10 @@ class CudaSamplingGraph(SamplingGraph):
       src_orig_ids: int64 [num_sources] original ids by source id, for method "labor" on a slice; None takes orig_ids.
       weights: for a method that draws by weight.
       device: that samples; None takes that of `indices`. The arrays are on it or in pinned host memory.
-      kernel: "per_hop"; "persistent": one launch draws for all hops (persistent.py); "auto": the one that was faster
-        in the first batches of a kind (kernel_choice.py), per hop where the persistent kernel does not serve.
-      queue: of the persistent kernel.
+      kernel: "per_hop"; "persistent": one launch draws for all hops (persistent.py); "cooperative": one launch does all
+        steps of all hops (cooperative.py); "auto": the one that was fastest in the first batches of a kind
+        (kernel_choice.py), per hop where the others do not serve.
+      queue: of the persistent kernel; its timeout_s is the cooperative kernel's, too.
     Raises:
       ValueError: as SamplingGraph; offsets that decrease; an array that the device cannot read.
     """
@@ -137,7 +147,7 @@ class CudaSamplingGraph(SamplingGraph):
         request = Request(self._on_device("seeds", seeds), spec, step, step_on_device, self._kernel)
         if self._kernel != "auto":
             return self._enqueue(request, table)
-        if step_on_device is not None or not persistent.serves(spec):
+        if step_on_device is not None or not all(serves(kernel, spec) for kernel in KERNELS):
             return self._enqueue(replace(request, kernel=PER_HOP), table)
         return self._choice.run(
             spec, request.ids.numel(), lambda kernel: self._enqueue(replace(request, kernel=kernel), table)
@@ -157,6 +167,8 @@ class CudaSamplingGraph(SamplingGraph):
         arguments = batch.request.spec.arguments(batch.request.step)
         if batch.request.kernel == PERSISTENT:
             self._call("fs_cuda_persistent_mfg", batch, arguments, self._queue)
+        elif batch.request.kernel == COOPERATIVE:
+            self._call("fs_cuda_cooperative_mfg", batch, arguments, self._queue.patience_ns)
         else:
             self._call("fs_cuda_sample_mfg", batch, arguments)
 
@@ -188,19 +200,21 @@ class CudaSamplingGraph(SamplingGraph):
         return 8 * (layout.num_words + layout.sizes.table_words) + layout.sizes.workspace_bytes
 
     def _largest_layout(self, num_seeds: int, spec: SampleSpec) -> BatchLayout:
-        takes_more = self._kernel != PER_HOP and persistent.serves(spec)
-        return self._layout(num_seeds, spec, PERSISTENT if takes_more else PER_HOP, None)
+        kernel = PERSISTENT if self._kernel == "auto" else self._kernel
+        return self._layout(num_seeds, spec, kernel if serves(kernel, spec) else PER_HOP, None)
 
     def _measure(self, num_rows: int, spec: SampleSpec, kernel: str, hop: int | None) -> BatchLayout:
         """The layout of a kind of batch: of all hops, or of one without relabelling."""
         self._check(spec)
         sizes, arguments = Sizes(), spec.arguments(0) if hop is None else spec.arguments(0, hop)
-        given = (self._view, arguments, num_rows, self.max_degree)
-        if kernel == PERSISTENT:
-            with cuda.current(self.device):
-                status = cuda.core().fs_cuda_persistent_sizes(*given, byref(sizes))
-        else:
-            status = cuda.core().fs_cuda_sample_sizes(*given, int(hop is None), byref(sizes))
+        given, core = (self._view, arguments, num_rows, self.max_degree), cuda.core()
+        with cuda.current(self.device):  # the size of one launch's grid depends on it
+            if kernel == PERSISTENT:
+                status = core.fs_cuda_persistent_sizes(*given, byref(sizes))
+            elif kernel == COOPERATIVE:
+                status = core.fs_cuda_cooperative_sizes(*given, byref(sizes))
+            else:
+                status = core.fs_cuda_sample_sizes(*given, int(hop is None), byref(sizes))
         library.raise_for_status(status, cuda.core().fs_cuda_last_error)
         return BatchLayout(sizes, arguments.num_hops, self.dtype, edge_ids=spec.edge_ids)
 
@@ -225,7 +239,7 @@ class CudaSamplingGraph(SamplingGraph):
         workspace = torch.empty(layout.sizes.workspace_bytes, dtype=torch.uint8, device=self.device)
         return EnqueuedBatch(request, layout, memory, workspace, None)
 
-    def _call(self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments, *options: Queue) -> None:
+    def _call(self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments, *options: Queue | int) -> None:
         ids, step = batch.request.ids, batch.request.step_on_device
         given = Seeds(ids.data_ptr(), ids.numel(), library.address(step))
         described = batch.layout.described(batch.memory, batch.workspace, batch.table)
@@ -263,6 +277,8 @@ class CudaSamplingGraph(SamplingGraph):
                 self._refuse_edge(batch, hop, bad_edge)
         if batch.request.kernel == PERSISTENT:
             persistent.check_end(state)
+        elif batch.request.kernel == COOPERATIVE:
+            cooperative.check_end(state)
 
     def _refuse_edge(self, batch: EnqueuedBatch, hop: int, edge: int) -> NoReturn:
         if batch.layout.hops[hop].edge_ids is None:  # the draw is repeated, this time with the positions that it reads

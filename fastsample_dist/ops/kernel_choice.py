@@ -1,8 +1,8 @@
-"""Which of two kernels samples a kind of batch: the one that was faster here.
+"""Which kernel samples a kind of batch: the one that was fastest here.
 
-Both give the same bits, so trying costs only time. The first batches of a kind (how neighbours are drawn, and the
-number of seeds up to a power of two) go to the two in turn; after some of each that do not count, the medians of a few
-decide, and the faster one samples the rest; where the persistent kernel's scratch does not fit, it is not tried again.
+All give the same bits, so trying costs only time. The first batches of a kind (how neighbours are drawn, and the number
+of seeds up to a power of two) go to the kernels in turn; after some of each that do not count, the medians of a few
+decide, and the fastest one samples the rest; one whose scratch does not fit is not tried again.
 Times come from marks on the device's stream that are read when they have been passed: nothing waits for them.
 """
 
@@ -18,7 +18,7 @@ from fastsample_dist.ops import checks
 from fastsample_dist.ops.cuda import OutOfMemory, Timer
 from fastsample_dist.ops.sample_spec import SampleSpec
 
-PER_HOP, PERSISTENT = KERNELS = ("per_hop", "persistent")
+PER_HOP, PERSISTENT, COOPERATIVE = KERNELS = ("per_hop", "persistent", "cooperative")
 CHOICES = (*KERNELS, "auto")
 
 _Result = TypeVar("_Result")
@@ -30,7 +30,26 @@ def check_kernel(kernel: str) -> None:
     Raises:
       ValueError: the name is not one of CHOICES.
     """
-    checks.require(kernel in CHOICES, f"kernel is {kernel!r}; expected 'auto', 'per_hop' or 'persistent'.")
+    checks.require(
+        kernel in CHOICES, f"kernel is {kernel!r}; expected 'auto', 'per_hop', 'persistent' or 'cooperative'."
+    )
+
+
+def serves(kernel: str, spec: SampleSpec) -> bool:
+    """Whether a kernel of KERNELS samples such batches: one launch for all hops draws some methods only."""
+    return kernel == PER_HOP or spec.traits.one_launch
+
+
+def check_served(kernel: str, spec: SampleSpec) -> None:
+    """Refuse a kernel of CHOICES that does not sample such batches.
+
+    Raises:
+      ValueError: a method that the kernel does not draw.
+    """
+    checks.require(
+        kernel == "auto" or serves(kernel, spec),
+        f"method is {spec.method!r}, but kernel {kernel!r} draws uniformly only; pass kernel='auto' or 'per_hop'.",
+    )
 
 
 @dataclass(frozen=True)
@@ -52,7 +71,7 @@ class KernelReport:
 
     Attributes:
       kind: the batches.
-      kernel: that samples them from now on, or None while both are tried.
+      kernel: that samples them from now on, or None while they are tried.
       medians_ms: per kernel, of the batches that count; empty where nothing was measured.
       num_batches: per kernel, how many counted.
     """
@@ -68,6 +87,7 @@ class _Contest:
     times: dict[str, list[float]] = field(default_factory=lambda: {kernel: [] for kernel in KERNELS})
     begun: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KERNELS, 0))
     unread: list[tuple[str, object, object]] = field(default_factory=list)
+    tried: tuple[str, ...] = KERNELS  # but for those whose scratch did not fit
     winner: str | None = None
 
 
@@ -92,7 +112,7 @@ class KernelChoice:
         """Enqueue one batch.
 
         Args:
-          spec: how its neighbours are drawn; of a kind that both kernels sample.
+          spec: how its neighbours are drawn; of a kind that all kernels sample.
           num_seeds: how many seeds it has.
           enqueue: enqueues it with the kernel of this name.
         Returns:
@@ -102,7 +122,7 @@ class KernelChoice:
         self._read(contest)
         if contest.winner is not None:
             return enqueue(contest.winner)
-        kernel = min(KERNELS, key=lambda name: contest.begun[name])  # in turn, per_hop first
+        kernel = min(contest.tried, key=lambda name: contest.begun[name])  # in turn, per_hop first
         if contest.begun[kernel] == self._warm_up + self._trials:  # the device is not yet done with them
             return enqueue(PER_HOP)
         start = self._timer.mark()
@@ -111,7 +131,8 @@ class KernelChoice:
         except OutOfMemory:
             if kernel == PER_HOP:
                 raise
-            contest.winner = PER_HOP
+            contest.tried = tuple(name for name in contest.tried if name != kernel)
+            contest.winner = PER_HOP if contest.tried == (PER_HOP,) else None
             return enqueue(PER_HOP)
         contest.begun[kernel] += 1
         if contest.begun[kernel] > self._warm_up:
@@ -142,8 +163,8 @@ class KernelChoice:
             else:
                 contest.times[kernel].append(elapsed)
         contest.unread = waiting
-        if all(len(times) == self._trials for times in contest.times.values()):
-            contest.winner = min(KERNELS, key=lambda name: median(contest.times[name]))  # of equals, per_hop
+        if all(len(contest.times[name]) == self._trials for name in contest.tried):
+            contest.winner = min(contest.tried, key=lambda name: median(contest.times[name]))  # of equals, the first
 
 
 @functools.lru_cache(maxsize=1024)

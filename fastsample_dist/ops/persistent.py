@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from fastsample_dist.ops import checks, cuda
 from fastsample_dist.ops.cuda_batch import Queue
-from fastsample_dist.ops.sample_spec import SampleSpec
 
 _QUEUE_WORDS, _END_WORD = 80, 64  # the last words of the state; see fs_cuda_persistent_sizes
 _NOT_RUN, _DONE, _STUCK, _FULL = -1, 0, 1, 2
@@ -31,7 +30,8 @@ class QueueOptions:
     Attributes:
       least_fetch, most_fetch: tasks that a warp takes from the queue at once; between the two it takes its share of
         those that wait.
-      timeout_s: after so long in which no task was begun or finished, the kernel ends and the batch is refused.
+      timeout_s: after so long in which no task was begun or finished, the kernel ends and the batch is refused. So does
+        the cooperative kernel when a block has waited so long at a barrier.
     Raises:
       ValueError: least_fetch below 1, most_fetch below least_fetch, a negative timeout_s.
     """
@@ -50,23 +50,6 @@ class QueueOptions:
     def arguments(self) -> Queue:
         """The options as the library takes them."""
         return Queue(self.least_fetch, self.most_fetch, int(self.timeout_s * 1e9))
-
-
-def serves(spec: SampleSpec) -> bool:
-    """Whether the persistent kernel samples such batches."""
-    return spec.traits.persistent
-
-
-def check_served(spec: SampleSpec) -> None:
-    """Refuse what `serves` rejects.
-
-    Raises:
-      ValueError: a method that the kernel does not draw.
-    """
-    checks.require(
-        serves(spec),
-        f"method is {spec.method!r}, but kernel 'persistent' draws uniformly only; pass kernel='auto' or 'per_hop'.",
-    )
 
 
 def check_end(state: list[int]) -> None:

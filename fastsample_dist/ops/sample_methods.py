@@ -20,7 +20,7 @@ class SampleMethod:
       replaceable: can draw with replacement.
       shares_variates: all destinations of a hop see one variate per source, so that a fanout is the mean number of
         picks, rows are not independent, and hops can share the variates too (`layer_dependency`).
-      persistent: the persistent kernel draws this way.
+      one_launch: the kernels that sample all hops of a batch in one launch draw this way.
       oracle: module of ops/reference that defines the draw and its law; None: the one of the method's name.
     """
 
@@ -29,14 +29,14 @@ class SampleMethod:
     weighted: bool = False
     replaceable: bool = True
     shares_variates: bool = False
-    persistent: bool = False
+    one_launch: bool = False
     oracle: str | None = None
 
 
 METHODS = {
     method.name: method
     for method in (
-        SampleMethod(name="uniform", code=0, persistent=True),
+        SampleMethod(name="uniform", code=0, one_launch=True),
         SampleMethod(name="weighted", code=1, weighted=True),
         SampleMethod(name="labor", code=2, replaceable=False, shares_variates=True),
     )

@@ -43,7 +43,7 @@ class LoaderOptions(BatchOptions):
         Under vanilla the replies to other ranks are then int64.
       edge_values: every MFG has `edge_values`, the stored weights of its edges; `edge_ids` come with them. None: where
         edge_ids is True and the partition has weights.
-      kernel: of a GPU, for sampling: "auto", "per_hop" or "persistent". Never changes a batch.
+      kernel: of a GPU, for sampling: "auto", "per_hop", "persistent" or "cooperative". Never changes a batch.
       roles: "none"; "S+T" or Roles: S ranks of each machine sample and T train (factored.py), with scheme "hybrid";
         "auto": as a trainer finds to be fastest, and none on several machines or on GPUs without transport "shared".
         With roles the samplers work ahead of the trainers, and `prefetch`, `exchange` and `rails` are not read; of

@@ -10,9 +10,9 @@ from fastsample_dist.device.choice import computing
 from fastsample_dist.device.placement import Table, choose_places, measured_room
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.placed import place_graph, topology_bytes
-from fastsample_dist.ops import SampleSpec, SamplingGraph, kernel_choice, persistent
+from fastsample_dist.ops import SampleSpec, SamplingGraph, kernel_choice
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
-from fastsample_dist.ops.kernel_choice import PERSISTENT, KernelReport
+from fastsample_dist.ops.kernel_choice import KernelReport
 
 
 def runs_kernels(device: torch.device) -> bool:
@@ -41,8 +41,8 @@ def check_kernel(kernel: str, device: torch.device | None = None, spec: SampleSp
       ValueError: an unknown kernel, one chosen for the CPU, or one that does not draw that way.
     """
     kernel_choice.check_kernel(kernel)
-    if kernel == PERSISTENT and spec is not None:
-        persistent.check_served(spec)
+    if spec is not None:
+        kernel_choice.check_served(kernel, spec)
     if kernel != "auto" and device is not None and not runs_kernels(device):
         raise ValueError(
             f"kernel is {kernel!r} but the device is {device}: kernels are those of GPUs; choose a CUDA device, or "
@@ -78,7 +78,7 @@ def sampling_arrays(
     Args:
       graph: placed for its device.
       spec: how neighbours are drawn.
-      kernel: "per_hop" or "persistent" for a GPU; "auto".
+      kernel: "per_hop", "persistent" or "cooperative" for a GPU; "auto".
       src_orig_ids: as SamplingGraph's, for a slice of a graph.
     Raises:
       ValueError: what `check_kernel` refuses; weights that are missing.

@@ -36,7 +36,7 @@ class NeighborSampler:
       num_threads: None uses torch's intra-op setting; never changes a result.
       device: that samples and holds the batches; None: the graph's. For a GPU a graph in host memory is copied to the
         device, or into pinned host memory where it does not fit (device/placement.py).
-      kernel: of a GPU: "per_hop", "persistent", or "auto". Never changes a result.
+      kernel: of a GPU: "per_hop", "persistent", "cooperative", or "auto". Never changes a result.
     Raises:
       ValueError: no fanout, one below -1, an rng_seed out of range, weighted=True on a graph without weights, an
         unknown kernel or one for the CPU.

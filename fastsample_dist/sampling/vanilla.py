@@ -23,7 +23,7 @@ from fastsample_dist.comm.owners import Lists, ask_owners, join_lists
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.partition_book import PartitionBook
 from fastsample_dist.ops import SampleSpec
-from fastsample_dist.ops.kernel_choice import PERSISTENT, KernelReport
+from fastsample_dist.ops.kernel_choice import COOPERATIVE, PERSISTENT, KernelReport
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.layered import LayeredSampler, LocalHops, Picks
 from fastsample_dist.sampling.sampler import integer_ids
@@ -102,14 +102,15 @@ class VanillaSampler(LayeredSampler):
       comm: carries requests and replies.
       spec: method, fanouts, generator key, threads.
       orig_ids: int64 [num_nodes], original id of every node (the node map that every machine holds).
-      kernel: of a GPU, see NeighborSampler; rows are drawn hop by hop, so "persistent" is not for this scheme.
+      kernel: of a GPU, see NeighborSampler; rows are drawn hop by hop, so "persistent" and "cooperative" are not
+        for this scheme.
       first_edge: position of own_graph's first edge in the whole graph's `indices`, for edge ids.
       edge_values: return the stored weights of the sampled edges too; needs spec.edge_ids.
       ranks: whose nodes are sampled here, such as those of this machine's ranks; (): this rank's own.
       exchanges: whether any rank ever asks another, the same on all ranks: False where all ranks have all rows.
     Raises:
       ValueError: own_graph does not have one row per node of these ranks; a spec that asks for weights that the graph
-        lacks; edge_values without weights or edge ids; kernel "persistent", or one for the CPU.
+        lacks; edge_values without weights or edge ids; a kernel for all hops, or one for the CPU.
     """
 
     _trusts_source = True
@@ -127,9 +128,9 @@ class VanillaSampler(LayeredSampler):
                 f"own_graph has {own_graph.num_nodes} rows but {rank_names(sorted(ranks))} own "
                 f"{end_node - first_node} nodes; pass the rows of this rank's range."
             )
-        if kernel == PERSISTENT:
+        if kernel in (PERSISTENT, COOPERATIVE):
             raise ValueError(
-                "kernel is 'persistent', which draws all hops at once, but the vanilla scheme asks other ranks between "
+                f"kernel is {kernel!r}, which draws all hops at once, but the vanilla scheme asks other ranks between "
                 "two hops; pass kernel='auto', or use scheme 'hybrid'."
             )
         own = LocalHops(

@@ -71,7 +71,7 @@ class TrainConfig(PinSAGEConfig):
       scheme: "hybrid" or "vanilla".
       model: "sage", "gcn", "gat" or "pinsage".
       device: "cpu", "cuda" or "auto"; for the caller, who makes the context.
-      kernel: for sampling on a GPU: "auto", "per_hop" or "persistent".
+      kernel: for sampling on a GPU: "auto", "per_hop", "persistent" or "cooperative".
       placement: of a GPU's topology and features: "auto", "device" or "pinned".
       transport: of other ranks' rows: "auto", "exchange" or "shared"; see LoaderOptions.
       exchange: how ranks meet to fetch features: "auto", "combined" or "paired".

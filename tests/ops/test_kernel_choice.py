@@ -5,7 +5,7 @@ import torch
 
 from fastsample_dist import ops
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
-from fastsample_dist.ops.kernel_choice import KernelChoice, kind_of
+from fastsample_dist.ops.kernel_choice import KERNELS, KernelChoice, kind_of
 from fastsample_dist.ops.sampling_graph import SamplingGraph
 from tests.ops.graphs import random_csc
 from tests.ops.test_cuda_sampling import on_cpu, same
@@ -39,20 +39,25 @@ def choose(device, batches, spec=SPEC, num_seeds=100, **options):
     return choice
 
 
-@pytest.mark.parametrize(("per_hop", "persistent"), [(3.0, 1.0), (1.0, 3.0), (2.0, 2.0)])
-def test_the_faster_kernel_samples_the_rest(per_hop, persistent):
-    device = FakeDevice(lambda kernel, _: per_hop if kernel == "per_hop" else persistent)
-    faster = "persistent" if persistent < per_hop else "per_hop"
+@pytest.mark.parametrize(
+    ("times", "fastest"),
+    [((3.0, 1.0, 2.0), "persistent"), ((3.0, 2.0, 1.0), "cooperative"), ((1.0, 3.0, 2.0), "per_hop"),
+     ((2.0, 2.0, 2.0), "per_hop")],
+)  # fmt: skip
+def test_the_fastest_kernel_samples_the_rest(times, fastest):
+    medians = dict(zip(KERNELS, times, strict=True))
+    device = FakeDevice(lambda kernel, _: medians[kernel])
     (report,) = choose(device, 40, warm_up=1, trials=3).report()
-    assert device.ran[:8] == ["per_hop", "persistent"] * 4
-    assert set(device.ran[8:]) == {faster} == {report.kernel}
-    assert report.medians_ms == {"per_hop": per_hop, "persistent": persistent}
-    assert report.num_batches == {"per_hop": 3, "persistent": 3}
+    assert device.ran[:12] == list(KERNELS) * 4
+    assert set(device.ran[12:]) == {fastest} == {report.kernel}
+    assert report.medians_ms == medians
+    assert report.num_batches == dict.fromkeys(KERNELS, 3)
 
 
 def test_the_first_batches_do_not_count():
     device = FakeDevice(lambda kernel, n: 100.0 if kernel == "persistent" and n <= 2 else 1.0 + (kernel == "per_hop"))
-    assert choose(device, 20, warm_up=2, trials=3).report()[0].medians_ms == {"per_hop": 2.0, "persistent": 1.0}
+    medians = {"per_hop": 2.0, "persistent": 1.0, "cooperative": 1.0}
+    assert choose(device, 20, warm_up=2, trials=3).report()[0].medians_ms == medians
 
 
 def test_one_slow_batch_does_not_decide():
@@ -63,24 +68,29 @@ def test_one_slow_batch_does_not_decide():
 def test_nothing_is_waited_for_while_the_device_is_behind():
     device = FakeDevice(lambda kernel, _: 1.0, lag=10**6)
     choice = choose(device, 20, warm_up=0, trials=2)
-    assert device.ran == ["per_hop", "persistent"] * 2 + ["per_hop"] * 16
+    assert device.ran == list(KERNELS) * 2 + ["per_hop"] * 14
     assert choice.report()[0].kernel is None and choice.report()[0].medians_ms == {}
     device.lag = 0
     choice.run(SPEC, 100, device.run)
-    assert choice.report()[0].num_batches == {"per_hop": 2, "persistent": 2}
+    assert choice.report()[0].num_batches == dict.fromkeys(KERNELS, 2)
 
 
-def test_the_persistent_kernel_is_dropped_where_its_scratch_does_not_fit():
-    device = FakeDevice(lambda kernel, _: 1.0)
+@pytest.mark.parametrize(
+    ("too_large", "ran"),
+    [({"persistent", "cooperative"}, ["per_hop"] * 5),
+     ({"persistent"}, ["per_hop", "per_hop", "cooperative", "cooperative", "cooperative"])],
+)  # fmt: skip
+def test_a_kernel_whose_scratch_does_not_fit_is_dropped(too_large, ran):
+    device = FakeDevice(lambda kernel, _: 2.0 if kernel == "per_hop" else 1.0)
 
     def enqueue(kernel):
-        if kernel == "persistent":
+        if kernel in too_large:
             raise torch.cuda.OutOfMemoryError
         return device.run(kernel)
 
-    choice = KernelChoice(device)
-    assert [choice.run(SPEC, 100, enqueue) for _ in range(5)] == ["per_hop"] * 5
-    assert choice.report()[0].kernel == "per_hop" and choice.report()[0].medians_ms == {}
+    choice = KernelChoice(device, warm_up=0, trials=1)
+    assert [choice.run(SPEC, 100, enqueue) for _ in range(5)] == ran
+    assert choice.report()[0].kernel == ran[-1] and not too_large & choice.report()[0].medians_ms.keys()
 
 
 def test_a_refused_batch_is_not_a_trial():
@@ -93,7 +103,7 @@ def test_a_refused_batch_is_not_a_trial():
     for _ in range(3):
         with pytest.raises(ValueError, match="per_hop"):
             choice.run(SPEC, 100, refuse)
-    assert choice.report()[0].num_batches == {"per_hop": 0, "persistent": 0}
+    assert choice.report()[0].num_batches == dict.fromkeys(KERNELS, 0)
 
 
 def test_kinds_are_told_apart_by_spec_and_power_of_two():
@@ -106,9 +116,9 @@ def test_kinds_are_told_apart_by_spec_and_power_of_two():
 def test_every_kind_is_decided_by_itself():
     device = FakeDevice(lambda kernel, _: 1.0)
     choice = KernelChoice(device, warm_up=0, trials=1)
-    for num_seeds in (10, 1000, 10, 1000):
+    for num_seeds in (10, 1000, 10, 1000, 10, 1000):
         choice.run(SPEC, num_seeds, device.run)
-    assert device.ran == ["per_hop", "per_hop", "persistent", "persistent"]
+    assert device.ran == [kernel for kernel in KERNELS for _ in range(2)]
     assert [report.kind.most_seeds for report in choice.report()] == [16, 1024]
 
 
@@ -130,10 +140,10 @@ def test_auto_gives_the_cpus_batches_while_it_tries_and_after(cuda_device):
         assert same(on_cpu(cuda.sample(cuda_device.put(seeds), SPEC, step)), cpu.sample(seeds, SPEC, step))
     (report,) = cuda.kernel_report()
     assert report.kernel == min(report.medians_ms, key=report.medians_ms.get)
-    assert report.num_batches == {"per_hop": 7, "persistent": 7}
+    assert report.num_batches == dict.fromkeys(KERNELS, 7)
 
 
-def test_auto_samples_per_hop_what_the_persistent_kernel_does_not_serve(cuda_device):
+def test_auto_samples_per_hop_what_the_others_do_not_serve(cuda_device):
     graph = random_csc()
     cpu, cuda = SamplingGraph(graph.indptr, graph.indices), graph_on(cuda_device, graph)
     spec, seeds = ops.SampleSpec(fanouts=(3, 2), method="labor"), torch.arange(9).int()

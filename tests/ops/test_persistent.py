@@ -128,7 +128,7 @@ def test_warps_take_records_by_the_chunk_and_long_rows_their_own_run(emulated_de
     narrow = cuda.enqueue(seeds, ops.SampleSpec(fanouts=(30, 20), rng_seed=SEED), STEP)
     picks = sum(indices.numel() for indices in cuda.finish(narrow).indices)
     chunks, rest = divmod(int(narrow.state[RECORDED]) + 1, RECORD_CHUNK)
-    warps = 2 * narrow.layout.sizes.task_blocks
+    warps = 2 * narrow.layout.sizes.grid_blocks
     assert rest == 0 and picks / RECORD_CHUNK <= chunks <= picks / (RECORD_CHUNK - 31) + warps
     wide = cuda.enqueue(seeds[:1], ops.SampleSpec(fanouts=(-1,)), STEP)  # node 0 alone
     assert cuda.finish(wide).indices[0].numel() == 3000 == int(wide.state[RECORDED]) + 1
@@ -242,7 +242,7 @@ def test_other_methods_are_refused(cuda_device, method):
 
 def test_an_unknown_kernel_is_refused(cuda_device):
     graph = random_csc()
-    with pytest.raises(ValueError, match="kernel is 'fast'; expected 'auto', 'per_hop' or 'persistent'"):
+    with pytest.raises(ValueError, match="kernel is 'fast'; expected 'auto', 'per_hop', 'persistent' or 'cooperative'"):
         CudaSamplingGraph(cuda_device.put(graph.indptr), cuda_device.put(graph.indices), kernel="fast")
 
 

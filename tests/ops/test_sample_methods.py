@@ -9,7 +9,8 @@ import torch
 
 from fastsample_dist import CSCGraph, NeighborSampler, ops
 from fastsample_dist.bench.sampling.cli import add_command
-from fastsample_dist.ops import SampleSpec, persistent, reference
+from fastsample_dist.ops import SampleSpec, reference
+from fastsample_dist.ops.kernel_choice import check_served
 from fastsample_dist.ops.sample_methods import METHODS, SampleMethod
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.testing import check_sampler, conformance_graph
@@ -69,7 +70,7 @@ def test_what_it_cannot_do_is_refused_by_its_name(made_up):
     with pytest.raises(ValueError, match="method 'made up' has no variates to share; pass method='labor'"):
         spec_of(layer_dependency=True)
     with pytest.raises(ValueError, match="method is 'made up', but kernel 'persistent' draws uniformly only"):
-        persistent.check_served(spec_of())
+        check_served("persistent", spec_of())
     with pytest.raises(ValueError, match="the graph has no edge weights"):
         NeighborSampler.from_spec(CSCGraph(GRAPH.indptr, GRAPH.indices), spec_of("by weight")).sample([1])
 

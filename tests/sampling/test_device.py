@@ -6,6 +6,7 @@ import torch
 from fastsample_dist import CSCGraph, LaborSampler, NeighborSampler, SampleSpec
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph.partition_book import PartitionBook
+from fastsample_dist.ops.kernel_choice import KERNELS
 from fastsample_dist.sampling.mfg import MFG, orig_ids_of
 from fastsample_dist.sampling.vanilla import VanillaSampler
 from tests.cuda_devices import kernels_on_the_cpu
@@ -41,7 +42,7 @@ def make(graph, method, **how):
 @pytest.mark.parametrize(
     ("method", "kernel"),
     [
-        ("uniform", "auto"), ("uniform", "per_hop"), ("uniform", "persistent"),
+        ("uniform", "auto"), ("uniform", "per_hop"), ("uniform", "persistent"), ("uniform", "cooperative"),
         ("weighted", "auto"), ("weighted", "per_hop"), ("labor", "auto"),
     ],
 )  # fmt: skip
@@ -68,10 +69,10 @@ def test_a_gpus_batch_knows_the_original_ids_of_all_its_destinations(graph, emul
 def test_what_auto_measures_can_be_read(graph, emulated_library):
     with kernels_on_the_cpu(emulated_library):
         sampler = NeighborSampler(graph, [2], kernel="auto")
-        for step in range(25):
+        for step in range(30):
             sampler.sample(SEEDS, step)
         [report] = sampler.kernel_report()
-    assert report.kernel in ("per_hop", "persistent") and report.kind.most_seeds == 4
+    assert report.kernel in KERNELS and report.kind.most_seeds == 4
     assert NeighborSampler(graph, [2]).kernel_report() == []
 
 
@@ -91,7 +92,7 @@ def test_an_mfg_moves_with_the_ids_that_it_needs(graph):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kernel": "fast"}, "kernel is 'fast'; expected 'auto', 'per_hop' or 'persistent'."),
+        ({"kernel": "fast"}, "kernel is 'fast'; expected 'auto', 'per_hop', 'persistent' or 'cooperative'."),
         ({"kernel": "per_hop"}, "kernel is 'per_hop' but the device is cpu: kernels are those of GPUs"),
         ({"kernel": "persistent", "weighted": True}, "method is 'weighted', but kernel 'persistent' draws uniformly"),
     ],
@@ -101,10 +102,11 @@ def test_kernels_that_do_not_fit_are_refused(graph, options, message):
         NeighborSampler(graph, [2], **options)
 
 
-def test_the_vanilla_scheme_refuses_the_persistent_kernel(graph):
+@pytest.mark.parametrize("kernel", ["persistent", "cooperative"])
+def test_the_vanilla_scheme_refuses_a_kernel_for_all_hops(graph, kernel):
     book = PartitionBook(torch.tensor([0, graph.num_nodes]))
     with pytest.raises(ValueError, match="vanilla scheme asks other ranks between two hops; pass kernel='auto'"):
-        VanillaSampler(graph, book, LocalCommunicator(), SampleSpec(fanouts=(2,)), graph.orig_ids, kernel="persistent")
+        VanillaSampler(graph, book, LocalCommunicator(), SampleSpec(fanouts=(2,)), graph.orig_ids, kernel=kernel)
 
 
 @pytest.mark.gpu
@@ -115,7 +117,7 @@ def test_layer_neighbours_are_drawn_on_a_gpu(graph, layer_dependency):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kernel", ["auto", "per_hop", "persistent"])
+@pytest.mark.parametrize("kernel", ["auto", *KERNELS])
 def test_a_graph_in_host_memory_is_sampled_on_a_gpu(graph, kernel):
     sampler = NeighborSampler(graph, [4, 3], rng_seed=9, device="cuda", kernel=kernel)
     found = sampler.sample(SEEDS, 2)

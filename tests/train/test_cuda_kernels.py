@@ -66,6 +66,7 @@ def assert_same(found: dict, expected: dict):
         {"scheme": "vanilla"},
         {"kernel": "per_hop", "replace": True},
         {"kernel": "persistent"},
+        {"kernel": "cooperative"},
         {"method": "weighted"},
         {"method": "labor"},
         {"precision": "bf16"},
@@ -81,7 +82,7 @@ def test_training_with_the_kernels_equals_the_cpus(path, emulated_library, monke
     with kernels_on_the_cpu(emulated_library):
         found = train_alone(path, **options)
     assert_same(found, expected)
-    sampled_by = {"vanilla": "compact", "persistent": "persistent_mfg"}
+    sampled_by = {"vanilla": "compact", "persistent": "persistent_mfg", "cooperative": "cooperative_mfg"}
     name = sampled_by.get(options.get("scheme") or options.get("kernel"), "sample_mfg")
     of_activation = "act_dropout_backward" if "kind" in options else "act_dropout_backward_sums"
     layers = ("aggregate", "aggregate_backward", "act_dropout", of_activation)

@@ -230,6 +230,13 @@ void run(int blocks, int threads, const std::function<void()>& body) {
   current = nullptr;
 }
 
+void require_resident(int blocks) {
+  if (blocks <= kResidentBlocks) return;
+  failure = "cooperative launch of " + std::to_string(blocks) + " blocks, of which " + std::to_string(kResidentBlocks) +
+            " are resident at once";
+  last_error = cudaErrorLaunchFailure;
+}
+
 void yield() {
   make_ready(current->running);
   to_scheduler();

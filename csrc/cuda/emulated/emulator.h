@@ -22,6 +22,7 @@
 #define __forceinline__ inline
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 struct EmulatedDim {
   unsigned x, y, z;
@@ -63,6 +64,9 @@ constexpr int kResidentBlocks = 4;  // blocks that run at the same time; the oth
 
 // Runs body() in every thread of a grid of one dimension, to the end.
 void run(int blocks, int threads, const std::function<void()>& body);
+
+// Reports a launch whose blocks are to be resident all at once, but are not.
+void require_resident(int blocks);
 
 // Lets another thread run, perhaps (maybe_yield) or always where there is one.
 void maybe_yield();

@@ -318,7 +318,7 @@ def _crossover_lines(found: dict | None) -> list[str]:
         text = f"{found['from']} at every setting"
     else:
         text = f"{found['below']} below {found['edges']:,.0f} sampled edges, {found['from']} from there on"
-    return [f"Crossover: {text}; this choice takes {found['lost']:.1%} longer than the faster kernel of each setting."]
+    return [f"Crossover: {text}; this choice takes {found['lost']:.1%} longer than the fastest kernel of each setting."]
 
 
 def _us(seconds: float) -> str:

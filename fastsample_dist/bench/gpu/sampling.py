@@ -1,11 +1,11 @@
 """`fastsample-bench gpu sampling`: figures 8 and 9 of PGSampler, measured again with this library's kernels.
 
 For every number of hops, fanout and batch size, in turns on the same seeds: the library's kernels (per_hop, persistent,
-auto, once it has chosen one of them, and captured: per_hop, recorded as a CUDA graph) and the baseline that stands for
-DGL (baseline.py). Whole process: from
-seeds in device memory to message flow graphs of all hops, everything the host does included. Sampling kernels: those
-that draw neighbours and put them into their places, of all hops, as PGSampler's figure 8 counts them; what only counts
-and relabels is left out.
+cooperative, auto, once it has chosen one of them, and captured: per_hop, recorded as a CUDA graph) and the baseline
+that stands for DGL (baseline.py). Whole process: from seeds in device memory to message flow graphs of all hops,
+everything the host does included. Sampling kernels: those that draw neighbours and put them into their places, of all
+hops, as PGSampler's figure 8 counts them; what only counts and relabels is left out. The cooperative kernel does all of
+that in one, and has no such share.
 
 The least that a batch must read is counted, too: the distinct 32-byte sectors of `indices` and `indptr` that each hop's
 edges and rows lie in. Against the random reads that the device managed in the same run this is a fraction of its limit.
@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import permutations, product
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.kernel_choice import KERNELS
 
 BASELINE, AUTO, CAPTURED = "reservoir", "auto", "captured"
-AUTO_BATCHES = 24  # after so many batches of a kind "auto" has chosen its kernel
+AUTO_BATCHES = 32  # after so many batches of a kind "auto" has chosen its kernel
 # PGSampler, section V-A3.
 BATCH_SIZES, FANOUTS, HOPS = (2048, 4096, 8192, 10240), (10, 15, 20), (2, 3)
 SAMPLING_KERNELS = ("sample_", "copy_recorded", "reservoir")  # how their names begin; the second of "persistent"
@@ -261,14 +261,16 @@ def summarize(
       least_s: seconds that the least reads of a batch take at the device's limit.
     Returns:
       [{"sampler", "whole_s", "sampling_kernels_s", "kernels_s": see `spread` (the last two None where the profiler
-      sees no kernel), "edges", "edges_s": sampled edges per second of the whole process, "speedup_whole",
+      sees no such kernel), "edges", "edges_s": sampled edges per second of the whole process, "speedup_whole",
       "speedup_kernels": over the baseline, "of_limit"}].
     """
     base_whole, base_kernels = statistics.median(whole[BASELINE]), kernels[BASELINE]["sampling"]
     found = []
     for name, seconds in whole.items():
         own, median = kernels[name]["sampling"], statistics.median(seconds)
-        are_known = own is not None and base_kernels is not None and own["median"] > 0
+        if own is not None and own["median"] == 0:  # one kernel does everything
+            own = None
+        are_known = own is not None and base_kernels is not None
         found.append({
             "sampler": name, "whole_s": spread(seconds), "sampling_kernels_s": own, "kernels_s": kernels[name]["all"],
             "edges": statistics.mean(edges[name]),
@@ -281,17 +283,17 @@ def summarize(
 
 
 def crossover(runs: Sequence[dict]) -> dict | None:
-    """The number of sampled edges from which the other of our kernels is the faster one.
+    """The number of sampled edges from which another of our kernels is the fastest one.
 
-    Every bound between two settings is tried, either kernel below it, and the choice whose whole times add up to the
-    least is taken.
+    Every bound between two settings is tried, any two kernels below and above it, and the choice whose whole times add
+    up to the least is taken.
 
     Args:
       runs: of `measure`.
     Returns:
       {"below", "from": kernels, "edges": the bound, 0 where one kernel is always taken, "lost": how much longer the
-      choice takes than the faster kernel of each setting, summed over the settings, as a fraction}; None with one
-      kernel.
+      choice takes than the fastest kernel of each setting, summed over the settings, as a fraction}; None where a
+      kernel is missing.
     """
     times = sorted(
         (by_name[KERNELS[0]]["edges"], *(by_name[name]["whole_s"]["median"] for name in KERNELS))
@@ -302,7 +304,7 @@ def crossover(runs: Sequence[dict]) -> dict | None:
         return None
     best = sum(min(own) for _, *own in times)
     choices = []
-    for split, (low, high) in product(range(len(times)), ((0, 1), (1, 0))):
+    for split, (low, high) in product(range(len(times)), permutations(range(len(KERNELS)), 2)):
         taken = sum(own[low if place < split else high] for place, (_, *own) in enumerate(times))
         choices.append((taken, split, KERNELS[low], KERNELS[high]))
     taken, split, low, high = min(choices)

@@ -10,6 +10,7 @@ from fastsample_dist.bench.gpu.device import GpuTimer
 from fastsample_dist.bench.gpu.sampling import BASELINE, GpuSamplingOptions, Samplers, crossover, least_sectors
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops, SampleSpec, SamplingGraph
+from fastsample_dist.ops.kernel_choice import KERNELS
 from tests.bench.gpu.emulated_gpu import EmulatedGpu
 from tests.ops.graphs import random_csc
 
@@ -84,7 +85,8 @@ def test_without_kernel_times_there_is_no_speedup_of_kernels():
 @pytest.mark.parametrize(
     ("kernel", "counts"),
     [("sample_by_groups", True), ("sample_all", True), ("sample_tasks", True), ("copy_recorded", True),
-     ("reservoir_kernel", True), ("relabel", False), ("insert_kernel", False), ("void at::native::sort<int>", False)],
+     ("reservoir_kernel", True), ("relabel", False), ("all_hops", False),
+     ("insert_kernel", False), ("void at::native::sort<int>", False)],
 )  # fmt: skip
 def test_which_kernels_draw_neighbours(kernel, counts):
     assert gpu_sampling.is_sampling(kernel) == counts
@@ -145,11 +147,11 @@ def test_verify_names_what_the_baseline_breaks(gpu, field, change, text):
         gpu_sampling.verify(*with_batch(gpu, BASELINE, changed))
 
 
-def run_of(edges, per_hop, persistent):
+def run_of(edges, per_hop, persistent, cooperative=9.0):
     return {
         "samplers": [
             {"sampler": name, "edges": edges, "whole_s": {**SPREAD, "median": seconds}}
-            for name, seconds in (("per_hop", per_hop), ("persistent", persistent))
+            for name, seconds in zip(KERNELS, (per_hop, persistent, cooperative), strict=True)
         ]
     }
 
@@ -157,6 +159,8 @@ def run_of(edges, per_hop, persistent):
 def test_the_crossover_is_where_the_faster_kernel_changes():
     runs = [run_of(100, 3.0, 1.0), run_of(1000, 4.0, 5.0), run_of(500, 3.0, 2.0)]
     assert crossover(runs) == {"below": "persistent", "from": "per_hop", "edges": 1000, "lost": 0.0}
+    runs = [run_of(100, 3.0, 1.0, 0.5), run_of(1000, 4.0, 5.0)]
+    assert crossover(runs) == {"below": "cooperative", "from": "per_hop", "edges": 1000, "lost": 0.0}
 
 
 def test_a_crossover_says_what_it_loses():
@@ -164,7 +168,7 @@ def test_a_crossover_says_what_it_loses():
     assert found["edges"] == 0 and found["from"] == "per_hop" and found["lost"] == pytest.approx(1 / 4)
 
 
-def test_one_kernel_has_no_crossover():
+def test_without_one_of_the_kernels_there_is_no_crossover():
     runs = [run_of(1, 1.0, 2.0)]
     del runs[0]["samplers"][1]
     assert crossover(runs) is None
