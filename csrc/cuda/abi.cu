@@ -6,8 +6,8 @@
 // clang-format off
 static const FsAbiEntry kEntries[] = {
   FS_SHARED_STRUCTS
-  FS_STRUCT(FsCudaSampleSizes, max_nodes, max_degree, max_rows, max_edges, max_tasks, grid_blocks, state_words, table_words,
-            workspace_bytes)
+  FS_STRUCT(FsCudaSampleSizes, max_nodes, max_degree, max_rows, max_edges, max_tasks, grid_blocks, state_words,
+            table_nodes, table_words, workspace_bytes)
   FS_STRUCT(FsCudaSeeds, ids, count, step)
   FS_STRUCT(FsCudaBatch, nodes, indptr, indices, edge_ids, workspace, table)
   FS_STRUCT(FsCudaRowCache, rows, places, num_rows, place_type)
@@ -26,8 +26,8 @@ static const FsAbiEntry kEntries[] = {
             row_scale, column_scale, num_rows, num_picks, self_edges)
   FS_CONSTANT(FS_CUDA_SAMPLE_BITS) FS_CONSTANT(FS_CUDA_OPEN_SLOT)
   FS_CONSTANT(FS_CUDA_MAX_HOPS)
-  FS_CONSTANT(FS_CUDA_BAD_SEED_WORD) FS_CONSTANT(FS_CUDA_REPEATED_SEED_WORD) FS_CONSTANT(FS_CUDA_FIRST_HOP_WORD)
-  FS_CONSTANT(FS_CUDA_HOP_WORDS)
+  FS_CONSTANT(FS_CUDA_BAD_SEED_WORD) FS_CONSTANT(FS_CUDA_REPEATED_SEED_WORD) FS_CONSTANT(FS_CUDA_TABLE_FULL_WORD)
+  FS_CONSTANT(FS_CUDA_FIRST_HOP_WORD) FS_CONSTANT(FS_CUDA_HOP_WORDS)
   FS_CONSTANT(FS_CUDA_GATHER_ROWS) FS_CONSTANT(FS_CUDA_MERGE_ROWS) FS_CONSTANT(FS_CUDA_MAILBOX_WORDS)
   FS_CONSTANT(FS_CUDA_MAILBOX_TAKEN)
   FS_CONSTANT(FS_CUDA_QUEUE_DONE) FS_CONSTANT(FS_CUDA_QUEUE_STUCK) FS_CONSTANT(FS_CUDA_QUEUE_FULL)

@@ -22,7 +22,7 @@ namespace fs {
 // Words of the batch's state, the first thing in the workspace: see FsCudaBatch.
 constexpr uint64_t kNothing = ~0ull;  // of a word that holds the first bad position
 constexpr int64_t kBadSeed = FS_CUDA_BAD_SEED_WORD, kRepeatedSeed = FS_CUDA_REPEATED_SEED_WORD, kNumSeeds = 2,
-                  kStamp = 3;
+                  kStamp = 3, kTableFull = FS_CUDA_TABLE_FULL_WORD;
 constexpr int64_t kFirstHopWord = FS_CUDA_FIRST_HOP_WORD, kHopWords = FS_CUDA_HOP_WORDS;
 FS_HD int64_t num_edges_word(int hop) { return kFirstHopWord + kHopWords * hop; }
 FS_HD int64_t bad_row_word(int hop) { return num_edges_word(hop) + 1; }
@@ -133,11 +133,12 @@ BatchScratch<Id> carve_scratch(const FsGraph& graph, const FsSampleSpec& spec, c
     rows = std::max(rows, sizes.max_rows[hop]);
     if (spec.fanouts[hop] > kWarp || spec.method == FS_WEIGHTED) positions = std::max(positions, sizes.max_edges[hop]);
   }
-  const IdTableSize table = id_table_size(sizes.max_nodes, graph.num_rows, sizeof(Id));
+  const IdTableSize table = id_table_size(sizes.table_nodes, graph.num_rows, sizeof(Id));
   scratch.state = carver.take<uint64_t>(sizes.state_words);
   scratch.stage_keys = carver.take<uint64_t>(spec.num_hops);
   scratch.table.slots = table.slots;
   scratch.table.bits = table.bits;
+  if (sizes.table_nodes < sizes.max_nodes) scratch.table.most_probes = kMostProbes;
   if (table.is_direct) {
     scratch.last_stamp = kept_table;
     scratch.table.values = kept_table == nullptr ? nullptr : kept_table + 1;

@@ -100,9 +100,9 @@ void sample_together(const BatchCall& call, uint64_t patience_ns) {
 extern "C" {
 
 FsStatus fs_cuda_cooperative_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds,
-                                   int64_t max_degree, FsCudaSampleSizes* out) {
+                                   int64_t max_degree, int64_t expected_nodes, FsCudaSampleSizes* out) {
   FsStatus status = fs::check_one_launch(*graph, *spec, "cooperative");
-  if (status == FS_OK) status = fs_cuda_sample_sizes(graph, spec, num_seeds, max_degree, 1, out);
+  if (status == FS_OK) status = fs_cuda_sample_sizes(graph, spec, num_seeds, max_degree, expected_nodes, 1, out);
   if (status != FS_OK) return status;
   out->state_words = (out->state_words + 15) / 16 * 16 + FS_CUDA_BARRIER_WORDS;  // whole memory lines
   const bool is_int32 = graph->id_type == FS_INT32;

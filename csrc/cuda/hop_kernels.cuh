@@ -64,6 +64,14 @@ struct DeviceHop {
   }
 };
 
+// Slot of a node, which is put in where it is new. kNoSlot: there is no room, which the state then says.
+template <typename Id>
+FS_DEVICE uint64_t enter_node(const DeviceIdTable<Id>& table, uint64_t* state, Id node) {
+  const uint64_t slot = table.insert(node);
+  if (slot == kNoSlot) store_now(state + kTableFull, uint64_t{0});
+  return slot;
+}
+
 // What a batch starts from.
 struct BatchMemory {
   uint64_t* cleared;  // [num_cleared] becomes ~0, but for the stamp; the state is its first piece
@@ -121,9 +129,10 @@ FS_DEVICE void put_seeds(const SeedTask<Id>& task) {
     task.nodes[i] = seed;
     if (seed < 0 || static_cast<int64_t>(seed) >= task.num_ids) {
       atomic_min(task.state + kBadSeed, static_cast<uint64_t>(i));
-    } else {
-      atomic_min(task.table.values + task.table.insert(seed), stamp + static_cast<uint64_t>(i));
+      continue;
     }
+    const uint64_t slot = enter_node(task.table, task.state, seed);
+    if (slot != kNoSlot) atomic_min(task.table.values + slot, stamp + static_cast<uint64_t>(i));
   }
 }
 
@@ -148,7 +157,9 @@ FS_DEVICE bool check_row(const DeviceHop<Id>& hop, int64_t r, bool are_seeds) {
     atomic_min(hop.state + bad_row_word(hop.number), static_cast<uint64_t>(r));
     return false;
   }
-  if (are_seeds && hop.table.values[hop.table.insert(row)] != hop.stamp() + static_cast<uint64_t>(r)) {
+  if (!are_seeds) return true;
+  const uint64_t slot = hop.table.insert(row);
+  if (slot != kNoSlot && hop.table.values[slot] != hop.stamp() + static_cast<uint64_t>(r)) {
     atomic_min(hop.state + kRepeatedSeed, static_cast<uint64_t>(r));
   }
   return true;
@@ -179,7 +190,10 @@ template <typename Id>
 FS_DEVICE int64_t count_picks(const DeviceHop<Id>& hop, int64_t r, bool are_seeds) {
   const bool exists = check_row(hop, r, are_seeds);
   RowEdges edges = row_edges(hop.graph, hop.rows[r]);
-  if (exists && hop.runs != nullptr) edges.begin = hop.runs[hop.table.insert(hop.rows[r])];
+  if (exists && hop.runs != nullptr) {
+    const uint64_t slot = hop.table.insert(hop.rows[r]);
+    if (slot != kNoSlot) edges.begin = hop.runs[slot];
+  }
   hop.edges[r] = edges;
   if (!exists) return 0;
   return num_picks(hop.num_positive == nullptr ? edges.degree : hop.positive(r), hop.fanout, hop.replace);

@@ -30,12 +30,12 @@ FS_KERNEL void sample_tasks(TaskBatch<Id> batch) {
   }
 }
 
-// In place of the kernels that draw; an unfinished record leaves edges without a node.
+// In place of the kernels that draw; where records are not complete, it leaves edges without a node.
 template <typename Id>
 FS_KERNEL void copy_recorded(DeviceHop<Id> hop, Records<Id> records, int width) {
   const LaneGroup group = lane_group(width);
   const int64_t num_rows = hop.num_rows(), groups = num_threads() / width;
-  const bool complete = records.is_complete();
+  const bool complete = records.is_complete() && hop.state[kTableFull] == kNothing;
   for (int64_t r = thread_number() / width; r < num_rows; r += groups) {
     const int64_t from = hop.edges[r].begin, place = hop.indptr[r], picks = hop.indptr[r + 1] - place;
     for (int64_t k = group.lane; k < picks; k += width) {
@@ -107,7 +107,7 @@ TaskBatch<Id> task_batch(const BatchCall& call, const PersistentScratch<Id>& scr
   batch.stage_keys = scratch.batch.stage_keys;
   batch.table = scratch.batch.table;
   batch.runs = scratch.batch.runs;
-  batch.stamp = scratch.batch.state + kStamp;
+  batch.state = scratch.batch.state;
   batch.records = scratch.records;
   batch.queue = {const_cast<uint64_t*>(scratch.records.control),
                  scratch.batch.tasks,
@@ -141,9 +141,9 @@ void sample_persistent(const BatchCall& call, const FsCudaQueueOptions& options)
 extern "C" {
 
 FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds, int64_t max_degree,
-                                  FsCudaSampleSizes* out) {
+                                  int64_t expected_nodes, FsCudaSampleSizes* out) {
   FsStatus status = fs::check_one_launch(*graph, *spec, "persistent");
-  if (status == FS_OK) status = fs_cuda_sample_sizes(graph, spec, num_seeds, max_degree, 1, out);
+  if (status == FS_OK) status = fs_cuda_sample_sizes(graph, spec, num_seeds, max_degree, expected_nodes, 1, out);
   if (status != FS_OK) return status;
   for (int hop = 1; hop < spec->num_hops; ++hop) out->max_tasks += out->max_rows[hop];
   out->state_words = (out->state_words + 15) / 16 * 16 + FS_CUDA_QUEUE_WORDS;  // whole memory lines

@@ -94,7 +94,7 @@ struct TaskBatch {
   int64_t num_seeds;
   const uint64_t* stage_keys;
   DeviceIdTable<Id> table;
-  const uint64_t* stamp;  // [1]
+  uint64_t* state;
   TaskQueue queue;
   Records<Id> records;
   int64_t* runs;  // [num_hops, slots] where a task's picks begin in the records; set only for tasks that were done
@@ -170,13 +170,13 @@ struct FoundNode {
 template <typename Id>
 FS_DEVICE FoundNode record_pick(const TaskBatch<Id>& batch, int hop, int64_t place, int64_t position) {
   const Id source = batch.graph.indices[position];
-  const uint64_t slot = batch.graph.has_row(source) ? batch.table.insert(source) : kNoSlot;
+  const uint64_t slot = batch.graph.has_row(source) ? enter_node(batch.table, batch.state, source) : kNoSlot;
   batch.records.slots[place] = static_cast<Id>(slot);
   if (batch.records.positions != nullptr) batch.records.positions[place] = position;
   const int first = hop + 1;
   if (slot == kNoSlot || first >= batch.num_hops) return {0, 0, 0};
   uint64_t* value = batch.table.values + slot;
-  const uint64_t own = *batch.stamp + kFoundBy, found = own + static_cast<uint64_t>(first);
+  const uint64_t own = batch.state[kStamp] + kFoundBy, found = own + static_cast<uint64_t>(first);
   if (load_now(value) <= found) return {0, 0, 0};  // a seed, or found by this hop or one before
   const uint64_t before = atomic_min(value, found);
   if (before <= found) return {0, 0, 0};

@@ -44,7 +44,7 @@ FS_DEVICE void put_source(const DeviceHop<Id>& hop, int64_t e, Id source) {
     return;
   }
   if (hop.graph.has_row(source)) {  // the table has no room for others, which a slice may hold
-    put_slot(hop, e, hop.table.insert(source));
+    put_slot(hop, e, enter_node(hop.table, hop.state, source));
   } else {
     put_bad_edge(hop, e);
   }

@@ -93,7 +93,7 @@ int64_t workspace_bytes(const FsGraph& graph, const FsSampleSpec& spec, const Fs
 extern "C" {
 
 FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds, int64_t max_degree,
-                              int32_t relabels, FsCudaSampleSizes* out) {
+                              int64_t expected_nodes, int32_t relabels, FsCudaSampleSizes* out) {
   const FsStatus status = fs::check_cuda_request("sample_mfg", *graph, *spec);
   if (status != FS_OK) return status;
   int64_t rows = num_seeds;
@@ -111,7 +111,8 @@ FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* spec, in
   out->max_tasks = out->grid_blocks = 0;
   out->state_words = fs::state_words(spec->num_hops);
   const int64_t id_bytes = graph->id_type == FS_INT32 ? 4 : 8;
-  const fs::IdTableSize table = fs::id_table_size(out->max_nodes, graph->num_rows, id_bytes);
+  out->table_nodes = fs::table_room(out->max_nodes, expected_nodes, graph->num_rows, id_bytes);
+  const fs::IdTableSize table = fs::id_table_size(out->table_nodes, graph->num_rows, id_bytes);
   out->table_words = relabels != 0 && table.is_direct ? 1 + table.slots : 0;
   out->workspace_bytes = graph->id_type == FS_INT32 ? fs::workspace_bytes<int32_t>(*graph, *spec, *out)
                                                     : fs::workspace_bytes<int64_t>(*graph, *spec, *out);

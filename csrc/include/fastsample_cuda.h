@@ -34,6 +34,7 @@ typedef struct {
   int64_t max_tasks;   /* of the persistent kernel's queue; 0 for the other kernels */
   int64_t grid_blocks; /* of the one launch for all hops (persistent or cooperative) on the current device; else 0 */
   int64_t state_words; /* of 8 bytes, at the start of the workspace */
+  int64_t table_nodes; /* distinct nodes that the id table has room for; below max_nodes, a batch may need more */
   int64_t table_words; /* of FsCudaBatch's table; 0: the ids are hashed in the workspace */
   int64_t workspace_bytes; /* scratch of one call */
 } FsCudaSampleSizes;
@@ -46,13 +47,15 @@ typedef struct {
 
 #define FS_CUDA_BAD_SEED_WORD 0
 #define FS_CUDA_REPEATED_SEED_WORD 1
-#define FS_CUDA_FIRST_HOP_WORD 4
+#define FS_CUDA_TABLE_FULL_WORD 4
+#define FS_CUDA_FIRST_HOP_WORD 5
 #define FS_CUDA_HOP_WORDS 5
 
 /* Where a mini-batch goes; everything is device memory. When the enqueued work is done the workspace starts with
  * state_words words of 64 bits, ~0 where nothing is wrong:
  *   [0] position of the first seed that is not a row, [1] of the first seed that is repeated, [2] number of seeds,
- * [3] the batch's stamp, and
+ * [3] the batch's stamp, [4] 0: the id table had too little room, nothing else holds, and the batch is to be sampled
+ * again with sizes for more, and
  *   for hop h from [FS_CUDA_FIRST_HOP_WORD + FS_CUDA_HOP_WORDS * h] on: num_edges; the first row that does not exist;
  * the first edge whose source does not exist; the first row with such a source among all its neighbours (FS_LABOR);
  * num_src (not of sample_neighbors). */
@@ -68,10 +71,12 @@ typedef struct {
 } FsCudaBatch;
 
 /* The graph's arrays must be readable by the device: its own memory, or pinned host memory. indptr must not decrease,
- * and max_degree is its largest step. relabels: 1 for fs_cuda_sample_mfg, 0 for fs_cuda_sample_neighbors. Host
- * arithmetic only. */
+ * and max_degree is its largest step. expected_nodes: distinct nodes that a batch is expected to have at most, or 0:
+ * then its id table has room for all that can come; else for so many where that makes a large table much smaller.
+ * relabels: 1 for fs_cuda_sample_mfg, 0 for fs_cuda_sample_neighbors. Host arithmetic only. */
 FS_API FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds,
-                                     int64_t max_degree, int32_t relabels, FsCudaSampleSizes* out);
+                                     int64_t max_degree, int64_t expected_nodes, int32_t relabels,
+                                     FsCudaSampleSizes* out);
 /* Enqueue all hops of one mini-batch (as fs_sample_mfg). Weights and alias tables are device memory like the graph. */
 FS_API FsStatus fs_cuda_sample_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
                                    const FsCudaSampleSizes* sizes, const FsCudaBatch* batch, void* stream);
@@ -155,7 +160,7 @@ typedef struct {
  * warp in the block, [67] task that it waited for or had no room for, [68] tickets handed out, [69] tasks, [70] of them
  * finished. Uniform draws only. */
 FS_API FsStatus fs_cuda_persistent_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds,
-                                         int64_t max_degree, FsCudaSampleSizes* out);
+                                         int64_t max_degree, int64_t expected_nodes, FsCudaSampleSizes* out);
 /* As fs_cuda_sample_mfg, with sizes of fs_cuda_persistent_sizes: the same mini-batch. */
 FS_API FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
                                        const FsCudaSampleSizes* sizes, const FsCudaBatch* batch,
@@ -170,7 +175,7 @@ FS_API FsStatus fs_cuda_persistent_mfg(const FsGraph* graph, const FsSampleSpec*
  * waited too long, the number of the barrier from 1, [17] the block, [18] blocks that had come, [19] of so many.
  * Uniform draws only. */
 FS_API FsStatus fs_cuda_cooperative_sizes(const FsGraph* graph, const FsSampleSpec* spec, int64_t num_seeds,
-                                          int64_t max_degree, FsCudaSampleSizes* out);
+                                          int64_t max_degree, int64_t expected_nodes, FsCudaSampleSizes* out);
 /* As fs_cuda_sample_mfg, with sizes of fs_cuda_cooperative_sizes: the same mini-batch. A block that has waited for
  * patience_ns at a barrier ends the kernel. */
 FS_API FsStatus fs_cuda_cooperative_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,

@@ -31,6 +31,7 @@ class Sizes(Structure):
         ("max_tasks", c_int64),
         ("grid_blocks", c_int64),
         ("state_words", c_int64),
+        ("table_nodes", c_int64),
         ("table_words", c_int64),
         ("workspace_bytes", c_int64),
     )
@@ -69,13 +70,13 @@ _BATCH = (
 )  # fmt: skip
 cuda.DECLARED.functions(
     fs_cuda_sample_sizes=(
-        POINTER(library.Graph), POINTER(library.SampleArguments), c_int64, c_int64, c_int32, POINTER(Sizes),
+        POINTER(library.Graph), POINTER(library.SampleArguments), c_int64, c_int64, c_int64, c_int32, POINTER(Sizes),
     ),
     fs_cuda_persistent_sizes=(
-        POINTER(library.Graph), POINTER(library.SampleArguments), c_int64, c_int64, POINTER(Sizes),
+        POINTER(library.Graph), POINTER(library.SampleArguments), c_int64, c_int64, c_int64, POINTER(Sizes),
     ),
     fs_cuda_cooperative_sizes=(
-        POINTER(library.Graph), POINTER(library.SampleArguments), c_int64, c_int64, POINTER(Sizes),
+        POINTER(library.Graph), POINTER(library.SampleArguments), c_int64, c_int64, c_int64, POINTER(Sizes),
     ),
     fs_cuda_sample_mfg=(*_BATCH, c_void_p),
     fs_cuda_persistent_mfg=(*_BATCH, POINTER(Queue), c_void_p),

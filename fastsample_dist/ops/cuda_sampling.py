@@ -6,7 +6,8 @@ than the graph has nodes and edges), and one read-back at the end brings the siz
 one allocation, which stays as large as the bounds for as long as one of the views lives; scratch is another one. Where
 a batch can reach a large share of the graph, the nodes' places in it are found in a table of 8 bytes per node of the
 graph, which a thread keeps for each stream it samples on and empties once in a million batches
-(csrc/cuda/batch_layout.cuh: stamps).
+(csrc/cuda/batch_layout.cuh: stamps). Where that is large and batches have few nodes, their table is a hashed one for as
+many as they have had (table_room.py).
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ from fastsample_dist.ops.kernel_choice import (
 from fastsample_dist.ops.library import Refusal
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
+from fastsample_dist.ops.table_room import ALL, TableRoom
 
 _NOTHING_WRONG = -1  # of a state word that holds the first bad position
-_BAD_SEED, _REPEATED_SEED, _FIRST_HOP_WORD, _HOP_WORDS = 0, 1, 4, 5  # words of the state, see FsCudaBatch
+# Words of the state, see FsCudaBatch.
+_BAD_SEED, _REPEATED_SEED, _TABLE_FULL, _FIRST_HOP_WORD, _HOP_WORDS = 0, 1, 4, 5, 5
 cuda.DECLARED.values(
-    FS_CUDA_BAD_SEED_WORD=_BAD_SEED, FS_CUDA_REPEATED_SEED_WORD=_REPEATED_SEED,
+    FS_CUDA_BAD_SEED_WORD=_BAD_SEED, FS_CUDA_REPEATED_SEED_WORD=_REPEATED_SEED, FS_CUDA_TABLE_FULL_WORD=_TABLE_FULL,
     FS_CUDA_FIRST_HOP_WORD=_FIRST_HOP_WORD, FS_CUDA_HOP_WORDS=_HOP_WORDS,
 )  # fmt: skip
 _KEPT_LAYOUTS = 64  # of kinds of batches
@@ -94,7 +97,7 @@ class CudaSamplingGraph(SamplingGraph):
         self.max_degree = int(degrees.max()) if degrees.numel() else 0
         self._kernel, self._queue = kernel, (queue or persistent.QueueOptions()).arguments()
         self._choice = KernelChoice(cuda.timer(self.device))
-        self._tables = _Tables()
+        self._tables, self._room = _Tables(), TableRoom(self.num_rows)
         self._layout = lru_cache(_KEPT_LAYOUTS)(self._measure)  # by _measure's arguments
 
     def sample(self, seeds: Tensor, spec: SampleSpec, step: int) -> SampledHops:
@@ -111,7 +114,8 @@ class CudaSamplingGraph(SamplingGraph):
         """One hop without relabelling; see `ops.sample_neighbors`."""
         rows = self._on_device("rows", rows)
         arguments = spec.arguments(step, hop)
-        batch = self._allocate(Request(rows, spec, step), hop)
+        request = Request(rows, spec, step)
+        batch = self._allocate(request, self._layout(rows.numel(), spec, request.kernel, hop, ALL))
         self._call("fs_cuda_sample_neighbors", batch, arguments)
         num_edges, bad_row, _, bad_scan, _ = _hop_state(read_back(batch.state)(), 0)
         if bad_row != _NOTHING_WRONG:
@@ -139,7 +143,8 @@ class CudaSamplingGraph(SamplingGraph):
           spec: how neighbours are drawn.
           step: global training step.
           step_on_device: int64 [1] in device memory, read by the kernels in place of `step`: so that a captured CUDA
-            graph can be replayed for other steps. Then "auto" samples per hop.
+            graph can be replayed for other steps. Then "auto" samples per hop, and the id table has room for all nodes
+            that can come: a replay is not sampled again.
           table: of `new_table`, which nothing else uses meanwhile; None: the calling thread's for the current stream.
         Raises:
           ValueError: what can be refused without reading the seeds.
@@ -182,6 +187,9 @@ class CudaSamplingGraph(SamplingGraph):
           ValueError: as `ops.sample_mfg`.
         """
         words = (state or read_back(batch.state))()
+        if words[_TABLE_FULL] != _NOTHING_WRONG:
+            batch = self._enqueue(batch.request, None, whole_table=True)
+            words = read_back(batch.state)()
         self._check_state(words, batch)
         memory, ids, layout, indptrs, indices, edge_ids = batch.memory, batch.ids, batch.layout, [], [], []
         num_dst = num_nodes = batch.request.ids.numel()
@@ -192,6 +200,7 @@ class CudaSamplingGraph(SamplingGraph):
             if place.edge_ids is not None:
                 edge_ids.append(memory.narrow(0, place.edge_ids, num_edges))
             num_dst = num_nodes
+        self._room.note(batch.request.spec, batch.request.ids.numel(), num_nodes)
         return SampledHops(ids.narrow(0, layout.nodes, num_nodes), indptrs, indices, edge_ids)
 
     def batch_bytes(self, num_seeds: int, spec: SampleSpec) -> int:
@@ -201,13 +210,13 @@ class CudaSamplingGraph(SamplingGraph):
 
     def _largest_layout(self, num_seeds: int, spec: SampleSpec) -> BatchLayout:
         kernel = PERSISTENT if self._kernel == "auto" else self._kernel
-        return self._layout(num_seeds, spec, kernel if serves(kernel, spec) else PER_HOP, None)
+        return self._layout(num_seeds, spec, kernel if serves(kernel, spec) else PER_HOP, None, ALL)
 
-    def _measure(self, num_rows: int, spec: SampleSpec, kernel: str, hop: int | None) -> BatchLayout:
-        """The layout of a kind of batch: of all hops, or of one without relabelling."""
+    def _measure(self, num_rows: int, spec: SampleSpec, kernel: str, hop: int | None, expected: int) -> BatchLayout:
+        """The layout of a kind of batch: of all hops, or of one without relabelling; expected: see `TableRoom`."""
         self._check(spec)
         sizes, arguments = Sizes(), spec.arguments(0) if hop is None else spec.arguments(0, hop)
-        given, core = (self._view, arguments, num_rows, self.max_degree), cuda.core()
+        given, core = (self._view, arguments, num_rows, self.max_degree, expected), cuda.core()
         with cuda.current(self.device):  # the size of one launch's grid depends on it
             if kernel == PERSISTENT:
                 status = core.fs_cuda_persistent_sizes(*given, byref(sizes))
@@ -218,23 +227,26 @@ class CudaSamplingGraph(SamplingGraph):
         library.raise_for_status(status, cuda.core().fs_cuda_last_error)
         return BatchLayout(sizes, arguments.num_hops, self.dtype, edge_ids=spec.edge_ids)
 
-    def _enqueue(self, request: Request, table: Tensor | None) -> EnqueuedBatch:
-        batch = replace(self._allocate(request), table=self._own_table(request) if table is None else table)
+    def _enqueue(self, request: Request, table: Tensor | None, *, whole_table: bool = False) -> EnqueuedBatch:
+        num_seeds, spec = request.ids.numel(), request.spec
+        expected = ALL if whole_table or request.step_on_device is not None else self._room.expected(spec, num_seeds)
+        batch = self._allocate(request, self._layout(num_seeds, spec, request.kernel, None, expected))
+        batch = replace(batch, table=self._own_table(batch) if table is None else table)
         self.enqueue_into(batch)
         return batch
 
-    def _own_table(self, request: Request) -> Tensor | None:
+    def _own_table(self, batch: EnqueuedBatch) -> Tensor | None:
         """The calling thread's for the current stream, which serves all kinds of batches; None where none stays."""
-        if not self._layout(request.ids.numel(), request.spec, request.kernel, None).sizes.table_words:
+        if not batch.layout.sizes.table_words:
             return None
+        request = batch.request
         tables, key = self._tables.by_stream, cuda.stream_key(self.device)
         if key not in tables:
             tables[key] = self.new_table(request.ids.numel(), request.spec)
         return tables[key]
 
-    def _allocate(self, request: Request, hop: int | None = None) -> EnqueuedBatch:
+    def _allocate(self, request: Request, layout: BatchLayout) -> EnqueuedBatch:
         """One allocation of what the batch is, one of scratch, which ends with the batch."""
-        layout = self._layout(request.ids.numel(), request.spec, request.kernel, hop)
         memory = torch.empty(layout.num_words, dtype=torch.int64, device=self.device)
         workspace = torch.empty(layout.sizes.workspace_bytes, dtype=torch.uint8, device=self.device)
         return EnqueuedBatch(request, layout, memory, workspace, None)
@@ -283,9 +295,7 @@ class CudaSamplingGraph(SamplingGraph):
     def _refuse_edge(self, batch: EnqueuedBatch, hop: int, edge: int) -> NoReturn:
         if batch.layout.hops[hop].edge_ids is None:  # the draw is repeated, this time with the positions that it reads
             asked = batch.request
-            batch = self.enqueue(
-                asked.ids, replace(asked.spec, edge_ids=True), asked.step, step_on_device=asked.step_on_device
-            )
+            batch = self._enqueue(replace(asked, spec=replace(asked.spec, edge_ids=True)), None, whole_table=True)
         place = batch.layout.hops[hop].edge_ids
         assert place is not None
         self._refuse_source("sample_mfg", int(self._indices[batch.memory[place + edge]]), self._num_sources)
