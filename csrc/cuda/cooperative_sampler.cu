@@ -53,7 +53,7 @@ FS_KERNEL void __launch_bounds__(kThreads, 3) all_hops(const __grid_constant__ T
   GridBarrier barrier(batch.barrier, batch.patience_ns);
   put_seeds(batch.seeds);
   if (batch.num_hops == 0 || !barrier.wait()) return;
-  place_all_rows(batch.hops[0], true);
+  place_all_rows<false>(batch.hops[0], true);
   for (int number = 0; number < batch.num_hops; ++number) {
     const DeviceHop<Id>& hop = batch.hops[number];
     if (!barrier.wait()) return;
@@ -62,7 +62,7 @@ FS_KERNEL void __launch_bounds__(kThreads, 3) all_hops(const __grid_constant__ T
     number_new_nodes(hop);
     if (!barrier.wait()) return;
     if (number + 1 < batch.num_hops) {
-      relabel_edges_and_place(hop, batch.hops[number + 1]);
+      relabel_edges_and_place<false>(hop, batch.hops[number + 1]);
     } else {
       relabel_edges(hop);
     }

@@ -89,7 +89,8 @@ void begin_batch(const BatchCall& call, const BatchScratch<Id>& scratch) {
 }
 
 // All hops. draw(hop) enqueues what puts the hop's picks into their places; rows that are placed ahead have been.
-template <typename Id, typename Draw>
+// kRecorded: as for count_picks.
+template <bool kRecorded, typename Id, typename Draw>
 void relabel_hops(const BatchCall& call, const BatchScratch<Id>& scratch, const Draw& draw) {
   const int num_hops = call.spec.num_hops;
   for (int number = 0; number < num_hops; ++number) {
@@ -99,7 +100,7 @@ void relabel_hops(const BatchCall& call, const BatchScratch<Id>& scratch, const 
     launch(assign_new<Id>, tile_blocks(most_edges), call.stream, hop);
     if (number + 1 < num_hops && call.is_placed_ahead(number + 1)) {
       const int blocks = std::max(blocks_for(most_edges), tile_blocks(call.sizes.max_rows[number + 1]));
-      launch(relabel_and_place<Id>, blocks, call.stream, hop, hop_of(call, scratch, number + 1));
+      launch(relabel_and_place<kRecorded, Id>, blocks, call.stream, hop, hop_of(call, scratch, number + 1));
     } else {
       launch(relabel<Id>, blocks_for(most_edges), call.stream, hop);
     }

@@ -36,7 +36,7 @@ struct DeviceHop {
   bool replace;
   int32_t number;       // in the batch, counted from the seeds
   const Id* rows;       // [num_rows]
-  RowEdges* edges;      // [num_rows] where each row lies in graph.indices; with `runs`, in the records
+  RowEdges* edges;      // [num_rows] where each row lies in graph.indices; recorded picks: in the records
   const int64_t* runs;  // [slots of the table] where a row's picks begin in the persistent kernel's records, or null
   int64_t* indptr;      // [num_rows + 1] prefix sums of the picks
   Id* indices;          // [num_edges] slots, then local ids; without a table the source ids
@@ -185,12 +185,12 @@ FS_DEVICE void place_picks(const DeviceHop<Id>& hop, const Count& count) {
   }
 }
 
-// Checks row r, and counts its picks.
-template <typename Id>
+// Checks row r, and counts its picks. kRecorded: they are in the persistent kernel's records.
+template <bool kRecorded, typename Id>
 FS_DEVICE int64_t count_picks(const DeviceHop<Id>& hop, int64_t r, bool are_seeds) {
   const bool exists = check_row(hop, r, are_seeds);
   RowEdges edges = row_edges(hop.graph, hop.rows[r]);
-  if (exists && hop.runs != nullptr) {
+  if (kRecorded && exists) {
     const uint64_t slot = hop.table.insert(hop.rows[r]);
     if (slot != kNoSlot) edges.begin = hop.runs[slot];
   }
@@ -199,14 +199,14 @@ FS_DEVICE int64_t count_picks(const DeviceHop<Id>& hop, int64_t r, bool are_seed
   return num_picks(hop.num_positive == nullptr ? edges.degree : hop.positive(r), hop.fanout, hop.replace);
 }
 
-template <typename Id>
+template <bool kRecorded, typename Id>
 FS_DEVICE void place_all_rows(const DeviceHop<Id>& hop, bool are_seeds) {
-  place_picks(hop, [&](int64_t r) { return count_picks(hop, r, are_seeds); });
+  place_picks(hop, [&](int64_t r) { return count_picks<kRecorded>(hop, r, are_seeds); });
 }
 
-template <typename Id>
+template <bool kRecorded, typename Id>
 FS_KERNEL void place_rows(DeviceHop<Id> hop, bool are_seeds) {
-  place_all_rows(hop, are_seeds);
+  place_all_rows<kRecorded>(hop, are_seeds);
 }
 
 // A slot as it is in `indices` until it is relabelled: with the mark kNotFirst where the edge is known not to be the
@@ -283,15 +283,15 @@ FS_KERNEL void relabel(DeviceHop<Id> hop) {
 }
 
 // relabel of one hop and place_rows of the next, which do not depend on each other.
-template <typename Id>
+template <bool kRecorded, typename Id>
 FS_DEVICE void relabel_edges_and_place(const DeviceHop<Id>& hop, const DeviceHop<Id>& next) {
-  place_all_rows(next, false);
+  place_all_rows<kRecorded>(next, false);
   relabel_edges(hop);
 }
 
-template <typename Id>
+template <bool kRecorded, typename Id>
 FS_KERNEL void relabel_and_place(DeviceHop<Id> hop, DeviceHop<Id> next) {
-  relabel_edges_and_place(hop, next);
+  relabel_edges_and_place<kRecorded>(hop, next);
 }
 
 }  // namespace fs

@@ -126,9 +126,9 @@ void sample_persistent(const BatchCall& call, const FsCudaQueueOptions& options)
   begin_batch(call, scratch.batch);
   const TaskBatch<Id> batch = task_batch(call, scratch, options);
   if (batch.queue.num_given > 0) launch(sample_tasks<Id>, call.sizes.grid_blocks, call.stream, batch);
-  relabel_hops(call, scratch.batch, [&](const DeviceHop<Id>& hop) {
+  relabel_hops<true>(call, scratch.batch, [&](const DeviceHop<Id>& hop) {
     const int64_t most_rows = call.sizes.max_rows[hop.number];
-    if (!call.is_placed_ahead(hop.number)) launch(place_rows<Id>, tile_blocks(most_rows), call.stream, hop, true);
+    if (!call.is_placed_ahead(hop.number)) launch(place_rows<true, Id>, tile_blocks(most_rows), call.stream, hop, true);
     const int width = is_wide(hop.fanout) ? kWarp : group_width(hop.fanout);
     launch(copy_recorded<Id>, blocks_for(bounded_product(most_rows, width, INT64_MAX)), call.stream, hop,
            scratch.records, width);

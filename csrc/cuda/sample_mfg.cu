@@ -40,7 +40,7 @@ void draw_hop(const BatchCall& call, const BatchScratch<Id>& scratch, const Devi
     launch(count_layer_rows<Id>, blocks_for(lanes), call.stream, hop, rows == Rows::kSeeds);
     launch(place_layer_rows<Id>, tile_blocks(bound.rows), call.stream, hop);
   } else if (!call.is_placed_ahead(hop.number)) {
-    launch(place_rows<Id>, tile_blocks(bound.rows), call.stream, hop, rows == Rows::kSeeds);
+    launch(place_rows<false, Id>, tile_blocks(bound.rows), call.stream, hop, rows == Rows::kSeeds);
   }
   if (call.spec.method == FS_LABOR) {
     launch(sample_layer_rows<Id>, blocks_for(bounded_product(bound.rows, kWarp, INT64_MAX)), call.stream, hop);
@@ -57,7 +57,7 @@ template <typename Id>
 void sample_hops(const BatchCall& call) {
   const BatchScratch<Id> scratch = scratch_of<Id>(call);
   begin_batch(call, scratch);
-  relabel_hops(call, scratch, [&](const DeviceHop<Id>& hop) {
+  relabel_hops<false>(call, scratch, [&](const DeviceHop<Id>& hop) {
     draw_hop(call, scratch, hop, hop.number == 0 ? Rows::kSeeds : Rows::kSources);
   });
 }
