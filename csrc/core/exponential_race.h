@@ -26,9 +26,10 @@ constexpr uint64_t kLn2 = 0xB17217F7D1CF79ACull;  // ln 2 in units of 2^-64, rou
 constexpr int kAtanhTerms = 19;                   // the first one left out is below 2^-64: 9^-19 / 41
 constexpr uint64_t kWholeWord = 0xFFFFFFFFFFFFFFFFull;
 
-// numerator * 2^63 / divisor, cut; numerator < divisor, divisor >= 2^63.
+// numerator * 2^63 / divisor, cut; numerator < divisor, divisor >= 2^63. Devices, which have no numbers of 128 bits,
+// divide bit by bit; so do emulated ones, whose tests compare the two ways.
 FS_HD uint64_t shifted_quotient(uint64_t numerator, uint64_t divisor) {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) || defined(FS_EMULATED)
   uint64_t quotient = 0, rest = numerator;
   for (int bit = 0; bit < 63; ++bit) {
     const bool carries = rest >> 63 != 0;

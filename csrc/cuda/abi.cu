@@ -23,8 +23,12 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsCudaPicks, sample_ids, begins, transits, ends, filled, out, bad, rng_seed, step, num_samples, sample_size,
             step_index, attempt)
   FS_STRUCT(FsCudaRecordedRows, nodes, samples, sources, counts, offsets, out_slots, out_edge_ids, out_weights,
-            row_scale, column_scale, num_rows, num_picks, self_edges)
+            row_scale, column_scale, columns, num_rows, num_picks, self_edges)
+  FS_STRUCT(FsCudaEntries, nodes, samples, offsets, totals, own, out_keys, out_squares, bad, num_rows, num_entries)
+  FS_STRUCT(FsCudaColumns, keys, begins, order, squares, sample_ids, out_sums, out_times, out_orig_ids, rng_seed,
+            step, num_columns, step_index)
   FS_CONSTANT(FS_CUDA_SAMPLE_BITS) FS_CONSTANT(FS_CUDA_OPEN_SLOT)
+  FS_CONSTANT(FS_CUDA_NO_ENTRY) FS_CONSTANT(FS_CUDA_NEVER)
   FS_CONSTANT(FS_CUDA_MAX_HOPS)
   FS_CONSTANT(FS_CUDA_BAD_SEED_WORD) FS_CONSTANT(FS_CUDA_REPEATED_SEED_WORD) FS_CONSTANT(FS_CUDA_TABLE_FULL_WORD)
   FS_CONSTANT(FS_CUDA_FIRST_HOP_WORD) FS_CONSTANT(FS_CUDA_HOP_WORDS)

@@ -8,6 +8,7 @@
 //   record_rows     a warp a destination: it looks up every neighbour among the members; counts first, then places, in
 //                   the order of the row
 #include "device.cuh"
+#include "edge_values.cuh"
 #include "id_table.cuh"
 #include "sorted_keys.cuh"
 #include "transit_draw.h"
@@ -113,8 +114,7 @@ template <typename Id>
 struct RecordTask {
   const int64_t* indptr;
   const Id* indices;
-  const float* float_weights;
-  const double* double_weights;
+  DeviceEdgeValues values;
   Members members;
   FsCudaRecordedRows rows;
 
@@ -125,19 +125,29 @@ struct RecordTask {
     return slot == kNoSlot || rows.sources[slot] < 0 ? -1 : static_cast<int64_t>(slot);
   }
 
-  FS_DEVICE double value(int64_t edge) const {
-    if (edge < 0) return 1.0;
-    if (float_weights != nullptr) return static_cast<double>(float_weights[edge]);
-    return double_weights != nullptr ? double_weights[edge] : 1.0;
-  }
+  FS_DEVICE double value(int64_t edge) const { return edge < 0 ? 1.0 : values[edge]; }
 
   FS_DEVICE void put(int64_t place, int64_t row, int64_t source, int64_t slot, int64_t edge) const {
     rows.out_slots[place] = slot;
     rows.out_edge_ids[place] = edge;
     if (rows.out_weights == nullptr) return;
+    if (rows.columns != nullptr) {
+      const double own = value(edge);
+      rows.out_weights[place] = own == 0 ? 0 : own / rows.columns[slot];
+      return;
+    }
     const int64_t chosen = rows.sources[slot] > 1 ? rows.sources[slot] : 1;
     const double scaled = value(edge) * rows.row_scale[row] * rows.column_scale[source];
     rows.out_weights[place] = scaled * static_cast<double>(chosen) / static_cast<double>(rows.num_picks);
+  }
+
+  // Makes the weights of a row, places first .. last - 1, shares of their sum from the left. Every lane must call it.
+  FS_DEVICE void share_row(int64_t first, int64_t last) const {
+    __syncwarp(kAllLanes);  // each lane has written some of them
+    double sum = 0;
+    for (int64_t i = first; i < last; ++i) sum += rows.out_weights[i];
+    __syncwarp(kAllLanes);
+    for (int64_t i = first + lane_number(); i < last && sum > 0; i += kWarp) rows.out_weights[i] /= sum;
   }
 };
 
@@ -162,18 +172,15 @@ FS_KERNEL void record_rows(RecordTask<Id> task) {
       place += __popc(found);
     }
     if (!kPlaces && lane == 0) rows.counts[r] = place;
+    if (kPlaces && rows.columns != nullptr) task.share_row(rows.offsets[r], place);
   }
 }
 
 template <typename Id>
 FsStatus record(const FsGraph& graph, const FsCudaMembers& members, const FsCudaRecordedRows& rows,
                 cudaStream_t stream) {
-  RecordTask<Id> task = {graph.indptr, static_cast<const Id*>(graph.indices), nullptr, nullptr, Members(members), rows};
-  if (graph.weights != nullptr && graph.weights->weight_type == FS_FLOAT32) {
-    task.float_weights = static_cast<const float*>(graph.weights->weights);
-  } else if (graph.weights != nullptr) {
-    task.double_weights = static_cast<const double*>(graph.weights->weights);
-  }
+  const RecordTask<Id> task = {graph.indptr, static_cast<const Id*>(graph.indices), DeviceEdgeValues(graph.weights),
+                               Members(members), rows};
   launch(rows.offsets == nullptr ? record_rows<Id, false> : record_rows<Id, true>, blocks_for(rows.num_rows * kWarp),
          stream, task);
   return launch_status(kOperation);

@@ -251,13 +251,47 @@ typedef struct {
   const int64_t* offsets;     /* [num_rows + 1] prefix sums of counts, or NULL */
   int64_t* out_slots;         /* [num_edges] of the sources; with offsets */
   int64_t* out_edge_ids;      /* [num_edges] positions in the graph's indices; -1: of a self edge */
-  double* out_weights;        /* [num_edges] by FS_EDGES_SCALED, or NULL */
-  const double* row_scale;    /* [nodes of the graph] with out_weights */
+  double* out_weights;        /* [num_edges] by FS_EDGES_SCALED or FS_EDGES_BY_COLUMN, or NULL */
+  const double* row_scale;    /* FS_EDGES_SCALED: [nodes of the graph] */
   const double* column_scale; /* as well */
+  const double* columns;      /* FS_EDGES_BY_COLUMN: [slots] weights of the sources' columns; else NULL */
   int64_t num_rows;
   int64_t num_picks;  /* sample size of the step */
   int32_t self_edges; /* as in FsCollectiveSpec */
 } FsCudaRecordedRows;
+
+#define FS_CUDA_NO_ENTRY INT64_MAX
+#define FS_CUDA_NEVER INT64_MAX /* above the bits of every time */
+
+/* The entries of rows, in their order and that of their edges, a row's own entry last; everything is device memory. A
+ * key is sample * number of the graph's nodes + column. */
+typedef struct {
+  const int64_t* nodes;   /* [num_rows] */
+  const int64_t* samples; /* [num_rows] */
+  const int64_t* offsets; /* [num_rows + 1] prefix sums of the rows' degrees + 1 */
+  const double* totals;   /* of fs_cuda_row_totals */
+  const double* own;      /* as well */
+  int64_t* out_keys;   /* [num_entries]; FS_CUDA_NO_ENTRY: the edge is none, because it is parallel to the one before, a
+                          self-loop, or from no node */
+  double* out_squares; /* [num_entries] a(v, u)^2, as FS_NEXT_RANKED has it; not written where there is no entry */
+  uint64_t* bad;       /* ~0 before: a sample that met an id which is no node */
+  int64_t num_rows, num_entries;
+} FsCudaEntries;
+
+/* Columns, by ascending keys, and their race; everything is device memory. */
+typedef struct {
+  const int64_t* keys;       /* [num_columns], as of FsCudaEntries */
+  const int64_t* begins;     /* [num_columns + 1] where the entries of each begin in `order` */
+  const int64_t* order;      /* numbers of entries */
+  const double* squares;     /* of the entries */
+  const int64_t* sample_ids; /* [num_samples] */
+  double* out_sums;          /* [num_columns] of the squares, from the left */
+  int64_t* out_times; /* [num_columns] of arrival: the bits of a double >= 0, which ascend with it; FS_CUDA_NEVER of a
+                         column of weight 0 */
+  int64_t* out_orig_ids; /* [num_columns] of their nodes */
+  uint64_t rng_seed, step;
+  int64_t num_columns, step_index;
+} FsCudaColumns;
 
 /* Slots of nodes [count], of which `width` belong to each sample, entered where they are new; of FS_NULL_NODE `slots`.
  */
@@ -269,6 +303,11 @@ FS_API FsStatus fs_cuda_row_degrees(const FsGraph* graph, const int64_t* rows, i
 /* Picks of FS_NEXT_LAYER or FS_NEXT_GLOBAL, whose arrays are device memory; params is host memory. */
 FS_API FsStatus fs_cuda_collective_picks(const FsGraph* graph, const FsTransitApp* app, const FsCudaPicks* picks,
                                          void* stream);
+/* Of every row of the graph 1 + the sum of its weights from the left, and 1 + that of its self-loops; [num_rows]. */
+FS_API FsStatus fs_cuda_row_totals(const FsGraph* graph, double* out_totals, double* out_own, void* stream);
+FS_API FsStatus fs_cuda_column_entries(const FsGraph* graph, const FsCudaEntries* entries, void* stream);
+/* The race of step step_index; of the graph orig_ids are read. */
+FS_API FsStatus fs_cuda_rank_columns(const FsGraph* graph, const FsCudaColumns* columns, void* stream);
 /* Counts the edges, or, with offsets, writes them. Of graph->weights the weights are read, where there are any. */
 FS_API FsStatus fs_cuda_record_rows(const FsGraph* graph, const FsCudaMembers* members, const FsCudaRecordedRows* rows,
                                     void* stream);

@@ -17,7 +17,7 @@ from fastsample_dist.ops import checks, cuda, library
 from fastsample_dist.ops import transit_layouts as layouts
 from fastsample_dist.ops.transit_layouts import NextKind
 
-SERVED = frozenset({NextKind.LAYER, NextKind.GLOBAL})
+SERVED = frozenset({NextKind.LAYER, NextKind.GLOBAL, NextKind.RANKED})
 OPEN_SLOT = -2  # of a pick to make
 
 cuda.DECLARED.values(FS_CUDA_OPEN_SLOT=OPEN_SLOT)
@@ -66,6 +66,7 @@ class RowArrays(Structure):
         ("out_weights", c_void_p),
         ("row_scale", c_void_p),
         ("column_scale", c_void_p),
+        ("columns", c_void_p),
         ("num_rows", c_int64),
         ("num_picks", c_int64),
         ("self_edges", c_int32),
@@ -87,19 +88,23 @@ class DeviceRows:
 
     Args:
       indptr, indices: the graph.
+      orig_ids: int64 [num_nodes], or None: node i is original node i.
       weights: float32 | float64 [num_edges], or None: every edge counts as 1.
       device: whose kernels read them.
     """
 
-    def __init__(self, indptr: Tensor, indices: Tensor, weights: Tensor | None, device: torch.device) -> None:
+    def __init__(
+        self, indptr: Tensor, indices: Tensor, orig_ids: Tensor | None, weights: Tensor | None, device: torch.device
+    ) -> None:
         self.device, self.num_nodes, self.dtype, view = device, indptr.numel() - 1, indices.dtype, None
+        self.has_orig_ids = orig_ids is not None
         if weights is not None:
             view = ctypes.pointer(library.WeightTables(weights.data_ptr(), None, None, library.type_code(weights)))
         self.arguments = library.Graph(
-            indptr.data_ptr(), indices.data_ptr(), None, None, view, self.num_nodes, 0, indices.numel(),
-            library.type_code(indices),
+            indptr.data_ptr(), indices.data_ptr(), library.address(orig_ids), None, view, self.num_nodes, 0,
+            indices.numel(), library.type_code(indices),
         )  # fmt: skip
-        self._kept = (indptr, indices, weights, view)
+        self._kept = (indptr, indices, orig_ids, weights, view)
 
     def degrees(self, rows: Tensor) -> Tensor:
         """Neighbours of rows int64 [n], which exist; int64 [n]."""
@@ -137,6 +142,10 @@ class Members:
     def per_slot(self, value: int) -> Tensor:
         """An array over slots, int64 [num_slots + 1]."""
         return torch.full((self.num_slots + 1,), value, dtype=torch.int64, device=self._keys.device)
+
+    def keys(self, slots: Tensor) -> Tensor:
+        """sample * num_nodes + node of members, int64."""
+        return self._keys[slots]
 
     def nodes(self, slots: Tensor, samples: Tensor) -> Tensor:
         """The nodes of members, int64."""
@@ -180,7 +189,7 @@ def fill_slots(
     """Make the picks of `out` that are open.
 
     Args:
-      app: of a kind in SERVED; arrays in its params are the device's.
+      app: of NextKind.LAYER or GLOBAL; arrays in its params are the device's.
       sample_ids: int64 [num_samples].
       filled: int64 [num_samples], vertices before the step.
       out: int64 [num_samples, sample_size], OPEN_SLOT where a pick is to be made.
@@ -221,6 +230,7 @@ def record_rows(
     self_edges: bool,
     num_picks: int,
     scales: tuple[Tensor, Tensor] | None,
+    columns: Tensor | None = None,
 ) -> MemberEdges:
     """Edges from sources into nodes of the same sample, in the order of the rows; waits for the kernel that counts.
 
@@ -229,7 +239,8 @@ def record_rows(
       sources: int64 over slots, how often picked; -1: no source.
       self_edges: begin the row of a source with an edge from itself.
       num_picks: of the step.
-      scales: float64 [num_nodes] of rows and of columns; None: edges have no weights.
+      scales: float64 [num_nodes] of rows and of columns, for weights by them.
+      columns: float64 over slots, of the sources' columns, for weights by them; edges have no weights without either.
     """
     words = {"dtype": torch.int64, "device": nodes.device}
     offsets, counts = torch.zeros(nodes.numel() + 1, **words), torch.empty(nodes.numel(), **words)
@@ -237,7 +248,7 @@ def record_rows(
     arrays = RowArrays(
         nodes=nodes.data_ptr(), samples=samples.data_ptr(), sources=sources.data_ptr(), counts=counts.data_ptr(),
         row_scale=library.address(row_scale), column_scale=library.address(column_scale),
-        num_rows=nodes.numel(), num_picks=num_picks, self_edges=self_edges,
+        columns=library.address(columns), num_rows=nodes.numel(), num_picks=num_picks, self_edges=self_edges,
     )  # fmt: skip
     asked = (byref(rows.arguments), byref(members.arguments), byref(arrays))
     cuda.call("fs_cuda_record_rows", nodes, *asked)
@@ -245,7 +256,7 @@ def record_rows(
     total = int(offsets[-1])
     found = MemberEdges(
         offsets, torch.empty(total, **words), torch.empty(total, **words),
-        None if scales is None else torch.empty(total, dtype=torch.float64, device=nodes.device),
+        None if scales is columns is None else torch.empty(total, dtype=torch.float64, device=nodes.device),
     )  # fmt: skip
     arrays.offsets, arrays.out_slots, arrays.out_edge_ids = map(
         torch.Tensor.data_ptr, (offsets, found.slots, found.edge_ids)

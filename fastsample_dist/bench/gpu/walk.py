@@ -92,6 +92,7 @@ def _cases(graph: CSCGraph, options: GpuWalkOptions) -> Iterator[tuple[str, tran
     batches = nodes[: max(1, len(nodes) // BATCH) * BATCH].view(-1, min(BATCH, len(nodes)))
     yield "layer", transit.Layer(), batches
     yield "fastgcn", transit.FastGCN((BATCH,) * 3, weighted=False), batches
+    yield "ladies", transit.LADIES((BATCH,) * 3, weighted=False), batches
     count = min(CLUSTERS, graph.num_nodes)
     clusters = transit.ClusterGCN(torch.arange(graph.num_nodes) * count // graph.num_nodes, min(TOGETHER, count))
     yield "cluster_gcn", clusters, clusters.initial_roots(graph, torch.arange(BATCHES), options.rng_seed, 0)

@@ -2,7 +2,8 @@
 
 The samples of a call go through a step together. What a sample holds is in a table of all samples' members
 (ops/cuda_collective.py); lists of members, sample after sample, are columns of tensors. Everything that is counted is
-an integer, and every weight a product of its own: no order of threads enters.
+an integer, weights are products of their own or sums in the order of the rows (ops/cuda_columns.py): no order of
+threads enters.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fastsample_dist.ops import cuda_collective as kernels
 from fastsample_dist.ops import transit_layouts as layouts
 from fastsample_dist.ops.collective_sample import EdgeScale
 from fastsample_dist.ops.cuda_collective import DeviceRows, MemberEdges, Members, Neighbourhoods, PickRequest
+from fastsample_dist.ops.cuda_columns import Columns, row_totals
 from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.sampling.mfg import MFG, DrawKey
 from fastsample_dist.sampling.transit.app import INF, NULL
@@ -31,9 +33,12 @@ from fastsample_dist.sampling.transit.samples import Samples
 
 def serves(bound: BoundApp, kind: NextKind | None) -> bool:
     """Whether there are kernels for a collective application."""
-    if kind not in kernels.SERVED or bound.layout.ranked or weighs_itself(bound):
+    records_steps, is_ranked = bound.app.record in STEP_RECORDS, kind == NextKind.RANKED
+    if kind not in kernels.SERVED or bound.layout.ranked != is_ranked or weighs_itself(bound):
         return False
-    return bound.app.record not in STEP_RECORDS or bound.app.steps() != INF
+    if edge_scale(bound) == EdgeScale.BY_COLUMN and not (is_ranked and records_steps):
+        return False
+    return not records_steps or bound.app.steps() != INF
 
 
 class DeviceCollectiveEngine:
@@ -55,13 +60,19 @@ class DeviceCollectiveEngine:
         self.is_scaled = edge_scale(bound) == EdgeScale.SCALED
         if self.is_scaled:
             arrays += (par.row_scale, par.column_scale)
+        self.weighs_by_column = edge_scale(bound) == EdgeScale.BY_COLUMN
         self.table_bytes = sum(array.nbytes for array in arrays)
+        if kind == NextKind.RANKED:
+            self.table_bytes += 2 * torch.float64.itemsize * bound.graph.num_nodes
         wanted = topology_bytes(bound.graph, valued=bound.weighted) + self.table_bytes
         [place] = choose_places([Table("topology and tables", wanted)], measured_room(device))
         self.graph = place_graph(bound.graph, place, valued=bound.weighted)
         self._arrays = [place.put(torch.from_numpy(array)) for array in arrays]
         weights = self.graph.weights if bound.weighted else None
-        self.rows = DeviceRows(self.graph.indptr, self.graph.indices, weights, device)
+        self.rows = DeviceRows(self.graph.indptr, self.graph.indices, self.graph.orig_ids, weights, device)
+        if kind == NextKind.RANKED:
+            totals, own = map(place.put, row_totals(self.rows))
+            self.totals = totals, own
         self.scales = (self._arrays[-2], self._arrays[-1]) if self.is_scaled else None
         words = bound.par.words()
         if kind == NextKind.GLOBAL:
@@ -99,6 +110,8 @@ class _Call:
         most = roots.shape[1] + plan.known_picks if self._records_steps else 0
         self.recorded = _Recorded(engine, len(sample_ids), most)
         self._bad = torch.full((1,), -1, dtype=torch.int64, device=roots.device)
+        self._columns: Columns | None = None
+        self._num_rows = torch.zeros(len(sample_ids), dtype=torch.int64, device=roots.device)  # per sample, in columns
 
     def run(self) -> bool:
         """Whether the samples are right: they have ended, and no id was met that is no node."""
@@ -128,10 +141,22 @@ class _Call:
             members = Members(self._engine.rows, last.numel())
             lists = _Lists(members, len(last))
             lists.add(members.enter(last), _samples_of(last))
-        picks = self._picks(k, shape, lists)
+        picks = (self._ranked if self._engine.kind == NextKind.RANKED else self._picks)(k, shape, lists)
         self.vertices.append(picks)
         if self._records_steps:
-            recorded.step(picks, with_destinations=self._engine.bound.app.record == "to_union")
+            recorded.step(picks, self._columns, with_destinations=self._engine.bound.app.record == "to_union")
+
+    def _ranked(self, k: int, shape: StepShape, lists: _Lists) -> Tensor:
+        """The picks of a step by the race, int64 [S, picks]: distinct, so there are no rounds."""
+        if self._columns is None or not self._records_steps:  # recorded lists begin like those of the step before
+            self._columns = Columns(self._engine.rows, self._engine.totals)
+            self._num_rows.zero_()
+        is_new = lists.local[lists.slots] >= self._num_rows[lists.samples]
+        self._num_rows = lists.begins.diff()
+        request = PickRequest(self._key.rng_seed, self._key.step, k)
+        return self._columns.race(
+            lists.nodes[is_new], lists.samples[is_new], self._ids, shape.picks, request, self._bad
+        )
 
     def _picks(self, k: int, shape: StepShape, lists: _Lists) -> Tensor:
         """The picks of a step, int64 [S, picks]."""
@@ -202,14 +227,19 @@ class _Recorded:
         """Members that are destinations of the next hop; int64 [S, width]."""
         self.lists.add(self._members.enter(vertices), _samples_of(vertices))
 
-    def step(self, picks: Tensor, *, with_destinations: bool) -> None:
-        """Record a hop into all members of the lists from picks int64 [S, n]."""
+    def step(self, picks: Tensor, columns: Columns | None, *, with_destinations: bool) -> None:
+        """Record a hop into all members of the lists from picks int64 [S, n]; columns: those of the members."""
         slots, sources = self._members.enter(picks), self._members.per_slot(0)
         sources.index_add_(0, slots, torch.ones_like(slots))
         is_source = sources > 0
         if with_destinations:
             is_source[self.lists.slots] = True
-        self._record(sources.masked_fill_(~is_source, -1), picks.shape[1])
+        weights = None
+        if columns is not None and self._engine.weighs_by_column:
+            chosen = torch.nonzero(is_source[:-1]).squeeze(1)
+            weights = torch.zeros_like(sources, dtype=torch.float64)
+            weights[chosen] = columns.weights(self._members.keys(chosen))
+        self._record(sources.masked_fill_(~is_source, -1), picks.shape[1], weights)
 
     def within(self, vertices: Tensor) -> None:
         """Record the edges among vertices int64 [S, width]."""
@@ -218,11 +248,11 @@ class _Recorded:
         sources[self.lists.slots] = 0
         self._record(sources, 0)
 
-    def _record(self, sources: Tensor, num_picks: int) -> None:
+    def _record(self, sources: Tensor, num_picks: int, columns: Tensor | None = None) -> None:
         lists, engine = self.lists, self._engine
         edges = kernels.record_rows(
             engine.rows, self._members, lists.nodes, lists.samples, sources,
-            self_edges=engine.bound.app.self_edges, num_picks=num_picks, scales=engine.scales,
+            self_edges=engine.bound.app.self_edges, num_picks=num_picks, scales=engine.scales, columns=columns,
         )  # fmt: skip
         begins = lists.begins.clone()
         lists.add(edges.slots, lists.samples.repeat_interleave(edges.offsets.diff()))

@@ -68,5 +68,5 @@ class DeviceEngine:
 def _refusal(bound: BoundApp) -> str:
     return (
         f"{type(bound.app).__name__} is sampled on the CPU; GPUs sample DeepWalk, PPR, Node2Vec, MultiRW, KHop, MVS, "
-        "Layer, FastGCN and ClusterGCN; leave the device out."
+        "Layer, FastGCN, LADIES and ClusterGCN; leave the device out."
     )

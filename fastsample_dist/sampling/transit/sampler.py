@@ -34,8 +34,8 @@ class TransitSampler:
         transit.App, which Numba compiles (extra `[apps]`; one to three seconds per application and process).
       rng_seed: 0 .. 2**63 - 1.
       num_threads: of the CPU; None uses torch's intra-op setting; never changes a result.
-      device: None or "cpu"; or a GPU such as "cuda", for all built-in applications but LADIES: it has the samples, a
-        copy of the graph and of the tables (in pinned memory where they do not fit). Never changes a result.
+      device: None or "cpu"; or a GPU such as "cuda", for all built-in applications: it has the samples, a copy of the
+        graph and of the tables (in pinned memory where they do not fit). Never changes a result.
       schedule: "sample": every sample for itself; "transit": picks grouped by their transit, rows of many picks read
         once; "transit_flat": grouped, without that distinction; "auto" chooses (on a GPU "sample"). Never changes a
         result.

@@ -166,10 +166,10 @@ def test_every_application_is_sampled_in_every_way(walking):
     found = gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, 5), WALKS, lambda _: None)
     assert [case["app"] for case in found["cases"]] == [
         "uniform", "deepwalk", "ppr", "node2vec", "multi_rw", "khop", "khop_unique",
-        "layer", "fastgcn", "cluster_gcn",
+        "layer", "fastgcn", "ladies", "cluster_gcn",
     ]  # fmt: skip
     for case in found["cases"]:
-        is_collective = case["app"] in ("layer", "fastgcn", "cluster_gcn")
+        is_collective = case["app"] in ("layer", "fastgcn", "ladies", "cluster_gcn")
         ways = ["cpu", "sample"] if is_collective else ["cpu", "sample", "transit", "transit_flat"]
         assert [way["way"] for way in case["ways"]] == ways
         assert len(case["steps"]) == 5 and min(case["steps"]) > 0 and (case["samples"] == 12 or is_collective)

@@ -1,11 +1,13 @@
 """Layer-wise applications and clusters on a GPU: the samples and the edges of the CPU's engine, bit for bit."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import fastsample_dist as fsd
+from fastsample_dist.ops.cuda_columns import NEVER, Columns
 from fastsample_dist.sampling import arrays, transit
 from fastsample_dist.sampling.transit.device_collective import DeviceCollectiveEngine
 from fastsample_dist.sampling.transit.engines import BUILT_IN
@@ -22,6 +24,18 @@ class Union(transit.FastGCN):
     record = "to_union"
 
 
+class Ranked(transit.LADIES):
+    """Sources are picks alone; edges have no weights."""
+
+    record, edge_weights = "to_new", transit.App.edge_weights
+
+
+class Unrecorded(transit.LADIES):
+    """The transits of a step are the picks of the step before, not what is recorded."""
+
+    record, edge_weights = None, transit.App.edge_weights
+
+
 class Around(transit.Layer):
     """The edges among all vertices."""
 
@@ -33,6 +47,8 @@ APPS = {
     "FastGCN": transit.FastGCN((3, 2)),
     "FastGCN without replacement": transit.FastGCN((3, 2), replace=False),
     "union": Union((3, 2)),
+    "LADIES": transit.LADIES((3, 4)),
+    "LADIES of ones": transit.LADIES((30, 1, 5), weighted=False),
     "around": Around(9, 4),
 }
 
@@ -80,7 +96,8 @@ def test_many_samples_equal_the_cpus(device, on_cpu, dtype, weights):
     key = {"step": 2**40, "sample_ids": torch.arange(9) * 10**12}
     for app in (
         transit.Layer(200, 70), transit.Layer(60, 90), transit.FastGCN((40, 64, 30)), Union((40, 30)),
-        transit.FastGCN((60, 200), replace=False), Around(90, 40), transit.ClusterGCN(torch.arange(300) // 4, 9),
+        transit.FastGCN((60, 200), replace=False), transit.LADIES((40, 64, 30)), Ranked((9, 200)),
+        Unrecorded((20, 9)), Around(90, 40), transit.ClusterGCN(torch.arange(300) // 4, 9),
     ):  # fmt: skip
         sampler = fsd.TransitSampler(graph, app, rng_seed=3, device=device)
         assert isinstance(sampler._engine, DeviceCollectiveEngine)
@@ -94,12 +111,34 @@ def test_many_samples_equal_the_cpus(device, on_cpu, dtype, weights):
             assert found.mfgs_of_sample is None
 
 
+def test_columns_of_weight_0_never_arrive(device, on_cpu):
+    graph, roots = large_graph(torch.int32, torch.float32), torch.arange(60).view(3, 20)
+    graph = dataclasses.replace(graph, weights=torch.where(graph.indices % 3 == 0, 0.0, graph.weights))
+    app = transit.LADIES((400, 400))
+    found, expected = fsd.TransitSampler(graph, app, 3, device=device).sample(roots), on_cpu(graph, app, roots)
+    assert_equal(found, expected)
+    assert_same_edges(found.mfgs_of_sample, expected.mfgs_of_sample)
+    picks = found.steps[0].cpu()
+    assert not (set(picks[picks >= 0].tolist()) - set(roots.flatten().tolist())) & set(range(0, 300, 3))
+
+
+def test_of_equal_times_the_smaller_original_id_is_first():
+    rows = SimpleNamespace(device=torch.device("cpu"), num_nodes=10, has_orig_ids=True)
+    columns = Columns(rows, (torch.empty(0), torch.empty(0)))
+    columns.keys = torch.tensor([1, 3, 4, 8, 12, 15])
+    times, orig_ids = torch.tensor([5, 5, 2, NEVER, 7, 7]), torch.tensor([9, 4, 6, 1, 3, 2])
+    assert columns._first(times, orig_ids, 3, 4).tolist() == [[4, 3, 1, -1], [5, 2, -1, -1], [-1] * 4]
+    rows.has_orig_ids = False
+    assert columns._first(times, orig_ids, 2, 2).tolist() == [[4, 1], [2, 5]]
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_schedule_of_threads_changes_a_sample(emulated_device, on_cpu, monkeypatch, seed):
     monkeypatch.setattr(arrays, "runs_kernels", lambda _: True)
     emulated_device.set_schedule(seed)
     graph, roots = small_graph(), torch.arange(12).view(3, 4)
-    for app in (transit.Layer(20, 6), transit.FastGCN((5, 4), replace=False), Union((3, 3)), Around(12, 5)):
+    fastgcn, ladies = transit.FastGCN((5, 4), replace=False), transit.LADIES((3, 4))
+    for app in (transit.Layer(20, 6), fastgcn, ladies, Union((3, 3)), Around(12, 5)):
         found, expected = fsd.TransitSampler(graph, app, rng_seed=3).sample(roots), on_cpu(graph, app, roots)
         assert_equal(found, expected)
         if app.record is not None:
@@ -111,7 +150,8 @@ def test_no_schedule_of_threads_changes_a_sample(emulated_device, on_cpu, monkey
 ], ids=["no samples", "no roots", "no root", "no neighbour"])  # fmt: skip
 def test_what_samples_may_be_like(device, on_cpu, roots):
     graph, clusters = small_graph(), transit.ClusterGCN(torch.zeros(12).long(), 1)
-    for app in (transit.Layer(1, 1), transit.Layer(9, 4), transit.FastGCN((2, 2)), Union((2,)), Around(5, 5), clusters):
+    layers = transit.Layer(1, 1), transit.Layer(9, 4), transit.FastGCN((2, 2)), transit.LADIES((2, 30)), Union((2,))
+    for app in (*layers, Around(5, 5), clusters):
         found, expected = fsd.TransitSampler(graph, app, 3, device=device).sample(roots), on_cpu(graph, app, roots)
         assert_equal(found, expected)
         if app.record is not None:
@@ -120,7 +160,8 @@ def test_what_samples_may_be_like(device, on_cpu, roots):
 
 def test_a_graph_without_edges(device, on_cpu):
     graph, roots = fsd.CSCGraph(torch.zeros(4).long(), torch.empty(0, dtype=torch.int32)), torch.tensor([[2, 1]])
-    for app in (transit.Layer(4, 2), transit.FastGCN((2, 2)), transit.ClusterGCN(torch.zeros(3).long(), 1)):
+    clusters = transit.ClusterGCN(torch.zeros(3).long(), 1)
+    for app in (transit.Layer(4, 2), transit.FastGCN((2, 2)), transit.LADIES((2, 2)), clusters):
         found, expected = fsd.TransitSampler(graph, app, 3, device=device).sample(roots), on_cpu(graph, app, roots)
         assert_equal(found, expected)
 
@@ -130,13 +171,16 @@ def test_an_id_that_is_no_node_is_reported_as_by_the_cpu(device, on_cpu, bad):
     graph = small_graph(weighted=False)
     indices = graph.indices.clone()
     indices[::4] = bad
-    graph, roots, lines = fsd.CSCGraph(graph.indptr, indices), torch.arange(12).view(3, 4), []
-    app = transit.Layer(20, 6)
-    for sample in (fsd.TransitSampler(graph, app, 3, device=device).sample, lambda roots: on_cpu(graph, app, roots)):
-        with pytest.raises(ValueError, match=str(bad)) as raised:
-            sample(roots)
-        lines.append(str(raised.value))
-    assert lines[0] == lines[1]
+    graph, roots = fsd.CSCGraph(graph.indptr, indices), torch.arange(12).view(3, 4)
+    for app in (transit.Layer(20, 6), transit.LADIES((3, 3))):
+        lines = []
+        for sample in (
+            fsd.TransitSampler(graph, app, 3, device=device).sample, lambda roots, app=app: on_cpu(graph, app, roots)
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match=str(bad)) as raised:
+                sample(roots)
+            lines.append(str(raised.value))
+        assert lines[0] == lines[1]
 
 
 def test_an_application_that_never_ends_is_refused_as_by_the_cpu(device, on_cpu):
@@ -158,7 +202,13 @@ class Endless(transit.Layer):
     record = "to_new"
 
 
+class Borrowed(transit.FastGCN):
+    """Weights by columns that no race has."""
+
+    edge_weights = transit.LADIES.edge_weights
+
+
 def test_what_a_gpu_does_not_sample_is_refused(device):
-    for app in (transit.LADIES((2, 2)), Weighing(torch.zeros(12).long(), 1), Endless()):
-        with pytest.raises(ValueError, match="is sampled on the CPU; .* Layer, FastGCN and ClusterGCN; leave the dev"):
+    for app in (Weighing(torch.zeros(12).long(), 1), Endless(), Borrowed((2, 2))):
+        with pytest.raises(ValueError, match="is sampled on the CPU; .* FastGCN, LADIES and ClusterGCN; leave the dev"):
             fsd.TransitSampler(small_graph(), app, device=device)

@@ -151,7 +151,7 @@ def test_an_id_that_is_no_node_is_reported_as_by_the_cpu(device, on_cpu, app, ba
 
 def test_what_a_gpu_does_not_sample_is_refused(device):
     graph = small_graph()
-    for app in (Own(), Together(), transit.LADIES((2, 2))):
+    for app in (Own(), Together()):
         with pytest.raises(ValueError, match=f"^{type(app).__name__} is sampled on the CPU; GPUs sample DeepWalk"):
             fsd.TransitSampler(graph, app, device=device)
 
