@@ -90,21 +90,14 @@ class EmulatedDevice(CudaDevice):
 
 
 class CallAgain:
-    """In place of a CUDA graph where there is no device: the same work into the same arrays.
-
-    Args:
-      graph: that is sampled.
-    """
-
-    def __init__(self, graph):
-        self._graph = graph
+    """In place of a CUDA graph where there is no device: the same work into the same arrays."""
 
     def record(self, enqueue):
-        self._batch = enqueue()
-        return self._batch
+        self._enqueue = enqueue
+        enqueue()
 
     def replay(self):
-        self._graph.enqueue_into(self._batch)
+        self._enqueue()
 
     def mark_reads(self):
         """The work of a call is over when it returns."""

@@ -189,8 +189,8 @@ FsStatus sample(const FsGraph& graph, const FsTransitTables& tables, const FsTra
                 const FsTransitRequest& request, const FsCudaSamples& out, cudaStream_t stream) {
   const bool chooses = app.next_kind == FS_NEXT_MULTI_RW;
   const TransitTask<Id> task = task_of<Id>(graph, tables, app, request, out);
-  launch(make_step_keys, blocks_for(2 * task.num_steps), stream, request.rng_seed, request.step, task.num_steps,
-         chooses, reinterpret_cast<StageKey*>(out.keys));
+  launch(make_step_keys, blocks_for(2 * task.num_steps), stream, request.rng_seed, request.step, out.draw,
+         task.num_steps, chooses, reinterpret_cast<StageKey*>(out.keys));
   if (app.next_kind == FS_NEXT_ALL) {  // under every schedule: a row is read once for each of its picks
     launch(put_roots<Id>, blocks_for(task.num_samples * app.num_roots), stream, task);
     launch(take_rows<Id>, blocks_for(task.num_samples * kThreads), stream, task);
@@ -225,7 +225,7 @@ FsStatus fs_cuda_transit_lengths(const FsGraph* graph, const FsTransitApp* app, 
                request->num_samples, table, app->params[1], out_lengths);
   } else if (app->next_kind == FS_NEXT_ALL) {
     const FsTransitTables tables = {};
-    const FsCudaSamples out = {nullptr, nullptr, out_lengths, nullptr, nullptr, nullptr, nullptr, 0};
+    const FsCudaSamples out = {nullptr, nullptr, out_lengths, nullptr, nullptr, nullptr, nullptr, nullptr, 0};
     const auto count = [&](auto id) {
       using Id = decltype(id);
       fs::launch(fs::count_rows_of_roots<Id>, blocks, static_cast<cudaStream_t>(stream),

@@ -195,7 +195,9 @@ typedef struct {
   uint64_t* failure; /* ~0 before: step << FS_CUDA_SAMPLE_BITS | position of the sample that first met an id which is no
                         node; of several steps the first, of several samples the first. The id stands in its place */
   void* workspace;   /* of fs_cuda_transit_workspace, aligned to 256 bytes */
-  int64_t num_steps; /* to make: those of the application; until_done: the most of lengths */
+  const uint64_t* draw; /* [2] rng_seed and step that kernels read in place of the request's, or NULL. For captured
+                           launches */
+  int64_t num_steps;    /* to make: those of the application; until_done: the most of lengths */
 } FsCudaSamples;
 
 #define FS_CUDA_SAMPLE_BITS 40
@@ -214,7 +216,8 @@ FS_API FsStatus fs_cuda_transit_workspace(const FsTransitApp* app, const FsTrans
  * runs are taken by groups of lanes, tiles of longer ones by blocks that read the row once; _FLAT: a thread a pick in
  * sorted order. FS_NEXT_UNIFORM, FS_NEXT_WEIGHTED, FS_NEXT_NODE2VEC, FS_NEXT_PPR of one root, FS_NEXT_MULTI_RW,
  * FS_NEXT_ALL of one step; no callbacks. Where picks are to be distinct, one more launch draws repeated ones again.
- * Host memory: the structs, sample_sizes, num_transits, unique and params. Roots are nodes or FS_NULL_NODE. */
+ * Host memory: the structs, sample_sizes, num_transits, unique and params. Roots are nodes or FS_NULL_NODE. Nothing is
+ * read back: the work of a call may be captured, and replayed for other roots, sample ids and draws. */
 FS_API FsStatus fs_cuda_transit_sample(const FsGraph* graph, const FsTransitTables* tables, const FsTransitApp* app,
                                        const FsTransitRequest* request, const FsCudaSamples* out, void* stream);
 

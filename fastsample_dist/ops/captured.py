@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks
-from fastsample_dist.ops.cuda_batch import EnqueuedBatch, read_back
+from fastsample_dist.ops.cuda_batch import read_back
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import SampledHops
 
-WARM_UPS = 2  # runs before recording, so that modules are loaded and memory is allocated
+WARM_UPS = 2  # runs before recording, so that modules are loaded
 
 
 class Recorder(Protocol):
     """What records device work."""
 
-    def record(self, enqueue: Callable[[], EnqueuedBatch]) -> EnqueuedBatch:
-        """Record the work that `enqueue` enqueues."""
+    def record(self, enqueue: Callable[[], object]) -> None:
+        """Record the work that `enqueue` enqueues, into arrays that every replay writes again."""
         ...
 
     def replay(self) -> None:
@@ -44,7 +44,7 @@ class Recorder(Protocol):
 
 
 class CudaGraphRecorder:
-    """Records into a torch.cuda.CUDAGraph, whose memory belongs to it alone.
+    """Records into a torch.cuda.CUDAGraph.
 
     Args:
       device: that the work runs on.
@@ -53,8 +53,8 @@ class CudaGraphRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device, self._graph, self._reads = device, torch.cuda.CUDAGraph(), torch.cuda.Event()
 
-    def record(self, enqueue: Callable[[], EnqueuedBatch]) -> EnqueuedBatch:
-        """Record the work that `enqueue` enqueues."""
+    def record(self, enqueue: Callable[[], object]) -> None:
+        """See Recorder."""
         side = torch.cuda.Stream(self._device)
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
@@ -62,10 +62,10 @@ class CudaGraphRecorder:
                 enqueue()
         torch.cuda.current_stream(self._device).wait_stream(side)
         with torch.cuda.device(self._device), torch.cuda.graph(self._graph):
-            return enqueue()
+            enqueue()
 
     def replay(self) -> None:
-        """Enqueue the recorded work on the current stream."""
+        """See Recorder."""
         self._graph.replay()
 
     def mark_reads(self) -> None:
@@ -114,9 +114,8 @@ class CapturedSampler:
         self._step = torch.zeros(1, dtype=torch.int64, device=graph.device)
         self._recorder = CudaGraphRecorder(graph.device) if recorder is None else recorder
         table = graph.new_table(num_seeds, spec)  # its own: replays of other samplers may run meanwhile
-        self._batch = self._recorder.record(
-            lambda: graph.enqueue(self._seeds, spec, 0, step_on_device=self._step, table=table)
-        )
+        self._batch = graph.enqueue(self._seeds, spec, 0, step_on_device=self._step, table=table)
+        self._recorder.record(lambda: graph.enqueue_into(self._batch))
         self._recorder.mark_reads()
 
     def sample(self, seeds: Tensor, step: int = 0) -> SampledHops:

@@ -1,4 +1,4 @@
-"""transit_sample on CUDA: samples of built-in individual applications by kernels that go sample by sample.
+"""transit_sample on CUDA: samples of built-in individual applications, sample by sample or grouped by transit.
 
 Samples of one width are written column by column, so that threads side by side write side by side; what is returned is
 the transposed view. Samples that differ in length are written row by row, walks into room for the length drawn.
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastsample_dist.ops import checks, cuda, library
 from fastsample_dist.ops import transit_layouts as layouts
+from fastsample_dist.ops.cuda_batch import read_back
 from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest, app_arguments
 from fastsample_dist.ops.transit_tables import TransitTables
@@ -39,6 +40,7 @@ class SampleArrays(Structure):
         ("keys", c_void_p),
         ("failure", c_void_p),
         ("workspace", c_void_p),
+        ("draw", c_void_p),
         ("num_steps", c_int64),
     )
 
@@ -89,10 +91,8 @@ class DeviceTables:
         )
 
 
-def cuda_transit_sample(
-    tables: DeviceTables, app: IndividualApp, roots: Tensor, sample_ids: Tensor, request: TransitRequest
-) -> SampledSteps:
-    """As `transit_sample`, on a device; waits for the kernels once, or twice where lengths are drawn.
+class SampleRun:
+    """The arrays of a call of `transit_sample` on a device, and the work that fills them.
 
     Args:
       tables: the graph, and the tables that the application reads.
@@ -100,53 +100,103 @@ def cuda_transit_sample(
       roots: int64 [num_samples, app.num_roots], in host or device memory; nodes, or -1: none.
       sample_ids: int64 [num_samples], 0 or more.
       request: key and schedule, "auto" being "sample"; threads and blocks are not read.
-    Returns:
-      SampledSteps on the device.
+      draw: int64 [2] on the device, rng_seed and step that kernels read in place of the request's; of samples of one
+        width.
+    Attributes:
+      roots, sample_ids: as given, on the device.
     Raises:
-      AppFailedError: the graph holds an id that is no node; the first met by (step, position in the call).
       ValueError: what no kernel makes.
       MemoryError: the samples do not fit.
     """
-    roots = checks.matrix("roots", roots.to(tables.device), (torch.int64,))
-    sample_ids = checks.vector("sample_ids", sample_ids.to(tables.device), (torch.int64,), roots.shape[0])
-    arguments, _arrays = app_arguments(app)
-    asked = layouts.RequestArguments(
-        roots.data_ptr(), sample_ids.data_ptr(), roots.shape[0], 0, request.rng_seed, request.step, 1,
-        layouts.Schedule[request.schedule.upper()],
-    )  # fmt: skip
-    words = {"dtype": torch.int64, "device": tables.device}
-    lengths, offsets, num_steps = None, None, len(app.sample_sizes)
-    if app.until_done or app.next_kind == NextKind.ALL:
+
+    def __init__(
+        self,
+        tables: DeviceTables,
+        app: IndividualApp,
+        roots: Tensor,
+        sample_ids: Tensor,
+        request: TransitRequest,
+        draw: Tensor | None = None,
+    ) -> None:
+        self.roots = roots = checks.matrix("roots", roots.to(tables.device), (torch.int64,))
+        ids = checks.vector("sample_ids", sample_ids.to(tables.device), (torch.int64,), roots.shape[0])
+        self.sample_ids, self._tables, self._app, self._draw = ids, tables, app, draw
+        self._arguments, self._kept = app_arguments(app)
+        self._asked = layouts.RequestArguments(
+            roots.data_ptr(), ids.data_ptr(), roots.shape[0], 0, request.rng_seed, request.step, 1,
+            layouts.Schedule[request.schedule.upper()],
+        )  # fmt: skip
+        words = {"dtype": torch.int64, "device": tables.device}
+        self._lengths, self._offsets, self._num_steps = None, None, len(app.sample_sizes)
+        if has_drawn_lengths(app):
+            self._vertices = self._room_for_lengths(words)
+        else:
+            self._vertices = torch.empty((app.num_roots + sum(_picks(app)), roots.shape[0]), **words)
+        chooses = app.next_kind == NextKind.MULTI_RW
+        self._state = torch.empty((app.num_roots + 2, max(1, roots.shape[0])), **words) if chooses else None
+        self._keys = torch.empty((1 + chooses) * self._num_steps, **words)
+        self._failure, needed = torch.empty(1, **words), c_int64()
+        sizes = (byref(self._arguments), byref(self._asked), tables.num_rows, self._num_steps, byref(needed))
+        cuda.call("fs_cuda_transit_workspace", roots, *sizes)
+        self._workspace = torch.empty(needed.value, dtype=torch.uint8, device=tables.device)
+
+    def _room_for_lengths(self, words: dict) -> Tensor:
+        """Draws the samples' lengths, waits for them, and makes room for the vertices."""
+        app, roots = self._app, self.roots
         lengths, offsets = torch.empty(roots.shape[0], **words), torch.zeros(roots.shape[0] + 1, **words)
         cuda.call(
             "fs_cuda_transit_lengths", roots,
-            byref(tables.graph), byref(arguments), byref(asked), lengths.data_ptr(),
+            byref(self._tables.graph), byref(self._arguments), byref(self._asked), lengths.data_ptr(),
         )  # fmt: skip
         torch.cumsum(lengths + app.num_roots, 0, out=offsets[1:])
         if app.until_done:
-            num_steps = int(lengths.max()) if lengths.numel() else 0
-        vertices = torch.empty(int(offsets[-1]), **words)
-    else:
-        vertices = torch.empty((app.num_roots + sum(_picks(app)), roots.shape[0]), **words)
-    chooses, needed = app.next_kind == NextKind.MULTI_RW, c_int64()
-    state = torch.empty((app.num_roots + 2, max(1, roots.shape[0])), **words) if chooses else None
-    keys = torch.empty((1 + chooses) * num_steps, **words)
-    failure = torch.full((1,), _NO_FAILURE, **words)
-    sizes = (byref(arguments), byref(asked), tables.num_rows, num_steps, byref(needed))
-    cuda.call("fs_cuda_transit_workspace", roots, *sizes)
-    workspace = torch.empty(needed.value, dtype=torch.uint8, device=tables.device)
-    out = SampleArrays(
-        vertices.data_ptr(), library.address(offsets), library.address(lengths), library.address(state),
-        keys.data_ptr(), failure.data_ptr(), workspace.data_ptr(), num_steps,
-    )  # fmt: skip
-    cuda.call(
-        "fs_cuda_transit_sample", roots,
-        byref(tables.graph), byref(tables.arguments), byref(arguments), byref(asked), byref(out),
-    )  # fmt: skip
-    _raise_failure(int(failure), vertices, offsets, app, sample_ids, tables.num_rows)
-    if offsets is None or lengths is None:
-        return SampledSteps(vertices.t(), None, len(app.sample_sizes))
-    return _closed_up(vertices, offsets, lengths) if app.until_done else SampledSteps(vertices, offsets, num_steps)
+            self._num_steps = int(lengths.max()) if lengths.numel() else 0
+        self._lengths, self._offsets = lengths, offsets
+        return torch.empty(int(offsets[-1]), **words)
+
+    def enqueue(self) -> None:
+        """Enqueue the kernels of all steps on the current stream; nothing is waited for."""
+        self._failure.fill_(_NO_FAILURE)
+        out = SampleArrays(
+            *map(library.address, (self._vertices, self._offsets, self._lengths, self._state, self._keys)),
+            *map(library.address, (self._failure, self._workspace, self._draw)), self._num_steps,
+        )  # fmt: skip
+        cuda.call(
+            "fs_cuda_transit_sample", self.roots,
+            byref(self._tables.graph), byref(self._tables.arguments), byref(self._arguments), byref(self._asked),
+            byref(out),
+        )  # fmt: skip
+
+    def finish(self) -> SampledSteps:
+        """The samples on the device, in the run's own arrays; waits for the kernels.
+
+        Raises:
+          AppFailedError: the graph holds an id that is no node; the first met by (step, position in the call).
+        """
+        return self._finished(self._vertices, self._failure.tolist)
+
+    def copy(self) -> Callable[[], SampledSteps]:
+        """Begin to copy samples of one width, behind what the current stream has been given.
+
+        Returns:
+          What waits for them, as `finish`.
+        """
+        vertices, failure = self._vertices.clone(), read_back(self._failure)
+        return lambda: self._finished(vertices, failure)
+
+    def _finished(self, vertices: Tensor, failure: Callable[[], list[int]]) -> SampledSteps:
+        app, offsets, lengths = self._app, self._offsets, self._lengths
+        _raise_failure(failure()[0], vertices, offsets, app, self.sample_ids, self._tables.num_rows)
+        if offsets is None or lengths is None:
+            return SampledSteps(vertices.t(), None, self._num_steps)
+        if app.until_done:
+            return _closed_up(vertices, offsets, lengths)
+        return SampledSteps(vertices, offsets, self._num_steps)
+
+
+def has_drawn_lengths(app: IndividualApp) -> bool:
+    """Whether samples differ in length, which is known before the first step."""
+    return bool(app.until_done) or app.next_kind == NextKind.ALL
 
 
 def _picks(app: IndividualApp) -> list[int]:

@@ -16,7 +16,7 @@ SPEC = ops.SampleSpec(fanouts=(5, 4, 3), rng_seed=SEED, edge_ids=True)
 
 def make(cuda_device, num_seeds=9, **options):
     cpu, cuda = both(cuda_device, random_csc(), SPEC)
-    recorder = CallAgain(cuda) if cuda_device.is_emulated else None
+    recorder = CallAgain() if cuda_device.is_emulated else None
     return cpu, CapturedSampler(cuda, SPEC, num_seeds, recorder=recorder, **options)
 
 

@@ -220,7 +220,7 @@ def test_the_watchdog_ends_the_kernel_and_tells_the_queues_state(cuda_device, sc
 def test_a_recorded_batch_is_that_of_its_seeds_and_step(cuda_device):
     cpu, cuda = both(cuda_device, random_csc())
     spec = ops.SampleSpec(fanouts=(3, 2), rng_seed=SEED)
-    recorder = CallAgain(cuda) if cuda_device.is_emulated else None
+    recorder = CallAgain() if cuda_device.is_emulated else None
     captured = CapturedSampler(cuda, spec, 9, recorder=recorder)
     for step in (STEP, 0):
         seeds = torch.randperm(60)[:9].int()

@@ -23,7 +23,6 @@ from fastsample_dist.bench.timing import spread, steady
 from fastsample_dist.device.pinned import pinned_copy
 from fastsample_dist.ops import cuda
 from fastsample_dist.ops.captured import CudaGraphRecorder, Recorder
-from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 
 KERNEL_TRIALS = 5  # under the profiler
 SMI_FIELDS = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.limit")
@@ -58,9 +57,9 @@ class GpuDevice:
         """A copy in pinned host memory, which the device can read."""
         return pinned_copy(tensor, self.torch_device)
 
-    def recorder(self, graph: CudaSamplingGraph) -> Recorder:
-        """What records the kernels of a graph that is sampled."""
-        return CudaGraphRecorder(graph.device)
+    def recorder(self) -> Recorder:
+        """What records kernels."""
+        return CudaGraphRecorder(self.torch_device)
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""

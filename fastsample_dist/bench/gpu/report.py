@@ -187,7 +187,8 @@ def walk_lines(found: dict) -> list[str]:
     return [
         "## Applications", "",
         f"Walks of {found['length']} steps (ppr: stop 0.2; node2vec: p 2, q 0.5), k-hop 25, 10; from roots in host "
-        "memory to samples in device memory. cpu: this library's engine on all of torch's threads.", "",
+        "memory to samples in device memory. cpu: this library's engine on all of torch's threads; captured: those "
+        "of transit, recorded as a CUDA graph.", "",
         *markdown_table(columns, rows), "",
         *_missing_lines(found["cases"]), *_nextdoor_lines(found["nextdoor"]),
     ]  # fmt: skip

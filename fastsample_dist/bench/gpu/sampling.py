@@ -112,8 +112,9 @@ class Replays:
         if self._captured is None or kind != self._kind:
             self._captured = None  # its memory is the next one's
             most = self._graph.batch_bytes(seeds.numel(), spec)
-            recorder = self._device.recorder(self._graph)
-            self._captured = CapturedSampler(self._graph, spec, seeds.numel(), max_bytes=most, recorder=recorder)
+            self._captured = CapturedSampler(
+                self._graph, spec, seeds.numel(), max_bytes=most, recorder=self._device.recorder()
+            )
             self._kind = kind
         return self._captured.sample(seeds, step)
 

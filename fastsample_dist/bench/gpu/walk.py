@@ -1,4 +1,4 @@
-"""`fastsample-bench gpu walk`: samples of applications by every schedule, beside the CPU's engine.
+"""`fastsample-bench gpu walk`: samples of applications by every schedule, recorded and not, beside the CPU's engine.
 
 A step is a vertex that a sample has besides its roots, or an edge that it records. A call makes all samples from roots
 in host memory; they stay in device memory. Walks that have ended make no further steps. Applications that pick for all
@@ -23,10 +23,11 @@ from fastsample_dist.bench.timing import spread
 from fastsample_dist.bench.walk.cases import CASES, WalkCase, with_weights
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.sampling import transit
+from fastsample_dist.sampling.transit.captured import CapturedTransit
 from fastsample_dist.sampling.transit.samples import Samples
 
 SCHEDULES = ("sample", "transit", "transit_flat")
-CPU = "cpu"
+CPU, CAPTURED = "cpu", "captured"  # the kernels of "transit", which are many a step, replayed as a CUDA graph
 APPS = (
     *CASES.values(),
     WalkCase(name="multi_rw", weighted=False, make=transit.MultiRW),
@@ -66,9 +67,9 @@ def measure(
     Args:
       graph: in host memory.
     Returns:
-      {"length", "samples", "cases": [{"app", "samples", "steps": of every call, "ways": [{"way": a schedule, "cpu" or a
-      package, "steps_s", "kernels_s"}], "missing": {package: why}}], "nextdoor": [{"app", "samples", "ways": [{"way": a
-      schedule, "steps_s", "theirs_s"}]}]}.
+      {"length", "samples", "cases": [{"app", "samples", "steps": of every call, "ways": [{"way": a schedule, "captured",
+      "cpu" or a package, "steps_s", "kernels_s"}], "missing": {package: why}}], "nextdoor": [{"app", "samples", "ways":
+      [{"way": a schedule, "steps_s", "theirs_s"}]}]}.
     Raises:
       RuntimeError: with `verify`, samples that are not the CPU's; NextDoor has failed; one line.
     """
@@ -104,8 +105,8 @@ def _measure_one(
     name, app, roots = case
     on_cpu = TransitSampler(graph, app, options.rng_seed)
     calls = {CPU: lambda trial: on_cpu.sample(roots, trial)}
-    for schedule, sampler in _samplers(graph, app, device, options):
-        calls[schedule] = lambda trial, own=sampler: own.sample(roots, trial)
+    for way, sampler in _samplers(graph, app, roots, device, options):
+        calls[way] = lambda trial, own=sampler: own.sample(roots, trial)
     if options.verify:
         _verify(name, calls)
     walkers, missing = _package_walkers(graph, name, device, options)
@@ -166,8 +167,11 @@ def _beside_nextdoor(
         roots = torch.arange(graph.num_nodes)
         for program, case in walk_peers.NEXTDOOR_CASES:
             app, ways = case.make(walk_peers.STEPS), []
-            for schedule, sampler in _samplers(graph, app, device, options):
+            for schedule in SCHEDULES:
                 progress(f"sampling {case.name}, {schedule}, and by NextDoor")
+                sampler = TransitSampler(
+                    graph, app, options.rng_seed, device=device.torch_device, schedule=schedule
+                )  # fmt: skip
                 steps: list[int] = []
                 seconds = timer.turns(
                     {schedule: lambda trial, own=sampler: own.sample(roots, trial)},
@@ -184,12 +188,14 @@ def _beside_nextdoor(
 
 
 def _samplers(
-    graph: CSCGraph, app: transit.App, device: GpuDevice, options: GpuWalkOptions
-) -> Iterator[tuple[str, TransitSampler]]:  # fmt: skip
+    graph: CSCGraph, app: transit.App, roots: Tensor, device: GpuDevice, options: GpuWalkOptions
+) -> Iterator[tuple[str, TransitSampler | CapturedTransit]]:
     for schedule in SCHEDULES[:1] if app.sampling_type == transit.COLLECTIVE else SCHEDULES:
-        yield schedule, TransitSampler(
-            graph, app, options.rng_seed, device=device.torch_device, schedule=schedule
-        )  # fmt: skip
+        sampler = TransitSampler(graph, app, options.rng_seed, device=device.torch_device, schedule=schedule)
+        yield schedule, sampler
+        if schedule == "transit" and sampler.can_capture:
+            shape = roots.reshape(len(roots), -1).shape
+            yield CAPTURED, sampler.captured(*shape, recorder=device.recorder())
 
 
 def _steps(samples: Samples, roots: Tensor) -> int:

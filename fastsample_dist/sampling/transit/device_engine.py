@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fastsample_dist.device.placement import Table, choose_places, measured_room
 from fastsample_dist.graph.placed import topology_bytes
-from fastsample_dist.ops.cuda_transit import SERVED, DeviceTables, cuda_transit_sample
+from fastsample_dist.ops.cuda_transit import SERVED, DeviceTables, SampleRun, has_drawn_lengths
 from fastsample_dist.ops.transit_layouts import AppFailedError, NextKind
-from fastsample_dist.ops.transit_sample import IndividualApp, TransitRequest
+from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit.binding import BoundApp, Plan
 from fastsample_dist.sampling.transit.compile_cpu import CompiledApp
@@ -36,7 +38,7 @@ class DeviceEngine:
     def __init__(self, bound: BoundApp, kind: NextKind | None, device: torch.device) -> None:
         if kind not in SERVED:
             raise ValueError(_refusal(bound))
-        self._bound, self._kind = bound, kind
+        self.bound, self.device, self._kind = bound, device, kind
         tables = host_tables(bound)
         self.table_bytes, graph = tables.num_bytes, bound.graph
         wanted = Table("topology and tables", topology_bytes(graph) + self.table_bytes)
@@ -48,19 +50,46 @@ class DeviceEngine:
             self._params = np.array([self._survival.data_ptr(), self._survival.numel()])
         self._apps: dict[int, IndividualApp] = {}  # by number of roots
 
+    @property
+    def has_one_width(self) -> bool:
+        """Whether all samples of a call have as many vertices."""
+        return not has_drawn_lengths(self._app(self.bound.plan(1)))
+
     def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
         """See Engine; of `run` the schedule is read, "auto" being "sample"."""
-        plan = self._bound.plan(roots.shape[1])
-        app, request = self._app(plan), TransitRequest(key.rng_seed, key.step, schedule=run.schedule)
+        made = self.begin(roots, sample_ids, key, run.schedule)
+        made.enqueue()
+        return self.end(made.finish, roots, sample_ids, key)
+
+    def begin(
+        self, roots: Tensor, sample_ids: Tensor, key: DrawKey, schedule: str, draw: Tensor | None = None
+    ) -> SampleRun:
+        """A call's arrays; see SampleRun.
+
+        Args:
+          schedule: one of SCHEDULES but "auto".
+          draw: int64 [2] on the device, in place of the key.
+        """
+        request = TransitRequest(key.rng_seed, key.step, schedule=schedule)
+        return SampleRun(self._tables, self._app(self.bound.plan(roots.shape[1])), roots, sample_ids, request, draw)
+
+    def end(self, finish: Callable[[], SampledSteps], roots: Tensor, sample_ids: Tensor, key: DrawKey) -> Samples:
+        """The samples of what has been enqueued.
+
+        Args:
+          finish: waits for them; of the run's.
+          roots, sample_ids, key: that they were made from.
+        """
         try:
-            found = cuda_transit_sample(self._tables, app, roots, sample_ids, request)
+            found = finish()
         except AppFailedError as error:
-            raise explained(error, self._bound, roots, key) from error
+            raise explained(error, self.bound, roots, key) from error
+        plan = self.bound.plan(roots.shape[1])
         return Samples(found.vertices, found.offsets, plan.num_roots, widths_of(plan, found), sample_ids, key)
 
     def _app(self, plan: Plan) -> IndividualApp:
         if plan.num_roots not in self._apps:
-            app = app_in_numbers(self._bound, plan, self._kind, self._params, CompiledApp(0, None, None))
+            app = app_in_numbers(self.bound, plan, self._kind, self._params, CompiledApp(0, None, None))
             self._apps[plan.num_roots] = app
         return self._apps[plan.num_roots]
 

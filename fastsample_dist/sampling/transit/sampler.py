@@ -11,11 +11,14 @@ from torch import Tensor
 from fastsample_dist.device.choice import computing
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import checks
+from fastsample_dist.ops.captured import Recorder
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import as_count, bind
+from fastsample_dist.sampling.transit.captured import CapturedTransit
+from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
 from fastsample_dist.sampling.transit.engines import forms_of, make_device_engine, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
@@ -65,13 +68,12 @@ class TransitSampler:
         self.device = _device(graph, device)
         if num_threads is not None:
             checks.whole("num_threads", num_threads, 1, checks.MOST_THREADS)
-        on_gpu = arrays.runs_kernels(self.device)
         checks.one_of("schedule", schedule, SCHEDULES)
         self.graph, self.app, self.rng_seed = graph, app, checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
         self._run = Run(num_threads, schedule)
         self._bound = bind(app, graph)
         self._engine: Engine
-        if on_gpu:
+        if arrays.runs_kernels(self.device):
             self._engine = make_device_engine(self._bound, self.device)
         else:
             self._engine = make_engine(self._bound, forms_of(self._bound)[0], copy_indices)
@@ -110,6 +112,33 @@ class TransitSampler:
         if not arrays.runs_kernels(self.device):
             bound.check_room(*given.shape, bound.plan(given.shape[1]).known_picks)
         return self._engine.sample(given, ids, key, self._run)
+
+    @property
+    def can_capture(self) -> bool:
+        """Whether `captured` records: an individual application on one GPU, whose samples have one width."""
+        return isinstance(self._engine, DeviceEngine) and self._engine.has_one_width
+
+    def captured(self, num_samples: int, num_roots: int = 1, *, recorder: Recorder | None = None) -> CapturedTransit:
+        """What makes so many samples at a time by kernels that are recorded now, as a CUDA graph.
+
+        The kernels of all steps are then one launch for the host: for calls of few samples. Schedule "auto" records
+        "sample".
+
+        Args:
+          num_samples: of every call.
+          num_roots: of every sample.
+          recorder: None records a CUDA graph.
+        Raises:
+          ValueError: not on one GPU; an application whose samples differ in length or that is collective.
+          MemoryError: the samples do not fit.
+        """
+        if not self.can_capture:
+            raise ValueError(
+                f"the kernels of {type(self.app).__name__} on {self.device} are not recorded; expected an individual "
+                "application on one GPU whose samples have one width, such as transit.DeepWalk; leave captured out."
+            )
+        shape = as_count("num_samples", num_samples), as_count("num_roots", num_roots)
+        return CapturedTransit(self._engine, shape, self.rng_seed, self._run.schedule, recorder)
 
 
 def _device(graph: CSCGraph, device: torch.device | str | None) -> torch.device:

@@ -27,8 +27,8 @@ class EmulatedGpu(GpuDevice):
     def pin(self, tensor):
         return tensor.clone()
 
-    def recorder(self, graph):
-        return CallAgain(graph)
+    def recorder(self):
+        return CallAgain()
 
     def synchronize(self):
         pass

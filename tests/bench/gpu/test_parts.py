@@ -170,7 +170,9 @@ def test_every_application_is_sampled_in_every_way(walking):
     ]  # fmt: skip
     for case in found["cases"]:
         is_collective = case["app"] in ("layer", "fastgcn", "ladies", "cluster_gcn")
-        ways = ["cpu", "sample"] if is_collective else ["cpu", "sample", "transit", "transit_flat"]
+        is_ragged, ways = case["app"] == "ppr", ["cpu", "sample"]
+        if not is_collective:
+            ways += ["transit", *([] if is_ragged else ["captured"]), "transit_flat"]
         assert [way["way"] for way in case["ways"]] == ways
         assert len(case["steps"]) == 5 and min(case["steps"]) > 0 and (case["samples"] == 12 or is_collective)
 

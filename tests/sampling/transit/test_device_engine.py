@@ -159,8 +159,8 @@ def test_what_a_gpu_does_not_sample_is_refused(device):
 def test_the_library_refuses_what_it_has_no_kernel_for(device):
     sampler = fsd.TransitSampler(small_graph(), transit.DeepWalk(2), device=device)
     engine = sampler._engine
-    app = engine._app(engine._bound.plan(1))
+    app = engine._app(engine.bound.plan(1))
     roots, ids, request = torch.zeros(1, 1).long(), torch.zeros(1).long(), cuda_transit.TransitRequest()
     for wrong in ({"next_kind": 6}, {"next_kind": 7, "unique": [True, False]}, {"until_done": True}):
         with pytest.raises(ValueError, match="transit_sample: "):
-            cuda_transit.cuda_transit_sample(engine._tables, dataclasses.replace(app, **wrong), roots, ids, request)
+            cuda_transit.SampleRun(engine._tables, dataclasses.replace(app, **wrong), roots, ids, request).enqueue()
