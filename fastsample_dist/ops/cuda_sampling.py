@@ -29,9 +29,11 @@ from fastsample_dist.ops.kernel_choice import (
     KERNELS,
     PER_HOP,
     PERSISTENT,
+    BatchKind,
     KernelChoice,
     KernelReport,
     check_kernel,
+    kind_of,
     serves,
 )  # fmt: skip
 from fastsample_dist.ops.library import Refusal
@@ -96,7 +98,7 @@ class CudaSamplingGraph(SamplingGraph):
         self._indices, self._num_sources = indices, self._view.num_sources or self.num_rows
         self.max_degree = int(degrees.max()) if degrees.numel() else 0
         self._kernel, self._queue = kernel, (queue or persistent.QueueOptions()).arguments()
-        self._choice = KernelChoice(cuda.timer(self.device))
+        self._choice: KernelChoice[BatchKind] = KernelChoice(cuda.timer(self.device))
         self._tables, self._room = _Tables(), TableRoom(self.num_rows)
         self._layout = lru_cache(_KEPT_LAYOUTS)(self._measure)  # by _measure's arguments
 
@@ -155,8 +157,9 @@ class CudaSamplingGraph(SamplingGraph):
         if step_on_device is not None or not all(serves(kernel, spec) for kernel in KERNELS):
             return self._enqueue(replace(request, kernel=PER_HOP), table)
         return self._choice.run(
-            spec, request.ids.numel(), lambda kernel: self._enqueue(replace(request, kernel=kernel), table)
-        )
+            kind_of(spec, request.ids.numel()), lambda: KERNELS,
+            lambda kernel: self._enqueue(replace(request, kernel=kernel), table),
+        )  # fmt: skip
 
     def new_table(self, num_seeds: int, spec: SampleSpec) -> Tensor | None:
         """A table for batches of so many seeds: int64 on the device; None where they need none that stays."""

@@ -1,18 +1,18 @@
 """Which kernel samples a kind of batch: the one that was fastest here.
 
-All give the same bits, so trying costs only time. The first batches of a kind (how neighbours are drawn, and the number
-of seeds up to a power of two) go to the kernels in turn; after some of each that do not count, the medians of a few
-decide, and the fastest one samples the rest; one whose scratch does not fit is not tried again.
+All give the same bits, so trying costs only time. The first batches of a kind (such as how neighbours are drawn, and
+the number of seeds up to a power of two) go to the kernels in turn; after some of each that do not count, the medians of
+a few decide, and the fastest one samples the rest; one whose scratch does not fit is not tried again.
 Times come from marks on the device's stream that are read when they have been passed: nothing waits for them.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from fastsample_dist.ops import checks
 from fastsample_dist.ops.cuda import OutOfMemory, Timer
@@ -21,7 +21,7 @@ from fastsample_dist.ops.sample_spec import SampleSpec
 PER_HOP, PERSISTENT, COOPERATIVE = KERNELS = ("per_hop", "persistent", "cooperative")
 CHOICES = (*KERNELS, "auto")
 
-_Result = TypeVar("_Result")
+_Kind, _Result = TypeVar("_Kind"), TypeVar("_Result")
 
 
 def check_kernel(kernel: str) -> None:
@@ -66,17 +66,17 @@ class BatchKind:
 
 
 @dataclass(frozen=True)
-class KernelReport:
+class KernelReport(Generic[_Kind]):
     """What was measured for one kind of batch.
 
     Attributes:
       kind: the batches.
-      kernel: that samples them from now on, or None while they are tried.
+      kernel: that samples them from now on (of applications the schedule), or None while they are tried.
       medians_ms: per kernel, of the batches that count; empty where nothing was measured.
       num_batches: per kernel, how many counted.
     """
 
-    kind: BatchKind
+    kind: _Kind
     kernel: str | None
     medians_ms: dict[str, float]
     num_batches: dict[str, int]
@@ -84,15 +84,20 @@ class KernelReport:
 
 @dataclass
 class _Contest:
-    times: dict[str, list[float]] = field(default_factory=lambda: {kernel: [] for kernel in KERNELS})
-    begun: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KERNELS, 0))
+    tried: tuple[str, ...]  # the preferred one first, without those whose scratch did not fit
+    times: dict[str, list[float]]
+    begun: dict[str, int]
     unread: list[tuple[str, object, object]] = field(default_factory=list)
-    tried: tuple[str, ...] = KERNELS  # but for those whose scratch did not fit
     winner: str | None = None
 
+    @classmethod
+    def of(cls, kernels: Sequence[str]) -> _Contest:
+        """Before the first batch; the first kernel is preferred."""
+        return cls(tuple(kernels), {kernel: [] for kernel in kernels}, dict.fromkeys(kernels, 0))
 
-class KernelChoice:
-    """Decides per kind of batch.
+
+class KernelChoice(Generic[_Kind]):
+    """Decides per kind of batch, which is anything that can be a key.
 
     Args:
       timer: of the device that samples.
@@ -106,40 +111,44 @@ class KernelChoice:
         checks.require(warm_up >= 0, f"warm_up is {warm_up}; expected 0 or more.")
         checks.require(trials >= 1, f"trials is {trials}; expected 1 or more.")
         self._timer, self._warm_up, self._trials = timer, warm_up, trials
-        self._contests: dict[BatchKind, _Contest] = {}
+        self._contests: dict[_Kind, _Contest] = {}
 
-    def run(self, spec: SampleSpec, num_seeds: int, enqueue: Callable[[str], _Result]) -> _Result:
+    def run(self, kind: _Kind, kernels: Callable[[], Sequence[str]], enqueue: Callable[[str], _Result]) -> _Result:
         """Enqueue one batch.
 
         Args:
-          spec: how its neighbours are drawn; of a kind that all kernels sample.
-          num_seeds: how many seeds it has.
+          kind: of the batch.
+          kernels: asked at the first batch of a kind; those that sample it, first the one that is preferred where
+            nothing has been measured.
           enqueue: enqueues it with the kernel of this name.
         Returns:
           What `enqueue` returns.
         """
-        contest = self._contests.setdefault(kind_of(spec, num_seeds), _Contest())
+        if kind not in self._contests:
+            self._contests[kind] = _Contest.of(kernels())
+        contest = self._contests[kind]
         self._read(contest)
         if contest.winner is not None:
             return enqueue(contest.winner)
-        kernel = min(contest.tried, key=lambda name: contest.begun[name])  # in turn, per_hop first
+        preferred = contest.tried[0]
+        kernel = min(contest.tried, key=lambda name: contest.begun[name])  # in turn, the preferred one first
         if contest.begun[kernel] == self._warm_up + self._trials:  # the device is not yet done with them
-            return enqueue(PER_HOP)
+            return enqueue(preferred)
         start = self._timer.mark()
         try:
             result = enqueue(kernel)
         except OutOfMemory:
-            if kernel == PER_HOP:
+            if kernel == preferred:
                 raise
             contest.tried = tuple(name for name in contest.tried if name != kernel)
-            contest.winner = PER_HOP if contest.tried == (PER_HOP,) else None
-            return enqueue(PER_HOP)
+            contest.winner = preferred if contest.tried == (preferred,) else None
+            return enqueue(preferred)
         contest.begun[kernel] += 1
         if contest.begun[kernel] > self._warm_up:
             contest.unread.append((kernel, start, self._timer.mark()))
         return result
 
-    def report(self) -> list[KernelReport]:
+    def report(self) -> list[KernelReport[_Kind]]:
         """What is known, by kind of batch in order of first appearance."""
         return [
             KernelReport(
@@ -170,5 +179,9 @@ class KernelChoice:
 @functools.lru_cache(maxsize=1024)
 def kind_of(spec: SampleSpec, num_seeds: int) -> BatchKind:
     """The kind that a batch belongs to."""
-    most_seeds = 1 << max(0, num_seeds - 1).bit_length()
-    return BatchKind(replace(spec, rng_seed=0, num_threads=None), most_seeds)
+    return BatchKind(replace(spec, rng_seed=0, num_threads=None), most_of(num_seeds))
+
+
+def most_of(count: int) -> int:
+    """The power of two up to which counts are alike."""
+    return 1 << max(0, count - 1).bit_length()

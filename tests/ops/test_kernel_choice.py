@@ -11,6 +11,7 @@ from tests.ops.graphs import random_csc
 from tests.ops.test_cuda_sampling import on_cpu, same
 
 SPEC = ops.SampleSpec(fanouts=(3, 2))
+KIND = kind_of(SPEC, 100)
 
 
 class FakeDevice:
@@ -35,7 +36,7 @@ class FakeDevice:
 def choose(device, batches, spec=SPEC, num_seeds=100, **options):
     choice = KernelChoice(device, **options)
     for _ in range(batches):
-        choice.run(spec, num_seeds, device.run)
+        choice.run(kind_of(spec, num_seeds), lambda: KERNELS, device.run)
     return choice
 
 
@@ -71,7 +72,7 @@ def test_nothing_is_waited_for_while_the_device_is_behind():
     assert device.ran == list(KERNELS) * 2 + ["per_hop"] * 14
     assert choice.report()[0].kernel is None and choice.report()[0].medians_ms == {}
     device.lag = 0
-    choice.run(SPEC, 100, device.run)
+    choice.run(KIND, lambda: KERNELS, device.run)
     assert choice.report()[0].num_batches == dict.fromkeys(KERNELS, 2)
 
 
@@ -89,7 +90,7 @@ def test_a_kernel_whose_scratch_does_not_fit_is_dropped(too_large, ran):
         return device.run(kernel)
 
     choice = KernelChoice(device, warm_up=0, trials=1)
-    assert [choice.run(SPEC, 100, enqueue) for _ in range(5)] == ran
+    assert [choice.run(KIND, lambda: KERNELS, enqueue) for _ in range(5)] == ran
     assert choice.report()[0].kernel == ran[-1] and not too_large & choice.report()[0].medians_ms.keys()
 
 
@@ -102,7 +103,7 @@ def test_a_refused_batch_is_not_a_trial():
 
     for _ in range(3):
         with pytest.raises(ValueError, match="per_hop"):
-            choice.run(SPEC, 100, refuse)
+            choice.run(KIND, lambda: KERNELS, refuse)
     assert choice.report()[0].num_batches == dict.fromkeys(KERNELS, 0)
 
 
@@ -117,9 +118,23 @@ def test_every_kind_is_decided_by_itself():
     device = FakeDevice(lambda kernel, _: 1.0)
     choice = KernelChoice(device, warm_up=0, trials=1)
     for num_seeds in (10, 1000, 10, 1000, 10, 1000):
-        choice.run(SPEC, num_seeds, device.run)
+        choice.run(kind_of(SPEC, num_seeds), lambda: KERNELS, device.run)
     assert device.ran == [kernel for kernel in KERNELS for _ in range(2)]
     assert [report.kind.most_seeds for report in choice.report()] == [16, 1024]
+
+
+def test_of_kernels_of_its_own_a_kind_prefers_the_first():
+    device, asked = FakeDevice(lambda kernel, _: 1.0), []
+
+    def kernels():
+        asked.append("b")
+        return "b", "a"
+
+    choice = KernelChoice(device, warm_up=0, trials=1)
+    for _ in range(4):
+        choice.run("kind", kernels, device.run)
+    assert device.ran == ["b", "a", "b", "b"] and asked == ["b"]
+    assert choice.report()[0].kind == "kind" and choice.report()[0].kernel == "b"
 
 
 @pytest.mark.parametrize("options", [{"warm_up": -1}, {"trials": 0}])

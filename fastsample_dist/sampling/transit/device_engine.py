@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,16 +11,32 @@ from torch import Tensor
 
 from fastsample_dist.device.placement import Table, choose_places, measured_room
 from fastsample_dist.graph.placed import topology_bytes
+from fastsample_dist.ops import cuda
 from fastsample_dist.ops.cuda_transit import SERVED, DeviceTables, SampleRun, has_drawn_lengths
+from fastsample_dist.ops.kernel_choice import KernelChoice, KernelReport, most_of
 from fastsample_dist.ops.transit_layouts import AppFailedError, NextKind
 from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest
 from fastsample_dist.sampling.mfg import DrawKey
+from fastsample_dist.sampling.transit.app import NULL
 from fastsample_dist.sampling.transit.binding import BoundApp, Plan
 from fastsample_dist.sampling.transit.compile_cpu import CompiledApp
 from fastsample_dist.sampling.transit.engine import Run
 from fastsample_dist.sampling.transit.individual import app_in_numbers, host_tables, widths_of
 from fastsample_dist.sampling.transit.plain import explained
 from fastsample_dist.sampling.transit.samples import Samples
+
+
+@dataclass(frozen=True)
+class SampleKind:
+    """Calls that are alike.
+
+    Attributes:
+      num_roots: of a sample.
+      most_samples: the calls have at most so many samples, and more than half of it.
+    """
+
+    num_roots: int
+    most_samples: int
 
 
 class DeviceEngine:
@@ -49,6 +66,7 @@ class DeviceEngine:
             self._survival = place.put(torch.from_numpy(np.ascontiguousarray(bound.par.survival)))
             self._params = np.array([self._survival.data_ptr(), self._survival.numel()])
         self._apps: dict[int, IndividualApp] = {}  # by number of roots
+        self._choice: KernelChoice[SampleKind] = KernelChoice(cuda.timer(device))
 
     @property
     def has_one_width(self) -> bool:
@@ -56,10 +74,32 @@ class DeviceEngine:
         return not has_drawn_lengths(self._app(self.bound.plan(1)))
 
     def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
-        """See Engine; of `run` the schedule is read, "auto" being "sample"."""
-        made = self.begin(roots, sample_ids, key, run.schedule)
-        made.enqueue()
+        """See Engine; of `run` the schedule is read. "auto" takes "sample" and "transit" in turn, then the faster."""
+
+        def enqueue(schedule: str) -> SampleRun:
+            made = self.begin(roots, sample_ids, key, schedule)
+            made.enqueue()
+            return made
+
+        if run.schedule != "auto" or self._kind == NextKind.ALL:  # all neighbours are taken in one way
+            made = enqueue("sample" if run.schedule == "auto" else run.schedule)
+        else:
+            kind = SampleKind(roots.shape[1], most_of(roots.shape[0]))
+            made = self._choice.run(kind, lambda: self._schedules(roots), enqueue)
         return self.end(made.finish, roots, sample_ids, key)
+
+    def schedule_report(self) -> list[KernelReport[SampleKind]]:
+        """What schedule "auto" has measured and chosen, by kind of call."""
+        return self._choice.report()
+
+    def _schedules(self, roots: Tensor) -> tuple[str, str]:
+        """What "auto" chooses from. A row that many pick from pays for sorting: rows of walks are read by one pick, and
+        those of distinct roots by one sample, in the first step."""
+        is_walk = bool((self._app(self.bound.plan(roots.shape[1])).sample_sizes <= 1).all())
+        given = roots[roots != NULL]
+        if is_walk or given.unique().numel() == given.numel():
+            return "sample", "transit"
+        return "transit", "sample"
 
     def begin(
         self, roots: Tensor, sample_ids: Tensor, key: DrawKey, schedule: str, draw: Tensor | None = None

@@ -12,6 +12,7 @@ from fastsample_dist.device.choice import computing
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import checks
 from fastsample_dist.ops.captured import Recorder
+from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
@@ -40,8 +41,8 @@ class TransitSampler:
       device: None or "cpu"; or a GPU such as "cuda", for all built-in applications: it has the samples, a copy of the
         graph and of the tables (in pinned memory where they do not fit). Never changes a result.
       schedule: "sample": every sample for itself; "transit": picks grouped by their transit, rows of many picks read
-        once; "transit_flat": grouped, without that distinction; "auto" chooses (on a GPU "sample"). Never changes a
-        result.
+        once; "transit_flat": grouped, without that distinction; "auto" chooses (on a GPU the faster of "sample"
+        and "transit" in the first calls of a size). Never changes a result.
       copy_indices: individual applications read the neighbours from a copy of this process's own, in huge pages: faster
         walks on a partition's mapped files, for 4 or 8 bytes per edge. Never changes a result.
     Raises:
@@ -82,6 +83,11 @@ class TransitSampler:
     def table_bytes(self) -> int:
         """Memory of the tables that the application reads besides the graph."""
         return self._engine.table_bytes
+
+    def schedule_report(self) -> list[KernelReport]:
+        """What schedule "auto" has measured on a GPU and chosen, by kind of call; empty elsewhere."""
+        report = getattr(self._engine, "schedule_report", None)
+        return [] if report is None else report()
 
     def sample(
         self,

@@ -164,3 +164,26 @@ def test_the_library_refuses_what_it_has_no_kernel_for(device):
     for wrong in ({"next_kind": 6}, {"next_kind": 7, "unique": [True, False]}, {"until_done": True}):
         with pytest.raises(ValueError, match="transit_sample: "):
             cuda_transit.SampleRun(engine._tables, dataclasses.replace(app, **wrong), roots, ids, request).enqueue()
+
+
+@pytest.mark.parametrize(("app", "roots", "first"), [
+    (transit.DeepWalk(3), [4, 4, 4, 4], "sample"), (transit.PPR(0.4), [4, 4, 4, 4], "sample"),
+    (transit.KHop((3, 2)), [4, 3, 2, -1], "sample"), (transit.KHop((3, 2)), [4, 4, 2, 2], "transit"),
+], ids=["a walk", "PPR", "distinct roots", "repeated roots"])  # fmt: skip
+def test_auto_takes_the_schedules_in_turn_then_the_faster(device, on_cpu, app, roots, first):
+    graph, roots = small_graph(), torch.tensor(roots)
+    sampler, expected = fsd.TransitSampler(graph, app, rng_seed=3, device=device), on_cpu(graph, app, roots)
+    for _ in range(20):
+        assert_equal(sampler.sample(roots), expected)
+    sampler.sample(roots[:1])
+    report, of_one = sampler.schedule_report()
+    assert list(report.num_batches.values()) == [7, 7] and next(iter(report.num_batches)) == first
+    assert set(report.num_batches) == {"sample", "transit"} and report.kernel in report.num_batches
+    assert (report.kind.num_roots, report.kind.most_samples, of_one.kind.most_samples) == (1, 4, 1)
+
+
+def test_what_has_one_schedule_measures_none(device):
+    for app, schedule in ((transit.MVS(), "auto"), (transit.Layer(4, 2), "auto"), (transit.DeepWalk(2), "transit")):
+        sampler = fsd.TransitSampler(small_graph(), app, device=device, schedule=schedule)
+        sampler.sample([1, 2])
+        assert sampler.schedule_report() == []
