@@ -23,6 +23,7 @@ from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
 from fastsample_dist.sampling.transit.engines import forms_of, make_device_engine, make_engine
 from fastsample_dist.sampling.transit.samples import Samples
+from fastsample_dist.sampling.transit.split_engine import SplitEngine
 
 
 class TransitSampler:
@@ -39,7 +40,8 @@ class TransitSampler:
       rng_seed: 0 .. 2**63 - 1.
       num_threads: of the CPU; None uses torch's intra-op setting; never changes a result.
       device: None or "cpu"; or a GPU such as "cuda", for all built-in applications: it has the samples, a copy of the
-        graph and of the tables (in pinned memory where they do not fit). Never changes a result.
+        graph and of the tables (in pinned memory where they do not fit). Or several, such as ["cuda:0", "cuda:1"]: each
+        makes a contiguous range of a call's samples, which are gathered on the first. Never changes a result.
       schedule: "sample": every sample for itself; "transit": picks grouped by their transit, rows of many picks read
         once; "transit_flat": grouped, without that distinction; "auto" chooses (on a GPU the faster of "sample"
         and "transit" in the first calls of a size). Never changes a result.
@@ -60,13 +62,14 @@ class TransitSampler:
         app: App,
         rng_seed: int = 0,
         num_threads: int | None = None,
-        device: torch.device | str | None = None,
+        device: torch.device | str | Sequence[torch.device | str] | None = None,
         schedule: str = "auto",
         *,
         copy_indices: bool = False,
     ) -> None:
         arrays.check_graph(graph)
-        self.device = _device(graph, device)
+        devices = _devices(graph, device)
+        self.device = devices[0]
         if num_threads is not None:
             checks.whole("num_threads", num_threads, 1, checks.MOST_THREADS)
         checks.one_of("schedule", schedule, SCHEDULES)
@@ -74,8 +77,9 @@ class TransitSampler:
         self._run = Run(num_threads, schedule)
         self._bound = bind(app, graph)
         self._engine: Engine
-        if arrays.runs_kernels(self.device):
-            self._engine = make_device_engine(self._bound, self.device)
+        if all(map(arrays.runs_kernels, devices)):
+            engines = [make_device_engine(self._bound, own) for own in devices]
+            self._engine = engines[0] if len(engines) == 1 else SplitEngine(engines, devices)
         else:
             self._engine = make_engine(self._bound, forms_of(self._bound)[0], copy_indices)
 
@@ -147,9 +151,17 @@ class TransitSampler:
         return CapturedTransit(self._engine, shape, self.rng_seed, self._run.schedule, recorder)
 
 
-def _device(graph: CSCGraph, device: torch.device | str | None) -> torch.device:
-    """The device that samples."""
-    found = torch.device("cpu") if device is None else computing(device)
+def _devices(
+    graph: CSCGraph, device: torch.device | str | Sequence[torch.device | str] | None
+) -> list[torch.device]:  # fmt: skip
+    """The devices that sample."""
+    several = isinstance(device, Sequence) and not isinstance(device, str)
+    found = [torch.device("cpu") if own is None else computing(own) for own in (device if several else [device])]
+    if not found or (len(found) > 1 and not all(map(arrays.runs_kernels, found))):
+        raise ValueError(
+            f"device is {device!r}; expected one device, or a list of GPUs such as ['cuda:0', 'cuda:1']: the CPU's "
+            "threads share the samples of a call already (num_threads)."
+        )
     if graph.device.type != "cpu":
         raise ValueError(
             f"the graph is on {graph.device}; pass it in host memory, where an application's tables are made, and the "

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fastsample_dist.sampling.mfg import MFG, DrawKey, MiniBatch
 from fastsample_dist.sampling.transit.app import NULL
@@ -49,6 +51,29 @@ class Samples:
         """Samples of roots int64 [S, R] and per step int64 [S, picks]."""
         widths = [step.shape[1] for step in steps]
         return cls(torch.cat([roots, *steps], 1), None, roots.shape[1], widths, sample_ids, draw, mfgs_of_sample)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Samples], sample_ids: Tensor, device: torch.device) -> Samples:
+        """The samples of several calls as those of one, on a device.
+
+        Args:
+          parts: one or more calls of the same application and key, in the order of their samples.
+          sample_ids: int64 [S], of all.
+        """
+        first = parts[0]
+        widths = [max(own) for own in zip_longest(*(part._widths for part in parts), fillvalue=0)]
+        mfgs = None
+        if first.mfgs_of_sample is not None:
+            mfgs = [[mfg.to(device) for mfg in mfgs] for part in parts for mfgs in part.mfgs_of_sample or []]
+        if first._offsets is None:
+            width = first._num_roots + sum(widths)
+            padded = [pad(part._flat.to(device), (0, width - part._flat.shape[1]), value=NULL) for part in parts]
+            return cls(torch.cat(padded), None, first._num_roots, widths, sample_ids, first.draw, mfgs)
+        flat = torch.cat([part._flat.to(device) for part in parts])
+        offsets = torch.zeros(len(sample_ids) + 1, dtype=torch.int64, device=device)
+        lengths = [part._offsets.diff().to(device) for part in parts if part._offsets is not None]
+        torch.cumsum(torch.cat(lengths), 0, out=offsets[1:])
+        return cls(flat, offsets, first._num_roots, widths, sample_ids, first.draw, mfgs)
 
     def __len__(self) -> int:
         return self.sample_ids.numel()
