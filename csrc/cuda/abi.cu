@@ -18,7 +18,7 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsTransitApp, sample_sizes, num_transits, unique, params, next, step_transits, initial, num_steps,
             num_roots, state_words, max_attempts, next_kind, sampling_type, until_done)
   FS_STRUCT(FsTransitRequest, roots, sample_ids, num_samples, block_samples, rng_seed, step, num_threads, schedule)
-  FS_STRUCT(FsCudaSamples, vertices, offsets, lengths, state, keys, failure, workspace, draw, num_steps)
+  FS_STRUCT(FsCudaSamples, vertices, offsets, lengths, by_length, live, state, keys, failure, workspace, draw, num_steps)
   FS_STRUCT(FsCudaMembers, keys, slots, num_nodes)
   FS_STRUCT(FsCudaPicks, sample_ids, begins, transits, ends, filled, out, bad, rng_seed, step, num_samples, sample_size,
             step_index, attempt)

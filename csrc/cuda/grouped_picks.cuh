@@ -1,7 +1,8 @@
 // Picks of a step grouped by their transits (Jangda et al., EuroSys'21, sections 5 and 6): the same picks, made in
 // another order.
 //
-// A transit of a sample is a slot; (transit, slot) pairs are sorted by transit, those without one behind all others. A
+// A transit of a sample is a slot; (transit, slot) pairs are sorted by transit, those without one behind all others. Of
+// walks of drawn lengths only those that are not over have a slot: they are the first of the samples by length. A
 // run of equal transits asks for run * sample_size picks from one row:
 //
 //   fewer than kFewPicks       a group of lanes takes the run (the paper's sub-warp)
@@ -57,7 +58,7 @@ inline int64_t most_tiles(int64_t slots, int64_t sample_size) {
 // What a slot's picks are made from; FS_NULL_NODE: nothing.
 template <typename Id>
 FS_DEVICE int64_t transit_of(const TransitTask<Id>& task, const StepPlace& step, int64_t slot) {
-  const int64_t sample = slot % task.num_samples;
+  const int64_t sample = task.sample_at(slot % task.num_samples);
   if (task.out.state != nullptr) return task.out.state[(task.num_roots + 1) * task.num_samples + sample];
   if (task.out.offsets != nullptr && step.k >= task.out.lengths[sample]) return FS_NULL_NODE;
   return task.node_at(sample, step.transits + slot / task.num_samples);
@@ -75,7 +76,8 @@ FS_KERNEL void make_transit_keys(TransitTask<Id> task, StepPlace step, GroupedSl
 template <typename Id>
 FS_DEVICE void make_pick(const TransitTask<Id>& task, const StepPlace& step, int64_t slot, int64_t j,
                          const TransitRow<Id>& row) {
-  const int64_t sample = slot % task.num_samples, number = slot / task.num_samples * step.sample_size + j;
+  const int64_t sample = task.sample_at(slot % task.num_samples);
+  const int64_t number = slot / task.num_samples * step.sample_size + j;
   const int64_t node = pick_at(task, step, sample, number, row);
   task.put(step.k, sample, step.first + number, node);
   if (node == FS_NULL_NODE && task.out.offsets != nullptr) task.out.lengths[sample] = step.k;  // its only pick
@@ -84,7 +86,8 @@ FS_DEVICE void make_pick(const TransitTask<Id>& task, const StepPlace& step, int
 // A slot without a transit has no picks.
 template <typename Id>
 FS_DEVICE void put_none(const TransitTask<Id>& task, const StepPlace& step, int64_t slot, int64_t j) {
-  const int64_t sample = slot % task.num_samples, number = slot / task.num_samples * step.sample_size + j;
+  const int64_t sample = task.sample_at(slot % task.num_samples);
+  const int64_t number = slot / task.num_samples * step.sample_size + j;
   if (task.out.offsets != nullptr) {  // it has no room for any
     if (step.k < task.out.lengths[sample]) task.out.lengths[sample] = step.k;
     return;

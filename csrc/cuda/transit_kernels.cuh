@@ -54,6 +54,10 @@ struct TransitTask {
     const int64_t node = *vertex(sample, number);
     return node >= 0 && node < num_nodes ? node : FS_NULL_NODE;
   }
+  // The sample that a thread or a slot of this number takes: walks of about one length side by side.
+  FS_DEVICE int64_t sample_at(int64_t number) const {
+    return out.by_length == nullptr ? number : out.by_length[number];
+  }
   FS_DEVICE int64_t degree(int64_t node) const { return node < 0 ? 0 : indptr[node + 1] - indptr[node]; }
 
   FS_DEVICE TransitRow<Id> row(int64_t node) const {
@@ -105,7 +109,8 @@ FS_KERNEL void draw_lengths(StageKey key, const int64_t* sample_ids, int64_t cou
 template <typename Id, bool kNode2Vec>
 FS_KERNEL void walk_samples(TransitTask<Id> task) {
   const bool is_ragged = task.out.offsets != nullptr;
-  for (int64_t sample = thread_number(); sample < task.num_samples; sample += num_threads()) {
+  for (int64_t i = thread_number(); i < task.num_samples; i += num_threads()) {
+    const int64_t sample = task.sample_at(i);
     int64_t node = task.roots[sample], previous = FS_NULL_NODE, k = 0;
     const int64_t steps = is_ragged ? task.out.lengths[sample] : task.num_steps;
     *task.vertex(sample, 0) = node;

@@ -152,7 +152,8 @@ int64_t distinct_bytes(const FsTransitApp& app, const FsTransitRequest& request,
 template <typename Id>
 void make_grouped(const TransitTask<Id>& task, const StepPlace& step, GroupedSlots slots, bool is_flat,
                   cudaStream_t stream) {
-  slots.count = slots.sort.count = task.num_samples * (step.picks / step.sample_size);
+  const int64_t samples = task.out.live != nullptr ? task.out.live[step.k] : task.num_samples;
+  slots.count = slots.sort.count = samples * (step.picks / step.sample_size);
   cudaMemsetAsync(slots.lengths, 0, 2 * 8, stream);
   launch(make_transit_keys<Id>, blocks_for(slots.count), stream, task, step, slots);
   sort_keys(slots.sort, slots.keys, slots.sorted, slots.sort_scratch, slots.sort_bytes, stream);
@@ -225,7 +226,8 @@ FsStatus fs_cuda_transit_lengths(const FsGraph* graph, const FsTransitApp* app, 
                request->num_samples, table, app->params[1], out_lengths);
   } else if (app->next_kind == FS_NEXT_ALL) {
     const FsTransitTables tables = {};
-    const FsCudaSamples out = {nullptr, nullptr, out_lengths, nullptr, nullptr, nullptr, nullptr, nullptr, 0};
+    FsCudaSamples out = {};
+    out.lengths = out_lengths;
     const auto count = [&](auto id) {
       using Id = decltype(id);
       fs::launch(fs::count_rows_of_roots<Id>, blocks, static_cast<cudaStream_t>(stream),

@@ -190,8 +190,11 @@ typedef struct {
   int64_t* offsets;  /* of samples that differ in length (until_done, FS_NEXT_ALL) [num_samples + 1]: room for the roots
                         and lengths[i] picks each; else NULL */
   int64_t* lengths;  /* of these [num_samples] of fs_cuda_transit_lengths; until_done: becomes the picks made */
-  int64_t* state;    /* FS_NEXT_MULTI_RW: [num_roots + 2, num_samples] scratch; else NULL */
-  uint64_t* keys;    /* [num_steps], of FS_NEXT_MULTI_RW [2 * num_steps]: scratch */
+  const int64_t* by_length; /* until_done: [num_samples] positions of the samples, those of larger lengths first; else
+                               NULL */
+  const int64_t* live;      /* until_done: host memory [num_steps], samples whose lengths are above k; else NULL */
+  int64_t* state;           /* FS_NEXT_MULTI_RW: [num_roots + 2, num_samples] scratch; else NULL */
+  uint64_t* keys;           /* [num_steps], of FS_NEXT_MULTI_RW [2 * num_steps]: scratch */
   uint64_t* failure; /* ~0 before: step << FS_CUDA_SAMPLE_BITS | position of the sample that first met an id which is no
                         node; of several steps the first, of several samples the first. The id stands in its place */
   void* workspace;   /* of fs_cuda_transit_workspace, aligned to 256 bytes */

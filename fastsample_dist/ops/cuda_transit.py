@@ -36,6 +36,8 @@ class SampleArrays(Structure):
         ("vertices", c_void_p),
         ("offsets", c_void_p),
         ("lengths", c_void_p),
+        ("by_length", c_void_p),
+        ("live", c_void_p),
         ("state", c_void_p),
         ("keys", c_void_p),
         ("failure", c_void_p),
@@ -127,7 +129,8 @@ class SampleRun:
             layouts.Schedule[request.schedule.upper()],
         )  # fmt: skip
         words = {"dtype": torch.int64, "device": tables.device}
-        self._lengths, self._offsets, self._num_steps = None, None, len(app.sample_sizes)
+        self._lengths = self._offsets = self._by_length = self._live = None
+        self._num_steps = len(app.sample_sizes)
         if has_drawn_lengths(app):
             self._vertices = self._room_for_lengths(words)
         else:
@@ -149,17 +152,20 @@ class SampleRun:
             byref(self._tables.graph), byref(self._arguments), byref(self._asked), lengths.data_ptr(),
         )  # fmt: skip
         torch.cumsum(lengths + app.num_roots, 0, out=offsets[1:])
-        if app.until_done:
-            self._num_steps = int(lengths.max()) if lengths.numel() else 0
         self._lengths, self._offsets = lengths, offsets
+        if app.until_done:
+            self._by_length = torch.argsort(lengths, descending=True, stable=True)
+            self._live = roots.shape[0] - torch.bincount(lengths).cumsum(0).cpu()
+            self._num_steps = max(0, self._live.numel() - 1)  # after the longest walk nobody is left
         return torch.empty(int(offsets[-1]), **words)
 
     def enqueue(self) -> None:
         """Enqueue the kernels of all steps on the current stream; nothing is waited for."""
         self._failure.fill_(_NO_FAILURE)
         out = SampleArrays(
-            *map(library.address, (self._vertices, self._offsets, self._lengths, self._state, self._keys)),
-            *map(library.address, (self._failure, self._workspace, self._draw)), self._num_steps,
+            *map(library.address, (self._vertices, self._offsets, self._lengths, self._by_length, self._live)),
+            *map(library.address, (self._state, self._keys, self._failure, self._workspace, self._draw)),
+            self._num_steps,
         )  # fmt: skip
         cuda.call(
             "fs_cuda_transit_sample", self.roots,

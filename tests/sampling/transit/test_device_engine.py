@@ -108,6 +108,15 @@ def test_no_schedule_of_threads_changes_a_pick(emulated_device, on_cpu, monkeypa
             assert_equal(sampler.sample(roots), on_cpu(graph, app, roots))
 
 
+def test_steps_have_slots_for_walks_that_are_not_over(emulated_device, monkeypatch):
+    monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
+    graph = random_graph(torch.int32)
+    roots = torch.nonzero(graph.in_degrees() > 0).flatten()[:400]
+    sampler = fsd.TransitSampler(graph, transit.PPR(0.4), rng_seed=3, schedule="transit_flat")
+    of_keys = emulated_device.grids(lambda: sampler.sample(roots))[-2:2:-2]  # the last step's first
+    assert of_keys[0] == 1 and of_keys[-1] == -(-roots.numel() // 64) and of_keys == sorted(of_keys)
+
+
 @pytest.mark.parametrize("roots", [torch.empty(0, dtype=torch.int64), torch.tensor([-1, 5, -1]), torch.tensor([0, 0])],
                          ids=["no samples", "no root", "no neighbour"])  # fmt: skip
 @pytest.mark.parametrize("app", [
