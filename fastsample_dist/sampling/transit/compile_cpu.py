@@ -19,11 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastsample_dist.sampling.transit.binding import BoundApp, Layout
+
+if TYPE_CHECKING:
+    from fastsample_dist.sampling.transit.numba_kernels import AppTypes
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SPECIFIC = re.compile(r"raised a specific error:\s*\w+: (.*)")
@@ -84,6 +87,19 @@ def _kernels(
     functions: tuple[Callable | None, ...], layout: Layout, id_type: torch.dtype, weight_type: torch.dtype | None
 ) -> tuple[Any, ...]:
     """Compiled kernels in the order of the functions; they live as long as the process, as their code does."""
+    from fastsample_dist.sampling.transit import numba_kernels
+
+    app = app_types(layout, id_type, weight_type)
+    next_function, step_transits, initial = functions
+    return (
+        compiled(next_function, "next", lambda f: numba_kernels.next_kernel(app, f)),
+        compiled(step_transits, "step_transits", lambda f: numba_kernels.single_kernel(app, f, initial=False)),
+        compiled(initial, "initial", lambda f: numba_kernels.single_kernel(app, f, initial=True)),
+    )
+
+
+def app_types(layout: Layout, id_type: torch.dtype, weight_type: torch.dtype | None) -> AppTypes:
+    """What an application's functions are called with, as Numba types; the same for every target."""
     from numba.core import types
 
     from fastsample_dist.sampling.transit import numba_kernels
@@ -95,16 +111,15 @@ def _kernels(
     traits = RowTraits(
         numba_types[id_type], numba_types.get(weight_type), layout.edge_queries, layout.max_weight, layout.ranked, False
     )
-    app = numba_kernels.AppTypes(traits, layout.collective, layout.state, layout.columns, layout.params)
-    next_function, step_transits, initial = functions
-    return (
-        _compiled(next_function, "next", lambda f: numba_kernels.next_kernel(app, f)),
-        _compiled(step_transits, "step_transits", lambda f: numba_kernels.single_kernel(app, f, initial=False)),
-        _compiled(initial, "initial", lambda f: numba_kernels.single_kernel(app, f, initial=True)),
-    )
+    return numba_kernels.AppTypes(traits, layout.collective, layout.state, layout.columns, layout.params)
 
 
-def _compiled(function: Callable | None, name: str, compile_kernel: Callable[[Callable], Any]) -> Any:
+def compiled(function: Callable | None, name: str, compile_kernel: Callable[[Callable], Any]) -> Any:
+    """What a function is compiled to; None of None.
+
+    Raises:
+      ValueError: it cannot be compiled; the line says where and why.
+    """
     if function is None:
         return None
     try:

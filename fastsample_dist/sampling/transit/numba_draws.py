@@ -78,6 +78,27 @@ def philox_words(typing, sample_id, block, key0, key1, words, stride):
 
 
 @intrinsic
+def word_at(typing, state, number):
+    """The number-th word of the block in hand. On a GPU an array that is indexed by a variable is in memory, so there
+    the word is selected.
+    """
+
+    def generate(context, builder, signature, arguments):
+        state, number = arguments
+        word, double = ir.IntType(32), ir.IntType(64)
+        if context.target_name == "cpu":
+            return builder.load(place(builder, state, builder.mul(number, double(4)), word), align=4)
+        chosen = word(0)
+        for i in range(4):  # by disjunction: LLVM would make one load of a selected place of two selected loads
+            own = builder.load(place(builder, state, double(4 * i), word), align=4)
+            is_chosen = builder.icmp_unsigned("==", number, double(i))
+            chosen = builder.or_(chosen, builder.select(is_chosen, own, word(0)))
+        return chosen
+
+    return types.uint32(types.voidptr, types.int64), generate
+
+
+@intrinsic
 def multiply_high(typing, a, b):
     """High word of a product of uint64."""
     wide = ir.IntType(128)
@@ -164,7 +185,7 @@ def next_word(state):
         write_int64(state, _NEXT_BLOCK, block + 1)
         used = 0
     write_int64(state, _USED, used + 1)
-    return read_uint32(state, 4 * used)
+    return word_at(state, used)
 
 
 @forced

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import signature
+from typing import Any
 
 import numpy as np
 from numba import cfunc, njit
@@ -54,13 +55,14 @@ from fastsample_dist.sampling.transit.numba_types import (
     is_nowhere,
     local_memory,
     maker,
+    quotient,
     read_int64,
     shift,
     write_int64,
 )
 
 CHUNK = 16  # slots per stage. Measured, share of the built-in uniform rate: 16: 0.56, 64: 0.47, 256: 0.43
-_KERNEL = types.int32(types.voidptr, types.int64, types.int64)
+KERNEL = types.int32(types.voidptr, types.int64, types.int64)
 # A chunk in memory: word w of a lane at w * _WORD_STRIDE + 4 * lane, then what was looked up, 8 bytes per lane.
 _WORD_STRIDE = 4 * CHUNK
 _SAMPLES, _NUMBERS, _TRANSITS, _IDS, _BLOCKS = (4 * _WORD_STRIDE + 8 * CHUNK * i for i in range(5))
@@ -108,7 +110,31 @@ class AppTypes:
         return ParamsType(self.params)
 
 
-def compile_function(function: Callable, arguments: tuple[types.Type, ...], returns_vertex: bool = True):
+@dataclass(frozen=True)
+class Target:
+    """What code is compiled for.
+
+    Attributes:
+      function: compiles a user's function for these types of arguments; what comes back has fndesc, library, signature.
+      kernel: makes of a Python function an FsStepKernel.
+    """
+
+    function: Callable[[Callable, tuple[types.Type, ...]], Any]
+    kernel: Callable[[Callable], Any]
+
+
+def _compiled_by_njit(function: Callable, arguments: tuple[types.Type, ...]):
+    dispatcher = njit(nogil=True, forceinline=True)(function)
+    dispatcher.compile(arguments)
+    return dispatcher.overloads[arguments]
+
+
+CPU = Target(_compiled_by_njit, cfunc(KERNEL))
+
+
+def compile_function(
+    function: Callable, arguments: tuple[types.Type, ...], returns_vertex: bool = True, target: Target = CPU
+):
     """A user's function compiled for these arguments, to be taken into a kernel whole.
 
     Raises:
@@ -117,9 +143,7 @@ def compile_function(function: Callable, arguments: tuple[types.Type, ...], retu
     expected = len(signature(function).parameters)
     if expected != len(arguments):
         raise TypingError(f"it takes {expected} arguments, but is called with {len(arguments)}")
-    dispatcher = njit(nogil=True, forceinline=True)(function)
-    dispatcher.compile(arguments)
-    compiled = dispatcher.overloads[arguments]
+    compiled = target.function(function, arguments)
     returned = compiled.signature.return_type
     if returns_vertex and not isinstance(returned, types.Integer):
         shown = f"{returned.type} or None" if isinstance(returned, types.Optional) else returned
@@ -201,7 +225,7 @@ def next_kernel(app: AppTypes, function: Callable):
                     return types.int32(1)
         return types.int32(0)
 
-    return cfunc(_KERNEL)(kernel)
+    return CPU.kernel(kernel)
 
 
 @forced
@@ -210,38 +234,69 @@ def chunk_of(chunks, first):
     return shift(chunks, first // CHUNK % _STAGES * _CHUNK_BYTES)
 
 
-def single_kernel(app: AppTypes, function: Callable, initial: bool):
-    """The kernel of `initial` or of `step_transits`, a Numba cfunc: one call after another."""
-    sample_type = app.sample()
-    leading = (sample_type,) if initial else (types.int64, sample_type, types.int64)
-    call = caught_call(compile_function(function, (*leading, DRAW, app.par), returns_vertex=not initial))
-    make_par, make_sample = maker(app.par), maker(sample_type)
+def slot_kernel(app: AppTypes, function: Callable, target: Target):
+    """The kernel of `next` of an individual application, one call after another: what next_kernel does in stages."""
+    sample_type, edges = app.sample(), app.edges(False)
+    make_sample, make_transits = maker(sample_type), maker(ArrayType(types.int64))
+    known_row, _ = row_functions(edges)
 
     @forced
-    def arguments(task, s, index, draw, par):
+    def arguments(task, sample, number, memory, par):
+        index, turn = split_slot(number, task_size(task))
+        place = shift(task_transits(task), 8 * (sample * task_stride(task) + index))
+        slot, pick = task_first(task) + number, task_first(task) + task_attempt(task) * task_picks(task) + number
+        start_draw(memory[0], read_int64(task_ids(task), 8 * sample), pick << 32)
+        draw, s = make_draw((memory[0], slot, turn)), make_sample((task, sample, slot, memory[1]))
+        return s, make_transits((place, 1)), known_row(task, read_int64(place, 0)), task_step(task), draw, par
+
+    compiled = compile_function(function, next_signature(app, False), target=target)
+    return _one_by_one(app, compiled, arguments, True, target)
+
+
+def single_kernel(app: AppTypes, function: Callable, initial: bool, target: Target = CPU):
+    """The kernel of `initial` or of `step_transits`: one call after another."""
+    sample_type = app.sample()
+    leading = (sample_type,) if initial else (types.int64, sample_type, types.int64)
+    make_sample = maker(sample_type)
+
+    @forced
+    def arguments(task, sample, index, memory, par):
+        start_draw(memory[0], read_int64(task_ids(task), 8 * sample), index << 32)
+        s, draw = make_sample((task, sample, 0, memory[1])), make_draw((memory[0], index, 0))
         if initial:
             return s, draw, par
         return task_step(task), s, index, draw, par
 
+    compiled = compile_function(function, (*leading, DRAW, app.par), returns_vertex=not initial, target=target)
+    return _one_by_one(app, compiled, arguments, not initial, target)
+
+
+def _one_by_one(app: AppTypes, compiled: Any, arguments: Callable, writes: bool, target: Target):
+    """A kernel that calls a compiled function slot by slot.
+
+    Args:
+      arguments: (task, sample, number of the slot in it, memory of draw and size, par) -> what to call it with.
+      writes: its result goes to the task's `out`.
+    """
+    call, make_par = caught_call(compiled), maker(app.par)
+
     def kernel(task, begin, end):
-        state, counted = local_memory(DRAW_BYTES), local_memory(SIZE_BYTES)
+        memory = local_memory(DRAW_BYTES), local_memory(SIZE_BYTES)
         par = make_par((task_params(task),))
-        set_keys(state, task_key0(task), task_key1(task))
-        write_int64(counted, 0, NULL)
+        set_keys(memory[0], task_key0(task), task_key1(task))
+        write_int64(memory[1], 0, NULL)
         for position in range(begin, end):
             slot = slot_at(task, position)
-            sample, index = split_slot(slot, task_picks(task))
-            start_draw(state, read_int64(task_ids(task), 8 * sample), index << 32)
-            s, draw = make_sample((task, sample, 0, counted)), make_draw((state, index, 0))
-            raised, node = call(arguments(task, s, index, draw, par))
+            sample, number = split_slot(slot, task_picks(task))
+            raised, node = call(arguments(task, sample, number, memory, par))
             if raised:
                 write_int64(task_failed(task), 0, slot)
                 return types.int32(1)
-            if not initial:
-                write_int64(task_out(task), 8 * (sample * task_out_stride(task) + index), node)
+            if writes:
+                write_int64(task_out(task), 8 * (sample * task_out_stride(task) + number), node)
         return types.int32(0)
 
-    return cfunc(_KERNEL)(kernel)
+    return target.kernel(kernel)
 
 
 # ---- the stages of a chunk ----
@@ -258,8 +313,8 @@ def split_slot(slot, picks):
     """(slot // picks, slot % picks); walks have one pick, and need no division."""
     if picks == 1:
         return slot, 0
-    quotient = np.int64(np.uint64(slot) // np.uint64(picks))
-    return quotient, slot - quotient * picks
+    whole = quotient(slot, picks)
+    return whole, slot - whole * picks
 
 
 def chunk_reader(app: AppTypes):

@@ -52,8 +52,8 @@ def reader(dtype: types.Type):
 
 
 def field(structure: type[ctypes.Structure], name: str):
-    """An intrinsic (address of a structure) -> its field. Nobody may write there while a kernel runs: what was read is
-    good for the whole call.
+    """An intrinsic (address of a structure) -> its field. On the CPU nobody may write there while a kernel runs: what
+    was read is good for the whole call.
     """
     offset, size = getattr(structure, name).offset, getattr(structure, name).size
     c_type = dict(structure._fields_)[name]
@@ -66,7 +66,8 @@ def field(structure: type[ctypes.Structure], name: str):
         def generate(context, builder, signature, arguments):
             source = place(builder, arguments[0], ir.IntType(64)(offset), context.get_value_type(dtype))
             value = builder.load(source, align=size)
-            value.set_metadata("invariant.load", builder.module.add_metadata([]))
+            if context.target_name == "cpu":  # a GPU's thread writes its task from call to call, in code it is part of
+                value.set_metadata("invariant.load", builder.module.add_metadata([]))
             return value
 
         return dtype(types.voidptr), generate
@@ -122,6 +123,18 @@ def bit_length(typing, number):
         return builder.sub(bits(64), zeros)
 
     return types.int64(types.int64), generate
+
+
+@intrinsic
+def quotient(typing, number, divisor):
+    """number // divisor of integers that are not negative; the divisor is not 0, and nothing is there to raise: a
+    kernel that went on behind an error would have to keep its structures in memory.
+    """
+
+    def generate(context, builder, signature, arguments):
+        return builder.udiv(*arguments)
+
+    return types.int64(types.int64, types.int64), generate
 
 
 @intrinsic
@@ -219,6 +232,13 @@ def leave(typing):
     return types.void(), generate
 
 
+def _callee(context, builder, descriptor):
+    """A compiled function in the module at hand, and how it is called; numba-cuda's descriptors know both."""
+    if hasattr(descriptor, "call_conv"):
+        return descriptor.declare_function(builder.module), descriptor.call_conv
+    return context.declare_function(builder.module, descriptor), context.call_conv
+
+
 def caught_call(compiled):
     """An intrinsic that calls a compiled function: its arguments as one tuple -> (raised or left, int64 result).
 
@@ -232,8 +252,8 @@ def caught_call(compiled):
         def generate(context, builder, _, packed):
             context.active_code_library.add_linking_library(compiled.library)
             unpacked = cgutils.unpack_tuple(builder, packed[0])
-            function = context.declare_function(builder.module, descriptor)
-            status, result = context.call_conv.call_function(
+            function, convention = _callee(context, builder, descriptor)
+            status, result = convention.call_function(
                 builder, function, signature.return_type, signature.args, unpacked
             )
             if isinstance(signature.return_type, types.Integer):
