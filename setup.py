@@ -21,7 +21,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-LIBRARIES = tuple(f"libfastsample{room}.so" for room in ("", "_cuda", "_bench", "_bench_cuda"))
+LIBRARIES = (*(f"libfastsample{room}.so" for room in ("", "_cuda", "_bench", "_bench_cuda")), "fastsample_apps.fatbin")
 
 
 def find_cmake() -> str:

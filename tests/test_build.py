@@ -204,6 +204,7 @@ def test_wheel_holds_the_cuda_library_exactly_where_nvcc_is(whole_build):
     names = zipfile.ZipFile(build.wheel).namelist()
     for room in ("cuda", "bench_cuda"):
         assert (f"fastsample_dist/lib/libfastsample_{room}.so" in names) == has_nvcc
+    assert ("fastsample_dist/lib/fastsample_apps.fatbin" in names) == has_nvcc
 
 
 FATBIN = struct.pack("<I", 0xBA55ED50)  # begins a container of device code
@@ -401,7 +402,8 @@ def test_without_nvcc_configuring_says_so_and_continues(tmp_path):
     environment = {**os.environ, "CUDACXX": str(tmp_path / "no-nvcc")}
     printed = run([cmake(), "-S", ROOT / "csrc", "-B", tmp_path / "build", "-DFS_CUDA=AUTO"], env=environment)
     assert "nvcc not found, building the CPU library only" in printed
-    assert "libfastsample_cuda" not in run([cmake(), "--build", tmp_path / "build", "--target", "help"])
+    targets = run([cmake(), "--build", tmp_path / "build", "--target", "help"])
+    assert "libfastsample_cuda" not in targets and "fastsample_apps" not in targets
 
 
 def test_cuda_required_but_missing_is_refused(tmp_path):

@@ -19,6 +19,11 @@ static const FsAbiEntry kEntries[] = {
             num_roots, state_words, max_attempts, next_kind, sampling_type, until_done)
   FS_STRUCT(FsTransitRequest, roots, sample_ids, num_samples, block_samples, rng_seed, step, num_threads, schedule)
   FS_STRUCT(FsCudaSamples, vertices, offsets, lengths, by_length, live, state, keys, failure, workspace, draw, num_steps)
+  FS_STRUCT(FsStepTask, graph, tables, params, sample_ids, vertices, strides, widths, transits, num_distinct, combined,
+            ranked, state, slots, out, failed_slot, rng_seed, step, step_index, num_samples, num_transits, sample_size,
+            picks, num_roots, transit_stride, ranked_stride, out_stride, state_words, attempt, first_pick, key0, key1)
+  FS_STRUCT(FsCudaAppSteps, task, app, levels, transits, ended, live, lengths, offsets, failure, workspace, num_nodes,
+            first_step, end_step, has_step_transits, has_initial, by_walks)
   FS_STRUCT(FsCudaMembers, keys, slots, num_nodes)
   FS_STRUCT(FsCudaPicks, sample_ids, begins, transits, ends, filled, out, bad, rng_seed, step, num_samples, sample_size,
             step_index, attempt)

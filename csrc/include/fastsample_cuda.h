@@ -218,11 +218,60 @@ FS_API FsStatus fs_cuda_transit_workspace(const FsTransitApp* app, const FsTrans
  * several picks by a launch each, a thread a pick. FS_SCHEDULE_TRANSIT: pairs of transit and sample are sorted, short
  * runs are taken by groups of lanes, tiles of longer ones by blocks that read the row once; _FLAT: a thread a pick in
  * sorted order. FS_NEXT_UNIFORM, FS_NEXT_WEIGHTED, FS_NEXT_NODE2VEC, FS_NEXT_PPR of one root, FS_NEXT_MULTI_RW,
- * FS_NEXT_ALL of one step; no callbacks. Where picks are to be distinct, one more launch draws repeated ones again.
- * Host memory: the structs, sample_sizes, num_transits, unique and params. Roots are nodes or FS_NULL_NODE. Nothing is
- * read back: the work of a call may be captured, and replayed for other roots, sample ids and draws. */
+ * FS_NEXT_ALL of one step; callbacks: fs_cuda_app_steps. Where picks are to be distinct, one more launch draws repeated
+ * ones again. Host memory: the structs, sample_sizes, num_transits, unique and params. Roots are nodes or FS_NULL_NODE.
+ * Nothing is read back: the work of a call may be captured, and replayed for other roots, sample ids and draws. */
 FS_API FsStatus fs_cuda_transit_sample(const FsGraph* graph, const FsTransitTables* tables, const FsTransitApp* app,
                                        const FsTransitRequest* request, const FsCudaSamples* out, void* stream);
+
+/* ---- applications of a user's own ---- */
+/* `next`, `step_transits` and `initial` are FsStepKernels here as well, called by the threads of kernels for one slot
+ * at a time (end is begin + 1, task->slots is NULL). On a device the first one is
+ *
+ *   extern "C" __device__ int32_t fs_app_next(const FsStepTask* task, int64_t begin, int64_t end);
+ *
+ * and fs_app_step_transits and fs_app_initial are like it. The kernels that call them are in fastsample_apps.fatbin, as
+ * LTO IR, beside the library: who has compiled the functions links both to a cubin, without the kernels that call what
+ * there is not. The emulator calls FsTransitApp's functions, which are the CPU's.
+ *
+ * Vertices of level k (0: the roots, k + 1: the picks of step k) stand sample by sample, [num_samples, widths[k]]. */
+typedef struct {
+  FsStepTask task; /* graph, tables, params, sample_ids, vertices, strides and widths (equal), state, failed_slot (any
+                      word): device memory, and so is what these lead to; num_samples, num_roots, state_words. The
+                      rest is set step by step */
+  void* app;       /* of fs_cuda_load_app; NULL for the emulator */
+  int64_t* const* levels; /* host: addresses of the levels first_step .. end_step; the steps' picks go to those behind
+                             the first */
+  int64_t* transits;      /* with step_transits: [num_samples * transits of a step, at most] */
+  uint8_t* ended;         /* until_done: [num_samples], 0 before step 0 */
+  int64_t* live;          /* until_done: [end_step - first_step], 0 before: becomes 1 where a sample has a transit */
+  int64_t* lengths;       /* FS_ALL_NEIGHBORS: [num_samples] picks of the step, set where offsets is NULL; a second call
+                             makes them */
+  const int64_t* offsets; /* FS_ALL_NEIGHBORS: [num_samples + 1] where they go in the level; else NULL */
+  uint64_t* failure;      /* ~0 before the first call: step << FS_CUDA_SAMPLE_BITS | position of a sample whose function
+                             raised or returned what is no node, FS_NULL_NODE in its place; the first of them */
+  void* workspace;        /* of fs_cuda_app_workspace, aligned to 256 bytes */
+  int64_t num_nodes;      /* of the graph */
+  int64_t first_step, end_step;
+  int32_t has_step_transits, has_initial;
+  int32_t by_walks; /* not 0: all steps have one transit and one pick, and are made by one launch, a thread a sample */
+} FsCudaAppSteps;
+
+/* An application's cubin, which has the kernels that fs_cuda_app_steps will launch: with by_walks fs_app_walk or, with
+ * step_transits, fs_app_chosen_walk; else fs_app_make_picks, fs_app_choose_transits with step_transits,
+ * fs_app_keep_distinct for distinct picks, fs_app_take_rows for FS_ALL_NEIGHBORS; fs_app_start_samples with initial.
+ * It stays as long as the process. */
+FS_API FsStatus fs_cuda_load_app(const void* cubin, void** out_app, void* stream);
+/* Version of the compiler that made fastsample_apps.fatbin, as 1000 * major + minor; 0: there is none. */
+FS_API FsStatus fs_cuda_apps_compiler(int32_t* out_version, void* stream);
+/* Scratch of all steps of a call; as fs_cuda_transit_workspace. Enqueues nothing. */
+FS_API FsStatus fs_cuda_app_workspace(const FsTransitApp* app, const FsTransitRequest* request, int64_t num_nodes,
+                                      int64_t* out_bytes, void* stream);
+/* Steps first_step .. end_step - 1 of an individual application of FS_NEXT_CALLBACK; `initial` before step 0. Unless
+ * by_walks, a launch per step and a thread a pick, in the order of slots, or under FS_SCHEDULE_TRANSIT and _FLAT sorted
+ * by transit. Host memory: the structs, sample_sizes, num_transits, unique. */
+FS_API FsStatus fs_cuda_app_steps(const FsTransitApp* app, const FsTransitRequest* request, const FsCudaAppSteps* steps,
+                                  void* stream);
 
 /* ---- collective applications ---- */
 /* What samples hold: a table of all samples of a call, whose slots number the members. */

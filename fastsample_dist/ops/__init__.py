@@ -14,6 +14,7 @@ from fastsample_dist.ops import alias_tables as _alias_tables
 from fastsample_dist.ops import bfs_order as _bfs_order
 from fastsample_dist.ops import collective_sample as _collective_sample  # noqa: F401  (declares its structs)
 from fastsample_dist.ops import compact as _compact
+from fastsample_dist.ops import cuda_apps as _cuda_apps  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops import cuda_collective as _cuda_collective  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops import cuda_transit as _cuda_transit  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops import embedding_draws as _embedding_draws

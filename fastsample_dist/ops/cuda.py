@@ -35,6 +35,7 @@ SHARED = (
     "FsTransitTables",
     "FsTransitApp",
     "FsTransitRequest",
+    "FsStepTask",
 )
 DECLARED = abi.Declarations(structs={name: library.DECLARED.structs[name] for name in SHARED})
 

@@ -80,6 +80,8 @@ class TransitTables:
       weighted: whether picks are made by weight.
       num_bytes: memory of the tables.
       slots, hashed: walk slots and hashed rows; None where they were not asked for.
+      weights, totals, maxima: weights of edges, sums and maxima of rows; None where they are not read.
+      columns: as given.
     Raises:
       ValueError: wrong dtypes or shapes, tables that need weights without weights, a weight that alias tables refuse,
         or tables that are larger than the memory that is free (the line has both sizes).
@@ -138,7 +140,8 @@ class TransitTables:
             None,
         )  # fmt: skip
         self.slots, self.hashed = slots, hashed
-        self._kept = (indptr, indices, weights, weight_view, totals, maxima)
+        self.weights, self.totals, self.maxima = (None if weight_view is None else weights), totals, maxima
+        self._kept = (indptr, indices, weight_view)
 
     def _set_columns(self, columns: Sequence[np.ndarray]) -> None:
         own = [np.ascontiguousarray(column, dtype=np.int64) for column in columns]
@@ -147,8 +150,8 @@ class TransitTables:
                 column.shape == (self.num_rows,),
                 f"column {number} has shape {column.shape}; expected one entry per node, ({self.num_rows},).",
             )
-        self._columns = own, (ctypes.c_int64 * max(1, len(own)))(*(column.ctypes.data for column in own))
-        self.arguments.columns = ctypes.addressof(self._columns[1])
+        self.columns, self._addresses = own, (ctypes.c_int64 * max(1, len(own)))(*(c.ctypes.data for c in own))
+        self.arguments.columns = ctypes.addressof(self._addresses)
 
 
 def _refuse_size(sizes: dict[str, int]) -> None:

@@ -1,0 +1,28 @@
+// What the kernels of a user's application (app_kernels.cuh) are launched with, and their names.
+#ifndef FS_CUDA_APP_STEP_CUH_
+#define FS_CUDA_APP_STEP_CUH_
+
+#include "distinct_rounds.cuh"
+
+namespace fs {
+
+// One step, or, of walks, all steps of a call.
+struct AppStep {
+  FsStepTask task;
+  FsStepKernel next, step_transits, initial;  // that the emulator calls
+  int64_t num_nodes;
+  const uint64_t* sorted;  // in whose lower bits transits' places are, sample * num_transits + index; NULL: in order
+  uint64_t place_mask;
+  const int64_t* offsets;  // of FS_ALL_NEIGHBORS
+  DistinctTables tables;   // of distinct picks
+  int64_t num_steps;       // of walks; the first one is the task's
+  const StageKey* keys;    // of walks: [2 * num_steps] of picks, then of the choice of transits
+  int64_t* transits;       // of walks: where step_transits writes
+  uint8_t* ended;          // as in FsCudaAppSteps
+  int64_t* live;
+  uint64_t* failure;
+};
+
+}  // namespace fs
+
+#endif  // FS_CUDA_APP_STEP_CUH_

@@ -1,0 +1,365 @@
+// Steps of users' applications: which kernels are launched, and the tasks that they are given (app_kernels.cuh).
+#include "app_step.cuh"
+#include "device_algorithms.cuh"
+
+#if defined(FS_EMULATED)
+#include "app_kernels.cuh"
+#endif
+
+namespace fs {
+namespace {
+
+constexpr const char* kOperation = "app_steps";
+
+enum AppKernel {
+  kStartSamples,
+  kChooseTransits,
+  kMakePicks,
+  kKeepDistinct,
+  kTakeRows,
+  kWalk,
+  kWalkChosen,
+  kNumAppKernels
+};
+
+#if defined(FS_EMULATED)
+
+struct LoadedApp {};
+
+FsStatus load_app(const void*, LoadedApp*) { return fail(FS_INVALID_ARGUMENT, "load_app: the emulator runs no cubin"); }
+
+FsStatus launch_app(const LoadedApp*, AppKernel kernel, int blocks, cudaStream_t stream, const AppStep& step) {
+  void (*const kernels[])(AppStep) = {fs_app_start_samples, fs_app_choose_transits, fs_app_make_picks,
+                                      fs_app_keep_distinct, fs_app_take_rows,       fs_app_walk,
+                                      fs_app_chosen_walk};
+  launch(kernels[kernel], blocks, stream, step);
+  return FS_OK;
+}
+
+#else
+
+constexpr const char* kKernelNames[] = {"fs_app_start_samples", "fs_app_choose_transits", "fs_app_make_picks",
+                                        "fs_app_keep_distinct", "fs_app_take_rows",       "fs_app_walk",
+                                        "fs_app_chosen_walk"};
+
+struct LoadedApp {
+  cudaLibrary_t library;
+  cudaKernel_t kernels[kNumAppKernels];
+};
+
+FsStatus load_app(const void* cubin, LoadedApp* out) {
+  const cudaError_t error = cudaLibraryLoadData(&out->library, cubin, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  if (error != cudaSuccess) {
+    return fail(FS_DEVICE_ERROR, "load_app: the application's cubin cannot be loaded: %s", cudaGetErrorString(error));
+  }
+  for (int i = 0; i < kNumAppKernels; ++i) {
+    if (cudaLibraryGetKernel(&out->kernels[i], out->library, kKernelNames[i]) != cudaSuccess) {
+      out->kernels[i] = nullptr;
+      cudaGetLastError();  // it has those of some applications only
+    }
+  }
+  return FS_OK;
+}
+
+FsStatus launch_app(const LoadedApp* app, AppKernel kernel, int blocks, cudaStream_t stream, const AppStep& step) {
+  if (app->kernels[kernel] == nullptr) {
+    return fail(FS_INVALID_ARGUMENT, "%s: the application's cubin lacks %s", kOperation, kKernelNames[kernel]);
+  }
+  AppStep own = step;
+  void* arguments[] = {&own};
+  const cudaError_t error = cudaLaunchKernel(reinterpret_cast<const void*>(app->kernels[kernel]),
+                                             dim3(static_cast<unsigned>(blocks)), dim3(kThreads), arguments, 0, stream);
+  if (error == cudaSuccess) return FS_OK;
+  return fail(FS_DEVICE_ERROR, "%s: %s", kOperation, cudaGetErrorString(error));
+}
+
+#endif
+
+// Transits of a step, and who has ended.
+struct Transits {
+  const int64_t* nodes;
+  int64_t stride, width, num_samples;
+
+  FS_DEVICE int64_t at(int64_t place) const { return nodes[place / width * stride + place % width]; }
+};
+
+FS_KERNEL void make_walk_keys(uint64_t rng_seed, uint64_t step, int64_t first, int64_t num_steps, StageKey* keys) {
+  for (int64_t i = thread_number(); i < 2 * num_steps; i += num_threads()) {
+    keys[i] = transit_key(rng_seed, i < num_steps ? kTransit : kStepTransits, first + i % num_steps, step);
+  }
+}
+
+FS_KERNEL void end_samples(Transits transits, uint8_t* ended, int64_t* live) {
+  for (int64_t sample = thread_number(); sample < transits.num_samples; sample += num_threads()) {
+    bool has_transit = false;
+    for (int64_t i = 0; i < transits.width; ++i) {
+      has_transit = has_transit || transits.nodes[sample * transits.stride + i] != FS_NULL_NODE;
+    }
+    if (has_transit) {
+      *live = 1;
+    } else {
+      ended[sample] = 1;
+    }
+  }
+}
+
+FS_KERNEL void make_place_keys(Transits transits, int64_t num_nodes, int place_bits, uint64_t* keys) {
+  for (int64_t i = thread_number(); i < transits.num_samples * transits.width; i += num_threads()) {
+    const int64_t node = transits.at(i), transit = node < 0 ? num_nodes : node;
+    keys[i] = static_cast<uint64_t>(transit) << place_bits | static_cast<uint64_t>(i);
+  }
+}
+
+FS_KERNEL void count_rows(Transits transits, const FsGraph* graph, int64_t* lengths) {
+  for (int64_t sample = thread_number(); sample < transits.num_samples; sample += num_threads()) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < transits.width; ++i) {
+      const int64_t node = transits.nodes[sample * transits.stride + i];
+      if (node != FS_NULL_NODE) count += graph->indptr[node + 1] - graph->indptr[node];
+    }
+    lengths[sample] = count;
+  }
+}
+
+bool groups(const FsTransitRequest& request) {
+  return request.schedule == FS_SCHEDULE_TRANSIT || request.schedule == FS_SCHEDULE_TRANSIT_FLAT;
+}
+
+int64_t num_picks(const FsTransitApp& app, int64_t k) {
+  return app.sample_sizes[k] == FS_ALL_NEIGHBORS ? 0 : app.sample_sizes[k] * app.num_transits[k];
+}
+
+// Whether a step's picks are to be distinct; one pick always is.
+bool is_unique(const FsTransitApp& app, int64_t k) {
+  return app.unique != nullptr && app.unique[k] != 0 && num_picks(app, k) > 1;
+}
+
+// Where a call's scratch lies in the workspace: that of walks, of sorting, of distinct picks. One of them at a time.
+struct AppLayout {
+  StageKey* keys;
+  uint64_t *place_keys, *sorted;
+  void* sort_scratch;
+  size_t sort_bytes;
+  KeySort sort;
+  int64_t bytes;
+};
+
+FsStatus app_layout(const FsTransitApp& app, const FsTransitRequest& request, int64_t num_nodes, void* workspace,
+                    AppLayout* out) {
+  *out = {};
+  int64_t most_places = 1, distinct = 0;
+  for (int64_t k = 0; k < app.num_steps; ++k) {
+    const int64_t places = request.num_samples * app.num_transits[k];
+    most_places = places > most_places ? places : most_places;
+    if (!is_unique(app, k)) continue;
+    const int64_t bytes = distinct_tables(num_picks(app, k), request.num_samples, app.max_attempts, nullptr).bytes();
+    distinct = bytes > distinct ? bytes : distinct;
+  }
+  out->keys = static_cast<StageKey*>(workspace);
+  out->bytes = 2 * app.num_steps * static_cast<int64_t>(sizeof(StageKey));
+  if (groups(request)) {
+    const int place_bits = bits_of(most_places), node_bits = bits_of(num_nodes);
+    if (place_bits + node_bits > 64) {
+      return fail(FS_INVALID_ARGUMENT, "%s: %lld transits of %lld nodes; numbers of both have 64 bits", kOperation,
+                  static_cast<long long>(most_places), static_cast<long long>(num_nodes));
+    }
+    out->sort = {most_places, place_bits, place_bits + node_bits};
+    const FsStatus status = measure_sort(kOperation, out->sort, &out->sort_bytes);
+    if (status != FS_OK) return status;
+    constexpr int64_t kAligned = 256;
+    const int64_t keys_bytes = (most_places * 8 + kAligned - 1) / kAligned * kAligned;
+    out->place_keys = static_cast<uint64_t*>(workspace);
+    out->sorted = out->place_keys + keys_bytes / 8;
+    out->sort_scratch = out->sorted + keys_bytes / 8;
+    out->bytes = 2 * keys_bytes + static_cast<int64_t>(out->sort_bytes);
+  }
+  out->bytes = distinct > out->bytes ? distinct : out->bytes;
+  return FS_OK;
+}
+
+// A call of fs_cuda_app_steps.
+class AppCall {
+ public:
+  AppCall(const FsTransitApp& app, const FsTransitRequest& request, const FsCudaAppSteps& steps, cudaStream_t stream)
+      : app_(app), request_(request), steps_(steps), stream_(stream) {}
+
+  FsStatus run() {
+    const FsStatus status = app_layout(app_, request_, steps_.num_nodes, steps_.workspace, &layout_);
+    if (status != FS_OK) return status;
+    if (steps_.first_step == 0 && steps_.has_initial != 0 && steps_.offsets == nullptr) start_samples();
+    if (steps_.by_walks != 0) {
+      walk();
+      return status_;
+    }
+    for (int64_t k = steps_.first_step; k < steps_.end_step && status_ == FS_OK; ++k) make_step(k);
+    return status_;
+  }
+
+ private:
+  // Whether the lengths of a step of FS_ALL_NEIGHBORS are known, and its transits found.
+  bool has_counted(int64_t k) const { return app_.sample_sizes[k] == FS_ALL_NEIGHBORS && steps_.offsets != nullptr; }
+
+  AppStep step_of(int64_t k, RandomDomain domain) const {
+    const StageKey key = transit_key(request_.rng_seed, domain, k, request_.step);
+    AppStep step = {};
+    step.task = steps_.task;
+    step.task.rng_seed = request_.rng_seed;
+    step.task.step = request_.step;
+    step.task.step_index = k;
+    step.task.num_transits = step.task.sample_size = step.task.picks = 1;
+    step.task.transit_stride = step.task.out_stride = 1;
+    step.task.key0 = key.k0;
+    step.task.key1 = key.k1;
+    step.next = app_.next;
+    step.step_transits = app_.step_transits;
+    step.initial = app_.initial;
+    step.num_nodes = steps_.num_nodes;
+    step.ended = steps_.ended;
+    step.failure = steps_.failure;
+    return step;
+  }
+
+  int64_t* level(int64_t number) const { return steps_.levels[number - steps_.first_step]; }
+  int64_t num_samples() const { return steps_.task.num_samples; }
+
+  void launch_kernel(AppKernel kernel, int64_t threads, const AppStep& step) {
+    if (status_ != FS_OK || threads == 0) return;
+    status_ = launch_app(static_cast<const LoadedApp*>(steps_.app), kernel, blocks_for(threads), stream_, step);
+  }
+
+  void start_samples() { launch_kernel(kStartSamples, num_samples(), step_of(0, kInitial)); }
+
+  void walk() {
+    AppStep step = step_of(steps_.first_step, kTransit);
+    step.num_steps = steps_.end_step - steps_.first_step;
+    launch(make_walk_keys, blocks_for(2 * step.num_steps), stream_, request_.rng_seed, request_.step, steps_.first_step,
+           step.num_steps, layout_.keys);
+    step.keys = layout_.keys;
+    step.transits = steps_.transits;
+    step.live = steps_.live;
+    launch_kernel(steps_.has_step_transits != 0 ? kWalkChosen : kWalk, num_samples(), step);
+  }
+
+  Transits find_transits(int64_t k) {
+    const int64_t width = app_.num_transits[k];
+    if (steps_.has_step_transits == 0) return {level(k), width, width, num_samples()};
+    AppStep step = step_of(k, kStepTransits);
+    step.task.num_transits = step.task.picks = step.task.out_stride = width;
+    step.task.out = steps_.transits;
+    if (!has_counted(k)) launch_kernel(kChooseTransits, num_samples() * width, step);
+    return {steps_.transits, width, width, num_samples()};
+  }
+
+  void make_step(int64_t k) {
+    const Transits transits = find_transits(k);
+    if (app_.until_done != 0) {
+      launch(end_samples, blocks_for(num_samples()), stream_, transits, steps_.ended,
+             steps_.live + (k - steps_.first_step));
+    }
+    AppStep step = step_of(k, kTransit);
+    step.task.num_transits = transits.width;
+    step.task.transits = transits.nodes;
+    step.task.transit_stride = transits.stride;
+    step.task.sample_size = app_.sample_sizes[k];
+    step.task.picks = step.task.out_stride = num_picks(app_, k);
+    if (app_.sample_sizes[k] == FS_ALL_NEIGHBORS) {
+      take_rows(k, transits, step);
+    } else {
+      step.task.out = level(k + 1);
+      make_picks(k, transits, step);
+    }
+  }
+
+  void take_rows(int64_t k, const Transits& transits, AppStep& step) {
+    if (!has_counted(k)) {
+      launch(count_rows, blocks_for(num_samples()), stream_, transits, steps_.task.graph, steps_.lengths);
+      return;
+    }
+    step.task.out = level(k + 1);
+    step.offsets = steps_.offsets;
+    launch_kernel(kTakeRows, num_samples() * kThreads, step);
+  }
+
+  void make_picks(int64_t k, const Transits& transits, AppStep& step) {
+    const int64_t places = num_samples() * transits.width;
+    if (step.task.picks == 0) return;
+    if (groups(request_) && places > 0) {
+      const int place_bits = layout_.sort.begin_bit;
+      launch(make_place_keys, blocks_for(places), stream_, transits, steps_.num_nodes, place_bits, layout_.place_keys);
+      layout_.sort.count = places;
+      sort_keys(layout_.sort, layout_.place_keys, layout_.sorted, layout_.sort_scratch, layout_.sort_bytes, stream_);
+      step.sorted = layout_.sorted;
+      step.place_mask = (uint64_t{1} << place_bits) - 1;
+    }
+    launch_kernel(kMakePicks, num_samples() * step.task.picks, step);
+    if (!is_unique(app_, k)) return;
+    step.tables = distinct_tables(step.task.picks, num_samples(), app_.max_attempts, steps_.workspace);
+    launch_kernel(kKeepDistinct, int64_t{step.tables.blocks} * kThreads, step);
+  }
+
+  const FsTransitApp& app_;
+  const FsTransitRequest& request_;
+  const FsCudaAppSteps& steps_;
+  const cudaStream_t stream_;
+  AppLayout layout_ = {};
+  FsStatus status_ = FS_OK;
+};
+
+FsStatus check_call(const FsTransitApp& app, const FsTransitRequest& request, const FsCudaAppSteps& steps) {
+  if (app.sampling_type != FS_INDIVIDUAL || app.next_kind != FS_NEXT_CALLBACK) {
+    return refuse_kind(kOperation, app.next_kind);
+  }
+  if (request.num_samples >= int64_t{1} << FS_CUDA_SAMPLE_BITS || app.num_steps >= int64_t{1}
+                                                                                       << (64 - FS_CUDA_SAMPLE_BITS)) {
+    return fail(FS_INVALID_ARGUMENT, "%s: %lld samples of %lld steps; expected fewer on CUDA", kOperation,
+                static_cast<long long>(request.num_samples), static_cast<long long>(app.num_steps));
+  }
+  if (steps.by_walks != 0 && groups(request)) {
+    return fail(FS_INVALID_ARGUMENT, "%s: walks by one launch are not sorted by transit", kOperation);
+  }
+  if (steps.first_step < 0 || steps.end_step > app.num_steps || steps.first_step > steps.end_step) {
+    return fail(FS_INVALID_ARGUMENT, "%s: steps %lld to %lld of %lld", kOperation,
+                static_cast<long long>(steps.first_step), static_cast<long long>(steps.end_step),
+                static_cast<long long>(app.num_steps));
+  }
+  return FS_OK;
+}
+
+}  // namespace
+}  // namespace fs
+
+extern "C" {
+
+FsStatus fs_cuda_load_app(const void* cubin, void** out_app, void*) {
+  fs::LoadedApp app = {};
+  const FsStatus status = fs::load_app(cubin, &app);
+  if (status == FS_OK) *out_app = new fs::LoadedApp(app);
+  return status;
+}
+
+FsStatus fs_cuda_apps_compiler(int32_t* out_version, void*) {
+#if defined(FS_EMULATED)
+  *out_version = 0;
+#else
+  *out_version = 1000 * __CUDACC_VER_MAJOR__ + __CUDACC_VER_MINOR__;
+#endif
+  return FS_OK;
+}
+
+FsStatus fs_cuda_app_workspace(const FsTransitApp* app, const FsTransitRequest* request, int64_t num_nodes,
+                               int64_t* out_bytes, void*) {
+  fs::AppLayout layout;
+  const FsStatus status = fs::app_layout(*app, *request, num_nodes, nullptr, &layout);
+  *out_bytes = layout.bytes;
+  return status;
+}
+
+FsStatus fs_cuda_app_steps(const FsTransitApp* app, const FsTransitRequest* request, const FsCudaAppSteps* steps,
+                           void* stream) {
+  const FsStatus checked = fs::check_call(*app, *request, *steps);
+  if (checked != FS_OK) return checked;
+  const FsStatus status = fs::AppCall(*app, *request, *steps, static_cast<cudaStream_t>(stream)).run();
+  return status != FS_OK ? status : fs::launch_status(fs::kOperation);
+}
+
+}  // extern "C"

@@ -1,0 +1,370 @@
+"""Samples of users' applications on CUDA: an application's own functions, called by kernels that the build ships.
+
+On a GPU they are linked to a cubin (sampling/transit/compile_cuda.py); the emulated library calls those of the CPU. The
+vertices of a level, the roots or the picks of a step, stand sample by sample, so that a step's picks are written side
+by side. Where it is not known how many steps there will be, they are made in chunks; after each the host looks whether
+any sample goes on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastsample_dist.ops import checks, cuda, library
+from fastsample_dist.ops import transit_layouts as layouts
+from fastsample_dist.ops.cuda_transit import SAMPLE_BITS
+from fastsample_dist.ops.transit_layouts import ALL_NEIGHBORS, NULL_NODE
+from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest, app_arguments
+from fastsample_dist.ops.transit_tables import TransitTables
+
+FIRST_CHUNK, LARGEST_CHUNK = 16, 1024  # steps between two looks, which double
+_NO_FAILURE = -1
+_GROUPED = ("transit", "transit_flat")
+
+
+@cuda.DECLARED.mirror("FsCudaAppSteps")
+class StepArguments(Structure):
+    """FsCudaAppSteps."""
+
+    _fields_ = (
+        ("task", layouts.StepTask),
+        ("app", c_void_p),
+        ("levels", c_void_p),
+        ("transits", c_void_p),
+        ("ended", c_void_p),
+        ("live", c_void_p),
+        ("lengths", c_void_p),
+        ("offsets", c_void_p),
+        ("failure", c_void_p),
+        ("workspace", c_void_p),
+        ("num_nodes", c_int64),
+        ("first_step", c_int64),
+        ("end_step", c_int64),
+        ("has_step_transits", c_int32),
+        ("has_initial", c_int32),
+        ("by_walks", c_int32),
+    )
+
+
+cuda.DECLARED.functions(
+    fs_cuda_load_app=(c_void_p, POINTER(c_void_p), c_void_p),
+    fs_cuda_apps_compiler=(POINTER(c_int32), c_void_p),
+    fs_cuda_app_workspace=(
+        POINTER(layouts.AppArguments), POINTER(layouts.RequestArguments), c_int64, POINTER(c_int64), c_void_p,
+    ),
+    fs_cuda_app_steps=(
+        POINTER(layouts.AppArguments), POINTER(layouts.RequestArguments), POINTER(StepArguments), c_void_p,
+    ),
+)  # fmt: skip
+
+
+def compiler_version() -> tuple[int, int]:
+    """Version (major, minor) of the nvcc that made the library and the kernels of applications."""
+    version = c_int32()
+    cuda.call("fs_cuda_apps_compiler", torch.empty(0), byref(version))
+    return divmod(version.value, 1000)
+
+
+@functools.cache
+def loaded(cubin: bytes, device: torch.device) -> int:
+    """The handle of a cubin of a user's functions and the kernels around them, loaded for good.
+
+    Raises:
+      RuntimeError: it is not for this GPU, or damaged.
+    """
+    handle = c_void_p()
+    cuda.call("fs_cuda_load_app", torch.empty(0, device=device), cubin, byref(handle))
+    assert handle.value is not None
+    return handle.value
+
+
+class AppInputs:
+    """What an application's functions read of a graph, where a device reads it.
+
+    Args:
+      tables: made in host memory, columns included.
+      indptr, indices: the graph of the tables.
+      put: gives a tensor in its place: device memory, or pinned host memory.
+      device: whose kernels read them.
+    """
+
+    def __init__(
+        self,
+        tables: TransitTables,
+        indptr: Tensor,
+        indices: Tensor,
+        put: Callable[[Tensor], Tensor],
+        device: torch.device,
+    ) -> None:
+        self.device, self.num_rows, hashed = device, tables.num_rows, tables.hashed
+        found = (
+            indptr, indices, tables.weights, tables.slots, tables.totals, tables.maxima,
+            None if hashed is None else hashed.nodes, None if hashed is None else hashed.buckets,
+        )  # fmt: skip
+        self._kept = [None if tensor is None else put(tensor) for tensor in found]
+        self._columns = [put(torch.from_numpy(column)) for column in tables.columns]
+        indptr, indices, weights, *rest = self._kept
+        graph = library.Graph(
+            indptr.data_ptr(), indices.data_ptr(), None, None, None, tables.num_rows, 0, indices.numel(),
+            library.type_code(indices),
+        )  # fmt: skip
+        if weights is not None:
+            view = self._put_struct(library.WeightTables(weights.data_ptr(), None, None, library.type_code(weights)))
+            graph.weights = ctypes.cast(view, POINTER(library.WeightTables))
+        columns = self._put(np.array([column.data_ptr() for column in self._columns] or [0]))
+        arguments = layouts.TableArguments(*map(library.address, rest), columns)
+        self.graph, self.tables = self._put_struct(graph), self._put_struct(arguments)
+
+    def _put(self, words: np.ndarray) -> int:
+        """The address of a copy in device memory."""
+        self._kept.append(torch.from_numpy(words).to(self.device, copy=True))
+        return self._kept[-1].data_ptr()
+
+    def _put_struct(self, structure: Structure) -> int:
+        return self._put(np.frombuffer(bytearray(structure), dtype=np.uint8))
+
+
+@dataclass(frozen=True, eq=False)
+class AppCode:
+    """An application's functions for a device.
+
+    Attributes:
+      params: int64 words that `par` is read from, in device memory.
+      has_step_transits, has_initial: which functions there are besides `next`.
+      cubin: handle of `loaded`; None: the functions are those of the application's addresses, for the emulated library.
+    """
+
+    params: Tensor
+    has_step_transits: bool
+    has_initial: bool
+    cubin: int | None
+
+
+def kernels_of(app: IndividualApp, has_step_transits: bool, has_initial: bool, schedule: str) -> tuple[str, ...]:
+    """Names of the kernels that samples of an application need in its cubin; none is the beginning of another, because
+    nvJitLink would keep both.
+
+    Args:
+      has_step_transits, has_initial: which functions there are besides `next`.
+      schedule: see TransitRequest.
+    """
+    names = ["fs_app_start_samples"] if has_initial else []
+    if goes_by_walks(app, has_step_transits, schedule):
+        return (*names, "fs_app_chosen_walk" if has_step_transits else "fs_app_walk")
+    if has_step_transits:
+        names.append("fs_app_choose_transits")
+    if app.unique is not None:
+        names.append("fs_app_keep_distinct")
+    if takes_all(app):
+        names.append("fs_app_take_rows")
+    return (*names, "fs_app_make_picks")
+
+
+def goes_by_walks(app: IndividualApp, has_step_transits: bool, schedule: str) -> bool:
+    """Whether one launch takes every sample through all steps."""
+    if schedule in _GROUPED or (app.num_roots != 1 and not has_step_transits):
+        return False
+    return bool((np.asarray(app.sample_sizes) == 1).all() and (np.asarray(app.num_transits) == 1).all())
+
+
+def takes_all(app: IndividualApp) -> bool:
+    """Whether the last step takes all neighbours."""
+    return len(app.sample_sizes) > 0 and app.sample_sizes[-1] == ALL_NEIGHBORS
+
+
+def cuda_app_sample(
+    inputs: AppInputs, app: IndividualApp, code: AppCode, roots: Tensor, sample_ids: Tensor, request: TransitRequest
+) -> SampledSteps:
+    """As `transit_sample` of an application of its own functions, on a device. It waits for the kernels once; where
+    samples take all neighbours, twice; where they run until they are done, once in every chunk of steps.
+
+    Args:
+      inputs: the graph, and the tables that the application reads.
+      app: of kind CALLBACK.
+      code: its functions.
+      roots: int64 [num_samples, app.num_roots], in host or device memory; nodes, or -1: none.
+      sample_ids: int64 [num_samples], 0 or more.
+      request: key and schedule, "auto" being "sample"; threads and blocks are not read.
+    Returns:
+      SampledSteps on the device.
+    Raises:
+      AppFailedError: a function raised or returned what is no node (fault RAISED), or a sample has not ended; the first
+        by (step, position in the call).
+      ValueError, MemoryError: what does not fit.
+    """
+    return _AppRun(inputs, app, code, roots, sample_ids, request).run()
+
+
+class _AppRun:
+    """One call of cuda_app_sample. Level 0 are the roots, level k + 1 the picks of step k, int64 [S, picks] each."""
+
+    def __init__(
+        self, inputs: AppInputs, app: IndividualApp, code: AppCode, roots: Tensor, sample_ids: Tensor,
+        request: TransitRequest,
+    ) -> None:  # fmt: skip
+        device = inputs.device
+        self._app, self._words = app, {"dtype": torch.int64, "device": device}
+        self._roots = checks.matrix("roots", roots.to(device), (torch.int64,))
+        self._ids = checks.vector("sample_ids", sample_ids.to(device), (torch.int64,), roots.shape[0])
+        self._count, self._num_steps = roots.shape[0], len(app.sample_sizes)
+        self._by_walks = goes_by_walks(app, code.has_step_transits, request.schedule)
+        self._arguments, self._arrays = app_arguments(app)
+        self._request = layouts.RequestArguments(
+            self._roots.data_ptr(), self._ids.data_ptr(), self._count, 0, request.rng_seed, request.step, 1,
+            layouts.Schedule[request.schedule.upper()],
+        )  # fmt: skip
+        sizes = np.asarray(app.sample_sizes, dtype=np.int64)
+        self._widths = np.where(sizes == ALL_NEIGHBORS, 0, sizes) * np.asarray(app.num_transits, dtype=np.int64)
+        self._rooms: list[Tensor] = []
+        self._levels: list[Tensor] = []
+        self._prepare(inputs, code)
+
+    def _prepare(self, inputs: AppInputs, code: AppCode) -> None:
+        """What all calls of the core share."""
+        device, app, needed = inputs.device, self._app, c_int64()
+        cuda.call(
+            "fs_cuda_app_workspace", self._roots,
+            byref(self._arguments), byref(self._request), inputs.num_rows, byref(needed),
+        )  # fmt: skip
+        most_transits = max(map(int, app.num_transits), default=0) if code.has_step_transits else 0
+        self._addresses = torch.zeros(self._num_steps + 1, **self._words)
+        widths = torch.from_numpy(np.concatenate([[app.num_roots], self._widths])).to(device)
+        state = torch.zeros((self._count, app.state_words), **self._words)
+        self._failure = torch.full((1,), _NO_FAILURE, **self._words)
+        self._ended = torch.zeros(self._count, dtype=torch.uint8, device=device) if app.until_done else None
+        scratch = torch.empty(1 + self._count * most_transits, **self._words)
+        workspace = torch.empty(needed.value, dtype=torch.uint8, device=device)
+        task = layouts.StepTask(
+            ctypes.cast(inputs.graph, POINTER(library.Graph)),
+            ctypes.cast(inputs.tables, POINTER(layouts.TableArguments)),
+            params=code.params.data_ptr(), sample_ids=self._ids.data_ptr(), vertices=self._addresses.data_ptr(),
+            strides=widths.data_ptr(), widths=widths.data_ptr(), state=state.data_ptr(), failed_slot=scratch.data_ptr(),
+            num_samples=self._count, num_roots=app.num_roots, state_words=app.state_words,
+        )  # fmt: skip
+        self._steps = StepArguments(
+            task, code.cubin, transits=scratch.data_ptr() + scratch.element_size(),
+            ended=library.address(self._ended), failure=self._failure.data_ptr(), workspace=workspace.data_ptr(),
+            num_nodes=inputs.num_rows, has_step_transits=code.has_step_transits, has_initial=code.has_initial,
+            by_walks=self._by_walks,
+        )  # fmt: skip
+        self._kept = (inputs, code, widths, state, scratch, workspace)
+
+    def run(self) -> SampledSteps:
+        """See cuda_app_sample."""
+        if self._app.until_done:
+            return self._run_until_done()
+        self._add_levels(0, self._num_steps)
+        if takes_all(self._app):
+            return self._run_to_all()
+        self._enqueue(0, self._num_steps)
+        self._raise_failure()
+        return SampledSteps(self._side_by_side(), None, self._num_steps)
+
+    def _add_levels(self, first: int, end: int) -> None:
+        """Room for the picks of steps, and before the first of them for the roots."""
+        widths = self._widths[first:end].tolist()
+        if first == 0:
+            widths.insert(0, self._app.num_roots)
+        room = torch.empty(self._count * sum(widths), **self._words)
+        parts = room.split([self._count * width for width in widths])
+        self._rooms.append(room)
+        self._levels += [part.view(self._count, width) for part, width in zip(parts, widths, strict=True)]
+        if first == 0:
+            self._levels[0].copy_(self._roots)
+        addresses = torch.tensor([level.data_ptr() for level in self._levels[-len(widths) :]], dtype=torch.int64)
+        self._addresses[len(self._levels) - len(widths) : len(self._levels)] = addresses
+
+    def _enqueue(self, first: int, end: int, **arrays: Tensor) -> None:
+        """Steps first .. end - 1."""
+        levels = (c_void_p * (end - first + 1))(*(level.data_ptr() for level in self._levels[first : end + 1]))
+        self._steps.levels, self._steps.first_step, self._steps.end_step = ctypes.addressof(levels), first, end
+        for name, array in arrays.items():
+            setattr(self._steps, name, array.data_ptr())
+        cuda.call(
+            "fs_cuda_app_steps", self._roots, byref(self._arguments), byref(self._request), byref(self._steps)
+        )  # fmt: skip
+
+    def _run_until_done(self) -> SampledSteps:
+        first, chunk, num_steps = 0, FIRST_CHUNK, self._num_steps
+        while first < num_steps:
+            end = min(first + chunk, num_steps)
+            live = torch.zeros(end - first, **self._words)
+            self._add_levels(first, end)
+            self._enqueue(first, end, live=live)
+            found = live.tolist()
+            if 0 in found:
+                num_steps = first + found.index(0)
+            first, chunk = end, min(2 * chunk, LARGEST_CHUNK)
+        self._raise_failure()
+        del self._levels[num_steps + 1 :]
+        kept = torch.zeros(self._count, **self._words)  # levels behind the roots up to the last that has a pick
+        for number, level in enumerate(self._levels[1:], 1):
+            kept.masked_fill_((level >= 0).any(1), number)
+        if num_steps == self._num_steps:
+            self._raise_unended(kept)
+        ends = torch.from_numpy(np.concatenate([[0], np.cumsum(self._widths[:num_steps])])) + self._app.num_roots
+        lengths, vertices = ends.to(kept.device)[kept], self._side_by_side()
+        chosen = vertices[torch.arange(vertices.shape[1], device=kept.device) < lengths[:, None]]
+        return SampledSteps(chosen, _offsets(lengths), num_steps)
+
+    def _run_to_all(self) -> SampledSteps:
+        last, lengths = self._num_steps - 1, torch.empty(self._count, **self._words)
+        self._enqueue(0, self._num_steps, lengths=lengths)
+        offsets = _offsets(lengths)
+        self._raise_failure()
+        picks = torch.empty(int(offsets[-1]), **self._words)
+        self._levels[-1] = picks
+        self._enqueue(last, self._num_steps, offsets=offsets)
+        self._raise_failure()
+        self._levels.pop()
+        before = self._side_by_side()
+        ends = _offsets(lengths + before.shape[1])
+        places = torch.arange(picks.numel(), device=picks.device)
+        owner = torch.arange(self._count, device=picks.device).repeat_interleave(lengths)
+        vertices = torch.empty(int(ends[-1]), **self._words)
+        vertices[places + (owner + 1) * before.shape[1]] = picks
+        vertices[ends[:-1, None] + torch.arange(before.shape[1], device=picks.device)] = before
+        return SampledSteps(vertices, ends, self._num_steps)
+
+    def _side_by_side(self) -> Tensor:
+        """The levels as columns, int64 [S, width]. Where all have one, they are as they lie."""
+        if any(level.shape[1] != 1 for level in self._levels):
+            return torch.cat(self._levels, 1)
+        lying = self._rooms[0] if len(self._rooms) == 1 else torch.cat(self._rooms)
+        return lying[: self._count * len(self._levels)].view(len(self._levels), self._count).t()
+
+    def _raise_failure(self) -> None:
+        word = int(self._failure)
+        if word == _NO_FAILURE:
+            return
+        step, sample = word >> SAMPLE_BITS, word & ((1 << SAMPLE_BITS) - 1)
+        self._fail(sample, step, layouts.AppFault.RAISED, f"the application failed in sample {{}} at step {step}")
+
+    def _raise_unended(self, kept: Tensor) -> None:
+        if self._num_steps > 0 and bool((kept == self._num_steps).any()):
+            sample = int((kept == self._num_steps).nonzero()[0])
+            line = (
+                f"sample {{}} has not ended after {self._num_steps} steps; return transit.NULL in the end, or raise "
+                "the application's max_steps"
+            )
+            self._fail(sample, self._num_steps, layouts.AppFault.NEVER_ENDS, line)
+
+    def _fail(self, sample: int, step: int, fault: layouts.AppFault, line: str) -> None:
+        sample_id = int(self._ids[sample])
+        failure = layouts.Failure(sample, sample_id, step, NULL_NODE, fault, layouts.AppFunction.NEXT)
+        raise layouts.AppFailedError(line.format(sample_id), failure)
+
+
+def _offsets(lengths: Tensor) -> Tensor:
+    """Where samples of these lengths begin, and the end."""
+    offsets = torch.zeros(lengths.numel() + 1, dtype=torch.int64, device=lengths.device)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    return offsets
