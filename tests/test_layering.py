@@ -63,7 +63,7 @@ ROOMS = {
 }
 TOP_LEVEL = ("partition", "launch", "examples")
 MOVED_IN = ("partition", "launch")  # directories of the checkout that are installed inside the package
-# The one file that imports each of these, or those of LOADED_ON_USE.
+# The one file that imports each of these (of a package in a package, the longer name), or those of LOADED_ON_USE.
 HOMES = {
     "dgl": "fastsample_dist/interop/dgl.py",
     "torch_geometric": "fastsample_dist/interop/pyg.py",
@@ -74,6 +74,9 @@ HOMES = {
     "ogb": "fastsample_dist/graph/inputs/ogb.py",
     "pyarrow": "fastsample_dist/graph/inputs/parquet_edges.py",
     "numba": "fastsample_dist/sampling/transit/compile_cpu.py",
+    "numba.cuda": "fastsample_dist/sampling/transit/compile_cuda.py",
+    "numba_cuda": "fastsample_dist/sampling/transit/compile_cuda.py",
+    "cuda": "fastsample_dist/sampling/transit/compile_cuda.py",
     "llvmlite": "fastsample_dist/sampling/transit/numba_types.py",
 }
 # Modules that import a package when they are loaded, since what they define is made of it; the home of that package
@@ -150,6 +153,12 @@ def room_of(target: str) -> str | None:
     return parts[1] if len(parts) > 1 and parts[1] in ROOMS else PUBLIC
 
 
+def home_of(target: str) -> str:
+    """The name of HOMES that a dotted path falls under, the longest one; its first part where there is none."""
+    names = [name for name in HOMES if f"{target}.".startswith(f"{name}.")]
+    return max(names, key=len, default=target.split(".")[0])
+
+
 def python_violations(root: Path, path: Path) -> Iterator[str]:
     """What one Python file imports and should not, one line each."""
     relative = path.relative_to(root)
@@ -171,8 +180,9 @@ def python_violations(root: Path, path: Path) -> Iterator[str]:
         if room == "launch" and top not in sys.stdlib_module_names and target != "launch":
             yield f"{place}: launch imports {top}; expected the standard library only"
         loads = LOADED_ON_USE.get(relative.as_posix(), set())
-        if top in HOMES and HOMES[top] != relative.as_posix() and top not in loads:
-            yield f"{place}: {top} is imported; only {HOMES[top]} may"
+        owned = home_of(found.target)
+        if owned in HOMES and HOMES[owned] != relative.as_posix() and owned not in loads:
+            yield f"{place}: {owned} is imported; only {HOMES[owned]} may"
         loaded = any(f"{found.target}.".startswith(f"{module}.") for module in ON_USE)
         if loaded and found.on_load and not loads:
             yield f"{place}: loading the module imports {found.target}; import it where it is used"
@@ -284,6 +294,16 @@ BAD_PYTHON = [
     ("fastsample_dist/comm/mpi.py", "from mpi4py import MPI", "loading the module imports mpi4py"),
     ("fastsample_dist/sampling/transit/app.py", "def f():\n    import numba", "only fastsample_dist/sampling/transit/"),
     (
+        "fastsample_dist/sampling/transit/numba_rows.py",
+        "def f():\n    from numba.cuda import compiler",
+        "only fastsample_dist/sampling/transit/compile_cuda.py",
+    ),
+    (
+        "fastsample_dist/ops/c.py",
+        "def f():\n    import cuda.bindings.nvjitlink",
+        "only fastsample_dist/sampling/transit/",
+    ),
+    (
         "fastsample_dist/sampling/transit/app.py",
         "from fastsample_dist.sampling.transit.numba_rows import RowType",
         "import it where it is used",
@@ -307,6 +327,7 @@ GOOD = {
     "fastsample_dist/sampling/transit/compile_cpu.py": (
         "def f():\n    import numba\n    from fastsample_dist.sampling.transit import numba_rows"
     ),
+    "fastsample_dist/sampling/transit/compile_cuda.py": "def f():\n    from numba.cuda import compiler",
     "launch/good.py": "import argparse\nfrom fastsample_dist.launch.hosts import read_hosts",
     "examples/good.py": "import fastsample_dist as fsd",
     "csrc/cpu/status.h": "#include <vector>\n// #include <torch/torch.h>",
