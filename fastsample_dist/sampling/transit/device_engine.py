@@ -137,5 +137,5 @@ class DeviceEngine:
 def _refusal(bound: BoundApp) -> str:
     return (
         f"{type(bound.app).__name__} is sampled on the CPU; GPUs sample DeepWalk, PPR, Node2Vec, MultiRW, KHop, MVS, "
-        "Layer, FastGCN, LADIES and ClusterGCN; leave the device out."
+        "Layer, FastGCN, LADIES, ClusterGCN, and individual applications of your own; leave the device out."
     )

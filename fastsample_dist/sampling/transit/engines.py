@@ -15,6 +15,7 @@ from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import BoundApp
 from fastsample_dist.sampling.transit.collective import CollectiveEngine, collective_kind
+from fastsample_dist.sampling.transit.device_apps import DeviceAppEngine
 from fastsample_dist.sampling.transit.device_collective import DeviceCollectiveEngine, serves
 from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import Engine
@@ -71,12 +72,15 @@ def built_in_kind(bound: BoundApp) -> NextKind | None:
 
 
 def make_device_engine(bound: BoundApp, device: torch.device) -> Engine:
-    """An engine that samples by the kernels of a GPU.
+    """An engine that samples by the kernels of a GPU: its own, or those that call a user's functions.
 
     Raises:
-      ValueError: no kernel makes the application's samples; tables that fit nowhere.
+      ImportError: a user's application, and what compiles it is missing or too old.
+      ValueError: no kernel makes the application's samples, or it cannot be compiled; tables that fit nowhere.
     """
     kind = built_in_kind(bound)
+    if kind is None and not bound.collective:
+        return DeviceAppEngine(bound, device)
     if kind is not None and serves(bound, kind):
         return DeviceCollectiveEngine(bound, kind, device)
     return DeviceEngine(bound, kind, device)

@@ -103,7 +103,7 @@ def widths_of(plan: Plan, found: SampledSteps) -> list[int]:
     widths, left, step = [], longest - plan.num_roots, 0
     if not plan.until_done:
         widths = [shape.picks for shape in plan.shapes()]
-        widths[-1] = left - sum(widths)  # ALL: 0 picks before they are known
+        widths[-1] = max(0, left - sum(widths))  # ALL: 0 picks before they are known; there may be no sample
         return widths
     while left > 0:
         widths.append(plan.shape(step).picks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,14 +30,17 @@ class Params:
             raise AttributeError(f"there is no parameter {name!r}; the application has {sorted(values)}.")
         return values[name]
 
-    def words(self) -> np.ndarray:
+    def words(self, address_of: Callable[[np.ndarray], int] = lambda array: array.ctypes.data) -> np.ndarray:
         """The values as compiled code gets them, int64 [n], in declared order: an int as it is, a float as its double's
         bits, an array as address and length. Keep the Params while the words are used: the arrays are its own.
+
+        Args:
+          address_of: where an array is that is read.
         """
         words: list[int] = []
         for value in self._values.values():
             if isinstance(value, np.ndarray):
-                words += [value.ctypes.data, value.size]
+                words += [address_of(value), value.size]
             else:
                 words.append(value if isinstance(value, int) else int(np.float64(value).view(np.int64)))
         return np.array(words, dtype=np.int64)
