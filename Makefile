@@ -108,7 +108,7 @@ GPU_READY  := $(VENV)/.gpu-tools
 endif
 
 $(VENV)/.gpu-tools: pyproject.toml | $(VENV)/.built
-	$(PIP) "fastsample_dist[test]" torch_geometric
+	$(PIP) "fastsample_dist[test,apps-cuda]" torch_geometric
 	touch $@
 
 build/gpu/.built: $(SOURCES)

@@ -95,6 +95,14 @@ USUAL = [
 ]  # fmt: skip
 
 
+@pytest.fixture
+def device(device):
+    """As of conftest.py; skips on a GPU without what compiles for it."""
+    if device.type == "cuda":
+        pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra apps-cuda)")
+    return device
+
+
 def bound_case(name, dtype):
     """A bound application, roots and ids."""
     if name in INDIVIDUAL:
