@@ -1,8 +1,8 @@
 """Which kernel samples a kind of batch: the one that was fastest here.
 
 All give the same bits, so trying costs only time. The first batches of a kind (such as how neighbours are drawn, and
-the number of seeds up to a power of two) go to the kernels in turn; after some of each that do not count, the medians of
-a few decide, and the fastest one samples the rest; one whose scratch does not fit is not tried again.
+the number of seeds up to a power of two) go to the kernels in turn; after some of each that do not count, the medians
+of a few decide, and the fastest one samples the rest; one whose scratch does not fit is not tried again.
 Times come from marks on the device's stream that are read when they have been passed: nothing waits for them.
 """
 

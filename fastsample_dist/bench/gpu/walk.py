@@ -67,9 +67,9 @@ def measure(
     Args:
       graph: in host memory.
     Returns:
-      {"length", "samples", "cases": [{"app", "samples", "steps": of every call, "ways": [{"way": a schedule, "captured",
-      "cpu" or a package, "steps_s", "kernels_s"}], "missing": {package: why}}], "nextdoor": [{"app", "samples", "ways":
-      [{"way": a schedule, "steps_s", "theirs_s"}]}]}.
+      {"length", "samples", "cases": [{"app", "samples", "steps": of every call, "ways": [{"way": a schedule,
+      "captured", "cpu" or a package, "steps_s", "kernels_s"}], "missing": {package: why}}], "nextdoor": [{"app",
+      "samples", "ways": [{"way": a schedule, "steps_s", "theirs_s"}]}]}.
     Raises:
       RuntimeError: with `verify`, samples that are not the CPU's; NextDoor has failed; one line.
     """
