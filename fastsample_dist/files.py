@@ -71,6 +71,17 @@ def complete_file(path: str | Path, *, durable: bool = False) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def cache_home() -> Path:
+    """The user's cache directory: XDG_CACHE_HOME where it is absolute, as its specification demands, else ~/.cache."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if named.is_absolute():
+        return named
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:  # a user without a home directory
+        return Path("/nonexistent")
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable (fsync of the directory itself)."""
     _sync(path)

@@ -29,6 +29,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
+from fastsample_dist.files import cache_home
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.graph.npy_files import CHUNK_BYTES
 from fastsample_dist.graph.storage import refuse_altered, sized_file
@@ -191,7 +192,7 @@ class _Records:
         self._path = resolved = path.resolve()
         self._beside = resolved / RECORDS
         key = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:24]
-        self._cached = _cache_home() / "fastsample_dist" / "verified" / key
+        self._cached = cache_home() / "fastsample_dist" / "verified" / key
         self._known: dict[str, dict[str, list[dict[str, Any]]]] = {}  # by room, read on first use
 
     def known_state(self, name: str, manifest: Manifest) -> FileState | None:
@@ -241,17 +242,6 @@ def _room(name: str) -> str:
 
 def _entry(state: FileState, sha256: str) -> dict[str, Any]:
     return {**state._asdict(), "sha256": sha256}
-
-
-def _cache_home() -> Path:
-    """XDG_CACHE_HOME where it is absolute, as its specification demands, else ~/.cache."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if named.is_absolute():
-        return named
-    try:
-        return Path.home() / ".cache"
-    except RuntimeError:  # a user without a home directory
-        return Path("/nonexistent")
 
 
 def _joined(records: Iterable[dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from fastsample_dist.files import complete_file
+from fastsample_dist.files import cache_home
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
 _LIBRARIES = ("builtins", "math", "operator", "numpy", "numba")  # whose functions and types their names tell
@@ -29,8 +29,8 @@ class _NoKeyError(Exception):
 
 
 def directory() -> Path:
-    """Where the files are: fastsample_dist/apps in XDG_CACHE_HOME, by default ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastsample_dist" / "apps"
+    """Where the files are."""
+    return cache_home() / "fastsample_dist" / "apps"
 
 
 def key_of(functions: tuple[Callable | None, ...], besides: Any) -> str | None:
@@ -67,8 +67,10 @@ def kept(key: str | None, kind: str, make: Callable[[], bytes]) -> bytes:
     content = make()
     with contextlib.suppress(OSError):  # where nothing can be kept it is made again
         path.parent.mkdir(parents=True, exist_ok=True)
-        with complete_file(path) as partial:
+        with TemporaryDirectory(dir=path.parent) as own:  # processes may write the same file at the same time
+            partial = Path(own) / path.name
             partial.write_bytes(content)
+            partial.replace(path)
     return content
 
 

@@ -11,13 +11,17 @@ import torch
 
 import fastsample_dist as fsd
 from fastsample_dist.ops import cuda_apps
+from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.sampling import arrays, transit
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import binding, plain
+from fastsample_dist.sampling.transit.compile_cpu import CompiledApp
 from fastsample_dist.sampling.transit.device_apps import DeviceAppEngine
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Run
+from fastsample_dist.sampling.transit.individual import app_in_numbers
 from fastsample_dist.testing import check_app, conformance_graph
 from tests.grids import grid
+from tests.toolchain import CSRC
 
 from .apps import Counting, Own, small_graph
 from .test_compile_cpu import INDIVIDUAL, Stateful, case
@@ -160,6 +164,24 @@ def test_walks_take_one_launch_and_other_steps_one_each(emulated_device):
     assert launches(Stateful(), 3, "sample") == 3
     assert launches(Own(), 2, "sample") == 3
     assert launches(Own(), 1, "transit") == 2 * 3
+
+
+@pytest.mark.parametrize(("name", "num_roots", "schedule", "kernels"), [
+    ("own", 1, "auto", ["walk"]),
+    ("own", 1, "transit_flat", ["make_picks"]),
+    ("own", 2, "sample", ["make_picks"]),
+    ("distinct", 1, "sample", ["keep_distinct", "make_picks"]),
+    ("stateful", 3, "sample", ["start_samples", "chosen_walk"]),
+    ("stateful", 3, "transit", ["start_samples", "choose_transits", "make_picks"]),
+    ("surroundings", 2, "sample", ["choose_transits", "take_rows", "make_picks"]),
+])  # fmt: skip
+def test_a_cubin_has_the_kernels_that_a_call_needs(name, num_roots, schedule, kernels):
+    bound = bound_case(name, torch.int32)[0]
+    app = app_in_numbers(bound, bound.plan(num_roots), NextKind.CALLBACK, None, CompiledApp(0, None, None))
+    found = cuda_apps.kernels_of(app, bound.step_transits is not None, bound.initial is not None, schedule)
+    assert list(found) == [f"fs_app_{kernel}" for kernel in kernels]
+    source = (CSRC / "cuda" / "app_kernels.cuh").read_text()
+    assert all(f"FS_APP_KERNEL void {kernel}(" in source for kernel in found)
 
 
 @pytest.mark.parametrize("roots", [torch.empty(0, 1).long(), torch.tensor([[-1], [5], [-1]]), torch.tensor([[0], [0]])],
