@@ -68,8 +68,7 @@ void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t, Arguments..
 // All blocks at once: at most resident_blocks of them, which may then wait for one another at barriers.
 template <typename Parameter>
 void launch_together(void (*kernel)(Parameter), int blocks, cudaStream_t stream, const Parameter& parameter) {
-  emulated::require_resident(blocks);
-  launch(kernel, blocks, stream, parameter);
+  if (emulated::fits(blocks)) launch(kernel, blocks, stream, parameter);
 }
 #else
 template <typename... Parameters, typename... Arguments>

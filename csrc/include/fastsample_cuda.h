@@ -315,8 +315,8 @@ typedef struct {
   int32_t self_edges; /* as in FsCollectiveSpec */
 } FsCudaRecordedRows;
 
-#define FS_CUDA_NO_ENTRY INT64_MAX
-#define FS_CUDA_NEVER INT64_MAX /* above the bits of every time */
+#define FS_CUDA_NO_ENTRY 9223372036854775807
+#define FS_CUDA_NEVER 9223372036854775807 /* above the bits of every time */
 
 /* The entries of rows, in their order and that of their edges, a row's own entry last; everything is device memory. A
  * key is sample * number of the graph's nodes + column. */

@@ -16,6 +16,7 @@ from fastsample_dist.ops import collective_sample as _collective_sample  # noqa:
 from fastsample_dist.ops import compact as _compact
 from fastsample_dist.ops import cuda_apps as _cuda_apps  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops import cuda_collective as _cuda_collective  # noqa: F401  (declares structs and functions)
+from fastsample_dist.ops import cuda_columns as _cuda_columns  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops import cuda_transit as _cuda_transit  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops import embedding_draws as _embedding_draws
 from fastsample_dist.ops import fake

@@ -230,11 +230,12 @@ void run(int blocks, int threads, const std::function<void()>& body) {
   current = nullptr;
 }
 
-void require_resident(int blocks) {
-  if (blocks <= kResidentBlocks) return;
+bool fits(int blocks) {
+  if (blocks <= kResidentBlocks) return true;
   failure = "cooperative launch of " + std::to_string(blocks) + " blocks, of which " + std::to_string(kResidentBlocks) +
             " are resident at once";
   last_error = cudaErrorLaunchFailure;
+  return false;
 }
 
 void yield() {

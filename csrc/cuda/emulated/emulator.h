@@ -65,8 +65,8 @@ constexpr int kResidentBlocks = 4;  // blocks that run at the same time; the oth
 // Runs body() in every thread of a grid of one dimension, to the end.
 void run(int blocks, int threads, const std::function<void()>& body);
 
-// Reports a launch whose blocks are to be resident all at once, but are not.
-void require_resident(int blocks);
+// Whether so many blocks are resident all at once; a launch that needs it and where they are not is reported.
+bool fits(int blocks);
 
 // Lets another thread run, perhaps (maybe_yield) or always where there is one.
 void maybe_yield();
