@@ -159,12 +159,10 @@ FsStatus app_layout(const FsTransitApp& app, const FsTransitRequest& request, in
   out->bytes = 2 * app.num_steps * static_cast<int64_t>(sizeof(StageKey));
   if (groups(request)) {
     const int place_bits = bits_of(most_places), node_bits = bits_of(num_nodes);
-    if (place_bits + node_bits > 64) {
-      return fail(FS_INVALID_ARGUMENT, "%s: %lld transits of %lld nodes; numbers of both have 64 bits", kOperation,
-                  static_cast<long long>(most_places), static_cast<long long>(num_nodes));
-    }
+    FsStatus status = check_key_bits(kOperation, most_places, num_nodes, place_bits + node_bits);
+    if (status != FS_OK) return status;
     out->sort = {most_places, place_bits, place_bits + node_bits};
-    const FsStatus status = measure_sort(kOperation, out->sort, &out->sort_bytes);
+    status = measure_sort(kOperation, out->sort, &out->sort_bytes);
     if (status != FS_OK) return status;
     constexpr int64_t kAligned = 256;
     const int64_t keys_bytes = (most_places * 8 + kAligned - 1) / kAligned * kAligned;
@@ -309,11 +307,8 @@ FsStatus check_call(const FsTransitApp& app, const FsTransitRequest& request, co
   if (app.sampling_type != FS_INDIVIDUAL || app.next_kind != FS_NEXT_CALLBACK) {
     return refuse_kind(kOperation, app.next_kind);
   }
-  if (request.num_samples >= int64_t{1} << FS_CUDA_SAMPLE_BITS || app.num_steps >= int64_t{1}
-                                                                                       << (64 - FS_CUDA_SAMPLE_BITS)) {
-    return fail(FS_INVALID_ARGUMENT, "%s: %lld samples of %lld steps; expected fewer on CUDA", kOperation,
-                static_cast<long long>(request.num_samples), static_cast<long long>(app.num_steps));
-  }
+  const FsStatus counts = check_counts(kOperation, request.num_samples, app.num_steps);
+  if (counts != FS_OK) return counts;
   if (steps.by_walks != 0 && groups(request)) {
     return fail(FS_INVALID_ARGUMENT, "%s: walks by one launch are not sorted by transit", kOperation);
   }

@@ -43,6 +43,20 @@ FsStatus refuse_kind(const char* operation, int32_t next_kind) {
   return fail(FS_INVALID_ARGUMENT, "%s: no CUDA kernel makes these picks (kind %d)", operation, next_kind);
 }
 
+FsStatus check_counts(const char* operation, int64_t num_samples, int64_t num_steps) {
+  if (num_samples < int64_t{1} << FS_CUDA_SAMPLE_BITS && num_steps < int64_t{1} << (64 - FS_CUDA_SAMPLE_BITS)) {
+    return FS_OK;
+  }
+  return fail(FS_INVALID_ARGUMENT, "%s: %lld samples of %lld steps; expected fewer on CUDA", operation,
+              static_cast<long long>(num_samples), static_cast<long long>(num_steps));
+}
+
+FsStatus check_key_bits(const char* operation, int64_t num_transits, int64_t num_nodes, int bits) {
+  if (bits <= 64) return FS_OK;
+  return fail(FS_INVALID_ARGUMENT, "%s: %lld transits of %lld nodes; numbers of both have 64 bits", operation,
+              static_cast<long long>(num_transits), static_cast<long long>(num_nodes));
+}
+
 int blocks_for(int64_t threads) {
   const int64_t wanted = (threads + kThreads - 1) / kThreads, most = int64_t{num_processors()} * kBlocksPerProcessor;
   return static_cast<int>(wanted < 1 ? 1 : wanted < most ? wanted : most);

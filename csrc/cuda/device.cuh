@@ -53,6 +53,12 @@ FsStatus launch_status(const char* operation);
 // An application whose picks no kernel makes.
 FsStatus refuse_kind(const char* operation, int32_t next_kind);
 
+// Refuses more samples or steps of an application than a word that reports a failure has bits for.
+FsStatus check_counts(const char* operation, int64_t num_samples, int64_t num_steps);
+
+// Refuses transits whose numbers, and those of the nodes, do not fit into one key together.
+FsStatus check_key_bits(const char* operation, int64_t num_transits, int64_t num_nodes, int bits);
+
 // Blocks for `threads` threads: as many as they fill, but no more than keep the device busy; at least one. Kernels go
 // over their work in strides (or ranges) of the grid.
 int blocks_for(int64_t threads);

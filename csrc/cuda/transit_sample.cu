@@ -23,11 +23,8 @@ FsStatus check_call(const FsTransitApp& app, const FsTransitRequest& request, co
   if ((app.until_done != 0) != (app.next_kind == FS_NEXT_PPR) || (app.until_done != 0 && app.num_roots != 1)) {
     return fail(FS_INVALID_ARGUMENT, "%s: walks of drawn length have one root and end by it on CUDA", kOperation);
   }
-  if (request.num_samples >= int64_t{1} << FS_CUDA_SAMPLE_BITS || app.num_steps >= int64_t{1}
-                                                                                       << (64 - FS_CUDA_SAMPLE_BITS)) {
-    return fail(FS_INVALID_ARGUMENT, "%s: %lld samples of %lld steps; expected fewer on CUDA", kOperation,
-                static_cast<long long>(request.num_samples), static_cast<long long>(out.num_steps));
-  }
+  const FsStatus counts = check_counts(kOperation, request.num_samples, app.num_steps);
+  if (counts != FS_OK) return counts;
   if (app.next_kind == FS_NEXT_ALL && (app.num_steps != 1 || app.unique != nullptr)) {
     return fail(FS_INVALID_ARGUMENT, "%s: all neighbours are taken in one step, as they are, on CUDA", kOperation);
   }
@@ -112,13 +109,11 @@ FsStatus grouped_layout(const FsTransitApp& app, const FsTransitRequest& request
     tiles = of_step > tiles ? of_step : tiles;
   }
   const int slot_bits = bits_of(most_slots), transit_bits = bits_of(num_nodes);
-  if (slot_bits + transit_bits > 64) {
-    return fail(FS_INVALID_ARGUMENT, "%s: %lld transits of %lld nodes; numbers of both have 64 bits", kOperation,
-                static_cast<long long>(most_slots), static_cast<long long>(num_nodes));
-  }
+  FsStatus status = check_key_bits(kOperation, most_slots, num_nodes, slot_bits + transit_bits);
+  if (status != FS_OK) return status;
   GroupedSlots& slots = out->slots;
   slots.sort = {most_slots, slot_bits, slot_bits + transit_bits};
-  const FsStatus status = measure_sort(kOperation, slots.sort, &slots.sort_bytes);
+  status = measure_sort(kOperation, slots.sort, &slots.sort_bytes);
   if (status != FS_OK) return status;
   constexpr int64_t kAligned = 256;
   int64_t used = 0;

@@ -119,14 +119,27 @@ def test_topology_bytes_count_what_sampling_reads():
     assert topology_bytes(weighted, weighted=True) == 4 * 8 + 3 * 4 + 3 * 8 + 3 * 4 + 8 * (3 + 3)
 
 
-def test_the_host_has_room_for_its_ranks_alone(monkeypatch):
+@pytest.fixture
+def memory_of(monkeypatch):
+    """70 of 80 bytes are free, torch holds 9 of which 4 are used; returns what sets this process's share of the 80."""
     monkeypatch.setattr(placement, "available_bytes", lambda: 100)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (70, 80))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 9)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 4)
+    share = "get_per_process_memory_fraction"
+    return lambda own: monkeypatch.setattr(torch.cuda, share, lambda _: own, raising=False)
+
+
+def test_the_host_has_room_for_its_ranks_alone(memory_of):
+    memory_of(1.0)
     assert placement.measured_room("cuda:1", ranks_on_host=4) == Room(CUDA, 75, 8, 25)
     assert placement.measured_room(CUDA, 30).reserve_bytes == 30
     assert placement.measured_room("cpu") == Room(CPU)
+
+
+def test_a_limit_of_this_process_is_all_that_there_is(memory_of):
+    memory_of(0.5)
+    assert placement.measured_room(CUDA) == Room(CUDA, 36, 4, 100)
 
 
 def test_a_graph_for_the_cpu_is_itself():

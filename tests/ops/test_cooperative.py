@@ -142,7 +142,7 @@ def test_a_launch_of_more_blocks_than_the_device_holds_is_an_error(emulated_devi
 def test_a_recorded_batch_is_that_of_its_seeds_and_step(cuda_device):
     cpu, cuda = both(cuda_device, random_csc())
     spec = ops.SampleSpec(fanouts=(3, 2), rng_seed=SEED)
-    recorder = CallAgain(cuda) if cuda_device.is_emulated else None
+    recorder = CallAgain() if cuda_device.is_emulated else None
     captured = CapturedSampler(cuda, spec, 9, recorder=recorder)
     for step in (STEP, 0):
         seeds = torch.randperm(60)[:9].int()

@@ -89,7 +89,7 @@ def test_batches_that_were_enqueued_before_one_overflows_are_all_right(emulated_
 
 def test_a_recorded_batch_has_room_for_all_nodes(emulated_device):
     cpu, cuda = both(sparse_graph())
-    captured = CapturedSampler(cuda, LARGE, 25, recorder=CallAgain(cuda))
+    captured = CapturedSampler(cuda, LARGE, 25, recorder=CallAgain())
     sizes = captured._batch.layout.sizes
     assert sizes.table_nodes == sizes.max_nodes
     seeds = some_seeds(25)

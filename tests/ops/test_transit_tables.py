@@ -54,7 +54,7 @@ def test_a_copy_of_the_neighbours_gives_the_same_samples_and_is_in_use():
 def test_columns_are_handed_over_by_address():
     columns = [np.arange(GRAPH.num_nodes), np.ones(GRAPH.num_nodes, dtype=np.int32)]
     tables = TransitTables(GRAPH.indptr, GRAPH.indices, columns=columns)
-    addresses = np.ctypeslib.as_array(tables._columns[1])
+    addresses = np.ctypeslib.as_array(tables._addresses)
     assert addresses[0] == columns[0].ctypes.data
     with pytest.raises(ValueError, match=r"column 0 has shape \(3,\); expected one entry per node, \(60,\)"):
         TransitTables(GRAPH.indptr, GRAPH.indices, columns=[np.arange(3)])

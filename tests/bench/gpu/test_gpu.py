@@ -270,7 +270,8 @@ def made(*words):
 
 def test_make_gpu_runs_the_tests_and_every_tool_with_the_python_that_is_named():
     lines = made("gpu", "GPU_PYTHON=some-python")
-    assert "some-python -m pytest -m gpu tests" in lines
+    resumed = "-p tests.resumed --seconds inf --passed-file build/gpu/passed"
+    assert f"some-python -m pytest {resumed} -m gpu tests" in lines
     loop = next(line for line in lines if "for tool in" in line)
     assert all(tool in loop for tool in ("memcheck", "racecheck", "synccheck", "initcheck"))
     assert not any("pip install" in line for line in lines)

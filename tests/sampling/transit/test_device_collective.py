@@ -210,5 +210,5 @@ class Borrowed(transit.FastGCN):
 
 def test_what_a_gpu_does_not_sample_is_refused(device):
     for app in (Weighing(torch.zeros(12).long(), 1), Endless(), Borrowed((2, 2))):
-        with pytest.raises(ValueError, match="is sampled on the CPU; .* FastGCN, LADIES and ClusterGCN; leave the dev"):
+        with pytest.raises(ValueError, match="is sampled on the CPU; .* FastGCN, LADIES, ClusterGCN, and individual"):
             fsd.TransitSampler(small_graph(), app, device=device)
