@@ -1,5 +1,5 @@
 // sample_mfg on CUDA with one cooperative launch for all hops: the functions of hop_kernels.cuh and sample_kernels.cuh
-// in the order of hop_chain.cuh, with a barrier of the grid (about 1.5 us) where that has the end of a kernel. So a
+// in the order of hop_chain.cuh, with a barrier of the grid where that has the end of a kernel. So a
 // batch is two launches, clear_batch and this one, however many hops it has.
 //
 //   put_seeds | place_all_rows | of every hop: draw_uniform | number_new_nodes | relabel_edges_and_place of the next |
