@@ -1,11 +1,14 @@
-"""Build the API reference from the docstrings: python docs/reference.py DIRECTORY (what `make docs` does).
+"""Build the API reference from the docstrings: python docs/reference.py [--public-names] DIRECTORY (`make docs`).
 
-One page for the public names (fastsample_dist.html) and one for every module of the rooms that users import. Needs
-pdoc: pip install "fastsample_dist[docs]".
+One page for the public names (fastsample_dist.html) and, without --public-names, one for every module of the rooms that
+users import. Needs pdoc: pip install "fastsample_dist[docs]".
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from fastsample_dist import testing
 
 # What commands, kernels and benchmarks are made of is left out: read the source.
 MODULES = (
@@ -15,11 +18,15 @@ MODULES = (
     "!fastsample_dist\\.(command|entry|files|memory_sizes)",
     "!fastsample_dist\\.comm\\.mpi$",  # its annotations are those of mpi4py
 )
+PUBLIC_NAMES = ("fastsample_dist", "!fastsample_dist\\.")
 
 
-def build(directory: Path) -> None:
+def build(directory: Path, modules: Sequence[str] = MODULES) -> None:
     """Write the reference as HTML.
 
+    Args:
+      directory: where to.
+      modules: in pdoc's words, a leading "!" before a pattern of what is left out.
     Raises:
       ImportError: pdoc is not installed.
     """
@@ -27,12 +34,15 @@ def build(directory: Path) -> None:
         import pdoc
     except ImportError as error:
         raise ImportError(f"the reference is built by pdoc, which is not there ({error}); pip install pdoc.") from error
+    # pdoc sees what a module holds, not what it makes on first use.
+    vars(testing).update({name: getattr(testing, name) for name in testing.__all__})
     pdoc.render.configure(docformat="google", show_source=False, search=False, footer_text="fastsample_dist")
-    pdoc.pdoc(*MODULES, output_directory=directory)
+    pdoc.pdoc(*modules, output_directory=directory)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    *options, directory = sys.argv[1:] or [""]
+    if options not in ([], ["--public-names"]) or directory.startswith("-") or not directory:
         sys.exit(__doc__.splitlines()[0])
-    build(Path(sys.argv[1]))
-    print(f"the reference: {sys.argv[1]}/fastsample_dist.html")
+    build(Path(directory), PUBLIC_NAMES if options else MODULES)
+    print(f"the reference: {directory}/fastsample_dist.html")

@@ -136,10 +136,15 @@ def test_the_loop_of_the_readme_runs(tmp_path, monkeypatch, capsys):
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory) -> str:
     """The page of the public names, as text."""
+    return build_reference(tmp_path_factory.mktemp("docs"), "--public-names")
+
+
+def build_reference(directory: Path, *options: str) -> str:
+    """The page of the public names in a new API reference; skips without pdoc."""
     if importlib.util.find_spec("pdoc") is None:
         pytest.skip("pdoc is not installed (pip install 'fastsample_dist[docs]'): no API reference")
-    directory = tmp_path_factory.mktemp("docs")
-    subprocess.run([sys.executable, ROOT / "docs/reference.py", directory], check=True, capture_output=True, text=True)
+    command = [sys.executable, ROOT / "docs/reference.py", *options, directory]
+    subprocess.run(command, check=True, capture_output=True, text=True)
     return (directory / "fastsample_dist.html").read_text()
 
 
@@ -175,6 +180,9 @@ def test_the_reference_has_every_public_name_and_argument(reference, name):
             assert re.search(rf"\b{argument}\b", text), f"{argument} of {name} is not on the page"
 
 
-def test_the_reference_links_the_rooms(reference):
+@pytest.mark.grid
+def test_the_whole_reference_links_the_rooms(tmp_path):
+    page = build_reference(tmp_path)
     for room in ("comm", "graph", "interop", "pipeline", "sampling", "testing", "train"):
-        assert f'href="fastsample_dist/{room}.html"' in reference
+        assert f'href="fastsample_dist/{room}.html"' in page
+    assert '<section id="check_app">' in (tmp_path / "fastsample_dist/testing.html").read_text()

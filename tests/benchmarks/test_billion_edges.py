@@ -33,6 +33,7 @@ def whole(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
     return work, run(work, "--methods", "random")
 
 
+@pytest.mark.grid
 def test_every_phase_runs(whole):
     work, ended = whole
     assert ended.returncode == 0, ended.stderr
@@ -60,6 +61,7 @@ def test_the_planted_cut_is_that_of_the_edges(whole):
     assert phases(work)["planted-cut"]["figures"]["cut"] == (parts[edges[0]] != parts[edges[1]]).mean()
 
 
+@pytest.mark.grid
 def test_what_is_finished_is_not_repeated(whole):
     work, _ = whole
     before = phases(work)

@@ -40,6 +40,7 @@ def test_figures_are_plausible_and_train_nodes_even(table):
         assert row["shares"]["nodes"][0] <= 1 <= row["shares"]["nodes"][1]
 
 
+@pytest.mark.grid
 def test_a_planted_graph_has_its_own_cut_as_a_row(tmp_path):
     """Six communities in two parts: half of the others are in the same part, roughly, so that 30 % gives some 18 %."""
     shown, report = run_table(
@@ -99,6 +100,7 @@ with open(given["output_filename"], "w") as out:
 """
 
 
+@pytest.mark.grid
 def test_heistream_is_a_program_that_the_user_has_built(tmp_path):
     (tmp_path / "built").mkdir()
     program = tmp_path / "built" / "heistream"

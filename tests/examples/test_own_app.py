@@ -14,6 +14,7 @@ pytest.importorskip("numba", reason="applications of one's own are compiled by N
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.grid
 def test_the_application_passes_the_suite():
     report = check_app(WalkWithRestart(length=5), conformance_graph(), law_samples=1500)
     assert report.forms == ("numba",)

@@ -235,8 +235,10 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(main, option, 
     assert f"error: {option} {tmp_path}/no/file cannot be written (No such file or directory)" in printed.err
 
 
-@pytest.mark.parametrize("model", ["sage", "gcn", "gat"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+LEARNING = [(model, precision) for precision in ("fp32", "bf16") for model in ("sage", "gcn", "gat")]
+
+
+@pytest.mark.parametrize(("model", "precision"), grid(LEARNING, gate=LEARNING[::3], several=True))
 def test_models_and_precisions_learn(main, parts, tmp_path, model, precision):
     file = tmp_path / "out.json"
     options = ("--model", model, "--precision", precision, "--layers", 2, "--fanouts", "5,5", "--prefetch", 1)

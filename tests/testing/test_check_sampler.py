@@ -60,6 +60,7 @@ def test_samplers_by_their_own_arguments_pass(make, draws):
     check_sampler(sampler.sample, GRAPH, fanouts=sampler.fanouts, trials=1000, **draws)
 
 
+@pytest.mark.grid
 @family
 def test_the_oracle_passes(draws):
     sample = oracle_sampler(GRAPH, fanouts=FANOUTS, edge_ids=True, **draws)

@@ -58,6 +58,7 @@ def test_a_part_alone_prints_its_table_and_its_goals(emulated_device, work, caps
     assert len(results["goals"]) == {"sampling": 3 + 2 * len(KERNELS), "gather": 2}[part]
 
 
+@pytest.mark.grid
 def test_a_whole_run_reports_every_part(whole):
     status, _, report = whole
     headings = [line for line in report.splitlines() if line.startswith("## ")]
@@ -67,22 +68,26 @@ def test_a_whole_run_reports_every_part(whole):
     ]  # fmt: skip
 
 
+@pytest.mark.grid
 def test_results_are_json(whole):
     assert json.loads(json.dumps(whole[1])) == whole[1]
 
 
+@pytest.mark.grid
 def test_every_row_of_a_table_has_as_many_cells_as_its_heading(whole):
     lines = whole[2].splitlines()
     tables = [list(own) for is_table, own in groupby(lines, lambda line: line.startswith("|")) if is_table]
     assert len(tables) == 6 and all(len({line.count("|") for line in own}) == 1 for own in tables)
 
 
+@pytest.mark.grid
 def test_the_epoch_is_trained_in_every_way_that_runs_here(whole):
     ways = [way["way"] for way in whole[1]["epoch"]["ways"]]
     assert ways[:3] == ["gpu", "gpu, trainer", "cpu sampling"]
     assert {*ways, *whole[1]["epoch"]["missing"]} >= {"torch_geometric"}
 
 
+@pytest.mark.grid
 def test_gpu_and_cpu_sampling_train_alike(whole):
     """The same batches and the same model: on the emulator, whose operators are the CPU's, the same loss."""
     losses = {way["way"]: way["loss"] for way in whole[1]["epoch"]["ways"]}

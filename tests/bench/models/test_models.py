@@ -62,6 +62,7 @@ def test_every_workload_is_verified_and_measured(forked_ranks, task, tmp_path, c
         assert f"{100 * cache['hit_rate']:.1f} ({100 * cache['oracle_hit_rate']:.1f})" in printed
 
 
+@pytest.mark.grid
 def test_dgl_trains_beside_ours(forked_ranks, task, tmp_path, capsys):
     pytest.importorskip("dgl", reason="dgl is not installed")
     file = tmp_path / "out.json"

@@ -41,6 +41,7 @@ def test_a_batch_that_is_not_the_oracles_fails(graph_path, monkeypatch, capsys):
     assert "verify: FAILED: 1 layer(s) with 1 thread(s)" in capsys.readouterr().out
 
 
+@pytest.mark.grid
 def test_beside_dgl(graph_path, tmp_path):
     pytest.importorskip("dgl")
     words = ["pinsage", "--graph", str(graph_path), *SMALL, "--baseline", "dgl", "--json", str(tmp_path / "found")]

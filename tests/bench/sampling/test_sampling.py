@@ -378,6 +378,7 @@ def test_a_timing_counts_the_call_and_the_freeing_but_not_the_counting():
 # ---- with the real peer ----
 
 
+@pytest.mark.grid
 def test_dgl_samples_beside_ours(graph_path, tmp_path, capsys):
     try:
         import dgl  # noqa: F401

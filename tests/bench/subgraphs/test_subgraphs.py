@@ -78,6 +78,7 @@ def test_the_papers_program_gets_the_graph(graph_path, tmp_path):
     assert words.tolist() == [*graph.indptr.tolist(), *graph.indices.tolist(), *roots.tolist()]
 
 
+@pytest.mark.grid
 def test_dgl_draws_and_induces_beside_ours(graph_path, tmp_path):
     pytest.importorskip("dgl", reason="dgl is not installed")
     found = tmp_path / "found.json"
@@ -89,6 +90,7 @@ def test_dgl_draws_and_induces_beside_ours(graph_path, tmp_path):
     assert all(one["dgl_ms"]["min"] > 0 for one in results["parts"])
 
 
+@pytest.mark.grid
 def test_deep_models_are_trained_on_subgraphs_and_on_neighbours(tmp_path):
     found = tmp_path / "found.json"
     words = ("--layers", "2,3", "--hidden", "8", "--steps", "2", "--fanout", "2", "--batch-size", "5", *SMALL)

@@ -84,6 +84,7 @@ def test_thunderrws_files_hold_the_graph(graph_path, tmp_path):
     assert np.fromfile(tmp_path / "b_adj.bin", np.int32).tolist() == graph.indices.tolist()
 
 
+@pytest.mark.grid
 def test_a_users_application_walks_beside_the_built_in_one(graph_path, tmp_path):
     pytest.importorskip("numba", reason="numba is not installed")
     found = tmp_path / "found.json"
@@ -107,6 +108,7 @@ def test_a_users_form_of_a_walk_has_its_law(name):
     assert chi_square_p(float(statistic), int((total > 0).sum()) - 1) > 1e-6  # false alarms: 1e-6
 
 
+@pytest.mark.grid
 def test_dgl_walks_beside_ours(graph_path, tmp_path):
     pytest.importorskip("dgl", reason="dgl is not installed")
     found = tmp_path / "found.json"

@@ -49,14 +49,12 @@ MANY = [
     transit.KHop((5, 3, 2)), transit.KHop((5, 3, 2), unique=True), transit.MVS(),
 ]  # fmt: skip
 WAYS = list(itertools.product(MANY, (torch.int32, torch.int64), SCHEDULES))
-# Distinct picks take seconds a case in the emulator.
-SLOW = [(app, *way) for app, *way in WAYS if isinstance(app, transit.KHop) and app.unique]
-SLOW_IN_GATE = [case for case in SLOW if case[1:] in ((torch.int32, "auto"), (torch.int64, "transit"))]
+IN_GATE = [case for case in WAYS if case[1:] in ((torch.int32, "sample"), (torch.int64, "transit"))]
 
 
 @pytest.mark.parametrize(
     ("app", "dtype", "schedule"),
-    grid(WAYS, gate=[case for case in WAYS if case not in SLOW or case in SLOW_IN_GATE], several=True),
+    grid(WAYS, gate=IN_GATE, several=True),
     ids=lambda value: value if isinstance(value, (str, torch.dtype)) else type(value).__name__,
 )
 def test_many_samples_equal_the_cpus(device, on_cpu, app, dtype, schedule):
@@ -97,7 +95,7 @@ def test_distinct_picks_equal_the_cpus(device, on_cpu, attempts, schedule):
         assert_equal(sampler.sample(roots), on_cpu(graph, app, roots))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", grid([1, 2, 3], gate=[1]))
 def test_no_schedule_of_threads_changes_a_pick(emulated_device, on_cpu, monkeypatch, seed):
     monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
     emulated_device.set_schedule(seed)

@@ -18,6 +18,7 @@ from fastsample_dist.sampling.transit.laws import row_shares
 from fastsample_dist.testing import conformance_graph
 from fastsample_dist.testing.app_laws import weigh_roots, weigh_samples
 from fastsample_dist.testing.statistics import Evidence, pearson_p, tail_bound
+from tests.grids import grid
 from tests.sampling.transit.apps import Own, Together, small_graph
 
 FALSE_ALARM = 1e-6
@@ -354,10 +355,13 @@ class SharedClusters(transit.ClusterGCN):
         return super().initial_roots(graph, sample_ids // 2, rng_seed, step)
 
 
-@pytest.mark.parametrize("app", [
+WRONG = [
     NextTurn(), StaysAtTheRoots(3), TakesTheFirstPlace(3), ByDegree(), UniformLayers((3, 2)), LastFirst((3, 3)),
     UniformNodes((3, 2)), NoCoin((3, 2)),
-], ids=lambda app: type(app).__name__)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("app", grid(WRONG, gate=WRONG[1:6:4]), ids=lambda app: type(app).__name__)
 def test_a_wrong_law_of_several_roots_is_found(app):
     with pytest.raises(AssertionError, match="p-value|its law allows"):
         weigh(app, conformance_graph(3), SETS)
@@ -401,7 +405,7 @@ def test_words_that_are_the_same_in_every_step_are_found(monkeypatch):
 
 @pytest.mark.parametrize("shares, message", [
     (lambda s, n: (s.id, 0), "picks of neighbouring slots"),
-    (lambda s, n: (s.id // 2, n), "picks of one slot in neighbouring samples"),
+    pytest.param(lambda s, n: (s.id // 2, n), "picks of one slot in neighbouring samples", marks=pytest.mark.grid),
 ], ids=["slots", "samples"])  # fmt: skip
 def test_words_that_picks_share_are_found(monkeypatch, shares, message):
     def draw(self, domain, s, stage, n, *at):

@@ -194,7 +194,7 @@ class Within(Importance):
         return None
 
 
-@pytest.mark.parametrize("app", [Importance, Within])
+@pytest.mark.parametrize("app", grid([Importance, Within], gate=[Importance]))
 @pytest.mark.parametrize("weighted", grid([True, False], gate=[True]))
 def test_a_users_own_application(app, weighted):
     pytest.importorskip("numba")

@@ -11,6 +11,7 @@ from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.engines import BUILT_IN, NUMBA, built_in_kind, forms_of
 from fastsample_dist.testing import check_app, conformance_graph
+from tests.grids import grid
 from tests.sampling.transit.apps import Own, small_graph
 
 APPS = {
@@ -261,10 +262,17 @@ def rows_of_many_nodes():
     }
 
 
-@pytest.mark.parametrize("app, isa", [
+CUT_OFF = [
     (transit.DeepWalk(40), None), (transit.DeepWalk(40), "scalar"), (transit.PPR(0.03), None),
     (transit.Node2Vec(40), None), (OwnNext(40), None),
-], ids=lambda value: value or "widest" if isinstance(value, str | None) else type(value).__name__)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "app, isa",
+    grid(CUT_OFF, gate=CUT_OFF[:2], several=True),
+    ids=lambda value: value or "widest" if isinstance(value, str | None) else type(value).__name__,
+)
 def test_a_threshold_that_a_slots_word_cuts_off_decides_as_a_whole(app, isa, rows_of_many_nodes):
     """The words hold 14 bits of a threshold: of half a million draws some 30 are decided by the others."""
     hubs, graphs = rows_of_many_nodes

@@ -146,7 +146,7 @@ def outcome(sample):
 
 
 @given(case=cases(), run=st.builds(Run, st.integers(1, 3), st.sampled_from(SCHEDULES), st.integers(0, 5)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_an_application_is_the_same_compiled(case, run):
     pytest.importorskip("numba")
     app, graph, roots, ids = case

@@ -18,6 +18,7 @@ from fastsample_dist.partition.external.csc import StoredTopology, build_stored,
 from fastsample_dist.partition.external.journal import Journal
 from fastsample_dist.partition.methods.adjacency import Adjacency, symmetrise
 from tests.forked import run_code
+from tests.grids import grid
 from tests.optional import HealthCheck, given, settings, st
 from tests.small_disk import small_files
 from tests.test_partition.external.pieces import shrink_pieces
@@ -248,8 +249,8 @@ def test_smaller_limit_groups_again(tmp_path, monkeypatch):
 # ---- refused
 
 
-@pytest.mark.parametrize("size_bytes", [100, 300, 500, 900])
-@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("size_bytes", grid([100, 300, 500, 900], gate=[100, 500]))
+@pytest.mark.parametrize("undirected", grid([False, True], gate=[True]))
 def test_a_disk_that_refuses_is_named_and_the_work_resumes(undirected, size_bytes, tmp_path):
     raw = draw_raw(undirected=undirected, num_nodes=60)
     with Journal(tmp_path / "parts") as journal:

@@ -64,7 +64,7 @@ def on_disk(raw: RawGraph, path: Path) -> list[tuple[str, bytes] | None]:
     return found
 
 
-@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("undirected", grid([False, True], gate=[True]))
 @pytest.mark.parametrize("weighted", [False, True])
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -10,6 +10,7 @@ import pytest
 from fastsample_dist.partition.methods import METHODS, PartitionRequest
 from fastsample_dist.partition.methods.adjacency import Adjacency
 from fastsample_dist.partition.methods.balance import balance_parts
+from tests.grids import grid
 from tests.test_partition.inputs import draw_raw
 from tests.test_partition.methods.requests import (
     GRAPH_METHODS,
@@ -36,7 +37,7 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("num_parts", PART_COUNTS)
+@pytest.mark.parametrize("num_parts", grid(PART_COUNTS, gate=[1, 3, 8]))
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("name", ALL)
 def test_every_node_has_a_part_and_train_nodes_are_even(name, graph, num_parts):
