@@ -82,6 +82,7 @@ def test_a_rank_that_refuses_its_input_is_heard_in_both_calls():
     assert "different calls: a check of the input on rank 0; Trainer on rank 1" in text
 
 
+@pytest.mark.grid
 @pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 def test_the_same_over_mpi():
     facts = ({"lr": 0.1}, {"lr": 0.2})

@@ -254,6 +254,7 @@ def test_over_torch(outcomes, check):
     assert found[check.__name__] is None
 
 
+@pytest.mark.grid
 @needs_mpi
 def test_all_over_mpi(outcomes):
     assert "AssertionError: <{}>" in str(outcomes("mpi"))

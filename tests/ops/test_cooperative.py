@@ -77,7 +77,7 @@ def test_one_input_again_and_again(cuda_device, schedules):
         assert same(on_cpu(cuda.sample(given_seeds, spec, STEP)), expected), schedule
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", grid([torch.int32, torch.int64], gate=[torch.int64]))
 @pytest.mark.parametrize("num_nodes", [120, 9000])  # an id table that is addressed directly, and a hashed one
 @pytest.mark.parametrize(
     "fanouts", grid([(5,), (10, 0, 4), (40, 3), (33, 32, 31), (-1, 5), (1,) * 16], gate=[(10, 0, 4), (33, 32, 31)])

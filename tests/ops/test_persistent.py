@@ -134,7 +134,7 @@ def test_warps_take_records_by_the_chunk_and_long_rows_their_own_run(emulated_de
     assert cuda.finish(wide).indices[0].numel() == 3000 == int(wide.state[RECORDED]) + 1
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", grid([torch.int32, torch.int64], gate=[torch.int64]))
 @pytest.mark.parametrize("num_nodes", [120, 9000])  # an id table that is addressed directly, and a hashed one
 @pytest.mark.parametrize(
     "fanouts",

@@ -276,7 +276,7 @@ def test_no_samples_give_none(label):
     assert found.offsets is None or found.offsets.tolist() == [0]
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", grid([False, True], gate=[True]))
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_row_of_2_to_the_24_edges(isa, weighted, use_isa):
     """One draw in 256 is in doubt by Lemire's rule."""
@@ -355,7 +355,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("threads", grid(THREADS, gate=[THREADS[-1]]))
 @pytest.mark.parametrize("schedule", ["sample", "transit"])
 @pytest.mark.parametrize("label", FAILING)
 def test_the_first_failure_by_step_and_sample_is_reported(label, schedule, threads, block):

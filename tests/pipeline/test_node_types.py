@@ -5,6 +5,7 @@ import torch
 
 from fastsample_dist import DistData, NeighborSampler
 from fastsample_dist.testing import run_distributed
+from tests.grids import grid
 from tests.parts import draw_partition
 from tests.pipeline.test_schemes import FANOUTS, SEED, run_rank
 
@@ -40,7 +41,9 @@ def test_types_that_are_not_there_are_refused(tmp_path, num_types, ids, message)
     assert message in run_distributed(1, refusals, args=(path, ids))[0]
 
 
-@pytest.mark.parametrize(("num_parts", "world_size"), [(1, 1), (2, 2), (3, 3), (6, 3)])
+@pytest.mark.parametrize(
+    ("num_parts", "world_size"), grid([(1, 1), (2, 2), (3, 3), (6, 3)], gate=[(2, 2), (6, 3)], several=True)
+)
 def test_batches_of_a_typed_graph_are_those_of_one_process(tmp_path, num_parts, world_size):
     drawn = draw_partition(tmp_path, num_parts, num_types=3)
     oracle = NeighborSampler(drawn.graph, FANOUTS[2], rng_seed=SEED)

@@ -48,6 +48,7 @@ def test_another_partition_on_one_rank_is_refused_on_all(paths, other):
     assert_names_both(text)
 
 
+@pytest.mark.grid
 @pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 def test_the_same_over_mpi(paths):
     (text,) = set(run_mpi(2, load, args=((paths["one"], paths["graph"]),)))

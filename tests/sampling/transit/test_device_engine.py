@@ -136,7 +136,7 @@ def test_a_graph_without_edges(device):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("bad", [12, 2**30, -7])
+@pytest.mark.parametrize("bad", grid([12, 2**30, -7], gate=[12]))
 @pytest.mark.parametrize("app", [
     transit.DeepWalk(6, weighted=False), transit.PPR(0.1, weighted=False), transit.KHop((3, 2)), transit.MultiRW(6),
     transit.MVS(), transit.KHop((6, 9), unique=True),

@@ -66,11 +66,14 @@ def test_counts_that_do_not_fit_are_found(observed):
 ROOTS = torch.arange(16).repeat(60)
 
 
-@pytest.mark.parametrize("app", [
+OF_ONE_ROOT = [
     transit.DeepWalk(5), transit.DeepWalk(5, weighted=False), transit.PPR(0.2), transit.PPR(0.5, weighted=False),
     transit.Node2Vec(5), transit.Node2Vec(5, p=0.25, q=4.0, weighted=False), transit.KHop((3, 2)),
     transit.KHop((2, 2), unique=True),
-], ids=lambda app: type(app).__name__)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("app", grid(OF_ONE_ROOT, gate=OF_ONE_ROOT[::2]), ids=lambda app: type(app).__name__)
 def test_picks_have_their_law_and_are_independent(app):
     assert weigh(app, conformance_graph(3), ROOTS) > 1000
 
@@ -78,10 +81,13 @@ def test_picks_have_their_law_and_are_independent(app):
 SETS = torch.tensor([[4, 6, NULL], [9, 2, 9], [8, 0, 1], [10, 11, 15]]).repeat(150, 1)
 
 
-@pytest.mark.parametrize("app", [
+OF_SEVERAL_ROOTS = [
     transit.MultiRW(3), transit.MultiRW(3, by_degree=True), transit.MVS(), transit.LADIES((3, 2)),
     transit.LADIES((2, 2), weighted=False), transit.FastGCN((3, 2)), transit.Layer(9, 4),
-], ids=lambda app: type(app).__name__)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("app", grid(OF_SEVERAL_ROOTS, gate=OF_SEVERAL_ROOTS[1::2]), ids=lambda app: type(app).__name__)
 def test_picks_of_several_roots_have_their_law(app):
     assert weigh(app, conformance_graph(3), SETS) > 1000
 
@@ -99,7 +105,7 @@ def test_clusters_are_drawn_by_their_law():
     assert weigh(transit.ClusterGCN(torch.arange(28) % 5, 2), conformance_graph(3), 1500) == 1500
 
 
-@pytest.mark.parametrize("p, q", [(2.0, 0.5), (0.25, 4.0)])
+@pytest.mark.parametrize("p, q", grid([(2.0, 0.5), (0.25, 4.0)], gate=[(0.25, 4.0)], several=True))
 def test_node2vec_goes_from_every_edge_by_its_law(p, q):
     """Every (t, v) -> u of a 12-node graph; the contexts are counted apart here."""
     graph = small_graph()
@@ -189,7 +195,7 @@ def multi_walk_law(graph, roots, steps, by_degree):
     return law
 
 
-@pytest.mark.parametrize("by_degree", [False, True])
+@pytest.mark.parametrize("by_degree", grid([False, True], gate=[True]))
 def test_multi_dimensional_walks_choose_a_root_and_then_a_neighbour(by_degree):
     graph, roots = small_graph(), [6, 0, 7, 6]
     out = plain.sample(graph, transit.MultiRW(3, by_degree), [roots] * 6000, rng_seed=5)

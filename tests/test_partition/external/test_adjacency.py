@@ -184,7 +184,7 @@ class Killing:
         return result
 
 
-@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("undirected", grid([False, True], gate=[False]))
 def test_resumes_after_a_kill_at_every_entry_of_the_journal(undirected, tmp_path):
     raw = draw_raw(undirected=undirected, num_nodes=12)
     expected = wanted(raw)

@@ -123,7 +123,7 @@ def test_ids_above_int32_become_int64(tmp_path, monkeypatch):
         assert torch.equal(found.indices, raw.to_csc().indices.long())
 
 
-@pytest.mark.parametrize("change", ["edge", "direction", "nodes", "weights"])
+@pytest.mark.parametrize("change", grid(["edge", "direction", "nodes", "weights"], gate=["edge", "nodes"]))
 def test_changed_input_starts_anew(change, tmp_path):
     raw = draw_raw(undirected=False, weighted=True)
     with Journal(tmp_path / "parts") as journal:
