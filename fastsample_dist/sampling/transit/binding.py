@@ -237,9 +237,12 @@ class BoundApp:
             )
         return ids
 
-    def roots(self, roots: Any) -> Tensor:
+    def roots(self, roots: Any, *, check_ids: bool = True) -> Tensor:
         """Roots of the samples, int64 [S, R] on the CPU.
 
+        Args:
+          roots: integers.
+          check_ids: False where what gets them refuses an id outside the graph itself.
         Raises:
           ValueError: not integers, not [S] or [S, R], or an id outside the graph that is not NULL.
         """
@@ -248,7 +251,7 @@ class BoundApp:
             nodes = nodes[:, None]
         if nodes.dim() != 2:
             raise ValueError(f"roots has shape {tuple(nodes.shape)}; expected [samples] or [samples, roots].")
-        if nodes.numel():
+        if check_ids and nodes.numel():
             low, high = _ends(nodes)
             if low < NULL or high >= self.graph.num_nodes:
                 raise ValueError(
@@ -363,6 +366,8 @@ def _ends(ids: Tensor) -> tuple[int, int]:
 
 def _integers(name: str, values: Any) -> Tensor:
     """Ids as int64 on the CPU; an empty list counts as integers."""
+    if isinstance(values, Tensor) and values.dtype == torch.int64 and values.is_cpu:
+        return values
     try:
         ids = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # torch has one for each kind of value

@@ -48,22 +48,31 @@ def sample(
 
 
 def given_roots(
-    bound: BoundApp, roots: Any, key: DrawKey, sample_ids: Tensor | None, num_samples: int | None
+    bound: BoundApp,
+    roots: Any,
+    key: DrawKey,
+    sample_ids: Tensor | None,
+    num_samples: int | None,
+    *,
+    check_ids: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """(roots int64 [S, R], sample ids int64 [S]), the application's own roots where none are given.
 
+    Args:
+      check_ids: see BoundApp.roots.
     Raises:
       ValueError: roots or ids that are refused; neither roots nor a number of samples.
     """
     if roots is not None:
         if num_samples is not None:
             raise ValueError(f"num_samples is {num_samples} beside roots, one row of which is a sample; drop it.")
-        given = bound.roots(roots)
+        given = bound.roots(roots, check_ids=check_ids)
         return given, bound.ids(sample_ids, given.shape[0])
     if num_samples is None and sample_ids is None:
         raise ValueError("there are no roots; pass them, or num_samples for the application's own.")
     ids = bound.ids(sample_ids, None if num_samples is None else as_count("num_samples", num_samples))
-    return bound.roots(bound.app.initial_roots(bound.graph, ids, key.rng_seed, key.step)), ids
+    own = bound.app.initial_roots(bound.graph, ids, key.rng_seed, key.step)
+    return bound.roots(own, check_ids=check_ids), ids
 
 
 def run(bound: BoundApp, roots: Tensor, sample_ids: Tensor, key: DrawKey) -> Samples:

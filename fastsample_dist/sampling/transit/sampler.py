@@ -120,10 +120,15 @@ class TransitSampler:
             names sample and step.
         """
         key, bound = DrawKey(self.rng_seed, as_count("step", step)), self._bound
-        given, ids = plain.given_roots(bound, roots, key, sample_ids, num_samples)
-        if not arrays.runs_kernels(self.device):
+        on_cpu = not arrays.runs_kernels(self.device)
+        given, ids = plain.given_roots(bound, roots, key, sample_ids, num_samples, check_ids=not on_cpu)
+        if on_cpu:
             bound.check_room(*given.shape, bound.plan(given.shape[1]).known_picks)
-        return self._engine.sample(given, ids, key, self._run)
+        try:
+            return self._engine.sample(given, ids, key, self._run)
+        except ValueError:
+            bound.roots(given)  # ids outside the graph, which the CPU's core refused, in the words of every device
+            raise
 
     @property
     def can_capture(self) -> bool:
