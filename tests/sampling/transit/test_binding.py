@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import fastsample_dist as fsd
 from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.transit import plain
 from tests.sampling.transit.apps import Counting, Own, Together, small_graph
@@ -159,3 +160,15 @@ def test_states_have_their_words_in_order():
     assert layout.offsets(num_roots=5) == [0, 2, 7, 8]
     assert layout == transit.bind(app, small_graph()).layout
     assert hash(layout) == hash(transit.bind(app, small_graph()).layout)
+
+
+@pytest.mark.parametrize("app", [transit.DeepWalk(3), transit.FastGCN((2,))], ids=lambda app: type(app).__name__)
+@pytest.mark.parametrize("roots, found", [([1, 12], "1 to 12"), ([-2, 3], "-2 to 3"), ([2**40], "1099511627776 to")])
+def test_roots_that_the_core_refuses_are_refused_in_the_same_words(app, roots, found):
+    sampler, expected = (
+        fsd.TransitSampler(small_graph(), app),
+        rf"^roots holds node ids from {found}.*; expected 0 to 11, or",
+    )
+    with pytest.raises(ValueError, match=expected):
+        sampler.sample(torch.tensor(roots)[None] if isinstance(app, transit.FastGCN) else roots)
+    assert len(sampler.sample([1])) == 1
