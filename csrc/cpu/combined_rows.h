@@ -85,14 +85,14 @@ class ColumnSums {
   void start(int64_t num_rows) {
     add_columns_ = vector_kernels().add_columns;
     columns_.start(num_rows);
-    num_known_ = num_links_ = 0;
+    num_known_ = num_links_ = num_empty_ = 0;
     rows_.clear();
     first_links_.clear();
     long_rows_.clear();
   }
 
   // Makes them those of exactly these rows. Rows that begin like those of the last call are added to it: sums are made
-  // from the left, so the result is the same. Without `with_sums` long rows are passed over.
+  // from the left, so the result is the same. Without `with_sums`, which a start holds for, long rows are passed over.
   void follow(const CscView<Id>& graph, const EdgeValues& values, const Id* rows, int64_t count, bool with_sums) {
     const bool grows = static_cast<int64_t>(rows_.size()) <= count && std::equal(rows_.begin(), rows_.end(), rows);
     if (!grows) start(graph.num_rows);
@@ -156,9 +156,8 @@ class ColumnSums {
     const int64_t room = degree + 1 + kColumnLanes, most = columns_.count() + room;
     if (is_linked || with_sums) {
       columns_.make_room(room);
-      make_room(&heads_, most);
+      make_empty(most, with_sums);
     }
-    if (with_sums) make_room(&sums_, most);
     if (is_linked) make_room(&links_, num_links_ + degree + kColumnLanes);
     first_links_.push_back(is_linked ? static_cast<int32_t>(num_links_) : kNoLink);
     if (!is_linked) long_rows_.push_back(static_cast<int32_t>(rows_.size()));
@@ -207,6 +206,7 @@ class ColumnSums {
                        static_cast<int32_t>(rows_.size())};
       const int64_t taken = add_columns_(&run);
       entries->go_on_with(run.next_column);
+      empty(run.next_column, run.next_column + kColumnLanes, sums != nullptr);  // lanes behind the last column
       return taken;
     } else {
       return 0;
@@ -226,7 +226,6 @@ class ColumnSums {
       i += add_many(&entries, sources + i, degree - i, row, 0, nullptr, links + i, first_link + i);
       for (const int64_t end = plain_end(i, degree); i < end; ++i) {
         entries.check(sources[i]);
-        heads[entries.next()] = kNoLink;
         const int32_t column = entries.enter(sources[i]);
         links[i] = {heads[column], number};
         heads[column] = first_link + static_cast<int32_t>(i);
@@ -234,7 +233,7 @@ class ColumnSums {
     }
   }
 
-  // Whether a column is new is a coin toss, so both ways are one: the next column is always empty.
+  // Whether a column is new is a coin toss, so both ways are one: columns to come are empty.
   template <bool kOnes, bool kLinked, typename Entries>
   __attribute__((noinline)) void add_edges_of(const CscView<Id>& graph, const EdgeValues& values, Id row) {
     Entries entries(&columns_);
@@ -246,9 +245,6 @@ class ColumnSums {
     const int32_t first_link = static_cast<int32_t>(num_links_), number = static_cast<int32_t>(rows_.size());
     // Adds to a column, which is returned.
     const auto add_to = [&](Id node, double square) {
-      const int32_t next = entries.next();
-      sums[next] = 0;
-      heads[next] = kNoLink;
       const int32_t column = entries.enter(node);
       sums[column] += square;
       return column;
@@ -301,6 +297,20 @@ class ColumnSums {
     for (; own_first < own_last; ++own_first) link(column, own_first);
   }
 
+  // Makes room for `most` columns, and empties those to come; some more, as rows are short.
+  void make_empty(int64_t most, bool with_sums) {
+    constexpr int64_t kMore = 1024;
+    if (most <= num_empty_) return;
+    make_room(&heads_, most + kMore);
+    if (with_sums) make_room(&sums_, most + kMore);
+    empty(num_empty_, most + kMore, with_sums);
+    num_empty_ = most + kMore;
+  }
+  FS_INLINE void empty(int64_t begin, int64_t end, bool with_sums) {
+    std::fill(heads_.begin() + begin, heads_.begin() + end, kNoLink);
+    if (with_sums) std::fill(sums_.begin() + begin, sums_.begin() + end, 0.0);
+  }
+
   // Where the plain loop over a row ends that goes on at edge i: the vector kernel is asked again behind a few edges.
   int64_t plain_end(int64_t i, int64_t degree) const {
     return add_columns_ == nullptr ? degree : std::min(degree, i + kColumnLanes);
@@ -319,6 +329,7 @@ class ColumnSums {
   std::vector<Id> rows_;            // added so far
   std::vector<int32_t> first_links_, long_rows_;
   int64_t num_known_ = 0, num_links_ = 0;
+  int64_t num_empty_ = 0;  // columns that are there, and those behind them that are empty
   int64_t (*add_columns_)(ColumnRun*) = nullptr;
 };
 

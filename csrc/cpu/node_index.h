@@ -80,7 +80,7 @@ class NodeIndex {
           next_(static_cast<int32_t>(index->count_)) {}
     ~DirectEntries() { index_->count_ = next_; }
 
-    // Number of a node, which is next() if it is new.
+    // Number of a node, which is entered if it is new.
     FS_INLINE int32_t enter(Id node) {
       const int32_t found = slots_[node] - base_, if_new = found >> 31;  // all bits, or none
       const int32_t number = (next_ & if_new) | (found & ~if_new);
@@ -89,7 +89,6 @@ class NodeIndex {
       next_ -= if_new;
       return number;
     }
-    FS_INLINE int32_t next() const { return next_; }
     FS_INLINE void check(Id node) const {
       if (__builtin_expect(static_cast<uint64_t>(node) >= num_rows_, 0)) throw BadSource{static_cast<int64_t>(node)};
     }
@@ -117,7 +116,6 @@ class NodeIndex {
    public:
     explicit Entries(NodeIndex* index) : index_(index) {}
     FS_INLINE int32_t enter(Id node) { return index_->enter(node); }
-    FS_INLINE int32_t next() const { return static_cast<int32_t>(index_->count_); }
     FS_INLINE void check(Id) const {}  // entering does
 
    private:

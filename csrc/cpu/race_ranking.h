@@ -36,21 +36,28 @@ class RaceRanking {
     wanted_ = static_cast<size_t>(wanted);
     ranked_.clear();
     if (wanted == 0) return ranked_;
-    // Races of a kind end at about the same time: a limit a little behind the last one's end leaves few candidates.
-    // Where it leaves too few the race is run again without one.
-    if (guesses_.size() <= static_cast<size_t>(kind)) guesses_.resize(static_cast<size_t>(kind) + 1, kNoLimit);
-    double& guess = guesses_[static_cast<size_t>(kind)];
-    race(key, sample_id, field, guess);
-    if (guess < kNoLimit && ahead_.size() < wanted_) race(key, sample_id, field, kNoLimit);
+    // Races of a kind end at about the same time: a limit a little behind that leaves few candidates. Where it leaves
+    // too few the race is run again with a later one.
+    if (ends_.size() <= static_cast<size_t>(kind)) ends_.resize(static_cast<size_t>(kind) + 1, kNoLimit);
+    double& end = ends_[static_cast<size_t>(kind)];
+    double limit = field.count > wanted ? kSpareTime * end : kNoLimit;
+    race(key, sample_id, field, limit);
+    for (int attempt = 1; limit < kNoLimit && ahead_.size() < wanted_; ++attempt) {
+      limit = attempt < kLimited ? kLaterTime * limit : kNoLimit;
+      race(key, sample_id, field, limit);
+    }
     std::sort(ahead_.begin(), ahead_.end());
     for (size_t i = 0; i < std::min(wanted_, ahead_.size()); ++i) ranked_.push_back(ahead_[i].number);
-    guess = ahead_.size() < wanted_ ? kNoLimit : kSpareTime * ahead_[wanted_ - 1].time;
+    if (ahead_.size() >= wanted_) {
+      const double time = ahead_[wanted_ - 1].time;
+      end = end == kNoLimit ? time : end + kNewShare * (time - end);
+    }
     return ranked_;
   }
 
   size_t bytes() const {
     return ahead_.capacity() * sizeof(Arrival) + (left_.capacity() + ranked_.capacity()) * sizeof(int64_t) +
-           guesses_.capacity() * sizeof(double);
+           ends_.capacity() * sizeof(double);
   }
 
  private:
@@ -58,7 +65,9 @@ class RaceRanking {
   static constexpr int64_t kChunk = 1024;
   static constexpr size_t kTimed = 64;
   static constexpr size_t kSpare = 32;
-  static constexpr double kSpareTime = 1.4;
+  static constexpr double kSpareTime = 1.4, kLaterTime = 2;
+  static constexpr double kNewShare = 0.2;
+  static constexpr int kLimited = 3;                            // races with a limit, before one without
   static constexpr double kRoundingUp = 1 + 1.0 / (1ll << 50);  // above what two products lose
 
   struct Arrival {
@@ -130,8 +139,8 @@ class RaceRanking {
   std::vector<int64_t> left_;  // by the filter, not timed yet
   std::vector<Arrival> ahead_;
   std::vector<int64_t> ranked_;
-  double limit_ = 0;             // nobody later can be among the wanted
-  std::vector<double> guesses_;  // by kind
+  double limit_ = 0;          // nobody later can be among the wanted
+  std::vector<double> ends_;  // by kind: when its races end, an average in which the later ones count more
   size_t wanted_ = 0;
 };
 

@@ -106,6 +106,19 @@ def test_long_rows_and_every_instruction_set(name, weighted, isa):
         ops.set_isa(before)
 
 
+def test_races_that_end_long_before_or_behind_those_of_the_samples_before():
+    """A thread's races begin with a limit that it has from those before: too early by a factor of 3 or of thousands (it
+    is moved, then lifted), or too late by as much. The hub's columns weigh little, so that their race ends late.
+    """
+    graph = hub_graph()
+    bound = transit.bind(transit.LADIES((10, 6)), graph)
+    hub, key = int((graph.in_degrees() > 900).nonzero()), DrawKey(1, 4)
+    short, one, late = (3, 200, 500), (3, -1, -1), (hub, -1, -1)
+    roots = torch.tensor([short] * 4 + [one] * 2 + [short] * 4 + [late] * 3 + [short, one])
+    ids, engine = torch.arange(len(roots)), make_engine(bound, BUILT_IN)
+    assert_same(engine.sample(roots, ids, key, Run(1)), plain.run(bound, roots, ids, key))
+
+
 @pytest.mark.parametrize("weighted", [True, False])
 def test_rows_too_long_to_be_linked_are_searched(weighted):
     """Three hubs of 4200 in-neighbours, one of them with parallel edges and a self-loop more than the others."""
