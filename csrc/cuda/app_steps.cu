@@ -33,7 +33,7 @@ FsStatus launch_app(const LoadedApp*, AppKernel kernel, int blocks, cudaStream_t
                                       fs_app_keep_distinct, fs_app_take_rows,       fs_app_walk,
                                       fs_app_chosen_walk};
   launch(kernels[kernel], blocks, stream, step);
-  return FS_OK;
+  return launch_status(kOperation);
 }
 
 #else
@@ -50,6 +50,7 @@ struct LoadedApp {
 FsStatus load_app(const void* cubin, LoadedApp* out) {
   const cudaError_t error = cudaLibraryLoadData(&out->library, cubin, nullptr, nullptr, 0, nullptr, nullptr, 0);
   if (error != cudaSuccess) {
+    cudaGetLastError();  // the runtime remembers it
     return fail(FS_DEVICE_ERROR, "load_app: the application's cubin cannot be loaded: %s", cudaGetErrorString(error));
   }
   for (int i = 0; i < kNumAppKernels; ++i) {
@@ -67,10 +68,9 @@ FsStatus launch_app(const LoadedApp* app, AppKernel kernel, int blocks, cudaStre
   }
   AppStep own = step;
   void* arguments[] = {&own};
-  const cudaError_t error = cudaLaunchKernel(reinterpret_cast<const void*>(app->kernels[kernel]),
-                                             dim3(static_cast<unsigned>(blocks)), dim3(kThreads), arguments, 0, stream);
-  if (error == cudaSuccess) return FS_OK;
-  return fail(FS_DEVICE_ERROR, "%s: %s", kOperation, cudaGetErrorString(error));
+  cudaLaunchKernel(reinterpret_cast<const void*>(app->kernels[kernel]), dim3(static_cast<unsigned>(blocks)),
+                   dim3(kThreads), arguments, 0, stream);
+  return launch_status(kOperation);
 }
 
 #endif
@@ -285,7 +285,8 @@ class AppCall {
       const int place_bits = layout_.sort.begin_bit;
       launch(make_place_keys, blocks_for(places), stream_, transits, steps_.num_nodes, place_bits, layout_.place_keys);
       layout_.sort.count = places;
-      sort_keys(layout_.sort, layout_.place_keys, layout_.sorted, layout_.sort_scratch, layout_.sort_bytes, stream_);
+      const SortArrays arrays = {layout_.place_keys, layout_.sorted, layout_.sort_scratch, layout_.sort_bytes};
+      if (status_ == FS_OK) status_ = sort_keys(kOperation, layout_.sort, arrays, stream_);
       step.sorted = layout_.sorted;
       step.place_mask = (uint64_t{1} << place_bits) - 1;
     }

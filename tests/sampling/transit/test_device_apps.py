@@ -149,6 +149,15 @@ def test_an_application_passes_the_suite(device, app):
     assert report.num_runs == 4 * 3 * 5 + 2 + len(SCHEDULES) + 2 + 1 + 1 + 1
 
 
+@pytest.mark.parametrize("schedule", ["sample", "transit"])
+def test_what_a_gpu_does_not_start_is_reported(emulated_device, schedule):
+    bound, roots, ids = bound_case("distinct", torch.int32)
+    engine, call = DeviceAppEngine(bound, torch.device("cpu")), (roots[:4], ids[:4], KEY, Run(schedule=schedule))
+    expected = engine.sample(*call)
+    assert set(emulated_device.failures(lambda: engine.sample(*call))) == {"app_steps: out of memory"}
+    assert_equal(engine.sample(*call), expected)
+
+
 def test_walks_take_one_launch_and_other_steps_one_each(emulated_device):
     def launches(app, num_roots, schedule):
         bound = binding.bind(app, small_graph())
