@@ -122,7 +122,7 @@ def assert_equal(found, expected):
     assert [step.shape for step in found.steps] == [step.shape for step in expected.steps]
 
 
-@pytest.mark.parametrize(("name", "dtype"), grid(CASES, gate=USUAL, several=True))
+@pytest.mark.parametrize(("name", "dtype"), grid(CASES, gate=USUAL, several=True, long=True))
 def test_samples_equal_the_oracles(device, name, dtype):
     bound, roots, ids = bound_case(name, dtype)
     expected, engine = plain.run(bound, roots, ids, KEY), DeviceAppEngine(bound, device)
