@@ -40,8 +40,7 @@ FsStatus load_app(const void* cubin, void** out_app) {
   return fail(FS_DEVICE_ERROR, "load_app: the application's cubin cannot be loaded: %s", cudaGetErrorString(error));
 }
 
-// A cubin has those kernels alone that its application needs, so each is looked up when it is launched: what is not
-// there would be an error of the runtime, which compute-sanitizer reports.
+// A cubin has those kernels alone that its application needs, so each is looked up when it is launched.
 FsStatus launch_app(void* app, AppKernel kernel, int blocks, cudaStream_t stream, const AppStep& step) {
   cudaKernel_t found = nullptr;
   const cudaError_t error = cudaLibraryGetKernel(&found, static_cast<cudaLibrary_t>(app), kKernelNames[kernel]);
