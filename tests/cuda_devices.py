@@ -48,6 +48,8 @@ class EmulatedDevice(CudaDevice):
         self._library = cuda.load(path)
         self._library.fs_cuda_set_schedule.argtypes = (c_uint64,)
         self._library.fs_cuda_set_schedule.restype = None
+        self._library.fs_cuda_fail_call.argtypes = (c_int64,)
+        self._library.fs_cuda_fail_call.restype = c_int64
         self._library.fs_cuda_num_launches.restype = c_int64
         self._library.fs_cuda_blocks_of_launch.argtypes = (c_int64,)
         monkeypatch.setattr(cuda, "core", lambda: self._library)
@@ -77,6 +79,24 @@ class EmulatedDevice(CudaDevice):
             yield
         finally:
             replaced._destroy()
+
+    def failures(self, call: Callable[[], object]) -> list[str]:
+        """The line that a call ends with when its first launch, memset or sort fails, when its second does, and so on;
+        "": it did not notice.
+        """
+        fail_call, many, lines = self._library.fs_cuda_fail_call, 10**9, []
+        fail_call(many)
+        call()
+        for number in range(many - fail_call(-1)):
+            fail_call(number)
+            try:
+                call()
+                lines.append("")
+            except (MemoryError, RuntimeError) as error:
+                lines.append(str(error))
+            finally:
+                fail_call(-1)
+        return lines
 
     def num_launches(self) -> int:
         """Kernels launched since the library was loaded."""

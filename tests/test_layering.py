@@ -67,6 +67,8 @@ MOVED_IN = ("partition", "launch")  # directories of the checkout that are insta
 HOMES = {
     "dgl": "fastsample_dist/interop/dgl.py",
     "torch_geometric": "fastsample_dist/interop/pyg.py",
+    "pylibcugraph": "fastsample_dist/interop/cugraph.py",
+    "cupy": "fastsample_dist/interop/cugraph.py",
     "yaml": "fastsample_dist/graph/inputs/graphbolt.py",
     "pymetis": "partition/methods/metis.py",
     "kaminpar": "partition/methods/kaminpar_process.py",

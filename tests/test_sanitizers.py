@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ KERNEL_TESTS = [
         "bench/gpu/test_kernels.py",
         "sampling/transit/test_device_engine.py",
         "sampling/transit/test_device_collective.py",
+        "sampling/transit/test_device_apps.py",
     )
 ]
 
@@ -105,7 +107,18 @@ def runtime_library(compiler: str, name: str) -> str:
 
 
 FEW_TESTS = [str(TESTS / "ops" / f"test_{name}.py") for name in ("compact_cuda", "row_tables", "task_queue")]
-KERNEL_RUNS = [("address", "emulated and not grid", FEW_TESTS), ("address,undefined", "emulated", KERNEL_TESTS)]
+KERNEL_RUNS = [
+    ("address", "emulated and not grid", FEW_TESTS),
+    ("address,undefined", "emulated and not (grid and long)", KERNEL_TESTS),
+]
+
+
+def test_compute_sanitizer_sees_the_kernels_of_users_applications():
+    """Their names have no namespace, as nvJitLink is asked for them by name."""
+    filters = re.findall(r"--kernel-name kns=(\S+)", (CSRC.parent / "Makefile").read_text())
+    kernels = re.findall(r"^FS_APP_KERNEL void (\w+)\(", (CSRC / "cuda" / "app_kernels.cuh").read_text(), re.MULTILINE)
+    assert "_ZN2fs" in filters and len(kernels) == 7
+    assert all(any(part in kernel for part in filters) for kernel in kernels)
 
 
 @pytest.mark.grid

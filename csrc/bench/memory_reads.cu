@@ -72,7 +72,7 @@ FsStatus fs_cuda_bench_random_sectors(const void* array, int64_t num_sectors, in
   }
   cudaStream_t on = static_cast<cudaStream_t>(stream);
   cudaMemsetAsync(out_sum, 0, sizeof(uint64_t), on);
-  if (num_reads == 0) return FS_OK;
+  if (num_reads == 0) return fs::launch_status("random_sectors");
   const int64_t threads = (num_reads + fs::kInFlight - 1) / fs::kInFlight;
   fs::launch(fs::random_sectors_kernel, fs::blocks_for(threads), on, static_cast<const uint64_t*>(array),
              static_cast<uint64_t>(num_sectors), num_reads, seed, out_sum);
@@ -87,7 +87,7 @@ FsStatus fs_cuda_bench_read_in_order(const void* array, int64_t num_bytes, uint6
   }
   cudaStream_t on = static_cast<cudaStream_t>(stream);
   cudaMemsetAsync(out_sum, 0, sizeof(uint64_t), on);
-  if (num_bytes == 0) return FS_OK;
+  if (num_bytes == 0) return fs::launch_status("read_in_order");
   const int64_t vectors = num_bytes / fs::kVectorBytes, threads = (vectors + fs::kInFlight - 1) / fs::kInFlight;
   fs::launch(fs::read_in_order_kernel, fs::blocks_for(threads), on, static_cast<const int4*>(array), vectors, out_sum);
   return fs::launch_status("read_in_order");

@@ -11,29 +11,18 @@ namespace {
 
 constexpr const char* kOperation = "app_steps";
 
-enum AppKernel {
-  kStartSamples,
-  kChooseTransits,
-  kMakePicks,
-  kKeepDistinct,
-  kTakeRows,
-  kWalk,
-  kWalkChosen,
-  kNumAppKernels
-};
+enum AppKernel { kStartSamples, kChooseTransits, kMakePicks, kKeepDistinct, kTakeRows, kWalk, kWalkChosen };
 
 #if defined(FS_EMULATED)
 
-struct LoadedApp {};
+FsStatus load_app(const void*, void**) { return fail(FS_INVALID_ARGUMENT, "load_app: the emulator runs no cubin"); }
 
-FsStatus load_app(const void*, LoadedApp*) { return fail(FS_INVALID_ARGUMENT, "load_app: the emulator runs no cubin"); }
-
-FsStatus launch_app(const LoadedApp*, AppKernel kernel, int blocks, cudaStream_t stream, const AppStep& step) {
+FsStatus launch_app(void*, AppKernel kernel, int blocks, cudaStream_t stream, const AppStep& step) {
   void (*const kernels[])(AppStep) = {fs_app_start_samples, fs_app_choose_transits, fs_app_make_picks,
                                       fs_app_keep_distinct, fs_app_take_rows,       fs_app_walk,
                                       fs_app_chosen_walk};
   launch(kernels[kernel], blocks, stream, step);
-  return FS_OK;
+  return launch_status(kOperation);
 }
 
 #else
@@ -42,35 +31,29 @@ constexpr const char* kKernelNames[] = {"fs_app_start_samples", "fs_app_choose_t
                                         "fs_app_keep_distinct", "fs_app_take_rows",       "fs_app_walk",
                                         "fs_app_chosen_walk"};
 
-struct LoadedApp {
-  cudaLibrary_t library;
-  cudaKernel_t kernels[kNumAppKernels];
-};
-
-FsStatus load_app(const void* cubin, LoadedApp* out) {
-  const cudaError_t error = cudaLibraryLoadData(&out->library, cubin, nullptr, nullptr, 0, nullptr, nullptr, 0);
-  if (error != cudaSuccess) {
-    return fail(FS_DEVICE_ERROR, "load_app: the application's cubin cannot be loaded: %s", cudaGetErrorString(error));
-  }
-  for (int i = 0; i < kNumAppKernels; ++i) {
-    if (cudaLibraryGetKernel(&out->kernels[i], out->library, kKernelNames[i]) != cudaSuccess) {
-      out->kernels[i] = nullptr;
-      cudaGetLastError();  // it has those of some applications only
-    }
-  }
-  return FS_OK;
+FsStatus load_app(const void* cubin, void** out_app) {
+  cudaLibrary_t library = nullptr;
+  const cudaError_t error = cudaLibraryLoadData(&library, cubin, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  *out_app = library;
+  if (error == cudaSuccess) return FS_OK;
+  cudaGetLastError();  // the runtime remembers it
+  return fail(FS_DEVICE_ERROR, "load_app: the application's cubin cannot be loaded: %s", cudaGetErrorString(error));
 }
 
-FsStatus launch_app(const LoadedApp* app, AppKernel kernel, int blocks, cudaStream_t stream, const AppStep& step) {
-  if (app->kernels[kernel] == nullptr) {
-    return fail(FS_INVALID_ARGUMENT, "%s: the application's cubin lacks %s", kOperation, kKernelNames[kernel]);
+// A cubin has those kernels alone that its application needs, so each is looked up when it is launched.
+FsStatus launch_app(void* app, AppKernel kernel, int blocks, cudaStream_t stream, const AppStep& step) {
+  cudaKernel_t found = nullptr;
+  const cudaError_t error = cudaLibraryGetKernel(&found, static_cast<cudaLibrary_t>(app), kKernelNames[kernel]);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return fail(FS_INVALID_ARGUMENT, "%s: the application's cubin gives no %s: %s", kOperation, kKernelNames[kernel],
+                cudaGetErrorString(error));
   }
   AppStep own = step;
   void* arguments[] = {&own};
-  const cudaError_t error = cudaLaunchKernel(reinterpret_cast<const void*>(app->kernels[kernel]),
-                                             dim3(static_cast<unsigned>(blocks)), dim3(kThreads), arguments, 0, stream);
-  if (error == cudaSuccess) return FS_OK;
-  return fail(FS_DEVICE_ERROR, "%s: %s", kOperation, cudaGetErrorString(error));
+  cudaLaunchKernel(reinterpret_cast<const void*>(found), dim3(static_cast<unsigned>(blocks)), dim3(kThreads), arguments,
+                   0, stream);
+  return launch_status(kOperation);
 }
 
 #endif
@@ -222,7 +205,7 @@ class AppCall {
 
   void launch_kernel(AppKernel kernel, int64_t threads, const AppStep& step) {
     if (status_ != FS_OK || threads == 0) return;
-    status_ = launch_app(static_cast<const LoadedApp*>(steps_.app), kernel, blocks_for(threads), stream_, step);
+    status_ = launch_app(steps_.app, kernel, blocks_for(threads), stream_, step);
   }
 
   void start_samples() { launch_kernel(kStartSamples, num_samples(), step_of(0, kInitial)); }
@@ -285,7 +268,8 @@ class AppCall {
       const int place_bits = layout_.sort.begin_bit;
       launch(make_place_keys, blocks_for(places), stream_, transits, steps_.num_nodes, place_bits, layout_.place_keys);
       layout_.sort.count = places;
-      sort_keys(layout_.sort, layout_.place_keys, layout_.sorted, layout_.sort_scratch, layout_.sort_bytes, stream_);
+      const SortArrays arrays = {layout_.place_keys, layout_.sorted, layout_.sort_scratch, layout_.sort_bytes};
+      if (status_ == FS_OK) status_ = sort_keys(kOperation, layout_.sort, arrays, stream_);
       step.sorted = layout_.sorted;
       step.place_mask = (uint64_t{1} << place_bits) - 1;
     }
@@ -325,12 +309,7 @@ FsStatus check_call(const FsTransitApp& app, const FsTransitRequest& request, co
 
 extern "C" {
 
-FsStatus fs_cuda_load_app(const void* cubin, void** out_app, void*) {
-  fs::LoadedApp app = {};
-  const FsStatus status = fs::load_app(cubin, &app);
-  if (status == FS_OK) *out_app = new fs::LoadedApp(app);
-  return status;
-}
+FsStatus fs_cuda_load_app(const void* cubin, void** out_app, void*) { return fs::load_app(cubin, out_app); }
 
 FsStatus fs_cuda_apps_compiler(int32_t* out_version, void*) {
 #if defined(FS_EMULATED)

@@ -32,12 +32,13 @@ FsStatus fail(FsStatus status, const char* format, ...) {
   return status;
 }
 
-FsStatus launch_status(const char* operation) {
-  const cudaError_t error = cudaGetLastError();
+FsStatus status_of(const char* operation, cudaError_t error) {
   if (error == cudaSuccess) return FS_OK;
   return fail(error == cudaErrorMemoryAllocation ? FS_OUT_OF_MEMORY : FS_DEVICE_ERROR, "%s: %s", operation,
               cudaGetErrorString(error));
 }
+
+FsStatus launch_status(const char* operation) { return status_of(operation, cudaGetLastError()); }
 
 FsStatus refuse_kind(const char* operation, int32_t next_kind) {
   return fail(FS_INVALID_ARGUMENT, "%s: no CUDA kernel makes these picks (kind %d)", operation, next_kind);

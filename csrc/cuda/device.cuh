@@ -47,7 +47,10 @@ constexpr int kWarps = kThreads / kWarp;  // per block
 // fail(): records one line for fs_cuda_last_error of the calling thread and returns `status`; declared in
 // core/requests.h.
 
-// FS_OK, or the error of the launches since the last call, reported under the operation's name.
+// FS_OK, or an error of the CUDA runtime, reported under the operation's name.
+FsStatus status_of(const char* operation, cudaError_t error);
+
+// The same of what has been enqueued since the last call: launches, and whatever else the runtime remembers errors of.
 FsStatus launch_status(const char* operation);
 
 // An application whose picks no kernel makes.
@@ -66,9 +69,14 @@ int blocks_for(int64_t threads);
 // Blocks of a kernel that the device holds at once, for kernels that wait for one another's results.
 int resident_blocks(const void* kernel);
 
+// Whether nothing that was enqueued since the last launch_status has failed. Nothing is launched behind what has: it
+// would read, and go by, what was never written.
+inline bool can_launch() { return cudaPeekAtLastError() == cudaSuccess; }
+
 #if defined(FS_EMULATED)
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t, Arguments... arguments) {
+  if (!can_launch()) return;
   emulated::run(blocks, kThreads, [=] { kernel(static_cast<Parameters>(arguments)...); });
 }
 // All blocks at once: at most resident_blocks of them, which may then wait for one another at barriers.
@@ -79,6 +87,7 @@ void launch_together(void (*kernel)(Parameter), int blocks, cudaStream_t stream,
 #else
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t stream, Arguments... arguments) {
+  if (!can_launch()) return;
   // clang-format off
   kernel<<<blocks, kThreads, 0, stream>>>(static_cast<Parameters>(arguments)...);
   // clang-format on
@@ -86,6 +95,7 @@ void launch(void (*kernel)(Parameters...), int blocks, cudaStream_t stream, Argu
 
 template <typename Parameter>
 void launch_together(void (*kernel)(Parameter), int blocks, cudaStream_t stream, const Parameter& parameter) {
+  if (!can_launch()) return;
   void* parameters[] = {const_cast<Parameter*>(&parameter)};
   cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)),
                               dim3(kThreads), parameters, 0, stream);

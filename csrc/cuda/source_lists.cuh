@@ -87,11 +87,9 @@ inline FsStatus make_source_lists(const FsAggregation& spec, const ListLayout& l
     } else {
       launch(source_keys_kernel<int64_t>, blocks, stream, spec, out->edge_bits, keys);
     }
-    const cudaError_t error =
-        sort_keys(layout.sort, keys, out->sorted, base + layout.scratch, layout.scratch_bytes, stream);
-    if (error != cudaSuccess) {
-      return fail(FS_DEVICE_ERROR, "aggregate_backward: sorting failed: %s", cudaGetErrorString(error));
-    }
+    const SortArrays arrays = {keys, out->sorted, base + layout.scratch, layout.scratch_bytes};
+    const FsStatus status = sort_keys("aggregate_backward", layout.sort, arrays, stream);
+    if (status != FS_OK) return status;
   }
   launch(source_lists_kernel, blocks_for(spec.num_src < spec.num_edges ? spec.num_edges : spec.num_src + 1), stream,
          spec, *out);

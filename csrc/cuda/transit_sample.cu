@@ -74,15 +74,16 @@ TransitTask<Id> task_of(const FsGraph& graph, const FsTransitTables& tables, con
   return task;
 }
 
-// Calls make(step) for every step, in turn.
+// Calls make(step) for every step, in turn, up to the first that cannot be enqueued.
 template <typename Id, typename Make>
-void each_step(const FsTransitApp& app, const TransitTask<Id>& task, cudaStream_t stream, const Make& make) {
+FsStatus each_step(const FsTransitApp& app, const TransitTask<Id>& task, cudaStream_t stream, const Make& make) {
   launch(put_roots<Id>, blocks_for(task.num_samples * app.num_roots), stream, task);
   StepPlace step = {0, 0, 0, 0, 0, app.num_roots};
   for (; step.k < task.num_steps; ++step.k) {
     step.sample_size = app.until_done != 0 ? 1 : app.sample_sizes[step.k];
     step.picks = (app.until_done != 0 ? 1 : app.num_transits[step.k]) * step.sample_size;
-    if (step.picks > 0) make(step);
+    const FsStatus status = step.picks > 0 ? make(step) : FS_OK;
+    if (status != FS_OK) return status;
     if (is_unique(app, step.k, step.picks)) {
       make_distinct(task, step, distinct_tables(step.picks, task.num_samples, app.max_attempts, task.out.workspace),
                     stream);
@@ -91,6 +92,7 @@ void each_step(const FsTransitApp& app, const TransitTask<Id>& task, cudaStream_
     step.transits = step.first;
     step.first += step.picks;
   }
+  return FS_OK;
 }
 
 // Where a grouped step's scratch lies in the workspace.
@@ -145,35 +147,38 @@ int64_t distinct_bytes(const FsTransitApp& app, const FsTransitRequest& request,
 }
 
 template <typename Id>
-void make_grouped(const TransitTask<Id>& task, const StepPlace& step, GroupedSlots slots, bool is_flat,
-                  cudaStream_t stream) {
+FsStatus make_grouped(const TransitTask<Id>& task, const StepPlace& step, GroupedSlots slots, bool is_flat,
+                      cudaStream_t stream) {
   const int64_t samples = task.out.live != nullptr ? task.out.live[step.k] : task.num_samples;
   slots.count = slots.sort.count = samples * (step.picks / step.sample_size);
   cudaMemsetAsync(slots.lengths, 0, 2 * 8, stream);
   launch(make_transit_keys<Id>, blocks_for(slots.count), stream, task, step, slots);
-  sort_keys(slots.sort, slots.keys, slots.sorted, slots.sort_scratch, slots.sort_bytes, stream);
+  const SortArrays arrays = {slots.keys, slots.sorted, slots.sort_scratch, slots.sort_bytes};
+  const FsStatus status = sort_keys(kOperation, slots.sort, arrays, stream);
+  if (status != FS_OK) return status;
   if (is_flat) {
     launch(pick_sorted<Id>, blocks_for(slots.count * step.sample_size), stream, task, step, slots);
-    return;
+    return FS_OK;
   }
   launch(list_runs<Id>, blocks_for(slots.count), stream, task, step, slots);
   launch(pick_short_runs<Id>, blocks_for(slots.count * kRunLanes), stream, task, step, slots);
   launch(pick_tiles<Id>, blocks_for(slots.count * step.sample_size), stream, task, step, slots);
+  return FS_OK;
 }
 
 template <typename Id>
 FsStatus sample_grouped(const FsTransitApp& app, const FsTransitRequest& request, const TransitTask<Id>& task,
                         cudaStream_t stream) {
   GroupedLayout layout;
-  const FsStatus status = grouped_layout(app, request, task.num_nodes, task.num_steps, task.out.workspace, &layout);
-  if (status != FS_OK) return status;
+  const FsStatus fits = grouped_layout(app, request, task.num_nodes, task.num_steps, task.out.workspace, &layout);
+  if (fits != FS_OK) return fits;
   const bool is_flat = request.schedule == FS_SCHEDULE_TRANSIT_FLAT, chooses = app.next_kind == FS_NEXT_MULTI_RW;
-  each_step(app, task, stream, [&](const StepPlace& step) {
+  return each_step(app, task, stream, [&](const StepPlace& step) {
     if (chooses) launch(choose_transits<Id>, blocks_for(task.num_samples), stream, task, step.k);
-    make_grouped(task, step, layout.slots, is_flat, stream);
-    if (chooses) launch(replace_roots<Id>, blocks_for(task.num_samples), stream, task, step.k);
+    const FsStatus status = make_grouped(task, step, layout.slots, is_flat, stream);
+    if (status == FS_OK && chooses) launch(replace_roots<Id>, blocks_for(task.num_samples), stream, task, step.k);
+    return status;
   });
-  return FS_OK;
 }
 
 bool groups(const FsTransitRequest& request) {
@@ -199,8 +204,9 @@ FsStatus sample(const FsGraph& graph, const FsTransitTables& tables, const FsTra
     launch(task.is_node2vec ? walk_samples<Id, true> : walk_samples<Id, false>, blocks_for(task.num_samples), stream,
            task);
   } else {
-    each_step(app, task, stream, [&](const StepPlace& step) {
+    return each_step(app, task, stream, [&](const StepPlace& step) {
       launch(pick_step<Id>, blocks_for(task.num_samples * step.picks), stream, task, step);
+      return FS_OK;
     });
   }
   return FS_OK;

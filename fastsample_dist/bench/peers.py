@@ -1,12 +1,13 @@
 """The peers that a benchmark runs beside this library: how the command line names them, and the graph that they read.
 
-A peer is an installed package (`dgl`, `pyg`), or programs that the user has built, named with their directory. It runs
-in a process of its own, so that its memory and its threads are its own.
+A peer is an installed package (`dgl`, `pyg`, on GPUs also `cugraph`), or programs that the user has built, named with
+their directory. It runs in a process of its own, so that its memory and its threads are its own.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,21 +32,23 @@ class Baseline:
     directory: Path | None = None
 
     @classmethod
-    def parse(cls, text: str, built: str) -> Baseline:
+    def parse(cls, text: str, built: str, packages: Sequence[str] = PACKAGES) -> Baseline:
         """The baseline that `--baseline TEXT` names.
 
         Args:
           text: a package, or `built`=DIR.
           built: name of the programs that a benchmark can run.
+          packages: that it can run.
         Raises:
           ValueError: another name, or no directory.
         """
         name, _, directory = text.partition("=")
-        if name in PACKAGES and not directory:
+        if name in packages and not directory:
             return cls(name)
         if name == built and directory:
             return cls(name, Path(directory))
-        raise ValueError(f"--baseline is {text!r}; expected {built}=DIR, dgl or pyg.")
+        names = ", ".join([f"{built}=DIR", *packages[:-1]])
+        raise ValueError(f"--baseline is {text!r}; expected {names} or {packages[-1]}.")
 
     def program(self, name: str, example: str) -> Path:
         """A program in the directory.

@@ -1,7 +1,8 @@
 """The race of applications that rank what leads to their transits, on a GPU: columns of samples' rows, and the first.
 
 A column is known by its key, sample * num_nodes + node. The entries of a step's new rows are listed in the order of the
-rows and sorted by key, stably, behind the sums so far; so a sum is made from the left, as the CPU's engine makes it.
+rows, sorted by key, stably, and merged behind the sums so far; so a sum is made from the left, as the CPU's engine
+makes it.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Columns:
           the last.
         """
         listed, squares = self._entries(nodes, samples, bad)
-        listed, order = torch.sort(torch.cat([self.keys, listed]), stable=True)
+        listed, order = self._merged(listed)
         squares = torch.cat([self.sums, squares])
         is_first = listed != NO_ENTRY
         is_first[1:] &= listed[1:] != listed[:-1]
@@ -119,6 +120,17 @@ class Columns:
         )  # fmt: skip
         cuda.call("fs_cuda_rank_columns", times, byref(self._rows.arguments), byref(arrays))
         return self._first(times, orig_ids, len(sample_ids), wanted)
+
+    def _merged(self, listed: Tensor) -> tuple[Tensor, Tensor]:
+        """What a stable sort of the columns' keys and those listed behind them gives: keys, and their places before."""
+        known, (new, order) = self.keys, torch.sort(listed, stable=True)
+        places = torch.arange(known.numel() + new.numel(), device=new.device)
+        known_at = places[: known.numel()] + torch.searchsorted(new, known)
+        new_at = places[: new.numel()] + torch.searchsorted(known, new, right=True)
+        keys, origins = torch.empty_like(places), torch.empty_like(places)
+        keys[known_at], keys[new_at] = known, new
+        origins[known_at], origins[new_at] = places[: known.numel()], order + known.numel()
+        return keys, origins
 
     def _entries(self, nodes: Tensor, samples: Tensor, bad: Tensor) -> tuple[Tensor, Tensor]:
         """Keys int64 [n] and squares float64 [n] of rows, in their order."""
@@ -140,9 +152,9 @@ class Columns:
             return found
         samples = self.keys // self._rows.num_nodes
         nodes = self.keys - samples * self._rows.num_nodes
-        order = torch.arange(nodes.numel(), device=nodes.device)
-        for column in ((orig_ids,) if self._rows.has_orig_ids else ()) + (times, samples):
-            order = order[torch.argsort(column[order], stable=True)]
+        order = _sorted_by(times, samples)
+        if self._rows.has_orig_ids and bool(_are_equal(times[order], samples[order]).any()):  # hardly ever
+            order = _sorted_by(orig_ids, times, samples)
         begins = torch.zeros(num_samples + 1, dtype=torch.int64, device=times.device)
         torch.cumsum(torch.bincount(samples, minlength=num_samples), 0, out=begins[1:])
         places = begins[:-1, None] + torch.arange(wanted, device=times.device)
@@ -153,3 +165,16 @@ class Columns:
     def weights(self, keys: Tensor) -> Tensor:
         """Weights of columns that there are, float64 [n]; keys int64 [n]."""
         return self.sums[torch.searchsorted(self.keys, keys)]
+
+
+def _sorted_by(*columns: Tensor) -> Tensor:
+    """Places in the order of the last column, where that is equal of the one before it, and so on."""
+    order = torch.arange(columns[0].numel(), device=columns[0].device)
+    for column in columns:
+        order = order[torch.argsort(column[order], stable=True)]
+    return order
+
+
+def _are_equal(times: Tensor, samples: Tensor) -> Tensor:
+    """Whether a column arrives together with the next one of its sample; both are in the order of arrival."""
+    return (times[1:] == times[:-1]) & (samples[1:] == samples[:-1]) & (times[1:] != NEVER)

@@ -50,6 +50,7 @@ from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.app_sampler import AppSampler
+from fastsample_dist.sampling.transit.device_engine import NotOnGpusError
 
 logger = logging.getLogger(__name__)
 
@@ -300,7 +301,7 @@ class DistLoader(BatchLoader):
     def _sampled_on(self) -> torch.device:
         """Where the sampler works. The memory of a GPU that trains is left to rows."""
         has_roles = isinstance(self._placed_for, Roles)
-        return HOST if self._is_trainer or (has_roles and self.options.has_own_sampler) else self._target
+        return HOST if self._is_trainer or (has_roles and self.options.sampler is not None) else self._target
 
     def _hot_use(self) -> HotUse | None:
         """What this rank needs of rows on its GPU; None: the tables are placed there as they are."""
@@ -319,23 +320,39 @@ class DistLoader(BatchLoader):
         """
         data, options = self.data, self.options
         edge_values = options.wants_edge_values(data.graph.weights is not None)
-        topology = REGISTRY[options.scheme].topology if options.sampler is None and options.app is None else None
+        topology = None if options.has_own_sampler else REGISTRY[options.scheme].topology
         ranks = self.sharing.machines.of(data.ctx.rank)
         placement, kernel = ("auto", "auto") if self._is_trainer else (options.placement, options.kernel)
+        sampler = options.sampler if options.app is None else self._app_sampler()  # its tables before the features
         tables = data.placed_tables(
             self._sampled_on, topology, placement, weighted=options.spec.traits.weighted, valued=edge_values,
             ranks=ranks, features=not self._rows_in_host_memory,
         )  # fmt: skip
         self.places = tables.places
-        sampler = options.sampler
-        if options.app is not None:
-            sampler = AppSampler(data.graph, options.app, options.rng_seed, sample_id=data.ctx.rank)
         if sampler is None:
             sampler = make_sampler(
                 data, options.scheme, options.spec, self._comm, tables=tables, kernel=kernel,
                 edge_values=edge_values, ranks=ranks, exchanges=not self.sharing.reads_all,
             )  # fmt: skip
         return sampler, tables.features
+
+    def _app_sampler(self) -> AppSampler:
+        """What samples the application, on the CPU where no kernel of a GPU does."""
+        data, app, device = self.data, self.options.app, self._sampled_on
+        assert app is not None
+
+        def make(device: torch.device) -> AppSampler:
+            return AppSampler(data.graph, app, self.options.rng_seed, data.ctx.rank, device=device)
+
+        try:
+            return make(device)
+        except NotOnGpusError:
+            if data.ctx.rank == 0:
+                logger.warning(
+                    "%s is a collective application of your own, which GPUs do not sample; the CPU does, and its "
+                    "batches are copied to %s.", type(app).__name__, device,
+                )  # fmt: skip
+            return make(HOST)
 
     def _workload(self) -> Workload:
         """What this rank trains on, for a cache."""
@@ -368,11 +385,11 @@ class DistLoader(BatchLoader):
 
     def _sampling_of(self, virtual_rank: int) -> tuple[Stage, ...]:
         """The stages that sample for a virtual rank; only one that samples collectively needs to know which."""
-        sampler = self._sampler
+        sampler, device = self._sampler, self._sampled_on
         if isinstance(sampler, AppSampler):
-            sampler = sampler.of_sample(virtual_rank)
-        sampling = sampling_stages(self.data, self.options, self._comm, sampler, self._sampled_on)
-        return (*sampling, *handing_stages(self._sampled_on, self._hot_rows))
+            sampler, device = sampler.of_sample(virtual_rank), sampler.device
+        sampling = sampling_stages(self.data, self.options, self._comm, sampler, device)
+        return (*sampling, *handing_stages(device, self._hot_rows))
 
     def close(self) -> None:
         """See BatchLoader."""

@@ -29,6 +29,7 @@ from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler
+from fastsample_dist.sampling.transit.app_sampler import AppSampler
 
 RECEIVED = "received_rows"
 """Attribute of a batch on its way to a trainer: [m, columns of a row that travels], one for each missing input node."""
@@ -303,9 +304,11 @@ def sampling_stages(
     data: DistData, options: LoaderOptions, comm: Communicator, sampler: Sampler, device: torch.device
 ) -> tuple[Stage, ...]:
     """The stages that make a batch without features; see `make_stages`."""
-    is_foreign = options.has_own_sampler
-    sample = Sample(sampler, comm, clock_of(device), torch.int64 if is_foreign else data.graph.indices.dtype)
-    return (sample, CheckSampled(comm, device)) if is_foreign else (sample,)
+    if options.sampler is not None:
+        return Sample(sampler, comm, clock_of(device)), CheckSampled(comm, device)
+    sample = Sample(sampler, comm, clock_of(device), data.graph.indices.dtype)
+    is_elsewhere = isinstance(sampler, AppSampler) and sampler.device != device
+    return (sample, Move(device)) if is_elsewhere else (sample,)
 
 
 def handing_stages(device: torch.device, hot: HotRows | None) -> tuple[Stage, ...]:
@@ -343,7 +346,7 @@ def completing_stages(
         dtype, is_hot = result_dtype(options, features), isinstance(features, HotRows)
         fetch = FetchHot if is_hot else FetchReceived if received else Fetch
         clock = clock_of(target if is_hot else device)
-        stages.append(fetch(features, dtype, comm, clock, checked=options.has_own_sampler))
+        stages.append(fetch(features, dtype, comm, clock, checked=options.sampler is not None))
     if labels_of is not None:
         stages.append(Label(labels_of, device))
     if target != device:

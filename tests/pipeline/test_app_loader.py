@@ -1,7 +1,11 @@
-"""DistLoader(data, app=...): the batches of an application are those of one process on the unpartitioned graph.
+"""DistLoader(data, app=...): the batches of an application are those of one process on the unpartitioned graph, on a
+GPU as on the CPU.
 
 The oracle is an AppSampler there, fed each rank's seeds by original id and, for a collective sample, its rank's number.
 """
+
+import contextlib
+import importlib.util
 
 import numpy as np
 import pytest
@@ -9,11 +13,15 @@ import torch
 
 from fastsample_dist import CSCGraph, DistContext, DistData, DistLoader, MiniBatch
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.pipeline import loader as of_loader
 from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.transit.app_sampler import AppSampler, app_facts
+from fastsample_dist.sampling.transit.device_engine import NotOnGpusError
 from fastsample_dist.testing import RankError, run_distributed
+from tests.cuda_devices import kernels_on_the_cpu
 from tests.grids import grid
 from tests.parts import draw_partition
+from tests.sampling.transit.apps import Own
 
 SEED, BATCH, NUM_EDGES = 2**35 + 1, 11, 3000
 APPS = {
@@ -23,6 +31,23 @@ APPS = {
     "khop": lambda: transit.KHop((4, 3)),
     "mvs": lambda: transit.MVS(),
 }
+
+
+class Near(Own):
+    """Two picks, then most of the neighbours of both."""
+
+    num_steps = 2
+
+    def sample_size(self, step):
+        return 2 if step == 0 else transit.ALL
+
+    def next(s, transits, edges, step, draw, par):
+        if draw.coin(2**30):
+            return transit.NULL
+        return edges[draw.turn] if step == 1 else edges.pick(draw)
+
+
+NEEDS_NUMBA = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 
 
 def draw_weights():
@@ -75,6 +100,59 @@ def test_batches_are_those_of_one_process(tmp_path, ranks, prefetch):
                 assert same(found, columns_of(oracle.sample(found[0][0], found[2])))
 
 
+@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+def on_kernels(request):
+    """A context in which loaders sample by kernels, and their device."""
+    if request.param == "gpu":
+        return contextlib.nullcontext(), "cuda"
+    return kernels_on_the_cpu(request.getfixturevalue("emulated_library")), "cpu"
+
+
+@pytest.mark.parametrize("name", [*APPS, pytest.param("near", marks=[NEEDS_NUMBA, pytest.mark.grid])])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_of_a_gpu_are_the_cpus(tmp_path, on_kernels, name, prefetch):
+    path, make = draw_partition(tmp_path, 1, weights=draw_weights()).path, {**APPS, "near": Near}[name]
+    kernels, device = on_kernels
+    with DistContext(LocalCommunicator()) as ctx:
+        data = DistData.load(path, ctx)
+
+        def epoch(device):
+            loader = DistLoader(data, app=make(), batch_size=40, rng_seed=SEED, prefetch=prefetch, device=device)
+            for batch in loader:
+                ids = [mfg.dst_orig_ids.tolist() for mfg in batch.mfgs]
+                assert batch.input_nodes.device.type == torch.device(device).type
+                yield columns_of(batch.to("cpu")), ids, batch.features.cpu().tolist()
+
+        expected = list(epoch("cpu"))
+        with kernels as emulated:
+            found = list(epoch(device))
+            assert emulated is None or emulated.num_launches() > 10 * len(found)
+    assert len(found) == len(expected) == 3
+    for (columns, *others), (right, *rest) in zip(found, expected, strict=True):
+        assert same(columns, right) and others == rest
+
+
+def test_what_no_kernel_samples_is_sampled_on_the_cpu(tmp_path, monkeypatch, caplog):
+    tried = []
+
+    class OnACpu(AppSampler):
+        def __init__(self, *given, device):
+            tried.append(device)
+            if len(tried) == 1:
+                raise NotOnGpusError("LADIES is sampled on the CPU")
+            super().__init__(*given, device=device)
+
+    path = draw_partition(tmp_path, 1).path
+    with DistContext(LocalCommunicator()) as ctx:
+        data = DistData.load(path, ctx)
+        expected = [columns_of(mb) for mb in DistLoader(data, app=transit.LADIES((9,)), batch_size=40)]
+        monkeypatch.setattr(of_loader, "AppSampler", OnACpu)
+        found = [columns_of(mb) for mb in DistLoader(data, app=transit.LADIES((9,)), batch_size=40)]
+    assert all(map(same, found, expected)) and len(tried) == 2
+    [line] = [record.getMessage() for record in caplog.records if record.name == of_loader.__name__]
+    assert "LADIES is a collective application of your own, which GPUs do not sample" in line
+
+
 def test_samples_of_other_ranks_and_steps_differ():
     graph = CSCGraph.from_edge_index(*torch.randint(0, 99, (2, 999), generator=torch.manual_seed(0)), 99)
     of_rank = [AppSampler(graph, transit.LADIES((5,)), sample_id=rank).sample([1, 2, 3]) for rank in range(2)]
@@ -83,16 +161,24 @@ def test_samples_of_other_ranks_and_steps_differ():
     assert inputs[0] != inputs[1] and inputs[0] != inputs[2]
 
 
-def test_rows_of_every_hop_hold_the_picks_of_the_steps_so_far():
-    """Of k-hop samples: hop 1 has the seeds' picks of step 0, and all picks of step 1."""
-    graph = CSCGraph.from_edge_index(*torch.randint(0, 30, (2, 400), generator=torch.manual_seed(0)), 30)
-    seeds = torch.tensor([4, 9, 11])
-    batch = AppSampler(graph, transit.KHop((3, 2)), 7).sample(seeds, 5)
-    samples = transit.plain.sample(graph, transit.KHop((3, 2)), seeds, 7, 5, seeds)
-    first = [(v, u) for v, row in zip(seeds.tolist(), samples.steps[0].tolist(), strict=True) for u in row]
-    middle, last = samples.steps[0].reshape(-1).tolist(), samples.steps[1].reshape(-1, 2).tolist()
-    second = [(v, u) for v, row in zip(middle, last, strict=True) for u in row]
-    for mfg, expected in ((batch.mfgs[1], first), (batch.mfgs[0], first + second)):
+@pytest.mark.parametrize("app", [transit.KHop((3, 2)), pytest.param(Near(), marks=NEEDS_NUMBA)])
+def test_rows_of_every_hop_hold_the_picks_of_the_steps_so_far(app):
+    """Of samples of two steps: hop 1 has the seeds' picks of step 0, and all picks of step 1."""
+    graph = CSCGraph.from_edge_index(*torch.randint(0, 30, (2, 400), generator=torch.manual_seed(0)), 31)
+    seeds, degrees = torch.tensor([4, 9, 30, 11]), graph.in_degrees().tolist()
+    batch = AppSampler(graph, app, 7).sample(seeds, 5)
+    samples = transit.plain.sample(graph, app, seeds, 7, 5, seeds)
+    steps, hops = [[[seed] for seed in seeds.tolist()], *(picks.tolist() for picks in samples.steps)], [[]]
+    for k in range(2):
+        found = []
+        for transits, picks in zip(steps[k], steps[k + 1], strict=True):
+            size = app.sample_size(k)
+            counts = [size if size != transit.ALL else degrees[v] if v >= 0 else 0 for v in transits]
+            owners = [v for v, count in zip(transits, counts, strict=True) for _ in range(count)]
+            found += [(v, u) for v, u in zip(owners, picks, strict=False) if u >= 0]
+        hops.append(hops[-1] + found)
+    assert len(hops[2]) > len(hops[1]) > 0
+    for mfg, expected in zip(batch.mfgs[::-1], hops[1:], strict=True):
         src, dst = mfg.edge_index()
         found = list(zip(mfg.src_nodes[dst].tolist(), mfg.src_nodes[src].tolist(), strict=True))
         assert found == sorted(expected, key=lambda edge: mfg.dst_nodes.tolist().index(edge[0]))

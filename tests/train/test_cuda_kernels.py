@@ -14,6 +14,7 @@ import torch
 from fastsample_dist import DistContext, DistData, DistLoader, FeatureCache
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.ops import cuda
+from fastsample_dist.sampling import transit
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
 from fastsample_dist.train import inference
 from fastsample_dist.train.trainer import Trainer
@@ -34,7 +35,8 @@ def train(ctx, path, kind="sage", precision="fp32", **options) -> dict:
     """Losses of the epochs, accuracy and parameters after them."""
     data = DistData.load(path, ctx)
     feature_dtype = torch.bfloat16 if precision == "bf16" else None
-    loader = DistLoader(data, (4, 3), 30, feature_dtype=feature_dtype, **options)
+    fanouts = None if "app" in options else (4, 3)
+    loader = DistLoader(data, fanouts, 30, feature_dtype=feature_dtype, **options)
     model = make_model(kind).float().to(ctx.device)
     trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=0.02), ctx, precision=precision)
     losses = [trainer.run_epoch(loader).loss for _ in range(EPOCHS)]
@@ -103,8 +105,10 @@ def train_rank(ctx, path, library, options) -> dict:
         {"scheme": "hybrid", "prefetch": 1},
         {"scheme": "vanilla", "prefetch": 1},
         {"roles": "1+1", "staleness": 1, "cache": FeatureCache(2000)},
+        {"app": transit.LADIES((40, 60)), "prefetch": 1},
+        {"app": transit.KHop((4, 3)), "roles": "1+1"},
     ],
-    ids=str,
+    ids=lambda options: " ".join(options),
 )
 def test_two_ranks_with_the_kernels_equal_two_without(tmp_path, emulated_library, options):
     parts = make_task(tmp_path, 2, dtype="float32").path

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fastsample_cuda.h"
@@ -58,6 +59,7 @@ struct Random {
 
 std::mutex one_launch;
 uint64_t schedule = 0;
+int64_t calls_before_failure = -1;  // of those that start work; below 0: none fails
 int64_t num_launches = 0;
 constexpr int kKeptGrids = 64;
 int grids[kKeptGrids];                 // blocks of launch n at n % kKeptGrids
@@ -193,8 +195,16 @@ void retire_ended_blocks() {
 
 }  // namespace
 
+bool fails() {
+  if (calls_before_failure < 0 || calls_before_failure-- > 0) return false;
+  failure = "out of memory";
+  last_error = cudaErrorMemoryAllocation;
+  return true;
+}
+
 void run(int blocks, int threads, const std::function<void()>& body) {
   const std::lock_guard<std::mutex> hold(one_launch);
+  if (fails()) return;
   static std::vector<std::unique_ptr<char[]>> kept_stacks;
   grids[num_launches++ % kKeptGrids] = blocks;
   is_synchronized = false;
@@ -316,6 +326,8 @@ cudaError_t cudaGetLastError() {
   return error;
 }
 
+cudaError_t cudaPeekAtLastError() { return fs::emulated::last_error; }
+
 cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned) {
   char* const begin = static_cast<char*>(address);
   const auto next = fs::emulated::registered.lower_bound(begin);
@@ -350,8 +362,20 @@ const char* cudaGetErrorString(cudaError_t error) {
   return text.c_str();
 }
 
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  if (fs::emulated::fails()) return cudaErrorMemoryAllocation;
+  if (bytes > 0) memset(to, value, bytes);
+  return cudaSuccess;
+}
+
 // Which thread runs next where several may: see emulator.h.
 extern "C" FS_API void fs_cuda_set_schedule(uint64_t seed) { fs::emulated::schedule = seed; }
+
+// Of the calls from now on that start work (a launch, a memset, a sort) the one of this number, from 0, starts none and
+// leaves an error; below 0: none of them. Returns what is left of the number before.
+extern "C" FS_API int64_t fs_cuda_fail_call(int64_t number) {
+  return std::exchange(fs::emulated::calls_before_failure, number);
+}
 
 // Blocks of launch `number` (from 0), one of the last 64.
 extern "C" FS_API int32_t fs_cuda_blocks_of_launch(int64_t number) {

@@ -44,6 +44,7 @@ constexpr cudaError_t cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorH
 constexpr unsigned cudaHostRegisterPortable = 1;
 
 cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorString(cudaError_t error);
 
 // Ranges of pages. Launches are over when they return, but pages are only unregistered after cudaDeviceSynchronize()
@@ -51,16 +52,16 @@ const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void* address);
 cudaError_t cudaDeviceSynchronize();
-inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  if (bytes > 0) memset(to, value, bytes);
-  return cudaSuccess;
-}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
 
 namespace fs {
 namespace emulated {
 
 constexpr int kProcessors = 1;      // what blocks_for counts with
 constexpr int kResidentBlocks = 4;  // blocks that run at the same time; the others wait for one to end
+
+// Whether the call that begins is the one that was chosen to fail (fs_cuda_fail_call); then an error is left behind.
+bool fails();
 
 // Runs body() in every thread of a grid of one dimension, to the end.
 void run(int blocks, int threads, const std::function<void()>& body);

@@ -24,7 +24,7 @@ from fastsample_dist.bench.gpu import sampling as gpu_sampling
 from fastsample_dist.bench.gpu import walk as gpu_walk
 from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
 from fastsample_dist.bench.gpu.limits import LEAST_ARRAY_BYTES
-from fastsample_dist.bench.gpu.walk_peers import NEXTDOOR
+from fastsample_dist.bench.gpu.walk_peers import NEXTDOOR, PACKAGES
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.options import add_drawing
 from fastsample_dist.bench.peers import Baseline
@@ -92,7 +92,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--walks", type=cl.count, default=1 << 18, help="samples of a call of walk (default: %(default)s)")
     add("--length", type=cl.count, default=100, help="steps of its walks (default: %(default)s)")
     add("--baseline", action="append", default=[], metavar="PEER",
-        help="of walk: dgl, pyg, or nextdoor=DIR with its programs; may be repeated")  # fmt: skip
+        help="of walk: dgl, pyg, cugraph, or nextdoor=DIR with its programs; may be repeated")  # fmt: skip
     add("--epochs", type=cl.count, default=3, help="timed ones of each way, after one warm-up (default: %(default)s)")
     add("--workers", type=cl.integer_from(0), default=None, metavar="N",
         help="processes of torch_geometric's loader, 0: none but this one (default: the cores)")  # fmt: skip
@@ -247,7 +247,7 @@ def _walk(run: Run) -> dict:
 
 
 def _baselines(args: argparse.Namespace) -> tuple[Baseline, ...]:
-    return tuple(dict.fromkeys(Baseline.parse(text, NEXTDOOR) for text in args.baseline))
+    return tuple(dict.fromkeys(Baseline.parse(text, NEXTDOOR, PACKAGES) for text in args.baseline))
 
 
 def _epoch(run: Run) -> dict:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fastsample_dist import TransitSampler
 from fastsample_dist.bench.gpu import walk_peers
 from fastsample_dist.bench.gpu.device import GpuDevice, GpuTimer
-from fastsample_dist.bench.peers import PACKAGES, Baseline
+from fastsample_dist.bench.peers import Baseline
 from fastsample_dist.bench.timing import spread
 from fastsample_dist.bench.walk.cases import CASES, WalkCase, with_weights
 from fastsample_dist.graph.csc import CSCGraph
@@ -31,8 +31,8 @@ CPU, CAPTURED = "cpu", "captured"  # the kernels of "transit", which are many a 
 APPS = (
     *CASES.values(),
     WalkCase(name="multi_rw", weighted=False, make=transit.MultiRW),
-    WalkCase(name="khop", weighted=False, make=lambda _: transit.KHop((25, 10))),
-    WalkCase(name="khop_unique", weighted=False, make=lambda _: transit.KHop((25, 10), unique=True)),
+    WalkCase(name="khop", weighted=False, make=lambda _: transit.KHop(walk_peers.FANOUTS)),
+    WalkCase(name="khop_unique", weighted=False, make=lambda _: transit.KHop(walk_peers.FANOUTS, unique=True)),
 )
 BATCH, BATCHES = 512, 16  # roots of a sample, and samples, at most
 CLUSTERS, TOGETHER = 1500, 20  # of the graph, about as many as Cluster-GCN takes, and of a sample
@@ -116,7 +116,7 @@ def _measure_one(
 
     def count(way: str, samples: Samples | Tensor) -> None:
         if way in steps:
-            steps[way].append(walk_peers.steps_of(samples) if way in walkers else _steps(samples, roots))
+            steps[way].append(int((samples >= 0).sum()) if way in walkers else _steps(samples, roots))
 
     seconds = timer.turns(calls, count)
     rates = {
@@ -143,13 +143,9 @@ def _package_walkers(
 ) -> tuple[dict[str, Callable[[Tensor], Tensor]], dict[str, str]]:
     """(by package its function of roots on the device, by package why it has none)."""
     walkers, missing = {}, {}
-    for package in (own.name for own in options.baselines if own.name in PACKAGES):
+    for package in (own.name for own in options.baselines if own.name in walk_peers.PACKAGES):
         try:
-            if name not in CASES:
-                raise ValueError("only walks are compared with packages")
-            walkers[package] = walk_peers.package_walker(
-                package, CASES[name], graph, options.length, device.torch_device
-            )
+            walkers[package] = walk_peers.package_walker(package, name, graph, options.length, device.torch_device)
         except (ImportError, ValueError) as error:
             missing[package] = str(error)
     return walkers, missing

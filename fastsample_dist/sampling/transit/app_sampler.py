@@ -10,7 +10,7 @@ seeds, which are transits at step 0 alone, have neighbours in every layer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from fastsample_dist import ops
+from fastsample_dist.device.placement import Table, choose_places, measured_room
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampledHops
+from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble, orig_ids_of
 from fastsample_dist.sampling.sampler import as_node_ids
 from fastsample_dist.sampling.transit.app import ALL, COLLECTIVE, INF, NULL, App
@@ -65,16 +67,33 @@ class AppSampler:
       sample_id: of the batch, where it is one collective sample: a rank's number. One process that samples the same
         seeds under the same id and step makes the same batch.
       num_threads: never changes a batch.
+      device: None or "cpu"; or a GPU, which samples and has the batches; see TransitSampler. Never changes a batch.
     Raises:
-      TypeError, ValueError: see check_trainable and TransitSampler.
+      TypeError, ValueError, ImportError: see check_trainable and TransitSampler.
     """
 
     def __init__(
-        self, graph: CSCGraph, app: App, rng_seed: int = 0, sample_id: int = 0, num_threads: int | None = None
+        self,
+        graph: CSCGraph,
+        app: App,
+        rng_seed: int = 0,
+        sample_id: int = 0,
+        num_threads: int | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
         check_trainable(app)
         self.graph, self.app, self.rng_seed, self.sample_id = graph, app, rng_seed, sample_id
-        self._sampler = TransitSampler(graph, app, rng_seed, num_threads)
+        self._sampler = TransitSampler(graph, app, rng_seed, num_threads, device)
+        self._orig_ids = graph.orig_ids
+        self._looks_up = arrays.runs_kernels(self.device)
+        if self._looks_up and graph.orig_ids is not None and app.sampling_type != COLLECTIVE:
+            [place] = choose_places([Table("original ids", graph.orig_ids.nbytes)], measured_room(self.device))
+            self._orig_ids = place.put(graph.orig_ids)
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are made."""
+        return self._sampler.device
 
     def of_sample(self, sample_id: int) -> AppSampler:
         """The same sampler for another sample id."""
@@ -90,11 +109,11 @@ class AppSampler:
           RuntimeError: what the application did wrong.
         """
         graph = self.graph
-        nodes = as_node_ids(seeds, graph.indices.dtype, graph.num_nodes)
+        nodes = as_node_ids(seeds, graph.indices.dtype, graph.num_nodes).cpu()
         if self.app.sampling_type == COLLECTIVE:
             return self._of_one_sample(nodes, step)
         ids = orig_ids_of(nodes, graph.orig_ids)
-        return self._merged(nodes, self._sampler.sample(nodes.long()[:, None], step, ids))
+        return self._merged(nodes.to(self.device), self._sampler.sample(nodes.long()[:, None], step, ids))
 
     def _of_one_sample(self, nodes: Tensor, step: int) -> MiniBatch:
         [batch] = self._sampler.sample(nodes.long()[None], step, [self.sample_id]).mini_batches()
@@ -105,35 +124,46 @@ class AppSampler:
         return batch
 
     def _merged(self, nodes: Tensor, samples: Samples) -> MiniBatch:
-        """The mini-batch of many samples with a root each."""
-        dtype, ends = nodes.dtype, []
-        hops = SampledHops(nodes, [], [], [])
-        for edges in self._edges(samples):
-            ends.append(edges)
-            dst, src = (torch.cat(columns).to(dtype) for columns in zip(*ends, strict=True))
-            rows = ops.compact(nodes, dst)[1].long()  # every transit is a node of the hop
-            order = torch.argsort(rows, stable=True)
-            indptr = torch.zeros(nodes.numel() + 1, dtype=torch.int64)
-            torch.cumsum(torch.bincount(rows, minlength=nodes.numel()), 0, out=indptr[1:])
-            nodes, local = ops.compact(nodes, src[order])
-            hops.indptrs.append(indptr)
-            hops.indices.append(local)
-        found = SampledHops(nodes, hops.indptrs, hops.indices, [])
-        return assemble(found, self.graph.orig_ids, DrawKey(self.rng_seed, samples.draw.step))
+        """The mini-batch of many samples with a root each.
 
-    def _edges(self, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of every step the ends (transit, pick) of its edges, int64, by sample and slot."""
-        transits, degrees = samples.roots, self.graph.in_degrees()
+        Every step adds edges from the rows of its transits, and sorts all so far by row; a pick's local id is its row
+        in the next step.
+        """
+        transits, owners = samples.roots, torch.arange(nodes.numel(), device=nodes.device)[:, None]
+        rows, sources, hops = owners[:0, 0], nodes[:0], SampledHops(nodes, [], [], [])
         for k, picks in enumerate(samples.steps):
-            size = self.app.sample_size(k)
-            counts = (
-                torch.where(transits == NULL, 0, degrees[transits]) if size == ALL else torch.full_like(transits, size)
-            )
-            is_slot = torch.arange(picks.shape[1]) < counts.sum(1, keepdim=True)
-            dst, src = transits.reshape(-1).repeat_interleave(counts.reshape(-1)), picks[is_slot]
-            kept = src != NULL
-            yield dst[kept], src[kept]
-            transits = picks
+            made, before = torch.nonzero(picks.reshape(-1) != NULL).squeeze(1), rows.numel()
+            rows = torch.cat([rows, self._owners(k, transits, owners, picks).reshape(-1)[made]])
+            sources = torch.cat([sources, picks.reshape(-1)[made].to(nodes.dtype)])
+            by_row, order = torch.sort(rows, stable=True)
+            bounds = torch.arange(nodes.numel() + 1, device=nodes.device)
+            hops.indptrs.append(torch.searchsorted(by_row, bounds))
+            nodes, local = ops.compact(nodes, sources[order])
+            hops.indices.append(local)
+            if k + 1 < len(samples.steps):
+                places = torch.empty_like(order)
+                places[order] = local.long()
+                transits, owners = picks, picks.new_full(picks.shape, NULL)
+                owners.view(-1)[made] = places[before:]
+        found = SampledHops(nodes, hops.indptrs, hops.indices, [])
+        draw = DrawKey(self.rng_seed, samples.draw.step)
+        return assemble(found, self._orig_ids, draw, look_up=self._looks_up)
+
+    def _owners(self, k: int, transits: Tensor, rows: Tensor, picks: Tensor) -> Tensor:
+        """The row of every slot's transit, of the shape of picks; any number in slots without a pick.
+
+        Args:
+          transits, rows: int64 [S, transits] of step k, and their rows.
+        """
+        size = self.app.sample_size(k)
+        if size != ALL:
+            return rows.repeat_interleave(size, 1)
+        indptr, known = self.graph.indptr, transits.clamp(min=0).cpu()
+        degrees = (indptr[known + 1] - indptr[known]).to(rows.device).masked_fill(transits == NULL, 0)
+        is_slot = torch.arange(picks.shape[1], device=rows.device) < degrees.sum(1, keepdim=True)
+        owners = torch.zeros_like(picks)
+        owners[is_slot] = rows.reshape(-1).repeat_interleave(degrees.reshape(-1))
+        return owners
 
 
 COMPUTED = ("needs", "par")  # by an application of the values that it was made with

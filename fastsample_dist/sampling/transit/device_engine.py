@@ -26,6 +26,10 @@ from fastsample_dist.sampling.transit.plain import explained
 from fastsample_dist.sampling.transit.samples import Samples
 
 
+class NotOnGpusError(ValueError):
+    """No kernel of a GPU makes an application's samples."""
+
+
 @dataclass(frozen=True)
 class SampleKind:
     """Calls that are alike.
@@ -49,12 +53,13 @@ class DeviceEngine:
       kind: of its kernel; None: the application is a user's own.
       device: that samples.
     Raises:
-      ValueError: no kernel makes its samples; the tables fit nowhere.
+      NotOnGpusError: no kernel makes its samples.
+      ValueError: the tables fit nowhere.
     """
 
     def __init__(self, bound: BoundApp, kind: NextKind | None, device: torch.device) -> None:
         if kind not in SERVED:
-            raise ValueError(_refusal(bound))
+            raise NotOnGpusError(_refusal(bound))
         self.bound, self.device, self._kind = bound, device, kind
         tables = host_tables(bound)
         self.table_bytes, graph = tables.num_bytes, bound.graph

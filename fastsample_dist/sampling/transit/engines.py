@@ -76,7 +76,8 @@ def make_device_engine(bound: BoundApp, device: torch.device) -> Engine:
 
     Raises:
       ImportError: a user's application, and what compiles it is missing or too old.
-      ValueError: no kernel makes the application's samples, or it cannot be compiled; tables that fit nowhere.
+      NotOnGpusError: no kernel makes the application's samples.
+      ValueError: it cannot be compiled; tables that fit nowhere.
     """
     kind = built_in_kind(bound)
     if kind is None and not bound.collective:

@@ -1,6 +1,7 @@
-"""fastsample-bench gpu gather, aggregate and epoch: what they draw, verify, leave out and refuse."""
+"""fastsample-bench gpu gather, aggregate, epoch and walk: what they draw, verify, leave out and refuse."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from fastsample_dist.bench.gpu.device import GpuTimer
 from fastsample_dist.bench.gpu.gather import GatherOptions, ids_of_hit_rate
 from fastsample_dist.bench.gpu.walk import GpuWalkOptions
 from fastsample_dist.bench.peers import Baseline
-from fastsample_dist.bench.walk.cases import CASES, with_weights
+from fastsample_dist.bench.walk.cases import with_weights
 from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.interop import dgl
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from fastsample_dist.sampling import arrays, transit
 from tests.bench.gpu.emulated_gpu import EmulatedGpu
@@ -247,23 +249,117 @@ def test_edges_for_nextdoor_are_records(tmp_path, monkeypatch):
 
 def test_a_package_walks_in_turns_or_is_left_out_with_its_reason(walking, monkeypatch):
     walk = lambda roots: torch.stack([roots, roots, torch.full_like(roots, -1)], 1)  # noqa: E731
-    monkeypatch.setattr(gpu_walk.walk_peers, "package_walker", lambda name, case, *_: walk)
+    monkeypatch.setattr(dgl, "walker", lambda *_, **__: walk)
     monkeypatch.setattr(gpu_walk, "APPS", gpu_walk.APPS[:1])
     options = GpuWalkOptions(samples=4, length=3, baselines=(Baseline("dgl"),))
     found = gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, 5), options, lambda _: None)
     assert found["cases"][0]["ways"][-1]["way"] == "dgl" and found["cases"][0]["missing"] == {}
     left_out = [line for line in gpu_report.walk_lines(found) if "left out" in line]
-    assert left_out == ["dgl left out of layer, fastgcn, ladies, cluster_gcn: only walks are compared with packages."]
+    assert left_out == ["dgl left out of layer, fastgcn, ladies, cluster_gcn: only walks are compared with it."]
 
 
 @pytest.mark.parametrize(("package", "app"), [("pyg", "deepwalk"), ("pyg", "ppr"), ("dgl", "node2vec")])
 def test_what_a_package_has_not_on_gpus_is_refused(package, app):
     with pytest.raises(ValueError, match="walks"):
-        gpu_walk.walk_peers.package_walker(package, CASES[app], random_csc(), 3, torch.device("cpu"))
+        gpu_walk.walk_peers.package_walker(package, app, random_csc(), 3, torch.device("cpu"))
 
 
 def test_packages_walk_where_they_are_asked_to():
-    dgl = pytest.importorskip("dgl", reason="walks by DGL")
-    graph, roots = random_csc(), torch.tensor([0, 5, 7])
-    walk = gpu_walk.walk_peers.package_walker("dgl", CASES["uniform"], graph, 3, torch.device("cpu"))
-    assert walk(roots).shape == (3, 4) and gpu_walk.walk_peers.steps_of(walk(roots)) <= 9 and dgl is not None
+    pytest.importorskip("dgl", reason="walks by DGL")
+    walk = gpu_walk.walk_peers.package_walker("dgl", "uniform", random_csc(), 3, torch.device("cpu"))
+    assert walk(torch.tensor([0, 5, 7])).shape == (3, 3)
+
+
+class StandInForCugraph:
+    """pylibcugraph on arrays in host memory: its functions' arguments and results, picks of the first neighbour."""
+
+    class ResourceHandle:
+        pass
+
+    class GraphProperties:
+        def __init__(self, *, is_symmetric, is_multigraph):
+            assert is_multigraph and not is_symmetric
+
+    class SGGraph:
+        def __init__(
+            self, handle, properties, offsets, indices, *, weight_array, store_transposed, renumber,
+            do_expensive_check, input_array_format,
+        ):  # fmt: skip
+            assert not store_transposed and input_array_format == "CSR"
+            assert offsets.dtype == indices.dtype and len(indices) == offsets[-1]
+            self.offsets, self.indices, self.weights = offsets, indices, weight_array
+
+        def first(self, node):
+            begin, end = self.offsets[node : node + 2] if node >= 0 else (0, 0)
+            return self.indices[begin] if begin < end else -1
+
+    def uniform_random_walks(self, handle, graph, starts, max_length):
+        paths = [starts]
+        for _ in range(max_length):
+            paths.append(np.array([graph.first(node) for node in paths[-1]], dtype=starts.dtype))
+        return np.stack(paths, 1).reshape(-1), None, max_length
+
+    def biased_random_walks(self, handle, graph, starts, max_length):
+        assert graph.weights.dtype == np.float32 and len(graph.weights) == len(graph.indices)
+        return self.uniform_random_walks(handle, graph, starts, max_length)
+
+    def node2vec_random_walks(self, handle, graph, seeds, max_depth, p, q):
+        assert (p, q) == (2.0, 0.5)
+        return self.uniform_random_walks(handle, graph, seeds, max_depth)[:2]
+
+    def homogeneous_uniform_neighbor_sample(
+        self, handle, graph, seeds, label_offsets, fan_out, *, with_replacement, do_expensive_check
+    ):
+        assert label_offsets is None and fan_out.dtype == np.int32 and with_replacement
+        found = []
+        for size in fan_out:
+            seeds = np.array([graph.first(node) for node in seeds for _ in range(size) if graph.first(node) >= 0])
+            found.append(seeds)
+        return {"minors": np.concatenate(found)}
+
+
+@pytest.fixture
+def cugraph(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pylibcugraph", StandInForCugraph())
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=lambda tensor: tensor.numpy()))
+
+
+@pytest.mark.parametrize("app", ["uniform", "deepwalk", "node2vec"])
+def test_cugraph_walks_against_the_edges(cugraph, app):
+    graph, roots = with_weights(random_csc(dtype=torch.int64), 0), torch.tensor([0, 5, 59])
+    added = gpu_walk.walk_peers.package_walker("cugraph", app, graph, 3, torch.device("cpu"))(roots)
+    assert added.shape == (3, 3) and added[:, 0].tolist() == [
+        int(graph.indices[graph.indptr[node]]) if graph.in_degrees()[node] else -1 for node in roots
+    ]  # fmt: skip
+
+
+BESIDE_CUGRAPH = GpuWalkOptions(samples=4, length=3, baselines=(Baseline("cugraph"),))
+
+
+def test_cugraph_counts_every_pick_of_a_neighbourhood(cugraph, gpu):
+    graph = random_csc()
+    walkers, missing = gpu_walk._package_walkers(graph, "khop", gpu, BESIDE_CUGRAPH)
+    of_one = graph.indices[graph.indptr[:-1][graph.in_degrees() > 0]].long()
+    seed = int(torch.nonzero(graph.in_degrees() > 0)[torch.nonzero(graph.in_degrees()[of_one] > 0)[0]])
+    added = walkers["cugraph"](torch.tensor([seed]))
+    assert missing == {} and added.shape == (25 + 25 * 10,) and bool((added >= 0).all())
+
+
+def test_what_cugraph_has_not_is_left_out(cugraph, gpu):
+    walkers, missing = gpu_walk._package_walkers(random_csc(), "khop_unique", gpu, BESIDE_CUGRAPH)
+    assert walkers == {} and missing["cugraph"].startswith("cuGraph has uniform and weighted walks, node2vec and k-hop")
+
+
+def test_a_package_that_is_missing_is_left_out_by_name(gpu, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pylibcugraph", None)
+    walkers, missing = gpu_walk._package_walkers(random_csc(), "uniform", gpu, BESIDE_CUGRAPH)
+    assert walkers == {} and "cuGraph needs pylibcugraph and cupy, which cannot be imported" in missing["cugraph"]
+    assert missing["cugraph"].endswith("install pylibcugraph-cu13")
+
+
+def test_a_benchmark_names_the_packages_that_it_runs():
+    assert Baseline.parse("cugraph", "nextdoor", gpu_walk.walk_peers.PACKAGES) == Baseline("cugraph")
+    with pytest.raises(ValueError, match=r"--baseline is 'rapids'; expected nextdoor=DIR, dgl, pyg or cugraph\."):
+        Baseline.parse("rapids", "nextdoor", gpu_walk.walk_peers.PACKAGES)
+    with pytest.raises(ValueError, match=r"--baseline is 'cugraph'; expected thunderrw=DIR, dgl or pyg\."):
+        Baseline.parse("cugraph", "thunderrw")

@@ -122,7 +122,7 @@ def assert_equal(found, expected):
     assert [step.shape for step in found.steps] == [step.shape for step in expected.steps]
 
 
-@pytest.mark.parametrize(("name", "dtype"), grid(CASES, gate=USUAL, several=True))
+@pytest.mark.parametrize(("name", "dtype"), grid(CASES, gate=USUAL, several=True, long=True))
 def test_samples_equal_the_oracles(device, name, dtype):
     bound, roots, ids = bound_case(name, dtype)
     expected, engine = plain.run(bound, roots, ids, KEY), DeviceAppEngine(bound, device)
@@ -147,6 +147,15 @@ def test_no_schedule_of_threads_changes_a_pick(emulated_device, seed):
 def test_an_application_passes_the_suite(device, app):
     report = check_app(app, conformance_graph(), device=device, law_samples=50)
     assert report.num_runs == 4 * 3 * 5 + 2 + len(SCHEDULES) + 2 + 1 + 1 + 1
+
+
+@pytest.mark.parametrize("schedule", ["sample", "transit"])
+def test_what_a_gpu_does_not_start_is_reported(emulated_device, schedule):
+    bound, roots, ids = bound_case("distinct", torch.int32)
+    engine, call = DeviceAppEngine(bound, torch.device("cpu")), (roots[:4], ids[:4], KEY, Run(schedule=schedule))
+    expected = engine.sample(*call)
+    assert set(emulated_device.failures(lambda: engine.sample(*call))) == {"app_steps: out of memory"}
+    assert_equal(engine.sample(*call), expected)
 
 
 def test_walks_take_one_launch_and_other_steps_one_each(emulated_device):

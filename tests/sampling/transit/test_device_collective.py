@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fastsample_dist as fsd
-from fastsample_dist.ops.cuda_columns import NEVER, Columns
+from fastsample_dist.ops.cuda_columns import NEVER, NO_ENTRY, Columns
 from fastsample_dist.sampling import arrays, transit
 from fastsample_dist.sampling.transit.device_collective import DeviceCollectiveEngine
 from fastsample_dist.sampling.transit.engines import BUILT_IN
@@ -121,6 +121,17 @@ def test_columns_of_weight_0_never_arrive(device, on_cpu):
     assert_same_edges(found.mfgs_of_sample, expected.mfgs_of_sample)
     picks = found.steps[0].cpu()
     assert not (set(picks[picks >= 0].tolist()) - set(roots.flatten().tolist())) & set(range(0, 300, 3))
+
+
+def test_entries_are_merged_into_columns_as_a_stable_sort_puts_them():
+    rows = SimpleNamespace(device=torch.device("cpu"), num_nodes=10, has_orig_ids=True)
+    columns, generator = Columns(rows, (torch.empty(0), torch.empty(0))), torch.Generator().manual_seed(1)
+    for num_columns, num_entries in ((0, 0), (0, 9), (7, 0), (40, 90), (90, 5)):
+        columns.keys = torch.randperm(100, generator=generator)[:num_columns].sort().values
+        listed = torch.randint(0, 100, (num_entries,), generator=generator)
+        listed[::4] = NO_ENTRY
+        expected = torch.sort(torch.cat([columns.keys, listed]), stable=True)
+        assert all(map(torch.equal, columns._merged(listed), expected))
 
 
 def test_of_equal_times_the_smaller_original_id_is_first():

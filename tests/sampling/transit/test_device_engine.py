@@ -156,6 +156,19 @@ def test_an_id_that_is_no_node_is_reported_as_by_the_cpu(device, on_cpu, app, ba
     assert lines[0] == lines[1] and f"returned node {bad} for sample" in lines[0]
 
 
+@pytest.mark.parametrize("schedule", ["sample", "transit", "transit_flat"])
+@pytest.mark.parametrize("app", [
+    transit.DeepWalk(2), transit.PPR(0.3), transit.MultiRW(2), transit.MVS(), transit.KHop((2, 150), unique=True),
+], ids=lambda app: type(app).__name__)  # fmt: skip
+def test_what_a_gpu_does_not_start_is_reported(emulated_device, monkeypatch, app, schedule):
+    monkeypatch.setattr(arrays, "runs_kernels", lambda device: True)
+    sampler = fsd.TransitSampler(small_graph(), app, rng_seed=3, schedule=schedule)
+    expected = sampler.sample([4, 3, 2])
+    lines = emulated_device.failures(lambda: sampler.sample([4, 3, 2]))
+    assert set(lines) == {"transit_sample: out of memory"}
+    assert_equal(sampler.sample([4, 3, 2]), expected)
+
+
 def test_what_a_gpu_does_not_sample_is_refused(device):
     with pytest.raises(ValueError, match="^Together is sampled on the CPU; GPUs sample DeepWalk"):
         fsd.TransitSampler(small_graph(), Together(), device=device)
