@@ -46,6 +46,7 @@ def test_every_phase_runs(whole):
     assert "| cut-random |" in ended.stdout and "| random | 5" in ended.stdout
 
 
+@pytest.mark.grid
 def test_the_planted_cut_is_that_of_the_edges(whole):
     work, _ = whole
     edges, of = (np.load(work / "graph" / f"{name}.npy") for name in ("edge_index", "planted"))
