@@ -24,6 +24,7 @@ def table(tmp_path_factory):
     return run_table(directory, "--graph", "rmat:10:8", "--num-parts", "3", "--methods", "metis,ldg,random")
 
 
+@pytest.mark.grid
 def test_every_method_has_a_row(table):
     shown, report = table
     (graph,) = report["graphs"]

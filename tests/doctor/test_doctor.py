@@ -48,6 +48,7 @@ def test_this_machine_is_sound_and_two_ranks_exchange_rows(run):
     assert {"Python", "torch", "GPUs", "interface used", "shared memory", "open files", "mpirun"} <= findings.keys()
 
 
+@pytest.mark.grid
 def test_an_unknown_interface_is_named_and_fails_the_real_exchange(forked_ranks, run, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
     status, findings, _ = run("--deadline-s", str(ENOUGH_S))

@@ -43,6 +43,7 @@ def test_another_importance_is_found():
         check_sampler(sampler.sample, GRAPH, fanouts=FANOUTS, trials=200, seeds=[7, 8], law=law)
 
 
+@pytest.mark.grid
 def test_coefficients_make_the_weighted_sum_unbiased():
     """Of the sources' numbers, over 800 steps: within 5 standard deviations of the sum over all neighbours."""
     sampler, seeds = make_sampler(GRAPH, [3]), torch.tensor([5, 7, 8])

@@ -199,7 +199,7 @@ except KeyboardInterrupt:
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", grid(ENDINGS, gate=["interrupted while it was joined"]))
 def test_a_thread_at_work_when_the_interpreter_ends_does_not_abort_it(ending):
     """One of three such processes aborted."""
     for _ in range(2):

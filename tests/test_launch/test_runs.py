@@ -175,6 +175,7 @@ def test_sigterm_ends_the_run(start):
     assert launcher.nothing_is_left()
 
 
+@pytest.mark.grid
 def test_a_closed_output_ends_the_run(start):
     launcher = start("--nproc", 2, "--", "rank.py", "print")
     launcher.wait_for("up ", 2)
@@ -184,6 +185,7 @@ def test_a_closed_output_ends_the_run(start):
     assert launcher.nothing_is_left(within_s=ENOUGH_S)
 
 
+@pytest.mark.grid
 def test_nohup_is_respected(start):
     launcher = start(
         "--nproc", 1, "--", "rank.py", "sleep", before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -285,6 +287,7 @@ def test_a_copy_that_fails_ends_before_the_start(start, tmp_path):
     assert not launcher.out
 
 
+@pytest.mark.grid
 def test_a_module_of_the_working_directory_named_launch_does_no_harm(start, tmp_path):
     (tmp_path / "launch.py").write_text("raise SystemExit('the wrong module')")
     launcher = start(

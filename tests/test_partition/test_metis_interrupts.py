@@ -104,6 +104,7 @@ def test_the_command_ends_with_one_line_and_leaves_nothing(inputs, tmp_path, kin
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.grid
 def test_the_library_raises_keyboard_interrupt(tmp_path):
     ended = end_during_metis(signal.SIGINT, LIBRARY, str(tmp_path / "parts"), str(NUM_PARTS))
     assert ended == (3, "KeyboardInterrupt\n", "")

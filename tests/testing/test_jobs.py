@@ -37,6 +37,7 @@ def test_every_rank_gets_its_settings_and_the_folder_lives_as_long_as_the_block(
     assert not folder.exists()
 
 
+@pytest.mark.grid
 def test_mpirun_gives_the_same():
     if mpi_missing_reason() is not None:
         pytest.skip(f"no MPI here: {mpi_missing_reason()}")

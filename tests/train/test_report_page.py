@@ -86,6 +86,7 @@ def test_the_cache_is_described(page):
     assert "Policy vip: 1,234 rows, 2.5 MB in a cache." in page
 
 
+@pytest.mark.grid
 def test_a_cache_whose_oracle_is_not_known_is_drawn(records):
     rate = {"hit_rate": 0.5, "oracle_hit_rate": None, "cached": 10}
     page = render_page([{**record, "cache": rate} for record in records])
@@ -103,6 +104,7 @@ def test_the_page_stands_alone_and_is_the_same_for_the_same_records(page, record
     assert render_page(records) == page
 
 
+@pytest.mark.grid
 def test_what_runs_in_the_background_is_not_added_to_the_epoch():
     records = make_records(prefetch=2)
     page = render_page(records)
@@ -147,11 +149,13 @@ def test_sections_without_figures_are_left_out(page, left_out, missing):
     assert set(headings(page)) - set(headings(render_page(records))) == missing
 
 
+@pytest.mark.grid
 def test_one_rank_has_no_comparison_but_its_memory():
     found = headings(render_page(make_records(num_ranks=1)))
     assert "Memory" in found and "Ranks: who is slow" not in found and "Bytes by purpose" not in found
 
 
+@pytest.mark.grid
 def test_a_run_that_was_resumed_on_more_ranks_compares_those_of_the_end():
     records = make_records(2, 2) + [{**one, "epoch": one["epoch"] + 2} for one in make_records(2, 3)]
     page = render_page(records)
@@ -170,6 +174,7 @@ def test_ranks_without_work_are_compared_too():
     assert slowest_rank([{"sample_s": 0.0, "compute_s": 0.0}] * 2) == (0, 1.0)
 
 
+@pytest.mark.grid
 def test_purposes_without_bytes_and_many_purposes_are_drawn():
     records = make_records(1)
     for rank in records[0]["ranks"]:

@@ -158,8 +158,11 @@ def test_no_schedule_of_threads_changes_a_sample(emulated_device, on_cpu, monkey
 
 
 @pytest.mark.parametrize("roots", [
-    torch.empty(0, 2).long(), torch.empty(2, 0).long(), torch.tensor([[-1, 5], [-1, -1]]), torch.tensor([[0, 0]]),
-], ids=["no samples", "no roots", "no root", "no neighbour"])  # fmt: skip
+    pytest.param(torch.empty(0, 2).long(), id="no samples"),
+    pytest.param(torch.empty(2, 0).long(), id="no roots", marks=pytest.mark.grid),
+    pytest.param(torch.tensor([[-1, 5], [-1, -1]]), id="no root"),
+    pytest.param(torch.tensor([[0, 0]]), id="no neighbour", marks=pytest.mark.grid),
+])  # fmt: skip
 def test_what_samples_may_be_like(device, on_cpu, roots):
     graph, clusters = small_graph(), transit.ClusterGCN(torch.zeros(12).long(), 1)
     layers = transit.Layer(1, 1), transit.Layer(9, 4), transit.FastGCN((2, 2)), transit.LADIES((2, 30)), Union((2,))
