@@ -31,7 +31,7 @@ KEPT       := --work build/gpu-graphs --resume build/gpu-graphs/parts.json
 # more processes than a small machine has cores.
 WORKERS    ?= 4
 PYTEST     := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Threads of OpenMP that wait would otherwise spin, on cores that other tests could use: a third of the suite's processor time.
+# Threads of OpenMP that wait would otherwise spin, on cores that other tests could use.
 test test-all: export OMP_WAIT_POLICY := passive
 # A CUDA graph is not recorded without torch's caching allocator.
 SMALL_CASES ?= tests/ops tests/bench/gpu/test_kernels.py $(addprefix tests/sampling/transit/test_device_,engine.py collective.py apps.py) \
