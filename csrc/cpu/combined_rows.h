@@ -92,8 +92,8 @@ class ColumnSums {
   }
 
   // Makes them those of exactly these rows. Rows that begin like those of the last call are added to it: sums are made
-  // from the left, so the result is the same. Without `with_sums`, which stays the same until the next start, long rows are passed
-  // over.
+  // from the left, so the result is the same. Without `with_sums`, which stays the same until the next start, long rows
+  // are passed over.
   void follow(const CscView<Id>& graph, const EdgeValues& values, const Id* rows, int64_t count, bool with_sums) {
     const bool grows = static_cast<int64_t>(rows_.size()) <= count && std::equal(rows_.begin(), rows_.end(), rows);
     if (!grows) start(graph.num_rows);
