@@ -140,8 +140,9 @@ def _add_resource_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--memory-limit",
         metavar="SIZE",
-        help="memory to stay within, such as 2GB (default: four fifths of what is available); what does not fit is "
-        "sorted on disk beside the output, and a run that was killed resumes when it is started again",
+        help="memory to stay within, such as 2GB (default: the program itself and four fifths of what is available); "
+        "what does not fit is sorted on disk beside the output, and a run that was killed resumes when it is started "
+        "again",
     )
     group.add_argument(
         "--threads",

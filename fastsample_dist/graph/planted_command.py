@@ -34,7 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--train-fraction", type=float, default=0.1, help="of the nodes; val and test get half each (default 0.1)")
     add("--seed", type=int, default=1, help="names the graph (default %(default)s)")
     add("--threads", type=count, default=usable_cores(), help="that draw; the graph does not depend on it")
-    add("--memory-limit", metavar="SIZE", help="such as 2GB (default: four fifths of what is available)")
+    limit_help = "such as 2GB (default: the program itself and four fifths of what is available)"
+    add("--memory-limit", metavar="SIZE", help=limit_help)
     add("--output", type=Path, required=True, help="new directory; a killed run resumes with the same command")
 
 

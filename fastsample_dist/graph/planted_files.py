@@ -28,7 +28,7 @@ from fastsample_dist.files import free_bytes, naming_file, sync_directory, write
 from fastsample_dist.graph.csc import INT32_MAX_NODES
 from fastsample_dist.graph.id_order import IdOrder
 from fastsample_dist.graph.planted import FEATURES, SPLITS, PlantedGraph
-from fastsample_dist.memory_sizes import available_bytes, format_size, process_memory
+from fastsample_dist.memory_sizes import available_bytes, format_size, process_memory, resident_bytes
 
 FORMAT = "fastsample-planted-1"
 DEFAULT_SHARE = 0.8  # of the available memory, as partitioning takes
@@ -242,7 +242,7 @@ def write_planted(files: PlantedFiles, output: Path, limit: int | None, on_rows:
     Args:
       files: what to write.
       output: the new directory; its parent must exist.
-      limit: bytes of memory that this process may hold; None: DEFAULT_SHARE of what is available.
+      limit: bytes of memory that this process may hold; None: what it holds and DEFAULT_SHARE of what is available.
       on_rows: called with (column, rows done, rows) after each stretch.
     Returns:
       {"predicted_bytes": peak memory as predicted, "disk_bytes": of the files}.
@@ -283,7 +283,7 @@ def _check_memory(files: PlantedFiles, limit: int | None) -> int:
     """The predicted peak, which must be within the limit."""
     base = process_memory()["peak_rss_bytes"]
     needed = base + files.memory_bytes()
-    limit = int(DEFAULT_SHARE * available_bytes()) if limit is None else limit
+    limit = resident_bytes() + int(DEFAULT_SHARE * available_bytes()) if limit is None else limit
     if needed > limit:
         enough = format_size(needed + BASE_SPREAD_BYTES)
         raise ValueError(

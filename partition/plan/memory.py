@@ -236,14 +236,14 @@ def memory_budget(
     """How the memory is divided for a graph.
 
     Args:
-      limit: bytes the process may hold; None: DEFAULT_SHARE of what is available.
+      limit: bytes the process may hold; None: `base` and DEFAULT_SHARE of what is available, which `base` is not.
       base: bytes it holds before the work.
       sizes: of the graph.
       method: name of the method that will assign.
       ordered: the nodes come in an order that is held meanwhile.
     """
     return MemoryBudget(
-        limit=int(available_bytes() * DEFAULT_SHARE) if limit is None else limit,
+        limit=base + int(available_bytes() * DEFAULT_SHARE) if limit is None else limit,
         base=base,
         num_nodes=sizes.num_nodes,
         sort_edge_bytes=sort_edge_bytes(sizes.weight_bytes, sizes.edge_map_bytes),

@@ -21,7 +21,8 @@ class PartitionOptions:
       seed: 0 .. 2**31 - 1; the same seed on the same graph gives the same files.
       assignment: for method "file": the file with the part of each node.
       passes, order, buffer: as of `methods.options.StreamOptions`, for methods that read them.
-      memory_limit: bytes that the process may hold; None: four fifths of what is available at the start.
+      memory_limit: bytes that the process may hold; None: what it holds at the start and four fifths of what is
+        available.
       on_disk: sort the edges on disk even where memory would do, so that a killed run can be resumed.
       feature_dtype: "keep", "float16", "bfloat16", "float32" or "int8" (rounded, with a scale per row): how features
         are stored.

@@ -13,6 +13,7 @@ from fastsample_dist.graph.inputs import input_sizes
 from fastsample_dist.graph.inputs.sizes import GraphSizes
 from fastsample_dist.partition.external.budget import MemoryBudget
 from fastsample_dist.partition.methods import libmetis
+from fastsample_dist.partition.plan import memory
 from fastsample_dist.partition.plan.memory import (
     in_memory_peak,
     memory_budget,
@@ -91,6 +92,13 @@ def test_edges_are_sorted_on_disk_where_memory_would_not_do():
     needed = needed_bytes(200_000_000, topology_bytes(SMALL))
     assert not sorted_on_disk(SMALL, plan_of(SMALL, needed))
     assert sorted_on_disk(SMALL, plan_of(SMALL, needed - 1))
+
+
+def test_what_the_process_holds_is_no_part_of_what_is_available(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    budget = memory_budget(None, 10**10, SMALL, "random")  # of a notebook that holds much
+    assert budget.limit == 10**10 + 8 * 10**8
+    budget.check()
 
 
 def test_pieces_of_a_plan_with_more_memory_are_no_smaller():
