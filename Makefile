@@ -74,7 +74,7 @@ $(VENV)/.tools: pyproject.toml | $(VENV)/.built
 	if $(BIN)/python -c '$(HAS_DGL_WHEEL)'; then needs="$(DGL_NEEDS)"; fi; \
 		$(PIP) "fastsample_dist[partition,mpi,test]" $(TEST_TOOLS) $$needs
 	if $(BIN)/python -c '$(HAS_DGL_WHEEL)'; then $(PIP) --no-deps dgl==1.1.3; fi
-	ls -d tests/*/ tests/test_*.py | xargs -n 8 -P 2 $(BIN)/python -m pytest -qq --collect-only >/dev/null 2>&1 || true
+	ls -d tests/*/ tests/test_*.py | xargs -n 15 -P 2 $(BIN)/python -m pytest -qq --collect-only >/dev/null 2>&1 || true
 	touch $@
 
 demo: $(VENV)/.built

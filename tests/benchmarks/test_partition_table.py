@@ -33,6 +33,7 @@ def test_every_method_has_a_row(table):
     assert "rmat:10:8" in shown and "ldg" in shown
 
 
+@pytest.mark.grid
 def test_figures_are_plausible_and_train_nodes_even(table):
     for row in table[1]["graphs"][0]["rows"]:
         low, high = row["counts"]["train"]

@@ -26,6 +26,7 @@ def law_of(hops):
     return lambda edges, fanout: Independent(hops.probabilities(edges, fanout).tolist())
 
 
+@pytest.mark.grid
 def test_the_sampler_draws_by_its_own_law():
     sampler = make_sampler(GRAPH, FANOUTS, rng_seed=3)
     law = law_of(sampler.source)

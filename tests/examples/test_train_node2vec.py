@@ -61,6 +61,7 @@ def test_it_learns_and_is_shown_beside_the_features(run):
     assert float(accuracies["embeddings"]) > 2 / NUM_CLASSES
 
 
+@pytest.mark.grid
 def test_one_rank_gives_the_file_of_two(run):
     (_, one), (_, two) = run(1), run(2)
     assert one.shape == (400, 16) and one.dtype == np.float32

@@ -198,7 +198,7 @@ def test_built_in_applications_are_their_definition(case, use_isa):
 CALLBACK_CASES = list(itertools.product({**CALLBACKS, **BUILT_IN}, SCHEDULES, THREADS, BLOCKS))
 
 
-@pytest.mark.parametrize("case", grid(CALLBACK_CASES, gate=CALLBACK_CASES[::31]), ids=str)
+@pytest.mark.parametrize("case", grid(CALLBACK_CASES, gate=CALLBACK_CASES[::61]), ids=str)
 def test_callbacks_are_their_definition(case):
     label, schedule, threads, block = case
     app = {**CALLBACKS, **BUILT_IN}[label]

@@ -91,10 +91,10 @@ def runs(tmp_path_factory):
 
 
 RUNS = [(1, "float32"), (2, "float64"), (3, "float16"), (4, "float32"), (2, "int8"), (3, "float32")]
-SEVERAL = grid(RUNS[1:], gate=RUNS[1:3])
+SEVERAL = grid(RUNS[1:], gate=RUNS[2:3])
 
 
-@pytest.mark.parametrize("run", grid(RUNS, gate=RUNS[:3]), ids=str)
+@pytest.mark.parametrize("run", grid(RUNS, gate=[RUNS[0], RUNS[2]]), ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_batches_equal_those_of_paired_exchanges(runs, run, case):
     for rank in runs(*run):

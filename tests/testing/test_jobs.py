@@ -14,6 +14,7 @@ import pytest
 from fastsample_dist.testing import mpi_missing_reason, supervisor
 from fastsample_dist.testing.jobs import RankJob, find_mpirun, ranks_ended, run_ranks
 from fastsample_dist.testing.reports import RETURNED, read_reports
+from tests.grids import grid
 from tests.waiting import ENOUGH_S, NEVER_S, wait_until
 
 TASKS = "tests.testing.job_tasks:"
@@ -28,7 +29,7 @@ def wait_until_gone(pids):
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of the processes")
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", grid([1, 2], gate=[2]))
 def test_every_rank_gets_its_settings_and_the_folder_lives_as_long_as_the_block(world_size):
     settings = [{"word": f"word-{rank}"} for rank in range(world_size)]
     with ranks_ended(job("greet", settings)) as (results, folder):

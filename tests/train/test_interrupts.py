@@ -61,7 +61,7 @@ with DistContext.from_env() as ctx:
 """
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", grid([1, 2], gate=[2]))
 def test_a_script_of_ones_own_says_one_line(tmp_path, ranks):
     script = tmp_path / "own.py"
     script.write_text(OWN_SCRIPT)

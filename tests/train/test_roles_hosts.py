@@ -72,6 +72,7 @@ def test_two_hosts_train_what_one_process_does(parts, tmp_path):
     assert [rank["sampled"] for rank in ranks] == [False, True] * 2
 
 
+@pytest.mark.grid
 def test_a_sampler_of_the_other_host_that_is_killed_is_named(parts, tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "PEERS_GRACE_S", ENOUGH_S / 4)
     said = tmp_path / "said"

@@ -53,6 +53,7 @@ def test_hosts_have_their_own_parts_names_and_addresses_and_vanish(parts, tmp_pa
     assert not any(Path(f"/proc/{pid}").exists() for pid in anchors)
 
 
+@pytest.mark.grid
 @needs_hosts()
 def test_ranks_on_hosts_meet_and_load_what_is_theirs(parts, tmp_path):
     with namespace_hosts(parts, 2, work=tmp_path) as made:

@@ -69,6 +69,7 @@ def test_int8_rows_need_a_partition_that_has_them(tmp_path, capsys):
     assert "--rows has int8, but no partition with such rows is given; pass --int8 PARTS" in capsys.readouterr().err
 
 
+@pytest.mark.grid
 def test_two_hosts_with_two_ranks_each(tmp_path, capsys):
     """Rails and the combined exchange between real network namespaces, where the proofs of one machine are passed."""
     if missing_reason() is not None:

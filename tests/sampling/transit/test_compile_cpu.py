@@ -132,7 +132,7 @@ INDIVIDUAL = {
 }
 APPS = {**INDIVIDUAL, "together": (Together(), 3), "every together": (EveryTogether(), 3)}
 # In every run those that a mistake can hardly hide from; compiling takes a second or two each.
-USUAL = {("every", torch.int64), ("stateful", torch.int32)}
+USUAL = {("every", torch.int64)}
 CASES = [
     pytest.param(name, dtype, marks=[] if (name, dtype) in USUAL else [pytest.mark.grid])
     for name in APPS
