@@ -6,6 +6,7 @@ was killed finds it again and does not make it twice.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ class Scratch:
     Leaving the block deletes the directory, unless `keep` returns True.
 
     Args:
-      directory: where; made on first use. None: a new temporary one.
+      directory: where; made on first use. None: a new temporary one, which the end of the program deletes too.
       keep: called at the end of the block: whether a later run will use the files.
     """
 
@@ -72,11 +73,17 @@ class Scratch:
     def _made_directory(self) -> Path:
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="fastsample-input-"))
+            atexit.register(_delete_of, os.getpid(), self._directory)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"{self._directory} cannot be made ({error.strerror}); choose another output.") from error
         return self._directory
+
+
+def _delete_of(pid: int, directory: Path) -> None:
+    if os.getpid() == pid:  # not a process that was forked since
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _state(file: Path) -> tuple[int, int]:
