@@ -3,12 +3,15 @@
 
 #include <algorithm>
 
+#include "walk_blocks.h"
+
 namespace fs {
 
 namespace {
 
-constexpr int64_t kLineIds = 8;          // of a row's cache line
-constexpr int64_t kColumnIds = 1 << 19;  // of a block's columns: more than 4 MB do not stay in a cache
+constexpr int64_t kLineIds = 8;           // of a row's cache line
+constexpr int64_t kColumnIds = 1 << 19;   // of a block's columns: more than 4 MB do not stay in a cache
+constexpr int64_t kColumnGap = kLineIds;  // ids, so that neighbouring columns are not in the same lines of a cache
 
 bool has_vector_kernel(int32_t next_kind) {
   return next_kind == FS_NEXT_UNIFORM || next_kind == FS_NEXT_WEIGHTED || next_kind == FS_NEXT_PPR ||
@@ -78,6 +81,10 @@ void TransitBlock::start(int64_t begin, int64_t end, int64_t* fixed) {
   num_kept_.assign(count, 0);
   has_ended_.assign(count, 0);
   levels_.clear();
+  if (in_columns_) {
+    const int64_t num_columns = app_.num_steps + 1;
+    columns_ = thread_walks().require_array<int64_t>(count_ * call_.width + num_columns * kColumnGap);
+  }
   level_data_.clear();
   level_strides_.clear();
   level_widths_.clear();
@@ -98,7 +105,10 @@ void TransitBlock::start(int64_t begin, int64_t end, int64_t* fixed) {
 // Vertices of the next step, in their places in the result where these are known.
 void TransitBlock::add_level(int64_t width) {
   Level level = {nullptr, width, width, {}};
-  if (fixed_ != nullptr && !in_columns_) {
+  if (in_columns_) {
+    level.data = columns_;
+    columns_ += count_ * width + kColumnGap;
+  } else if (fixed_ != nullptr) {
     int64_t column = 0;
     for (const Level& before : levels_) column += before.width;
     level.data = fixed_ + begin_ * call_.width + column;
@@ -113,11 +123,19 @@ void TransitBlock::add_level(int64_t width) {
   levels_.push_back(std::move(level));
 }
 
-// The levels, side by side.
+// The levels, side by side: of few rows at a time, so that a cache line of a column is read once.
 void TransitBlock::write_rows() const {
-  for (int64_t row = 0; row < count_; ++row) {
-    int64_t* out = fixed_ + (begin_ + row) * call_.width;
-    for (const Level& level : levels_) out = std::copy_n(level.data + row * level.stride, level.width, out);
+  for (int64_t first = 0; first < count_; first += kLineIds) {
+    const int64_t end = std::min(first + kLineIds, count_);
+    int64_t* out = fixed_ + (begin_ + first) * call_.width;
+    for (const Level& level : levels_) {
+      const int64_t* from = level.data + first * level.width;
+      for (int64_t row = first; row < end; ++row) {
+        int64_t* to = out + (row - first) * call_.width;
+        for (int64_t i = 0; i < level.width; ++i) to[i] = *from++;
+      }
+      out += level.width;
+    }
   }
 }
 
@@ -238,18 +256,24 @@ void TransitBlock::compact() {
   if (!has_own_transits) transits_ = levels_.back().data;
 }
 
-// The transits of the step that there are, in the order in which picks are made.
+// The transits of the step that there are, in the order in which picks are made. A kernel that makes all picks of a
+// step in the order of the samples needs no list of them.
 void TransitBlock::order_places(int64_t step) {
   const int64_t width = app_.num_transits[step];
   places_.clear();
   const bool has_length = app_.next_kind == FS_NEXT_PPR;
+  const bool needs_list = has_length || by_vectors_ || order_.grouped || call_.is_unique(step) || call_.takes_all(step);
+  const IdRows transits = {transits_, transit_stride_, width, count_};
+  is_full_ = !needs_list && all_of(transits, [](int64_t id) { return id >= 0; });
+  if (is_full_) return;
   for (int64_t row = 0; row < count_; ++row) {
     if (has_length && step >= state_[static_cast<size_t>(row)]) continue;  // `next` would return FS_NULL_NODE
-    const int64_t* transits = transits_ + row * transit_stride_;
+    const int64_t* own = transits_ + row * transit_stride_;
     for (int64_t i = 0; i < width; ++i) {
-      if (transits[i] >= 0) places_.push_back({transits[i], row * width + i});
+      if (own[i] >= 0) places_.push_back({own[i], row * width + i});
     }
   }
+  is_full_ = static_cast<int64_t>(places_.size()) == count_ * width;
   if (order_.grouped) group_by_transit(places_, spare_, call_.graph.num_rows);
 }
 

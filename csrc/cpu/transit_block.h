@@ -26,6 +26,27 @@ struct PickOrder {
   bool long_runs;  // the row of a transit of many picks is looked up once
 };
 
+// Ids of samples: `width` in each of `count` rows.
+struct IdRows {
+  const int64_t* data;
+  int64_t stride, width, count;
+};
+
+// Whether something holds of all of them.
+template <typename Holds>
+bool all_of(IdRows ids, const Holds& holds) {
+  if (ids.stride == ids.width) {
+    ids.width *= ids.count;
+    ids.count = 1;
+  }
+  for (int64_t row = 0; row < ids.count; ++row) {
+    for (int64_t i = 0; i < ids.width; ++i) {
+      if (!holds(ids.data[row * ids.stride + i])) return false;
+    }
+  }
+  return true;
+}
+
 class TransitBlock {
  public:
   TransitBlock(TransitCall& call, PickOrder order);
@@ -67,7 +88,6 @@ class TransitBlock {
   SlotFault pick_distinct(FsStepTask& task);
   SlotFault first_bad_node(const FsStepTask& task, SlotFault found) const;
   void keep_distinct(const FsStepTask& task);
-  bool is_full(const FsStepTask& task) const;
 
   void take_all(int64_t step);
   SlotFault take_row(FsStepTask& task, const TransitPlace& place, int64_t first_pick, int64_t* out);
@@ -80,7 +100,8 @@ class TransitBlock {
   const FsTransitApp& app_;
   int64_t begin_ = 0, count_ = 0, num_live_ = 0;
   int64_t* fixed_ = nullptr;
-  bool in_columns_ = false;  // levels of a fixed width have memory of their own, and are written to the rows in the end
+  bool in_columns_ = false;     // levels of a fixed width are apart, and written to the rows in the end
+  int64_t* columns_ = nullptr;  // memory for the levels that are to come
   RaggedBlock* ragged_ = nullptr;
   bool failed_ = false;
 
@@ -97,7 +118,8 @@ class TransitBlock {
   std::vector<int64_t> own_transits_;
   const int64_t* transits_ = nullptr;  // of the step
   int64_t transit_stride_ = 0;
-  std::vector<TransitPlace> places_, spare_;  // transits of the step that are not FS_NULL_NODE
+  bool is_full_ = false;                      // no transit of the step is FS_NULL_NODE
+  std::vector<TransitPlace> places_, spare_;  // those that are not, where a list of them is needed
   std::vector<int64_t> slots_, open_;
   const bool by_vectors_;  // picks are made by the vector kernels
   std::unique_ptr<PickBuffer> buffer_;

@@ -6,11 +6,6 @@
 
 namespace fs {
 
-// Whether every slot of the step is asked for.
-bool TransitBlock::is_full(const FsStepTask& task) const {
-  return static_cast<int64_t>(places_.size()) * task.sample_size == count_ * task.picks;
-}
-
 void TransitBlock::make_picks(int64_t step) {
   FsStepTask task = task_of(step, kTransit);
   Level& level = levels_.back();
@@ -21,7 +16,7 @@ void TransitBlock::make_picks(int64_t step) {
   task.out_stride = level.stride;
   if (task.picks == 0) return;
   const bool is_unique = call_.is_unique(step);
-  if (is_unique || !is_full(task)) {
+  if (is_unique || !is_full_) {
     for (int64_t row = 0; row < count_; ++row) {
       std::fill_n(level.data + row * level.stride, level.width, int64_t{FS_NULL_NODE});
     }
@@ -45,7 +40,7 @@ TransitBlock::SlotFault TransitBlock::pick_slots(FsStepTask& task, int64_t num_s
 }
 
 TransitBlock::SlotFault TransitBlock::pick_by_kernel(FsStepTask& task, int64_t num_slots) {
-  if (task.slots == nullptr && is_full(task) && !order_.grouped) {
+  if (task.slots == nullptr && is_full_ && !order_.grouped) {
     num_slots = count_ * task.picks;
   } else if (task.slots == nullptr) {
     slots_.clear();
@@ -157,11 +152,14 @@ void TransitBlock::keep_distinct(const FsStepTask& task) {
 
 // The first slot before `found` whose id is not a node, else `found`.
 TransitBlock::SlotFault TransitBlock::first_bad_node(const FsStepTask& task, SlotFault found) const {
+  const auto is_fine = [this](int64_t id) { return id == FS_NULL_NODE || call_.has_node(id); };
+  const IdRows made = {task.out, task.out_stride, task.picks, count_};
+  if (found.fault == FS_APP_FINE && all_of(made, is_fine)) return found;
   for (int64_t row = 0; row < count_; ++row) {
     const int64_t* out = task.out + row * task.out_stride;
     const int64_t end = std::min(task.picks, found.slot - row * task.picks);
     for (int64_t n = 0; n < end; ++n) {
-      if (out[n] == FS_NULL_NODE || call_.has_node(out[n])) continue;
+      if (is_fine(out[n])) continue;
       return {row * task.picks + n, out[n], FS_APP_BAD_NODE};
     }
     if (end < task.picks) break;

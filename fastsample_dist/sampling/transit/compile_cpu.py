@@ -109,7 +109,7 @@ def app_types(layout: Layout, id_type: torch.dtype, weight_type: torch.dtype | N
         torch.int32: types.int32, torch.int64: types.int64, torch.float32: types.float32, torch.float64: types.float64,
     }  # fmt: skip
     traits = RowTraits(
-        numba_types[id_type], numba_types.get(weight_type), layout.edge_queries, layout.max_weight, layout.ranked, False
+        numba_types[id_type], numba_types.get(weight_type), layout.edge_queries, layout.max_weight, layout.ranked
     )
     return numba_kernels.AppTypes(traits, layout.collective, layout.state, layout.columns, layout.params)
 

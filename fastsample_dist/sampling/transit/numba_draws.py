@@ -28,7 +28,7 @@ from fastsample_dist.sampling.transit.numba_types import (
 
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+WEYL = (0x9E3779B9, 0xBB67AE85)
 LOW_WORD = np.uint64(0xFFFFFFFF)
 _WORD_BITS = np.uint64(32)
 _ZERO = np.uint64(0)
@@ -52,29 +52,44 @@ _NEXT_BLOCK, _KEY0, _KEY1 = DrawState.next_block.offset, DrawState.key0.offset, 
 DRAW_BYTES = ctypes.sizeof(DrawState)
 
 
+def philox_rounds(builder, counters, keys, weyl, multiply):
+    """The four words of a block, from its four counters.
+
+    Args:
+      counters, keys, weyl: four, two and two LLVM values of one type.
+      multiply: (builder, value, multiplier) -> low and high word of the product, of that type.
+    """
+    c0, c1, c2, c3 = counters
+    key0, key1 = keys
+    for _ in range(_ROUNDS):
+        low0, high0 = multiply(builder, c0, _MULTIPLIERS[0])
+        low1, high1 = multiply(builder, c2, _MULTIPLIERS[1])
+        c0, c1 = builder.xor(builder.xor(high1, c1), key0), low1
+        c2, c3 = builder.xor(builder.xor(high0, c3), key1), low0
+        key0, key1 = builder.add(key0, weyl[0]), builder.add(key1, weyl[1])
+    return c0, c1, c2, c3
+
+
 @intrinsic
-def philox_words(typing, sample_id, block, key0, key1, words, stride):
-    """Writes the four words of a block, `stride` bytes apart."""
+def philox_words(typing, sample_id, block, key0, key1, words):
+    """Writes the four words of a block."""
     word, double = ir.IntType(32), ir.IntType(64)
 
     def halves(builder, value):
         return builder.trunc(value, word), builder.trunc(builder.lshr(value, double(32)), word)
 
+    def multiply(builder, value, multiplier):
+        return halves(builder, builder.mul(builder.zext(value, double), double(multiplier)))
+
     def generate(context, builder, signature, arguments):
-        sample_id, block, key0, key1, words, stride = arguments
-        c0, c1 = halves(builder, block)
-        c2, c3 = halves(builder, sample_id)
-        for _ in range(_ROUNDS):
-            low0, high0 = halves(builder, builder.mul(builder.zext(c0, double), double(_MULTIPLIERS[0])))
-            low1, high1 = halves(builder, builder.mul(builder.zext(c2, double), double(_MULTIPLIERS[1])))
-            c0, c1 = builder.xor(builder.xor(high1, c1), key0), low1
-            c2, c3 = builder.xor(builder.xor(high0, c3), key1), low0
-            key0, key1 = builder.add(key0, word(_WEYL[0])), builder.add(key1, word(_WEYL[1]))
-        for i, value in enumerate((c0, c1, c2, c3)):
-            builder.store(value, place(builder, words, builder.mul(stride, double(i)), word), align=4)
+        sample_id, block, key0, key1, words = arguments
+        counters = halves(builder, block) + halves(builder, sample_id)
+        made = philox_rounds(builder, counters, (key0, key1), [word(weyl) for weyl in WEYL], multiply)
+        for i, value in enumerate(made):
+            builder.store(value, place(builder, words, double(4 * i), word), align=4)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.uint32, types.uint32, types.voidptr, types.intp), generate
+    return types.void(types.int64, types.int64, types.uint32, types.uint32, types.voidptr), generate
 
 
 @intrinsic
@@ -143,7 +158,7 @@ def restore_draw(state, saved):
     used, next_block = saved
     if read_int64(state, _NEXT_BLOCK) != next_block and used < 4:
         key0, key1 = read_uint32(state, _KEY0), read_uint32(state, _KEY1)
-        philox_words(read_int64(state, _SAMPLE_ID), next_block - 1, key0, key1, state, 4)
+        philox_words(read_int64(state, _SAMPLE_ID), next_block - 1, key0, key1, state)
     write_int64(state, _USED, used)
     write_int64(state, _NEXT_BLOCK, next_block)
 
@@ -164,13 +179,16 @@ def start_draw(state, sample_id, first_block):
 
 
 @forced
-def continue_draw(state, sample_id, next_block, words, stride):
-    """Puts a DrawState at the first of four words that were made before, `stride` bytes apart."""
-    for i in range(4):
-        write_uint32(state, 4 * i, read_uint32(words, stride * i))
-    write_int64(state, _USED, 0)
+def enter_block(state, sample_id, block):
+    """Says that the words of a DrawState are those of a block of the stream of a sample."""
     write_int64(state, _SAMPLE_ID, sample_id)
-    write_int64(state, _NEXT_BLOCK, next_block)
+    write_int64(state, _NEXT_BLOCK, block + 1)
+
+
+@forced
+def rewind_draw(state):
+    """Puts a DrawState back to the first word of the block in hand."""
+    write_int64(state, _USED, 0)
 
 
 @forced
@@ -179,9 +197,7 @@ def next_word(state):
     used = read_int64(state, _USED)
     if used == 4:
         block = read_int64(state, _NEXT_BLOCK)
-        philox_words(
-            read_int64(state, _SAMPLE_ID), block, read_uint32(state, _KEY0), read_uint32(state, _KEY1), state, 4
-        )
+        philox_words(read_int64(state, _SAMPLE_ID), block, read_uint32(state, _KEY0), read_uint32(state, _KEY1), state)
         write_int64(state, _NEXT_BLOCK, block + 1)
         used = 0
     write_int64(state, _USED, used + 1)

@@ -1,9 +1,12 @@
 """Block kernels: an application's function over a range of slots of a task (FsStepKernel in fastsample_transit.h).
 
-`next` is compiled twice. Slots go through three stages, a few chunks apart: their transits are looked up, the rows'
-places asked for, and random words made by vector instructions, four per slot; `next` runs until it first reads the
-graph, asks for that cache line and leaves (numba_rows.py); and the `next` that counts runs, with its line on the way
-or there. First reads of later trials are missed: a second probing pass was measured, and brought nothing.
+`next` is compiled two or three times. Slots go through stages, a few chunks apart: their transits are looked up, and
+the rows' places asked for; random words are made by vector instructions, four per slot, and `next` runs until it first
+reads the graph, with whose address it leaves (numba_rows.py); where rows can be asked for edges, it runs until it first
+does that; and the `next` that counts runs, with its lines on the way or there. Reads of later trials are missed.
+
+A chunk's addresses are asked for together. One by one they would wait for the processor to translate them, and it has
+room for the instructions of few slots meanwhile (AVX2, ns per step: by weight 50.9, together 41.6; node2vec 182, 131).
 """
 
 from __future__ import annotations
@@ -22,12 +25,27 @@ from fastsample_dist.ops.transit_layouts import StepTask
 from fastsample_dist.sampling.transit.numba_draws import (
     DRAW,
     DRAW_BYTES,
-    continue_draw,
-    philox_words,
+    enter_block,
+    restore_draw,
+    rewind_draw,
+    save_draw,
     set_keys,
     start_draw,
 )
+from fastsample_dist.sampling.transit.numba_lanes import (
+    CHUNK,
+    CHUNK_BYTES,
+    LINE,
+    NUMBER,
+    SAMPLE,
+    TRANSIT,
+    lane_of,
+    make_words,
+    set_stream,
+)  # fmt: skip
 from fastsample_dist.sampling.transit.numba_rows import (
+    QUERIES,
+    READS,
     CombinedRowType,
     RowTraits,
     RowType,
@@ -49,27 +67,26 @@ from fastsample_dist.sampling.transit.numba_sample import (
 )  # fmt: skip
 from fastsample_dist.sampling.transit.numba_types import (
     NULL,
+    asking_call,
     caught_call,
     field,
     forced,
     is_nowhere,
     local_memory,
     maker,
+    prefetch,
     quotient,
+    read_address,
     read_int64,
     shift,
+    write_address,
     write_int64,
 )
 
-CHUNK = 16  # slots per stage. Measured, share of the built-in uniform rate: 16: 0.56, 64: 0.47, 256: 0.43
 KERNEL = types.int32(types.voidptr, types.int64, types.int64)
-# A chunk in memory: word w of a lane at w * _WORD_STRIDE + 4 * lane, then what was looked up, 8 bytes per lane.
-_WORD_STRIDE = 4 * CHUNK
-_SAMPLES, _NUMBERS, _TRANSITS, _IDS, _BLOCKS = (4 * _WORD_STRIDE + 8 * CHUNK * i for i in range(5))
-_CHUNK_BYTES = _BLOCKS + 8 * CHUNK
-_LAG = 2  # chunks from one stage to the next; 1: 0.53, 4: 0.49
-_STAGES = 2 * _LAG + 1  # chunks in hand
-_CHUNKS_BYTES = _STAGES * _CHUNK_BYTES
+_LAG = 2  # chunks from one stage to the next. Uniform walks (AVX2): 1: 0.98 of the rate of 2, 3: 0.92
+_CHUNKS = 3 * _LAG + 1  # in hand
+_CHUNKS_BYTES = _CHUNKS * CHUNK_BYTES
 
 task_params, task_slots, task_out, task_failed, task_key0, task_key1 = (
     field(StepTask, name) for name in ("params", "slots", "out", "failed_slot", "key0", "key1")
@@ -96,11 +113,11 @@ class AppTypes:
     columns: tuple[str, ...]
     params: tuple[tuple[str, str], ...]
 
-    def sample(self, probing: bool = False) -> SampleType:
+    def sample(self, probing: str | None = None) -> SampleType:
         """Type of `s`."""
         return SampleType(replace(self.traits, probing=probing), self.state, self.columns)
 
-    def edges(self, probing: bool) -> RowType | CombinedRowType:
+    def edges(self, probing: str | None = None) -> RowType | CombinedRowType:
         """Type of `edges`."""
         return (CombinedRowType if self.collective else RowType)(replace(self.traits, probing=probing))
 
@@ -151,44 +168,51 @@ def compile_function(
     return compiled
 
 
-def next_signature(app: AppTypes, probing: bool) -> tuple[types.Type, ...]:
+def next_signature(app: AppTypes, probing: str | None = None) -> tuple[types.Type, ...]:
     """What `next` is called with."""
     return app.sample(probing), ArrayType(types.int64), app.edges(probing), types.int64, DRAW, app.par
 
 
-def chunk_prober(app: AppTypes, function: Callable):
-    """A function (task, slots, chunk, memory, par) that runs the `next`s of a chunk up to their first reads."""
-    probe = caught_call(compile_function(function, next_signature(app, True)))
-    arguments = next_arguments(app, True)
+def chunk_prober(app: AppTypes, function: Callable, probing: str):
+    """A function (task, slots, chunk, size, par) that runs the `next`s of a chunk up to what they are probed for, and
+    asks for it.
+    """
+    probe = asking_call(compile_function(function, next_signature(app, probing)))
+    arguments = next_arguments(app, probing)
 
     @forced
-    def probe_chunk(task, count, chunk, memory, par):
-        state, counted = memory
-        for lane in range(count):
-            if read_int64(chunk, _TRANSITS + 8 * lane) != NULL:
-                take_words(chunk, lane, state)
-                probe(arguments(task, chunk, lane, state, counted, par))
+    def probe_chunk(task, count, chunk, counted, par):
+        for number in range(count):
+            lane = lane_of(chunk, number)
+            write_int64(lane, LINE, 0)
+            if read_int64(lane, TRANSIT) != NULL:
+                rewind_draw(lane)
+                start = save_draw(lane)
+                write_address(lane, LINE, probe(arguments(task, lane, counted, par)))
+                restore_draw(lane, start)
+        for number in range(count):
+            prefetch(read_address(lane_of(chunk, number), LINE), 0)
 
     return probe_chunk
 
 
 def chunk_picker(app: AppTypes, function: Callable):
-    """A function (task, slots, chunk, memory, par) that makes the picks of a chunk -> the lane that raised, or -1."""
-    call = caught_call(compile_function(function, next_signature(app, False)))
-    arguments = next_arguments(app, False)
+    """A function (task, slots, chunk, size, par) that makes the picks of a chunk -> the lane that raised, or -1."""
+    call = caught_call(compile_function(function, next_signature(app)))
+    arguments = next_arguments(app)
 
     @forced
-    def make_picks(task, count, chunk, memory, par):
-        state, counted = memory
-        for lane in range(count):
+    def make_picks(task, count, chunk, counted, par):
+        for number in range(count):
+            lane = lane_of(chunk, number)
             node = NULL
-            if read_int64(chunk, _TRANSITS + 8 * lane) != NULL:
-                take_words(chunk, lane, state)
-                raised, node = call(arguments(task, chunk, lane, state, counted, par))
+            if read_int64(lane, TRANSIT) != NULL:
+                rewind_draw(lane)
+                raised, node = call(arguments(task, lane, counted, par))
                 if raised:
-                    return lane
-            sample, number = read_int64(chunk, _SAMPLES + 8 * lane), read_int64(chunk, _NUMBERS + 8 * lane)
-            write_int64(task_out(task), 8 * (sample * task_out_stride(task) + number), node)
+                    return number
+            place = read_int64(lane, SAMPLE) * task_out_stride(task) + read_int64(lane, NUMBER)
+            write_int64(task_out(task), 8 * place, node)
         return -1
 
     return make_picks
@@ -196,30 +220,31 @@ def chunk_picker(app: AppTypes, function: Callable):
 
 def next_kernel(app: AppTypes, function: Callable):
     """The kernel of `next`, a Numba cfunc."""
-    probe_chunk, make_picks = chunk_prober(app, function), chunk_picker(app, function)
     look_up, make_par = chunk_reader(app), maker(app.par)
-
-    @forced
-    def prepare(task, first, count, chunk):
-        if count > 0:
-            look_up(task, first, count, chunk)
-            make_words(task, count, chunk)
+    has_queries = app.traits.edge_queries
+    probe_reads, make_picks = chunk_prober(app, function, READS), chunk_picker(app, function)
+    probe_queries = chunk_prober(app, function, QUERIES) if has_queries else probe_reads
+    last_lag = (3 if has_queries else 2) * _LAG
 
     def kernel(task, begin, end):
-        chunks, memory = local_memory(_CHUNKS_BYTES), (local_memory(DRAW_BYTES), local_memory(SIZE_BYTES))
+        chunks, counted = local_memory(_CHUNKS_BYTES), local_memory(SIZE_BYTES)
         par = make_par((task_params(task),))
-        set_keys(memory[0], task_key0(task), task_key1(task))
-        write_int64(memory[1], 0, NULL)
-        for first in range(begin, end + 2 * _LAG * CHUNK, CHUNK):  # a chunk behind each other's stage
-            prepare(task, first, min(CHUNK, end - first), chunk_of(chunks, first - begin))
-            probed = first - _LAG * CHUNK
-            count = min(CHUNK, end - probed)
-            if probed >= begin and count > 0:
-                probe_chunk(task, count, chunk_of(chunks, probed - begin), memory, par)
-            made = probed - _LAG * CHUNK
-            count = min(CHUNK, end - made)
-            if made >= begin and count > 0:
-                raised = make_picks(task, count, chunk_of(chunks, made - begin), memory, par)
+        write_int64(counted, 0, NULL)
+        for first in range(begin, end + last_lag * CHUNK, CHUNK):  # a chunk behind each other's stage
+            count, chunk = chunk_of(chunks, begin, end, first)
+            if count > 0:
+                look_up(task, first, count, chunk)
+            count, chunk = chunk_of(chunks, begin, end, first - _LAG * CHUNK)
+            if count > 0:
+                make_words(chunk, count, task_key0(task), task_key1(task))
+                probe_reads(task, count, chunk, counted, par)
+            count, chunk = chunk_of(chunks, begin, end, first - 2 * _LAG * CHUNK)
+            if has_queries and count > 0:
+                probe_queries(task, count, chunk, counted, par)
+            made = first - last_lag * CHUNK
+            count, chunk = chunk_of(chunks, begin, end, made)
+            if count > 0:
+                raised = make_picks(task, count, chunk, counted, par)
                 if raised >= 0:
                     write_int64(task_failed(task), 0, slot_at(task, made + raised))
                     return types.int32(1)
@@ -229,14 +254,15 @@ def next_kernel(app: AppTypes, function: Callable):
 
 
 @forced
-def chunk_of(chunks, first):
-    """Memory of the chunk that begins `first` slots behind the first one."""
-    return shift(chunks, first // CHUNK % _STAGES * _CHUNK_BYTES)
+def chunk_of(chunks, begin, end, first):
+    """(slots, memory) of the chunk of the slots from `first` on, of begin .. end - 1; 0 slots where it is not one."""
+    count = min(CHUNK, end - first) if first >= begin else 0
+    return count, shift(chunks, (first - begin) // CHUNK % _CHUNKS * CHUNK_BYTES)
 
 
 def slot_kernel(app: AppTypes, function: Callable, target: Target):
     """The kernel of `next` of an individual application, one call after another: what next_kernel does in stages."""
-    sample_type, edges = app.sample(), app.edges(False)
+    sample_type, edges = app.sample(), app.edges()
     make_sample, make_transits = maker(sample_type), maker(ArrayType(types.int64))
     known_row, _ = row_functions(edges)
 
@@ -249,7 +275,7 @@ def slot_kernel(app: AppTypes, function: Callable, target: Target):
         draw, s = make_draw((memory[0], slot, turn)), make_sample((task, sample, slot, memory[1]))
         return s, make_transits((place, 1)), known_row(task, read_int64(place, 0)), task_step(task), draw, par
 
-    compiled = compile_function(function, next_signature(app, False), target=target)
+    compiled = compile_function(function, next_signature(app), target=target)
     return _one_by_one(app, compiled, arguments, True, target)
 
 
@@ -319,7 +345,7 @@ def split_slot(slot, picks):
 
 def chunk_reader(app: AppTypes):
     """A function (task, first position, slots, chunk) that writes down what a chunk's slots are: sample, number,
-    transit (NULL: next is not asked), sample id and block of random words.
+    transit (NULL: next is not asked), and which random words are theirs.
     """
     collective, prefetch_record = app.collective, record_prefetcher(app.traits)
 
@@ -338,35 +364,22 @@ def chunk_reader(app: AppTypes):
     def look_up(task, first, count, chunk):
         picks = task_picks(task)
         ahead = task_first(task) + task_attempt(task) * picks
-        for lane in range(count):
-            sample, number = split_slot(slot_at(task, first + lane), picks)
-            write_int64(chunk, _SAMPLES + 8 * lane, sample)
-            write_int64(chunk, _NUMBERS + 8 * lane, number)
-            write_int64(chunk, _TRANSITS + 8 * lane, transit_of(task, sample, number))
-            write_int64(chunk, _IDS + 8 * lane, read_int64(task_ids(task), 8 * sample))
-            write_int64(chunk, _BLOCKS + 8 * lane, (ahead + number) << 32)
+        for i in range(count):
+            lane = lane_of(chunk, i)
+            sample, number = split_slot(slot_at(task, first + i), picks)
+            sample_id, block = read_int64(task_ids(task), 8 * sample), (ahead + number) << 32
+            write_int64(lane, SAMPLE, sample)
+            write_int64(lane, NUMBER, number)
+            write_int64(lane, TRANSIT, transit_of(task, sample, number))
+            set_keys(lane, task_key0(task), task_key1(task))
+            enter_block(lane, sample_id, block)
+            set_stream(chunk, i, sample_id, block)
 
     return look_up
 
 
-@forced
-def make_words(task, count, chunk):
-    """The first four words of every lane."""
-    key0, key1 = task_key0(task), task_key1(task)
-    for lane in range(count):
-        block, sample_id = read_int64(chunk, _BLOCKS + 8 * lane), read_int64(chunk, _IDS + 8 * lane)
-        philox_words(sample_id, block, key0, key1, shift(chunk, 4 * lane), _WORD_STRIDE)
-
-
-@forced
-def take_words(chunk, lane, state):
-    """Puts the draw at the first word of a lane."""
-    next_block = read_int64(chunk, _BLOCKS + 8 * lane) + 1
-    continue_draw(state, read_int64(chunk, _IDS + 8 * lane), next_block, shift(chunk, 4 * lane), _WORD_STRIDE)
-
-
-def next_arguments(app: AppTypes, probing: bool):
-    """A function that puts the arguments of `next` together for a lane of a chunk."""
+def next_arguments(app: AppTypes, probing: str | None = None):
+    """A function that puts the arguments of `next` together for a lane."""
     collective, edges = app.collective, app.edges(probing)
     make_sample, make_transits, make_row = maker(app.sample(probing)), maker(ArrayType(types.int64)), maker(edges)
     known_row = None if collective else row_functions(edges)[0]
@@ -379,21 +392,21 @@ def next_arguments(app: AppTypes, probing: bool):
         return make_transits((transits, distinct)), make_row((task, sample, read_int64(sums, 8 * distinct)))
 
     @forced
-    def row_of_one(task, chunk, lane):
-        transit = shift(chunk, _TRANSITS + 8 * lane)
+    def row_of_one(task, lane):
+        transit = shift(lane, TRANSIT)
         return make_transits((transit, 1)), known_row(task, read_int64(transit, 0))
 
     @forced
-    def arguments(task, chunk, lane, state, counted, par):
-        sample, number = read_int64(chunk, _SAMPLES + 8 * lane), read_int64(chunk, _NUMBERS + 8 * lane)
+    def arguments(task, lane, counted, par):
+        sample, number = read_int64(lane, SAMPLE), read_int64(lane, NUMBER)
         slot = task_first(task) + number
         if collective:
             turn = number
             transits, row = rows_of_all(task, sample)
         else:
             turn = split_slot(number, task_size(task))[1]
-            transits, row = row_of_one(task, chunk, lane)
-        draw, s = make_draw((state, slot, turn)), make_sample((task, sample, slot, counted))
+            transits, row = row_of_one(task, lane)
+        draw, s = make_draw((lane, slot, turn)), make_sample((task, sample, slot, counted))
         return s, transits, row, task_step(task), draw, par
 
     return arguments

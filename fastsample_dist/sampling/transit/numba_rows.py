@@ -1,9 +1,9 @@
 """Rows as compiled applications see them: `edges`, `s.prev_edges`, `s.row` (values.py defines what they give).
 
 A row's type says what the graph is made of, so that nothing is decided when `next` runs. The rows of a probing `next`
-are types of their own: whatever reads the graph first asks for its cache line and leaves, so that the line is there
-when the `next` that counts comes by. Up to that read both take the same way, since random words depend on counters
-alone.
+are types of their own: what it is probed for, its first read of the graph or its first query of an edge, leaves with
+the address, so that the cache line is there when the `next` that counts comes by. Up to there both take the same way,
+since random words depend on counters alone.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ _BUCKETS_BITS = np.uint64(28)
 _BUCKETS_MASK = np.uint64((1 << 28) - 1)
 _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 _WORD_BITS = np.uint64(32)
+READS, QUERIES = "reads", "queries"  # what a `next` is probed for
 _NO_ROW = "a row is asked for of a vertex outside the graph"
 _NO_EDGE = "index outside the row"
 
@@ -80,7 +81,7 @@ class RowTraits:
       id: type of node ids.
       weight: type of weights; None: without.
       edge_queries, max_weight, ranked: what is offered.
-      probing: the first read prefetches and leaves.
+      probing: READS: the first read of an element leaves; QUERIES: the first query of an edge does; None: nothing.
     """
 
     id: types.Integer
@@ -88,7 +89,12 @@ class RowTraits:
     edge_queries: bool
     max_weight: bool
     ranked: bool
-    probing: bool
+    probing: str | None = None
+
+    @property
+    def leaves_at_reads(self) -> bool:
+        """Whether reading an element ends the probing."""
+        return self.probing == READS
 
 
 class RowType(AppType):
@@ -171,20 +177,25 @@ def record_prefetcher(traits: RowTraits):
         if edge_queries:
             prefetch(table_nodes(task_tables(task)), vertex * _RECORD_BYTES)
         else:
-            prefetch(graph_indptr(task_graph(task)), 8 * vertex)
+            indptr = graph_indptr(task_graph(task))
+            prefetch(indptr, 8 * vertex)
+            prefetch(indptr, 8 * vertex + 8)  # one in eight begins in the next line
 
     return prefetch_record
 
 
-def element_reader(dtype, probing: bool):
-    """A function (address of an array, index) -> element; of a probing row it prefetches and leaves."""
+def element_reader(dtype, leaves: bool):
+    """A function (address of an array, index) -> element.
+
+    Args:
+      leaves: it ends the probing with the element's address.
+    """
     read, size = READERS[dtype], dtype.bitwidth // 8
 
     @forced
     def read_element(address, index):
-        if probing:
-            prefetch(address, index * size)
-            leave()
+        if leaves:
+            leave(address, index * size)
         return read(address, index * size)
 
     return read_element
@@ -211,7 +222,7 @@ def _row_length(row):
 def _row_item(row, i):
     if not isinstance(row, RowType) or not require_index(i, "edges[i]"):
         return None
-    read = element_reader(row.traits.id, row.traits.probing)
+    read = element_reader(row.traits.id, row.traits.leaves_at_reads)
 
     def item(row, i):
         if i < 0 or i >= row._length:
@@ -225,7 +236,7 @@ def _row_item(row, i):
 def _row_weight(row, i):
     require_index(i, "edges.weight(i)")
     weighted = row.traits.weight is not None
-    read = element_reader(row.traits.weight or types.float64, row.traits.probing)
+    read = element_reader(row.traits.weight or types.float64, row.traits.leaves_at_reads)
 
     def weight(row, i):
         if i < 0 or i >= row._length:
@@ -241,7 +252,7 @@ def _row_weight(row, i):
 def _row_total(row):
     if row.traits.weight is None:
         return lambda row: np.float64(row._length)
-    read = element_reader(types.float64, row.traits.probing)
+    read = element_reader(types.float64, row.traits.leaves_at_reads)
     return lambda row: read(table_totals(task_tables(row._task)), row._vertex) if row._length else 0.0
 
 
@@ -251,7 +262,7 @@ def _row_maximum(row):
         raise TypingError("max_weight is not among the application's needs; add transit.needs(max_weight=True)")
     if row.traits.weight is None:
         return lambda row: 1.0 if row._length else 0.0
-    read = element_reader(types.float64, row.traits.probing)
+    read = element_reader(types.float64, row.traits.leaves_at_reads)
     return lambda row: read(table_maxima(task_tables(row._task)), row._vertex) if row._length else 0.0
 
 
@@ -260,7 +271,7 @@ def _row_pick(row, draw):
     if not isinstance(draw, DrawType):
         raise TypingError(f"edges.pick needs draw, got {draw}")
     if row.traits.weight is None:
-        read = element_reader(row.traits.id, row.traits.probing)
+        read = element_reader(row.traits.id, row.traits.leaves_at_reads)
 
         def pick_uniformly(row, draw):
             if row._length == 0:
@@ -269,7 +280,7 @@ def _row_pick(row, draw):
             return np.int64(read(graph_indices(task_graph(row._task)), position))
 
         return pick_uniformly
-    read_slot, read_threshold = slot_readers(row.traits.id, row.traits.probing)
+    read_slot, read_threshold = slot_readers(row.traits.id, row.traits.leaves_at_reads)
 
     def pick_by_weight(row, draw):
         if row._length == 0:
@@ -322,7 +333,7 @@ def membership(traits: RowTraits):
     """A function (row, vertex) -> whether it is a neighbour (core/hashed_rows.h)."""
     if not traits.edge_queries:
         raise TypingError("has is not among the application's needs; add transit.needs(edge_queries=True)")
-    read, id_bytes, probing = READERS[traits.id], traits.id.bitwidth // 8, traits.probing
+    read, id_bytes, leaves = READERS[traits.id], traits.id.bitwidth // 8, traits.probing is not None
     ids, last_id = _BUCKET_BYTES // id_bytes, _BUCKET_BYTES - id_bytes
     largest = 2 ** (traits.id.bitwidth - 1) - 1
 
@@ -334,17 +345,15 @@ def membership(traits: RowTraits):
             return False
         if row._buckets == 0:
             address = shift(graph_indices(task_graph(row._task)), row._begin * id_bytes)
-            if probing:
-                prefetch(address, 0)
-                leave()
+            if leaves:
+                leave(address, 0)
             return holds(address, row._length, vertex)
         at = home_bucket(vertex, row._buckets)
         buckets = shift(table_buckets(task_tables(row._task)), row._first * _BUCKET_BYTES)
         for _ in range(row._buckets):  # a row whose buckets are all full is seen whole at most
             bucket = shift(buckets, np.int64(at) * _BUCKET_BYTES)
-            if probing:
-                prefetch(bucket, 0)
-                leave()
+            if leaves:
+                leave(bucket, 0)
             if holds(bucket, ids, vertex):
                 return True
             if read(bucket, last_id) == -1:  # room is left: no id went on to the next bucket
@@ -408,7 +417,7 @@ def _transit_of(row, i):
 def _combined_item(row, i):
     if not isinstance(row, CombinedRowType) or not require_index(i, "edges[i]"):
         return None
-    read = element_reader(row.traits.id, row.traits.probing)
+    read = element_reader(row.traits.id, row.traits.leaves_at_reads)
     return lambda row, i: np.int64(read(graph_indices(task_graph(row._task)), find_position(row, np.int64(i))))
 
 
@@ -416,7 +425,7 @@ def _combined_item(row, i):
 def _combined_weight(row, i):
     require_index(i, "edges.weight(i)")
     weighted = row.traits.weight is not None
-    read = element_reader(row.traits.weight or types.float64, row.traits.probing)
+    read = element_reader(row.traits.weight or types.float64, row.traits.leaves_at_reads)
 
     def weight(row, i):
         position = find_position(row, np.int64(i))

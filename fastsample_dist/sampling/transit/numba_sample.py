@@ -78,17 +78,17 @@ class SampleType(AppType):
 class StateType(AppType):
     """`s.<name>` of a state."""
 
-    def __init__(self, narrow: bool, probing: bool):
-        self.narrow, self.probing = narrow, probing
-        super().__init__("state", narrow, probing)
+    def __init__(self, narrow: bool, leaves: bool):
+        self.narrow, self.leaves = narrow, leaves
+        super().__init__("state", narrow, leaves)
 
 
 class ArrayType(AppType):
     """Elements to read: a parameter, a column, the transits."""
 
-    def __init__(self, dtype: types.Number, probing: bool = False, wraps: bool = False):
-        self.dtype, self.probing, self.wraps = dtype, probing, wraps
-        super().__init__("array", dtype, probing, wraps)
+    def __init__(self, dtype: types.Number, leaves: bool = False, wraps: bool = False):
+        self.dtype, self.leaves, self.wraps = dtype, leaves, wraps
+        super().__init__("array", dtype, leaves, wraps)
 
 
 class ParamsType(AppType):
@@ -234,8 +234,8 @@ class _SampleAttributes(AttributeTemplate):
     def generic_resolve(self, sample, name):
         for entry in sample.state:
             if entry.name == name:
-                return StateType(entry.dtype is np.int32, sample.traits.probing)
-        return ArrayType(types.int64, sample.traits.probing) if name in sample.columns else None
+                return StateType(entry.dtype is np.int32, sample.traits.probing is not None)
+        return ArrayType(types.int64, sample.traits.leaves_at_reads) if name in sample.columns else None
 
 
 @infer_getattr
@@ -319,7 +319,7 @@ def _length(span):
 def _element(span, i):
     if not isinstance(span, ArrayType) or not require_index(i, "[i]"):
         return None
-    read, wraps = element_reader(span.dtype, span.probing), span.wraps
+    read, wraps = element_reader(span.dtype, span.leaves), span.wraps
     widest = np.float64 if isinstance(span.dtype, types.Float) else np.int64
 
     def element(span, i):
@@ -352,13 +352,13 @@ def _set_state(state, i, value):
         return None
     if not isinstance(value, types.Integer | types.IntegerLiteral | types.Boolean):
         raise TypingError(f"a state holds integers, got {value}")
-    probing, narrow = state.probing, state.narrow
+    leaves, narrow = state.leaves, state.narrow
 
     def set_entry(state, i, value):
         if i < 0 or i >= state._length:
             raise IndexError(_OUTSIDE)
-        if probing:
-            leave()
+        if leaves:
+            leave(state._address, 0)
         wrapped = np.int64(np.int32(value)) if narrow else np.int64(value)
         write_int64(state._address, 8 * np.int64(i), wrapped)
 

@@ -27,20 +27,22 @@ graph_rows, graph_edges = field(Graph, "num_rows"), field(Graph, "num_edges")
 table_slots = field(TableArguments, "walk_slots")
 
 
-def slot_readers(id_type: types.Integer, probing: bool):
+def slot_readers(id_type: types.Integer, leaves: bool):
     """Two functions of (task, position): a slot's threshold without its lowest bits, how many these are, own id and
     other id, -1 where it has none; and the whole threshold.
+
+    Args:
+      leaves: the first one ends the probing with the slot's address.
     """
-    return _readers_of_words(probing) if id_type == types.int32 else _readers_of_long_slots(probing)
+    return _readers_of_words(leaves) if id_type == types.int32 else _readers_of_long_slots(leaves)
 
 
-def _readers_of_words(probing: bool):
+def _readers_of_words(leaves: bool):
     @forced
     def read_slot(task, position):
         words = table_slots(task_tables(task))
-        if probing:
-            prefetch(words, 8 * position)
-            leave()
+        if leaves:
+            leave(words, 8 * position)
         id_bits = min(bit_length(graph_rows(task_graph(task))), _MOST_ID_BITS)
         open_bits = np.uint64(max(0, 2 * id_bits - 32))
         word, mask = read_uint64(words, 8 * position), np.uint64((1 << id_bits) - 1)
@@ -54,14 +56,13 @@ def _readers_of_words(probing: bool):
     return read_slot, read_threshold
 
 
-def _readers_of_long_slots(probing: bool):
+def _readers_of_long_slots(leaves: bool):
     @forced
     def read_slot(task, position):
         slot = shift(table_slots(task_tables(task)), _LONG_BYTES * position)
-        if probing:
-            prefetch(slot, 0)
+        if leaves:
             prefetch(slot, _LONG_BYTES - 1)  # one in four crosses a cache line
-            leave()
+            leave(slot, 0)
         return read_uint32(slot, 0), np.uint64(0), read_int64(slot, 8), read_int64(slot, 16)
 
     @forced

@@ -14,6 +14,7 @@ import ctypes
 
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.callconv import RETCODE_USEREXC, Status, excinfo_ptr_t
 from numba.extending import (
     intrinsic,
     register_jitable,
@@ -37,9 +38,13 @@ def place(builder, address, offset, dtype):
     return builder.bitcast(builder.gep(address, [offset]), dtype.as_pointer())
 
 
+def _size_of(dtype: types.Type) -> int:
+    return 8 if dtype == types.voidptr else dtype.bitwidth // 8
+
+
 def reader(dtype: types.Type):
     """An intrinsic (address, offset in bytes) -> the value there."""
-    size = 8 if dtype == types.voidptr else dtype.bitwidth // 8
+    size = _size_of(dtype)
 
     @intrinsic
     def read(typing, address, offset):
@@ -77,12 +82,13 @@ def field(structure: type[ctypes.Structure], name: str):
 
 def writer(dtype: types.Type):
     """An intrinsic (address, offset in bytes, value) that stores a value."""
+    size = _size_of(dtype)
 
     @intrinsic
     def write(typing, address, offset, value):
         def generate(context, builder, signature, arguments):
             target = place(builder, *arguments[:2], context.get_value_type(dtype))
-            builder.store(arguments[2], target, align=dtype.bitwidth // 8)
+            builder.store(arguments[2], target, align=size)
             return context.get_dummy_value()
 
         return types.void(types.voidptr, types.intp, dtype), generate
@@ -93,7 +99,7 @@ def writer(dtype: types.Type):
 read_int64, read_int32, read_uint32 = reader(types.int64), reader(types.int32), reader(types.uint32)
 read_float64, read_float32 = reader(types.float64), reader(types.float32)
 read_uint64, read_address = reader(types.uint64), reader(types.voidptr)
-write_int64, write_uint32 = writer(types.int64), writer(types.uint32)
+write_int64, write_uint32, write_address = writer(types.int64), writer(types.uint32), writer(types.voidptr)
 READERS = {  # by dtype of an array
     types.int32: read_int32,
     types.int64: read_int64,
@@ -221,15 +227,21 @@ def maker(structure: types.Type):
 
 
 @intrinsic
-def leave(typing):
-    """Ends the probing of `next`: unwinds to the kernel, as an exception does."""
+def leave(typing, address, offset):
+    """Ends the probing of `next` with the address that it would read, `offset` bytes behind another: unwinds to the
+    kernel as an exception does, the address in the exception's place.
+    """
 
     def generate(context, builder, signature, arguments):
-        context.call_conv.return_user_exc(builder, StopIteration, ())
-        builder.position_at_end(builder.append_basic_block("after_leaving"))
+        asked = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), excinfo_ptr_t)
+        status = Status(
+            code=RETCODE_USEREXC, excinfoptr=asked, is_user_exc=None, is_ok=None, is_none=None, is_error=None,
+            is_python_exc=None, is_stop_iteration=None,
+        )  # fmt: skip
+        context.call_conv.return_status_propagate(builder, status)
         return context.get_dummy_value()
 
-    return types.void(), generate
+    return types.void(types.voidptr, types.intp), generate
 
 
 def _callee(context, builder, descriptor):
@@ -264,5 +276,26 @@ def caught_call(compiled):
 
         returned = types.UniTuple(types.int64, 2)
         return returned(arguments), generate
+
+    return call
+
+
+def asking_call(compiled):
+    """An intrinsic that calls a compiled function with probing arguments, as one tuple -> the address with which it
+    left; null: it did not.
+    """
+    descriptor, signature = compiled.fndesc, compiled.signature
+
+    @intrinsic
+    def call(typing, arguments):
+        def generate(context, builder, _, packed):
+            context.active_code_library.add_linking_library(compiled.library)
+            unpacked = cgutils.unpack_tuple(builder, packed[0])
+            function, convention = _callee(context, builder, descriptor)
+            status, _ = convention.call_function(builder, function, signature.return_type, signature.args, unpacked)
+            asked = builder.bitcast(status.excinfoptr, cgutils.voidptr_t)
+            return builder.select(status.is_user_exc, asked, cgutils.voidptr_t(None))
+
+        return types.voidptr(arguments), generate
 
     return call
