@@ -155,7 +155,8 @@ class RowIndex:
     def arguments(self) -> tuple[list[Tensor], Tensor | None, list[int]]:
         """As the operator takes them: ranges, owners, tables and first rows; slots; what FsRowIndex has in numbers."""
         num_ranges = self.tables.numel()
-        owners = torch.arange(num_ranges, dtype=torch.int32) if self.owners is None else self.owners
+        device = self.part_ranges.device
+        owners = torch.arange(num_ranges, dtype=torch.int32, device=device) if self.owners is None else self.owners
         ranges = [
             checks.vector("part_ranges", self.part_ranges, (torch.int64,), num_ranges + 1),
             checks.vector("owners", owners, (torch.int32,), num_ranges),
