@@ -109,7 +109,7 @@ def contestants(device: GpuDevice, mfg: MFG, dtype: torch.dtype, reduce: str) ->
 
 
 def _ours(indptr: Tensor, indices: Tensor, reduce: str, x: Tensor) -> Tensor:
-    return ops.aggregate(indptr, indices, x, reduce=reduce)
+    return ops.aggregate(indptr, indices, x, reduce=reduce, checked=True)  # as models do with a sampler's edges
 
 
 def _sparse(indptr: Tensor, indices: Tensor, num_src: int, dtype: torch.dtype, reduce: str) -> Combine:
