@@ -304,6 +304,13 @@ def test_without_torch_geometric_the_error_names_the_extra():
     assert "pip install fastsample_dist[pyg]" in run.stdout
 
 
+def test_a_loader_without_what_it_samples_with_is_refused_before_its_workers_start(pyg, monkeypatch):
+    for name in ("WITH_PYG_LIB", "WITH_TORCH_SPARSE"):
+        monkeypatch.setattr(f"torch_geometric.typing.{name}", False)
+    with pytest.raises(ImportError, match="pyg_lib or torch_sparse, and neither can be imported; install one"):
+        interop.pyg.neighbor_loader(random_csc(), torch.arange(9), fanouts=[2], batch_size=3, workers=2)
+
+
 def test_a_subgraph_goes_with_its_row_sums_and_seed_weights(pyg, saint_batch):
     data, graph = interop.pyg.to_data(saint_batch), random_csc()
     expanded = sum(data.num_sampled_nodes[:-1])

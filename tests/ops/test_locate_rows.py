@@ -77,6 +77,11 @@ def test_what_gpus_run_equals_the_oracle(cuda_device, num_cached, dtype):
     assert_located(ops.Located(places.cpu(), missing.cpu(), by_owner, own, near, hits), nodes, cached)
 
 
+def test_an_index_of_another_device_is_there_as_a_whole():
+    ranges, slots, _ = index_of(some_nodes(200)).on(torch.device("meta")).arguments
+    assert {tensor.device.type for tensor in (*ranges, slots)} == {"meta"}
+
+
 def test_ranges_finer_than_ranks_count_by_their_owners():
     """Rank 1 has two parts, each a table of its own; rank 0 has two that must be asked for."""
     index = RowIndex(

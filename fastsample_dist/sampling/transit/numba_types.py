@@ -251,25 +251,29 @@ def _callee(context, builder, descriptor):
     return context.declare_function(builder.module, descriptor), context.call_conv
 
 
+def _call(context, builder, compiled, arguments):
+    """(status, result) of calling a compiled function with a tuple of arguments."""
+    signature = compiled.signature
+    context.active_code_library.add_linking_library(compiled.library)
+    function, convention = _callee(context, builder, compiled.fndesc)
+    unpacked = cgutils.unpack_tuple(builder, arguments)
+    return convention.call_function(builder, function, signature.return_type, signature.args, unpacked)
+
+
 def caught_call(compiled):
     """An intrinsic that calls a compiled function: its arguments as one tuple -> (raised or left, int64 result).
 
     Args:
       compiled: of a dispatcher's `overloads`; returns an integer, or nothing, which becomes transit.NULL.
     """
-    descriptor, signature = compiled.fndesc, compiled.signature
+    return_type = compiled.signature.return_type
 
     @intrinsic
     def call(typing, arguments):
         def generate(context, builder, _, packed):
-            context.active_code_library.add_linking_library(compiled.library)
-            unpacked = cgutils.unpack_tuple(builder, packed[0])
-            function, convention = _callee(context, builder, descriptor)
-            status, result = convention.call_function(
-                builder, function, signature.return_type, signature.args, unpacked
-            )
-            if isinstance(signature.return_type, types.Integer):
-                result = context.cast(builder, result, signature.return_type, types.int64)
+            status, result = _call(context, builder, compiled, packed[0])
+            if isinstance(return_type, types.Integer):
+                result = context.cast(builder, result, return_type, types.int64)
             else:
                 result = context.get_constant(types.int64, NULL)
             return context.make_tuple(builder, returned, [builder.zext(status.is_error, ir.IntType(64)), result])
@@ -284,15 +288,11 @@ def asking_call(compiled):
     """An intrinsic that calls a compiled function with probing arguments, as one tuple -> the address with which it
     left; null: it did not.
     """
-    descriptor, signature = compiled.fndesc, compiled.signature
 
     @intrinsic
     def call(typing, arguments):
         def generate(context, builder, _, packed):
-            context.active_code_library.add_linking_library(compiled.library)
-            unpacked = cgutils.unpack_tuple(builder, packed[0])
-            function, convention = _callee(context, builder, descriptor)
-            status, _ = convention.call_function(builder, function, signature.return_type, signature.args, unpacked)
+            status, _ = _call(context, builder, compiled, packed[0])
             asked = builder.bitcast(status.excinfoptr, cgutils.voidptr_t)
             return builder.select(status.is_user_exc, asked, cgutils.voidptr_t(None))
 
