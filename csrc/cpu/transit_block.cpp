@@ -81,7 +81,7 @@ void TransitBlock::start(int64_t begin, int64_t end, int64_t* fixed) {
   num_kept_.assign(count, 0);
   has_ended_.assign(count, 0);
   levels_.clear();
-  if (in_columns_) {
+  if (in_columns_) {  // in the memory that the walk blocks keep, which do not run on this thread meanwhile
     const int64_t num_columns = app_.num_steps + 1;
     columns_ = thread_walks().require_array<int64_t>(count_ * call_.width + num_columns * kColumnGap);
   }
