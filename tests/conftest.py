@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastsample_dist.testing import supervisor
+from fastsample_dist.testing import ranks, supervisor
 from tests.cuda_devices import CudaDevice, EmulatedDevice, build_emulated
 from tests.forked import fork_python
 
@@ -25,6 +25,7 @@ LONGEST = (
     "bench/epoch/test_epoch.py",
 )  # fmt: skip
 TESTS = Path(__file__).resolve().parent
+PRELOAD = ("pytest", "tests.train.task")
 EMULATING = {"cuda_device", "emulated_device", "emulated_library"}  # fixtures
 
 
@@ -32,8 +33,10 @@ def pytest_configure() -> None:
     """Take Ctrl-C as a terminal's foreground does, and let no example of a property test have a time limit.
 
     A shell starts what it puts into the background with SIGINT ignored, and every process that a test starts would
-    inherit that; with a handler here they get the default.
+    inherit that; with a handler here they get the default. Forked ranks find loaded what test files import: that would
+    take each of them longer than most tests.
     """
+    ranks.PRELOAD.extend(PRELOAD)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with contextlib.suppress(ImportError):
         from hypothesis import settings

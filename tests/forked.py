@@ -114,20 +114,25 @@ def run_forked(
 
 
 def run_code(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run what `python -c` takes; signals, exit status and outputs are those of a process of its own.
+    """Run what `python -c` takes."""
+    return run_python("-c", code, *arguments)
+
+
+def run_python(*line: object) -> subprocess.CompletedProcess[str]:
+    """Run a script, or what else `python` takes; signals, exit status and outputs are those of a process of its own.
 
     Where nobody catches KeyboardInterrupt, the status is 1, not that of the signal.
     """
     with tempfile.TemporaryDirectory() as folder:
         outputs = tuple(Path(folder) / kind for kind in OUTPUTS)
-        process = ForkedPython(["-c", code, *arguments], dict(os.environ), outputs)
+        process = ForkedPython(line, dict(os.environ), outputs)
         try:
             status = process.wait(ENOUGH_S)
         finally:
             process.kill()
             process.wait()
         printed = [path.read_text() if path.exists() else "" for path in outputs]
-    return subprocess.CompletedProcess([code, *arguments], status, *printed)
+    return subprocess.CompletedProcess(line, status, *printed)
 
 
 def fork_python(command: Sequence[str], **options: object) -> ForkedPython | subprocess.Popen:

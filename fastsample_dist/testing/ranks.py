@@ -1,7 +1,7 @@
 """Run a function on several ranks from a test; get the ranks' results, or the failing rank's traceback.
 
-`run_distributed` starts one process per rank from a fork server that has torch loaded (so a start takes tens of
-milliseconds); the ranks meet by torch.distributed at a store in the parent. `run_mpi` does the same through mpirun.
+`run_distributed` starts one process per rank from a fork server that has torch and the rooms of a training step loaded
+(so a start takes tens of milliseconds); the ranks meet by torch.distributed at a store in the parent. `run_mpi` does the same through mpirun.
 Both end at a time limit: ranks that have not finished are named, print where they are, and every process is killed. A
 rank does not import the caller's main module, so no `if __name__ == "__main__"` is needed around a call.
 """
@@ -37,7 +37,11 @@ from fastsample_dist.testing.jobs import (
 from fastsample_dist.testing.reports import FAILED, LEFT, PID, RETURNED, Call, has_failed, read_reports, run_folder
 from fastsample_dist.testing.supervisor import POLL_S, Supervisor
 
-PRELOAD = ["torch", "torch._dynamo", "torch.distributed", "psutil", "cloudpickle", "fastsample_dist.testing.ranks"]
+# What the fork server loads once for all ranks; a rank finds it there and imports nothing of it again.
+PRELOAD = [
+    "torch", "torch._dynamo", "torch.distributed", "psutil", "cloudpickle",
+    "fastsample_dist.testing.ranks", "fastsample_dist.pipeline.loader", "fastsample_dist.train.trainer",
+]  # fmt: skip
 PEERS_GRACE_S = 30.0  # after the first failure, for the other ranks to end by themselves on a busy machine
 STACK_DUMP_S = 0.3  # until a rank has printed where it is
 MPI_START_S = 300.0  # for every rank to load torch; the caller's limit counts from then on

@@ -2,10 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,8 +14,9 @@ from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineErr
 from fastsample_dist.comm.watch import Watch
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_mpi
 from tests.comm.test_failures import free_port
+from tests.forked import ForkedPython
 from tests.grids import grid
-from tests.waiting import ENOUGH_S
+from tests.waiting import ENOUGH_S, wait_until
 
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 TIMEOUT_S = 3.0
@@ -171,23 +171,20 @@ def test_a_stopped_rank_is_named_by_all_others(stopped, said, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     launch = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    files = [tmp_path / f"rank-{rank}" for rank in range(3)]
     processes = [
-        subprocess.Popen(
-            [sys.executable, script, str(stopped)], env={**os.environ, **launch, "RANK": str(rank)},
-            stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(3)
-    ]  # fmt: skip
+        ForkedPython([script, stopped], {**os.environ, **launch, "RANK": str(rank)}, (file, file))
+        for rank, file in enumerate(files)
+    ]
+    others = [rank for rank in range(3) if rank != stopped]
     try:
-        others = [process for rank, process in enumerate(processes) if rank != stopped]
-        _, status = os.waitpid(processes[stopped].pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        texts = [process.communicate(timeout=ENOUGH_S)[1] for process in others]
+        wait_until(lambda: psutil.Process(processes[stopped].pid).status() == psutil.STATUS_STOPPED)
+        assert all(processes[rank].wait(ENOUGH_S) != 0 for rank in others)
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    assert all(process.returncode != 0 for process in others)
+    texts = [files[rank].read_text() for rank in others]
     assert said in texts[0] and "step 11: all_to_all of counts did not finish within 3 s" in texts[0]
     assert "what each rank entered last" in texts[0]
     assert all(said in text or "because a peer ended" in text for text in texts)

@@ -1,14 +1,12 @@
 """own_app.py runs as it stands, and its application passes check_app."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from examples.own_app import WalkWithRestart
 from fastsample_dist.testing import check_app, conformance_graph
-from tests.waiting import ENOUGH_S
+from tests.forked import run_python
 
 pytest.importorskip("numba", reason="applications of one's own are compiled by Numba")
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,8 +21,6 @@ def test_the_application_passes_the_suite():
 
 
 def test_the_example_runs():
-    run = subprocess.run(
-        [sys.executable, ROOT / "examples/own_app.py"], capture_output=True, text=True, timeout=ENOUGH_S, cwd=ROOT
-    )
+    run = run_python(ROOT / "examples/own_app.py")
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("most often") == 3

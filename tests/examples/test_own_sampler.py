@@ -1,9 +1,6 @@
 """own_sampler.py runs as it stands, draws by its own law, and returns one batch per seed and step, wherever it runs."""
 
-import os
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,8 +11,8 @@ import torch
 from examples.own_sampler import ImportanceHops, make_sampler
 from fastsample_dist import CSCGraph, DistContext, DistData, DistLoader
 from fastsample_dist.testing import Independent, check_sampler, conformance_graph, run_distributed
+from tests.forked import run_python
 from tests.parts import draw_partition
-from tests.waiting import ENOUGH_S
 
 ROOT = Path(__file__).resolve().parents[2]
 FANOUTS = [3, 2]
@@ -99,8 +96,7 @@ def test_a_graph_without_weights_is_refused():
 
 
 def test_the_example_runs_and_learns(parts):
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
-    command = [sys.executable, str(ROOT / "examples" / "own_sampler.py"), str(parts[1])]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=ENOUGH_S, check=True)
+    done = run_python(ROOT / "examples" / "own_sampler.py", parts[1])
+    assert done.returncode == 0, done.stderr
     losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)\n", done.stdout)]
     assert len(losses) == 3 and losses[-1] < losses[0]

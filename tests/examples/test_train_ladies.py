@@ -1,20 +1,16 @@
 """train_ladies.py as it stands: on two ranks it learns, by every sampler."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import run_forked
 from tests.grids import grid
 from tests.train.task import make_task
-from tests.waiting import ENOUGH_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "train_ladies.py"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 CHANCE = 0.25  # four classes
 
 
@@ -31,12 +27,7 @@ def test_two_ranks_learn(tmp_path, sampler, model):
         "--sampler", sampler, "--model", model, "--sizes", "60,60", "--fanouts", "5,5", "--batch-size", "20",
         "--hidden", "16", "--lr", "0.02", "--epochs", "8", "--json", str(file),
     )  # fmt: skip
-    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-    finished = subprocess.run(
-        [*TORCHRUN, str(SCRIPT), str(parts), *options],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=ENOUGH_S, check=False,
-    )  # fmt: skip
+    finished = run_forked(2, SCRIPT, [parts, *options])
     assert finished.returncode == 0, finished.stderr
     report = json.loads(file.read_text())
     losses = [epoch["loss"] for epoch in report["epochs"]]

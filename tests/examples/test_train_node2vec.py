@@ -1,21 +1,17 @@
 """train_node2vec.py as it stands, small: it learns, ranks change nothing, the file is by original id."""
 
 import functools
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.forked import run_forked
 from tests.train.task import NUM_CLASSES, make_task
-from tests.waiting import ENOUGH_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "train_node2vec.py"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 OPTIONS = ("--epochs", "3", "--dim", "16", "--walk-length", "8", "--batch-size", "100", "--lr", "0.05")
 
 
@@ -25,16 +21,6 @@ def task(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("node2vec"), 2, num_nodes=400, dtype="float32").path
 
 
-def ended(*command):
-    """A command that has ended."""
-    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-    return subprocess.run(
-        [*map(str, command)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=ENOUGH_S, check=False,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def run(task):
     """(lines, embeddings) of so many ranks on the same two parts, each launch made once."""
@@ -42,10 +28,9 @@ def run(task):
     @functools.cache
     def launched(num_ranks):
         file = task.parent / f"embeddings-{num_ranks}.npy"
-        finished = ended(
-            *TORCHRUN, num_ranks, SCRIPT, task, *OPTIONS, "--save", file,
-            "--checkpoint", task.parent / f"checkpoints-{num_ranks}",
-        )  # fmt: skip
+        folder = task.parent / f"checkpoints-{num_ranks}"
+        options = [task, *OPTIONS, "--save", file, "--checkpoint", folder]
+        finished = run_forked(num_ranks, SCRIPT, options)
         assert finished.returncode == 0, finished.stderr
         return finished.stdout, np.load(file)
 
@@ -71,7 +56,7 @@ def test_one_rank_gives_the_file_of_two(run):
 def test_a_checkpoint_of_other_walks_is_refused_in_one_line(run, task):
     run(1)
     folder = task.parent / "checkpoints-1"
-    refused = ended(sys.executable, SCRIPT, task, *OPTIONS, "--p", "2", "--checkpoint", folder)
+    refused = run_forked(1, SCRIPT, [task, *OPTIONS, "--p", "2", "--checkpoint", folder])
     assert refused.returncode == 1 and refused.stdout == ""
     assert re.fullmatch(
         rf"error: {folder}/step-\d+\.ckpt was made with Node2Vec\.p 1\.0 but this run has Node2Vec\.p 2\.0; pass the "
