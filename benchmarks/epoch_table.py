@@ -235,6 +235,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--distdgl-python", help="interpreter that has dgl 1.1.3 (see benchmarks/distdgl/README.md)")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=6, help="the first one is a warm-up")
+    parser.add_argument(
+        "--precision", nargs="+", choices=("fp32", "bf16"), default=("fp32", "bf16"),
+        help="runs of these; a processor without instructions for bf16 takes many times as long in it",
+    )  # fmt: skip
     add_json(parser, "write all figures here")
     return parser
 
@@ -244,7 +248,7 @@ def measure(arguments: argparse.Namespace) -> tuple[int, dict]:
     ranks, epochs, work = arguments.ranks, arguments.epochs, arguments.work.resolve()
     graph, parts = prepare(work, ranks)
     rows, cases, floors = {}, {}, {}
-    for case in RUNS:
+    for case in (case for case in RUNS if case[1] in arguments.precision):
         scheme, precision, dropout, launcher = case
         if scheme == DISTDGL:
             if not arguments.distdgl_python:
