@@ -1,7 +1,8 @@
 """Run a function on several ranks from a test; get the ranks' results, or the failing rank's traceback.
 
 `run_distributed` starts one process per rank from a fork server that has torch and the rooms of a training step loaded
-(so a start takes tens of milliseconds); the ranks meet by torch.distributed at a store in the parent. `run_mpi` does the same through mpirun.
+(so a start takes tens of milliseconds); the ranks meet by torch.distributed at a store in the parent. `run_mpi` does
+the same through mpirun.
 Both end at a time limit: ranks that have not finished are named, print where they are, and every process is killed. A
 rank does not import the caller's main module, so no `if __name__ == "__main__"` is needed around a call.
 """
