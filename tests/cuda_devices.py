@@ -119,11 +119,8 @@ class CallAgain:
     def replay(self):
         self._enqueue()
 
-    def mark_reads(self):
+    def follow(self):
         """The work of a call is over when it returns."""
-
-    def wait_for_reads(self):
-        """Nothing is left of the call before."""
 
 
 def build_emulated(directory: Path, sanitizer: str = "") -> Path:

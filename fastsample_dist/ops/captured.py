@@ -8,14 +8,13 @@ most of the time of a small one; a batch is copied out, at the size of its bound
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks
-from fastsample_dist.ops.cuda_batch import read_back
+from fastsample_dist.ops.cuda_batch import EnqueuedBatch, read_back
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import SampledHops
@@ -34,12 +33,8 @@ class Recorder(Protocol):
         """Enqueue the recorded work on the current stream."""
         ...
 
-    def mark_reads(self) -> None:
-        """What the current stream has been given so far reads the recorded work's arrays."""
-        ...
-
-    def wait_for_reads(self) -> None:
-        """Make the current stream wait for what was marked last."""
+    def follow(self) -> None:
+        """Make the current stream wait for what the stream of the call before was given: it reads the arrays, too."""
         ...
 
 
@@ -51,7 +46,7 @@ class CudaGraphRecorder:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._graph, self._reads = device, torch.cuda.CUDAGraph(), torch.cuda.Event()
+        self._device, self._graph, self._stream = device, torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
 
     def record(self, enqueue: Callable[[], object]) -> None:
         """See Recorder."""
@@ -68,13 +63,12 @@ class CudaGraphRecorder:
         """See Recorder."""
         self._graph.replay()
 
-    def mark_reads(self) -> None:
-        """See Recorder."""
-        self._reads.record(torch.cuda.current_stream(self._device))
-
-    def wait_for_reads(self) -> None:
-        """See Recorder."""
-        torch.cuda.current_stream(self._device).wait_event(self._reads)
+    def follow(self) -> None:
+        """See Recorder. What one stream is given follows in order already."""
+        stream = torch.cuda.current_stream(self._device)
+        if stream != self._stream:
+            stream.wait_stream(self._stream)
+            self._stream = stream
 
 
 class CapturedSampler:
@@ -111,12 +105,19 @@ class CapturedSampler:
             num_seeds <= graph.num_rows, f"num_seeds is {num_seeds} but the graph has {graph.num_rows} nodes."
         )
         self._seeds = torch.arange(num_seeds, dtype=graph.dtype, device=graph.device)
-        self._step = torch.zeros(1, dtype=torch.int64, device=graph.device)
+        # The step is a word of host memory, which the recorded work copies: writing it there takes no call of torch.
+        is_pinned = graph.device.type == "cuda"
+        asked = torch.zeros(1, dtype=torch.int64, pin_memory=is_pinned)
+        self._asked_step, step = asked.numpy(), torch.zeros(1, dtype=torch.int64, device=graph.device)
         self._recorder = CudaGraphRecorder(graph.device) if recorder is None else recorder
         table = graph.new_table(num_seeds, spec)  # its own: replays of other samplers may run meanwhile
-        self._batch = graph.enqueue(self._seeds, spec, 0, step_on_device=self._step, table=table)
-        self._recorder.record(lambda: graph.enqueue_into(self._batch))
-        self._recorder.mark_reads()
+        self._batch = graph.enqueue(self._seeds, spec, 0, step_on_device=step, table=table)
+
+        def enqueue() -> None:
+            step.copy_(asked, non_blocking=True)
+            graph.enqueue_into(self._batch)
+
+        self._recorder.record(enqueue)
 
     def sample(self, seeds: Tensor, step: int = 0) -> SampledHops:
         """All hops of one mini-batch; see `ops.sample_mfg`. The current stream may be another one in every call.
@@ -131,11 +132,13 @@ class CapturedSampler:
             "recording.",
         )
         checks.require(step >= 0, f"step is {step}; expected 0 or more.")
-        self._recorder.wait_for_reads()  # the copies of the batch before, on whichever stream
+        recorded = self._batch
+        self._recorder.follow()  # the copies of the batch before, on whichever stream
         self._seeds.copy_(seeds, non_blocking=True)
-        self._step.fill_(step)
+        self._asked_step[0] = step  # the replay before has read its own: its batch has been waited for
         self._recorder.replay()
-        state = read_back(self._batch.state)
-        copy = replace(self._batch, memory=self._batch.memory.clone())
-        self._recorder.mark_reads()
-        return self.graph.finish(copy, state)
+        state = read_back(recorded.state)
+        memory = recorded.memory.clone()
+        return self.graph.finish(
+            EnqueuedBatch(recorded.request, recorded.layout, memory, recorded.workspace, None), state
+        )

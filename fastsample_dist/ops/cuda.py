@@ -60,33 +60,39 @@ def core() -> ctypes.CDLL:
     return load(library.LIBRARY_DIR / NAME)
 
 
-def call(name: str, where: Tensor, *arguments: object) -> None:
+def call(name: str, where: Tensor, *arguments: object, stream: torch.cuda.Stream | None = None) -> None:
     """Enqueue an entry point of the CUDA library; see `call_in`."""
-    call_in(core(), name, where, *arguments)
+    call_in(core(), name, where, *arguments, stream=stream)
 
 
-def call_in(loaded: ctypes.CDLL, name: str, where: Tensor, *arguments: object) -> None:
+def call_in(
+    loaded: ctypes.CDLL, name: str, where: Tensor, *arguments: object, stream: torch.cuda.Stream | None = None
+) -> None:
     """Enqueue an entry point on the device of `where`; its last argument, the stream, is added.
 
     Host tensors are for the emulated library (csrc/cuda/emulated), which knows no streams.
 
+    Args:
+      stream: the device's current one, where the caller knows it; asking takes as long as a launch.
     Raises:
       ValueError, MemoryError, RuntimeError: as `library.raise_for_status`.
     """
     with current(where.device):
-        stream = torch.cuda.current_stream(where.device).cuda_stream if where.is_cuda else None
-        status = getattr(loaded, name)(*arguments, stream)
+        stream = current_stream(where.device) if stream is None else stream
+        status = getattr(loaded, name)(*arguments, None if stream is None else stream.cuda_stream)
     library.raise_for_status(status, loaded.fs_cuda_last_error)
 
 
-def stream_key(device: torch.device) -> int:
-    """What tells the current stream of a device from its others; 0 for the emulated library's CPU."""
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+def current_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """The current stream of a GPU; None for the emulated library's CPU."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:
-    """While it is open, a GPU is the current one; nothing for the emulated library's CPU."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    """While it is open, a GPU is the current one; nothing where it is so already, or for the emulated library's CPU."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 def can_read(tensor: Tensor, device: torch.device) -> bool:

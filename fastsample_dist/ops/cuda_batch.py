@@ -85,7 +85,7 @@ cuda.DECLARED.functions(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Request:
     """What a batch is made of.
 
@@ -158,7 +158,7 @@ def _padded(counts: Sequence[int], dtype: torch.dtype) -> list[int]:
     return [-(-count // step) * step for count in counts]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class EnqueuedBatch:
     """A batch whose kernels have been enqueued.
 
@@ -166,8 +166,9 @@ class EnqueuedBatch:
       request: what it is made of; kept until the kernels have read it.
       layout: of its memory.
       memory: int64 [layout.num_words]; its arrays at the size of their bounds.
-      workspace: uint8; scratch, which starts with the state words.
+      workspace: int64; scratch, which starts with the state words.
       table: int64 [layout.sizes.table_words] of the nodes' places, which batches of one stream use in turn, or None.
+      stream: that it was enqueued on; None for the emulated library.
     """
 
     request: Request
@@ -175,6 +176,7 @@ class EnqueuedBatch:
     memory: Tensor
     workspace: Tensor
     table: Tensor | None
+    stream: torch.cuda.Stream | None = None
 
     @property
     def ids(self) -> Tensor:
@@ -184,24 +186,43 @@ class EnqueuedBatch:
     @property
     def state(self) -> Tensor:
         """int64 [state_words] on the device; complete when the enqueued work is."""
-        return self.workspace[: 8 * self.layout.sizes.state_words].view(torch.int64)
+        return cut(self.workspace, 0, self.layout.sizes.state_words)
 
 
-def read_back(state: Tensor) -> Callable[[], list[int]]:
+def cut(memory: Tensor, begin: int, count: int) -> Tensor:
+    """Some elements of an allocation, [count] from `begin` on; in two thirds of the time that `narrow` takes."""
+    return memory.as_strided((count,), (1,), begin)
+
+
+# Pinned words and the event behind their copy, by device and number of words: of batches that have been read. Both are
+# made once for all batches that are on their way at the same time; made anew for each they took 20 us of it.
+_MAILBOXES: dict[tuple[torch.device, int], list[tuple[Tensor, torch.cuda.Event]]] = {}
+
+
+def read_back(state: Tensor, stream: torch.cuda.Stream | None = None) -> Callable[[], list[int]]:
     """Begin to bring state words to the host, behind what the current stream has been given.
 
+    Args:
+      state: int64 [words].
+      stream: the current one, where the caller knows it.
     Returns:
-      What waits for them, and for nothing that is enqueued later.
+      What waits for them, and for nothing that is enqueued later; to be called once.
     """
-    if state.device.type != "cuda":
+    device = state.device
+    if device.type != "cuda":
         return state.tolist
-    stream, host = torch.cuda.current_stream(state.device), torch.empty(state.shape, dtype=state.dtype, pin_memory=True)
+    free = _MAILBOXES.setdefault((device, state.numel()), [])
+    try:
+        host, arrived = free.pop()
+    except IndexError:
+        host, arrived = torch.empty(state.numel(), dtype=torch.int64, pin_memory=True), torch.cuda.Event()
     host.copy_(state, non_blocking=True)
-    arrived = torch.cuda.Event()
-    arrived.record(stream)
+    arrived.record(torch.cuda.current_stream(device) if stream is None else stream)
 
     def wait() -> list[int]:
         arrived.synchronize()
-        return host.tolist()
+        words = host.tolist()
+        free.append((host, arrived))
+        return words
 
     return wait

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.ops import cooperative, cuda, library, persistent
-from fastsample_dist.ops.cuda_batch import BatchLayout, EnqueuedBatch, Queue, Request, Seeds, Sizes, read_back
+from fastsample_dist.ops.cuda_batch import BatchLayout, EnqueuedBatch, Queue, Request, Seeds, Sizes, cut, read_back
 from fastsample_dist.ops.kernel_choice import (
     COOPERATIVE,
     KERNELS,
@@ -109,7 +109,7 @@ class CudaSamplingGraph(SamplingGraph):
     def sample_many(self, seeds: Sequence[Tensor], spec: SampleSpec, first_step: int) -> list[SampledHops]:
         """Many mini-batches: all are enqueued before the first is waited for."""
         batches = [self.enqueue(own, spec, first_step + number) for number, own in enumerate(seeds)]
-        states = [read_back(batch.state) for batch in batches]
+        states = [read_back(batch.state, batch.stream) for batch in batches]
         return [self.finish(batch, state) for batch, state in zip(batches, states, strict=True)]
 
     def neighbors(self, rows: Tensor, spec: SampleSpec, hop: int, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -117,17 +117,18 @@ class CudaSamplingGraph(SamplingGraph):
         rows = self._on_device("rows", rows)
         arguments = spec.arguments(step, hop)
         request = Request(rows, spec, step)
-        batch = self._allocate(request, self._layout(rows.numel(), spec, request.kernel, hop, ALL))
-        self._call("fs_cuda_sample_neighbors", batch, arguments)
-        num_edges, bad_row, _, bad_scan, _ = _hop_state(read_back(batch.state)(), 0)
+        layout = self._layout(rows.numel(), spec, request.kernel, hop, ALL)
+        batch = self._allocate(request, layout, cuda.current_stream(self.device))
+        self._call("fs_cuda_sample_neighbors", batch, arguments, stream=batch.stream)
+        num_edges, bad_row, _, bad_scan, _ = _hop_state(read_back(batch.state, batch.stream)(), 0)
         if bad_row != _NOTHING_WRONG:
             self._refuse_row("sample_neighbors", int(rows[bad_row]))
         if bad_scan != _NOTHING_WRONG:
             self._refuse_source_of("sample_neighbors", int(rows[bad_scan]))
         memory, [place] = batch.memory, batch.layout.hops
-        edge_ids = None if place.edge_ids is None else memory.narrow(0, place.edge_ids, num_edges)
-        indptr = memory.narrow(0, place.indptr, rows.numel() + 1)
-        return indptr, batch.ids.narrow(0, place.indices, num_edges), edge_ids
+        edge_ids = None if place.edge_ids is None else cut(memory, place.edge_ids, num_edges)
+        indptr = cut(memory, place.indptr, rows.numel() + 1)
+        return indptr, cut(batch.ids, place.indices, num_edges), edge_ids
 
     def enqueue(
         self,
@@ -170,15 +171,20 @@ class CudaSamplingGraph(SamplingGraph):
         """What "auto" has measured and chosen, by kind of batch."""
         return self._choice.report()
 
-    def enqueue_into(self, batch: EnqueuedBatch) -> None:
-        """Enqueue the kernels of a batch once more, into the arrays that it has."""
+    def enqueue_into(self, batch: EnqueuedBatch, stream: torch.cuda.Stream | None = None) -> None:
+        """Enqueue the kernels of a batch once more on the current stream, into the arrays that it has.
+
+        Args:
+          batch: enqueued before, on whichever stream.
+          stream: the current one, where the caller knows it.
+        """
         arguments = batch.request.spec.arguments(batch.request.step)
         if batch.request.kernel == PERSISTENT:
-            self._call("fs_cuda_persistent_mfg", batch, arguments, self._queue)
+            self._call("fs_cuda_persistent_mfg", batch, arguments, self._queue, stream=stream)
         elif batch.request.kernel == COOPERATIVE:
-            self._call("fs_cuda_cooperative_mfg", batch, arguments, self._queue.patience_ns)
+            self._call("fs_cuda_cooperative_mfg", batch, arguments, self._queue.patience_ns, stream=stream)
         else:
-            self._call("fs_cuda_sample_mfg", batch, arguments)
+            self._call("fs_cuda_sample_mfg", batch, arguments, stream=stream)
 
     def finish(self, batch: EnqueuedBatch, state: Callable[[], list[int]] | None = None) -> SampledHops:
         """Wait for a batch's kernels and cut its arrays to size.
@@ -189,22 +195,22 @@ class CudaSamplingGraph(SamplingGraph):
         Raises:
           ValueError: as `ops.sample_mfg`.
         """
-        words = (state or read_back(batch.state))()
+        words = (state or read_back(batch.state, batch.stream))()
         if words[_TABLE_FULL] != _NOTHING_WRONG:
             batch = self._enqueue(batch.request, None, whole_table=True)
-            words = read_back(batch.state)()
+            words = read_back(batch.state, batch.stream)()
         self._check_state(words, batch)
         memory, ids, layout, indptrs, indices, edge_ids = batch.memory, batch.ids, batch.layout, [], [], []
         num_dst = num_nodes = batch.request.ids.numel()
         for hop, place in enumerate(layout.hops):
             num_edges, *_, num_nodes = _hop_state(words, hop)
-            indptrs.append(memory.narrow(0, place.indptr, num_dst + 1))
-            indices.append(ids.narrow(0, place.indices, num_edges))
+            indptrs.append(cut(memory, place.indptr, num_dst + 1))
+            indices.append(cut(ids, place.indices, num_edges))
             if place.edge_ids is not None:
-                edge_ids.append(memory.narrow(0, place.edge_ids, num_edges))
+                edge_ids.append(cut(memory, place.edge_ids, num_edges))
             num_dst = num_nodes
         self._room.note(batch.request.spec, batch.request.ids.numel(), num_nodes)
-        return SampledHops(ids.narrow(0, layout.nodes, num_nodes), indptrs, indices, edge_ids)
+        return SampledHops(cut(ids, layout.nodes, num_nodes), indptrs, indices, edge_ids)
 
     def batch_bytes(self, num_seeds: int, spec: SampleSpec) -> int:
         """Most device memory, in bytes, that a batch of so many seeds takes with its scratch."""
@@ -233,32 +239,36 @@ class CudaSamplingGraph(SamplingGraph):
     def _enqueue(self, request: Request, table: Tensor | None, *, whole_table: bool = False) -> EnqueuedBatch:
         num_seeds, spec = request.ids.numel(), request.spec
         expected = ALL if whole_table or request.step_on_device is not None else self._room.expected(spec, num_seeds)
-        batch = self._allocate(request, self._layout(num_seeds, spec, request.kernel, None, expected))
-        batch = replace(batch, table=self._own_table(batch) if table is None else table)
-        self.enqueue_into(batch)
+        stream = cuda.current_stream(self.device)
+        batch = self._allocate(request, self._layout(num_seeds, spec, request.kernel, None, expected), stream)
+        batch.table = self._own_table(batch) if table is None else table
+        self.enqueue_into(batch, stream)
         return batch
 
     def _own_table(self, batch: EnqueuedBatch) -> Tensor | None:
-        """The calling thread's for the current stream, which serves all kinds of batches; None where none stays."""
+        """The calling thread's for the batch's stream, which serves all kinds of batches; None where none stays."""
         if not batch.layout.sizes.table_words:
             return None
-        request = batch.request
-        tables, key = self._tables.by_stream, cuda.stream_key(self.device)
+        tables, key = self._tables.by_stream, 0 if batch.stream is None else batch.stream.cuda_stream
         if key not in tables:
-            tables[key] = self.new_table(request.ids.numel(), request.spec)
+            tables[key] = self.new_table(batch.request.ids.numel(), batch.request.spec)
         return tables[key]
 
-    def _allocate(self, request: Request, layout: BatchLayout) -> EnqueuedBatch:
+    def _allocate(self, request: Request, layout: BatchLayout, stream: torch.cuda.Stream | None) -> EnqueuedBatch:
         """One allocation of what the batch is, one of scratch, which ends with the batch."""
         memory = torch.empty(layout.num_words, dtype=torch.int64, device=self.device)
-        workspace = torch.empty(layout.sizes.workspace_bytes, dtype=torch.uint8, device=self.device)
-        return EnqueuedBatch(request, layout, memory, workspace, None)
+        workspace = torch.empty(-(-layout.sizes.workspace_bytes // 8), dtype=torch.int64, device=self.device)
+        return EnqueuedBatch(request, layout, memory, workspace, None, stream)
 
-    def _call(self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments, *options: Queue | int) -> None:
+    def _call(
+        self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments, *options: Queue | int,
+        stream: torch.cuda.Stream | None,
+    ) -> None:  # fmt: skip
         ids, step = batch.request.ids, batch.request.step_on_device
         given = Seeds(ids.data_ptr(), ids.numel(), library.address(step))
         described = batch.layout.described(batch.memory, batch.workspace, batch.table)
-        cuda.call(name, batch.workspace, self._view, arguments, given, batch.layout.sizes, described, *options)
+        sizes = batch.layout.sizes
+        cuda.call(name, batch.workspace, self._view, arguments, given, sizes, described, *options, stream=stream)
 
     def _check_offsets(self, indptr: Tensor, num_edges: int) -> None:
         """Refuse offsets that decrease or leave the graph: the kernels follow them unchecked."""

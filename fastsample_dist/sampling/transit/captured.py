@@ -49,7 +49,6 @@ class CapturedTransit:
         self._run = engine.begin(no_roots, torch.zeros(shape[0], **words), DrawKey(0, 0), schedule, self._draw)
         self._recorder = CudaGraphRecorder(engine.device) if recorder is None else recorder
         self._recorder.record(self._run.enqueue)
-        self._recorder.mark_reads()
 
     def sample(
         self,
@@ -76,11 +75,9 @@ class CapturedTransit:
                 f"roots are {list(given.shape)}, but {list(run.roots.shape)} were recorded; sample others by "
                 "TransitSampler.sample."
             )
-        self._recorder.wait_for_reads()  # the copies of the call before, on whichever stream
+        self._recorder.follow()  # the copies of the call before, on whichever stream
         run.roots.copy_(given, non_blocking=True)
         run.sample_ids.copy_(ids, non_blocking=True)
         self._draw.copy_(torch.tensor([key.rng_seed, key.step]), non_blocking=True)
         self._recorder.replay()
-        finish = run.copy()
-        self._recorder.mark_reads()
-        return self._engine.end(finish, given, ids, key)
+        return self._engine.end(run.copy(), given, ids, key)
