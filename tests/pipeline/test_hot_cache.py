@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastsample_dist import DistData, DistLoader, FeatureCache, Roles
+from fastsample_dist import DistContext, DistData, DistLoader, FeatureCache, Roles
+from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.device import placement
 from fastsample_dist.device.placement import Room
 from fastsample_dist.features.cache import CacheReport
@@ -29,6 +30,11 @@ ROWS, FEW = 20, 5  # that a cache has room for, without the topology on the same
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return draw_partition(tmp_path_factory.mktemp("drawn"), 2).path
+
+
+@pytest.fixture(scope="module")
+def one_part(tmp_path_factory):
+    return draw_partition(tmp_path_factory.mktemp("one"), 1).path
 
 
 def read(batch):
@@ -166,6 +172,45 @@ def test_a_cache_that_a_gpu_cannot_hold_is_refused(given, said):
     room = Room(torch.device("cuda", 0), device_bytes=510, reserve_bytes=110, host_bytes=0)
     with pytest.raises(ValueError, match=said):
         hot_cache._rows(given, HOST, HotUse(room.device), room)
+
+
+def rows_in_host_memory(path, ctx):
+    data = DistData.load(path, ctx)
+    return data, data.features, torch.arange(*data.own_range).flip(0)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
+def test_rows_are_loaded_slice_by_slice(one_part, monkeypatch, rows_at_once):
+    with DistContext(LocalCommunicator()) as ctx:
+        data, features, nodes = rows_in_host_memory(one_part, ctx)
+        monkeypatch.setattr(hot_cache, "SLICE_BYTES", rows_at_once * features.local.row_bytes)
+        rows = hot_cache._load(features, nodes, torch.device("cpu"))
+        assert torch.equal(rows, features.fetch(nodes)) and data.num_nodes == len(rows)
+
+
+@pytest.mark.gpu
+def test_loading_takes_no_more_of_a_gpu_than_the_rows(one_part):
+    cuda, device = torch.cuda, torch.device("cuda", 0)
+    with DistContext(LocalCommunicator()) as ctx:
+        _, features, nodes = rows_in_host_memory(one_part, ctx)
+        cuda.init()
+        cuda.reset_peak_memory_stats(device)
+        before = cuda.memory_allocated(device)
+        rows = hot_cache._load(features, nodes, device)
+        assert cuda.max_memory_allocated(device) - before == -(-rows.nbytes // 512) * 512
+        assert torch.equal(rows.cpu(), features.fetch(nodes))
+
+
+def test_memory_that_was_taken_meanwhile_is_one_line(one_part, monkeypatch):
+    def refuse(*_, **__):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 ...")
+
+    with DistContext(LocalCommunicator()) as ctx:
+        _, features, nodes = rows_in_host_memory(one_part, ctx)
+        monkeypatch.setattr(torch, "empty", refuse)
+        line = "the cache's rows take 5760B, which are not free on cuda:0 in one piece; choose a smaller capacity, or"
+        with pytest.raises(ValueError, match=f"^{line}"):
+            hot_cache._load(features, nodes, torch.device("cuda", 0))
 
 
 def test_a_limit_of_the_process_is_all_the_room_that_a_device_has(monkeypatch):
