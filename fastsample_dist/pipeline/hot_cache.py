@@ -70,6 +70,7 @@ def make_hot_rows(
         why = "all rows are in host memory" if description.is_on else "it is off"
         return bare, replace(made, why_empty=why)
     room = measured_room(use.device, ranks_on_host=ctx.local_world_size)
+    room = room.at_most(task.data.table_bytes_left(use.device))
     count, held = agree(ctx, lambda: _rows(description, host, use, room))
     begin_s = time.perf_counter()
     scores = sharers.sum(agree(ctx, lambda: cache_scores(description, task)))
@@ -109,7 +110,7 @@ def _rows(description: FeatureCache, host: DistFeatures, use: HotUse, room: Room
         )
     if use.holds == NEVER:
         return count, 0
-    if use.device.type != "cuda":
+    if room.device.type != "cuda":
         return count, count
     if use.holds == WHAT_FITS:
         return count, min(count, max(0, room.device_bytes - room.reserve_bytes) // row_bytes)

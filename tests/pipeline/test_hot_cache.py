@@ -15,6 +15,7 @@ from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.device import placement
 from fastsample_dist.device.placement import Room
 from fastsample_dist.features.cache import CacheReport
+from fastsample_dist.graph.placed import topology_bytes
 from fastsample_dist.pipeline import hot_cache
 from fastsample_dist.pipeline.hot_cache import IN_FULL, NEVER, WHAT_FITS, HotUse
 from fastsample_dist.pipeline.transport import SHARED
@@ -82,11 +83,17 @@ def on_kernels(ctx, path, library):
             found[what] = of_tasks(loader), loader.cache_report(0), str(loader.cache)
             loader.close()
         with pytest.MonkeyPatch.context() as beside_the_topology:
-            beside_the_topology.setattr(hot_cache, "_rows", lambda *_: (ROWS, FEW))
+            data.table_bytes = capacity(data, FEW)
+            if library is None:
+                data.table_bytes += topology_bytes(data.graph)
+            else:  # the topology is in host memory
+                room = Room(torch.device("cuda", 0), device_bytes=1 << 30, reserve_bytes=1 << 20)
+                beside_the_topology.setattr(hot_cache, "measured_room", lambda device, ranks_on_host: room)
             loader = DistLoader(data, FANOUTS, BATCH, roles="auto", cache=presampled, transport=SHARED, device=device)
         found["not chosen yet"] = {}, CacheReport(cache_rows=loader.cache.nodes.numel()), str(loader.cache)
         loader.take_roles(Roles(1, 1))
         found["chosen"] = of_tasks(loader), loader.cache_report(0), str(loader.cache)
+        data.table_bytes = None
         for what, prefetch in (("time sharing", 0), ("ahead", 2)):
             shared = {"transport": SHARED, "device": device}
             loader = DistLoader(data, FANOUTS, BATCH, cache=some, prefetch=prefetch, **shared)
