@@ -12,7 +12,7 @@ The rule, for tables in the order given (topology before features):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,6 +55,12 @@ class Room:
     device_bytes: int = 0
     reserve_bytes: int = 0
     host_bytes: int = 0
+
+    def at_most(self, num_bytes: int | None) -> Room:
+        """Room for so many bytes of tables on the device at most (None: no limit); what is cut off is reserve first."""
+        cut = 0 if num_bytes is None else max(0, self.device_bytes - max(0, num_bytes))
+        reserve = max(0, self.reserve_bytes - cut)
+        return replace(self, device_bytes=self.device_bytes - cut, reserve_bytes=reserve)
 
 
 @dataclass(frozen=True)

@@ -210,6 +210,7 @@ def _rows_that_fit(description: FeatureCache, task: CacheTask, sharers: Sharers)
             raise ValueError(f"the cache's lookahead is {description.lookahead} on {device}; expected 0 on a GPU.")
         where = DEVICE if description.device is None else PINNED
         room = measured_room(device, ranks_on_host=task.data.ctx.local_world_size)
+        room = room.at_most(task.data.table_bytes_left(device))
         choose_places([Table("cache", description.capacity_bytes, where)], room)
     else:
         description.check_memory(sharers.caches_on_host)

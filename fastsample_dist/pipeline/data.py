@@ -18,6 +18,7 @@ from torch import Tensor
 from fastsample_dist import __version__
 from fastsample_dist.comm.agree import EXCHANGE_SCHEMA, agree, agree_on
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.device.placement import DEVICE
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph import storage
@@ -45,6 +46,9 @@ class DistData:
       verified: by name, the state in which this rank's files were found to be what the manifest says.
       labels: int64 [own nodes] (-1: unlabelled); for the tasks "multilabel" and "regression" float32 [own nodes,
         num_outputs] (NaN: not known); or None.
+      table_bytes: what this rank's tables may take of a GPU's memory, its topology, its features and a loader's cache;
+        batches, models and scratch come on top. None, unless set before loaders are made: all that is free but the
+        reserve (device/placement.py).
 
     All of these stay in host memory; `placed_tables` has what a GPU's kernels read.
     """
@@ -65,6 +69,7 @@ class DistData:
         if all(part.labels is not None for part in own):
             self.labels = own[0].labels if len(own) == 1 else torch.cat([part.labels for part in own])
         self.verified: dict[str, FileState] = {}
+        self.table_bytes: int | None = None
         self._placed: dict[tuple[object, ...], PlacedTables] = {}
         self._splits = {
             name: torch.cat([part.splits[name] for part in own])
@@ -230,10 +235,20 @@ class DistData:
             graph = None if topology is None else self.graph if topology == WHOLE else self.graph_of(ranks)
             unplaced = PlacedTables(graph, self.graph.orig_ids, self.features if features else None)
             request = PlacementRequest(
-                device, choice, weighted=weighted, valued=valued, ranks_on_host=self.ctx.local_world_size
-            )
+                device, choice, weighted=weighted, valued=valued, ranks_on_host=self.ctx.local_world_size,
+                most_bytes=self.table_bytes_left(device),
+            )  # fmt: skip
             self._placed[key] = place_tables(unplaced, request)
         return self._placed[key]
+
+    def table_bytes_left(self, device: torch.device) -> int | None:
+        """What `table_bytes` leaves beside the tables that were placed in a device's memory; None: it is no limit."""
+        if self.table_bytes is None:
+            return None
+        places = [place for tables in self._placed.values() for place in tables.places]
+        return self.table_bytes - sum(
+            place.num_bytes for place in places if place.where == DEVICE and place.device == device
+        )
 
     def forget_placed(self, device: torch.device) -> None:
         """Keep no table that was placed for a device; its memory goes with the loaders that use it."""

@@ -70,12 +70,14 @@ def make_hot_rows(
         why = "all rows are in host memory" if description.is_on else "it is off"
         return bare, replace(made, why_empty=why)
     room = measured_room(use.device, ranks_on_host=ctx.local_world_size)
+    room = room.at_most(task.data.table_bytes_left(use.device))
     count, held = agree(ctx, lambda: _rows(description, host, use, room))
     begin_s = time.perf_counter()
     scores = sharers.sum(agree(ctx, lambda: cache_scores(description, task)))
     order = hotness.hottest(scores, hotness.original_ids(task.data.graph), count)
     nodes, scored_s = order[:held], time.perf_counter()
-    front = HotRows(host, _load(host, nodes, use.device), _slots(order, host.book.num_nodes))
+    rows = agree(ctx, lambda: _load(host, nodes, use.device))
+    front = HotRows(host, rows, _slots(order, host.book.num_nodes))
     made = replace(
         made, front=front, nodes=nodes.sort().values, policy=resolve(description.policy, task.workload.spec),
         num_bytes=front.rows.nbytes, score_s=scored_s - begin_s, load_s=time.perf_counter() - scored_s,
@@ -108,7 +110,7 @@ def _rows(description: FeatureCache, host: DistFeatures, use: HotUse, room: Room
         )
     if use.holds == NEVER:
         return count, 0
-    if use.device.type != "cuda":
+    if room.device.type != "cuda":
         return count, count
     if use.holds == WHAT_FITS:
         return count, min(count, max(0, room.device_bytes - room.reserve_bytes) // row_bytes)
@@ -121,13 +123,25 @@ def _rows(description: FeatureCache, host: DistFeatures, use: HotUse, room: Room
 
 
 def _load(host: DistFeatures, nodes: Tensor, device: torch.device) -> Tensor:
-    """Rows of nodes, as they travel, on the device."""
-    rows = host.local.no_rows().to(device)
-    rows = rows.new_empty((nodes.numel(), rows.shape[1]))
+    """Rows of nodes, as they travel, on the device: each slice is copied to where it stays, so that no memory of the
+    device is needed besides.
+
+    Raises:
+      ValueError: the device does not have enough memory.
+    """
+    none = host.local.no_rows()
+    size = nodes.numel() * host.local.row_bytes
+    try:
+        rows = torch.empty((nodes.numel(), none.shape[1]), dtype=none.dtype, device=device)
+    except torch.cuda.OutOfMemoryError as error:  # something else has taken it since it was measured
+        raise ValueError(
+            f"the cache's rows take {format_size(size)}, which are not free on {device} in one piece; choose a smaller "
+            "capacity, or end what else uses the memory."
+        ) from error
     at_once = max(1, SLICE_BYTES // max(1, host.local.row_bytes))
     for begin in range(0, nodes.numel(), at_once):
         some = nodes[begin : begin + at_once]
-        rows[begin : begin + some.numel()] = host.read_in_reach(host.locate(some), None).to(device)
+        rows[begin : begin + some.numel()].copy_(host.read_in_reach(host.locate(some), None))
     return rows
 
 

@@ -45,6 +45,7 @@ class PlacementRequest:
       weighted: edges are drawn by their weights.
       valued: the weights of the edges are read.
       ranks_on_host: ranks that place tables on this machine.
+      most_bytes: that the tables may take of the device's memory; None: all that is free but the reserve.
     """
 
     device: torch.device
@@ -52,6 +53,7 @@ class PlacementRequest:
     weighted: bool = False
     valued: bool = False
     ranks_on_host: int = 1
+    most_bytes: int | None = None
 
 
 def place_tables(tables: PlacedTables, request: PlacementRequest) -> PlacedTables:
@@ -74,7 +76,7 @@ def place_tables(tables: PlacedTables, request: PlacementRequest) -> PlacedTable
         sized.append(Table("topology", topology + (orig_ids.nbytes if has_node_map else 0), request.choice))
     if features is not None:
         sized.append(Table("features", features.local.nbytes, request.choice))
-    room = measured_room(request.device, ranks_on_host=request.ranks_on_host)
+    room = measured_room(request.device, ranks_on_host=request.ranks_on_host).at_most(request.most_bytes)
     places = choose_places(sized, room)
     if request.device.type != "cuda":
         return PlacedTables(graph, orig_ids, features, tuple(places))

@@ -112,6 +112,15 @@ def test_less_free_than_the_reserve_is_no_room():
     assert places(Table("topology", 1), room=dataclasses.replace(ROOM, device_bytes=GB)) == ["pinned"]
 
 
+@pytest.mark.parametrize(
+    ("most", "device", "reserve"),
+    [(None, 80, 8), (90, 80, 8), (75, 75, 3), (72, 72, 0), (20, 20, 0), (-1, 0, 0)],
+)
+def test_a_limit_of_tables_leaves_the_reserve_what_is_beyond_it(most, device, reserve):
+    found = ROOM.at_most(None if most is None else most * GB)
+    assert found == dataclasses.replace(ROOM, device_bytes=device * GB, reserve_bytes=reserve * GB)
+
+
 def test_topology_bytes_count_what_sampling_reads():
     weighted = graph(torch.rand(3), torch.arange(3))
     assert topology_bytes(graph()) == 4 * 8 + 3 * 4

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastsample_dist import DistData, DistLoader, FeatureCache, Roles
+from fastsample_dist import DistContext, DistData, DistLoader, FeatureCache, Roles
+from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.device import placement
 from fastsample_dist.device.placement import Room
 from fastsample_dist.features.cache import CacheReport
+from fastsample_dist.graph.placed import topology_bytes
 from fastsample_dist.pipeline import hot_cache
 from fastsample_dist.pipeline.hot_cache import IN_FULL, NEVER, WHAT_FITS, HotUse
 from fastsample_dist.pipeline.transport import SHARED
@@ -29,6 +31,11 @@ ROWS, FEW = 20, 5  # that a cache has room for, without the topology on the same
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return draw_partition(tmp_path_factory.mktemp("drawn"), 2).path
+
+
+@pytest.fixture(scope="module")
+def one_part(tmp_path_factory):
+    return draw_partition(tmp_path_factory.mktemp("one"), 1).path
 
 
 def read(batch):
@@ -76,11 +83,17 @@ def on_kernels(ctx, path, library):
             found[what] = of_tasks(loader), loader.cache_report(0), str(loader.cache)
             loader.close()
         with pytest.MonkeyPatch.context() as beside_the_topology:
-            beside_the_topology.setattr(hot_cache, "_rows", lambda *_: (ROWS, FEW))
+            data.table_bytes = capacity(data, FEW)
+            if library is None:
+                data.table_bytes += topology_bytes(data.graph)
+            else:  # the topology is in host memory
+                room = Room(torch.device("cuda", 0), device_bytes=1 << 30, reserve_bytes=1 << 20)
+                beside_the_topology.setattr(hot_cache, "measured_room", lambda device, ranks_on_host: room)
             loader = DistLoader(data, FANOUTS, BATCH, roles="auto", cache=presampled, transport=SHARED, device=device)
         found["not chosen yet"] = {}, CacheReport(cache_rows=loader.cache.nodes.numel()), str(loader.cache)
         loader.take_roles(Roles(1, 1))
         found["chosen"] = of_tasks(loader), loader.cache_report(0), str(loader.cache)
+        data.table_bytes = None
         for what, prefetch in (("time sharing", 0), ("ahead", 2)):
             shared = {"transport": SHARED, "device": device}
             loader = DistLoader(data, FANOUTS, BATCH, cache=some, prefetch=prefetch, **shared)
@@ -166,6 +179,45 @@ def test_a_cache_that_a_gpu_cannot_hold_is_refused(given, said):
     room = Room(torch.device("cuda", 0), device_bytes=510, reserve_bytes=110, host_bytes=0)
     with pytest.raises(ValueError, match=said):
         hot_cache._rows(given, HOST, HotUse(room.device), room)
+
+
+def rows_in_host_memory(path, ctx):
+    data = DistData.load(path, ctx)
+    return data, data.features, torch.arange(*data.own_range).flip(0)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
+def test_rows_are_loaded_slice_by_slice(one_part, monkeypatch, rows_at_once):
+    with DistContext(LocalCommunicator()) as ctx:
+        data, features, nodes = rows_in_host_memory(one_part, ctx)
+        monkeypatch.setattr(hot_cache, "SLICE_BYTES", rows_at_once * features.local.row_bytes)
+        rows = hot_cache._load(features, nodes, torch.device("cpu"))
+        assert torch.equal(rows, features.fetch(nodes)) and data.num_nodes == len(rows)
+
+
+@pytest.mark.gpu
+def test_loading_takes_no_more_of_a_gpu_than_the_rows(one_part):
+    cuda, device = torch.cuda, torch.device("cuda", 0)
+    with DistContext(LocalCommunicator()) as ctx:
+        _, features, nodes = rows_in_host_memory(one_part, ctx)
+        cuda.init()
+        cuda.reset_peak_memory_stats(device)
+        before = cuda.memory_allocated(device)
+        rows = hot_cache._load(features, nodes, device)
+        assert cuda.max_memory_allocated(device) - before == -(-rows.nbytes // 512) * 512
+        assert torch.equal(rows.cpu(), features.fetch(nodes))
+
+
+def test_memory_that_was_taken_meanwhile_is_one_line(one_part, monkeypatch):
+    def refuse(*_, **__):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 ...")
+
+    with DistContext(LocalCommunicator()) as ctx:
+        _, features, nodes = rows_in_host_memory(one_part, ctx)
+        monkeypatch.setattr(torch, "empty", refuse)
+        line = "the cache's rows take 5760B, which are not free on cuda:0 in one piece; choose a smaller capacity, or"
+        with pytest.raises(ValueError, match=f"^{line}"):
+            hot_cache._load(features, nodes, torch.device("cuda", 0))
 
 
 def test_a_limit_of_the_process_is_all_the_room_that_a_device_has(monkeypatch):

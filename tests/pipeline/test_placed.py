@@ -1,12 +1,14 @@
 """A partition's tables for a device: placed once for all loaders, counted in full, refused in one line."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader
+from fastsample_dist import DistContext, DistData, DistLoader, FeatureCache
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.device.placement import Room
-from fastsample_dist.pipeline import placed
+from fastsample_dist.pipeline import caching, placed
 from fastsample_dist.pipeline.placed import OWN, WHOLE, PlacedTables, PlacementRequest, place_tables
 from tests.train.task import make_task
 
@@ -73,6 +75,33 @@ def test_a_slices_node_map_counts_as_topology(data, seen):
 def test_a_choice_holds_for_all_tables(data, seen):
     tables = PlacedTables(data.graph, data.graph.orig_ids, data.features)
     assert [place.where for place in place_tables(tables, PlacementRequest(GPU, "pinned")).places] == ["pinned"] * 2
+
+
+def test_what_tables_may_take_is_filled_by_the_topology_first(data, seen):
+    assert data.table_bytes_left(GPU) is None
+    topology, features = (place.num_bytes for place in data.placed_tables(GPU, WHOLE).places)
+    for most, expected, left in (
+        (topology + features, ["device", "device"], 0),
+        (topology + features - 1, ["device", "pinned"], features - 1),
+        (topology - 1, ["pinned", "device" if features < topology else "pinned"], None),
+        (0, ["pinned", "pinned"], 0),
+    ):
+        data.forget_placed(GPU)
+        data.table_bytes = most
+        assert data.table_bytes_left(GPU) == most
+        assert [place.where for place in data.placed_tables(GPU, WHOLE).places] == expected
+        assert left is None or data.table_bytes_left(GPU) == left
+
+
+def test_a_cache_beside_features_on_a_gpu_takes_no_more_than_tables_may(data, monkeypatch):
+    local = SimpleNamespace(row_bytes=10, is_resident=True)
+    features = SimpleNamespace(device=GPU, local=local, book=SimpleNamespace(num_nodes=100))
+    task, alone = SimpleNamespace(data=data, features=features), SimpleNamespace()
+    monkeypatch.setattr(caching, "measured_room", lambda device, ranks_on_host: Room(GPU, 1 << 20, 0, 1 << 20))
+    data.table_bytes = 1500
+    assert caching._rows_that_fit(FeatureCache(1500), task, alone) > 0
+    with pytest.raises(ValueError, match="cache takes 1501B of device memory, but 1500B are free on cuda:0"):
+        caching._rows_that_fit(FeatureCache(1501), task, alone)
 
 
 @pytest.mark.parametrize("error", [MemoryError, torch.cuda.OutOfMemoryError])

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from fastsample_dist.bench.graphs import load_classes
-from fastsample_dist.bench.roles.gpus import cache_of, on_gpu, table_memory
+from fastsample_dist.bench.roles.gpus import cache_of, limit_tables, on_gpu
 from fastsample_dist.bench.timing import steady
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.pipeline.data import DistData
@@ -66,6 +66,8 @@ def roles_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
     figures, choice = {}, None
     for group in [names] if on_cpu else [[name] for name in names]:
         data = load_classes(settings["path"], ctx)
+        if not on_cpu:
+            limit_tables(data, settings["gpu_memory"])
         ways = {name: _Way(data, name, settings) for name in group}
         for _ in range(1 + settings["epochs"]):
             for way in ways.values():
@@ -73,10 +75,10 @@ def roles_rank(ctx: DistContext, settings: dict, folder: Path | None = None) -> 
         for name, way in ways.items():
             figures[name], choice = way.figures(), way.choice or choice
             way.loader.close()
-        steps = len(way.loader)
-        del ways, way
-        gc.collect()  # what they have on a GPU
-    manifest = data.manifest
+        steps, manifest = len(way.loader), data.manifest
+        del data, ways, way
+        gc.collect()  # what they have on a GPU, which the ranks of the next way find free: opening a partition meets
+        torch.cuda.empty_cache()
     return {
         "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
         "virtual_ranks": manifest.num_parts,
@@ -106,8 +108,7 @@ class _Way:
         if settings["device"] == "cpu":
             self.loader = make()
         else:
-            with table_memory(data.ctx, settings["gpu_memory"]):
-                self.loader = make(transport=SHARED, cache=cache_of(data, roles))
+            self.loader = make(transport=SHARED, cache=cache_of(data, roles))
         torch.manual_seed(settings["rng_seed"])
         model = GraphSAGE(
             data.feature_dim, settings["hidden"], data.num_classes, len(settings["fanouts"]), settings["dropout"]

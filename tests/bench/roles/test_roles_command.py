@@ -1,7 +1,6 @@
 """fastsample-bench roles: the command, its comparison of losses, its arithmetic."""
 
 import json
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,13 +11,21 @@ from fastsample_dist.bench.roles import rank
 from fastsample_dist.bench.roles.measure import differences, stage_times, summarize
 from fastsample_dist.bench.roles.rank import roles_of, split_ways
 from fastsample_dist.bench.roles.report import ways_table
+from fastsample_dist.graph.manifest import read_manifest
+from fastsample_dist.graph.placed import topology_bytes
+from fastsample_dist.graph.storage import load_topology
 from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.testing import run_distributed
 from tests.cuda_devices import kernels_on_the_cpu
-from tests.parts import draw_partition
+from tests.parts import FEATURE_DIM, draw_partition
 from tests.waiting import ENOUGH_S
 
+ROW_BYTES = 4 * FEATURE_DIM
 SMALL = ("--batch-size", "8", "--fanouts", "3,2", "--hidden", "4", "--epochs", "2", "--verify")
+
+
+def topology_of(path):
+    return topology_bytes(load_topology(path, read_manifest(path)))
 
 
 def run(capsys, *options):
@@ -46,7 +53,7 @@ def on_the_emulator(ctx, library, settings):
 
     with pytest.MonkeyPatch.context() as monkeypatch, kernels_on_the_cpu(library):
         monkeypatch.setattr(rank, "on_gpu", lambda ctx: ctx)
-        monkeypatch.setattr(rank, "table_memory", lambda ctx, memory_bytes: nullcontext())
+        monkeypatch.setattr(rank, "limit_tables", lambda data, memory_bytes: None)
         monkeypatch.setattr(rank, "cache_of", cache)
         return rank.roles_rank(ctx, settings)
 
@@ -67,15 +74,18 @@ def test_a_gpu_that_only_trains_has_the_larger_cache(emulated_library, tmp_path)
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_measured(tmp_path, capsys):
-    file = tmp_path / "out.json"
-    status, printed = run(
-        capsys, "--graph", draw_partition(tmp_path, 2).path, *SMALL, "--device", "cuda", "--json", file
-    )  # fmt: skip
+@pytest.mark.parametrize("beside", [None, 10])
+def test_a_gpu_is_measured(tmp_path, capsys, beside):
+    """Tables may take a share of it, or no more than the topology and so many rows beside it."""
+    file, graph = tmp_path / "out.json", draw_partition(tmp_path, 2).path
+    size = () if beside is None else ("--gpu-memory", topology_of(graph) + beside * ROW_BYTES)
+    status, printed = run(capsys, "--graph", graph, *SMALL, "--device", "cuda", *size, "--json", file)
     assert status == 0, printed
     assert "cached rows" in printed.out and "fetch on ranks that only train" in printed.out
     ways = {way["name"]: way for way in json.loads(file.read_text())["runs"][0]["ways"]}
-    assert ways["1+1 stay"]["cache_rows"] >= ways["none"]["cache_rows"] > 0
+    rows = {name: way["cache_rows"] for name, way in ways.items()}
+    every = rows["1+1 stay"]  # that a batch may need, fewer than fit in the topology's place
+    assert rows["1+1"] == every > 10 and rows["none"] == (beside or every)
 
 
 def test_gpus_that_are_not_there_are_refused(capsys):
