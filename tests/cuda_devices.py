@@ -120,7 +120,7 @@ class CallAgain:
         self._enqueue()
 
     def follow(self):
-        """The work of a call is over when it returns."""
+        """The work of a call is over when it returns, and there is no stream."""
 
 
 def build_emulated(directory: Path, sanitizer: str = "") -> Path:

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 12
+#define FS_ABI_VERSION 13
 
 typedef enum {
   FS_OK = 0,

@@ -21,6 +21,9 @@ FS_API const FsAbiEntry* fs_cuda_abi_entries(void);
 FS_API FsStatus fs_cuda_pin_pages(void* address, int64_t num_bytes);
 /* Waits for all work of the current device, which may read the pages, and unpins them. */
 FS_API FsStatus fs_cuda_unpin_pages(void* address);
+/* Copies words from device memory to pinned host memory by a kernel: behind kernels that still run, enqueueing a copy
+ * takes the host several times as long as a launch. They are there when an event behind it has come. */
+FS_API FsStatus fs_cuda_publish_words(const int64_t* from, int64_t* to, int64_t count, void* stream);
 
 /* ---- sampling ---- */
 #define FS_CUDA_MAX_HOPS 16

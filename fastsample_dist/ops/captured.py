@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.ops import checks
-from fastsample_dist.ops.cuda_batch import EnqueuedBatch, read_back
+from fastsample_dist.ops.cuda_batch import EnqueuedBatch
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
+from fastsample_dist.ops.read_back import HostWords
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import SampledHops
 
@@ -33,8 +34,10 @@ class Recorder(Protocol):
         """Enqueue the recorded work on the current stream."""
         ...
 
-    def follow(self) -> None:
-        """Make the current stream wait for what the stream of the call before was given: it reads the arrays, too."""
+    def follow(self) -> torch.cuda.Stream | None:
+        """Make the current stream, which is returned, wait for what the stream of the call before was given: it reads
+        the arrays, too.
+        """
         ...
 
 
@@ -63,12 +66,13 @@ class CudaGraphRecorder:
         """See Recorder."""
         self._graph.replay()
 
-    def follow(self) -> None:
+    def follow(self) -> torch.cuda.Stream:
         """See Recorder. What one stream is given follows in order already."""
         stream = torch.cuda.current_stream(self._device)
         if stream != self._stream:
             stream.wait_stream(self._stream)
             self._stream = stream
+        return stream
 
 
 class CapturedSampler:
@@ -112,10 +116,12 @@ class CapturedSampler:
         self._recorder = CudaGraphRecorder(graph.device) if recorder is None else recorder
         table = graph.new_table(num_seeds, spec)  # its own: replays of other samplers may run meanwhile
         self._batch = graph.enqueue(self._seeds, spec, 0, step_on_device=step, table=table)
+        self._state = HostWords(graph.device, self._batch.layout.sizes.state_words)
 
         def enqueue() -> None:
             step.copy_(asked, non_blocking=True)
             graph.enqueue_into(self._batch)
+            self._state.enqueue(self._batch.state)
 
         self._recorder.record(enqueue)
 
@@ -133,12 +139,12 @@ class CapturedSampler:
         )
         checks.require(step >= 0, f"step is {step}; expected 0 or more.")
         recorded = self._batch
-        self._recorder.follow()  # the copies of the batch before, on whichever stream
+        stream = self._recorder.follow()  # behind the copies of the batch before, on whichever stream
         self._seeds.copy_(seeds, non_blocking=True)
         self._asked_step[0] = step  # the replay before has read its own: its batch has been waited for
         self._recorder.replay()
-        state = read_back(recorded.state)
+        self._state.mark(stream)
         memory = recorded.memory.clone()
         return self.graph.finish(
-            EnqueuedBatch(recorded.request, recorded.layout, memory, recorded.workspace, None), state
+            EnqueuedBatch(recorded.request, recorded.layout, memory, recorded.workspace, None), self._state.read
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from itertools import accumulate
@@ -192,37 +192,3 @@ class EnqueuedBatch:
 def cut(memory: Tensor, begin: int, count: int) -> Tensor:
     """Some elements of an allocation, [count] from `begin` on; in two thirds of the time that `narrow` takes."""
     return memory.as_strided((count,), (1,), begin)
-
-
-# Pinned words and the event behind their copy, by device and number of words: of batches that have been read. Both are
-# made once for all batches that are on their way at the same time; made anew for each they took 20 us of it.
-_MAILBOXES: dict[tuple[torch.device, int], list[tuple[Tensor, torch.cuda.Event]]] = {}
-
-
-def read_back(state: Tensor, stream: torch.cuda.Stream | None = None) -> Callable[[], list[int]]:
-    """Begin to bring state words to the host, behind what the current stream has been given.
-
-    Args:
-      state: int64 [words].
-      stream: the current one, where the caller knows it.
-    Returns:
-      What waits for them, and for nothing that is enqueued later; to be called once.
-    """
-    device = state.device
-    if device.type != "cuda":
-        return state.tolist
-    free = _MAILBOXES.setdefault((device, state.numel()), [])
-    try:
-        host, arrived = free.pop()
-    except IndexError:
-        host, arrived = torch.empty(state.numel(), dtype=torch.int64, pin_memory=True), torch.cuda.Event()
-    host.copy_(state, non_blocking=True)
-    arrived.record(torch.cuda.current_stream(device) if stream is None else stream)
-
-    def wait() -> list[int]:
-        arrived.synchronize()
-        words = host.tolist()
-        free.append((host, arrived))
-        return words
-
-    return wait

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.ops import cooperative, cuda, library, persistent
-from fastsample_dist.ops.cuda_batch import BatchLayout, EnqueuedBatch, Queue, Request, Seeds, Sizes, cut, read_back
+from fastsample_dist.ops.cuda_batch import BatchLayout, EnqueuedBatch, Queue, Request, Seeds, Sizes, cut
 from fastsample_dist.ops.kernel_choice import (
     COOPERATIVE,
     KERNELS,
@@ -37,6 +37,7 @@ from fastsample_dist.ops.kernel_choice import (
     serves,
 )  # fmt: skip
 from fastsample_dist.ops.library import Refusal
+from fastsample_dist.ops.read_back import read_back
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 from fastsample_dist.ops.table_room import ALL, TableRoom

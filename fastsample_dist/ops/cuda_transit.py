@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fastsample_dist.ops import checks, cuda, library
 from fastsample_dist.ops import transit_layouts as layouts
-from fastsample_dist.ops.cuda_batch import read_back
+from fastsample_dist.ops.read_back import read_back
 from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest, app_arguments
 from fastsample_dist.ops.transit_tables import TransitTables
