@@ -115,11 +115,16 @@ class Plan:
         return [self.shape(step) for step in range(self.num_steps)]
 
     @cached_property
+    def widths(self) -> list[int]:
+        """Picks of all steps; of ALL neighbours 0."""
+        return [shape.picks for shape in self.shapes()]
+
+    @cached_property
     def known_picks(self) -> int:
         """Picks of every sample: 0 where samples end when they are done, or take all neighbours, as lengths differ."""
         if self.until_done or any(shape.sample_size == ALL for shape in self.shapes()):
             return 0
-        return sum(shape.picks for shape in self.shapes())
+        return sum(self.widths)
 
     def _next_shape(self, step: int) -> StepShape:
         app, collective = self._bound.app, self._bound.collective

@@ -82,6 +82,16 @@ def test_rows_of_all_sizes_are_read_by_lanes_and_by_blocks(device, on_cpu, dtype
             assert_equal(sampler.sample(roots), expected)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_walks_that_meet_no_dead_end_fill_their_room(device, on_cpu, schedule):
+    ring = fsd.CSCGraph(torch.arange(8), torch.arange(7, dtype=torch.int32).roll(1))
+    roots, app = torch.arange(700) % 7, transit.PPR(0.1)
+    sampler = fsd.TransitSampler(ring, app, rng_seed=3, device=device, schedule=schedule)
+    found = sampler.sample(roots)
+    assert found.num_steps > 20 and (found.nodes >= 0).all()
+    assert_equal(found, on_cpu(ring, app, roots))
+
+
 @pytest.mark.parametrize("schedule", ["sample", "transit"])
 @pytest.mark.parametrize("attempts", [1, 2, 5])
 def test_distinct_picks_equal_the_cpus(device, on_cpu, attempts, schedule):
