@@ -195,7 +195,8 @@ typedef struct {
   int64_t* lengths;  /* of these [num_samples] of fs_cuda_transit_lengths; until_done: becomes the picks made */
   const int64_t* by_length; /* until_done: [num_samples] positions of the samples, those of larger lengths first; else
                                NULL */
-  const int64_t* live;      /* until_done: host memory [num_steps], samples whose lengths are above k; else NULL */
+  const int64_t* live;      /* until_done, of a schedule that groups: host memory [num_steps], samples whose lengths are
+                               above k; else NULL */
   int64_t* state;           /* FS_NEXT_MULTI_RW: [num_roots + 2, num_samples] scratch; else NULL */
   uint64_t* keys;           /* [num_steps], of FS_NEXT_MULTI_RW [2 * num_steps]: scratch */
   uint64_t* failure; /* ~0 before: step << FS_CUDA_SAMPLE_BITS | position of the sample that first met an id which is no

@@ -12,8 +12,11 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
+
+MOST_STAGED = 64 << 20  # bytes
 
 
 class HasTensors(Protocol):
@@ -80,7 +83,18 @@ def lane_of(device: torch.device) -> Lane:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A small host tensor on a device; the copy to a GPU is enqueued, the host does not wait for it."""
-    if device.type != "cuda" or tensor.is_cuda:
+    """A host tensor on a device; the copy to a GPU is enqueued, the host does not wait for it.
+
+    It passes through pinned memory of torch's allocator, which is kept: one of more than MOST_STAGED bytes goes from
+    where it is, and is waited for. numpy fills that memory, because torch's copy of more than 32,768 elements wakes a
+    thread per core.
+    """
+    if device.type != "cuda" or tensor.is_cuda or tensor.nbytes > MOST_STAGED:
         return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    np.copyto(_as_bytes(staged), _as_bytes(tensor.contiguous()))
+    return staged.to(device, non_blocking=True)
+
+
+def _as_bytes(tensor: Tensor) -> np.ndarray:
+    return tensor.reshape(-1).view(torch.uint8).numpy()

@@ -20,14 +20,13 @@ from torch import Tensor
 
 from fastsample_dist.ops import checks, cuda, library
 from fastsample_dist.ops import transit_layouts as layouts
-from fastsample_dist.ops.cuda_transit import SAMPLE_BITS
+from fastsample_dist.ops.cuda_transit import GROUPED, SAMPLE_BITS, offsets_of, total_and_longest
 from fastsample_dist.ops.transit_layouts import ALL_NEIGHBORS, NULL_NODE
-from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest, app_arguments
+from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest
 from fastsample_dist.ops.transit_tables import TransitTables
 
 FIRST_CHUNK, LARGEST_CHUNK = 16, 1024  # steps between two looks, which double
 _NO_FAILURE = -1
-_GROUPED = ("transit", "transit_flat")
 
 
 @cuda.DECLARED.mirror("FsCudaAppSteps")
@@ -170,7 +169,7 @@ def kernels_of(app: IndividualApp, has_step_transits: bool, has_initial: bool, s
 
 def goes_by_walks(app: IndividualApp, has_step_transits: bool, schedule: str) -> bool:
     """Whether one launch takes every sample through all steps."""
-    if schedule in _GROUPED or (app.num_roots != 1 and not has_step_transits):
+    if schedule in GROUPED or (app.num_roots != 1 and not has_step_transits):
         return False
     return bool((np.asarray(app.sample_sizes) == 1).all() and (np.asarray(app.num_transits) == 1).all())
 
@@ -216,7 +215,6 @@ class _AppRun:
         self._ids = checks.vector("sample_ids", sample_ids.to(device), (torch.int64,), roots.shape[0])
         self._count, self._num_steps = roots.shape[0], len(app.sample_sizes)
         self._by_walks = goes_by_walks(app, code.has_step_transits, request.schedule)
-        self._arguments, self._arrays = app_arguments(app)
         self._request = layouts.RequestArguments(
             self._roots.data_ptr(), self._ids.data_ptr(), self._count, 0, request.rng_seed, request.step, 1,
             layouts.Schedule[request.schedule.upper()],
@@ -232,7 +230,7 @@ class _AppRun:
         device, app, needed = inputs.device, self._app, c_int64()
         cuda.call(
             "fs_cuda_app_workspace", self._roots,
-            byref(self._arguments), byref(self._request), inputs.num_rows, byref(needed),
+            byref(app.arguments), byref(self._request), inputs.num_rows, byref(needed),
         )  # fmt: skip
         most_transits = max(map(int, app.num_transits), default=0) if code.has_step_transits else 0
         self._addresses = torch.zeros(self._num_steps + 1, **self._words)
@@ -266,7 +264,8 @@ class _AppRun:
             return self._run_to_all()
         self._enqueue(0, self._num_steps)
         self._raise_failure()
-        return SampledSteps(self._side_by_side(), None, self._num_steps)
+        vertices = self._side_by_side()
+        return SampledSteps(vertices, None, self._num_steps, vertices.shape[1])
 
     def _add_levels(self, first: int, end: int) -> None:
         """Room for the picks of steps, and before the first of them for the roots."""
@@ -289,7 +288,7 @@ class _AppRun:
         for name, array in arrays.items():
             setattr(self._steps, name, array.data_ptr())
         cuda.call(
-            "fs_cuda_app_steps", self._roots, byref(self._arguments), byref(self._request), byref(self._steps)
+            "fs_cuda_app_steps", self._roots, byref(self._app.arguments), byref(self._request), byref(self._steps)
         )  # fmt: skip
 
     def _run_until_done(self) -> SampledSteps:
@@ -313,26 +312,28 @@ class _AppRun:
         ends = torch.from_numpy(np.concatenate([[0], np.cumsum(self._widths[:num_steps])])) + self._app.num_roots
         lengths, vertices = ends.to(kept.device)[kept], self._side_by_side()
         chosen = vertices[torch.arange(vertices.shape[1], device=kept.device) < lengths[:, None]]
-        return SampledSteps(chosen, _offsets(lengths), num_steps)
+        _, longest = total_and_longest(lengths)
+        return SampledSteps(chosen, offsets_of(lengths), num_steps, longest)
 
     def _run_to_all(self) -> SampledSteps:
         last, lengths = self._num_steps - 1, torch.empty(self._count, **self._words)
         self._enqueue(0, self._num_steps, lengths=lengths)
-        offsets = _offsets(lengths)
+        offsets = offsets_of(lengths)
         self._raise_failure()
-        picks = torch.empty(int(offsets[-1]), **self._words)
+        num_picks, longest = total_and_longest(lengths)
+        picks = torch.empty(num_picks, **self._words)
         self._levels[-1] = picks
         self._enqueue(last, self._num_steps, offsets=offsets)
         self._raise_failure()
         self._levels.pop()
         before = self._side_by_side()
-        ends = _offsets(lengths + before.shape[1])
+        ends = offsets_of(lengths + before.shape[1])
         places = torch.arange(picks.numel(), device=picks.device)
         owner = torch.arange(self._count, device=picks.device).repeat_interleave(lengths)
-        vertices = torch.empty(int(ends[-1]), **self._words)
+        vertices = torch.empty(num_picks + before.numel(), **self._words)
         vertices[places + (owner + 1) * before.shape[1]] = picks
         vertices[ends[:-1, None] + torch.arange(before.shape[1], device=picks.device)] = before
-        return SampledSteps(vertices, ends, self._num_steps)
+        return SampledSteps(vertices, ends, self._num_steps, longest + before.shape[1])
 
     def _side_by_side(self) -> Tensor:
         """The levels as columns, int64 [S, width]. Where all have one, they are as they lie."""
@@ -361,10 +362,3 @@ class _AppRun:
         sample_id = int(self._ids[sample])
         failure = layouts.Failure(sample, sample_id, step, NULL_NODE, fault, layouts.AppFunction.NEXT)
         raise layouts.AppFailedError(line.format(sample_id), failure)
-
-
-def _offsets(lengths: Tensor) -> Tensor:
-    """Where samples of these lengths begin, and the end."""
-    offsets = torch.zeros(lengths.numel() + 1, dtype=torch.int64, device=lengths.device)
-    torch.cumsum(lengths, 0, out=offsets[1:])
-    return offsets

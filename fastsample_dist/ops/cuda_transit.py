@@ -16,13 +16,14 @@ from fastsample_dist.ops import checks, cuda, library
 from fastsample_dist.ops import transit_layouts as layouts
 from fastsample_dist.ops.read_back import read_back
 from fastsample_dist.ops.transit_layouts import NextKind
-from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest, app_arguments
+from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest
 from fastsample_dist.ops.transit_tables import TransitTables
 
 SERVED = frozenset({
     NextKind.UNIFORM, NextKind.WEIGHTED, NextKind.NODE2VEC, NextKind.PPR, NextKind.MULTI_RW, NextKind.ALL,
 })  # fmt: skip
 SAMPLE_BITS = 40  # of a failure's word, below the step
+GROUPED = ("transit", "transit_flat")  # schedules
 _NO_FAILURE = -1
 
 cuda.DECLARED.values(FS_CUDA_SAMPLE_BITS=SAMPLE_BITS)
@@ -123,7 +124,6 @@ class SampleRun:
         self.roots = roots = checks.matrix("roots", roots.to(tables.device), (torch.int64,))
         ids = checks.vector("sample_ids", sample_ids.to(tables.device), (torch.int64,), roots.shape[0])
         self.sample_ids, self._tables, self._app, self._draw = ids, tables, app, draw
-        self._arguments, self._kept = app_arguments(app)
         self._asked = layouts.RequestArguments(
             roots.data_ptr(), ids.data_ptr(), roots.shape[0], 0, request.rng_seed, request.step, 1,
             layouts.Schedule[request.schedule.upper()],
@@ -132,32 +132,35 @@ class SampleRun:
         self._lengths = self._offsets = self._by_length = self._live = None
         self._num_steps = len(app.sample_sizes)
         if has_drawn_lengths(app):
-            self._vertices = self._room_for_lengths(words)
+            self._vertices = self._room_for_lengths(words, request.schedule in GROUPED)
         else:
-            self._vertices = torch.empty((app.num_roots + sum(_picks(app)), roots.shape[0]), **words)
+            self._longest = app.num_roots + sum(app.picks)
+            self._vertices = torch.empty((self._longest, roots.shape[0]), **words)
         chooses = app.next_kind == NextKind.MULTI_RW
         self._state = torch.empty((app.num_roots + 2, max(1, roots.shape[0])), **words) if chooses else None
         self._keys = torch.empty((1 + chooses) * self._num_steps, **words)
         self._failure, needed = torch.empty(1, **words), c_int64()
-        sizes = (byref(self._arguments), byref(self._asked), tables.num_rows, self._num_steps, byref(needed))
+        sizes = (byref(app.arguments), byref(self._asked), tables.num_rows, self._num_steps, byref(needed))
         cuda.call("fs_cuda_transit_workspace", roots, *sizes)
         self._workspace = torch.empty(needed.value, dtype=torch.uint8, device=tables.device)
 
-    def _room_for_lengths(self, words: dict) -> Tensor:
+    def _room_for_lengths(self, words: dict, is_grouped: bool) -> Tensor:
         """Draws the samples' lengths, waits for them, and makes room for the vertices."""
         app, roots = self._app, self.roots
-        lengths, offsets = torch.empty(roots.shape[0], **words), torch.zeros(roots.shape[0] + 1, **words)
+        lengths = self._lengths = torch.empty(roots.shape[0], **words)
         cuda.call(
             "fs_cuda_transit_lengths", roots,
-            byref(self._tables.graph), byref(self._arguments), byref(self._asked), lengths.data_ptr(),
+            byref(self._tables.graph), byref(app.arguments), byref(self._asked), lengths.data_ptr(),
         )  # fmt: skip
-        torch.cumsum(lengths + app.num_roots, 0, out=offsets[1:])
-        self._lengths, self._offsets = lengths, offsets
+        with_roots = lengths + app.num_roots
+        self._offsets = offsets_of(with_roots)
+        num_vertices, self._longest = total_and_longest(with_roots)
         if app.until_done:
-            self._by_length = torch.argsort(lengths, descending=True, stable=True)
-            self._live = roots.shape[0] - torch.bincount(lengths).cumsum(0).cpu()
-            self._num_steps = max(0, self._live.numel() - 1)  # after the longest walk nobody is left
-        return torch.empty(int(offsets[-1]), **words)
+            self._num_steps = max(0, self._longest - app.num_roots)  # after the longest walk nobody is left
+            self._by_length = torch.argsort(lengths.int(), descending=True, stable=True)
+            if is_grouped:
+                self._live = roots.shape[0] - torch.bincount(lengths).cumsum(0).cpu()
+        return torch.empty(num_vertices, **words)
 
     def enqueue(self) -> None:
         """Enqueue the kernels of all steps on the current stream; nothing is waited for."""
@@ -169,7 +172,7 @@ class SampleRun:
         )  # fmt: skip
         cuda.call(
             "fs_cuda_transit_sample", self.roots,
-            byref(self._tables.graph), byref(self._tables.arguments), byref(self._arguments), byref(self._asked),
+            byref(self._tables.graph), byref(self._tables.arguments), byref(self._app.arguments), byref(self._asked),
             byref(out),
         )  # fmt: skip
 
@@ -179,7 +182,10 @@ class SampleRun:
         Raises:
           AppFailedError: the graph holds an id that is no node; the first met by (step, position in the call).
         """
-        return self._finished(self._vertices, self._failure.tolist)
+        if not self._app.until_done:
+            return self._finished(self._vertices, self._failure.tolist())
+        *failure, num_picks = torch.cat((self._failure, self._lengths.sum(0, keepdim=True))).tolist()
+        return self._closed_up(self._finished(self._vertices, failure), num_picks)
 
     def copy(self) -> Callable[[], SampledSteps]:
         """Begin to copy samples of one width, behind what the current stream has been given.
@@ -188,16 +194,24 @@ class SampleRun:
           What waits for them, as `finish`.
         """
         vertices, failure = self._vertices.clone(), read_back(self._failure)
-        return lambda: self._finished(vertices, failure)
+        return lambda: self._finished(vertices, failure())
 
-    def _finished(self, vertices: Tensor, failure: Callable[[], list[int]]) -> SampledSteps:
-        app, offsets, lengths = self._app, self._offsets, self._lengths
-        _raise_failure(failure()[0], vertices, offsets, app, self.sample_ids, self._tables.num_rows)
-        if offsets is None or lengths is None:
-            return SampledSteps(vertices.t(), None, self._num_steps)
-        if app.until_done:
-            return _closed_up(vertices, offsets, lengths)
-        return SampledSteps(vertices, offsets, self._num_steps)
+    def _finished(self, vertices: Tensor, failure: list[int]) -> SampledSteps:
+        """The samples, each in the room that was made for it."""
+        _raise_failure(failure[0], vertices, self._offsets, self._app, self.sample_ids, self._tables.num_rows)
+        found = vertices.t() if self._offsets is None else vertices
+        return SampledSteps(found, self._offsets, self._num_steps, self._longest)
+
+    def _closed_up(self, walks: SampledSteps, num_picks: int) -> SampledSteps:
+        """Walks without the room behind those that came to a dead end."""
+        lengths, num_vertices = self._lengths, self.roots.shape[0] + num_picks
+        if num_vertices == walks.vertices.numel():
+            return walks
+        ends = offsets_of(lengths + 1)
+        shift = (walks.offsets - ends)[:-1].repeat_interleave(lengths + 1, output_size=num_vertices)
+        closed = walks.vertices[torch.arange(num_vertices, device=shift.device) + shift]
+        longest = int(lengths.max())
+        return SampledSteps(closed, ends, longest, longest + 1)
 
 
 def has_drawn_lengths(app: IndividualApp) -> bool:
@@ -205,20 +219,19 @@ def has_drawn_lengths(app: IndividualApp) -> bool:
     return bool(app.until_done) or app.next_kind == NextKind.ALL
 
 
-def _picks(app: IndividualApp) -> list[int]:
-    """Picks of a sample, by step."""
-    return [int(size) * int(count) for size, count in zip(app.sample_sizes, app.num_transits, strict=True)]
+def offsets_of(lengths: Tensor) -> Tensor:
+    """Where samples of these lengths begin, and the end."""
+    offsets = torch.zeros(lengths.numel() + 1, dtype=torch.int64, device=lengths.device)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    return offsets
 
 
-def _closed_up(vertices: Tensor, offsets: Tensor, lengths: Tensor) -> SampledSteps:
-    """Walks without the room behind those that came to a dead end."""
-    ends = torch.zeros_like(offsets)
-    torch.cumsum(lengths + 1, 0, out=ends[1:])
-    longest = int(lengths.max()) if lengths.numel() else 0
-    if int(ends[-1]) < vertices.numel():
-        shift = (offsets - ends)[:-1].repeat_interleave(lengths + 1)
-        vertices = vertices[torch.arange(shift.numel(), device=shift.device) + shift]
-    return SampledSteps(vertices, ends, longest)
+def total_and_longest(lengths: Tensor) -> tuple[int, int]:
+    """Sum and largest of some lengths, 0 of none; waits for them once."""
+    if lengths.numel() == 0:
+        return 0, 0
+    total, longest = torch.stack((lengths.sum(), lengths.max())).tolist()
+    return total, longest
 
 
 def _raise_failure(
@@ -229,9 +242,8 @@ def _raise_failure(
         return
     step, sample = word >> SAMPLE_BITS, word & ((1 << SAMPLE_BITS) - 1)
     if offsets is None:
-        picks = _picks(app)
-        first = app.num_roots + sum(picks[:step])
-        found = vertices[first : first + picks[step], sample]
+        first = app.num_roots + sum(app.picks[:step])
+        found = vertices[first : first + app.picks[step], sample]
     else:
         found = vertices[int(offsets[sample]) + app.num_roots + step : int(offsets[sample + 1])]
     node = int(found[(found < layouts.NULL_NODE) | (found >= num_rows)][0])

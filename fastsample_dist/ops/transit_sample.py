@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import POINTER
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from fastsample_dist.ops.owned_memory import OwnedMemory
 from fastsample_dist.ops.transit_tables import TransitTables
 
 _Result = POINTER(layouts.ResultMemory)
+_SCHEDULES = tuple(schedule.name.lower() for schedule in layouts.Schedule)
 library.DECLARED.functions(
     fs_transit_sample=(
         POINTER(library.Graph), POINTER(layouts.TableArguments), POINTER(layouts.AppArguments),
@@ -61,6 +63,37 @@ class IndividualApp:
     until_done: bool = False
     kept: tuple = ()
 
+    @cached_property
+    def picks(self) -> list[int]:
+        """Picks of a sample, by step."""
+        return [int(size) * int(count) for size, count in zip(self.sample_sizes, self.num_transits, strict=True)]
+
+    @cached_property
+    def arguments(self) -> layouts.AppArguments:
+        """The struct, which lives as long as the application.
+
+        Raises:
+          ValueError: what is said by step is not said of every step.
+        """
+        return layouts.AppArguments(
+            *(None if array is None else array.ctypes.data for array in self._arrays),
+            self.next or None, self.step_transits or None, self.initial or None, self._arrays[0].size, self.num_roots,
+            self.state_words, self.max_attempts, self.next_kind, layouts.INDIVIDUAL, self.until_done,
+        )  # fmt: skip
+
+    @cached_property
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
+        """What the struct points to."""
+        sizes, transits = (np.array(given, dtype=np.int64) for given in (self.sample_sizes, self.num_transits))
+        unique = None if self.unique is None else np.array(self.unique, dtype=np.uint8)
+        params = None if self.params is None else np.ascontiguousarray(self.params, dtype=np.int64)
+        for name, given in (("num_transits", transits), ("unique", unique)):
+            checks.require(
+                given is None or given.shape == sizes.shape,
+                f"{name} has {0 if given is None else given.size} entries; expected one per step, {sizes.size}.",
+            )
+        return sizes, transits, unique, params
+
 
 @dataclass(frozen=True)
 class TransitRequest:
@@ -81,8 +114,8 @@ class TransitRequest:
     block_samples: int = 0
 
     def __post_init__(self) -> None:
-        names = [schedule.name.lower() for schedule in layouts.Schedule]
-        checks.require(self.schedule in names, f"schedule is {self.schedule!r}; expected one of {', '.join(names)}.")
+        known = self.schedule in _SCHEDULES
+        checks.require(known, f"schedule is {self.schedule!r}; expected one of {', '.join(_SCHEDULES)}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +128,13 @@ class SampledSteps:
         that has a pick.
       offsets: int64 [num_samples + 1], where a sample's vertices begin; None: all have the same width.
       num_steps: steps; of until_done the most that a sample took, the one included in which it found no pick.
+      longest: vertices of the sample that has most of them; 0 without samples where widths differ.
     """
 
     vertices: Tensor
     offsets: Tensor | None
     num_steps: int
+    longest: int
 
 
 def transit_sample(
@@ -124,7 +159,6 @@ def transit_sample(
     checks.require(roots.shape[1] == app.num_roots, f"roots has {roots.shape[1]} columns; expected {app.num_roots}.")
     if sample_ids is not None:
         sample_ids = checks.vector("sample_ids", sample_ids, (torch.int64,), roots.shape[0])
-    arguments, _arrays = app_arguments(app)
     threads = library.num_threads(request.num_threads)
     asked = layouts.RequestArguments(
         roots.data_ptr(), library.address(sample_ids), roots.shape[0], request.block_samples, request.rng_seed,
@@ -132,30 +166,11 @@ def transit_sample(
     )  # fmt: skip
     failure, result = layouts.Failure(), _Result()
     core = _core()
-    status = core.fs_transit_sample(tables.graph, tables.arguments, arguments, asked, failure, ctypes.byref(result))
+    status = core.fs_transit_sample(tables.graph, tables.arguments, app.arguments, asked, failure, ctypes.byref(result))
     if status == library.APP_ERROR:
         raise layouts.AppFailedError(core.fs_last_error().decode(errors="replace"), failure)
     library.raise_for_status(status, core.fs_last_error)
     return _samples(result)
-
-
-def app_arguments(app: IndividualApp) -> tuple[layouts.AppArguments, tuple]:
-    """The struct, and the arrays that it points to, which must live as long as it is used."""
-    sizes, transits = (np.array(given, dtype=np.int64) for given in (app.sample_sizes, app.num_transits))
-    unique = None if app.unique is None else np.array(app.unique, dtype=np.uint8)
-    params = None if app.params is None else np.ascontiguousarray(app.params, dtype=np.int64)
-    for name, given in (("num_transits", transits), ("unique", unique)):
-        checks.require(
-            given is None or given.shape == sizes.shape,
-            f"{name} has {0 if given is None else given.size} entries; expected one per step, {sizes.size}.",
-        )
-    arrays = (sizes, transits, unique, params)
-    arguments = layouts.AppArguments(
-        *(None if array is None else array.ctypes.data for array in arrays),
-        app.next or None, app.step_transits or None, app.initial or None, sizes.size, app.num_roots, app.state_words,
-        app.max_attempts, app.next_kind, layouts.INDIVIDUAL, app.until_done,
-    )  # fmt: skip
-    return arguments, arrays
 
 
 def _core() -> ctypes.CDLL:
@@ -170,6 +185,7 @@ def _samples(result: ctypes._Pointer) -> SampledSteps:
     owner, found = OwnedMemory(result, _core().fs_transit_free), result.contents
     vertices = owner.tensor(found.vertices, found.num_vertices, torch.int64)
     if found.width >= 0:
-        return SampledSteps(vertices.view(found.num_samples, found.width), None, found.num_steps)
+        return SampledSteps(vertices.view(found.num_samples, found.width), None, found.num_steps, found.width)
     offsets = owner.tensor(found.offsets, found.num_samples + 1, torch.int64)
-    return SampledSteps(vertices, offsets, found.num_steps)
+    lengths = np.diff(offsets.numpy())  # not by torch: its threads would spin into the next call
+    return SampledSteps(vertices, offsets, found.num_steps, int(lengths.max(initial=0)))

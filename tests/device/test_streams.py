@@ -106,6 +106,16 @@ def test_an_mfg_on_its_device_is_the_same():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (0, 3), (70_000,), (5, 7)], ids=str)
+def test_a_host_tensor_may_change_behind_its_copy(shape, dtype):
+    tensor = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(2)).to(dtype)
+    expected, there = tensor.clone(), to_device(tensor.t() if len(shape) == 2 else tensor, torch.device("cuda", 0))
+    tensor.zero_()
+    assert there.is_cuda and torch.equal(there.cpu(), expected.t() if len(shape) == 2 else expected)
+
+
+@pytest.mark.gpu
 def test_memory_of_a_batch_is_not_reused_while_the_consumer_reads_it():
     """The consumer's stream is kept busy while the thread makes batch after batch of the same size."""
     device = torch.device("cuda", torch.cuda.current_device())

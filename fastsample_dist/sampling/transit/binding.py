@@ -36,6 +36,7 @@ MAX_PICKS = 2**31  # the number of a pick is the high half of a block number (an
 LARGE_BYTES = 1 << 30  # of samples: less is not compared with what is free, as in the core (csrc/cpu/room.h)
 _ID_BYTES = 8
 _INTEGERS = int, np.integer
+HOST = torch.device("cpu")
 _SAMPLE_NAMES = ("id", "num_roots", "size", "root", "vertex", "prev_vertex", "prev_edges", "row")
 
 
@@ -115,11 +116,16 @@ class Plan:
         return [self.shape(step) for step in range(self.num_steps)]
 
     @cached_property
+    def widths(self) -> list[int]:
+        """Picks of all steps; of ALL neighbours 0."""
+        return [shape.picks for shape in self.shapes()]
+
+    @cached_property
     def known_picks(self) -> int:
         """Picks of every sample: 0 where samples end when they are done, or take all neighbours, as lengths differ."""
         if self.until_done or any(shape.sample_size == ALL for shape in self.shapes()):
             return 0
-        return sum(shape.picks for shape in self.shapes())
+        return sum(self.widths)
 
     def _next_shape(self, step: int) -> StepShape:
         app, collective = self._bound.app, self._bound.collective
@@ -218,16 +224,20 @@ class BoundApp:
                 "free; make them in several calls, with their sample_ids, or take fewer steps or picks."
             )
 
-    def ids(self, sample_ids: Any, count: int | None) -> Tensor:
+    def ids(self, sample_ids: Any, count: int | None, device: torch.device = HOST) -> Tensor:
         """Ids of the samples, int64 [count]; None: their positions, or as many samples as there are ids.
 
+        Args:
+          device: where positions are made, and ids stay that are there; others come to the host.
         Raises:
           ValueError: not one per sample, not integers, or negative; more than fit into memory.
         """
         if sample_ids is None:
             self.check_room(count, 1, 0)
+            if device.type != "cpu":
+                return torch.arange(count, device=device)
             return torch.from_numpy(np.arange(count, dtype=np.int64))  # numpy: see _ends
-        ids = _integers("sample_ids", sample_ids)
+        ids = _integers("sample_ids", sample_ids, device)
         count = ids.numel() if count is None else count
         low = _ends(ids)[0] if ids.numel() else 0
         if ids.shape != (count,) or low < 0:
@@ -237,16 +247,17 @@ class BoundApp:
             )
         return ids
 
-    def roots(self, roots: Any, *, check_ids: bool = True) -> Tensor:
-        """Roots of the samples, int64 [S, R] on the CPU.
+    def roots(self, roots: Any, *, check_ids: bool = True, device: torch.device = HOST) -> Tensor:
+        """Roots of the samples, int64 [S, R] in host memory, or where they are.
 
         Args:
           roots: integers.
           check_ids: False where what gets them refuses an id outside the graph itself.
+          device: roots that are there stay there.
         Raises:
           ValueError: not integers, not [S] or [S, R], or an id outside the graph that is not NULL.
         """
-        nodes = _integers("roots", roots)
+        nodes = _integers("roots", roots, device)
         if nodes.dim() == 1:
             nodes = nodes[:, None]
         if nodes.dim() != 2:
@@ -357,17 +368,18 @@ def as_count(what: str, value: Any, least: int = 0) -> int:
 def _ends(ids: Tensor) -> tuple[int, int]:
     """The smallest and the largest of some ids, of which there is one.
 
-    By numpy: torch's OpenMP threads wait for their next operator by spinning, for milliseconds, on the cores that are
-    to make the samples (docs/samplers.md).
+    In host memory by numpy: torch's OpenMP threads wait for their next operator by spinning, for milliseconds, on the
+    cores that are to make the samples (docs/samplers.md).
     """
+    if not ids.is_cpu:
+        low, high = torch.stack(ids.aminmax()).tolist()
+        return low, high
     values = ids.numpy()
     return int(values.min()), int(values.max())
 
 
-def _integers(name: str, values: Any) -> Tensor:
-    """Ids as int64 on the CPU; an empty list counts as integers."""
-    if isinstance(values, Tensor) and values.dtype == torch.int64 and values.is_cpu:
-        return values
+def _integers(name: str, values: Any, device: torch.device) -> Tensor:
+    """Ids as int64 in host memory, or on the device if they are there; an empty list counts as integers."""
     try:
         ids = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # torch has one for each kind of value
@@ -375,4 +387,4 @@ def _integers(name: str, values: Any) -> Tensor:
         raise ValueError(f"{name} is {shown}; expected integers: a tensor, or a list of them.") from error
     if (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool) and ids.numel():
         raise ValueError(f"{name} is {ids.dtype}; expected integers.")
-    return ids if ids.dtype == torch.int64 and ids.is_cpu else ids.to("cpu", torch.int64)
+    return ids.to(device if ids.device == device else HOST, torch.int64)

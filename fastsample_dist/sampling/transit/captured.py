@@ -69,7 +69,9 @@ class CapturedTransit:
         run = self._run
         seed = self._rng_seed if rng_seed is None else checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
         key = DrawKey(seed, as_count("step", step))
-        given, ids = plain.given_roots(self._engine.bound, roots, key, sample_ids, None)
+        given, ids = plain.given_roots(
+            self._engine.bound, roots, key, sample_ids, None, device=self._engine.device
+        )  # fmt: skip
         if given.shape != run.roots.shape:
             raise ValueError(
                 f"roots are {list(given.shape)}, but {list(run.roots.shape)} were recorded; sample others by "

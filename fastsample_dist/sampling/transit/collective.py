@@ -70,7 +70,6 @@ class CollectiveEngine:
             self._tables = _tables(bound)
         self._scale, self._weighs_itself = edge_scale(bound), weighs_itself(bound)
         self._samplers: dict[int, CollectiveSampler] = {}
-        self._widths: dict[int, list[int]] = {}  # picks of every step, by number of roots
 
     @property
     def table_bytes(self) -> int:
@@ -82,13 +81,12 @@ class CollectiveEngine:
         num_roots = roots.shape[1]
         if num_roots not in self._samplers:
             self._samplers[num_roots] = self._sampler(num_roots)
-            self._widths[num_roots] = [shape.picks for shape in self.bound.plan(num_roots).shapes()]
         threads = torch.get_num_threads() if run.num_threads is None else run.num_threads
         try:
             found = self._samplers[num_roots].sample(roots, sample_ids, key.rng_seed, key.step, threads)
         except AppFailedError as error:
             raise explained(error, self.bound, roots, key) from error
-        widths = self._widths[num_roots][: found.num_steps]
+        widths = self.bound.plan(num_roots).widths[: found.num_steps]
         samples = Samples(found.vertices, found.offsets, num_roots, widths, sample_ids, key)
         if self.bound.app.record is not None:
             samples.mfgs_of_sample = [self._mfgs(hops, samples, s) for s, hops in enumerate(found.hops)]

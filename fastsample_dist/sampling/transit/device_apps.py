@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.device.placement import Table, choose_places, measured_room
+from fastsample_dist.device.streams import to_device
 from fastsample_dist.graph.placed import topology_bytes
 from fastsample_dist.ops.cuda_apps import AppCode, AppInputs, cuda_app_sample, kernels_of, loaded
 from fastsample_dist.ops.transit_layouts import AppFailedError, NextKind
@@ -70,8 +71,9 @@ class DeviceAppEngine:
             wanted = kernels_of(app, has_step_transits, has_initial, run.schedule)
             cubin = loaded(self._code.cubin(wanted), self._device)
         code = AppCode(self._params, has_step_transits, has_initial, cubin)
+        there = to_device(roots, self._device), to_device(sample_ids, self._device)
         try:
-            found = cuda_app_sample(self._inputs, app, code, roots, sample_ids, request)
+            found = cuda_app_sample(self._inputs, app, code, *there, request)
         except AppFailedError as error:
             raise explained(error, bound, roots, key) from error
         return Samples(found.vertices, found.offsets, plan.num_roots, widths_of(plan, found), sample_ids, key)

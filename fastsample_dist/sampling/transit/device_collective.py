@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.device.placement import Table, choose_places, measured_room
+from fastsample_dist.device.streams import to_device
 from fastsample_dist.graph.placed import place_graph, topology_bytes
 from fastsample_dist.ops import cuda_collective as kernels
 from fastsample_dist.ops import transit_layouts as layouts
@@ -84,9 +85,10 @@ class DeviceCollectiveEngine:
 
     def sample(self, roots: Tensor, sample_ids: Tensor, key: DrawKey, run: Run) -> Samples:
         """See Engine; nothing of `run` is read."""
-        call = _Call(self, self.bound.plan(roots.shape[1]), roots.to(self.device), sample_ids.to(self.device), key)
+        there = to_device(roots, self.device), to_device(sample_ids, self.device)
+        call = _Call(self, self.bound.plan(roots.shape[1]), *there, key)
         if not call.run():  # the core says what is wrong, in its words
-            CollectiveEngine(self.bound).sample(roots, sample_ids, key, run)
+            CollectiveEngine(self.bound).sample(roots.cpu(), sample_ids.cpu(), key, run)
             raise RuntimeError("a GPU met an id that is no node, and the CPU's engine did not; please report it")
         mfgs = None
         if self.bound.app.record is not None:

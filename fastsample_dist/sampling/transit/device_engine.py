@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.device.placement import Table, choose_places, measured_room
+from fastsample_dist.device.streams import to_device
 from fastsample_dist.graph.placed import topology_bytes
 from fastsample_dist.ops import cuda
 from fastsample_dist.ops.cuda_transit import SERVED, DeviceTables, SampleRun, has_drawn_lengths
@@ -115,8 +116,9 @@ class DeviceEngine:
           schedule: one of SCHEDULES but "auto".
           draw: int64 [2] on the device, in place of the key.
         """
-        request = TransitRequest(key.rng_seed, key.step, schedule=schedule)
-        return SampleRun(self._tables, self._app(self.bound.plan(roots.shape[1])), roots, sample_ids, request, draw)
+        app = self._app(self.bound.plan(roots.shape[1]))
+        there = to_device(roots, self.device), to_device(sample_ids, self.device)
+        return SampleRun(self._tables, app, *there, TransitRequest(key.rng_seed, key.step, schedule=schedule), draw)
 
     def end(self, finish: Callable[[], SampledSteps], roots: Tensor, sample_ids: Tensor, key: DrawKey) -> Samples:
         """The samples of what has been enqueued.

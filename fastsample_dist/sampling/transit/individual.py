@@ -97,14 +97,11 @@ def app_in_numbers(
 def widths_of(plan: Plan, found: SampledSteps) -> list[int]:
     """Picks of each step, at most."""
     if found.offsets is None:
-        return [shape.picks for shape in plan.shapes()]
-    lengths = np.diff(found.offsets.cpu().numpy())  # not by torch: its threads would spin into the next call
-    longest = int(lengths.max()) if lengths.size else plan.num_roots
-    widths, left, step = [], longest - plan.num_roots, 0
+        return plan.widths
+    widths, left, step = [], found.longest - plan.num_roots, 0
     if not plan.until_done:
-        widths = [shape.picks for shape in plan.shapes()]
-        widths[-1] = max(0, left - sum(widths))  # ALL: 0 picks before they are known; there may be no sample
-        return widths
+        *before, _ = plan.widths
+        return [*before, max(0, left - sum(before))]  # the last takes ALL; there may be no sample
     while left > 0:
         widths.append(plan.shape(step).picks)
         left, step = left - widths[-1], step + 1

@@ -17,7 +17,7 @@ from fastsample_dist.ops.transit_layouts import AppFailedError, AppFault
 from fastsample_dist.sampling.mfg import MFG, DrawKey
 from fastsample_dist.sampling.transit import race
 from fastsample_dist.sampling.transit.app import ALL, NULL, App
-from fastsample_dist.sampling.transit.binding import BoundApp, Plan, StepShape, as_count, bind
+from fastsample_dist.sampling.transit.binding import HOST, BoundApp, Plan, StepShape, as_count, bind
 from fastsample_dist.sampling.transit.record import Recorder
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.values import CombinedRow, Draw, Row, Sample, Tables, Transits
@@ -55,24 +55,26 @@ def given_roots(
     num_samples: int | None,
     *,
     check_ids: bool = True,
+    device: torch.device = HOST,
 ) -> tuple[Tensor, Tensor]:
     """(roots int64 [S, R], sample ids int64 [S]), the application's own roots where none are given.
 
     Args:
       check_ids: see BoundApp.roots.
+      device: that samples; see BoundApp.
     Raises:
       ValueError: roots or ids that are refused; neither roots nor a number of samples.
     """
     if roots is not None:
         if num_samples is not None:
             raise ValueError(f"num_samples is {num_samples} beside roots, one row of which is a sample; drop it.")
-        given = bound.roots(roots, check_ids=check_ids)
-        return given, bound.ids(sample_ids, given.shape[0])
+        given = bound.roots(roots, check_ids=check_ids, device=device)
+        return given, bound.ids(sample_ids, given.shape[0], device)
     if num_samples is None and sample_ids is None:
         raise ValueError("there are no roots; pass them, or num_samples for the application's own.")
     ids = bound.ids(sample_ids, None if num_samples is None else as_count("num_samples", num_samples))
     own = bound.app.initial_roots(bound.graph, ids, key.rng_seed, key.step)
-    return bound.roots(own, check_ids=check_ids), ids
+    return bound.roots(own, check_ids=check_ids, device=device), ids
 
 
 def run(bound: BoundApp, roots: Tensor, sample_ids: Tensor, key: DrawKey) -> Samples:

@@ -17,7 +17,7 @@ from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import App
-from fastsample_dist.sampling.transit.binding import as_count, bind
+from fastsample_dist.sampling.transit.binding import HOST, as_count, bind
 from fastsample_dist.sampling.transit.captured import CapturedTransit
 from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
@@ -78,6 +78,7 @@ class TransitSampler:
         self.graph, self.app, self.rng_seed = graph, app, checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
         self._run = Run(num_threads, schedule)
         self._bound = bind(app, graph)
+        self._given_to = self.device if len(devices) == 1 else HOST  # several have their ranges from the host
         self._engine: Engine
         if all(map(arrays.runs_kernels, devices)):
             engines = [make_device_engine(self._bound, own) for own in devices]
@@ -106,7 +107,8 @@ class TransitSampler:
         """Make samples.
 
         Args:
-          roots: node ids, [S]: one root per sample, or [S, R], -1 behind the last root of a sample; they may repeat.
+          roots: node ids, [S]: one root per sample, or [S, R], -1 behind the last root of a sample; they may repeat. On
+            the GPU that samples they stay there, as do ids.
             None: what the application's initial_roots gives, by default a random node per sample.
           step: 0 or more; part of every draw's key, so that another step gives other samples.
           sample_ids: int64 [S], 0 or more; None: the positions. Samples of equal id and roots are equal.
@@ -121,7 +123,9 @@ class TransitSampler:
         """
         key, bound = DrawKey(self.rng_seed, as_count("step", step)), self._bound
         on_cpu = not arrays.runs_kernels(self.device)
-        given, ids = plain.given_roots(bound, roots, key, sample_ids, num_samples, check_ids=not on_cpu)
+        given, ids = plain.given_roots(
+            bound, roots, key, sample_ids, num_samples, check_ids=not on_cpu, device=self._given_to
+        )  # fmt: skip
         if on_cpu:
             bound.check_room(*given.shape, bound.plan(given.shape[1]).known_picks)
         try:

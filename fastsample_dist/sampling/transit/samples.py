@@ -23,11 +23,11 @@ class Samples:
       offsets: int64 [S + 1] or None.
       num_roots: R.
       widths: picks of each step; the most that a sample has.
-      sample_ids: int64 [S].
+      sample_ids: int64 [S], on any device.
       draw: rng_seed and step.
       mfgs_of_sample: of applications that record edges.
     Attributes:
-      sample_ids, draw: as given.
+      draw: as given.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Samples:
         mfgs_of_sample: list[list[MFG]] | None = None,
     ) -> None:
         self._flat, self._offsets, self._num_roots, self._widths = flat, offsets, num_roots, list(widths)
-        self.sample_ids, self.draw, self.mfgs_of_sample = sample_ids, draw, mfgs_of_sample
+        self._ids, self.draw, self.mfgs_of_sample = sample_ids, draw, mfgs_of_sample
 
     @classmethod
     def of_steps(
@@ -76,7 +76,12 @@ class Samples:
         return cls(flat, offsets, first._num_roots, widths, sample_ids, first.draw, mfgs)
 
     def __len__(self) -> int:
-        return self.sample_ids.numel()
+        return self._ids.numel()
+
+    @cached_property
+    def sample_ids(self) -> Tensor:
+        """int64 [S], in host memory."""
+        return self._ids.cpu()
 
     @property
     def num_steps(self) -> int:

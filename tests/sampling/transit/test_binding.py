@@ -8,6 +8,7 @@ import torch
 
 import fastsample_dist as fsd
 from fastsample_dist.sampling import transit
+from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from tests.sampling.transit.apps import Counting, Own, Together, small_graph
 
@@ -140,6 +141,16 @@ def test_sample_ids_are_refused(ids):
 def test_a_number_of_samples_is_an_integer(count):
     with pytest.raises(ValueError, match=f"num_samples is {count!r}; expected an integer >= 0"):
         plain.sample(small_graph(), Own(), num_samples=count)
+
+
+def test_what_a_device_samples_from_comes_not_to_the_host():
+    bound, meta = transit.bind(transit.DeepWalk(2), small_graph()), torch.device("meta")  # where nothing can be read
+    roots, ids = plain.given_roots(
+        bound, torch.zeros(5, dtype=torch.int32, device=meta), DrawKey(0), None, None, check_ids=False, device=meta
+    )  # fmt: skip
+    assert roots.device == ids.device == meta and roots.dtype == ids.dtype == torch.int64
+    assert roots.shape == (5, 1) and ids.shape == (5,)
+    assert bound.ids(None, 3).tolist() == [0, 1, 2]
 
 
 def test_parameters_become_words_in_their_order():

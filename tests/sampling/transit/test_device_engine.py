@@ -82,6 +82,36 @@ def test_rows_of_all_sizes_are_read_by_lanes_and_by_blocks(device, on_cpu, dtype
             assert_equal(sampler.sample(roots), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "app", [transit.DeepWalk(5), transit.PPR(0.3), transit.Layer(4, 3)], ids=lambda app: type(app).__name__
+)
+def test_roots_and_ids_may_be_on_the_device(device, on_cpu, app, dtype):
+    graph, roots, ids = small_graph(), torch.tensor([4, 3, -1, 2, 11]), torch.tensor([9, 0, 4, 7, 2**30])
+    sampler = fsd.TransitSampler(graph, app, rng_seed=3, device=device, schedule="sample")
+    there = roots.to(device, dtype)
+    found, by_position = sampler.sample(there, 5, ids.to(device, dtype)), sampler.sample(there, 5)
+    assert_equal(found, on_cpu(graph, app, roots, step=5, sample_ids=ids))
+    assert_equal(by_position, on_cpu(graph, app, roots, step=5))
+    for own, expected in ((found, ids), (by_position, torch.arange(5))):
+        assert own.sample_ids.is_cpu and own.sample_ids.dtype == torch.int64 and torch.equal(own.sample_ids, expected)
+    for wrong in (-2, 12):
+        with pytest.raises(ValueError, match=f"roots holds node ids from {min(wrong, -1)} to {max(wrong, 11)}; expec"):
+            sampler.sample(torch.cat([there, there[:1] * 0 + wrong]))
+    with pytest.raises(ValueError, match=r"sample_ids has shape \(5,\), smallest -1; expected 5 integers >= 0"):
+        sampler.sample(there, 5, ids.to(device, dtype).clamp(max=0) - 1)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_walks_that_meet_no_dead_end_fill_their_room(device, on_cpu, schedule):
+    ring = fsd.CSCGraph(torch.arange(8), torch.arange(7, dtype=torch.int32).roll(1))
+    roots, app = torch.arange(700) % 7, transit.PPR(0.1)
+    sampler = fsd.TransitSampler(ring, app, rng_seed=3, device=device, schedule=schedule)
+    found = sampler.sample(roots)
+    assert found.num_steps > 20 and (found.nodes >= 0).all()
+    assert_equal(found, on_cpu(ring, app, roots))
+
+
 @pytest.mark.parametrize("schedule", ["sample", "transit"])
 @pytest.mark.parametrize("attempts", [1, 2, 5])
 def test_distinct_picks_equal_the_cpus(device, on_cpu, attempts, schedule):
