@@ -12,7 +12,7 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsCudaBatch, nodes, indptr, indices, edge_ids, workspace, table)
   FS_STRUCT(FsCudaRowCache, rows, places, num_rows, place_type)
   FS_STRUCT(FsCudaRows, rows, num_rows, row_bytes, cache)
-  FS_STRUCT(FsCudaBadPlace, first, mailbox)
+  FS_STRUCT(FsCudaBadPlace, first, mailbox, order)
   FS_STRUCT(FsCudaQueueOptions, least_fetch, most_fetch, patience_ns)
   FS_STRUCT(FsTransitTables, walk_slots, total_weights, max_weights, hashed_nodes, hashed_buckets, columns)
   FS_STRUCT(FsTransitApp, sample_sizes, num_transits, unique, params, next, step_transits, initial, num_steps,

@@ -132,6 +132,7 @@ struct RowSource {
 // Whoever takes the empty mailbox writes all of it: two bad places never mix.
 template <typename Place, typename In, typename Out>
 FS_DEVICE void report_bad_place(const RowTask<Place, In, Out>& task, int64_t position, int64_t place) {
+  if (task.bad.order != nullptr) position = task.bad.order[position];
   if (task.bad.first != nullptr) atomic_min(task.bad.first, static_cast<uint64_t>(position));
   int64_t* const mailbox = task.bad.mailbox;
   if (mailbox == nullptr || atomic_cas(reinterpret_cast<uint64_t*>(mailbox), 0, kMailboxTaken) != 0) return;

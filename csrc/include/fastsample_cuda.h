@@ -108,12 +108,13 @@ typedef enum { FS_CUDA_GATHER_ROWS = 1, FS_CUDA_MERGE_ROWS = 2 } FsCudaRowOperat
 #define FS_CUDA_MAILBOX_WORDS 5
 #define FS_CUDA_MAILBOX_TAKEN (-1) /* its first word while one bad place is being written */
 
-/* Where an id or place outside the tables is reported; either may be NULL. Its output row is filled with zeros. */
+/* Where an id or place outside the tables is reported; each may be NULL. Its output row is filled with zeros. */
 typedef struct {
   uint64_t* first;  /* device memory, ~0 before: becomes the least position of a bad one */
   int64_t* mailbox; /* pinned host memory [FS_CUDA_MAILBOX_WORDS], its first word 0 before: {FsCudaRowOperation, the bad
                        place, its position, least and largest place} of any bad one, for the host to find later without
                        waiting. The first word is written last; the host empties the mailbox by setting it to 0 */
+  const int64_t* order; /* device memory, one per row: the position that is reported for the i-th; NULL: i */
 } FsCudaBadPlace;
 
 /* out[i] = rows[ids[i]]: ids [num_ids] id_type, out [num_ids, row_bytes]. */

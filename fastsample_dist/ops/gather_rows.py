@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import checks, cuda, library
+from fastsample_dist.ops import bus_order, checks, cuda, library
 from fastsample_dist.ops.row_tables import (
     GATHER_ROWS,
     MERGE_ROWS,
@@ -158,15 +158,16 @@ def _gather_rows_cuda(
     ids = _check_gather(rows, ids)
     check_table("rows", rows, ids.device)
     check_cache(rows, cached, places)
+    asked, order = bus_order.by_row(ids, (rows,))
     out = torch.empty((ids.numel(), *rows.shape[1:]), dtype=rows.dtype, device=ids.device)
-    report = BadPlaceReport(ids.device, checked)
+    report = BadPlaceReport(ids.device, checked, order)
     table = _Rows(rows.data_ptr(), rows.shape[0], _row_bytes(rows), cache_arguments(cached, places, ids.device))
     cuda.call(
         "fs_cuda_gather_rows", ids,
-        table, library.type_code(ids), ids.data_ptr(), ids.numel(), out.data_ptr(), report.arguments,
+        table, library.type_code(asked), asked.data_ptr(), asked.numel(), out.data_ptr(), report.arguments,
     )  # fmt: skip
     report.refuse(GATHER_ROWS, ids, lambda _: (0, rows.shape[0] - 1))
-    return out
+    return bus_order.put_back(out, order)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,15 +279,16 @@ def _merge_rows_cuda(
             check_table(name, table, places.device)
     check_cache(own, cached, slots, (merge.fetched_width,))
     places = checks.vector("places", places, (torch.int64,))
+    asked, order = bus_order.by_row(places, merge.tables)
     out = torch.empty((places.numel(), merge.out_width), dtype=dtype, device=places.device)
-    report = BadPlaceReport(places.device, checked)
+    report = BadPlaceReport(places.device, checked, order)
     cuda.call(
         "fs_cuda_merge_rows", places,
-        merge.arguments(), cache_arguments(cached, slots, places.device), places.data_ptr(), places.numel(),
+        merge.arguments(), cache_arguments(cached, slots, places.device), asked.data_ptr(), asked.numel(),
         library.type_code(out), out.data_ptr(), report.arguments,
     )  # fmt: skip
     report.refuse(MERGE_ROWS, places, lambda place: (-fetched.shape[0], _largest_place(place, (own, *near))))
-    return out
+    return bus_order.put_back(out, order)
 
 
 def _largest_place(place: int, tables: Sequence[Tensor]) -> int:

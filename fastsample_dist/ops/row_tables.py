@@ -42,7 +42,7 @@ class CacheArguments(Structure):
 class BadPlace(Structure):
     """FsCudaBadPlace."""
 
-    _fields_ = (("first", c_void_p), ("mailbox", c_void_p))
+    _fields_ = (("first", c_void_p), ("mailbox", c_void_p), ("order", c_void_p))
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,18 +230,19 @@ class BadPlaceReport:
     Args:
       device: whose kernel reports.
       checked: find out by `refuse`, which waits for the kernel; else leave it to a later call.
+      order: int64 [rows] on the device: the positions to report where the kernel has the rows in another order.
     Raises:
       ValueError: an earlier call that was not checked has left a note.
     """
 
-    def __init__(self, device: torch.device, checked: bool) -> None:
+    def __init__(self, device: torch.device, checked: bool, order: Tensor | None = None) -> None:
         self._first = None
         if checked:
             self._first = torch.full((1,), -1, dtype=torch.int64, device=device)
-            self.arguments = BadPlace(self._first.data_ptr(), None)
+            self.arguments = BadPlace(self._first.data_ptr(), None, library.address(order))
         else:
             raise_deferred_errors(device)
-            self.arguments = BadPlace(None, _mailbox(device).data_ptr())
+            self.arguments = BadPlace(None, _mailbox(device).data_ptr(), library.address(order))
 
     def refuse(self, operation: int, places: Tensor, bounds: Callable[[int], tuple[int, int]]) -> None:
         """Raise ValueError where the kernel found a bad place; bounds(place) is the least and the largest one."""
