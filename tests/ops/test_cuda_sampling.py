@@ -323,7 +323,7 @@ def test_a_hop_takes_three_launches(emulated_device, num_hops):
     graph, spec = on(emulated_device, random_csc()), ops.SampleSpec(fanouts=(4,) * num_hops)
     before = emulated_device.num_launches()
     graph.sample(torch.arange(9).int(), spec, 0)
-    assert emulated_device.num_launches() - before == 3 + 3 * num_hops
+    assert emulated_device.num_launches() - before == 3 + 3 * num_hops + 1  # the last leaves the sizes to the host
 
 
 @pytest.mark.parametrize("kernel", ["per_hop", "persistent"])
@@ -332,8 +332,8 @@ def test_few_rows_of_many_edges_are_relabelled_by_a_grid_for_the_edges(emulated_
     spec = ops.SampleSpec(fanouts=(100, 3, 50), rng_seed=SEED)
     on_device = CudaSamplingGraph(graph.indptr, graph.indices, graph.orig_ids, kernel=kernel)
     grids = emulated_device.grids(lambda: on_device.sample(seeds, spec, STEP))
-    # clear_batch, add_seeds, (sample_tasks,) place_rows; per hop its draws, assign_new, relabel_and_place
-    hops = np.array(grids[3 + (kernel == "persistent") :]).reshape(3, -1)
+    # clear_batch, add_seeds, (sample_tasks,) place_rows; per hop its draws, assign_new, relabel_and_place; copy_words
+    hops = np.array(grids[3 + (kernel == "persistent") : -1]).reshape(3, -1)
     assert hops[:, -1].tolist() == [8, 1, 8]  # 8: all that the device holds
     expected = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids).sample(seeds, spec, STEP)
     for schedule in range(4):

@@ -80,7 +80,7 @@ def assert_same(found: dict, expected: dict):
 def test_training_with_the_kernels_equals_the_cpus(path, emulated_library, monkeypatch, options):
     expected = train_alone(path, **{name: value for name, value in options.items() if name != "kernel"})
     called, call = set(), cuda.call
-    monkeypatch.setattr(cuda, "call", lambda name, *arguments: called.add(name) or call(name, *arguments))
+    monkeypatch.setattr(cuda, "call", lambda name, *given, **options: called.add(name) or call(name, *given, **options))
     with kernels_on_the_cpu(emulated_library):
         found = train_alone(path, **options)
     assert_same(found, expected)
