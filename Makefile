@@ -29,7 +29,7 @@ RESUMED    := -p tests.resumed --seconds $(GPU_SECONDS) --passed-file
 KEPT       := --work build/gpu-graphs --resume build/gpu-graphs/parts.json
 # Processes that share the tests, a file to each at a time for the sake of its fixtures. Many tests wait for others, so
 # more processes than a small machine has cores.
-WORKERS    ?= 4
+WORKERS    ?= 6
 PYTEST     := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Threads of OpenMP that wait would otherwise spin, on cores that other tests could use.
 test test-all: export OMP_WAIT_POLICY := passive

@@ -2,8 +2,8 @@
 
 Every way trains GraphSAGE of the same sizes on the same seeds in the same order:
 - "gpu": sampled on the GPU, features in its memory, this library's model;
-- "gpu, trainer": the same by DistLoader and Trainer, as train_sage.py --device cuda does it: the split without
-  prefetching, the epoch with PREFETCH batches made ahead;
+- "gpu, trainer": the same by DistLoader and Trainer, as train_sage.py --device cuda does it;
+- "gpu, trainer ahead": the same with PREFETCH batches made ahead by a thread; its split is that of an epoch without;
 - "cpu sampling": sampled and gathered by this library on the CPU, copied to the GPU, the same model;
 - "torch_geometric": its NeighborLoader on the CPU, features gathered there and copied, its model; where it lacks what
   it samples with, this library's CPU sampler takes the loader's place ("torch_geometric model").
@@ -41,8 +41,8 @@ from fastsample_dist.train.models import GraphSAGE
 from fastsample_dist.train.trainer import Trainer
 
 PARTS = ("sample_s", "gather_s", "compute_s")
-OURS, TRAINER, ON_HOST, PYG, PYG_MODEL = (
-    "gpu", "gpu, trainer", "cpu sampling", "torch_geometric", "torch_geometric model"
+OURS, TRAINER, AHEAD, ON_HOST, PYG, PYG_MODEL = (
+    "gpu", "gpu, trainer", "gpu, trainer ahead", "cpu sampling", "torch_geometric", "torch_geometric model"
 )  # fmt: skip
 PREFETCH = 2
 HIDDEN, DROPOUT, LEARNING_RATE = 256, 0.5, 0.006
@@ -167,7 +167,8 @@ def ways(parts: Path, task: Task, device: GpuDevice, options: GpuEpochOptions) -
     """By name, what measures a way; the last one stands in for torch_geometric's loader where that is missing."""
     return {
         OURS: lambda: _measure_way(OnDevice(task, device, options), device, options),
-        TRAINER: lambda: _measure_trainer(parts, task, device, options),
+        TRAINER: lambda: _measure_trainer(parts, task, device, options, prefetch=0),
+        AHEAD: lambda: _measure_trainer(parts, task, device, options, prefetch=PREFETCH),
         ON_HOST: lambda: _measure_way(SampledOnHost(task, device, options), device, options),
         PYG: lambda: _measure_way(PygLoader(task, device, options), device, options),
         PYG_MODEL: lambda: _measure_way(PygModel(task, device, options), device, options),
@@ -186,14 +187,14 @@ def _measure_way(way: Way, device: GpuDevice, options: GpuEpochOptions) -> dict:
     return {"epoch_s": spread(epochs), "loss": loss, **{name: spread([own[name] for own in split]) for name in PARTS}}
 
 
-def _measure_trainer(parts: Path, task: Task, device: GpuDevice, options: GpuEpochOptions) -> dict:
+def _measure_trainer(parts: Path, task: Task, device: GpuDevice, options: GpuEpochOptions, *, prefetch: int) -> dict:
     ctx = DistContext(LocalCommunicator(), device=device.torch_device)
     data = DistData.load(parts, ctx, verify=False)
     model = _our_model(task, device, options)
     trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=LEARNING_RATE), ctx)
     shared = {"rng_seed": options.rng_seed, "feature_dtype": task.features.dtype}
     loaders = [
-        DistLoader(data, options.fanouts, options.batch_size, prefetch=ahead, **shared) for ahead in (0, PREFETCH)
+        DistLoader(data, options.fanouts, options.batch_size, prefetch=ahead, **shared) for ahead in (0, prefetch)
     ]
     for loader in loaders:
         trainer.run_epoch(loader)  # warms up
