@@ -66,6 +66,7 @@ from fastsample_dist.sampling.transit.numba_sample import (
     task_step,
 )  # fmt: skip
 from fastsample_dist.sampling.transit.numba_types import (
+    FORCED,
     NULL,
     asking_call,
     caught_call,
@@ -141,7 +142,7 @@ class Target:
 
 
 def _compiled_by_njit(function: Callable, arguments: tuple[types.Type, ...]):
-    dispatcher = njit(nogil=True, forceinline=True)(function)
+    dispatcher = njit(nogil=True, **FORCED)(function)
     dispatcher.compile(arguments)
     return dispatcher.overloads[arguments]
 

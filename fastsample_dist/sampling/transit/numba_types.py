@@ -20,7 +20,10 @@ from numba.extending import (
     register_jitable,
 )
 
-FORCED = {"forceinline": True}  # small functions become part of `next`, and their structures registers
+# Only compiled code calls what is compiled here. Wrappers for C and Python, in each of which LLVM would put a function
+# once more, were a fifth of the time that a small application takes to compile.
+UNWRAPPED = {"no_cfunc_wrapper": True, "no_cpython_wrapper": True}
+FORCED = {"forceinline": True, **UNWRAPPED}  # small functions become part of `next`, and their structures registers
 NULL = -1
 _CACHE_LINE = 64
 
