@@ -28,6 +28,7 @@ from tests.ops.graphs import random_csc
 from tests.parts import draw_partition
 
 GATHER = GatherOptions(width=8, device_rows=40, host_rows=40, num_ids=60, verify=True)
+TRIALS = 2
 
 
 @pytest.fixture
@@ -63,12 +64,12 @@ def test_bytes_are_those_that_the_limit_counts(gpu):
 def test_gathered_rows_are_verified(gpu, monkeypatch):
     monkeypatch.setattr(ops, "gather_rows", lambda rows, ids, *_, **__: rows[ids] + 1)
     with pytest.raises(RuntimeError, match=r"verify: gathering 60 torch.float32 rows, device, .*not the CPU's"):
-        gpu_gather.measure(gpu, GpuTimer(gpu, 0, 5), GATHER, lambda _: None)
+        gpu_gather.measure(gpu, GpuTimer(gpu, 0, TRIALS), GATHER, lambda _: None)
 
 
 def measured_aggregate(gpu, **options):
     options = AggregateOptions(**{"batch_size": 5, "fanouts": (3, 2), "widths": (4,), **options})
-    return gpu_aggregate.measure(random_csc(), gpu, GpuTimer(gpu, 0, 5), options, lambda _: None)
+    return gpu_aggregate.measure(random_csc(), gpu, GpuTimer(gpu, 0, TRIALS), options, lambda _: None)
 
 
 def test_a_peer_that_is_not_installed_is_left_out_with_its_reason(gpu, monkeypatch):
@@ -165,7 +166,7 @@ def walking(gpu, monkeypatch):
 
 
 def test_every_application_is_sampled_in_every_way(walking):
-    found = gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, 5), WALKS, lambda _: None)
+    found = gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, TRIALS), WALKS, lambda _: None)
     assert [case["app"] for case in found["cases"]] == [
         "uniform", "deepwalk", "ppr", "node2vec", "multi_rw", "khop", "khop_unique",
         "layer", "fastgcn", "ladies", "cluster_gcn",
@@ -176,7 +177,7 @@ def test_every_application_is_sampled_in_every_way(walking):
         if not is_collective:
             ways += ["transit", *([] if is_ragged else ["captured"]), "transit_flat"]
         assert [way["way"] for way in case["ways"]] == ways
-        assert len(case["steps"]) == 5 and min(case["steps"]) > 0 and (case["samples"] == 12 or is_collective)
+        assert len(case["steps"]) == TRIALS and min(case["steps"]) > 0 and (case["samples"] == 12 or is_collective)
 
 
 def test_samples_are_verified(walking, monkeypatch):
@@ -190,7 +191,7 @@ def test_samples_are_verified(walking, monkeypatch):
 
     monkeypatch.setattr(TransitSampler, "sample", wrong)
     with pytest.raises(RuntimeError, match=r"verify: uniform, schedule transit: the samples are not the CPU's\."):
-        gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, 5), WALKS, lambda _: None)
+        gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, TRIALS), WALKS, lambda _: None)
 
 
 STAND_IN = """#!{python}
@@ -219,7 +220,7 @@ def test_nextdoor_runs_beside_every_schedule(walking, nextdoor, tmp_path, monkey
     monkeypatch.setattr(gpu_walk, "_cases", lambda *_: iter(()))
     monkeypatch.setattr(gpu_walk.walk_peers, "NEXTDOOR_CASES", gpu_walk.walk_peers.NEXTDOOR_CASES[::3])
     graph, options = random_csc(), GpuWalkOptions(samples=4, length=3, baselines=(nextdoor,), work=tmp_path)
-    found = gpu_walk.measure(graph, walking, GpuTimer(walking, 0, 5), options, lambda _: None)["nextdoor"]
+    found = gpu_walk.measure(graph, walking, GpuTimer(walking, 0, TRIALS), options, lambda _: None)["nextdoor"]
     assert [case["app"] for case in found] == ["deepwalk", "khop"]
     for case in found:
         assert [way["way"] for way in case["ways"]] == ["sample", "transit", "transit_flat"]
@@ -252,7 +253,7 @@ def test_a_package_walks_in_turns_or_is_left_out_with_its_reason(walking, monkey
     monkeypatch.setattr(dgl, "walker", lambda *_, **__: walk)
     monkeypatch.setattr(gpu_walk, "APPS", gpu_walk.APPS[:1])
     options = GpuWalkOptions(samples=4, length=3, baselines=(Baseline("dgl"),))
-    found = gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, 5), options, lambda _: None)
+    found = gpu_walk.measure(random_csc(), walking, GpuTimer(walking, 0, TRIALS), options, lambda _: None)
     assert found["cases"][0]["ways"][-1]["way"] == "dgl" and found["cases"][0]["missing"] == {}
     left_out = [line for line in gpu_report.walk_lines(found) if "left out" in line]
     assert left_out == ["dgl left out of layer, fastgcn, ladies, cluster_gcn: only walks are compared with it."]

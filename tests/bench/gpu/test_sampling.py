@@ -22,16 +22,14 @@ def gpu(emulated_device):
     return EmulatedGpu()
 
 
-def measured(gpu, **options):
+def measured(gpu, timer, **options):
     options = {"batch_sizes": (5,), "fanouts": (3,), "hops": (2,), "limit_bytes": 4096, "verify": True, **options}
-    return gpu_sampling.measure(
-        random_csc(), gpu, GpuTimer(gpu, warmup=1, trials=3), GpuSamplingOptions(**options), lambda _: None
-    )
+    return gpu_sampling.measure(random_csc(), gpu, timer, GpuSamplingOptions(**options), lambda _: None)
 
 
 def test_every_setting_is_measured_with_every_sampler(gpu, monkeypatch):
     monkeypatch.setattr(gpu_sampling, "random_read_limit", lambda *_: {"sectors_s": SPREAD})
-    found = measured(gpu, batch_sizes=(4, 5), hops=(1, 2))
+    found = measured(gpu, GpuTimer(gpu, warmup=0, trials=1), batch_sizes=(4, 5), hops=(1, 2))
     assert [(run["hops"], run["fanout"], run["batch_size"]) for run in found["settings"]] == [
         (1, 3, 4), (1, 3, 5), (2, 3, 4), (2, 3, 5)
     ]  # fmt: skip
@@ -50,7 +48,7 @@ def test_kernels_are_recorded_once_for_batches_of_a_kind(gpu, monkeypatch):
 
 def test_edges_are_those_of_the_cpus_batches(gpu, monkeypatch):
     monkeypatch.setattr(gpu_sampling, "random_read_limit", lambda *_: {"sectors_s": SPREAD})
-    found = measured(gpu)["settings"][0]["samplers"][0]
+    found = measured(gpu, GpuTimer(gpu, warmup=1, trials=3))["settings"][0]["samplers"][0]
     graph, spec = random_csc(), SampleSpec(fanouts=(3, 3))
     on_cpu = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
     seeds = gpu_sampling.draw_seeds(graph, 5, 4, 0)
