@@ -4,6 +4,7 @@ What starts in a tenth of a second here takes seconds of processor time as a pro
 the launcher, or such a process, starts that.
 """
 
+import ctypes
 import multiprocessing
 import os
 import runpy
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from fastsample_dist.testing import ranks
@@ -19,6 +21,7 @@ from fastsample_dist.testing.jobs import meeting_point, own_environment
 from tests.waiting import ENOUGH_S
 
 OUTPUTS = ("stdout", "stderr")
+NAMESPACES = {"--net": "net", "--mount": "mnt", "--uts": "uts"}  # nsenter's option: the file
 
 
 class ForkedPython:
@@ -28,12 +31,21 @@ class ForkedPython:
       line: a script's path, "-m" and a module, or "-c" and code, then its arguments.
       environ: its whole environment.
       outputs: files that take its standard output and error.
+      inside: the namespaces that it enters, as files of /proc/PID/ns.
     """
 
-    def __init__(self, line: Sequence[object], environ: dict[str, str], outputs: tuple[Path, Path]) -> None:
+    def __init__(
+        self,
+        line: Sequence[object],
+        environ: dict[str, str],
+        outputs: tuple[Path, Path],
+        namespaces: Sequence[str] = (),
+    ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(ranks.PRELOAD)
-        self._process = context.Process(target=_run, args=([*map(str, line)], environ, outputs), daemon=True)
+        self._process = context.Process(
+            target=_run, args=([*map(str, line)], environ, outputs, namespaces), daemon=True
+        )
         with ranks.hidden_main():
             self._process.start()
         self.pid = self._process.pid
@@ -67,13 +79,14 @@ class ForkedPython:
         self._process.kill()
 
 
-def _run(line: list[str], environ: dict[str, str], outputs: tuple[Path, Path]) -> None:
+def _run(line: list[str], environ: dict[str, str], outputs: tuple[Path, Path], inside: Sequence[str]) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a fork server ignores it
     for number, path in enumerate(outputs, start=1):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, number)
         os.close(descriptor)
+    _enter(inside)
     os.environ.clear()
     os.environ.update(environ)
     sys.path[:0] = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", *sys.path)]
@@ -86,6 +99,16 @@ def _run(line: list[str], environ: dict[str, str], outputs: tuple[Path, Path]) -
     else:
         sys.argv = line
         runpy.run_path(line[0], run_name="__main__")
+
+
+def _enter(namespaces: Sequence[str]) -> None:
+    """Go where the files lead; the working directory is the one of the same name there."""
+    libc, directory = ctypes.CDLL(None, use_errno=True), Path.cwd()
+    with ExitStack() as stack:
+        for file in [stack.enter_context(Path(name).open()) for name in namespaces]:
+            if libc.setns(file.fileno(), 0) != 0:
+                raise OSError(ctypes.get_errno(), f"setns {file.name}")
+    os.chdir(directory)
 
 
 def run_forked(
@@ -136,8 +159,13 @@ def run_python(*line: object) -> subprocess.CompletedProcess[str]:
 
 
 def fork_python(command: Sequence[str], **options: object) -> ForkedPython | subprocess.Popen:
-    """`subprocess.Popen`, which forks where the command is a Python whose outputs are one file."""
-    if command[0] != sys.executable:
+    """As `subprocess.Popen`, but a Python whose outputs are one file is forked, in namespaces or not."""
+    line, inside = list(command), []
+    if line[0] == "nsenter":  # --target PID, namespaces, --, the command
+        end = line.index("--")
+        inside = [f"/proc/{line[2]}/ns/{NAMESPACES[option]}" for option in line[3:end]]
+        line = line[end + 1 :]
+    if line[0] != sys.executable:
         return subprocess.Popen(command, **options)
     log = Path(options["stdout"].name)
-    return ForkedPython(command[1:], options["env"], (log, log))
+    return ForkedPython(line[1:], options["env"], (log, log), inside)

@@ -62,7 +62,7 @@ def run(made, task, **settings):
             assert [*Path(f"/proc/{host.prefix[2]}/root/dev/shm").iterdir()] == []
 
 
-def test_two_hosts_train_what_one_process_does(parts, tmp_path):
+def test_two_hosts_train_what_one_process_does(forked_ranks, parts, tmp_path):
     parameters, losses = one_process(parts, "1")
     with namespace_hosts(parts, 2, work=tmp_path) as made:
         ranks = run(made, "train")

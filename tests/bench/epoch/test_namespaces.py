@@ -70,7 +70,7 @@ def test_ranks_on_hosts_meet_and_load_what_is_theirs(parts, tmp_path):
 
 
 @needs_hosts("50mbit")
-def test_a_rate_limits_the_links(parts, tmp_path):
+def test_a_rate_limits_the_links(forked_ranks, parts, tmp_path):
     """50 Mbit/s is 6.25 MB/s, once the bucket of 1 MiB is spent."""
     with namespace_hosts(parts, 2, rate="50mbit", work=tmp_path) as made:
         job = RankJob(
