@@ -39,7 +39,7 @@ def run(tmp_path, capsys):
     return call
 
 
-def test_this_machine_is_sound_and_two_ranks_exchange_rows(run):
+def test_this_machine_is_sound_and_two_ranks_exchange_rows(forked_ranks, run):
     status, findings, printed = run("--deadline-s", str(ENOUGH_S))
     assert status == 0, printed
     assert findings["2 ranks, torch"]["status"] == OK and "over lo" in findings["2 ranks, torch"]["found"]

@@ -1,4 +1,7 @@
-"""train_sage.py as a user runs it: alone, under torchrun, under mpirun, and with input it has to refuse."""
+"""train_sage.py as a user runs it: alone, on ranks, under mpirun, and with input it has to refuse.
+
+Ranks are forked; test_resume.py starts this script by torchrun, tests/train/test_interrupts.py by fastsample-launch.
+"""
 
 import importlib.util
 import json
@@ -19,7 +22,7 @@ from fastsample_dist.train.cli import parse_arguments
 from fastsample_dist.train.inference import layerwise, measure
 from fastsample_dist.train.objectives import METRICS
 from fastsample_dist.train.session import check_outputs
-from tests.forked import run_forked
+from tests.forked import run_forked, run_python
 from tests.grids import grid
 from tests.train.task import make_targets, make_task
 from tests.waiting import ENOUGH_S
@@ -78,11 +81,11 @@ def results_of(finished, file):
 
 
 @pytest.fixture(scope="module")
-def torchrun_results(parts, tmp_path_factory):
-    """(what was printed, the JSON file) of two ranks under torchrun, hybrid scheme."""
+def hybrid_results(parts, tmp_path_factory):
+    """(what was printed, the JSON file) of two ranks, hybrid scheme."""
     file = tmp_path_factory.mktemp("hybrid") / "out.json"
-    options = ("--scheme", "hybrid", "--exchange", "paired")
-    finished = launch("torchrun", 2, "--data", parts(2), *options, *SMALL, "--json", str(file))
+    options = ["--data", parts(2), "--scheme", "hybrid", "--exchange", "paired", *SMALL, "--json", file]
+    finished = run_forked(2, SCRIPT, options)
     return finished.stdout, results_of(finished, file)
 
 
@@ -137,7 +140,7 @@ def exchanges_per_step(results):
 
 def test_alone(parts, tmp_path):
     file = tmp_path / "out.json"
-    finished = run([sys.executable, str(SCRIPT), "--data", parts(1), *SMALL, "--json", str(file)])
+    finished = run_python(SCRIPT, "--data", parts(1), *SMALL, "--json", file)
     results = results_of(finished, file)
     assert (results["world_size"], results["scheme"], results["steps"]) == (1, "hybrid", 6)
     assert f"test accuracy {results['test_acc']:.4f}" in finished.stdout and not finished.stderr
@@ -149,31 +152,31 @@ def test_alone(parts, tmp_path):
     assert "device" not in finished.stdout
 
 
-def test_both_schemes_report_the_same_losses_and_accuracies(torchrun_results, vanilla_results):
-    hybrid, vanilla = torchrun_results[1], vanilla_results
+def test_both_schemes_report_the_same_losses_and_accuracies(hybrid_results, vanilla_results):
+    hybrid, vanilla = hybrid_results[1], vanilla_results
     assert (hybrid["scheme"], vanilla["scheme"]) == ("hybrid", "vanilla")
     assert [epoch["loss"] for epoch in hybrid["epochs"]] == [epoch["loss"] for epoch in vanilla["epochs"]]
     assert (hybrid["val_acc"], hybrid["test_acc"]) == (vanilla["val_acc"], vanilla["test_acc"])
 
 
-def test_payload_exchanges_are_2_and_2l_a_step(torchrun_results, vanilla_results):
-    assert exchanges_per_step(torchrun_results[1]) == 2
+def test_payload_exchanges_are_2_and_2l_a_step(hybrid_results, vanilla_results):
+    assert exchanges_per_step(hybrid_results[1]) == 2
     assert exchanges_per_step(vanilla_results) == 6
-    assert (torchrun_results[1]["exchange"], vanilla_results["exchange"]) == ("paired", "paired")
+    assert (hybrid_results[1]["exchange"], vanilla_results["exchange"]) == ("paired", "paired")
 
 
-def test_rank_0_alone_prints_epochs_accuracy_and_the_communication_table(torchrun_results):
-    printed, results = torchrun_results
+def test_rank_0_alone_prints_epochs_accuracy_and_the_communication_table(hybrid_results):
+    printed, results = hybrid_results
     assert printed.count("epoch 1/2  loss") == printed.count("epoch 2/2  loss") == 1
     assert f"test accuracy {results['test_acc']:.4f}" in printed
     assert all(purpose in printed for purpose in ("feature_rows", "gradients", "payload exchanges per step: 2"))
 
 
 @pytest.mark.grid  # in the gate test_distributed_loop.py starts ranks with mpirun
-def test_mpirun_gives_the_results_of_torchrun(parts, tmp_path, torchrun_results):
+def test_mpirun_gives_the_results_of_forked_ranks(parts, tmp_path, hybrid_results):
     file = tmp_path / "out.json"
     finished = launch("mpirun", 2, "--data", parts(2), "--exchange", "paired", *SMALL, "--json", str(file))
-    results, expected = results_of(finished, file), torchrun_results[1]
+    results, expected = results_of(finished, file), hybrid_results[1]
     losses = [[epoch["loss"] for epoch in found["epochs"]] for found in (results, expected)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert results["comm"]["feature_rows"] == expected["comm"]["feature_rows"]

@@ -3,14 +3,13 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fastsample_dist.train import TrainConfig
 from fastsample_dist.train.cli import parse_arguments
+from tests.forked import ForkedPython
 from tests.train.task import make_task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,10 +186,12 @@ def refusals(tmp_path_factory):
             "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
             "PYTHONPATH": str(ROOT),
         }  # fmt: skip
-        processes.append(
-            subprocess.Popen([sys.executable, "-c", RANK], env=environ, cwd=folder, stdout=subprocess.PIPE)
-        )
-    found = [json.loads(process.communicate(timeout=TIMEOUT_S)[0].splitlines()[-1]) for process in processes]
+        outputs = (folder / f"stdout-{rank}", folder / f"stderr-{rank}")
+        processes.append((ForkedPython(["-c", RANK], environ, outputs), outputs[0]))
+    found = []
+    for process, printed in processes:
+        assert process.wait(TIMEOUT_S) == 0
+        found.append(json.loads(printed.read_text().splitlines()[-1]))
     return {name: list(map(tuple, pair)) for name, *pair in zip(DIFFERENT, *found, strict=True)}
 
 

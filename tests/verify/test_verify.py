@@ -63,7 +63,7 @@ def run(capsys, *options):
         ((2,), ("--prefetch", "2", "--model", "gat", "--hidden", "8", "--split", "val")),
     ],
 )
-def test_ranks_equal_one_process(parts, tmp_path, capsys, ranks, options):
+def test_ranks_equal_one_process(forked_ranks, parts, tmp_path, capsys, ranks, options):
     file = tmp_path / "out.json"
     status, printed = run(capsys, parts, "--ranks", ",".join(map(str, ranks)), *SMALL, *options, "--json", file)
     assert status == 0, printed
