@@ -43,6 +43,7 @@ def test_an_application_passes_the_suite(device, app):
     assert report.num_runs == 4 * 3 * 5 + 2 + 2 + len(SCHEDULES) + 2 + 1
 
 
+MANY_SAMPLES = 1200
 MANY = [
     transit.DeepWalk(12), transit.DeepWalk(12, weighted=False), transit.Node2Vec(12),
     transit.Node2Vec(6, 0.25, 4.0, False), transit.PPR(0.2), transit.PPR(0.4, weighted=False), transit.MultiRW(9),
@@ -58,8 +59,8 @@ IN_GATE = [case for case in WAYS if case[1:] in ((torch.int32, "sample"), (torch
     ids=lambda value: value if isinstance(value, (str, torch.dtype)) else type(value).__name__,
 )
 def test_many_samples_equal_the_cpus(device, on_cpu, app, dtype, schedule):
-    graph, roots = random_graph(dtype), torch.arange(3000) % 500
-    key = {"step": 2**40, "sample_ids": torch.arange(3000) * 10**12}
+    graph, roots = random_graph(dtype), torch.arange(MANY_SAMPLES) % 500
+    key = {"step": 2**40, "sample_ids": torch.arange(MANY_SAMPLES) * 10**12}
     found = fsd.TransitSampler(graph, app, rng_seed=3, device=device, schedule=schedule).sample(roots, **key)
     assert found.vertices.device.type == device.type
     assert_equal(found, on_cpu(graph, app, roots, **key))
