@@ -3,8 +3,6 @@
 import itertools
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -21,6 +19,7 @@ from fastsample_dist.graph.generators import (
     synthetic_task,
     write_npy_graph,
 )
+from tests.forked import run_python
 
 
 def edge_list(graph: CSCGraph) -> list[tuple[int, int]]:
@@ -307,22 +306,8 @@ def test_a_failure_while_filling_leaves_nothing(tmp_path):
 
 
 def test_command_writes_the_graph_of_the_library(tmp_path):
-    arguments = [
-        "--scale",
-        8,
-        "--edge-factor",
-        4,
-        "--features",
-        5,
-        "--classes",
-        6,
-        "--train-fraction",
-        0.2,
-        "--seed",
-        3,
-    ]
-    command = [sys.executable, "-m", "fastsample_dist.graph.generators", "rmat", *arguments, "--output", tmp_path / "g"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
+    shape = ("--scale", 8, "--edge-factor", 4, "--features", 5, "--classes", 6, "--train-fraction", 0.2, "--seed", 3)
+    done = run_python("-m", "fastsample_dist.graph.generators", "rmat", *shape, "--output", tmp_path / "g")
     assert done.returncode == 0, done.stderr
     graph = rmat(8, 4, seed=3)
     task = synthetic_task(graph, 5, 6, 0.2, seed=3)

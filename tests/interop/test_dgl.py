@@ -1,13 +1,12 @@
 """Blocks hold the MFGs' edges, ids and rows exactly, and DGL computes on them what our aggregate computes."""
 
 import dataclasses
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from fastsample_dist import interop, ops
+from tests.forked import run_code
 from tests.ops.graphs import random_csc
 
 HIDE_DGL = """
@@ -111,7 +110,8 @@ def test_two_sage_layers_on_blocks_equal_the_same_weights_on_aggregate(dgl, draw
 
 
 def test_without_dgl_the_error_names_the_extra():
-    run = subprocess.run([sys.executable, "-c", HIDE_DGL], capture_output=True, text=True, check=True)
+    run = run_code(HIDE_DGL)
+    assert run.returncode == 0, run.stderr
     assert "pip install fastsample_dist[dgl]" in run.stdout
 
 

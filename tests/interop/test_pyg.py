@@ -6,8 +6,6 @@ NeighborLoader itself needs pyg-lib or torch-sparse, which have no wheels for ev
 
 import dataclasses
 import itertools
-import subprocess
-import sys
 from collections import Counter
 from fractions import Fraction
 from math import comb
@@ -18,6 +16,7 @@ import torch
 from fastsample_dist import CSCGraph, NeighborSampler, interop, ops
 from fastsample_dist.testing.statistics import chi_square_p
 from fastsample_dist.train.models import GraphSAGE
+from tests.forked import run_code
 from tests.ops.graphs import random_csc
 
 HIDE_PYG = """
@@ -300,7 +299,8 @@ def test_where_nothing_is_drawn_twice_pygs_model_gives_what_ours_gives(pyg, draw
 
 
 def test_without_torch_geometric_the_error_names_the_extra():
-    run = subprocess.run([sys.executable, "-c", HIDE_PYG], capture_output=True, text=True, check=True)
+    run = run_code(HIDE_PYG)
+    assert run.returncode == 0, run.stderr
     assert "pip install fastsample_dist[pyg]" in run.stdout
 
 

@@ -1,14 +1,13 @@
 """Every input format gives the same partition files as the same graph in format npy."""
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fastsample_dist.graph.inputs import FORMATS
 from fastsample_dist.partition.cli import main
+from tests.forked import run_python
 from tests.graph.inputs.layouts import (
     draw_graph,
     write_chunked,
@@ -72,17 +71,8 @@ def test_a_refusal_is_one_line_and_leaves_nothing(tmp_path, capsys):
 
 def test_a_foreign_pickle_is_refused_in_one_line(tmp_path):
     (tmp_path / "data.pt").write_bytes(pickle.dumps({"x": 1}))
-    command = [
-        sys.executable,
-        "-m",
-        "fastsample_dist.partition.cli",
-        "--input",
-        str(tmp_path / "data.pt"),
-        "--num-parts",
-        "2",
-    ]
-    root = Path(__file__).resolve().parents[2]
-    run = subprocess.run([*command, "--output", str(tmp_path / "parts")], capture_output=True, text=True, cwd=root)
+    options = ("--input", tmp_path / "data.pt", "--num-parts", 2, "--output", tmp_path / "parts")
+    run = run_python("-m", "fastsample_dist.partition.cli", *options)
     assert run.returncode == 1
     assert run.stderr.count("\n") == 1 and "data.pt cannot be loaded safely" in run.stderr
 

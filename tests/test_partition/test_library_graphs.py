@@ -1,8 +1,6 @@
 """fastsample_dist.partition_graph of DGL's and PyG's graphs as they are: the same bytes as from their arrays."""
 
 import logging
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import torch
 
 import fastsample_dist as fsd
 from fastsample_dist.graph.storage import load_part, load_topology, read_manifest
+from tests.forked import run_code
 from tests.graph.inputs.layouts import (
     TYPED,
     dgl_graph,
@@ -21,7 +20,6 @@ from tests.graph.inputs.layouts import (
 )
 from tests.grids import grid
 from tests.test_partition.test_api import contents
-from tests.waiting import ENOUGH_S
 
 GRAPH = draw_graph(weighted=True)
 ARRAYS = {"features": GRAPH.features, "labels": GRAPH.labels, "splits": GRAPH.splits}
@@ -237,13 +235,8 @@ else:
 @pytest.mark.parametrize("way", grid(["data", "from_data"], gate=["data"]))
 def test_what_is_left_out_reaches_a_user_who_set_up_no_logging(way, tmp_path):
     pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
-    run = subprocess.run(
-        [sys.executable, "-c", DROPS, way, tmp_path / "parts"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=ENOUGH_S,
-    )
+    run = run_code(DROPS, way, tmp_path / "parts")
+    assert run.returncode == 0, run.stderr
     name = "graph" if way == "data" else "data"
     lines = [line for line in run.stderr.splitlines() if "left out" in line]
     assert lines == [
@@ -260,8 +253,7 @@ def test_attributes_of_edges_beside_their_weights_are_said_to_be_left_out(tmp_pa
 
 
 def test_neither_library_is_imported_by_arrays():
-    run = (
+    found = run_code(
         "import sys, fastsample_dist.partition.api; print([m for m in ('dgl', 'torch_geometric') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True, timeout=ENOUGH_S)
-    assert found.stdout.strip() == "[]"
+    assert (found.returncode, found.stdout.strip()) == (0, "[]"), found.stderr
