@@ -5,13 +5,14 @@ import json
 import pytest
 import torch
 
-from fastsample_dist.bench import cli
+from fastsample_dist.bench import cli, graphs
 from fastsample_dist.bench.cache import replay
 from fastsample_dist.bench.cache import verify as verify_module
 from fastsample_dist.bench.cache.accesses import CacheOptions
 from fastsample_dist.bench.cache.verify import verify
 from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.ops import SampleSpec
+from tests.forked import run_python
 from tests.parts import draw_partition
 
 
@@ -59,7 +60,9 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
         )
 
 
-def test_a_graph_without_train_nodes_gets_a_tenth_of_the_connected_ones(tmp_path, capsys):
+def test_a_graph_without_train_nodes_gets_a_tenth_of_the_connected_ones(tmp_path, capsys, monkeypatch):
+    """Its graph is drawn and cut by forked processes; test_graph_names.py has them start as commands."""
+    monkeypatch.setattr(graphs, "run_process", lambda command, **_: run_python(*command[1:]))
     work = str(tmp_path)
     small = ["--fanouts", "3,2", "--batch-size", "9", "--epochs", "1", "--num-parts", "2", "--method", "weighted"]
     assert cli.main(["cache", "--graph", "rmat:8:4", *small, "--work", work, "--json", f"{work}/out.json"]) == 0
