@@ -121,7 +121,7 @@ class CapturedSampler:
         def enqueue() -> None:
             step.copy_(asked, non_blocking=True)
             graph.enqueue_into(self._batch)
-            self._state.enqueue(self._batch.state)
+            self._state.enqueue(self._batch.workspace)  # which begins with them
 
         self._recorder.record(enqueue)
 

@@ -77,9 +77,17 @@ def call_in(
     Raises:
       ValueError, MemoryError, RuntimeError: as `library.raise_for_status`.
     """
-    with current(where.device):
-        stream = current_stream(where.device) if stream is None else stream
-        status = getattr(loaded, name)(*arguments, None if stream is None else stream.cuda_stream)
+    entry = getattr(loaded, name)
+    if not where.is_cuda:
+        status = entry(*arguments, None)
+    else:
+        device = where.device
+        handle = (torch.cuda.current_stream(device) if stream is None else stream).cuda_stream
+        if device.index == torch.cuda.current_device():
+            status = entry(*arguments, handle)
+        else:
+            with torch.cuda.device(device):
+                status = entry(*arguments, handle)
     library.raise_for_status(status, loaded.fs_cuda_last_error)
 
 

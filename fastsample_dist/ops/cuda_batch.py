@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import cuda, library
+from fastsample_dist.ops.read_back import read_back
 from fastsample_dist.ops.sample_spec import SampleSpec
+from fastsample_dist.ops.sampling_graph import SampledHops
 
 MAX_HOPS = 16
 ALIGNMENT = 256  # bytes; of the arrays of a batch
@@ -103,6 +106,11 @@ class Request:
     step_on_device: Tensor | None = None
     kernel: str = "per_hop"
 
+    def by(self, kernel: str) -> Request:
+        """The same request, made by this kernel from now on."""
+        self.kernel = kernel
+        return self
+
 
 class HopPlaces(NamedTuple):
     """Where the arrays of a hop begin in a batch's memory: in int64 words, indices in ids; edge_ids None: none."""
@@ -121,35 +129,49 @@ class BatchLayout:
       dtype: of ids.
       edge_ids: whether it has positions of edges.
     Attributes:
-      sizes, dtype: the same.
-      num_words: int64 words of the memory.
+      sizes, num_hops, dtype: the same.
+      num_words, workspace_words: int64 words of the memory, and of the scratch.
       nodes: where the nodes begin, in ids.
       hops: of every hop.
     """
 
     def __init__(self, sizes: Sizes, num_hops: int, dtype: torch.dtype, *, edge_ids: bool) -> None:
-        self.sizes, self.dtype = sizes, dtype
+        self.sizes, self.num_hops, self.dtype = sizes, num_hops, dtype
+        self.workspace_words = -(-sizes.workspace_bytes // 8)
         rows, edges, width = sizes.max_rows[:num_hops], sizes.max_edges[:num_hops], dtype.itemsize
         counts = [count + 1 for count in rows] + (edges if edge_ids else [])
-        *words, end = accumulate(_padded(counts, torch.int64), initial=0)
-        self.nodes, *indices, end = accumulate(_padded([sizes.max_nodes, *edges], dtype), initial=8 * end // width)
+        *words, ids_begin = accumulate(_padded(counts, torch.int64), initial=0)
+        self.nodes, *indices, end = accumulate(
+            _padded([sizes.max_nodes, *edges], dtype), initial=8 * ids_begin // width
+        )
         self.num_words = end * width // 8
         self.hops = [
             HopPlaces(words[hop], indices[hop], words[num_hops + hop] if edge_ids else None) for hop in range(num_hops)
         ]
+        self._word_rooms = [after - begin for begin, after in pairwise([*words, ids_begin, self.num_words])]
+        self._id_rooms = [self.nodes, *(after - begin for begin, after in pairwise([self.nodes, *indices, end]))]
+        # Batch, as bytes: pointers to the nodes and to the arrays of so many hops, nothing for the other hops.
+        pointers, rest = f"{num_hops}P", f"{8 * (MAX_HOPS - num_hops)}x"
+        of_edge_ids = pointers + rest if edge_ids else f"{8 * MAX_HOPS}x"
+        self._form = struct.Struct(f"P {2 * (pointers + rest)} {of_edge_ids} 2P")
+        in_words, in_ids = [8 * place for place in words], [width * place for place in [self.nodes, *indices]]
+        self._offsets = [in_ids[0], *in_words[:num_hops], *in_ids[1:], *in_words[num_hops:]]
 
     def described(self, memory: Tensor, workspace: Tensor, table: Tensor | None) -> Batch:
         """The arrays as the library takes them."""
-        first, width = memory.data_ptr(), self.dtype.itemsize
-        described = Batch(
-            nodes=first + width * self.nodes, workspace=workspace.data_ptr(), table=library.address(table)
-        )
-        for hop, place in enumerate(self.hops):
-            described.indptr[hop] = first + 8 * place.indptr
-            described.indices[hop] = first + width * place.indices
-            if place.edge_ids is not None:
-                described.edge_ids[hop] = first + 8 * place.edge_ids
-        return described
+        first = memory.data_ptr()
+        arrays = [first + offset for offset in self._offsets]
+        return Batch.from_buffer_copy(self._form.pack(*arrays, workspace.data_ptr(), library.address(table) or 0))
+
+    def arrays(self, memory: Tensor) -> SampledHops:
+        """Views of the arrays, each as large as its room: those of a batch whose sizes are not known yet.
+
+        One call cuts all of a dtype, which takes a third of a call for each. To torch they are no views of the memory,
+        which is what its "unsafe" says: gradients would miss that they share it, and integers have none.
+        """
+        *words, _ = memory.unsafe_split_with_sizes(self._word_rooms)
+        _, nodes, *indices = memory.view(self.dtype).unsafe_split_with_sizes(self._id_rooms)
+        return SampledHops(nodes, words[: self.num_hops], indices, words[self.num_hops :])
 
 
 def _padded(counts: Sequence[int], dtype: torch.dtype) -> list[int]:
@@ -178,17 +200,26 @@ class EnqueuedBatch:
     table: Tensor | None
     stream: torch.cuda.Stream | None = None
 
-    @property
-    def ids(self) -> Tensor:
-        """The memory as ids."""
-        return self.memory.view(self.layout.dtype)
+    def node(self, number: int) -> int:
+        """Id of a node, by its number in the batch."""
+        return int(self.memory.view(self.layout.dtype)[self.layout.nodes + number])
 
-    @property
-    def state(self) -> Tensor:
-        """int64 [state_words] on the device; complete when the enqueued work is."""
-        return cut(self.workspace, 0, self.layout.sizes.state_words)
+    def read_state(self) -> Callable[[], list[int]]:
+        """Begin to bring the state words to the host, as `read_back`: they are complete when the enqueued work is."""
+        return read_back(self.workspace, self.layout.sizes.state_words, self.stream)
 
 
-def cut(memory: Tensor, begin: int, count: int) -> Tensor:
-    """Some elements of an allocation, [count] from `begin` on; in two thirds of the time that `narrow` takes."""
-    return memory.as_strided((count,), (1,), begin)
+def shorten(hops: SampledHops, rows: Sequence[int], edges: Sequence[int], num_nodes: int) -> None:
+    """Cut a batch's arrays, as `BatchLayout.arrays` makes them, to their sizes: in half of the time of a new view each.
+
+    Args:
+      hops: the arrays.
+      rows, edges: of every hop.
+      num_nodes: of the batch.
+    """
+    hops.nodes.resize_(num_nodes)
+    for indptr, count in zip(hops.indptrs, rows, strict=True):
+        indptr.resize_(count + 1)
+    for of_hops in (hops.indices, hops.edge_ids):
+        for array, count in zip(of_hops, edges, strict=False):
+            array.resize_(count)

@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 from ctypes import byref
 from dataclasses import replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from fastsample_dist.ops import cooperative, cuda, library, persistent
-from fastsample_dist.ops.cuda_batch import BatchLayout, EnqueuedBatch, Queue, Request, Seeds, Sizes, cut
+from fastsample_dist.ops.cuda_batch import BatchLayout, EnqueuedBatch, Queue, Request, Seeds, Sizes, shorten
 from fastsample_dist.ops.kernel_choice import (
     COOPERATIVE,
     KERNELS,
@@ -37,7 +38,6 @@ from fastsample_dist.ops.kernel_choice import (
     serves,
 )  # fmt: skip
 from fastsample_dist.ops.library import Refusal
-from fastsample_dist.ops.read_back import read_back
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 from fastsample_dist.ops.table_room import ALL, TableRoom
@@ -98,6 +98,7 @@ class CudaSamplingGraph(SamplingGraph):
         degrees = indptr.diff()
         self._indices, self._num_sources = indices, self._view.num_sources or self.num_rows
         self.max_degree = int(degrees.max()) if degrees.numel() else 0
+        self._is_gpu = self.device.type == "cuda"
         self._kernel, self._queue = kernel, (queue or persistent.QueueOptions()).arguments()
         self._choice: KernelChoice[BatchKind] = KernelChoice(cuda.timer(self.device))
         self._tables, self._room = _Tables(), TableRoom(self.num_rows)
@@ -110,7 +111,7 @@ class CudaSamplingGraph(SamplingGraph):
     def sample_many(self, seeds: Sequence[Tensor], spec: SampleSpec, first_step: int) -> list[SampledHops]:
         """Many mini-batches: all are enqueued before the first is waited for."""
         batches = [self.enqueue(own, spec, first_step + number) for number, own in enumerate(seeds)]
-        states = [read_back(batch.state, batch.stream) for batch in batches]
+        states = [batch.read_state() for batch in batches]
         return [self.finish(batch, state) for batch, state in zip(batches, states, strict=True)]
 
     def neighbors(self, rows: Tensor, spec: SampleSpec, hop: int, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -119,17 +120,16 @@ class CudaSamplingGraph(SamplingGraph):
         arguments = spec.arguments(step, hop)
         request = Request(rows, spec, step)
         layout = self._layout(rows.numel(), spec, request.kernel, hop, ALL)
-        batch = self._allocate(request, layout, cuda.current_stream(self.device))
+        batch = self._allocate(request, layout, self._current_stream())
         self._call("fs_cuda_sample_neighbors", batch, arguments, stream=batch.stream)
-        num_edges, bad_row, _, bad_scan, _ = _hop_state(read_back(batch.state, batch.stream)(), 0)
+        num_edges, bad_row, _, bad_scan, _ = _hop_state(batch.read_state()(), 0)
         if bad_row != _NOTHING_WRONG:
             self._refuse_row("sample_neighbors", int(rows[bad_row]))
         if bad_scan != _NOTHING_WRONG:
             self._refuse_source_of("sample_neighbors", int(rows[bad_scan]))
-        memory, [place] = batch.memory, batch.layout.hops
-        edge_ids = None if place.edge_ids is None else cut(memory, place.edge_ids, num_edges)
-        indptr = cut(memory, place.indptr, rows.numel() + 1)
-        return indptr, cut(batch.ids, place.indices, num_edges), edge_ids
+        hops = layout.arrays(batch.memory)
+        shorten(hops, [rows.numel()], [num_edges], 0)
+        return hops.indptrs[0], hops.indices[0], hops.edge_ids[0] if spec.edge_ids else None
 
     def enqueue(
         self,
@@ -157,10 +157,10 @@ class CudaSamplingGraph(SamplingGraph):
         if self._kernel != "auto":
             return self._enqueue(request, table)
         if step_on_device is not None or not all(serves(kernel, spec) for kernel in KERNELS):
-            return self._enqueue(replace(request, kernel=PER_HOP), table)
+            return self._enqueue(request.by(PER_HOP), table)
         return self._choice.run(
             kind_of(spec, request.ids.numel()), lambda: KERNELS,
-            lambda kernel: self._enqueue(replace(request, kernel=kernel), table),
+            lambda kernel: self._enqueue(request.by(kernel), table),
         )  # fmt: skip
 
     def new_table(self, num_seeds: int, spec: SampleSpec) -> Tensor | None:
@@ -196,22 +196,25 @@ class CudaSamplingGraph(SamplingGraph):
         Raises:
           ValueError: as `ops.sample_mfg`.
         """
-        words = (state or read_back(batch.state, batch.stream))()
-        if words[_TABLE_FULL] != _NOTHING_WRONG:
-            batch = self._enqueue(batch.request, None, whole_table=True)
-            words = read_back(batch.state, batch.stream)()
-        self._check_state(words, batch)
-        memory, ids, layout, indptrs, indices, edge_ids = batch.memory, batch.ids, batch.layout, [], [], []
-        num_dst = num_nodes = batch.request.ids.numel()
-        for hop, place in enumerate(layout.hops):
-            num_edges, *_, num_nodes = _hop_state(words, hop)
-            indptrs.append(cut(memory, place.indptr, num_dst + 1))
-            indices.append(cut(ids, place.indices, num_edges))
-            if place.edge_ids is not None:
-                edge_ids.append(cut(memory, place.edge_ids, num_edges))
-            num_dst = num_nodes
-        self._room.note(batch.request.spec, batch.request.ids.numel(), num_nodes)
-        return SampledHops(cut(ids, layout.nodes, num_nodes), indptrs, indices, edge_ids)
+        state = state or batch.read_state()
+        hops, num_hops = batch.layout.arrays(batch.memory), batch.layout.num_hops  # made while kernels run
+        bad_words = _bad_words(num_hops)
+        words = state()
+        if max(bad_words(words)) != _NOTHING_WRONG:
+            if words[_TABLE_FULL] != _NOTHING_WRONG:
+                batch = self._enqueue(batch.request, None, whole_table=True)
+                hops, words = batch.layout.arrays(batch.memory), batch.read_state()()
+            self._check_state(words, batch)
+        if batch.request.kernel == PERSISTENT:
+            persistent.check_end(words)
+        elif batch.request.kernel == COOPERATIVE:
+            cooperative.check_end(words)
+        num_seeds, end = batch.request.ids.numel(), _FIRST_HOP_WORD + _HOP_WORDS * num_hops
+        edges = words[_FIRST_HOP_WORD:end:_HOP_WORDS]
+        *rows, num_nodes = num_seeds, *words[_FIRST_HOP_WORD + _HOP_WORDS - 1 : end : _HOP_WORDS]
+        shorten(hops, rows, edges, num_nodes)
+        self._room.note(batch.request.spec, num_seeds, num_nodes)
+        return hops
 
     def batch_bytes(self, num_seeds: int, spec: SampleSpec) -> int:
         """Most device memory, in bytes, that a batch of so many seeds takes with its scratch."""
@@ -240,11 +243,14 @@ class CudaSamplingGraph(SamplingGraph):
     def _enqueue(self, request: Request, table: Tensor | None, *, whole_table: bool = False) -> EnqueuedBatch:
         num_seeds, spec = request.ids.numel(), request.spec
         expected = ALL if whole_table or request.step_on_device is not None else self._room.expected(spec, num_seeds)
-        stream = cuda.current_stream(self.device)
+        stream = self._current_stream()
         batch = self._allocate(request, self._layout(num_seeds, spec, request.kernel, None, expected), stream)
         batch.table = self._own_table(batch) if table is None else table
         self.enqueue_into(batch, stream)
         return batch
+
+    def _current_stream(self) -> torch.cuda.Stream | None:
+        return torch.cuda.current_stream(self.device) if self._is_gpu else None
 
     def _own_table(self, batch: EnqueuedBatch) -> Tensor | None:
         """The calling thread's for the batch's stream, which serves all kinds of batches; None where none stays."""
@@ -258,7 +264,7 @@ class CudaSamplingGraph(SamplingGraph):
     def _allocate(self, request: Request, layout: BatchLayout, stream: torch.cuda.Stream | None) -> EnqueuedBatch:
         """One allocation of what the batch is, one of scratch, which ends with the batch."""
         memory = torch.empty(layout.num_words, dtype=torch.int64, device=self.device)
-        workspace = torch.empty(-(-layout.sizes.workspace_bytes // 8), dtype=torch.int64, device=self.device)
+        workspace = torch.empty(layout.workspace_words, dtype=torch.int64, device=self.device)
         return EnqueuedBatch(request, layout, memory, workspace, None, stream)
 
     def _call(
@@ -282,7 +288,8 @@ class CudaSamplingGraph(SamplingGraph):
 
     def _on_device(self, name: str, ids: Tensor) -> Tensor:
         """Checked row ids on the device."""
-        return self.row_ids(name, ids).to(self.device, non_blocking=True)
+        ids = self.row_ids(name, ids)
+        return ids if ids.device == self.device else ids.to(self.device, non_blocking=True)
 
     def _check_state(self, state: list[int], batch: EnqueuedBatch) -> None:
         bad, repeated = state[_BAD_SEED], state[_REPEATED_SEED]
@@ -298,13 +305,9 @@ class CudaSamplingGraph(SamplingGraph):
         for hop in range(len(batch.layout.hops)):
             _, _, bad_edge, bad_scan, _ = _hop_state(state, hop)
             if bad_scan != _NOTHING_WRONG:
-                self._refuse_source_of("sample_mfg", int(batch.ids[batch.layout.nodes + bad_scan]))
+                self._refuse_source_of("sample_mfg", batch.node(bad_scan))
             if bad_edge != _NOTHING_WRONG:
                 self._refuse_edge(batch, hop, bad_edge)
-        if batch.request.kernel == PERSISTENT:
-            persistent.check_end(state)
-        elif batch.request.kernel == COOPERATIVE:
-            cooperative.check_end(state)
 
     def _refuse_edge(self, batch: EnqueuedBatch, hop: int, edge: int) -> NoReturn:
         if batch.layout.hops[hop].edge_ids is None:  # the draw is repeated, this time with the positions that it reads
@@ -333,6 +336,14 @@ def _hop_state(state: list[int], hop: int) -> list[int]:
     """num_edges, first row that does not exist, first bad edge, first row with a bad neighbour, num_src."""
     first = _FIRST_HOP_WORD + _HOP_WORDS * hop
     return state[first : first + _HOP_WORDS]
+
+
+@lru_cache
+def _bad_words(num_hops: int) -> itemgetter[tuple[int, ...]]:
+    """What takes, out of a batch's state words, those that hold the first bad position of something."""
+    firsts = [_FIRST_HOP_WORD + _HOP_WORDS * hop for hop in range(num_hops)]
+    of_hops = [first + number for first in firsts for number in range(1, _HOP_WORDS - 1)]
+    return itemgetter(_BAD_SEED, _REPEATED_SEED, _TABLE_FULL, *of_hops)
 
 
 def _check_readable(array: Tensor | None, device: torch.device) -> None:

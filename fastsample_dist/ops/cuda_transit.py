@@ -193,7 +193,7 @@ class SampleRun:
         Returns:
           What waits for them, as `finish`.
         """
-        vertices, failure = self._vertices.clone(), read_back(self._failure)
+        vertices, failure = self._vertices.clone(), read_back(self._failure, self._failure.numel())
         return lambda: self._finished(vertices, failure())
 
     def _finished(self, vertices: Tensor, failure: list[int]) -> SampledSteps:

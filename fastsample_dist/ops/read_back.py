@@ -26,19 +26,19 @@ class HostWords:
     """
 
     def __init__(self, device: torch.device, count: int) -> None:
-        is_gpu = device.type == "cuda"
-        self._words = torch.empty(count, dtype=torch.int64, pin_memory=is_gpu)
+        is_gpu, self._count = device.type == "cuda", count
+        self._words = torch.empty(count, dtype=torch.int64, pin_memory=is_gpu).numpy()
+        self._address = self._words.ctypes.data
         self._event = torch.cuda.Event() if is_gpu else None
 
     def enqueue(self, words: Tensor, stream: torch.cuda.Stream | None = None) -> None:
         """Enqueue the copy of as many words, int64 on the device, behind what the current stream has been given.
 
         Args:
-          words: complete when that is done.
+          words: at least as many; complete when that is done.
           stream: the current one, where the caller knows it.
         """
-        to, count = self._words.data_ptr(), self._words.numel()
-        cuda.call("fs_cuda_publish_words", words, words.data_ptr(), to, count, stream=stream)
+        cuda.call("fs_cuda_publish_words", words, words.data_ptr(), self._address, self._count, stream=stream)
 
     def mark(self, stream: torch.cuda.Stream | None) -> None:
         """What has been enqueued on the current stream so far is what `read` waits for."""
@@ -55,21 +55,23 @@ class HostWords:
 _FREE: dict[tuple[torch.device, int], list[HostWords]] = {}  # read, and kept for the next: making one takes 20 us
 
 
-def read_back(words: Tensor, stream: torch.cuda.Stream | None = None) -> Callable[[], list[int]]:
+def read_back(words: Tensor, count: int, stream: torch.cuda.Stream | None = None) -> Callable[[], list[int]]:
     """Begin to bring words to the host, behind what the current stream has been given.
 
     Args:
-      words: int64 [count] on the device.
+      words: int64 on the device.
+      count: how many of them, from the first on.
       stream: the current one, where the caller knows it.
     Returns:
       What waits for them, and for nothing that is enqueued later; to be called once.
     """
-    stream = cuda.current_stream(words.device) if stream is None else stream
-    free = _FREE.setdefault((words.device, words.numel()), [])
+    device = words.device
+    stream = torch.cuda.current_stream(device) if stream is None and words.is_cuda else stream
+    free = _FREE.setdefault((device, count), [])
     try:
         host = free.pop()
     except IndexError:
-        host = HostWords(words.device, words.numel())
+        host = HostWords(device, count)
     host.enqueue(words, stream)
     host.mark(stream)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from fastsample_dist.ops import checks, library
@@ -95,17 +95,32 @@ class SampleSpec:
         """
         return self._arguments(self.threads, checks.whole("step", step, 0, checks.LARGEST), hop)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __getstate__(self) -> dict[str, object]:
+        """The fields alone: what is kept beside them holds addresses, and a hash that other processes do not share."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def _arguments(self, threads: int, step: int = 0, hop: int | None = None) -> library.SampleArguments:
-        fanouts = self._c_fanouts if hop is None else (ctypes.c_int64 * 1)(self.fanouts[hop])
-        return library.SampleArguments(fanouts, len(fanouts), hop or 0, *self._c_flags, threads, self.rng_seed, step)
+        """They last as long as the spec, whose fanouts they refer to."""
+        if hop is not None:
+            return self._described((ctypes.c_int64 * 1)(self.fanouts[hop]), hop, threads, step)
+        arguments = library.SampleArguments.from_buffer_copy(self._of_all_hops)
+        arguments.num_threads, arguments.step = threads, step
+        return arguments
+
+    def _described(self, fanouts: ctypes.Array, hop: int, threads: int, step: int) -> library.SampleArguments:
+        return library.SampleArguments(fanouts, len(fanouts), hop, *self.flags, threads, self.rng_seed, step)
 
     @cached_property
-    def _c_fanouts(self) -> ctypes.Array:
-        return (ctypes.c_int64 * len(self.fanouts))(*self.fanouts)
+    def _of_all_hops(self) -> library.SampleArguments:
+        return self._described((ctypes.c_int64 * len(self.fanouts))(*self.fanouts), 0, 1, 0)
 
     @cached_property
-    def _c_flags(self) -> tuple[int, ...]:
-        return tuple(self.flags)
+    def _hash(self) -> int:
+        """Looked up several times for every batch."""
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
 
 def _fanouts(given: object) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from fastsample_dist import CSCGraph, ops
 from fastsample_dist.ops import SamplingGraph
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
+from fastsample_dist.ops.read_back import HostWords
 from tests.cuda_devices import CudaDevice
 from tests.grids import grid
 from tests.ops.graphs import random_csc
@@ -270,16 +271,27 @@ class CallNames(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_all_hops_are_enqueued_before_anything_is_read_back(cuda_device):
+def test_all_hops_are_enqueued_before_anything_is_read_back(cuda_device, monkeypatch):
     spec = ops.SampleSpec(fanouts=(5, 4, 3), rng_seed=SEED)
     graph, seeds = on(cuda_device, random_csc()), cuda_device.put(torch.arange(9).int())
     waiting = {"item", "tolist", "cpu", "nonzero", "__bool__", "__int__", "__index__"}
-    with CallNames() as enqueueing:
+    reads, read = [], HostWords.read
+    monkeypatch.setattr(HostWords, "read", lambda words: reads.append(words) or read(words))
+    with CallNames() as calls:
         batch = graph.enqueue(seeds, spec, 0)
+        assert not reads
+        graph.finish(batch)
+    assert len(reads) == 1 and not waiting & set(calls.names)
+
+
+def test_the_arrays_of_a_batch_are_cut_at_their_bounds_at_once_and_shortened_one_by_one(cuda_device):
+    spec = ops.SampleSpec(fanouts=(5, 4, 3), rng_seed=SEED)
+    graph, seeds = on(cuda_device, random_csc()), cuda_device.put(torch.arange(9).int())
+    batch = graph.enqueue(seeds, spec, 0)
     with CallNames() as finishing:
         graph.finish(batch)
-    assert not waiting & set(enqueueing.names)
-    assert [name for name in finishing.names if name in waiting] == ["tolist"]
+    assert finishing.names.count("unsafe_split_with_sizes") == 2 and finishing.names.count("view") == 1
+    assert finishing.names.count("resize_") == 7 and "as_strided" not in finishing.names
 
 
 STAMPS = 2**20 - 1

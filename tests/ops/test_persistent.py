@@ -116,8 +116,8 @@ def test_every_node_has_one_task_per_hop_whoever_finds_it_first(emulated_device,
     _, cuda = both(emulated_device, graph)
     batch = cuda.enqueue(seeds, ops.SampleSpec(fanouts=fanouts, rng_seed=SEED), STEP)
     num_tasks = sum(indptr.numel() - 1 for indptr in cuda.finish(batch).indptrs)  # destinations of all hops
-    assert int(batch.state[FINISHED]) + 1 == num_tasks
-    assert int(batch.state[TAIL]) + 1 == num_tasks - 12 * len(fanouts)
+    assert batch.read_state()()[FINISHED] + 1 == num_tasks
+    assert batch.read_state()()[TAIL] + 1 == num_tasks - 12 * len(fanouts)
 
 
 @pytest.mark.parametrize("schedule", grid(range(6), gate=[0, 5]))
@@ -127,11 +127,11 @@ def test_warps_take_records_by_the_chunk_and_long_rows_their_own_run(emulated_de
     seeds = torch.arange(40).int()
     narrow = cuda.enqueue(seeds, ops.SampleSpec(fanouts=(30, 20), rng_seed=SEED), STEP)
     picks = sum(indices.numel() for indices in cuda.finish(narrow).indices)
-    chunks, rest = divmod(int(narrow.state[RECORDED]) + 1, RECORD_CHUNK)
+    chunks, rest = divmod(narrow.read_state()()[RECORDED] + 1, RECORD_CHUNK)
     warps = 2 * narrow.layout.sizes.grid_blocks
     assert rest == 0 and picks / RECORD_CHUNK <= chunks <= picks / (RECORD_CHUNK - 31) + warps
     wide = cuda.enqueue(seeds[:1], ops.SampleSpec(fanouts=(-1,)), STEP)  # node 0 alone
-    assert cuda.finish(wide).indices[0].numel() == 3000 == int(wide.state[RECORDED]) + 1
+    assert cuda.finish(wide).indices[0].numel() == 3000 == wide.read_state()()[RECORDED] + 1
 
 
 @pytest.mark.parametrize("dtype", grid([torch.int32, torch.int64], gate=[torch.int64]))

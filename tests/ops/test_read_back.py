@@ -9,7 +9,7 @@ def test_counts_that_are_under_way_at_the_same_time_do_not_meet(cuda_device, mon
     monkeypatch.setattr(read_back, "_FREE", {})
     words = [torch.arange(5) * number for number in range(40)]
     for _ in range(3):
-        waiting = [read_back.read_back(cuda_device.put(own)) for own in words]
+        waiting = [read_back.read_back(cuda_device.put(own), own.numel()) for own in words]
         assert [wait() for wait in reversed(waiting)] == [own.tolist() for own in reversed(words)]
     [free] = read_back._FREE.values()
     assert len(free) == len(words)  # the second and third time took those of the first
@@ -17,6 +17,6 @@ def test_counts_that_are_under_way_at_the_same_time_do_not_meet(cuda_device, mon
 
 def test_words_are_those_at_the_time_of_the_call(cuda_device):
     words = cuda_device.put(torch.arange(300))
-    wait = read_back.read_back(words)
+    wait = read_back.read_back(words, words.numel())
     words.fill_(-1)
     assert wait() == list(range(300))

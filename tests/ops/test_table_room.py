@@ -48,7 +48,7 @@ def test_a_batch_that_overflows_is_sampled_again_and_equals_the_cpus(emulated_de
     cpu, cuda = both(sparse_graph(dtype), kernel)
     seeds, spec = some_seeds(25, dtype), ops.SampleSpec(fanouts=(10, 8), rng_seed=SEED, edge_ids=True)
     batch = cuda.enqueue(seeds, spec, STEP)
-    assert room_of(batch) == 256 < batch.layout.sizes.max_nodes and int(batch.state[FULL]) == 0
+    assert room_of(batch) == 256 < batch.layout.sizes.max_nodes and batch.read_state()()[FULL] == 0
     found = cuda.finish(batch)
     assert found.nodes.numel() > 512 and same(found, cpu.sample(seeds, spec, STEP))
     again = cuda.enqueue(seeds, spec, STEP + 1)  # the table is not much smaller than the direct one
@@ -64,14 +64,14 @@ def test_other_methods_overflow_as_well(emulated_device, method):
     spec, seeds = ops.SampleSpec(fanouts=(10, 8), rng_seed=SEED, method=method), some_seeds(25)
     cpu, cuda = (kind(graph.indptr, graph.indices, weights=weights) for kind in (SamplingGraph, CudaSamplingGraph))
     batch = cuda.enqueue(seeds, spec, STEP)
-    assert int(batch.state[FULL]) == 0 and same(cuda.finish(batch), cpu.sample(seeds, spec, STEP))
+    assert batch.read_state()()[FULL] == 0 and same(cuda.finish(batch), cpu.sample(seeds, spec, STEP))
 
 
 def test_the_room_follows_what_batches_have_had(emulated_device):
     cpu, cuda = both(sparse_graph())
     seeds = some_seeds(30)  # at most 270 nodes
     first = cuda.enqueue(seeds, SMALL, STEP)
-    assert room_of(first) == 256 and int(first.state[FULL]) == -1
+    assert room_of(first) == 256 and first.read_state()()[FULL] == -1
     num_nodes = cuda.finish(first).nodes.numel()
     assert 128 < num_nodes <= 256 and room_of(cuda.enqueue(seeds, SMALL, STEP)) == 256
     few = some_seeds(20)  # of the same kind
