@@ -19,7 +19,7 @@ from fastsample_dist.ops import cuda_collective as _cuda_collective  # noqa: F40
 from fastsample_dist.ops import cuda_columns as _cuda_columns  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops import cuda_transit as _cuda_transit  # noqa: F401  (declares structs and functions)
 from fastsample_dist.ops import embedding_draws as _embedding_draws
-from fastsample_dist.ops import fake
+from fastsample_dist.ops import fake, gradients
 from fastsample_dist.ops import gather_rows as _gather_rows
 from fastsample_dist.ops import hashed_rows as _hashed_rows
 from fastsample_dist.ops import inclusion_probabilities as _inclusion_probabilities
@@ -173,9 +173,7 @@ def _register() -> torch.library.Library:
             definitions.impl(name, kernel, "CPU")
             torch.library.register_fake(f"{_NAMESPACE}::{name}", getattr(fake, name), lib=definitions)
         for name, (backward, setup_context) in getattr(module, "AUTOGRAD", {}).items():
-            torch.library.register_autograd(
-                f"{_NAMESPACE}::{name}", backward, setup_context=setup_context, lib=definitions
-            )
+            gradients.register(definitions, getattr(torch.ops.fastsample, name).default, backward, setup_context)
     for name, kernel in cuda_kernels.items():
         definitions.impl(name, kernel, "CUDA")
     return definitions
