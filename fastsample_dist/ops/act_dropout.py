@@ -34,9 +34,12 @@ class DropoutKey:
     layer: int
 
     def __post_init__(self) -> None:
-        checks.require(0 <= self.rng_seed < 2**63, f"rng_seed is {self.rng_seed}; expected 0 to 2**63 - 1.")
-        checks.require(self.step >= 0, f"step is {self.step}; expected 0 or more.")
-        checks.require(0 <= self.layer < 2**32, f"layer is {self.layer}; expected 0 to 2**32 - 1.")
+        if not 0 <= self.rng_seed < 2**63:
+            raise ValueError(f"rng_seed is {self.rng_seed}; expected 0 to 2**63 - 1.")
+        if self.step < 0:
+            raise ValueError(f"step is {self.step}; expected 0 or more.")
+        if not 0 <= self.layer < 2**32:
+            raise ValueError(f"layer is {self.layer}; expected 0 to 2**32 - 1.")
 
 
 def drop_threshold(p: float) -> int:
@@ -46,7 +49,8 @@ def drop_threshold(p: float) -> int:
       ValueError: p outside 0 <= p < 1 (after rounding).
     """
     threshold = round(p * VARIATES) if 0 <= p < 1 else VARIATES
-    checks.require(threshold < VARIATES, f"p is {p}; expected a dropout probability of at least 0 and below 1.")
+    if threshold >= VARIATES:
+        raise ValueError(f"p is {p}; expected a dropout probability of at least 0 and below 1.")
     return threshold
 
 
@@ -74,9 +78,8 @@ def arguments(
     x: Tensor, node_ids: Tensor | None, threshold: int, activation: str, key: list[int], bias: Tensor | None = None
 ) -> library.ActDropout:
     """The core's description of one call; it keeps node_ids and bias, whose addresses it holds."""
-    checks.require(
-        activation in library.ACTIVATION_CODES, f"activation is {activation!r}; expected 'relu' or 'identity'."
-    )
+    if activation not in library.ACTIVATION_CODES:
+        raise ValueError(f"activation is {activation!r}; expected 'relu' or 'identity'.")
     checks.one_device(x=x, node_ids=node_ids, bias=bias)
     spec = library.ActDropout(
         library.address(node_ids), x.shape[0], x.shape[1], library.type_code(x), library.ACTIVATION_CODES[activation],

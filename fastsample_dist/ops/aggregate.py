@@ -79,16 +79,18 @@ def _arguments(
     indptr: Tensor, indices: Tensor, x: Tensor, weights: Tensor | None, reduce: str,
     tiles: Sequence[int] = WIDEST,
 ) -> library.Aggregation:  # fmt: skip
-    checks.require(reduce in library.REDUCE_CODES, f"reduce is {reduce!r}; expected 'sum', 'mean' or 'max'.")
+    if reduce not in library.REDUCE_CODES:
+        raise ValueError(f"reduce is {reduce!r}; expected 'sum', 'mean' or 'max'.")
     checks.require(indptr.numel() >= 1, "indptr is empty; expected num_dst + 1 offsets.")
     checks.one_device(x=x, indptr=indptr, indices=indices, weights=weights)
     num_heads = 1
     if weights is not None:
-        checks.require(weights.dtype == x.dtype, f"weights is {weights.dtype} but x is {x.dtype}; they must agree.")
-        checks.require(
-            weights.dim() in (1, 2) and weights.shape[0] == indices.numel(),
-            f"weights has shape {tuple(weights.shape)}; expected {indices.numel()} rows, one per edge.",
-        )
+        if weights.dtype != x.dtype:
+            raise ValueError(f"weights is {weights.dtype} but x is {x.dtype}; they must agree.")
+        if weights.dim() not in (1, 2) or weights.shape[0] != indices.numel():
+            raise ValueError(
+                f"weights has shape {tuple(weights.shape)}; expected {indices.numel()} rows, one per edge."
+            )
         num_heads = 1 if weights.dim() == 1 else weights.shape[1]
     return library.Aggregation(
         library.address(indptr), library.address(indices), indptr.numel() - 1, x.shape[0], indices.numel(),
@@ -123,9 +125,8 @@ def concat_into(
 ) -> Tensor:  # fmt: skip
     """Fill `out` [num_dst, 2 * width] with own rows and aggregates over `edges`, (indptr, indices); returns arg."""
     num_dst = out.shape[0]
-    checks.require(
-        x.shape[0] >= num_dst, f"x has {x.shape[0]} rows; expected one for each of the {num_dst} destinations, or more."
-    )
+    if x.shape[0] < num_dst:
+        raise ValueError(f"x has {x.shape[0]} rows; expected one for each of the {num_dst} destinations, or more.")
     return _aggregate_into(core, core.aggregate_concat, out, edges, x, weights, reduce, checked)
 
 
@@ -145,7 +146,7 @@ def concat_grad_weights(
     core: LayerCore, grad: Tensor, edges: list[Tensor], x: Tensor, weights: Tensor, reduce: str
 ) -> Tensor:  # fmt: skip
     """Gradient of the weights of `concat_into`, "sum" or "mean", from grad [num_dst, 2 * width]."""
-    of_aggregates, no_arg = grad[:, grad.shape[1] // 2 :], edges[0].new_empty((0, 0))
+    of_aggregates, no_arg = grad[:, grad.shape[1] // 2 :], edges[0].new_empty(0)
     return _aggregate_backward(core, of_aggregates, edges, x, weights, no_arg, reduce, [False, True], True)[1]
 
 
@@ -158,7 +159,7 @@ def _aggregate_into(
     indices = checks.vector("indices", edges[1], checks.ID_DTYPES)
     weights = None if weights is None else weights.contiguous()
     spec = _arguments(indptr, indices, x, weights, reduce, tiles)
-    arg = indptr.new_empty((spec.num_dst, spec.width) if reduce == "max" else (0, 0))
+    arg = indptr.new_empty((spec.num_dst, spec.width)) if reduce == "max" else indptr.new_empty(0)
     if not checked:
         core.check_edges(spec, indptr, indices)
     call(spec, x, out, arg)
@@ -175,10 +176,8 @@ def _aggregate_backward(
     weights = None if weights is None else weights.contiguous()
     spec = _arguments(indptr, indices, x, weights, reduce, tiles)
     expected = (indptr.numel() - 1, x.shape[1])
-    checks.require(
-        grad.dtype == x.dtype and grad.shape == expected,
-        f"grad is {grad.dtype} of shape {tuple(grad.shape)}; expected {x.dtype} of shape {expected}.",
-    )
+    if grad.dtype != x.dtype or grad.shape != expected:
+        raise ValueError(f"grad is {grad.dtype} of shape {tuple(grad.shape)}; expected {x.dtype} of shape {expected}.")
     checks.one_device(x=x, grad=grad, arg=arg)
     if grad.stride(1) != 1 or grad.stride(0) < grad.shape[1]:  # rows may be apart, their columns not
         grad = grad.contiguous()
@@ -187,7 +186,7 @@ def _aggregate_backward(
     if not checked:
         core.check_edges(spec, indptr, indices)
     core.aggregate_backward(spec, x, arg, grad, (grad_x, grad_weights))
-    return tuple(x.new_empty((0,)) if found is None else found for found in (grad_x, grad_weights))
+    return tuple(x.new_empty(0) if found is None else found for found in (grad_x, grad_weights))
 
 
 def _save_for_backward(ctx: object, inputs: tuple, output: tuple) -> None:

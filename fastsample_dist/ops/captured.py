@@ -132,12 +132,13 @@ class CapturedSampler:
           ValueError: another number of seeds than was recorded; else as `ops.sample_mfg`.
         """
         seeds = self.graph.row_ids("seeds", seeds)
-        checks.require(
-            seeds.numel() == self.num_seeds,
-            f"seeds has {seeds.numel()} entries, but {self.num_seeds} were recorded; sample other sizes without "
-            "recording.",
-        )
-        checks.require(step >= 0, f"step is {step}; expected 0 or more.")
+        if seeds.numel() != self.num_seeds:
+            raise ValueError(
+                f"seeds has {seeds.numel()} entries, but {self.num_seeds} were recorded; sample other sizes without "
+                "recording."
+            )
+        if step < 0:
+            raise ValueError(f"step is {step}; expected 0 or more.")
         recorded = self._batch
         stream = self._recorder.follow()  # behind the copies of the batch before, on whichever stream
         self._seeds.copy_(seeds, non_blocking=True)

@@ -18,7 +18,10 @@ REAL_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise ValueError(message) unless the condition holds."""
+    """Raise ValueError(message) unless the condition holds.
+
+    The message is made in either case: where every call of an operator asks, it is raised by an `if` of its own.
+    """
     if not condition:
         raise ValueError(message)
 
@@ -87,7 +90,11 @@ def _names(dtypes: tuple[torch.dtype, ...]) -> str:
 
 def one_device(**tensors: Tensor | None) -> None:
     """Refuse tensors that are on several devices; None is on every one."""
-    (first, tensor), *others = ((name, tensor) for name, tensor in tensors.items() if tensor is not None)
-    for name, other in others:
-        if other.device != tensor.device:
-            raise ValueError(f"{first} is on {tensor.device} and {name} on {other.device}; they must be on one device.")
+    first = device = None
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if device is None:
+            first, device = name, tensor.device
+        elif tensor.device != device:
+            raise ValueError(f"{first} is on {device} and {name} on {tensor.device}; they must be on one device.")

@@ -119,7 +119,7 @@ def aggregate(
 ) -> tuple[Tensor, Tensor]:
     """One row per destination; the winning edges only for "max"."""
     shape = (indptr.shape[0] - 1, x.shape[1])
-    return x.new_empty(shape), indptr.new_empty(shape if reduce == "max" else (0, 0))
+    return x.new_empty(shape), indptr.new_empty(shape if reduce == "max" else (0,))
 
 
 def aggregate_concat(

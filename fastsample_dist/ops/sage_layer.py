@@ -121,14 +121,13 @@ def _reduction(edge_weights: Tensor | None) -> str:
 
 def _check_parameters(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     out_width = weight.shape[0]
-    checks.require(
-        weight.dtype == x.dtype and weight.shape == (out_width, 2 * x.shape[1]),
-        f"weight is {weight.dtype} of shape {tuple(weight.shape)}; expected {x.dtype} with {2 * x.shape[1]} columns.",
-    )
-    checks.require(
-        bias is None or (bias.dtype == x.dtype and bias.shape == (out_width,)),
-        f"bias does not fit; expected {x.dtype} of shape {(out_width,)}.",
-    )
+    if weight.dtype != x.dtype or weight.shape != (out_width, 2 * x.shape[1]):
+        raise ValueError(
+            f"weight is {weight.dtype} of shape {tuple(weight.shape)}; expected {x.dtype} with {2 * x.shape[1]} "
+            "columns."
+        )
+    if bias is not None and (bias.dtype != x.dtype or bias.shape != (out_width,)):
+        raise ValueError(f"bias does not fit; expected {x.dtype} of shape {(out_width,)}.")
     checks.one_device(x=x, weight=weight, bias=bias)
 
 
