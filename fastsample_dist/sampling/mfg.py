@@ -372,7 +372,8 @@ def assemble(
     num_dst = [indptr.numel() - 1 for indptr in hops.indptrs]
     none = [None] * len(num_dst)
     edge_ids, values, weights = (column or none for column in (hops.edge_ids, edge_values, hops.edge_weights))
-    known = orig_ids_of(nodes[: num_dst[-1]], orig_ids) if look_up and num_dst else None
+    destinations = [nodes[:count] for count in num_dst]
+    known = orig_ids_of(destinations[-1], orig_ids) if look_up and num_dst else None
     mfgs, src_nodes = [], nodes
     for hop in reversed(range(len(num_dst))):
         indptr, indices = hops.indptrs[hop], hops.indices[hop]
@@ -382,5 +383,5 @@ def assemble(
                 edge_ids=edge_ids[hop], known_orig_ids=known, edge_values=values[hop], edge_weights=weights[hop],
             )
         )  # fmt: skip
-        src_nodes = nodes[: num_dst[hop]]
+        src_nodes = destinations[hop]
     return MiniBatch(seeds=src_nodes, mfgs=mfgs, input_nodes=nodes, draw=draw)
