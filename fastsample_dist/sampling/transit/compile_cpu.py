@@ -6,8 +6,8 @@ plain.py.
 
 As always with Numba: what a function reads from around itself, globals and variables of enclosing functions, is a
 constant of the compiled code, with the value of the time of compilation. Values that change belong into `par`.
-Compiling takes one to three seconds per application and process; an application that another instance, graph or
-sampler has already been compiled for is found by its functions, the layout and the types of the graph.
+Compiling takes some five seconds of processor time per application and process; an application that another instance,
+graph or sampler has already been compiled for is found by its functions, the layout and the types of the graph.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ INDIVIDUAL = {
     "mvs": (transit.MVS(), 2),
 }
 APPS = {**INDIVIDUAL, "together": (Together(), 3), "every together": (EveryTogether(), 3)}
-# In every run those that a mistake can hardly hide from; compiling takes a second or two each.
+# In every run those that a mistake can hardly hide from; compiling takes seconds each.
 USUAL = {("every", torch.int64)}
 CASES = [
     pytest.param(name, dtype, marks=[] if (name, dtype) in USUAL else [pytest.mark.grid])
