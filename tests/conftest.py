@@ -2,8 +2,10 @@
 
 import contextlib
 import fcntl
+import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,14 +31,19 @@ PRELOAD = ("pytest", "tests.train.task")
 EMULATING = {"cuda_device", "emulated_device", "emulated_library"}  # fixtures
 
 
-def pytest_configure() -> None:
-    """Take Ctrl-C as a terminal's foreground does, and let no example of a property test have a time limit.
+def pytest_configure(config: pytest.Config) -> None:
+    """Take Ctrl-C as a terminal's foreground does, let no example of a property test have a time limit, and keep what
+    is kept in a user's cache directory for this run alone, all its processes together.
 
     A shell starts what it puts into the background with SIGINT ignored, and every process that a test starts would
     inherit that; with a handler here they get the default. Forked ranks find loaded what test files import: that would
     take each of them longer than most tests.
     """
     ranks.PRELOAD.extend(PRELOAD)
+    if not hasattr(config, "workerinput"):  # the processes of pytest-xdist inherit it
+        cache = tempfile.TemporaryDirectory(prefix="fastsample-tests-")
+        os.environ["XDG_CACHE_HOME"] = cache.name
+        config.add_cleanup(cache.cleanup)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with contextlib.suppress(ImportError):
         from hypothesis import settings

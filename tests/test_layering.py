@@ -85,7 +85,7 @@ HOMES = {
 # loads them, on use, and nobody else does.
 LOADED_ON_USE = {
     f"fastsample_dist/sampling/transit/numba_{name}.py": {"numba", "llvmlite"}
-    for name in ("types", "draws", "lanes", "slots", "rows", "sample", "kernels")
+    for name in ("types", "draws", "lanes", "slots", "rows", "sample", "kernels", "kept")
 }
 ON_USE = [path.removesuffix(".py").replace("/", ".") for path in LOADED_ON_USE]
 SHOWN = {"verify", "doctor", "bench"}  # rooms of commands that print tables

@@ -8,6 +8,7 @@ cannot be told from others by its content has no key; what depends on it is comp
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from fastsample_dist.files import cache_home
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
 _LIBRARIES = ("builtins", "math", "operator", "numpy", "numba")  # whose functions and types their names tell
+
+LOWERING = tuple(sorted(Path(__file__).parent.glob("numba_*.py")))  # what compiled code is made by
 
 
 class _NoKeyError(Exception):
@@ -49,6 +52,12 @@ def key_of(functions: tuple[Callable | None, ...], besides: Any) -> str | None:
 def joined(*parts: str) -> str:
     """One key of several parts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+
+
+@functools.cache
+def digest(*files: Path) -> str:
+    """Hash of files' content."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def kept(key: str | None, kind: str, make: Callable[[], bytes]) -> bytes:

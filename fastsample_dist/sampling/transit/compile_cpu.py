@@ -6,8 +6,9 @@ plain.py.
 
 As always with Numba: what a function reads from around itself, globals and variables of enclosing functions, is a
 constant of the compiled code, with the value of the time of compilation. Values that change belong into `par`.
-Compiling takes some five seconds of processor time per application and process; an application that another instance,
-graph or sampler has already been compiled for is found by its functions, the layout and the types of the graph.
+Compiling takes some five seconds of processor time per application; an application that another instance, graph or
+sampler has already been compiled for is found by its functions, the layout and the types of the graph, and what an
+earlier process has compiled for this kind of processor in the user's cache directory (app_cache.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fastsample_dist import __version__
+from fastsample_dist.sampling.transit import app_cache
 from fastsample_dist.sampling.transit.binding import BoundApp, Layout
 
 if TYPE_CHECKING:
@@ -32,7 +35,9 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SPECIFIC = re.compile(r"raised a specific error:\s*\w+: (.*)")
 _LITERAL = re.compile(r"Literal\[\w+\]\((.*?)\)")
 _PREAMBLE = ("Failed in", "- Resolution failure")
+NAMES = ("next", "step_transits", "initial")
 _lock = threading.Lock()
+_made: list[Any] = []  # compiled kernels live as long as the process, as their addresses do
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,7 @@ def compile_app(app: BoundApp) -> CompiledApp:
     weights = app.graph.weights.dtype if app.weighted else None
     functions = (app.next, app.step_transits, app.initial)
     with _lock:
-        kernels = _kernels(functions, app.layout, app.graph.indices.dtype, weights)
-    return CompiledApp(*(kernel and kernel.address for kernel in kernels))
+        return _kernels(functions, app.layout, app.graph.indices.dtype, weights)
 
 
 def require_numba(user: str) -> ModuleType:
@@ -85,17 +89,53 @@ def require_numba(user: str) -> ModuleType:
 @functools.cache
 def _kernels(
     functions: tuple[Callable | None, ...], layout: Layout, id_type: torch.dtype, weight_type: torch.dtype | None
-) -> tuple[Any, ...]:
-    """Compiled kernels in the order of the functions; they live as long as the process, as their code does."""
-    from fastsample_dist.sampling.transit import numba_kernels
+) -> CompiledApp:
+    """Addresses of the kernels of `next`, `step_transits` and `initial`."""
+    from fastsample_dist.sampling.transit import numba_kept
 
-    app = app_types(layout, id_type, weight_type)
-    next_function, step_transits, initial = functions
-    return (
-        compiled(next_function, "next", lambda f: numba_kernels.next_kernel(app, f)),
-        compiled(step_transits, "step_transits", lambda f: numba_kernels.single_kernel(app, f, initial=False)),
-        compiled(initial, "initial", lambda f: numba_kernels.single_kernel(app, f, initial=True)),
-    )
+    made_by = (__version__, app_cache.digest(*app_cache.LOWERING), numba_kept.compiler())
+    key = app_cache.key_of(functions, (layout, id_type, weight_type, made_by))
+    addresses = []
+    for function, name in zip(functions, NAMES, strict=True):
+        own = None if key is None else app_cache.joined(key, name)
+        make = functools.partial(_compile, function, name, layout, id_type, weight_type, own)
+        addresses.append(None if function is None else _address(own, make))
+    return CompiledApp(*addresses)
+
+
+def _address(key: str | None, make: Callable[[], Any]) -> int:
+    """Of a kernel from an earlier process, or of what is made here and kept for later ones."""
+    from fastsample_dist.sampling.transit import numba_kept
+
+    made: list[Any] = []
+
+    def content() -> bytes:
+        made.append(make())
+        return numba_kept.packed(made[0])
+
+    kept = app_cache.kept(key, "object", content)
+    address = None if made else numba_kept.load(kept)
+    if address is None:
+        kernel = made[0] if made else make()
+        _made.append(kernel)
+        address = kernel.address
+    return address
+
+
+def _compile(
+    function: Callable, name: str, layout: Layout, id_type: torch.dtype, weight_type: torch.dtype | None,
+    key: str | None,
+) -> Any:  # fmt: skip
+    """The kernel of a function, a Numba cfunc."""
+    from fastsample_dist.sampling.transit import numba_kept, numba_kernels
+
+    def named(kernel: Callable) -> Any:
+        return numba_kernels.CPU.kernel(kernel if key is None else numba_kept.label(kernel, key))
+
+    app, target = app_types(layout, id_type, weight_type), numba_kernels.Target(numba_kernels.CPU.function, named)
+    if name == "next":
+        return compiled(function, name, lambda own: numba_kernels.next_kernel(app, own, target))
+    return compiled(function, name, lambda own: numba_kernels.single_kernel(app, own, name == "initial", target))
 
 
 def app_types(layout: Layout, id_type: torch.dtype, weight_type: torch.dtype | None) -> AppTypes:

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib.metadata
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,12 +26,10 @@ from fastsample_dist.ops import library
 from fastsample_dist.ops.cuda_apps import compiler_version
 from fastsample_dist.sampling.transit import app_cache
 from fastsample_dist.sampling.transit.binding import BoundApp, Layout
-from fastsample_dist.sampling.transit.compile_cpu import app_types, compile_app, compiled
+from fastsample_dist.sampling.transit.compile_cpu import NAMES, app_types, compile_app, compiled
 
 KERNELS = library.LIBRARY_DIR / "fastsample_apps.fatbin"
-NAMES = ("next", "step_transits", "initial")
 _LINK_OPTIONS = ("-lto", "-O3", "-fma=0")
-_LOWERING = sorted(Path(__file__).parent.glob("numba_*.py"))
 _lock = threading.Lock()
 
 
@@ -73,7 +69,7 @@ def compile_for_device(app: BoundApp, capability: tuple[int, int]) -> DeviceCode
     require_toolchain(type(app.app).__name__)
     weights = app.graph.weights.dtype if app.weighted else None
     functions, types = (app.next, app.step_transits, app.initial), (app.graph.indices.dtype, weights)
-    made_by = (__version__, _versions(), _digest(KERNELS, *_LOWERING), capability)
+    made_by = (__version__, _versions(), app_cache.digest(KERNELS, *app_cache.LOWERING), capability)
     key = app_cache.key_of(functions, (app.layout, types, made_by))
     objects = []
     for name, function in zip(NAMES, functions, strict=True):
@@ -145,11 +141,6 @@ def _versions() -> tuple[str, ...]:
 
     packages = [importlib.metadata.version(name) for name in ("numba", "numba-cuda", "llvmlite")]
     return (*packages, str(_nvvm_version()), str(nvjitlink.version()))
-
-
-@functools.cache
-def _digest(*files: Path) -> str:
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 # ---- functions ----

@@ -219,7 +219,7 @@ def chunk_picker(app: AppTypes, function: Callable):
     return make_picks
 
 
-def next_kernel(app: AppTypes, function: Callable):
+def next_kernel(app: AppTypes, function: Callable, target: Target = CPU):
     """The kernel of `next`, a Numba cfunc."""
     look_up, make_par = chunk_reader(app), maker(app.par)
     has_queries = app.traits.edge_queries
@@ -251,7 +251,7 @@ def next_kernel(app: AppTypes, function: Callable):
                     return types.int32(1)
         return types.int32(0)
 
-    return CPU.kernel(kernel)
+    return target.kernel(kernel)
 
 
 @forced

@@ -36,7 +36,7 @@ class TransitSampler:
     Args:
       graph: in-neighbour lists; their rows in canonical order (graph/csc.py).
       app: an application: a built-in one, such as transit.DeepWalk(length=80), or an object of a subclass of
-        transit.App, which Numba compiles (extra `[apps]`; some five seconds per application and process).
+        transit.App, which Numba compiles (extra `[apps]`; some five seconds per application, once).
       rng_seed: 0 .. 2**63 - 1.
       num_threads: of the CPU; None uses torch's intra-op setting; never changes a result.
       device: None or "cpu"; or a GPU such as "cuda", for all built-in applications and individual ones of one's own
