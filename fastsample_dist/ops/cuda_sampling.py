@@ -98,7 +98,6 @@ class CudaSamplingGraph(SamplingGraph):
         degrees = indptr.diff()
         self._indices, self._num_sources = indices, self._view.num_sources or self.num_rows
         self.max_degree = int(degrees.max()) if degrees.numel() else 0
-        self._is_gpu = self.device.type == "cuda"
         self._kernel, self._queue = kernel, (queue or persistent.QueueOptions()).arguments()
         self._choice: KernelChoice[BatchKind] = KernelChoice(cuda.timer(self.device))
         self._tables, self._room = _Tables(), TableRoom(self.num_rows)
@@ -120,7 +119,7 @@ class CudaSamplingGraph(SamplingGraph):
         arguments = spec.arguments(step, hop)
         request = Request(rows, spec, step)
         layout = self._layout(rows.numel(), spec, request.kernel, hop, ALL)
-        batch = self._allocate(request, layout, self._current_stream())
+        batch = self._allocate(request, layout, cuda.current_stream(self.device))
         self._call("fs_cuda_sample_neighbors", batch, arguments, stream=batch.stream)
         num_edges, bad_row, _, bad_scan, _ = _hop_state(batch.read_state()(), 0)
         if bad_row != _NOTHING_WRONG:
@@ -243,14 +242,11 @@ class CudaSamplingGraph(SamplingGraph):
     def _enqueue(self, request: Request, table: Tensor | None, *, whole_table: bool = False) -> EnqueuedBatch:
         num_seeds, spec = request.ids.numel(), request.spec
         expected = ALL if whole_table or request.step_on_device is not None else self._room.expected(spec, num_seeds)
-        stream = self._current_stream()
+        stream = cuda.current_stream(self.device)
         batch = self._allocate(request, self._layout(num_seeds, spec, request.kernel, None, expected), stream)
         batch.table = self._own_table(batch) if table is None else table
         self.enqueue_into(batch, stream)
         return batch
-
-    def _current_stream(self) -> torch.cuda.Stream | None:
-        return torch.cuda.current_stream(self.device) if self._is_gpu else None
 
     def _own_table(self, batch: EnqueuedBatch) -> Tensor | None:
         """The calling thread's for the batch's stream, which serves all kinds of batches; None where none stays."""

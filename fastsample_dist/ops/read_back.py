@@ -66,7 +66,7 @@ def read_back(words: Tensor, count: int, stream: torch.cuda.Stream | None = None
       What waits for them, and for nothing that is enqueued later; to be called once.
     """
     device = words.device
-    stream = torch.cuda.current_stream(device) if stream is None and words.is_cuda else stream
+    stream = cuda.current_stream(device) if stream is None else stream
     free = _FREE.setdefault((device, count), [])
     try:
         host = free.pop()

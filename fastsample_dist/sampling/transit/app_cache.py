@@ -25,6 +25,7 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
 _LIBRARIES = ("builtins", "math", "operator", "numpy", "numba")  # whose functions and types their names tell
 
 LOWERING = tuple(sorted(Path(__file__).parent.glob("numba_*.py")))  # what compiled code is made by
+_CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 class _NoKeyError(Exception):
@@ -61,7 +62,7 @@ def digest(*files: Path) -> str:
 
 
 def kept(key: str | None, kind: str, make: Callable[[], bytes]) -> bytes:
-    """The content of a file; made, and written, where there is none.
+    """The content of a file; made, and written, where there is none, or a damaged one.
 
     Args:
       key: None: it is made every time.
@@ -72,15 +73,22 @@ def kept(key: str | None, kind: str, make: Callable[[], bytes]) -> bytes:
         return make()
     path = directory() / f"{key}.{kind}"
     with contextlib.suppress(OSError):
-        return path.read_bytes()
+        found = path.read_bytes()
+        content = found[_CHECKSUM_BYTES:]
+        if found == _with_checksum(content):
+            return content
     content = make()
     with contextlib.suppress(OSError):  # where nothing can be kept it is made again
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=path.parent) as own:  # processes may write the same file at the same time
             partial = Path(own) / path.name
-            partial.write_bytes(content)
+            partial.write_bytes(_with_checksum(content))
             partial.replace(path)
     return content
+
+
+def _with_checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest() + content
 
 
 def _told(value: Any, above: tuple[Any, ...]) -> str:

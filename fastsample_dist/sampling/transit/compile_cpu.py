@@ -113,13 +113,14 @@ def _address(key: str | None, make: Callable[[], Any]) -> int:
         made.append(make())
         return numba_kept.packed(made[0])
 
-    kept = app_cache.kept(key, "object", content)
-    address = None if made else numba_kept.load(kept)
-    if address is None:
-        kernel = made[0] if made else make()
-        _made.append(kernel)
-        address = kernel.address
-    return address
+    if key is not None:
+        kept = app_cache.kept(key, "object", content)
+        address = None if made else numba_kept.load(kept)
+        if address is not None:
+            return address
+    kernel = made[0] if made else make()
+    _made.append(kernel)
+    return kernel.address
 
 
 def _compile(

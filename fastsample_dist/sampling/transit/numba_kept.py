@@ -5,7 +5,6 @@ Numba's own cache takes no function that is made in another one, as the kernels 
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import re
 from typing import Any
@@ -45,22 +44,16 @@ def packed(kernel: Any) -> bytes:
     text = library.get_llvm_str()
     if library.has_dynamic_globals or _ENVIRONMENT.search(text):
         return b""
-    content = pickle.dumps((kernel._wrapper_name, _DECLARED.findall(text), library.serialize_using_object_code()))
-    return _checksum(content) + content
+    return pickle.dumps((kernel._wrapper_name, _DECLARED.findall(text), library.serialize_using_object_code()))
 
 
 def load(content: bytes) -> int | None:
-    """Address of a packed kernel; None where it is damaged, or calls a function that is not there."""
-    length = len(_checksum(b""))
-    if content[:length] != _checksum(content[length:]):
+    """Address of a packed kernel; None where it could not be packed, or calls a function that is not there."""
+    if not content:
         return None
-    name, called, state = pickle.loads(content[length:])
+    name, called, state = pickle.loads(content)
     generator = _codegen()
     if any(binding.address_of_symbol(function) is None for function in called):
         return None
     _loaded.append(generator.unserialize_library(state))
     return _loaded[-1].get_pointer_to_function(name)
-
-
-def _checksum(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()

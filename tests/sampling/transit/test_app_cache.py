@@ -71,6 +71,16 @@ def test_content_is_made_once_and_read_then(tmp_path, monkeypatch):
     assert app_cache.kept(None, "cubin", lambda: b"other") == b"other"
 
 
+@pytest.mark.parametrize("damage", [lambda old: b"", lambda old: old[:-1], lambda old: old[:-1] + b"d"])
+def test_a_damaged_file_is_made_anew(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    app_cache.kept("abc", "cubin", lambda: b"content")
+    [file] = app_cache.directory().iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    assert app_cache.kept("abc", "cubin", lambda: b"anew") == b"anew"
+    assert app_cache.kept("abc", "cubin", lambda: b"made again") == b"anew"
+
+
 def test_without_a_directory_to_write_to_content_is_made_every_time(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
