@@ -275,7 +275,7 @@ def _as_text(where: str, row: int, ids: np.ndarray) -> np.ndarray:
 
 
 def _find_columns(file: Path, schema: Any, options: EdgeListOptions) -> _Columns:
-    from pyarrow import types
+    from pyarrow import array, types
 
     named = {name.lower(): name for name in schema.names}
     if len(named) != len(schema.names):
@@ -297,7 +297,7 @@ def _find_columns(file: Path, schema: Any, options: EdgeListOptions) -> _Columns
         kind = schema.field(weight).type
         if not (types.is_integer(kind) or types.is_floating(kind)):
             raise ValueError(f"{file}: column {weight} is {kind}; expected numbers; cast it.")
-        weight_dtype = np.dtype(kind.to_pandas_dtype())
+        weight_dtype = array([], kind).to_numpy().dtype  # up to pyarrow 25, to_pandas_dtype imports pandas
     others = [name for name in schema.names if name not in (*ends, weight)]
     if others:
         logger.info("%s: the columns %s are left out", file, ", ".join(others))
