@@ -41,6 +41,17 @@ FS_HD StageKey transit_key(uint64_t rng_seed, RandomDomain domain, int64_t k, ui
   return stage_key(rng_seed, domain, static_cast<uint32_t>(k), step);
 }
 
+// What the keys of a call on a device are made of: rng_seed and step, or the two words in their place, which only
+// kernels read.
+struct CallDraw {
+  uint64_t rng_seed, step;
+  const uint64_t* words;  // or NULL
+
+  FS_HD StageKey key(RandomDomain domain, int64_t k) const {
+    return words == nullptr ? transit_key(rng_seed, domain, k, step) : transit_key(words[0], domain, k, words[1]);
+  }
+};
+
 }  // namespace fs
 
 #endif  // FS_CORE_TRANSIT_DRAW_H_

@@ -22,8 +22,8 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsStepTask, graph, tables, params, sample_ids, vertices, strides, widths, transits, num_distinct, combined,
             ranked, state, slots, out, failed_slot, rng_seed, step, step_index, num_samples, num_transits, sample_size,
             picks, num_roots, transit_stride, ranked_stride, out_stride, state_words, attempt, first_pick, key0, key1)
-  FS_STRUCT(FsCudaAppSteps, task, app, levels, transits, ended, live, lengths, offsets, failure, workspace, num_nodes,
-            first_step, end_step, has_step_transits, has_initial, by_walks)
+  FS_STRUCT(FsCudaAppSteps, task, app, levels, transits, ended, live, lengths, offsets, failure, workspace, draw,
+            num_nodes, first_step, end_step, has_step_transits, has_initial, by_walks)
   FS_STRUCT(FsCudaMembers, keys, slots, num_nodes)
   FS_STRUCT(FsCudaPicks, sample_ids, begins, transits, ends, filled, out, bad, rng_seed, step, num_samples, sample_size,
             step_index, attempt)

@@ -52,6 +52,12 @@ FS_DEVICE void set_key(FsStepTask* task, StageKey key) {
   task->key1 = key.k1;
 }
 
+FS_DEVICE FsStepTask task_of(const AppStep& step) {
+  FsStepTask task = step.task;
+  set_key(&task, step.keys[0]);
+  return task;
+}
+
 FS_DEVICE void report(const AppStep& step, const FsStepTask& task, int64_t sample) {
   atomic_min(step.failure,
              static_cast<uint64_t>(task.step_index) << FS_CUDA_SAMPLE_BITS | static_cast<uint64_t>(sample));
@@ -81,7 +87,7 @@ struct AppPicks {
     return step.task.out + sample * step.task.out_stride + n;
   }
   FS_DEVICE void pick(int64_t sample, int64_t round, int64_t n) const {
-    FsStepTask task = step.task;
+    FsStepTask task = task_of(step);
     task.attempt = round;
     make_pick(step, task, sample, n);
   }
@@ -101,7 +107,7 @@ FS_DEVICE void walk(const AppStep& step) {
     for (int64_t i = 0; i < step.num_steps; ++i, ++task.step_index) {
       task.transits = task.vertices[task.step_index];
       if (kChosen && !has_ended) {
-        set_key(&task, step.keys[step.num_steps + i]);
+        set_key(&task, step.keys[2 * i + 1]);
         task.out = step.transits;
         task.transits = step.transits;
         settle(step, task, sample, task.out + sample, call_step_transits(step, task, sample));
@@ -113,7 +119,7 @@ FS_DEVICE void walk(const AppStep& step) {
         continue;
       }
       if (step.live != nullptr) step.live[i] = 1;
-      set_key(&task, step.keys[i]);
+      set_key(&task, step.keys[2 * i]);
       make_pick(step, task, sample, 0);
     }
     if (has_ended) step.ended[sample] = 1;
@@ -125,27 +131,29 @@ FS_DEVICE void walk(const AppStep& step) {
 
 FS_APP_KERNEL void fs_app_start_samples(FS_APP_STEP step) {
   using namespace fs;
-  for (int64_t sample = thread_number(); sample < step.task.num_samples; sample += num_threads()) {
-    if (call_initial(step, step.task, sample) != 0) report(step, step.task, sample);
+  const FsStepTask task = task_of(step);
+  for (int64_t sample = thread_number(); sample < task.num_samples; sample += num_threads()) {
+    if (call_initial(step, task, sample) != 0) report(step, task, sample);
   }
 }
 
 FS_APP_KERNEL void fs_app_choose_transits(FS_APP_STEP step) {
   using namespace fs;
-  const int64_t count = step.task.num_samples * step.task.picks;
+  const FsStepTask task = task_of(step);
+  const int64_t count = task.num_samples * task.picks;
   for (int64_t slot = thread_number(); slot < count; slot += num_threads()) {
-    const int64_t sample = slot / step.task.picks;
+    const int64_t sample = slot / task.picks;
     if (step.ended != nullptr && step.ended[sample] != 0) {
-      step.task.out[slot] = FS_NULL_NODE;
+      task.out[slot] = FS_NULL_NODE;
     } else {
-      settle(step, step.task, sample, step.task.out + slot, call_step_transits(step, step.task, slot));
+      settle(step, task, sample, task.out + slot, call_step_transits(step, task, slot));
     }
   }
 }
 
 FS_APP_KERNEL void fs_app_make_picks(FS_APP_STEP step) {
   using namespace fs;
-  const FsStepTask& task = step.task;
+  const FsStepTask task = task_of(step);
   const int64_t count = task.num_samples * task.picks;
   for (int64_t i = thread_number(); i < count; i += num_threads()) {
     int64_t slot = i;
@@ -175,7 +183,7 @@ FS_APP_KERNEL void fs_app_keep_distinct(FS_APP_STEP step) {
 FS_APP_KERNEL void fs_app_take_rows(FS_APP_STEP step) {
   using namespace fs;
   for (int64_t sample = blockIdx.x; sample < step.task.num_samples; sample += gridDim.x) {
-    FsStepTask task = step.task;
+    FsStepTask task = task_of(step);
     task.num_transits = 1;
     for (int64_t index = 0; index < step.task.num_transits; ++index) {
       const int64_t transit = step.task.transits[sample * task.transit_stride + index];

@@ -66,10 +66,34 @@ struct Transits {
   FS_DEVICE int64_t at(int64_t place) const { return nodes[place / width * stride + place % width]; }
 };
 
-FS_KERNEL void make_walk_keys(uint64_t rng_seed, uint64_t step, int64_t first, int64_t num_steps, StageKey* keys) {
-  for (int64_t i = thread_number(); i < 2 * num_steps; i += num_threads()) {
-    keys[i] = transit_key(rng_seed, i < num_steps ? kTransit : kStepTransits, first + i % num_steps, step);
+// Keys of a call's steps. Of the first call for its samples also what they begin with: roots in level 0, no state.
+struct CallStart {
+  CallDraw draw;
+  int64_t first_step, num_steps;
+  StageKey* keys;  // two of every step: of its picks, of the choice of its transits; then that of `initial`
+  int64_t* live;   // [num_steps], or NULL
+  // Of all samples; numbers of 0 and no failure in later calls.
+  const int64_t* roots;
+  int64_t *level, num_roots;
+  int64_t *state, num_words;
+  uint8_t* ended;
+  int64_t num_ended;
+  uint64_t* failure;
+
+  FS_DEVICE StageKey key(int64_t i) const {
+    if (i == 2 * num_steps) return draw.key(kInitial, 0);
+    return draw.key(i % 2 == 0 ? kTransit : kStepTransits, first_step + i / 2);
   }
+};
+
+FS_KERNEL void start_call(CallStart call) {
+  const int64_t first = thread_number(), stride = num_threads();
+  for (int64_t i = first; i <= 2 * call.num_steps; i += stride) call.keys[i] = call.key(i);
+  for (int64_t i = first; call.live != nullptr && i < call.num_steps; i += stride) call.live[i] = 0;
+  for (int64_t i = first; i < call.num_roots; i += stride) call.level[i] = call.roots[i];
+  for (int64_t i = first; i < call.num_words; i += stride) call.state[i] = 0;
+  for (int64_t i = first; i < call.num_ended; i += stride) call.ended[i] = 0;
+  if (first == 0 && call.failure != nullptr) *call.failure = ~uint64_t{0};
 }
 
 FS_KERNEL void end_samples(Transits transits, uint8_t* ended, int64_t* live) {
@@ -117,9 +141,10 @@ bool is_unique(const FsTransitApp& app, int64_t k) {
   return app.unique != nullptr && app.unique[k] != 0 && num_picks(app, k) > 1;
 }
 
-// Where a call's scratch lies in the workspace: that of walks, of sorting, of distinct picks. One of them at a time.
+// Where a call's scratch lies in the workspace: the keys, then that of sorting or of distinct picks, one at a time.
 struct AppLayout {
   StageKey* keys;
+  void* tables;  // of distinct picks
   uint64_t *place_keys, *sorted;
   void* sort_scratch;
   size_t sort_bytes;
@@ -138,8 +163,12 @@ FsStatus app_layout(const FsTransitApp& app, const FsTransitRequest& request, in
     const int64_t bytes = distinct_tables(num_picks(app, k), request.num_samples, app.max_attempts, nullptr).bytes();
     distinct = bytes > distinct ? bytes : distinct;
   }
+  constexpr int64_t kAligned = 256;
+  const auto aligned = [](int64_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; };
+  const int64_t keys_bytes = aligned((2 * app.num_steps + 1) * static_cast<int64_t>(sizeof(StageKey)));
   out->keys = static_cast<StageKey*>(workspace);
-  out->bytes = 2 * app.num_steps * static_cast<int64_t>(sizeof(StageKey));
+  out->tables = static_cast<char*>(workspace) + keys_bytes;
+  int64_t sorting = 0;
   if (groups(request)) {
     const int place_bits = bits_of(most_places), node_bits = bits_of(num_nodes);
     FsStatus status = check_key_bits(kOperation, most_places, num_nodes, place_bits + node_bits);
@@ -147,14 +176,13 @@ FsStatus app_layout(const FsTransitApp& app, const FsTransitRequest& request, in
     out->sort = {most_places, place_bits, place_bits + node_bits};
     status = measure_sort(kOperation, out->sort, &out->sort_bytes);
     if (status != FS_OK) return status;
-    constexpr int64_t kAligned = 256;
-    const int64_t keys_bytes = (most_places * 8 + kAligned - 1) / kAligned * kAligned;
-    out->place_keys = static_cast<uint64_t*>(workspace);
-    out->sorted = out->place_keys + keys_bytes / 8;
-    out->sort_scratch = out->sorted + keys_bytes / 8;
-    out->bytes = 2 * keys_bytes + static_cast<int64_t>(out->sort_bytes);
+    const int64_t places_bytes = aligned(most_places * 8);
+    out->place_keys = static_cast<uint64_t*>(out->tables);
+    out->sorted = out->place_keys + places_bytes / 8;
+    out->sort_scratch = out->sorted + places_bytes / 8;
+    sorting = 2 * places_bytes + static_cast<int64_t>(out->sort_bytes);
   }
-  out->bytes = distinct > out->bytes ? distinct : out->bytes;
+  out->bytes = keys_bytes + (distinct > sorting ? distinct : sorting);
   return FS_OK;
 }
 
@@ -167,7 +195,8 @@ class AppCall {
   FsStatus run() {
     const FsStatus status = app_layout(app_, request_, steps_.num_nodes, steps_.workspace, &layout_);
     if (status != FS_OK) return status;
-    if (steps_.first_step == 0 && steps_.has_initial != 0 && steps_.offsets == nullptr) start_samples();
+    start();
+    if (is_first() && steps_.has_initial != 0) start_samples();
     if (steps_.by_walks != 0) {
       walk();
       return status_;
@@ -177,20 +206,20 @@ class AppCall {
   }
 
  private:
+  // Of all calls for the same samples.
+  bool is_first() const { return steps_.first_step == 0 && steps_.offsets == nullptr; }
+  int64_t num_steps() const { return steps_.end_step - steps_.first_step; }
   // Whether the lengths of a step of FS_ALL_NEIGHBORS are known, and its transits found.
   bool has_counted(int64_t k) const { return app_.sample_sizes[k] == FS_ALL_NEIGHBORS && steps_.offsets != nullptr; }
 
   AppStep step_of(int64_t k, RandomDomain domain) const {
-    const StageKey key = transit_key(request_.rng_seed, domain, k, request_.step);
     AppStep step = {};
     step.task = steps_.task;
-    step.task.rng_seed = request_.rng_seed;
-    step.task.step = request_.step;
     step.task.step_index = k;
     step.task.num_transits = step.task.sample_size = step.task.picks = 1;
     step.task.transit_stride = step.task.out_stride = 1;
-    step.task.key0 = key.k0;
-    step.task.key1 = key.k1;
+    const int64_t key = 2 * (domain == kInitial ? num_steps() : k - steps_.first_step) + (domain == kStepTransits);
+    step.keys = layout_.keys + key;
     step.next = app_.next;
     step.step_transits = app_.step_transits;
     step.initial = app_.initial;
@@ -208,14 +237,30 @@ class AppCall {
     status_ = launch_app(steps_.app, kernel, blocks_for(threads), stream_, step);
   }
 
+  void start() {
+    CallStart call = {
+        {request_.rng_seed, request_.step, steps_.draw}, steps_.first_step, num_steps(), layout_.keys, steps_.live};
+    int64_t most = 2 * call.num_steps + 1;
+    if (is_first()) {
+      call.roots = request_.roots;
+      call.level = level(0);
+      call.num_roots = num_samples() * app_.num_roots;
+      call.state = steps_.task.state;
+      call.num_words = num_samples() * app_.state_words;
+      call.ended = steps_.ended;
+      call.num_ended = steps_.ended == nullptr ? 0 : num_samples();
+      call.failure = steps_.failure;
+      for (const int64_t count : {call.num_roots, call.num_words, call.num_ended}) most = count > most ? count : most;
+    }
+    launch(start_call, blocks_for(most), stream_, call);
+    status_ = launch_status(kOperation);
+  }
+
   void start_samples() { launch_kernel(kStartSamples, num_samples(), step_of(0, kInitial)); }
 
   void walk() {
     AppStep step = step_of(steps_.first_step, kTransit);
-    step.num_steps = steps_.end_step - steps_.first_step;
-    launch(make_walk_keys, blocks_for(2 * step.num_steps), stream_, request_.rng_seed, request_.step, steps_.first_step,
-           step.num_steps, layout_.keys);
-    step.keys = layout_.keys;
+    step.num_steps = num_steps();
     step.transits = steps_.transits;
     step.live = steps_.live;
     launch_kernel(steps_.has_step_transits != 0 ? kWalkChosen : kWalk, num_samples(), step);
@@ -275,7 +320,7 @@ class AppCall {
     }
     launch_kernel(kMakePicks, num_samples() * step.task.picks, step);
     if (!is_unique(app_, k)) return;
-    step.tables = distinct_tables(step.task.picks, num_samples(), app_.max_attempts, steps_.workspace);
+    step.tables = distinct_tables(step.task.picks, num_samples(), app_.max_attempts, layout_.tables);
     launch_kernel(kKeepDistinct, int64_t{step.tables.blocks} * kThreads, step);
   }
 

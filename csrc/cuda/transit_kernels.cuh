@@ -85,15 +85,10 @@ struct TransitTask {
   }
 };
 
-// Keys of the steps: made once, not by every sample. draw: {rng_seed, step} in place of those given, or null.
-FS_KERNEL void make_step_keys(uint64_t rng_seed, uint64_t step, const uint64_t* draw, int64_t num_steps, bool chooses,
-                              StageKey* keys) {
-  if (draw != nullptr) {
-    rng_seed = draw[0];
-    step = draw[1];
-  }
+// Keys of the steps: made once, not by every sample.
+FS_KERNEL void make_step_keys(CallDraw draw, int64_t num_steps, bool chooses, StageKey* keys) {
   for (int64_t i = thread_number(); i < (chooses ? 2 : 1) * num_steps; i += num_threads()) {
-    keys[i] = transit_key(rng_seed, i < num_steps ? kTransit : kStepTransits, i % num_steps, step);
+    keys[i] = draw.key(i < num_steps ? kTransit : kStepTransits, i % num_steps);
   }
 }
 

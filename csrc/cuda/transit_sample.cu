@@ -190,7 +190,7 @@ FsStatus sample(const FsGraph& graph, const FsTransitTables& tables, const FsTra
                 const FsTransitRequest& request, const FsCudaSamples& out, cudaStream_t stream) {
   const bool chooses = app.next_kind == FS_NEXT_MULTI_RW;
   const TransitTask<Id> task = task_of<Id>(graph, tables, app, request, out);
-  launch(make_step_keys, blocks_for(2 * task.num_steps), stream, request.rng_seed, request.step, out.draw,
+  launch(make_step_keys, blocks_for(2 * task.num_steps), stream, CallDraw{request.rng_seed, request.step, out.draw},
          task.num_steps, chooses, reinterpret_cast<StageKey*>(out.keys));
   if (app.next_kind == FS_NEXT_ALL) {  // under every schedule: a row is read once for each of its picks
     launch(put_roots<Id>, blocks_for(task.num_samples * app.num_roots), stream, task);

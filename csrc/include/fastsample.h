@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 13
+#define FS_ABI_VERSION 14
 
 typedef enum {
   FS_OK = 0,

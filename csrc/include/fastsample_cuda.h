@@ -243,19 +243,20 @@ FS_API FsStatus fs_cuda_transit_sample(const FsGraph* graph, const FsTransitTabl
 typedef struct {
   FsStepTask task; /* graph, tables, params, sample_ids, vertices, strides and widths (equal), state, failed_slot (any
                       word): device memory, and so is what these lead to; num_samples, num_roots, state_words. The
-                      rest is set step by step */
+                      rest is set step by step, but rng_seed and step */
   void* app;       /* of fs_cuda_load_app; NULL for the emulator */
   int64_t* const* levels; /* host: addresses of the levels first_step .. end_step; the steps' picks go to those behind
-                             the first */
+                             the first, the roots to level 0 */
   int64_t* transits;      /* with step_transits: [num_samples * transits of a step, at most] */
-  uint8_t* ended;         /* until_done: [num_samples], 0 before step 0 */
-  int64_t* live;          /* until_done: [end_step - first_step], 0 before: becomes 1 where a sample has a transit */
+  uint8_t* ended;         /* until_done: [num_samples] samples without a transit left; else NULL */
+  int64_t* live;          /* until_done: [end_step - first_step] 1 where a sample has a transit, else 0 */
   int64_t* lengths;       /* FS_ALL_NEIGHBORS: [num_samples] picks of the step, set where offsets is NULL; a second call
                              makes them */
   const int64_t* offsets; /* FS_ALL_NEIGHBORS: [num_samples + 1] where they go in the level; else NULL */
-  uint64_t* failure;      /* ~0 before the first call: step << FS_CUDA_SAMPLE_BITS | position of a sample whose function
-                             raised or returned what is no node, FS_NULL_NODE in its place; the first of them */
+  uint64_t* failure;      /* ~0, or step << FS_CUDA_SAMPLE_BITS | position of a sample whose function raised or returned
+                             what is no node, FS_NULL_NODE in its place; the first of them */
   void* workspace;        /* of fs_cuda_app_workspace, aligned to 256 bytes */
+  const uint64_t* draw;   /* as in FsCudaSamples */
   int64_t num_nodes;      /* of the graph */
   int64_t first_step, end_step;
   int32_t has_step_transits, has_initial;
@@ -274,7 +275,9 @@ FS_API FsStatus fs_cuda_app_workspace(const FsTransitApp* app, const FsTransitRe
                                       int64_t* out_bytes, void* stream);
 /* Steps first_step .. end_step - 1 of an individual application of FS_NEXT_CALLBACK; `initial` before step 0. Unless
  * by_walks, a launch per step and a thread a pick, in the order of slots, or under FS_SCHEDULE_TRANSIT and _FLAT sorted
- * by transit. Host memory: the structs, sample_sizes, num_transits, unique. */
+ * by transit. Host memory: the structs, sample_sizes, num_transits, unique. The first call for some samples, that of
+ * step 0 without offsets, sets state, ended and failure first. Nothing is read back: the work of a call of all steps
+ * may be captured, and replayed for other roots, sample ids and draws. */
 FS_API FsStatus fs_cuda_app_steps(const FsTransitApp* app, const FsTransitRequest* request, const FsCudaAppSteps* steps,
                                   void* stream);
 

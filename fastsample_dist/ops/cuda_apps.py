@@ -18,15 +18,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import checks, cuda, library
+from fastsample_dist.ops import cuda, library
 from fastsample_dist.ops import transit_layouts as layouts
-from fastsample_dist.ops.cuda_transit import GROUPED, SAMPLE_BITS, offsets_of, total_and_longest
+from fastsample_dist.ops.cuda_run import (
+    GROUPED,
+    NO_FAILURE,
+    DeviceRun,
+    first_failure,
+    offsets_of,
+    takes_all,
+    total_and_longest,
+)  # fmt: skip
 from fastsample_dist.ops.transit_layouts import ALL_NEIGHBORS, NULL_NODE
 from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest
 from fastsample_dist.ops.transit_tables import TransitTables
 
 FIRST_CHUNK, LARGEST_CHUNK = 16, 1024  # steps between two looks, which double
-_NO_FAILURE = -1
 
 
 @cuda.DECLARED.mirror("FsCudaAppSteps")
@@ -44,6 +51,7 @@ class StepArguments(Structure):
         ("offsets", c_void_p),
         ("failure", c_void_p),
         ("workspace", c_void_p),
+        ("draw", c_void_p),
         ("num_nodes", c_int64),
         ("first_step", c_int64),
         ("end_step", c_int64),
@@ -174,97 +182,86 @@ def goes_by_walks(app: IndividualApp, has_step_transits: bool, schedule: str) ->
     return bool((np.asarray(app.sample_sizes) == 1).all() and (np.asarray(app.num_transits) == 1).all())
 
 
-def takes_all(app: IndividualApp) -> bool:
-    """Whether the last step takes all neighbours."""
-    return len(app.sample_sizes) > 0 and app.sample_sizes[-1] == ALL_NEIGHBORS
+class AppRun(DeviceRun):
+    """As `transit_sample` of an application of its own functions, on a device.
 
-
-def cuda_app_sample(
-    inputs: AppInputs, app: IndividualApp, code: AppCode, roots: Tensor, sample_ids: Tensor, request: TransitRequest
-) -> SampledSteps:
-    """As `transit_sample` of an application of its own functions, on a device. It waits for the kernels once; where
-    samples take all neighbours, twice; where they run until they are done, once in every chunk of steps.
+    It waits for the kernels once; where samples take all neighbours, twice; where they run until they are done, once in
+    every chunk of steps. It fails by a function that raised or returned what is no node (fault RAISED), or by a sample
+    that has not ended. Level 0 are the roots, level k + 1 the picks of step k, int64 [S, picks] each.
 
     Args:
       inputs: the graph, and the tables that the application reads.
       app: of kind CALLBACK.
       code: its functions.
-      roots: int64 [num_samples, app.num_roots], in host or device memory; nodes, or -1: none.
-      sample_ids: int64 [num_samples], 0 or more.
-      request: key and schedule, "auto" being "sample"; threads and blocks are not read.
-    Returns:
-      SampledSteps on the device.
+      roots, sample_ids, request: see DeviceRun.
+      draw: int64 [2] on the device, rng_seed and step that kernels read in place of the request's.
     Raises:
-      AppFailedError: a function raised or returned what is no node (fault RAISED), or a sample has not ended; the first
-        by (step, position in the call).
       ValueError, MemoryError: what does not fit.
     """
-    return _AppRun(inputs, app, code, roots, sample_ids, request).run()
-
-
-class _AppRun:
-    """One call of cuda_app_sample. Level 0 are the roots, level k + 1 the picks of step k, int64 [S, picks] each."""
 
     def __init__(
         self, inputs: AppInputs, app: IndividualApp, code: AppCode, roots: Tensor, sample_ids: Tensor,
-        request: TransitRequest,
+        request: TransitRequest, draw: Tensor | None = None,
     ) -> None:  # fmt: skip
-        device = inputs.device
-        self._app, self._words = app, {"dtype": torch.int64, "device": device}
-        self._roots = checks.matrix("roots", roots.to(device), (torch.int64,))
-        self._ids = checks.vector("sample_ids", sample_ids.to(device), (torch.int64,), roots.shape[0])
+        super().__init__(app, roots, sample_ids, request, inputs.device)
         self._count, self._num_steps = roots.shape[0], len(app.sample_sizes)
-        self._by_walks = goes_by_walks(app, code.has_step_transits, request.schedule)
-        self._request = layouts.RequestArguments(
-            self._roots.data_ptr(), self._ids.data_ptr(), self._count, 0, request.rng_seed, request.step, 1,
-            layouts.Schedule[request.schedule.upper()],
-        )  # fmt: skip
         sizes = np.asarray(app.sample_sizes, dtype=np.int64)
         self._widths = np.where(sizes == ALL_NEIGHBORS, 0, sizes) * np.asarray(app.num_transits, dtype=np.int64)
         self._rooms: list[Tensor] = []
         self._levels: list[Tensor] = []
-        self._prepare(inputs, code)
+        self._prepare(inputs, code, draw)
+        self._steps.by_walks = goes_by_walks(app, code.has_step_transits, request.schedule)
+        self._chunk_end = min(FIRST_CHUNK, self._num_steps) if app.until_done else self._num_steps
+        self._add_levels(0, self._chunk_end)
+        self._live = torch.empty(self._chunk_end, **self._words) if app.until_done else None
+        self._lengths = torch.empty(self._count, **self._words) if takes_all(app) else None
 
-    def _prepare(self, inputs: AppInputs, code: AppCode) -> None:
+    def _prepare(self, inputs: AppInputs, code: AppCode, draw: Tensor | None) -> None:
         """What all calls of the core share."""
         device, app, needed = inputs.device, self._app, c_int64()
         cuda.call(
-            "fs_cuda_app_workspace", self._roots,
-            byref(app.arguments), byref(self._request), inputs.num_rows, byref(needed),
+            "fs_cuda_app_workspace", self.roots,
+            byref(app.arguments), byref(self._asked), inputs.num_rows, byref(needed),
         )  # fmt: skip
         most_transits = max(map(int, app.num_transits), default=0) if code.has_step_transits else 0
         self._addresses = torch.zeros(self._num_steps + 1, **self._words)
         widths = torch.from_numpy(np.concatenate([[app.num_roots], self._widths])).to(device)
-        state = torch.zeros((self._count, app.state_words), **self._words)
-        self._failure = torch.full((1,), _NO_FAILURE, **self._words)
-        self._ended = torch.zeros(self._count, dtype=torch.uint8, device=device) if app.until_done else None
+        state = torch.empty((self._count, app.state_words), **self._words)
+        ended = torch.empty(self._count, dtype=torch.uint8, device=device) if app.until_done else None
         scratch = torch.empty(1 + self._count * most_transits, **self._words)
         workspace = torch.empty(needed.value, dtype=torch.uint8, device=device)
         task = layouts.StepTask(
             ctypes.cast(inputs.graph, POINTER(library.Graph)),
             ctypes.cast(inputs.tables, POINTER(layouts.TableArguments)),
-            params=code.params.data_ptr(), sample_ids=self._ids.data_ptr(), vertices=self._addresses.data_ptr(),
+            params=code.params.data_ptr(), sample_ids=self.sample_ids.data_ptr(), vertices=self._addresses.data_ptr(),
             strides=widths.data_ptr(), widths=widths.data_ptr(), state=state.data_ptr(), failed_slot=scratch.data_ptr(),
             num_samples=self._count, num_roots=app.num_roots, state_words=app.state_words,
         )  # fmt: skip
         self._steps = StepArguments(
-            task, code.cubin, transits=scratch.data_ptr() + scratch.element_size(),
-            ended=library.address(self._ended), failure=self._failure.data_ptr(), workspace=workspace.data_ptr(),
+            task, code.cubin, transits=scratch.data_ptr() + scratch.element_size(), ended=library.address(ended),
+            failure=self._failure.data_ptr(), workspace=workspace.data_ptr(), draw=library.address(draw),
             num_nodes=inputs.num_rows, has_step_transits=code.has_step_transits, has_initial=code.has_initial,
-            by_walks=self._by_walks,
         )  # fmt: skip
-        self._kept = (inputs, code, widths, state, scratch, workspace)
+        self._kept = (inputs, code, draw, widths, state, ended, scratch, workspace)
 
-    def run(self) -> SampledSteps:
-        """See cuda_app_sample."""
+    def enqueue(self) -> None:
+        """See DeviceRun; of samples that differ in length the first chunk of steps, or all but the last."""
+        self._enqueue(0, self._chunk_end, live=self._live, lengths=self._lengths)
+
+    def finish(self) -> SampledSteps:
+        """See DeviceRun."""
         if self._app.until_done:
-            return self._run_until_done()
-        self._add_levels(0, self._num_steps)
-        if takes_all(self._app):
-            return self._run_to_all()
-        self._enqueue(0, self._num_steps)
-        self._raise_failure()
+            return self._finish_until_done()
+        if self._lengths is not None:
+            return self._finish_all(self._lengths)
+        return self._finished(self._side_by_side(), int(self._failure))
+
+    def _copied(self) -> Tensor:
         vertices = self._side_by_side()
+        return vertices.clone() if self._are_columns else vertices
+
+    def _finished(self, vertices: Tensor, word: int) -> SampledSteps:
+        self._raise_failure(word)
         return SampledSteps(vertices, None, self._num_steps, vertices.shape[1])
 
     def _add_levels(self, first: int, end: int) -> None:
@@ -276,33 +273,30 @@ class _AppRun:
         parts = room.split([self._count * width for width in widths])
         self._rooms.append(room)
         self._levels += [part.view(self._count, width) for part, width in zip(parts, widths, strict=True)]
-        if first == 0:
-            self._levels[0].copy_(self._roots)
         addresses = torch.tensor([level.data_ptr() for level in self._levels[-len(widths) :]], dtype=torch.int64)
         self._addresses[len(self._levels) - len(widths) : len(self._levels)] = addresses
 
-    def _enqueue(self, first: int, end: int, **arrays: Tensor) -> None:
+    def _enqueue(self, first: int, end: int, **arrays: Tensor | None) -> None:
         """Steps first .. end - 1."""
         levels = (c_void_p * (end - first + 1))(*(level.data_ptr() for level in self._levels[first : end + 1]))
         self._steps.levels, self._steps.first_step, self._steps.end_step = ctypes.addressof(levels), first, end
         for name, array in arrays.items():
-            setattr(self._steps, name, array.data_ptr())
-        cuda.call(
-            "fs_cuda_app_steps", self._roots, byref(self._app.arguments), byref(self._request), byref(self._steps)
-        )  # fmt: skip
+            setattr(self._steps, name, library.address(array))
+        cuda.call("fs_cuda_app_steps", self.roots, byref(self._app.arguments), byref(self._asked), byref(self._steps))
 
-    def _run_until_done(self) -> SampledSteps:
-        first, chunk, num_steps = 0, FIRST_CHUNK, self._num_steps
-        while first < num_steps:
-            end = min(first + chunk, num_steps)
-            live = torch.zeros(end - first, **self._words)
-            self._add_levels(first, end)
-            self._enqueue(first, end, live=live)
+    def _finish_until_done(self) -> SampledSteps:
+        first, end, live, num_steps = 0, self._chunk_end, self._live, self._num_steps
+        while True:
             found = live.tolist()
             if 0 in found:
                 num_steps = first + found.index(0)
-            first, chunk = end, min(2 * chunk, LARGEST_CHUNK)
-        self._raise_failure()
+            if end >= num_steps:
+                break
+            first, end = end, min(end + min(2 * (end - first), LARGEST_CHUNK), num_steps)
+            live = torch.empty(end - first, **self._words)
+            self._add_levels(first, end)
+            self._enqueue(first, end, live=live)
+        self._raise_failure(int(self._failure))
         del self._levels[num_steps + 1 :]
         kept = torch.zeros(self._count, **self._words)  # levels behind the roots up to the last that has a pick
         for number, level in enumerate(self._levels[1:], 1):
@@ -315,16 +309,14 @@ class _AppRun:
         _, longest = total_and_longest(lengths)
         return SampledSteps(chosen, offsets_of(lengths), num_steps, longest)
 
-    def _run_to_all(self) -> SampledSteps:
-        last, lengths = self._num_steps - 1, torch.empty(self._count, **self._words)
-        self._enqueue(0, self._num_steps, lengths=lengths)
-        offsets = offsets_of(lengths)
-        self._raise_failure()
+    def _finish_all(self, lengths: Tensor) -> SampledSteps:
+        last, offsets = self._num_steps - 1, offsets_of(lengths)
+        self._raise_failure(int(self._failure))
         num_picks, longest = total_and_longest(lengths)
         picks = torch.empty(num_picks, **self._words)
         self._levels[-1] = picks
         self._enqueue(last, self._num_steps, offsets=offsets)
-        self._raise_failure()
+        self._raise_failure(int(self._failure))
         self._levels.pop()
         before = self._side_by_side()
         ends = offsets_of(lengths + before.shape[1])
@@ -336,17 +328,21 @@ class _AppRun:
         return SampledSteps(vertices, ends, self._num_steps, longest + before.shape[1])
 
     def _side_by_side(self) -> Tensor:
-        """The levels as columns, int64 [S, width]. Where all have one, they are as they lie."""
-        if any(level.shape[1] != 1 for level in self._levels):
+        """The levels as columns, int64 [S, width]."""
+        if not self._are_columns:
             return torch.cat(self._levels, 1)
         lying = self._rooms[0] if len(self._rooms) == 1 else torch.cat(self._rooms)
         return lying[: self._count * len(self._levels)].view(len(self._levels), self._count).t()
 
-    def _raise_failure(self) -> None:
-        word = int(self._failure)
-        if word == _NO_FAILURE:
+    @property
+    def _are_columns(self) -> bool:
+        """Whether every level has one, so that they are side by side as they lie."""
+        return all(level.shape[1] == 1 for level in self._levels)
+
+    def _raise_failure(self, word: int) -> None:
+        if word == NO_FAILURE:
             return
-        step, sample = word >> SAMPLE_BITS, word & ((1 << SAMPLE_BITS) - 1)
+        step, sample = first_failure(word)
         self._fail(sample, step, layouts.AppFault.RAISED, f"the application failed in sample {{}} at step {step}")
 
     def _raise_unended(self, kept: Tensor) -> None:
@@ -359,6 +355,6 @@ class _AppRun:
             self._fail(sample, self._num_steps, layouts.AppFault.NEVER_ENDS, line)
 
     def _fail(self, sample: int, step: int, fault: layouts.AppFault, line: str) -> None:
-        sample_id = int(self._ids[sample])
+        sample_id = int(self.sample_ids[sample])
         failure = layouts.Failure(sample, sample_id, step, NULL_NODE, fault, layouts.AppFunction.NEXT)
         raise layouts.AppFailedError(line.format(sample_id), failure)

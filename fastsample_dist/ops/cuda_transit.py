@@ -12,9 +12,17 @@ from ctypes import POINTER, Structure, byref, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import checks, cuda, library
+from fastsample_dist.ops import cuda, library
 from fastsample_dist.ops import transit_layouts as layouts
-from fastsample_dist.ops.read_back import read_back
+from fastsample_dist.ops.cuda_run import (
+    GROUPED,
+    NO_FAILURE,
+    DeviceRun,
+    differ_in_length,
+    first_failure,
+    offsets_of,
+    total_and_longest,
+)  # fmt: skip
 from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest
 from fastsample_dist.ops.transit_tables import TransitTables
@@ -22,11 +30,6 @@ from fastsample_dist.ops.transit_tables import TransitTables
 SERVED = frozenset({
     NextKind.UNIFORM, NextKind.WEIGHTED, NextKind.NODE2VEC, NextKind.PPR, NextKind.MULTI_RW, NextKind.ALL,
 })  # fmt: skip
-SAMPLE_BITS = 40  # of a failure's word, below the step
-GROUPED = ("transit", "transit_flat")  # schedules
-_NO_FAILURE = -1
-
-cuda.DECLARED.values(FS_CUDA_SAMPLE_BITS=SAMPLE_BITS)
 
 
 @cuda.DECLARED.mirror("FsCudaSamples")
@@ -94,19 +97,15 @@ class DeviceTables:
         )
 
 
-class SampleRun:
-    """The arrays of a call of `transit_sample` on a device, and the work that fills them.
+class SampleRun(DeviceRun):
+    """A call of `transit_sample` on a device. It fails by a graph that holds an id which is no node.
 
     Args:
       tables: the graph, and the tables that the application reads.
       app: of a kind in SERVED; of PPR one root, and the address in params is the device's.
-      roots: int64 [num_samples, app.num_roots], in host or device memory; nodes, or -1: none.
-      sample_ids: int64 [num_samples], 0 or more.
-      request: key and schedule, "auto" being "sample"; threads and blocks are not read.
+      roots, sample_ids, request: see DeviceRun.
       draw: int64 [2] on the device, rng_seed and step that kernels read in place of the request's; of samples of one
         width.
-    Attributes:
-      roots, sample_ids: as given, on the device.
     Raises:
       ValueError: what no kernel makes.
       MemoryError: the samples do not fit.
@@ -121,33 +120,27 @@ class SampleRun:
         request: TransitRequest,
         draw: Tensor | None = None,
     ) -> None:
-        self.roots = roots = checks.matrix("roots", roots.to(tables.device), (torch.int64,))
-        ids = checks.vector("sample_ids", sample_ids.to(tables.device), (torch.int64,), roots.shape[0])
-        self.sample_ids, self._tables, self._app, self._draw = ids, tables, app, draw
-        self._asked = layouts.RequestArguments(
-            roots.data_ptr(), ids.data_ptr(), roots.shape[0], 0, request.rng_seed, request.step, 1,
-            layouts.Schedule[request.schedule.upper()],
-        )  # fmt: skip
-        words = {"dtype": torch.int64, "device": tables.device}
+        super().__init__(app, roots, sample_ids, request, tables.device)
+        self._tables, self._draw, words = tables, draw, self._words
         self._lengths = self._offsets = self._by_length = self._live = None
         self._num_steps = len(app.sample_sizes)
-        if has_drawn_lengths(app):
-            self._vertices = self._room_for_lengths(words, request.schedule in GROUPED)
+        if differ_in_length(app):
+            self._vertices = self._room_for_lengths(request.schedule in GROUPED)
         else:
             self._longest = app.num_roots + sum(app.picks)
             self._vertices = torch.empty((self._longest, roots.shape[0]), **words)
         chooses = app.next_kind == NextKind.MULTI_RW
         self._state = torch.empty((app.num_roots + 2, max(1, roots.shape[0])), **words) if chooses else None
         self._keys = torch.empty((1 + chooses) * self._num_steps, **words)
-        self._failure, needed = torch.empty(1, **words), c_int64()
+        needed = c_int64()
         sizes = (byref(app.arguments), byref(self._asked), tables.num_rows, self._num_steps, byref(needed))
-        cuda.call("fs_cuda_transit_workspace", roots, *sizes)
+        cuda.call("fs_cuda_transit_workspace", self.roots, *sizes)
         self._workspace = torch.empty(needed.value, dtype=torch.uint8, device=tables.device)
 
-    def _room_for_lengths(self, words: dict, is_grouped: bool) -> Tensor:
+    def _room_for_lengths(self, is_grouped: bool) -> Tensor:
         """Draws the samples' lengths, waits for them, and makes room for the vertices."""
         app, roots = self._app, self.roots
-        lengths = self._lengths = torch.empty(roots.shape[0], **words)
+        lengths = self._lengths = torch.empty(roots.shape[0], **self._words)
         cuda.call(
             "fs_cuda_transit_lengths", roots,
             byref(self._tables.graph), byref(app.arguments), byref(self._asked), lengths.data_ptr(),
@@ -160,11 +153,11 @@ class SampleRun:
             self._by_length = torch.argsort(lengths.int(), descending=True, stable=True)
             if is_grouped:
                 self._live = roots.shape[0] - torch.bincount(lengths).cumsum(0).cpu()
-        return torch.empty(num_vertices, **words)
+        return torch.empty(num_vertices, **self._words)
 
     def enqueue(self) -> None:
-        """Enqueue the kernels of all steps on the current stream; nothing is waited for."""
-        self._failure.fill_(_NO_FAILURE)
+        """See DeviceRun; the kernels of all steps."""
+        self._failure.fill_(NO_FAILURE)
         out = SampleArrays(
             *map(library.address, (self._vertices, self._offsets, self._lengths, self._by_length, self._live)),
             *map(library.address, (self._state, self._keys, self._failure, self._workspace, self._draw)),
@@ -177,28 +170,18 @@ class SampleRun:
         )  # fmt: skip
 
     def finish(self) -> SampledSteps:
-        """The samples on the device, in the run's own arrays; waits for the kernels.
-
-        Raises:
-          AppFailedError: the graph holds an id that is no node; the first met by (step, position in the call).
-        """
+        """See DeviceRun."""
         if not self._app.until_done:
-            return self._finished(self._vertices, self._failure.tolist())
-        *failure, num_picks = torch.cat((self._failure, self._lengths.sum(0, keepdim=True))).tolist()
-        return self._closed_up(self._finished(self._vertices, failure), num_picks)
+            return self._finished(self._vertices, int(self._failure))
+        word, num_picks = torch.cat((self._failure, self._lengths.sum(0, keepdim=True))).tolist()
+        return self._closed_up(self._finished(self._vertices, word), num_picks)
 
-    def copy(self) -> Callable[[], SampledSteps]:
-        """Begin to copy samples of one width, behind what the current stream has been given.
+    def _copied(self) -> Tensor:
+        return self._vertices.clone()
 
-        Returns:
-          What waits for them, as `finish`.
-        """
-        vertices, failure = self._vertices.clone(), read_back(self._failure, self._failure.numel())
-        return lambda: self._finished(vertices, failure())
-
-    def _finished(self, vertices: Tensor, failure: list[int]) -> SampledSteps:
+    def _finished(self, vertices: Tensor, word: int) -> SampledSteps:
         """The samples, each in the room that was made for it."""
-        _raise_failure(failure[0], vertices, self._offsets, self._app, self.sample_ids, self._tables.num_rows)
+        _raise_failure(word, vertices, self._offsets, self._app, self.sample_ids, self._tables.num_rows)
         found = vertices.t() if self._offsets is None else vertices
         return SampledSteps(found, self._offsets, self._num_steps, self._longest)
 
@@ -214,33 +197,13 @@ class SampleRun:
         return SampledSteps(closed, ends, longest, longest + 1)
 
 
-def has_drawn_lengths(app: IndividualApp) -> bool:
-    """Whether samples differ in length, which is known before the first step."""
-    return bool(app.until_done) or app.next_kind == NextKind.ALL
-
-
-def offsets_of(lengths: Tensor) -> Tensor:
-    """Where samples of these lengths begin, and the end."""
-    offsets = torch.zeros(lengths.numel() + 1, dtype=torch.int64, device=lengths.device)
-    torch.cumsum(lengths, 0, out=offsets[1:])
-    return offsets
-
-
-def total_and_longest(lengths: Tensor) -> tuple[int, int]:
-    """Sum and largest of some lengths, 0 of none; waits for them once."""
-    if lengths.numel() == 0:
-        return 0, 0
-    total, longest = torch.stack((lengths.sum(), lengths.max())).tolist()
-    return total, longest
-
-
 def _raise_failure(
     word: int, vertices: Tensor, offsets: Tensor | None, app: IndividualApp, sample_ids: Tensor, num_rows: int
 ) -> None:
     """Raise what the core raises of an id that is no node."""
-    if word == _NO_FAILURE:
+    if word == NO_FAILURE:
         return
-    step, sample = word >> SAMPLE_BITS, word & ((1 << SAMPLE_BITS) - 1)
+    step, sample = first_failure(word)
     if offsets is None:
         first = app.num_roots + sum(app.picks[:step])
         found = vertices[first : first + app.picks[step], sample]

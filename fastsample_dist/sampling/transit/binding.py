@@ -199,6 +199,12 @@ class BoundApp:
         """Whether picks are made from the neighbours of all transits together."""
         return self.app.sampling_type == COLLECTIVE
 
+    @property
+    def has_one_width(self) -> bool:
+        """Whether samples of as many roots have as many vertices, whatever is picked."""
+        steps = self.app.steps()
+        return steps != INF and (as_count("steps()", steps) == 0 or self.app.sample_size(steps - 1) != ALL)
+
     @cached_property
     def _plans(self) -> dict[int, Plan]:
         return {}

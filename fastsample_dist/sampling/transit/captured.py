@@ -14,7 +14,7 @@ from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import NULL
 from fastsample_dist.sampling.transit.binding import as_count
-from fastsample_dist.sampling.transit.device_engine import DeviceEngine
+from fastsample_dist.sampling.transit.enqueuing import EnqueuingEngine
 from fastsample_dist.sampling.transit.samples import Samples
 
 
@@ -36,7 +36,7 @@ class CapturedTransit:
 
     def __init__(
         self,
-        engine: DeviceEngine,
+        engine: EnqueuingEngine,
         shape: tuple[int, int],
         rng_seed: int,
         schedule: str = "auto",
@@ -45,7 +45,6 @@ class CapturedTransit:
         self._engine, self._rng_seed = engine, rng_seed
         words = {"dtype": torch.int64, "device": engine.device}
         self._draw, no_roots = torch.zeros(2, **words), torch.full(shape, NULL, **words)
-        schedule = "sample" if schedule == "auto" else schedule
         self._run = engine.begin(no_roots, torch.zeros(shape[0], **words), DrawKey(0, 0), schedule, self._draw)
         self._recorder = CudaGraphRecorder(engine.device) if recorder is None else recorder
         self._recorder.record(self._run.enqueue)

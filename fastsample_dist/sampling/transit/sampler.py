@@ -137,7 +137,7 @@ class TransitSampler:
     @property
     def can_capture(self) -> bool:
         """Whether `captured` records: an individual application on one GPU, whose samples have one width."""
-        return isinstance(self._engine, DeviceEngine) and self._engine.has_one_width
+        return isinstance(self._engine, DeviceEngine) and self._bound.has_one_width
 
     def captured(self, num_samples: int, num_roots: int = 1, *, recorder: Recorder | None = None) -> CapturedTransit:
         """What makes so many samples at a time by kernels that are recorded now, as a CUDA graph.

@@ -166,10 +166,10 @@ def test_walks_take_one_launch_and_other_steps_one_each(emulated_device):
         engine.sample(roots, torch.arange(5), KEY, Run(schedule=schedule))
         return emulated_device.num_launches() - before
 
-    assert launches(Own(), 1, "sample") == 2  # keys of the steps, walks
+    assert launches(Own(), 1, "sample") == 2  # what all begin with, walks
     assert launches(Stateful(), 3, "sample") == 3
-    assert launches(Own(), 2, "sample") == 3
-    assert launches(Own(), 1, "transit") == 2 * 3
+    assert launches(Own(), 2, "sample") == 1 + 3
+    assert launches(Own(), 1, "transit") == 1 + 2 * 3
 
 
 @pytest.mark.parametrize(("name", "num_roots", "schedule", "kernels"), [
@@ -276,16 +276,14 @@ def test_the_library_refuses_steps_that_there_are_not(emulated_device, monkeypat
     engine, roots, ids = DeviceAppEngine(bound, torch.device("cpu")), torch.zeros(1, 1).long(), torch.zeros(1).long()
     app, request = engine._app(bound.plan(1)), cuda_apps.TransitRequest()
     code = cuda_apps.AppCode(torch.zeros(1).long(), False, False, None)
-    run = cuda_apps._AppRun(engine._inputs, app, code, roots, ids, request)
-    run._add_levels(0, 3)
+    run = cuda_apps.AppRun(engine._inputs, app, code, roots, ids, request)
     with pytest.raises(ValueError, match="app_steps: steps 1 to 4 of 3"):
         run._enqueue(1, 4)
     for wrong in (dataclasses.replace(app, next_kind=1), dataclasses.replace(app, sample_sizes=[2, 1, 1])):
         with pytest.raises(ValueError, match="app_steps: "):
             grouped = cuda_apps.TransitRequest(schedule="transit")
-            wrong_run = cuda_apps._AppRun(engine._inputs, wrong, code, roots, ids, grouped)
+            wrong_run = cuda_apps.AppRun(engine._inputs, wrong, code, roots, ids, grouped)
             wrong_run._steps.by_walks = 1
-            wrong_run._add_levels(0, 3)
-            wrong_run._enqueue(0, 3)
+            wrong_run.enqueue()
     with pytest.raises(ValueError, match="load_app: the emulator runs no cubin"):
         cuda_apps.loaded(b"", torch.device("cpu"))

@@ -212,7 +212,7 @@ def test_the_library_refuses_what_it_has_no_kernel_for(device):
     roots, ids, request = torch.zeros(1, 1).long(), torch.zeros(1).long(), cuda_transit.TransitRequest()
     for wrong in ({"next_kind": 6}, {"next_kind": 7, "unique": [True, False]}, {"until_done": True}):
         with pytest.raises(ValueError, match="transit_sample: "):
-            cuda_transit.SampleRun(engine._tables, dataclasses.replace(app, **wrong), roots, ids, request).enqueue()
+            cuda_transit.SampleRun(engine._inputs, dataclasses.replace(app, **wrong), roots, ids, request).enqueue()
 
 
 @pytest.mark.parametrize(("app", "roots", "first"), [
