@@ -19,9 +19,9 @@ from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import HOST, as_count, bind
 from fastsample_dist.sampling.transit.captured import CapturedTransit
-from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import SCHEDULES, Engine, Run
 from fastsample_dist.sampling.transit.engines import forms_of, make_device_engine, make_engine
+from fastsample_dist.sampling.transit.enqueuing import EnqueuingEngine
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.split_engine import SplitEngine
 
@@ -137,7 +137,7 @@ class TransitSampler:
     @property
     def can_capture(self) -> bool:
         """Whether `captured` records: an individual application on one GPU, whose samples have one width."""
-        return isinstance(self._engine, DeviceEngine) and self._bound.has_one_width
+        return isinstance(self._engine, EnqueuingEngine) and self._bound.has_one_width
 
     def captured(self, num_samples: int, num_roots: int = 1, *, recorder: Recorder | None = None) -> CapturedTransit:
         """What makes so many samples at a time by kernels that are recorded now, as a CUDA graph.
@@ -156,7 +156,8 @@ class TransitSampler:
         if not self.can_capture:
             raise ValueError(
                 f"the kernels of {type(self.app).__name__} on {self.device} are not recorded; expected an individual "
-                "application on one GPU whose samples have one width, such as transit.DeepWalk; leave captured out."
+                "application on one GPU, built in or your own, whose samples have one width (neither steps() == INF "
+                "nor sample_size ALL); leave captured out."
             )
         shape = as_count("num_samples", num_samples), as_count("num_roots", num_roots)
         return CapturedTransit(self._engine, shape, self.rng_seed, self._run.schedule, recorder)
