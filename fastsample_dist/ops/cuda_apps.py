@@ -101,6 +101,8 @@ class AppInputs:
       indptr, indices: the graph of the tables.
       put: gives a tensor in its place: device memory, or pinned host memory.
       device: whose kernels read them.
+    Attributes:
+      indptr, indices, weights: in their place; weights None where the application reads none.
     """
 
     def __init__(
@@ -118,13 +120,14 @@ class AppInputs:
         )  # fmt: skip
         self._kept = [None if tensor is None else put(tensor) for tensor in found]
         self._columns = [put(torch.from_numpy(column)) for column in tables.columns]
-        indptr, indices, weights, *rest = self._kept
+        self.indptr, self.indices, self.weights, *rest = self._kept
         graph = library.Graph(
-            indptr.data_ptr(), indices.data_ptr(), None, None, None, tables.num_rows, 0, indices.numel(),
+            self.indptr.data_ptr(), self.indices.data_ptr(), None, None, None, tables.num_rows, 0, indices.numel(),
             library.type_code(indices),
         )  # fmt: skip
-        if weights is not None:
-            view = self._put_struct(library.WeightTables(weights.data_ptr(), None, None, library.type_code(weights)))
+        if self.weights is not None:
+            where, code = self.weights.data_ptr(), library.type_code(self.weights)
+            view = self._put_struct(library.WeightTables(where, None, None, code))
             graph.weights = ctypes.cast(view, POINTER(library.WeightTables))
         columns = self._put(np.array([column.data_ptr() for column in self._columns] or [0]))
         arguments = layouts.TableArguments(*map(library.address, rest), columns)
@@ -340,10 +343,9 @@ class AppRun(DeviceRun):
         return all(level.shape[1] == 1 for level in self._levels)
 
     def _raise_failure(self, word: int) -> None:
-        if word == NO_FAILURE:
-            return
-        step, sample = first_failure(word)
-        self._fail(sample, step, layouts.AppFault.RAISED, f"the application failed in sample {{}} at step {step}")
+        error = failure_of(word, self.sample_ids)
+        if error is not None:
+            raise error
 
     def _raise_unended(self, kept: Tensor) -> None:
         if self._num_steps > 0 and bool((kept == self._num_steps).any()):
@@ -352,9 +354,21 @@ class AppRun(DeviceRun):
                 f"sample {{}} has not ended after {self._num_steps} steps; return transit.NULL in the end, or raise "
                 "the application's max_steps"
             )
-            self._fail(sample, self._num_steps, layouts.AppFault.NEVER_ENDS, line)
+            raise _failed(sample, self._num_steps, layouts.AppFault.NEVER_ENDS, line, self.sample_ids)
 
-    def _fail(self, sample: int, step: int, fault: layouts.AppFault, line: str) -> None:
-        sample_id = int(self.sample_ids[sample])
-        failure = layouts.Failure(sample, sample_id, step, NULL_NODE, fault, layouts.AppFunction.NEXT)
-        raise layouts.AppFailedError(line.format(sample_id), failure)
+
+def failure_of(word: int, sample_ids: Tensor) -> layouts.AppFailedError | None:
+    """What a call's word says (FsCudaAppSteps.failure), of fault RAISED; None: there was no failure."""
+    if word == NO_FAILURE:
+        return None
+    step, sample = first_failure(word)
+    line = f"the application failed in sample {{}} at step {step}"
+    return _failed(sample, step, layouts.AppFault.RAISED, line, sample_ids)
+
+
+def _failed(
+    sample: int, step: int, fault: layouts.AppFault, line: str, sample_ids: Tensor
+) -> layouts.AppFailedError:  # fmt: skip
+    sample_id = int(sample_ids[sample])
+    failure = layouts.Failure(sample, sample_id, step, NULL_NODE, fault, layouts.AppFunction.NEXT)
+    return layouts.AppFailedError(line.format(sample_id), failure)

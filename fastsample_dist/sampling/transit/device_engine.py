@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.device.placement import Table, choose_places, measured_room
+from fastsample_dist.graph.placed import topology_bytes
 from fastsample_dist.ops import cuda
 from fastsample_dist.ops.cuda_transit import SERVED, DeviceTables, SampleRun
 from fastsample_dist.ops.kernel_choice import KernelChoice, KernelReport, most_of
@@ -19,7 +21,7 @@ from fastsample_dist.sampling.transit.binding import BoundApp, Plan
 from fastsample_dist.sampling.transit.compile_cpu import CompiledApp
 from fastsample_dist.sampling.transit.engine import Run
 from fastsample_dist.sampling.transit.enqueuing import EnqueuingEngine
-from fastsample_dist.sampling.transit.individual import app_in_numbers
+from fastsample_dist.sampling.transit.individual import app_in_numbers, host_tables
 from fastsample_dist.sampling.transit.samples import Samples
 
 
@@ -43,6 +45,8 @@ class SampleKind:
 class DeviceEngine(EnqueuingEngine):
     """Samples of an application that has kernels, on a GPU; the same as the CPU's.
 
+    Tables are made in host memory, then placed where the graph is: in device memory, or pinned where they do not fit.
+
     Args:
       bound: the application and its graph, which is in host memory.
       kind: of its kernel; None: the application is a user's own.
@@ -55,10 +59,15 @@ class DeviceEngine(EnqueuingEngine):
     def __init__(self, bound: BoundApp, kind: NextKind | None, device: torch.device) -> None:
         if kind not in SERVED:
             raise NotOnGpusError(_refusal(bound))
-        super().__init__(bound, device, DeviceTables)
+        tables, graph = host_tables(bound), bound.graph
+        [place] = choose_places(
+            [Table("topology and tables", topology_bytes(graph) + tables.num_bytes)], measured_room(device)
+        )
+        inputs = DeviceTables(tables, graph.indptr, graph.indices, place.put, device)
+        super().__init__(bound, device, inputs, tables.num_bytes)
         self._kind, self._params = kind, bound.par.words()
         if kind == NextKind.PPR:
-            self._survival = self._place.put(torch.from_numpy(np.ascontiguousarray(bound.par.survival)))
+            self._survival = place.put(torch.from_numpy(np.ascontiguousarray(bound.par.survival)))
             self._params = np.array([self._survival.data_ptr(), self._survival.numel()])
         self._choice: KernelChoice[SampleKind] = KernelChoice(cuda.timer(device))
 

@@ -12,16 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastsample_dist.device.placement import Table, choose_places, measured_room
 from fastsample_dist.device.streams import to_device
-from fastsample_dist.graph.placed import topology_bytes
 from fastsample_dist.ops.cuda_run import DeviceRun
 from fastsample_dist.ops.transit_layouts import AppFailedError
 from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit.binding import BoundApp, Plan
 from fastsample_dist.sampling.transit.engine import Run
-from fastsample_dist.sampling.transit.individual import host_tables, widths_of
+from fastsample_dist.sampling.transit.individual import widths_of
 from fastsample_dist.sampling.transit.plain import explained
 from fastsample_dist.sampling.transit.samples import Samples
 
@@ -29,24 +27,15 @@ from fastsample_dist.sampling.transit.samples import Samples
 class EnqueuingEngine(ABC):
     """Samples of an individual application, on a GPU.
 
-    Tables are made in host memory, then placed where the graph is: in device memory, or pinned where they do not fit.
-
     Args:
       bound: the application and its graph, which is in host memory.
       device: that samples.
-      inputs_of: what kernels read, of the tables, the graph's indptr and indices, what puts a tensor in its place, and
-        the device.
-    Raises:
-      ValueError: the tables fit nowhere.
+      inputs: what its kernels read of the graph and of tables.
+      table_bytes: of the tables.
     """
 
-    def __init__(self, bound: BoundApp, device: torch.device, inputs_of: Callable[..., Any]) -> None:
-        self.bound, self.device = bound, device
-        tables, graph = host_tables(bound), bound.graph
-        self.table_bytes = tables.num_bytes
-        wanted = Table("topology and tables", topology_bytes(graph) + self.table_bytes)
-        [self._place] = choose_places([wanted], measured_room(device))
-        self._inputs = inputs_of(tables, graph.indptr, graph.indices, self._place.put, device)
+    def __init__(self, bound: BoundApp, device: torch.device, inputs: Any, table_bytes: int) -> None:
+        self.bound, self.device, self._inputs, self.table_bytes = bound, device, inputs, table_bytes
         self._apps: dict[int, IndividualApp] = {}  # by number of roots
 
     @abstractmethod

@@ -14,7 +14,7 @@ import torch
 
 from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.mfg import DrawKey
-from fastsample_dist.sampling.transit import app_cache, binding, compile_cuda, device_apps, plain
+from fastsample_dist.sampling.transit import app_cache, binding, compile_cuda, device_functions, plain
 from fastsample_dist.sampling.transit.compile_cuda import compile_for_device
 from fastsample_dist.sampling.transit.device_apps import DeviceAppEngine
 from fastsample_dist.sampling.transit.engine import Run
@@ -59,7 +59,7 @@ def cache(tmp_path, monkeypatch):
       for name in ("draws", "distinct", "wandering", "node2vec") for dtype in (torch.int32, torch.int64)),
 ])  # fmt: skip
 def test_the_code_for_a_gpu_gives_the_oracles_samples(emulated_device, monkeypatch, name, dtype):
-    monkeypatch.setattr(device_apps, "compile_app", compile_as_for_a_gpu)
+    monkeypatch.setattr(device_functions, "compile_app", compile_as_for_a_gpu)
     bound, roots, ids = bound_case(name, dtype)
     expected, engine = plain.run(bound, roots, ids, KEY), DeviceAppEngine(bound, torch.device("cpu"))
     for schedule in ("sample", "transit"):
@@ -68,7 +68,7 @@ def test_the_code_for_a_gpu_gives_the_oracles_samples(emulated_device, monkeypat
 
 @toolchain
 def test_the_code_for_a_gpu_raises_and_rounds_as_python(emulated_device, monkeypatch):
-    monkeypatch.setattr(device_apps, "compile_app", compile_as_for_a_gpu)
+    monkeypatch.setattr(device_functions, "compile_app", compile_as_for_a_gpu)
     roots, ids, cpu = torch.full((12, 1), 6), torch.arange(12), torch.device("cpu")
     bound = binding.bind(Failing(), small_graph())
     with pytest.raises(RuntimeError, match=r"next raised ZeroDivisionError .* in sample 7 at step 1"):
