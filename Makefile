@@ -34,8 +34,8 @@ PYTEST     := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Threads of OpenMP that wait would otherwise spin, on cores that other tests could use.
 test test-all: export OMP_WAIT_POLICY := passive
 # A CUDA graph is not recorded without torch's caching allocator.
-SMALL_CASES ?= tests/ops tests/bench/gpu/test_kernels.py $(addprefix tests/sampling/transit/test_device_,engine.py collective.py apps.py) \
-	--ignore=tests/ops/test_captured.py
+SMALL_CASES ?= tests/ops tests/bench/gpu/test_kernels.py --ignore=tests/ops/test_captured.py \
+	$(addprefix tests/sampling/transit/test_device_,engine.py collective.py apps.py collective_apps.py)
 SANITIZER  ?= compute-sanitizer
 OWN_KERNELS := --kernel-name kns=_ZN2fs --kernel-name kns=fs_app_
 

@@ -23,6 +23,7 @@ KERNEL_TESTS = [
         "sampling/transit/test_device_engine.py",
         "sampling/transit/test_device_collective.py",
         "sampling/transit/test_device_apps.py",
+        "sampling/transit/test_device_collective_apps.py",
     )
 ]
 

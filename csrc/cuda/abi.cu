@@ -24,6 +24,7 @@ static const FsAbiEntry kEntries[] = {
             picks, num_roots, transit_stride, ranked_stride, out_stride, state_words, attempt, first_pick, key0, key1)
   FS_STRUCT(FsCudaAppSteps, task, app, levels, transits, ended, live, lengths, offsets, failure, workspace, draw,
             num_nodes, first_step, end_step, has_step_transits, has_initial, by_walks)
+  FS_STRUCT(FsCudaAppCall, task, app, begins, ended, failure, num_nodes, function)
   FS_STRUCT(FsCudaMembers, keys, slots, num_nodes)
   FS_STRUCT(FsCudaPicks, sample_ids, begins, transits, ends, filled, out, bad, rng_seed, step, num_samples, sample_size,
             step_index, attempt)

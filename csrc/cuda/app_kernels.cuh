@@ -54,7 +54,7 @@ FS_DEVICE void set_key(FsStepTask* task, StageKey key) {
 
 FS_DEVICE FsStepTask task_of(const AppStep& step) {
   FsStepTask task = step.task;
-  set_key(&task, step.keys[0]);
+  if (step.keys != nullptr) set_key(&task, step.keys[0]);
   return task;
 }
 
@@ -140,13 +140,16 @@ FS_APP_KERNEL void fs_app_start_samples(FS_APP_STEP step) {
 FS_APP_KERNEL void fs_app_choose_transits(FS_APP_STEP step) {
   using namespace fs;
   const FsStepTask task = task_of(step);
-  const int64_t count = task.num_samples * task.picks;
-  for (int64_t slot = thread_number(); slot < count; slot += num_threads()) {
-    const int64_t sample = slot / task.picks;
-    if (step.ended != nullptr && step.ended[sample] != 0) {
-      task.out[slot] = FS_NULL_NODE;
-    } else {
-      settle(step, task, sample, task.out + slot, call_step_transits(step, task, slot));
+  const int64_t width = task.picks;
+  const int64_t run = task.state_words > 0 ? width : 1;  // calls see what those before left in a sample's state
+  for (int64_t i = thread_number(); i < task.num_samples * (width / run); i += num_threads()) {
+    for (int64_t slot = i * run; slot < (i + 1) * run; ++slot) {
+      const int64_t sample = slot / width;
+      if (step.ended != nullptr && step.ended[sample] != 0) {
+        task.out[slot] = FS_NULL_NODE;
+      } else {
+        settle(step, task, sample, task.out + slot, call_step_transits(step, task, slot));
+      }
     }
   }
 }
@@ -195,6 +198,26 @@ FS_APP_KERNEL void fs_app_take_rows(FS_APP_STEP step) {
       for (int64_t n = threadIdx.x; n < degree; n += kThreads) make_pick(step, task, sample, n);
       task.first_pick += degree;
     }
+  }
+}
+
+// Picks of a collective application that are open. As a function sees a sample, its transits and their sums are row
+// `sample` of matrices; here they lie behind those of the samples before.
+FS_APP_KERNEL void fs_app_fill_slots(FS_APP_STEP step) {
+  using namespace fs;
+  const int64_t count = step.task.num_samples * step.task.picks;
+  for (int64_t slot = thread_number(); slot < count; slot += num_threads()) {
+    if (step.task.out[slot] != FS_CUDA_OPEN_SLOT) continue;
+    FsStepTask task = step.task;
+    const int64_t sample = slot / task.picks, begin = step.begins[sample];
+    task.num_transits = task.transit_stride = step.begins[sample + 1] - begin;
+    if (task.num_transits == 0) {
+      task.out[slot] = FS_NULL_NODE;
+      continue;
+    }
+    task.transits += begin - sample * task.transit_stride;
+    task.combined += begin + sample - sample * (task.num_transits + 1);
+    make_pick(step, task, sample, slot - sample * task.picks);
   }
 }
 

@@ -8,12 +8,13 @@ namespace fs {
 
 // One step, or, of walks, all steps of a call.
 struct AppStep {
-  FsStepTask task;                            // whose key is in `keys`
+  FsStepTask task;                            // without its key, where there are keys
   FsStepKernel next, step_transits, initial;  // that the emulator calls
   int64_t num_nodes;
   const uint64_t* sorted;  // in whose lower bits transits' places are, sample * num_transits + index; NULL: in order
   uint64_t place_mask;
   const int64_t* offsets;  // of FS_ALL_NEIGHBORS
+  const int64_t* begins;   // of a collective application: as in FsCudaAppCall
   DistinctTables tables;   // of distinct picks
   const StageKey* keys;    // the step's; of walks two of every step: of its pick, and of the choice of its transit
   int64_t num_steps;       // of walks; the first one is the task's

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kOperation = "app_steps";
 
-enum AppKernel { kStartSamples, kChooseTransits, kMakePicks, kKeepDistinct, kTakeRows, kWalk, kWalkChosen };
+enum AppKernel { kStartSamples, kChooseTransits, kMakePicks, kKeepDistinct, kTakeRows, kFillSlots, kWalk, kWalkChosen };
 
 #if defined(FS_EMULATED)
 
@@ -19,8 +19,8 @@ FsStatus load_app(const void*, void**) { return fail(FS_INVALID_ARGUMENT, "load_
 
 FsStatus launch_app(void*, AppKernel kernel, int blocks, cudaStream_t stream, const AppStep& step) {
   void (*const kernels[])(AppStep) = {fs_app_start_samples, fs_app_choose_transits, fs_app_make_picks,
-                                      fs_app_keep_distinct, fs_app_take_rows,       fs_app_walk,
-                                      fs_app_chosen_walk};
+                                      fs_app_keep_distinct, fs_app_take_rows,       fs_app_fill_slots,
+                                      fs_app_walk,          fs_app_chosen_walk};
   launch(kernels[kernel], blocks, stream, step);
   return launch_status(kOperation);
 }
@@ -28,8 +28,8 @@ FsStatus launch_app(void*, AppKernel kernel, int blocks, cudaStream_t stream, co
 #else
 
 constexpr const char* kKernelNames[] = {"fs_app_start_samples", "fs_app_choose_transits", "fs_app_make_picks",
-                                        "fs_app_keep_distinct", "fs_app_take_rows",       "fs_app_walk",
-                                        "fs_app_chosen_walk"};
+                                        "fs_app_keep_distinct", "fs_app_take_rows",       "fs_app_fill_slots",
+                                        "fs_app_walk",          "fs_app_chosen_walk"};
 
 FsStatus load_app(const void* cubin, void** out_app) {
   cudaLibrary_t library = nullptr;
@@ -349,6 +349,30 @@ FsStatus check_call(const FsTransitApp& app, const FsTransitRequest& request, co
   return FS_OK;
 }
 
+// A function of a collective application, called for all samples.
+FsStatus call_function(const FsTransitApp& app, const FsCudaAppCall& call, cudaStream_t stream) {
+  if (call.function < FS_IN_NEXT || call.function > FS_IN_INITIAL) {
+    return fail(FS_INVALID_ARGUMENT, "%s: function %d; expected 0 (next) to 2 (initial)", kOperation, call.function);
+  }
+  constexpr AppKernel kKernels[] = {kFillSlots, kChooseTransits, kStartSamples};
+  constexpr RandomDomain kDomains[] = {kTransit, kStepTransits, kInitial};
+  const int64_t num_slots = call.task.num_samples * call.task.picks;
+  if (num_slots == 0) return FS_OK;
+  AppStep step = {};
+  step.task = call.task;
+  const StageKey key = transit_key(call.task.rng_seed, kDomains[call.function], call.task.step_index, call.task.step);
+  step.task.key0 = key.k0;
+  step.task.key1 = key.k1;
+  step.next = app.next;
+  step.step_transits = app.step_transits;
+  step.initial = app.initial;
+  step.num_nodes = call.num_nodes;
+  step.begins = call.begins;
+  step.ended = call.ended;
+  step.failure = call.failure;
+  return launch_app(call.app, kKernels[call.function], blocks_for(num_slots), stream, step);
+}
+
 }  // namespace
 }  // namespace fs
 
@@ -379,6 +403,10 @@ FsStatus fs_cuda_app_steps(const FsTransitApp* app, const FsTransitRequest* requ
   if (checked != FS_OK) return checked;
   const FsStatus status = fs::AppCall(*app, *request, *steps, static_cast<cudaStream_t>(stream)).run();
   return status != FS_OK ? status : fs::launch_status(fs::kOperation);
+}
+
+FsStatus fs_cuda_call_app(const FsTransitApp* app, const FsCudaAppCall* call, void* stream) {
+  return fs::call_function(*app, *call, static_cast<cudaStream_t>(stream));
 }
 
 }  // extern "C"

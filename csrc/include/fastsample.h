@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 14
+#define FS_ABI_VERSION 15
 
 typedef enum {
   FS_OK = 0,

@@ -266,7 +266,8 @@ typedef struct {
 /* An application's cubin, which has the kernels that fs_cuda_app_steps will launch: with by_walks fs_app_walk or, with
  * step_transits, fs_app_chosen_walk; else fs_app_make_picks, fs_app_choose_transits with step_transits,
  * fs_app_keep_distinct for distinct picks, fs_app_take_rows for FS_ALL_NEIGHBORS; fs_app_start_samples with initial.
- * It stays as long as the process. */
+ * Those of fs_cuda_call_app: by function fs_app_fill_slots, fs_app_choose_transits, fs_app_start_samples. It stays as
+ * long as the process. */
 FS_API FsStatus fs_cuda_load_app(const void* cubin, void** out_app, void* stream);
 /* Version of the compiler that made fastsample_apps.fatbin, as 1000 * major + minor; 0: there is none. */
 FS_API FsStatus fs_cuda_apps_compiler(int32_t* out_version, void* stream);
@@ -280,6 +281,26 @@ FS_API FsStatus fs_cuda_app_workspace(const FsTransitApp* app, const FsTransitRe
  * may be captured, and replayed for other roots, sample ids and draws. */
 FS_API FsStatus fs_cuda_app_steps(const FsTransitApp* app, const FsTransitRequest* request, const FsCudaAppSteps* steps,
                                   void* stream);
+
+/* A collective application's function, called for all samples of a step: FS_IN_NEXT for the picks that are
+ * FS_CUDA_OPEN_SLOT in task.out, FS_IN_STEP_TRANSITS for all that go there, FS_IN_INITIAL for samples. The members of a
+ * sample's combined neighbourhood stand behind those of the samples before:
+ * task.transits [begins[num_samples]], and task.combined [begins[num_samples] + num_samples], those of sample s from
+ * begins[s] + s on. */
+typedef struct {
+  FsStepTask task; /* all but key0 and key1, and in FS_IN_NEXT num_transits and transit_stride; what it leads to is
+                      device memory */
+  void* app;       /* of fs_cuda_load_app; NULL for the emulator */
+  const int64_t* begins; /* FS_IN_NEXT: [num_samples + 1] where a sample's distinct transits begin; without any it picks
+                            nothing */
+  uint8_t* ended;        /* FS_IN_STEP_TRANSITS of until_done: [num_samples], not 0: it has no transits; else NULL */
+  uint64_t* failure;     /* as in FsCudaAppSteps */
+  int64_t num_nodes;     /* of the graph */
+  int32_t function;      /* FsAppFunction */
+} FsCudaAppCall;
+
+/* One launch, a thread a slot. Host memory: the structs. Of app the functions are read, by the emulator. */
+FS_API FsStatus fs_cuda_call_app(const FsTransitApp* app, const FsCudaAppCall* call, void* stream);
 
 /* ---- collective applications ---- */
 /* What samples hold: a table of all samples of a call, whose slots number the members. */

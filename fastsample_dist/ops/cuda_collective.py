@@ -15,9 +15,7 @@ from torch import Tensor
 
 from fastsample_dist.ops import checks, cuda, library
 from fastsample_dist.ops import transit_layouts as layouts
-from fastsample_dist.ops.transit_layouts import NextKind
 
-SERVED = frozenset({NextKind.LAYER, NextKind.GLOBAL, NextKind.RANKED})
 OPEN_SLOT = -2  # of a pick to make
 
 cuda.DECLARED.values(FS_CUDA_OPEN_SLOT=OPEN_SLOT)

@@ -163,8 +163,9 @@ class Columns:
         return torch.where(arrives, nodes[winners], found)
 
     def weights(self, keys: Tensor) -> Tensor:
-        """Weights of columns that there are, float64 [n]; keys int64 [n]."""
-        return self.sums[torch.searchsorted(self.keys, keys)]
+        """Weights of columns, float64 [n], 0 where there is none; keys int64 [n]."""
+        places = torch.searchsorted(self.keys, keys).clamp(max=self.keys.numel() - 1)
+        return torch.where(self.keys[places] == keys, self.sums[places], 0.0)
 
 
 def _sorted_by(*columns: Tensor) -> Tensor:

@@ -27,10 +27,6 @@ from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.ops.transit_sample import IndividualApp, SampledSteps, TransitRequest
 from fastsample_dist.ops.transit_tables import TransitTables
 
-SERVED = frozenset({
-    NextKind.UNIFORM, NextKind.WEIGHTED, NextKind.NODE2VEC, NextKind.PPR, NextKind.MULTI_RW, NextKind.ALL,
-})  # fmt: skip
-
 
 @cuda.DECLARED.mirror("FsCudaSamples")
 class SampleArrays(Structure):
@@ -102,7 +98,7 @@ class SampleRun(DeviceRun):
 
     Args:
       tables: the graph, and the tables that the application reads.
-      app: of a kind in SERVED; of PPR one root, and the address in params is the device's.
+      app: of a kind that fs_cuda_transit_sample has; of PPR one root, and the address in params is the device's.
       roots, sample_ids, request: see DeviceRun.
       draw: int64 [2] on the device, rng_seed and step that kernels read in place of the request's; of samples of one
         width.

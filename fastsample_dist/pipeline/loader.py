@@ -50,7 +50,7 @@ from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
 from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.app_sampler import AppSampler
-from fastsample_dist.sampling.transit.device_engine import NotOnGpusError
+from fastsample_dist.sampling.transit.device_collective import NotOnGpusError
 
 logger = logging.getLogger(__name__)
 
@@ -346,12 +346,9 @@ class DistLoader(BatchLoader):
 
         try:
             return make(device)
-        except NotOnGpusError:
+        except NotOnGpusError as error:
             if data.ctx.rank == 0:
-                logger.warning(
-                    "%s is a collective application of your own, which GPUs do not sample; the CPU does, and its "
-                    "batches are copied to %s.", type(app).__name__, device,
-                )  # fmt: skip
+                logger.warning("%s The CPU samples it, and its batches are copied to %s.", error, device)
             return make(HOST)
 
     def _workload(self) -> Workload:

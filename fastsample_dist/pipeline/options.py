@@ -31,8 +31,8 @@ class LoaderOptions(BatchOptions):
         int64 seeds in host memory, none of them on a rank that has run out, and leaves features and labels to the
         loader. All ranks pass one of the same class.
       app: an application of sampling/transit that gives mini-batches (LADIES, FastGCN, KHop, MVS, one of your own), in
-        place of fanouts; hybrid scheme. All ranks pass the same. A GPU samples it, but for collective ones of your own,
-        which the CPU samples; those with individual transits need the extra `[apps-cuda]` there.
+        place of fanouts; hybrid scheme. All ranks pass the same. A GPU samples it; those of your own need the extra
+        `[apps-cuda]` there.
       split: "train", "val" or "test".
       scheme: one of schemes.REGISTRY; all give the same batches.
       rng_seed: key of sampling and shuffling, 0 .. 2**63 - 1; beside `sampler` of shuffling alone.

@@ -16,7 +16,7 @@ from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.pipeline import loader as of_loader
 from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.transit.app_sampler import AppSampler, app_facts
-from fastsample_dist.sampling.transit.device_engine import NotOnGpusError
+from fastsample_dist.sampling.transit.device_collective import NotOnGpusError
 from fastsample_dist.testing import RankError, run_distributed
 from tests.cuda_devices import kernels_on_the_cpu
 from tests.grids import grid
@@ -47,6 +47,26 @@ class Near(Own):
         return edges[draw.turn] if step == 1 else edges.pick(draw)
 
 
+class Sharing(transit.LADIES):
+    """Two in three picks by the race, the others uniformly."""
+
+    def unique(self, step):
+        return False
+
+    def next(s, transits, edges, step, draw, par):
+        if draw.index % 3 == 2 and len(edges) > 0:
+            return edges[draw.below(len(edges))]
+        return edges.ranked(draw.index)
+
+
+class Equal(Sharing):
+    """All edges count alike, which is said in Python."""
+
+    def edge_weights(self, edges):
+        return torch.from_numpy(1.0 / edges.row_sums(np.ones(len(edges.src))))
+
+
+OWN = {"near": Near, "sharing": lambda: Sharing((9, 7, 5)), "equal": lambda: Equal((9, 7, 5))}
 NEEDS_NUMBA = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 
 
@@ -108,10 +128,10 @@ def on_kernels(request):
     return kernels_on_the_cpu(request.getfixturevalue("emulated_library")), "cpu"
 
 
-@pytest.mark.parametrize("name", [*APPS, pytest.param("near", marks=[NEEDS_NUMBA, pytest.mark.grid])])
+@pytest.mark.parametrize("name", [*APPS, *(pytest.param(name, marks=[NEEDS_NUMBA, pytest.mark.grid]) for name in OWN)])
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_batches_of_a_gpu_are_the_cpus(tmp_path, on_kernels, name, prefetch):
-    path, make = draw_partition(tmp_path, 1, weights=draw_weights()).path, {**APPS, "near": Near}[name]
+    path, make = draw_partition(tmp_path, 1, weights=draw_weights()).path, {**APPS, **OWN}[name]
     kernels, device = on_kernels
     with DistContext(LocalCommunicator()) as ctx:
         data = DistData.load(path, ctx)
@@ -139,7 +159,7 @@ def test_what_no_kernel_samples_is_sampled_on_the_cpu(tmp_path, monkeypatch, cap
         def __init__(self, *given, device):
             tried.append(device)
             if len(tried) == 1:
-                raise NotOnGpusError("LADIES is sampled on the CPU")
+                raise NotOnGpusError("LADIES has what GPUs do not sample; leave the device out.")
             super().__init__(*given, device=device)
 
     path = draw_partition(tmp_path, 1).path
@@ -150,7 +170,7 @@ def test_what_no_kernel_samples_is_sampled_on_the_cpu(tmp_path, monkeypatch, cap
         found = [columns_of(mb) for mb in DistLoader(data, app=transit.LADIES((9,)), batch_size=40)]
     assert all(map(same, found, expected)) and len(tried) == 2
     [line] = [record.getMessage() for record in caplog.records if record.name == of_loader.__name__]
-    assert "LADIES is a collective application of your own, which GPUs do not sample" in line
+    assert line.startswith("LADIES has what GPUs do not sample; leave the device out. The CPU samples it, and its ")
 
 
 def test_samples_of_other_ranks_and_steps_differ():

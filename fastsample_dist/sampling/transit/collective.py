@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,8 +22,7 @@ from fastsample_dist.sampling.transit.binding import BoundApp
 from fastsample_dist.sampling.transit.compile_cpu import CompiledApp, compile_app
 from fastsample_dist.sampling.transit.layers import LADIES, FastGCN, Layer
 from fastsample_dist.sampling.transit.plain import explained
-from fastsample_dist.sampling.transit.record import as_float, edge_values
-from fastsample_dist.sampling.transit.recorded_edges import RecordedEdges
+from fastsample_dist.sampling.transit.record import own_weights
 from fastsample_dist.sampling.transit.samples import Samples
 from fastsample_dist.sampling.transit.subgraphs import ClusterGCN
 
@@ -136,14 +134,11 @@ class CollectiveEngine:
         self, hops: RecordedHops, samples: Samples, s: int, k: int, columns: Tensor | None
     ) -> Tensor | None:
         """What the application's own edge_weights makes of recorded step k of sample number s."""
-        picks = np.empty(0, np.int64) if self.bound.app.record == "within" else samples.steps[k][s].numpy()
-        indptr, positions = hops.indptrs[k].numpy(), hops.edge_ids[k].numpy()
-        nodes = hops.src_nodes[k].long().numpy()
-        edges = RecordedEdges(
-            k, indptr, np.repeat(nodes[: hops.num_dst[k]], np.diff(indptr)), nodes[hops.indices[k].numpy()], positions,
-            edge_values(self.bound, positions), picks, None if columns is None else columns.numpy(), self.bound.par,
-        )  # fmt: skip
-        return as_float(self.bound.app.edge_weights(edges))
+        picks = samples.vertices.new_empty(0) if self.bound.app.record == "within" else samples.steps[k][s]
+        hop = MFG.of_sampler(
+            indptr=hops.indptrs[k], indices=hops.indices[k], src_nodes=hops.src_nodes[k], num_dst=hops.num_dst[k]
+        )
+        return own_weights(self.bound, k, hop, hops.edge_ids[k], picks, columns)
 
 
 def _tables(bound: BoundApp) -> TransitTables:

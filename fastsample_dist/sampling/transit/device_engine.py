@@ -11,7 +11,7 @@ from torch import Tensor
 from fastsample_dist.device.placement import Table, choose_places, measured_room
 from fastsample_dist.graph.placed import topology_bytes
 from fastsample_dist.ops import cuda
-from fastsample_dist.ops.cuda_transit import SERVED, DeviceTables, SampleRun
+from fastsample_dist.ops.cuda_transit import DeviceTables, SampleRun
 from fastsample_dist.ops.kernel_choice import KernelChoice, KernelReport, most_of
 from fastsample_dist.ops.transit_layouts import NextKind
 from fastsample_dist.ops.transit_sample import IndividualApp, TransitRequest
@@ -23,10 +23,6 @@ from fastsample_dist.sampling.transit.engine import Run
 from fastsample_dist.sampling.transit.enqueuing import EnqueuingEngine
 from fastsample_dist.sampling.transit.individual import app_in_numbers, host_tables
 from fastsample_dist.sampling.transit.samples import Samples
-
-
-class NotOnGpusError(ValueError):
-    """No kernel of a GPU makes an application's samples."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +45,13 @@ class DeviceEngine(EnqueuingEngine):
 
     Args:
       bound: the application and its graph, which is in host memory.
-      kind: of its kernel; None: the application is a user's own.
+      kind: of its kernel.
       device: that samples.
     Raises:
-      NotOnGpusError: no kernel makes its samples.
       ValueError: the tables fit nowhere.
     """
 
-    def __init__(self, bound: BoundApp, kind: NextKind | None, device: torch.device) -> None:
-        if kind not in SERVED:
-            raise NotOnGpusError(_refusal(bound))
+    def __init__(self, bound: BoundApp, kind: NextKind, device: torch.device) -> None:
         tables, graph = host_tables(bound), bound.graph
         [place] = choose_places(
             [Table("topology and tables", topology_bytes(graph) + tables.num_bytes)], measured_room(device)
@@ -102,10 +95,3 @@ class DeviceEngine(EnqueuingEngine):
 
     def _in_numbers(self, plan: Plan) -> IndividualApp:
         return app_in_numbers(self.bound, plan, self._kind, self._params, CompiledApp(0, None, None))
-
-
-def _refusal(bound: BoundApp) -> str:
-    return (
-        f"{type(bound.app).__name__} is sampled on the CPU; GPUs sample DeepWalk, PPR, Node2Vec, MultiRW, KHop, MVS, "
-        "Layer, FastGCN, LADIES, ClusterGCN, and individual applications of your own; leave the device out."
-    )

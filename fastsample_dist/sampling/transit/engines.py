@@ -16,7 +16,7 @@ from fastsample_dist.sampling.transit.app import App
 from fastsample_dist.sampling.transit.binding import BoundApp
 from fastsample_dist.sampling.transit.collective import CollectiveEngine, collective_kind
 from fastsample_dist.sampling.transit.device_apps import DeviceAppEngine
-from fastsample_dist.sampling.transit.device_collective import DeviceCollectiveEngine, serves
+from fastsample_dist.sampling.transit.device_collective import DeviceCollectiveEngine
 from fastsample_dist.sampling.transit.device_engine import DeviceEngine
 from fastsample_dist.sampling.transit.engine import Engine
 from fastsample_dist.sampling.transit.individual import IndividualEngine
@@ -76,15 +76,13 @@ def make_device_engine(bound: BoundApp, device: torch.device) -> Engine:
 
     Raises:
       ImportError: a user's application, and what compiles it is missing or too old.
-      NotOnGpusError: no kernel makes the application's samples.
+      NotOnGpusError: a collective application asks for what only the CPU has.
       ValueError: it cannot be compiled; tables that fit nowhere.
     """
     kind = built_in_kind(bound)
-    if kind is None and not bound.collective:
-        return DeviceAppEngine(bound, device)
-    if kind is not None and serves(bound, kind):
-        return DeviceCollectiveEngine(bound, kind, device)
-    return DeviceEngine(bound, kind, device)
+    if bound.collective:
+        return DeviceCollectiveEngine(bound, NextKind.CALLBACK if kind is None else kind, device)
+    return DeviceAppEngine(bound, device) if kind is None else DeviceEngine(bound, kind, device)
 
 
 def make_engine(bound: BoundApp, form: str, copy_indices: bool = False) -> Engine:

@@ -262,22 +262,42 @@ def chunk_of(chunks, begin, end, first):
 
 
 def slot_kernel(app: AppTypes, function: Callable, target: Target):
-    """The kernel of `next` of an individual application, one call after another: what next_kernel does in stages."""
-    sample_type, edges = app.sample(), app.edges()
-    make_sample, make_transits = maker(sample_type), maker(ArrayType(types.int64))
-    known_row, _ = row_functions(edges)
+    """The kernel of `next`, one call after another: what next_kernel does in stages."""
+    make_sample, neighbourhood = maker(app.sample()), _neighbourhood_of(app)
 
     @forced
     def arguments(task, sample, number, memory, par):
-        index, turn = split_slot(number, task_size(task))
-        place = shift(task_transits(task), 8 * (sample * task_stride(task) + index))
+        turn, transits, row = neighbourhood(task, sample, number)
         slot, pick = task_first(task) + number, task_first(task) + task_attempt(task) * task_picks(task) + number
         start_draw(memory[0], read_int64(task_ids(task), 8 * sample), pick << 32)
         draw, s = make_draw((memory[0], slot, turn)), make_sample((task, sample, slot, memory[1]))
-        return s, make_transits((place, 1)), known_row(task, read_int64(place, 0)), task_step(task), draw, par
+        return s, transits, row, task_step(task), draw, par
 
     compiled = compile_function(function, next_signature(app), target=target)
     return _one_by_one(app, compiled, arguments, True, target)
+
+
+def _neighbourhood_of(app: AppTypes):
+    """A function (task, sample, number of a slot in it) -> its turn, transits and edges."""
+    make_transits = maker(ArrayType(types.int64))
+    if app.collective:
+        rows_of_all = combined_rows(app.edges())
+
+        @forced
+        def of_all(task, sample, number):
+            transits, row = rows_of_all(task, sample)
+            return number, transits, row
+
+        return of_all
+    known_row, _ = row_functions(app.edges())
+
+    @forced
+    def of_one(task, sample, number):
+        index, turn = split_slot(number, task_size(task))
+        place = shift(task_transits(task), 8 * (sample * task_stride(task) + index))
+        return turn, make_transits((place, 1)), known_row(task, read_int64(place, 0))
+
+    return of_one
 
 
 def single_kernel(app: AppTypes, function: Callable, initial: bool, target: Target = CPU):
@@ -379,11 +399,9 @@ def chunk_reader(app: AppTypes):
     return look_up
 
 
-def next_arguments(app: AppTypes, probing: str | None = None):
-    """A function that puts the arguments of `next` together for a lane."""
-    collective, edges = app.collective, app.edges(probing)
-    make_sample, make_transits, make_row = maker(app.sample(probing)), maker(ArrayType(types.int64)), maker(edges)
-    known_row = None if collective else row_functions(edges)[0]
+def combined_rows(edges: CombinedRowType):
+    """A function (task, sample) -> all its transits and the row that their neighbours make."""
+    make_transits, make_row = maker(ArrayType(types.int64)), maker(edges)
 
     @forced
     def rows_of_all(task, sample):
@@ -391,6 +409,16 @@ def next_arguments(app: AppTypes, probing: str | None = None):
         sums = shift(task_combined(task), 8 * sample * (task_num_transits(task) + 1))
         transits = shift(task_transits(task), 8 * sample * task_stride(task))
         return make_transits((transits, distinct)), make_row((task, sample, read_int64(sums, 8 * distinct)))
+
+    return rows_of_all
+
+
+def next_arguments(app: AppTypes, probing: str | None = None):
+    """A function that puts the arguments of `next` together for a lane."""
+    collective, edges = app.collective, app.edges(probing)
+    make_sample, make_transits = maker(app.sample(probing)), maker(ArrayType(types.int64))
+    known_row = None if collective else row_functions(edges)[0]
+    rows_of_all = combined_rows(edges) if collective else None
 
     @forced
     def row_of_one(task, lane):

@@ -23,6 +23,26 @@ def edge_values(bound: BoundApp, positions: np.ndarray) -> np.ndarray:
     return np.where(positions == SELF_EDGE, 1.0, stored[np.maximum(positions, 0)].astype(np.float64))
 
 
+def own_weights(
+    bound: BoundApp, k: int, hop: MFG, positions: Tensor, picks: Tensor, columns: Tensor | None
+) -> Tensor | None:
+    """What an application's own edge_weights makes of recorded step k of a sample, in host memory.
+
+    Args:
+      hop: its edges, on any device, as are the other tensors.
+      positions: int64 [num_edges], of the edges in graph.indices, SELF_EDGE of a self edge.
+      picks: int64 [picks of the step].
+      columns: float64 [num_edges], the weight of every edge's source in the race, or None.
+    """
+    indptr, nodes = hop.indptr.numpy(force=True), hop.src_nodes.long().numpy(force=True)
+    dst, places = np.repeat(nodes[: hop.num_dst], np.diff(indptr)), positions.numpy(force=True)
+    edges = RecordedEdges(
+        k, indptr, dst, nodes[hop.indices.numpy(force=True)], places, edge_values(bound, places),
+        picks.numpy(force=True), None if columns is None else columns.numpy(force=True), bound.par,
+    )  # fmt: skip
+    return as_float(bound.app.edge_weights(edges))
+
+
 def as_float(edge_weights: Tensor | None) -> Tensor | None:
     """An application's own edge weights as float32, which MFGs have."""
     return None if edge_weights is None else edge_weights.float()

@@ -39,10 +39,10 @@ class TransitSampler:
         transit.App, which Numba compiles (extra `[apps]`; some five seconds per application, once).
       rng_seed: 0 .. 2**63 - 1.
       num_threads: of the CPU; None uses torch's intra-op setting; never changes a result.
-      device: None or "cpu"; or a GPU such as "cuda", for all built-in applications and individual ones of one's own
-        (extra `[apps-cuda]`): it has the samples, a copy of the graph and of the tables (in pinned memory where they do
-        not fit). Or several, such as ["cuda:0", "cuda:1"]: each makes a contiguous range of a call's samples, which are
-        gathered on the first. Never changes a result.
+      device: None or "cpu"; or a GPU such as "cuda" (applications of one's own: extra `[apps-cuda]`): it has the
+        samples, a copy of the graph and of the tables (in pinned memory where they do not fit). Or several, such as
+        ["cuda:0", "cuda:1"]: each makes a contiguous range of a call's samples, which are gathered on the first. Never
+        changes a result.
       schedule: "sample": every sample for itself; "transit": picks grouped by their transit, rows of many picks read
         once; "transit_flat": grouped, without that distinction; "auto" chooses (on a GPU the faster of "sample"
         and "transit" in the first calls of a size). Never changes a result.
@@ -53,8 +53,8 @@ class TransitSampler:
         old.
       TypeError: app is no application.
       ValueError: an application that is refused (binding.py), a function that Numba cannot compile (with its line and
-        the reason), tables that do not fit into memory (with their sizes), an application that GPUs do not
-        sample, a graph in device memory, an unknown schedule, an rng_seed out of range.
+        the reason), tables that do not fit into memory (with their sizes), recorded steps of no known number on a GPU,
+        a graph in device memory, an unknown schedule, an rng_seed out of range.
     Source: Jangda et al., "Accelerating graph sampling for graph machine learning using GPUs", EuroSys'21.
     """
 

@@ -18,12 +18,15 @@ from fastsample_dist.sampling.transit import app_cache, binding, compile_cuda, d
 from fastsample_dist.sampling.transit.compile_cuda import compile_for_device
 from fastsample_dist.sampling.transit.device_apps import DeviceAppEngine
 from fastsample_dist.sampling.transit.engine import Run
+from fastsample_dist.testing import conformance_graph
+from tests.grids import grid
 
 from . import refused_apps
 from .apps import Own, small_graph
 from .device_code import compile_as_for_a_gpu
-from .test_compile_cpu import case, large_graph
+from .test_compile_cpu import APPS, case, large_graph
 from .test_device_apps import Failing, bound_case
+from .test_device_collective_apps import CASES, assert_equals_the_oracle, drawn_roots
 
 pytest.importorskip("numba")
 KEY = DrawKey(3, 2**33 + 5)
@@ -67,6 +70,17 @@ def test_the_code_for_a_gpu_gives_the_oracles_samples(emulated_device, monkeypat
 
 
 @toolchain
+@pytest.mark.parametrize(
+    "name", grid([*CASES, "every together"], gate=["by weight, distinct, within", "by column itself"])
+)
+def test_the_code_of_a_collective_application_gives_the_oracles_samples(emulated_device, monkeypatch, name):
+    monkeypatch.setattr(device_functions, "compile_app", compile_as_for_a_gpu)
+    app, graph = (APPS[name][0], conformance_graph(12)) if name in APPS else (CASES[name], small_graph())
+    roots = drawn_roots(graph.num_nodes, 9)
+    assert_equals_the_oracle(binding.bind(app, graph), torch.device("cpu"), *roots)
+
+
+@toolchain
 def test_the_code_for_a_gpu_raises_and_rounds_as_python(emulated_device, monkeypatch):
     monkeypatch.setattr(device_functions, "compile_app", compile_as_for_a_gpu)
     roots, ids, cpu = torch.full((12, 1), 6), torch.arange(12), torch.device("cpu")
@@ -89,10 +103,14 @@ def disassembled(cubin, tmp_path) -> str:
 
 @toolchain
 @kernels
-def test_a_cubin_has_the_kernel_that_it_was_linked_for_and_no_call_of_next(tmp_path):
-    code = compile_for_device(binding.bind(Floats(), large_graph(torch.int32)), (9, 0))
-    cubin = code.cubin(("fs_app_walk",))
-    assert cubin.startswith(b"\x7fELF") and b"fs_app_walk" in cubin and b"fs_app_make_picks" not in cubin
+@pytest.mark.parametrize(("app", "kernel", "others"), [
+    (Floats(), b"fs_app_walk", b"fs_app_make_picks"),
+    (CASES["by weight, distinct, within"], b"fs_app_fill_slots", b"fs_app_walk"),
+], ids=["individual", "collective"])  # fmt: skip
+def test_a_cubin_has_the_kernel_that_it_was_linked_for_and_no_call_of_next(tmp_path, app, kernel, others):
+    code = compile_for_device(binding.bind(app, large_graph(torch.int32)), (9, 0))
+    cubin = code.cubin((kernel.decode(),))
+    assert cubin.startswith(b"\x7fELF") and kernel in cubin and others not in cubin
     sass = disassembled(cubin, tmp_path)
     called = set(re.findall(r"\bCALL\.\S+\s+(.*?);", sass))
     assert "EXIT" in sass and all("$__internal_" in name for name in called)  # division in 64 bits, by ptxas

@@ -9,7 +9,7 @@ import torch
 import fastsample_dist as fsd
 from fastsample_dist.ops.cuda_columns import NEVER, NO_ENTRY, Columns
 from fastsample_dist.sampling import arrays, transit
-from fastsample_dist.sampling.transit.device_collective import DeviceCollectiveEngine
+from fastsample_dist.sampling.transit.device_collective import DeviceCollectiveEngine, NotOnGpusError
 from fastsample_dist.sampling.transit.engines import BUILT_IN
 from fastsample_dist.testing import check_app, conformance_graph
 from tests.grids import grid
@@ -209,8 +209,30 @@ def test_an_application_that_never_ends_is_refused_as_by_the_cpu(device, on_cpu)
 
 
 class Weighing(transit.ClusterGCN):
+    """Edges are weighed in Python."""
+
     def edge_weights(self, edges):
-        return torch.ones(len(edges.src))
+        return torch.from_numpy(edges.values + edges.dst)
+
+
+class RacingAhead(transit.FastGCN):
+    """Picks from all nodes; what edges weigh, in Python, is read of a race."""
+
+    def __init__(self, sizes):
+        super().__init__(sizes)
+        self.needs = transit.needs(race="squared")
+
+    def edge_weights(self, edges):
+        return torch.from_numpy(edges.columns * 3)
+
+
+def test_edges_that_an_application_weighs_itself_are_the_cpus(device, on_cpu):
+    graph, roots = small_graph(), torch.arange(12).view(3, 4)
+    for app in (Weighing(torch.arange(12) % 5, 2), RacingAhead((4, 5))):
+        sampler = fsd.TransitSampler(graph, app, rng_seed=3, device=device)
+        found, expected = sampler.sample(roots), on_cpu(graph, app, roots)
+        assert_equal(found, expected)
+        assert_same_edges(found.mfgs_of_sample, expected.mfgs_of_sample)
 
 
 class Endless(transit.Layer):
@@ -223,7 +245,20 @@ class Borrowed(transit.FastGCN):
     edge_weights = transit.LADIES.edge_weights
 
 
-def test_what_a_gpu_does_not_sample_is_refused(device):
-    for app in (Weighing(torch.zeros(12).long(), 1), Endless(), Borrowed((2, 2))):
-        with pytest.raises(ValueError, match="is sampled on the CPU; .* FastGCN, LADIES, ClusterGCN, and individual"):
-            fsd.TransitSampler(small_graph(), app, device=device)
+class Surrounded(transit.FastGCN):
+    """Weights by the picks of a step, of edges that are those of none."""
+
+    record = "within"
+
+
+@pytest.mark.parametrize(("app", "line"), [
+    (Endless(), "Endless has record 'to_new' and steps() == INF; GPUs record the edges of a number of steps"),
+    (Borrowed((2, 2)), "Borrowed has record 'to_new', needs(race=None) and the edge_weights of LADIES, which are those "
+     'of a race; expected record "to_new" or "to_union", and race "squared".'),
+    (Surrounded((2, 2)), "Surrounded has record 'within' and the edge_weights of FastGCN, which are those of a step's "
+     'picks; expected record "to_new" or "to_union".'),
+], ids=lambda value: type(value).__name__)  # fmt: skip
+def test_what_a_gpu_does_not_sample_is_refused(device, app, line):
+    with pytest.raises(NotOnGpusError) as refused:
+        fsd.TransitSampler(small_graph(), app, device=device)
+    assert str(refused.value).startswith(line) and "\n" not in str(refused.value)

@@ -13,7 +13,7 @@ from fastsample_dist.sampling.transit.engine import SCHEDULES
 from fastsample_dist.sampling.transit.engines import BUILT_IN
 from fastsample_dist.testing import check_app, conformance_graph
 from tests.grids import grid
-from tests.sampling.transit.apps import Together, small_graph
+from tests.sampling.transit.apps import small_graph
 from tests.sampling.transit.test_sampler import APPS, some_roots
 
 
@@ -198,11 +198,6 @@ def test_what_a_gpu_does_not_start_is_reported(emulated_device, monkeypatch, app
     lines = emulated_device.failures(lambda: sampler.sample([4, 3, 2]))
     assert set(lines) == {"transit_sample: out of memory"}
     assert_equal(sampler.sample([4, 3, 2]), expected)
-
-
-def test_what_a_gpu_does_not_sample_is_refused(device):
-    with pytest.raises(ValueError, match="^Together is sampled on the CPU; GPUs sample DeepWalk"):
-        fsd.TransitSampler(small_graph(), Together(), device=device)
 
 
 def test_the_library_refuses_what_it_has_no_kernel_for(device):
