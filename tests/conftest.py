@@ -17,9 +17,10 @@ from tests.cuda_devices import CudaDevice, EmulatedDevice, build_emulated
 from tests.forked import fork_python
 
 # Files that take longest, those that build first: whoever takes one at the end would leave the others without work.
+# What test_compile_cpu.py compiles, others read from the run's cache.
 LONGEST = (
-    "test_sanitizers.py", "test_build.py", "examples/test_resume.py", "test_launch/test_runs.py",
-    "examples/test_train_sage.py", "testing/test_jobs.py", "bench/gpu/test_gpu.py",
+    "test_sanitizers.py", "test_build.py", "sampling/transit/test_compile_cpu.py", "examples/test_resume.py",
+    "test_launch/test_runs.py", "examples/test_train_sage.py", "testing/test_jobs.py", "bench/gpu/test_gpu.py",
     "bench/epoch/test_namespace_launch.py", "train/test_checkpoint.py", "comm/test_failures.py", "comm/test_board.py",
     "comm/test_testing.py", "train/test_interrupts.py", "train/test_steady_state.py", "train/test_parts_on_ranks.py",
     "comm/test_handshake.py", "comm/test_exit.py", "testing/test_check_sampler.py", "test_partition/test_on_disk.py",
