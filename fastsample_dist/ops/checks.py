@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,14 +29,21 @@ def require(condition: bool, message: str) -> None:
 
 def whole(name: str, value: object, least: int, most: int | None = None) -> int:
     """The value as a Python integer; anything else is refused rather than rounded."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)  # NumPy's integers too
-    except TypeError:
-        number = None
+    number = as_integer(value)
     if number is None or number < least or (most is not None and number > most):
         expected = f">= {least}" if most is None else f"from {least} to {'2**63 - 1' if most == LARGEST else most}"
         raise ValueError(f"{name} is {value!r}; expected an integer {expected}.")
     return number
+
+
+def as_integer(value: object) -> int | None:
+    """The integer that a value is, NumPy's and torch's too; None of anything else, truth values among it."""
+    if isinstance(value, bool | np.bool_):  # which older releases of NumPy take for an integer
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def flag(name: str, value: object) -> None:

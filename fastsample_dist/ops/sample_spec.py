@@ -6,7 +6,6 @@ What C's types cannot express (integers, names of methods) is refused here, the 
 from __future__ import annotations
 
 import ctypes
-import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -132,9 +131,7 @@ def _fanouts(given: object) -> tuple[int, ...]:
 
 def _whole(fanout: object) -> int:
     """A fanout as a Python integer; anything else is refused rather than rounded."""
-    if not isinstance(fanout, bool):
-        try:
-            return operator.index(fanout)  # NumPy's integers too
-        except TypeError:
-            pass
-    raise ValueError(f"fanouts holds {fanout!r}; expected integers: -1 (all neighbours), 0 or more.")
+    whole = checks.as_integer(fanout)
+    if whole is None:
+        raise ValueError(f"fanouts holds {fanout!r}; expected integers: -1 (all neighbours), 0 or more.")
+    return whole

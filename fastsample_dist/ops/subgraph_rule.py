@@ -6,7 +6,6 @@ What C's types cannot express (names, integers) is refused here, the rest by the
 from __future__ import annotations
 
 import ctypes
-import operator
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,10 +132,7 @@ class SubgraphRule:
 
 def _whole(name: str, value: object) -> int:
     """A 64-bit integer; anything else is refused rather than rounded."""
-    try:
-        whole = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        whole = None
+    whole = checks.as_integer(value)
     if whole is None or abs(whole) >= 2**63:
         raise ValueError(f"{name} is {value!r}; expected an integer of 64 bits.")
     return whole
