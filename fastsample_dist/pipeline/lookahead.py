@@ -11,13 +11,14 @@ the same collectives, and a loader left early hangs nobody. (A batch stands for 
 combined exchanges included.) When the consumer leaves by an exception nothing is waited for: the other ranks'
 collectives fail or pass their deadline. The thread is a daemon: it never keeps a process alive. An interrupt can come
 while it is being started or joined; it is then still at work when the interpreter ends, which would unwind it inside
-of torch and abort the process. So what is at work then is abandoned, and waited for up to EXIT_S. For a GPU it works
-on a stream of its own (streams.py).
+of torch and abort the process. So what is at work then is abandoned, and waited for up to EXIT_S; a batch that takes
+longer is left in the middle. For a GPU it works on a stream of its own (streams.py).
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import queue
 import threading
 import weakref
@@ -38,7 +39,7 @@ from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, can_sample_many, payload_exchanges
 
-EXIT_S = 1.0  # for a batch under way when the interpreter ends; one that waits for other ranks is left there
+EXIT_S = 1.0  # for a batch under way when the interpreter ends, then for the call that it is in
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -195,9 +196,19 @@ class Prefetcher(Generic[Given, Made]):
         if not self._stop(self._timeout_s):
             raise RuntimeError(f"the prefetch thread did not finish its batches within {self._timeout_s:g} s.")
 
-    def abandon(self) -> None:
-        """End the thread after the batch under way, permitted or not; wait for up to EXIT_S."""
-        self._stop(EXIT_S, permitted=0)
+    def abandon(self) -> bool:
+        """End the thread after the batch under way, permitted or not; wait for up to EXIT_S.
+
+        Returns:
+          Whether it has ended.
+        """
+        return self._stop(EXIT_S, permitted=0)
+
+    def cut_short(self) -> None:
+        """End the thread after the call under way, in the middle of a batch; wait for up to EXIT_S."""
+        thread = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
+        self._stop(EXIT_S)
 
     def _stop(self, wait_s: float, permitted: int | None = None) -> bool:
         """Whether the thread has ended within wait_s seconds."""
@@ -235,4 +246,5 @@ _AT_WORK: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
 def _abandon_all() -> None:
     """End the threads that are still at work when the interpreter ends."""
     for prefetcher in list(_AT_WORK):
-        prefetcher.abandon()
+        if not prefetcher.abandon():
+            prefetcher.cut_short()

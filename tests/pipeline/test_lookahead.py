@@ -3,6 +3,7 @@
 The oracle is the plain loader of the same seeds.
 """
 
+import itertools
 import subprocess
 import sys
 
@@ -181,7 +182,7 @@ from fastsample_dist import ops
 from fastsample_dist.pipeline.lookahead import Prefetcher
 
 def make(number):
-    for _ in range(200):
+    for _ in range(LENGTH if number > 0 else 1):
         ops.aggregate(torch.arange(3), torch.zeros(2, dtype=torch.int64), torch.ones(1, 4))
 
 prefetcher = Prefetcher(make, range(100_000), 100_000, 60)
@@ -199,11 +200,15 @@ except KeyboardInterrupt:
 }
 
 
-@pytest.mark.parametrize("ending", grid(ENDINGS, gate=["interrupted while it was joined"]))
-def test_a_thread_at_work_when_the_interpreter_ends_does_not_abort_it(ending):
-    """One of three such processes aborted."""
-    for _ in range(2):
-        ended = subprocess.run(
-            [sys.executable, "-c", AT_WORK + ENDINGS[ending]], capture_output=True, text=True, timeout=60
-        )
-        assert (ended.returncode, ended.stderr) == (7, "")
+LENGTHS = {"a batch": 200, "a batch that takes hours": 10**9}  # calls
+
+
+@pytest.mark.parametrize(
+    ("length", "ending"),
+    grid(itertools.product(LENGTHS, ENDINGS), gate=[*zip(LENGTHS, reversed(ENDINGS), strict=True)], several=True),
+)
+def test_a_thread_at_work_when_the_interpreter_ends_does_not_abort_it(length, ending):
+    """One in three such processes aborted, and nearly all in the middle of a long batch."""
+    code = AT_WORK.replace("LENGTH", str(LENGTHS[length])) + ENDINGS[ending]
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (7, "")
