@@ -186,6 +186,20 @@ FsStatus app_layout(const FsTransitApp& app, const FsTransitRequest& request, in
   return FS_OK;
 }
 
+// What is the same in all steps of a call, FsCudaAppSteps or FsCudaAppCall.
+template <typename Call>
+AppStep begun_step(const FsTransitApp& app, const Call& call) {
+  AppStep step = {};
+  step.task = call.task;
+  step.next = app.next;
+  step.step_transits = app.step_transits;
+  step.initial = app.initial;
+  step.num_nodes = call.num_nodes;
+  step.ended = call.ended;
+  step.failure = call.failure;
+  return step;
+}
+
 // A call of fs_cuda_app_steps.
 class AppCall {
  public:
@@ -213,19 +227,12 @@ class AppCall {
   bool has_counted(int64_t k) const { return app_.sample_sizes[k] == FS_ALL_NEIGHBORS && steps_.offsets != nullptr; }
 
   AppStep step_of(int64_t k, RandomDomain domain) const {
-    AppStep step = {};
-    step.task = steps_.task;
+    AppStep step = begun_step(app_, steps_);
     step.task.step_index = k;
     step.task.num_transits = step.task.sample_size = step.task.picks = 1;
     step.task.transit_stride = step.task.out_stride = 1;
     const int64_t key = 2 * (domain == kInitial ? num_steps() : k - steps_.first_step) + (domain == kStepTransits);
     step.keys = layout_.keys + key;
-    step.next = app_.next;
-    step.step_transits = app_.step_transits;
-    step.initial = app_.initial;
-    step.num_nodes = steps_.num_nodes;
-    step.ended = steps_.ended;
-    step.failure = steps_.failure;
     return step;
   }
 
@@ -358,18 +365,11 @@ FsStatus call_function(const FsTransitApp& app, const FsCudaAppCall& call, cudaS
   constexpr RandomDomain kDomains[] = {kTransit, kStepTransits, kInitial};
   const int64_t num_slots = call.task.num_samples * call.task.picks;
   if (num_slots == 0) return FS_OK;
-  AppStep step = {};
-  step.task = call.task;
+  AppStep step = begun_step(app, call);
   const StageKey key = transit_key(call.task.rng_seed, kDomains[call.function], call.task.step_index, call.task.step);
   step.task.key0 = key.k0;
   step.task.key1 = key.k1;
-  step.next = app.next;
-  step.step_transits = app.step_transits;
-  step.initial = app.initial;
-  step.num_nodes = call.num_nodes;
   step.begins = call.begins;
-  step.ended = call.ended;
-  step.failure = call.failure;
   return launch_app(call.app, kKernels[call.function], blocks_for(num_slots), stream, step);
 }
 
