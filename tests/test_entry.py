@@ -1,5 +1,6 @@
 """Ctrl-C while a command is loaded, while it runs, and again: one line, status 130."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 from fastsample_dist.entry import MODULES
+from fastsample_dist.ops import library
 from tests.interrupted import ROOT, TIMEOUT_S, interrupt
 
 SLOW = "import time\nprint('loading', flush=True)\ntime.sleep(600)\n"
@@ -82,3 +84,16 @@ def test_an_ignored_ctrl_c_stays_ignored(tmp_path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
     )  # fmt: skip
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "SIG_IGN\n", "")
+
+
+@pytest.mark.parametrize("program", MODULES)
+def test_options_are_shown_without_the_compiled_core(monkeypatch, program):
+    """It is missing, or older than the Python files after an update of the sources."""
+
+    def missing():
+        raise ImportError("libfastsample.so is not there")
+
+    monkeypatch.setattr(library, "core", missing)
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(MODULES[program]).main(["--help"])
+    assert ended.value.code == 0

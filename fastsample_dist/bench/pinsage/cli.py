@@ -34,7 +34,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
         "Exit status: 0 only when everything ran and --verify found nothing.",
     )  # fmt: skip
     add_graph(sub)
-    add, rule = sub.add_argument, PinSAGERule()
+    add, rule = sub.add_argument, PinSAGERule  # the class has the defaults; an object needs the compiled core
     add("--num-walks", type=cl.count, default=rule.num_walks, help="per node and hop (default: %(default)s)")
     add("--walk-length", type=cl.count, default=rule.walk_length, help="steps at most (default: %(default)s)")
     add("--num-neighbors", type=cl.count, default=rule.num_neighbors, help="that are kept (default: %(default)s)")
