@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -38,8 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell starts what it puts into the background with SIGINT ignored, and every process that a test starts would
     inherit that; with a handler here they get the default. Forked ranks find loaded what test files import: that would
-    take each of them longer than most tests.
+    take each of them longer than most tests. What is collected lives until the end: looking through all of it for
+    garbage, again and again, is a quarter of the time that collecting takes.
     """
+    gc.disable()
     ranks.PRELOAD.extend(PRELOAD)
     if not hasattr(config, "workerinput"):  # the processes of pytest-xdist inherit it
         cache = tempfile.TemporaryDirectory(prefix="fastsample-tests-")
@@ -68,6 +71,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, among what comes from now on."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
