@@ -1,9 +1,9 @@
 """Connections to the run's meeting point, under a deadline whatever listens there.
 
 torch's TCPStore waits without limit for the first answer of a service that accepts and stays silent, and retries
-endlessly when one answers something else. So it is constructed in a thread of its own. When the time is up its
-connection is shut down, which ends that thread: none is left that could wake while the interpreter ends. (Abandoned
-before that, it may sleep until torch's own limit, the same deadline, and does nothing until then.)
+endlessly when one answers something else. So it is constructed, and asked once, in a thread of its own. When the time
+is up its connection is shut down, which ends that thread: none is left that could wake while the interpreter ends.
+(Abandoned before that, it may sleep until torch's own limit, the same deadline, and does nothing until then.)
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ASK_AFTER_S = 5.0  # a store answers within milliseconds; from then on it is wor
 ANSWER_S = 1.0  # for another service to identify itself
 BREAK_OFF_S = 2.0  # for the thread to see that its connection is gone
 POLL_S = 0.05
+ASKED = "fastsample_dist/asked"  # a key that nobody sets
 MAX_ANSWER = 60  # characters of it in a message
 
 
@@ -69,7 +70,7 @@ class _Attempt:
     def _construct(self) -> None:
         assert self._info.master_addr is not None and self._info.master_port is not None  # several ranks have them
         try:
-            self.store = dist.TCPStore(
+            store = dist.TCPStore(
                 self._info.master_addr,
                 self._info.master_port,
                 self._info.world_size,
@@ -77,6 +78,8 @@ class _Attempt:
                 timeout=timedelta(seconds=self._timeout_s),
                 wait_for_workers=False,
             )
+            store.check([ASKED])  # torch 2.4 takes whatever accepts connections for a store until it is asked
+            self.store = store
         except Exception as error:  # the caller raises it
             self._error = error
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
+from fastsample_dist.comm import handshake
 from fastsample_dist.comm.deadline import Deadline
 from fastsample_dist.comm.environment import LaunchInfo
 from fastsample_dist.comm.handshake import open_store
@@ -116,6 +117,25 @@ def test_the_boards_connection_has_a_deadline_too_and_leaves_no_thread_or_descri
     assert "fastsample-handshake" not in [thread.name for thread in threading.enumerate()]
     # The service here closes its own end of a connection a little later.
     wait_until(lambda: psutil.Process().num_fds() <= before, "that every descriptor is closed")
+
+
+class Trusting:
+    """As torch 2.4 connects: it asks nothing before it is used, and then waits without limit."""
+
+    def __init__(self, address, port, *_, **__):
+        self._connection = socket.create_connection((address, port))
+
+    def check(self, keys):
+        if not self._connection.recv(1):
+            raise RuntimeError("closed")
+        return False
+
+
+def test_a_store_that_asked_nothing_while_it_connected_is_asked(monkeypatch):
+    monkeypatch.setattr(handshake.dist, "TCPStore", Trusting)
+    with mute() as port, pytest.raises(RuntimeError, match=SERVICES["mute"][1]):
+        info = LaunchInfo("torchrun", "torch", rank=1, world_size=2, master_addr="127.0.0.1", master_port=port)
+        open_store(info, Deadline(TIMEOUT_S))
 
 
 def test_ctrl_c_is_seen_while_the_service_is_mute():
