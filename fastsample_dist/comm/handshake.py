@@ -81,7 +81,7 @@ class _Attempt:
             store.check([ASKED])  # torch 2.4 takes whatever accepts connections for a store until it is asked
             self.store = store
         except Exception as error:  # the caller raises it
-            self._error = error
+            self._error = error.with_traceback(None)  # which would keep the connection, in a cycle with this object
 
     def wait(self) -> None:
         """Until the store is there, has failed, turns out to be something else, or the time is up."""

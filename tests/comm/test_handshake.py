@@ -130,12 +130,17 @@ class Trusting:
             raise RuntimeError("closed")
         return False
 
+    def __del__(self):
+        self._connection.close()
+
 
 def test_a_store_that_asked_nothing_while_it_connected_is_asked(monkeypatch):
     monkeypatch.setattr(handshake.dist, "TCPStore", Trusting)
+    before = psutil.Process().num_fds()
     with mute() as port, pytest.raises(RuntimeError, match=SERVICES["mute"][1]):
         info = LaunchInfo("torchrun", "torch", rank=1, world_size=2, master_addr="127.0.0.1", master_port=port)
         open_store(info, Deadline(TIMEOUT_S))
+    wait_until(lambda: psutil.Process().num_fds() <= before, "that every descriptor is closed")
 
 
 def test_ctrl_c_is_seen_while_the_service_is_mute():
