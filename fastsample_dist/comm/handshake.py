@@ -118,8 +118,8 @@ class _Attempt:
 
     def _silence(self) -> str:
         return (
-            f"it accepts connections but did not answer within {self._timeout_s:g} s: another service may hold the "
-            "port, or the process that serves the meeting point is stopped"
+            f"it accepts connections but did not answer within {round(self._timeout_s, 1):g} s: another service may "
+            "hold the port, or the process that serves the meeting point is stopped"
         )
 
 

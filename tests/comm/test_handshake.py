@@ -65,7 +65,10 @@ def web():
         server.shutdown()
 
 
-SERVICES = {"mute": (mute, "did not answer within"), "http": (web, "another service listens there, an HTTP server")}
+SERVICES = {
+    "mute": (mute, f"did not answer within {TIMEOUT_S:g} s: "),
+    "http": (web, "another service listens there, an HTTP server"),
+}
 
 
 WAYS = list(itertools.product(SERVICES, ["by hand", "agent"]))
