@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from fastsample_dist.comm.names import rank_names
 from fastsample_dist.comm.protocol import Gathers
 from fastsample_dist.device.choice import DeviceError
+from fastsample_dist.ops import checks
 
 T = TypeVar("T")
 
@@ -45,8 +46,8 @@ def agree_on(comm: Gathers, what: str, facts: Mapping[str, object], *, remedy: s
     Args:
       comm: the ranks' communicator.
       what: who compares, such as "DistLoader"; opens the message.
-      facts: values by name: str, int, float, bool, None, and tuples or lists of them. Their representations are
-        compared, so exactly, and 1 is not 1.0.
+      facts: values by name: str, int, float, bool, None, and tuples or lists of them; numbers of NumPy's and torch's
+        count as Python's. Their representations are compared, so exactly, and 1 is not 1.0.
       remedy: what to do about a difference; closes the message.
     Raises:
       ValueError: on all ranks alike; names what differs, the values and their ranks.
@@ -95,9 +96,8 @@ def _gather(comm: Gathers, what: str, content: T) -> list[T]:
 
 def _written(name: str, value: object) -> str:
     """A fact as it is compared and shown."""
-    if isinstance(value, float):
-        return repr(float(value))  # numpy's float64 is a float with a repr of its own
-    if value is None or isinstance(value, (str, int)):
+    value = checks.plain(value)
+    if value is None or isinstance(value, (str, int, float)):
         return repr(value)
     if isinstance(value, (tuple, list)):
         inner = ", ".join(_written(name, item) for item in value)

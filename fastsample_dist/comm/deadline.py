@@ -6,6 +6,8 @@ import math
 import threading
 import time
 
+from fastsample_dist.ops import checks
+
 DEFAULT_TIMEOUT_S = 600.0
 
 
@@ -64,6 +66,7 @@ def check_timeout_s(timeout_s: float) -> float:
     Raises:
       ValueError: not a finite number above 0.
     """
+    timeout_s = checks.plain(timeout_s)
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
         raise ValueError(f"timeout_s is {timeout_s!r}; expected a number of seconds above 0.")
     if not (math.isfinite(timeout_s) and timeout_s > 0):

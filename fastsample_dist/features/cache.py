@@ -20,6 +20,7 @@ from fastsample_dist.features.hot_rows import HotRows
 from fastsample_dist.features.policies import POLICIES, PRESAMPLE_EPOCHS, Lookahead
 from fastsample_dist.features.sharers import Sharers
 from fastsample_dist.memory_sizes import available_bytes, format_size
+from fastsample_dist.ops import checks
 
 NONE = "none"
 
@@ -52,6 +53,7 @@ class FeatureCache:
     device: torch.device | str | None = None
 
     def __post_init__(self) -> None:
+        checks.make_plain(self)
         if not isinstance(self.policy, str) or self.policy not in POLICIES:
             raise ValueError(f"the cache's policy is {self.policy!r}; expected one of {', '.join(POLICIES)}.")
         for name, least in (("capacity_bytes", 0), ("presample_epochs", 1), ("lookahead", 0)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,6 +46,19 @@ def as_integer(value: object) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def plain(value: Any) -> Any:
+    """A number or truth value of NumPy's or torch's as Python's own; anything else as it is."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray | Tensor) and value.ndim == 0):
+        return value.item()
+    return value
+
+
+def make_plain(options: Any) -> None:
+    """Store `plain` of every field of a dataclass, frozen or not, so that ranks compare and files hold its values."""
+    for field in fields(options):
+        object.__setattr__(options, field.name, plain(getattr(options, field.name)))
 
 
 def flag(name: str, value: object) -> None:

@@ -60,6 +60,7 @@ class BatchOptions:
     cache: FeatureCache | MadeCache | None = None
 
     def __post_init__(self) -> None:
+        checks.make_plain(self)
         if isinstance(self.prefetch, bool) or not isinstance(self.prefetch, int) or self.prefetch < 0:
             raise ValueError(f"prefetch is {self.prefetch!r}; expected 0 (off) or the number of batches to make ahead.")
         if self.feature_dtype is not None and self.feature_dtype not in checks.REAL_DTYPES:
@@ -101,6 +102,7 @@ class BatchOptions:
 
 def _fact(value: object) -> object:
     """An option as ranks compare it."""
+    value = checks.plain(value)
     if value is None or isinstance(value, (str, int, float, tuple, list)):
         return value
     if isinstance(value, torch.dtype):

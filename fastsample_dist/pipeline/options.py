@@ -75,8 +75,8 @@ class LoaderOptions(BatchOptions):
     staleness: int = 0
 
     def __post_init__(self) -> None:
-        _check_batch_size(self.batch_size)
         super().__post_init__()
+        _check_batch_size(self.batch_size)
         object.__setattr__(self, "roles", as_roles(self.roles))
         checks.one_of("scheme", self.scheme, REGISTRY)
         for name in ("shuffle", "drop_last", "edge_ids"):

@@ -111,10 +111,9 @@ class Roles:
     times: StageTimes | None = None
 
     def __post_init__(self) -> None:
+        checks.make_plain(self)
         for name, least in (("samplers", 1), ("trainers", 1), ("queue_bytes", LEAST_QUEUE_BYTES)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; expected an integer >= {least}.")
+            checks.whole(name, getattr(self, name), least)
         checks.flag("switching", self.switching)
         if self.times is not None and not isinstance(self.times, StageTimes):
             raise ValueError(f"times is {self.times!r}; expected StageTimes, or None to measure them.")

@@ -96,16 +96,16 @@ class WalkLoader:
         scheme: str = "hybrid",
     ) -> None:
         check_data(data)
-        self.data, self.app, self.epoch = data, app, 0
+        self.data, self.app, self.shuffle, self.epoch = data, app, shuffle, 0
 
         def check() -> TransitSampler:
             check_scheme(scheme)
             check_walks(app)
             checks.flag("shuffle", shuffle)
-            for name, value, least in (
-                ("walks_per_node", walks_per_node, 1), ("batch_size", batch_size, 1), ("prefetch", prefetch, 0),
-            ):  # fmt: skip
-                checks.whole(name, value, least)
+            self.walks_per_node = checks.whole("walks_per_node", walks_per_node, 1)
+            self.batch_size = checks.whole("batch_size", batch_size, 1)
+            self.prefetch = checks.whole("prefetch", prefetch, 0)
+            self.rng_seed = checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
             if graph is not None and graph.num_nodes != data.num_nodes:
                 raise ValueError(f"graph has {graph.num_nodes} nodes, the partition {data.num_nodes}; pass the same.")
             return TransitSampler(data.graph if graph is None else graph, app, rng_seed=rng_seed)
@@ -117,10 +117,6 @@ class WalkLoader:
             "batch_size": batch_size, "rng_seed": rng_seed, "shuffle": shuffle, "graph": graph is not None,
         }  # fmt: skip
         agree_on(data.ctx.comm, "WalkLoader", facts)
-        self.walks_per_node, self.batch_size, self.shuffle, self.prefetch = (
-            walks_per_node, batch_size, shuffle, prefetch,
-        )  # fmt: skip
-        self.rng_seed = rng_seed
         self._parts = own_parts(data.manifest.num_parts, data.ctx)
         self._walks_per_part = [size * walks_per_node for size in data.book.part_ranges.diff().tolist()]
         self._resumed: tuple[EpochPlan, list[Tensor]] | None = None

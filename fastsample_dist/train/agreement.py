@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
+
+from fastsample_dist.ops import checks
 
 Fact = str | int | float | bool | tuple | None
 
@@ -46,7 +49,7 @@ def _settings(module: nn.Module) -> Iterator[tuple[str, Fact]]:
     for name, value in vars(module).items():
         if name.startswith("_") or name == "training":
             continue
-        if isinstance(value, float) or (is_known and _is_plain(value)):
+        if isinstance(value, float | np.floating) or (is_known and _is_plain(value)):
             yield name, value
 
 
@@ -100,6 +103,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
+    value = checks.plain(value)
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (str, int, float))

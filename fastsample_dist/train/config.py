@@ -295,15 +295,16 @@ class TrainConfig(PinSAGEConfig):
             )
 
     def _normalise(self) -> None:
-        """Convert lists to tuples and strings to paths, and fill in what follows from other fields."""
+        """Convert lists to tuples, strings to paths, numbers to Python's; fill in what follows from other fields."""
+        checks.make_plain(self)
         for name in ("fanouts", "eval_fanouts"):
             given = getattr(self, name)
             is_left_out = given is None and name == "eval_fanouts"
             if isinstance(given, str) or not (is_left_out or isinstance(given, Iterable)):
                 raise ValueError(f"{option(name)} is {given!r}; expected one fanout per layer, such as (15, 10, 5).")
-        values: dict[str, Any] = {"fanouts": tuple(self.fanouts)}
+        values: dict[str, Any] = {"fanouts": tuple(map(checks.plain, self.fanouts))}
         values["layers"] = len(values["fanouts"]) if self.layers is None else self.layers
-        values["eval_fanouts"] = tuple(self.eval_fanouts or self.fanouts)
+        values["eval_fanouts"] = tuple(map(checks.plain, self.eval_fanouts or ())) or values["fanouts"]
         if self.eval is None:
             values["eval"] = "full" if self.has_subgraphs else "sampled"
         for name in ("data", *FILES):

@@ -119,7 +119,7 @@ def seed_loss(logits: Tensor, labels: Tensor, num_global_seeds: int) -> Tensor:
     Returns:
       Scalar; 0 with zero gradients when this rank has no seeds.
     Raises:
-      ValueError: num_global_seeds is too small.
+      ValueError: num_global_seeds is too small; in host memory, a label out of range.
     """
     if num_global_seeds < max(1, labels.numel()):
         raise ValueError(
@@ -127,7 +127,19 @@ def seed_loss(logits: Tensor, labels: Tensor, num_global_seeds: int) -> Tensor:
             "ranks in this step (DistLoader sets it on every batch)."
         )
     wide = logits.float() if logits.dtype == torch.bfloat16 else logits
-    return F.cross_entropy(wide, labels, reduction="sum") / num_global_seeds
+    return cross_entropy(wide, labels, reduction="sum") / num_global_seeds
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: str) -> Tensor:
+    """torch's cross_entropy, which in host memory refuses a label out of range in one line."""
+    try:
+        return F.cross_entropy(logits, labels, reduction=reduction)
+    except IndexError:
+        raise ValueError(
+            f"labels of the seeds are {int(labels.min())} to {int(labels.max())}; expected 0 to {logits.shape[1] - 1}, "
+            "the columns that the model gives; leave nodes without a label (-1) out of the seeds, or build the model "
+            "with data.num_outputs columns."
+        ) from None
 
 
 def global_sum(comm: Communicator, values: list[float]) -> list[float]:

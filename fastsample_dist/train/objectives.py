@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fastsample_dist.comm.base import Communicator
 from fastsample_dist.sampling.mfg import MiniBatch
-from fastsample_dist.train.metrics import global_sum, num_correct, seed_loss
+from fastsample_dist.train.metrics import cross_entropy, global_sum, num_correct, seed_loss
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 RELATIVE_TOLERANCE = 1e-3  # of a mean over all seeds beside the mean of two halves' means, in 32-bit floats
@@ -112,7 +112,7 @@ def _check_columns(outputs: Tensor, labels: Tensor) -> None:
 
 
 def _accuracy_sums(outputs: Tensor, labels: Tensor) -> Tensor:
-    return torch.tensor([num_correct(outputs, labels), labels.numel()], dtype=torch.float64)
+    return torch.tensor([num_correct(outputs, labels), int((labels >= 0).sum())], dtype=torch.float64)
 
 
 def _label_counts(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def loss_share(loss_fn: LossFunction | None, outputs: Tensor, batch: MiniBatch) 
 
 def _class_losses(outputs: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy, [n]."""
-    return F.cross_entropy(outputs, labels, reduction="none")
+    return cross_entropy(outputs, labels, reduction="none")
 
 
 def check_reduction(loss_fn: LossFunction, outputs: Tensor, batch: MiniBatch) -> None:

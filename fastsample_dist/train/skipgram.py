@@ -80,6 +80,7 @@ class SkipGramOptions:
     rng_seed: int = 0
 
     def __post_init__(self) -> None:
+        checks.make_plain(self)
         for name, least in (("dim", 1), ("window", 1), ("negatives", 0), ("rng_seed", 0)):
             checks.whole(name, getattr(self, name), least)
         if self.optimizer not in OPTIMIZERS:
