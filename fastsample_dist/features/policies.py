@@ -210,8 +210,10 @@ class Lookahead:
         upcoming = [nodes.numpy() for nodes in upcoming[: self.window]]
         for steps, used in reversed([*enumerate(upcoming, start=1)]):
             self._used_in[used] = steps
-        held_keys = np.where(slots < 0, self._unused + 1, self._used_in[slots]) * self._span + self._slot_places
-        new_keys = self._used_in[new] * self._span + self._places[new]
+        # int64 at once: NumPy 1 multiplies by a single number in the array's own type, which would overflow.
+        held_steps = np.where(slots < 0, self._unused + 1, self._used_in[slots]).astype(np.int64)
+        held_keys = held_steps * self._span + self._slot_places
+        new_keys = self._used_in[new].astype(np.int64) * self._span + self._places[new]
         for used in upcoming:
             self._used_in[used] = self._unused
         if len(new) == 0 or len(slots) == 0:
