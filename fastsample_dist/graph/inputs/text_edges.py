@@ -153,7 +153,7 @@ class TextEdges:
         lowest = -_NO_LIMIT if self._options.relabel else 0
         try:
             edges, weights = _parse(block, layout if weighted else layout._replace(weight=None), self._fast)
-            inside = not edges.size or (edges.min() >= lowest and edges.max() < self._limit)
+            inside = not edges.size or (int(edges.min()) >= lowest and int(edges.max()) < self._limit)
             if inside and (weights is None or are_weights(weights)):
                 return edges, weights
             cause = None
