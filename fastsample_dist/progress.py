@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 OnChunk = Callable[[int, int], object]
+
+
+def make_progress(console: Console) -> Progress:
+    """Bars on a terminal, nothing in a log, where rich 13 would end with an empty line."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    shown = console.is_terminal
+    return Progress(console=console if shown else Console(quiet=True), transient=True, disable=not shown)
 
 
 @contextmanager
@@ -18,11 +32,10 @@ def reporting(what: str, shown: bool, *, stderr: bool = True) -> Iterator[OnChun
       stderr: False: on standard output.
     """
     from rich.console import Console
-    from rich.progress import Progress
 
     console = Console(stderr=stderr, quiet=not shown, highlight=False)
     tenths = 0
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with make_progress(console) as bar:
         task = bar.add_task(what)
 
         def on_chunk(done: int, total: int) -> None:

@@ -45,13 +45,6 @@ def make_console(ctx: DistContext) -> Console:
     return Console(quiet=ctx.rank != 0, force_terminal=on_terminal, width=width, highlight=False)
 
 
-def make_progress(console: Console) -> Progress:
-    """Bars on a terminal, nothing in a log."""
-    from rich.progress import Progress
-
-    return Progress(console=console, transient=True, disable=not console.is_terminal)
-
-
 def device_lines(ctx: DistContext, places: Sequence[Placement]) -> list[str]:
     """Rank 0's device and where the tables that it reads are, and why; nothing for a CPU that was asked for.
 

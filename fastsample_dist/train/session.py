@@ -31,6 +31,7 @@ from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.roles import ROLES_NONE
 from fastsample_dist.pipeline.subgraph_loader import SubgraphLoader
 from fastsample_dist.pipeline.transport import SHARED
+from fastsample_dist.progress import make_progress
 from fastsample_dist.sampling.sampler import HopwiseSampler, Sampler
 from fastsample_dist.train.callbacks import Callback
 from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings, fingerprint
@@ -52,7 +53,6 @@ from fastsample_dist.train.report import (
     device_lines,
     epoch_table,
     make_console,
-    make_progress,
     roles_line,
     roles_of,
 )
