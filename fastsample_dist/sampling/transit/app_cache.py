@@ -115,6 +115,8 @@ def _told(value: Any, above: tuple[Any, ...]) -> str:
         return joined(*_parts(value, (*above, value)))
     if isinstance(value, ModuleType):
         return value.__name__
+    if isinstance(value, np.ufunc) and getattr(np, value.__name__, None) is value:  # NumPy 1's name no module
+        return f"numpy.{value.__name__}"
     home = str(getattr(value, "__module__", ""))
     if callable(value) and home.split(".")[0] in _LIBRARIES:
         return f"{home}.{getattr(value, '__qualname__', type(value).__qualname__)}"
