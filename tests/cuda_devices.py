@@ -68,8 +68,7 @@ class EmulatedDevice(CudaDevice):
     @contextlib.contextmanager
     def operators(self) -> Iterator[None]:
         """In place of the CPU's kernels."""
-        if "allow_override" not in inspect.signature(torch.library.Library.impl).parameters:
-            pytest.skip("this torch overrides no operator")
+        require_overrides()
         replaced = torch.library.Library("fastsample", "IMPL")
         with warnings.catch_warnings():  # torch warns of a kernel that takes another's place
             warnings.simplefilter("ignore")
@@ -135,6 +134,12 @@ def build_emulated(directory: Path, sanitizer: str = "") -> Path:
         run = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S)
         assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
     return directory / "libfastsample_emulated.so"
+
+
+def require_overrides() -> None:
+    """Skip where operators keep the kernel that they have."""
+    if "allow_override" not in inspect.signature(torch.library.Library.impl).parameters:
+        pytest.skip("this torch overrides no operator")
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from fastsample_dist.pipeline import hot_cache
 from fastsample_dist.pipeline.hot_cache import IN_FULL, NEVER, WHAT_FITS, HotUse
 from fastsample_dist.pipeline.transport import SHARED
 from fastsample_dist.testing import run_distributed
-from tests.cuda_devices import kernels_on_the_cpu
+from tests.cuda_devices import kernels_on_the_cpu, require_overrides
 from tests.parts import draw_partition
 from tests.waiting import ENOUGH_S
 
@@ -107,7 +107,10 @@ def on_kernels(ctx, path, library):
 
 @pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
 def two(request, path):
-    library = request.getfixturevalue("emulated_library") if request.param == "emulated" else None
+    library = None
+    if request.param == "emulated":
+        require_overrides()
+        library = request.getfixturevalue("emulated_library")
     return run_distributed(2, on_kernels, args=(path, library), timeout_s=ENOUGH_S)
 
 

@@ -18,7 +18,7 @@ from fastsample_dist.sampling import transit
 from fastsample_dist.testing import mpi_missing_reason, run_distributed, run_mpi
 from fastsample_dist.train import inference
 from fastsample_dist.train.trainer import Trainer
-from tests.cuda_devices import kernels_on_the_cpu
+from tests.cuda_devices import kernels_on_the_cpu, require_overrides
 from tests.train.task import make_model, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +111,7 @@ def train_rank(ctx, path, library, options) -> dict:
     ids=lambda options: " ".join(options),
 )
 def test_two_ranks_with_the_kernels_equal_two_without(tmp_path, emulated_library, options):
+    require_overrides()
     parts = make_task(tmp_path, 2, dtype="float32").path
     plain, kernels = (run_distributed(2, train_rank, args=(parts, lib, options)) for lib in (None, emulated_library))
     for found, expected in zip(kernels, plain, strict=True):

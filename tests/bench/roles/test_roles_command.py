@@ -16,7 +16,7 @@ from fastsample_dist.graph.placed import topology_bytes
 from fastsample_dist.graph.storage import load_topology
 from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.testing import run_distributed
-from tests.cuda_devices import kernels_on_the_cpu
+from tests.cuda_devices import kernels_on_the_cpu, require_overrides
 from tests.parts import FEATURE_DIM, draw_partition
 from tests.waiting import ENOUGH_S
 
@@ -59,6 +59,7 @@ def on_the_emulator(ctx, library, settings):
 
 
 def test_a_gpu_that_only_trains_has_the_larger_cache(emulated_library, tmp_path):
+    require_overrides()
     settings = {
         "path": str(draw_partition(tmp_path, 2).path), "ways": ["none", "1+1 stay", "auto"], "epochs": 1,
         "batch_size": 20, "fanouts": (3, 2), "hidden": 4, "dropout": 0.5, "rng_seed": 0, "staleness": 0,
