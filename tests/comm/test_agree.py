@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.local import LocalCommunicator
@@ -104,7 +105,8 @@ def test_it_counts_as_setup_and_agreeing_ranks_send_a_hash_each():
 
 
 def test_only_plain_values_are_facts():
-    agree_on(LocalCommunicator(), "Trainer", {"lr": np.float64(0.5)})
+    for number in (np.float64(0.5), np.float32(0.5), np.int64(3), np.bool_(True), torch.tensor(3)):
+        agree_on(LocalCommunicator(), "Trainer", {"lr": number})
     with pytest.raises(TypeError, match="the fact weights is a ndarray; expected a str"):
         agree_on(LocalCommunicator(), "Trainer", {"weights": np.zeros(3)})
 

@@ -26,6 +26,11 @@ def test_a_value_out_of_range_is_refused(given, said):
     assert str(refused.value).startswith(said)
 
 
+def test_numbers_of_numpy_and_torch_are_pythons():
+    given = FeatureCache(np.int64(4000), lookahead=torch.tensor(2))
+    assert given == FeatureCache(4000, lookahead=2) and given.facts() == FeatureCache(4000, lookahead=2).facts()
+
+
 def test_a_cache_larger_than_the_memory_is_refused(monkeypatch):
     monkeypatch.setattr(caches, "available_bytes", lambda: 3_000_000)
     FeatureCache(3_000_000).check_memory()

@@ -1,5 +1,6 @@
 """DistLoader: an option that differs on one rank is refused on all, by name, before a collective depends on it."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,6 +8,11 @@ from fastsample_dist import DistData, DistLoader, FeatureCache
 from fastsample_dist.testing import run_distributed
 from tests.parts import draw_partition
 
+LIBRARIES = {  # numbers that are not Python's
+    "batch_size": {"NumPy": (np.int64(20), np.int64(40)), "torch": (torch.tensor(20), torch.tensor(40))},
+    "rng_seed": {"NumPy": (np.int32(0), np.int32(1)), "torch": (torch.tensor(0), torch.tensor(1))},
+    "replace": {"NumPy": (np.bool_(False), np.bool_(True)), "torch": (torch.tensor(False), torch.tensor(True))},
+}
 USUAL = {"fanouts": [3, 2], "batch_size": 20}
 OTHERS = {
     "fanouts": [3, 1],
@@ -39,6 +45,9 @@ def construct(ctx, path):
             DistLoader(data, **options)
         except ValueError as error:
             said[name] = str(error)
+    for name, by_library in LIBRARIES.items():
+        for library, values in by_library.items():
+            said[name, library] = refused(data, {**USUAL, name: values[ctx.rank]})
     said["too few"] = refused(data, {**USUAL, "batch_size": 0} if ctx.rank == 1 else USUAL)
     device_is_own = {**USUAL, "device": "cpu"} if ctx.rank == 1 else USUAL
     return said, len(list(DistLoader(data, **device_is_own)))
@@ -65,6 +74,17 @@ def test_an_option_of_one_rank_is_refused_on_all(said, name):
     value = SHOWN.get(name, repr(OTHERS[name]))
     assert first[name].startswith(f"DistLoader: ranks differ in {name}: ")
     assert first[name].endswith(f" on rank 0; {value} on rank 1; start all ranks with the same options.")
+
+
+@pytest.mark.parametrize("library", ["NumPy", "torch"])
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_numbers_of_a_library_are_compared_as_pythons(said, name, library):
+    (first, _), (second, _) = said
+    usual, other = (value.item() for value in LIBRARIES[name][library])
+    expected = (
+        f"DistLoader: ranks differ in {name}: {usual} on rank 0; {other} on rank 1; start all ranks with the same"
+    )
+    assert first[name, library] == second[name, library] == f"{expected} options."
 
 
 def test_what_one_rank_refuses_is_refused_on_all(said):

@@ -1,5 +1,6 @@
 """WalkLoader: every walk once an epoch, the same walks by original id on any parts and ranks, positions, refusals."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -82,6 +83,11 @@ def test_an_epoch_has_every_walk_once_and_it_is_the_application_s(alone, ctx):
         expected = transit.plain.sample(alone.graph, APP, ids % NUM_NODES, 7, epoch, ids).vertices.tolist()
         assert [found.pop((epoch, sample)) for sample in ids.tolist()] == expected
     assert not found
+
+
+def test_numbers_of_numpy_and_torch_are_pythons(alone, ctx):
+    given = {"walks_per_node": np.int64(WALKS), "batch_size": torch.tensor(BATCH), "rng_seed": np.uint32(7)}
+    assert walks_by_id(ctx, alone.path, 1, **given) == walks_by_id(ctx, alone.path, 1)
 
 
 @pytest.mark.parametrize("world_size", grid([1, 2, 4], gate=[1, 2]))

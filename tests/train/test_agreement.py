@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -30,6 +31,8 @@ CASES = {
     "model": "model: 'GraphSAGE' on rank 0; 'GCN' on rank 1",
     "frozen": "model.layers.0.linear.weight: '(16, 12) torch.float32 trained' on rank 0; "
     "'(16, 12) torch.float32 fixed' on rank 1",
+    "lr of NumPy": "optimizer.lr: 0.5 on rank 0; 0.25 on rank 1",
+    "dropout of NumPy": "model.dropout: 0.5 on rank 0; 0.25 on rank 1",
     "state": "optimizer.state: None on rank 0; '",
 }
 
@@ -37,7 +40,11 @@ CASES = {
 def build(ctx, case):
     """A trainer's arguments, those of rank 1 changed."""
     given = {"lr": 0.006, "betas": (0.9, 0.999), "precision": "fp32", "dropout": 0.5, "layers": 2, "hidden": 16}
+    given |= {"lr": np.float32(0.5)} if case == "lr of NumPy" else {}
+    given |= {"dropout": np.float32(0.5)} if case == "dropout of NumPy" else {}
     if ctx.rank == 1:
+        given |= {"lr": np.float32(0.25)} if case == "lr of NumPy" else {}
+        given |= {"dropout": np.float32(0.25)} if case == "dropout of NumPy" else {}
         given |= {"lr": 0.01} if case == "lr" else {}
         given |= {"betas": (0.8, 0.999)} if case == "betas" else {}
         given |= {"precision": "bf16"} if case == "precision" else {}

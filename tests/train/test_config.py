@@ -5,7 +5,9 @@ import os
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from fastsample_dist.train import TrainConfig
 from fastsample_dist.train.cli import parse_arguments
@@ -123,6 +125,17 @@ def test_values_that_do_not_fit_are_refused(fields, message):
 def test_layers_are_as_many_as_fanouts():
     assert TrainConfig(data="parts", fanouts=[4, 3]).layers == 2
     assert parse_arguments(["--data", "parts", "--fanouts", "9,8,7,6"]).layers == 4
+
+
+def test_numbers_of_numpy_and_torch_are_pythons():
+    whole = {"epochs": 2, "cache": 10**6, "seed": 5, "fanouts": (4, 3), "replace": True, "lr": 0.5, "threads": 1}
+    given = {
+        "epochs": np.int64(2), "cache": np.int64(10**6), "seed": torch.tensor(5), "fanouts": np.array([4, 3]),
+        "replace": np.bool_(True), "lr": np.float32(0.5), "threads": np.uint8(1),
+    }  # fmt: skip
+    config = TrainConfig(data="parts", **given)
+    assert config == TrainConfig(data="parts", **whole)
+    assert json.loads(json.dumps(config.as_json()))["fanouts"] == [4, 3]
 
 
 def test_the_command_line_and_the_fields_are_the_same():

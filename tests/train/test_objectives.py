@@ -32,10 +32,10 @@ BINARY = torch.tensor([[1, 0], [0, NAN], [NAN, 1], [1, 1], [0, 0]], dtype=torch.
 REALS = torch.tensor([[0.25, -2.0], [NAN, 1.0], [0.5, NAN], [1.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
 
 
-def batch_of(labels, num_global_seeds):
+def batch_of(labels, num_global_seeds, seed_weights=None):
     seeds = torch.arange(labels.shape[0])
     batch = MiniBatch(seeds=seeds, mfgs=[], input_nodes=seeds, draw=DrawKey(0, 0), labels=labels)
-    batch.num_global_seeds = num_global_seeds
+    batch.num_global_seeds, batch.seed_weights = num_global_seeds, seed_weights
     return batch
 
 
@@ -111,6 +111,20 @@ def test_a_missing_target_has_no_gradient():
     (multilabel_loss(outputs, BINARY).sum() + regression_loss(outputs, BINARY).sum()).backward()
     assert outputs.grad.isfinite().all()
     assert (outputs.grad == 0).tolist() == BINARY.isnan().tolist()
+
+
+def test_accuracy_is_that_of_the_nodes_with_a_label():
+    sums = METRICS["classification"]["acc"].sums(torch.eye(4), torch.tensor([0, -1, 3, -1]))
+    assert sums.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("weights", [None, torch.ones(3)], ids=["plain", "of weighted seeds"])
+@pytest.mark.parametrize("labels", [[0, -1, 1], [0, 2, -1]])
+def test_a_label_that_is_no_column_is_refused(weights, labels):
+    batch = batch_of(torch.tensor(labels), 3, seed_weights=weights)
+    expected = rf"labels of the seeds are -1 to {max(labels)}; expected 0 to 1, the columns that the model gives"
+    with pytest.raises(ValueError, match=expected):
+        loss_share(None, OUTPUTS[:3], batch)
 
 
 @pytest.mark.parametrize("loss", [multilabel_loss, regression_loss])
