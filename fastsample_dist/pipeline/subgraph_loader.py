@@ -36,6 +36,7 @@ from fastsample_dist.pipeline.caching import sampled_inputs
 from fastsample_dist.pipeline.data import DistData, check_data, own_parts
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.exchange import PAIRED
+from fastsample_dist.pipeline.part_inclusion import PartInclusion
 from fastsample_dist.pipeline.position import SUBGRAPHS, LoaderPosition, check_position
 from fastsample_dist.pipeline.stages import Fetch, Sample, Stage, Transform, result_dtype
 from fastsample_dist.pipeline.subgraph_options import OWN_LOCALITY, SubgraphOptions
@@ -52,7 +53,7 @@ from fastsample_dist.sampling.joined_batch import join_batches
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch
 from fastsample_dist.sampling.sampler import ids_within
 from fastsample_dist.sampling.subgraph import SubgraphSampler
-from fastsample_dist.sampling.subgraph_spec import CLUSTER, EGO, NONE, OF_METHOD, SubgraphSpec
+from fastsample_dist.sampling.subgraph_spec import CLUSTER, EGO, NONE, OF_METHOD, SAINT, SubgraphSpec
 
 PART_KEYS = 0x9E3779B97F4A7C15  # apart by this, modulo 2**63, are the keys of two parts' subgraphs
 
@@ -69,13 +70,13 @@ class SubgraphLoader(BatchLoader):
       subgraphs_per_step: subgraphs of a step over all ranks; None: one for every part of the partition, and 1000 for
         ego networks, which are small.
       steps_per_epoch: None: ceil(num_subgraphs / subgraphs_per_step), where after num_subgraphs the nodes with a loss
-        have been in a batch once on average (SubgraphSampler.num_subgraphs).
+        have been in a batch once on average (SubgraphSampler.num_subgraphs; with locality in one of any part's).
       split: whose nodes have a loss: "train", "val" or "test".
       roots: where subgraphs begin, node ids of the partition, the same on all ranks; None: all nodes, and those of the
         split for ego networks, whose root alone has a loss.
       locality: None; "own": a subgraph begins at nodes of one part, or is of its clusters, and the rank that owns the
         part makes it. Other batches than without, and other ones on other numbers of parts; on any number of ranks the
-        same.
+        same. Weights "saint" make every node with a loss count the same on average (part_inclusion.py).
       scheme, prefetch, feature_dtype, transform, device, placement, transport, exchange, rails, cache: see
         SubgraphOptions and BatchOptions.
     Attributes:
@@ -135,11 +136,12 @@ class SubgraphLoader(BatchLoader):
         self._resumed_step = 0  # at which `resume` took up its epoch
         samplers = agree(ctx, lambda: self._make_samplers(given))
         self._count_inclusion(samplers)
-        num_subgraphs = self._num_subgraphs(samplers) if options.steps_per_epoch is None else 0
+        inclusion = self._add_up_parts(samplers)
+        num_subgraphs = self._num_subgraphs(samplers, inclusion) if options.steps_per_epoch is None else 0
         self._steps_per_epoch = options.steps_per_epoch or -(-num_subgraphs // self.subgraphs_per_step)
         tables = agree(ctx, lambda: data.placed_tables(made_on, None, options.placement))
         self.places = tables.places
-        sampler = _StepSampler(samplers, options, data.manifest.num_parts, loss.nodes)
+        sampler = _StepSampler(samplers, options, data.manifest.num_parts, loss.nodes, inclusion)
         source = self._supply(sampler, tables.features, self._workload)
         labels = None if loss.labels is None else LabelLossNodes(loss.to(made_on))
         self._begin(self._make_stages(sampler, source, labels))
@@ -188,9 +190,8 @@ class SubgraphLoader(BatchLoader):
 
     def _own_numbers(self, step: int) -> Tensor:
         """Numbers of the subgraphs of a step that this rank makes, int64, ascending."""
-        size, base = self.subgraphs_per_step, PRESAMPLED_FROM if step >= PRESAMPLED_FROM else 0
-        first = base + (step - base) * size
-        numbers = torch.arange(first, first + size)
+        first = _first_number(step, self.subgraphs_per_step)
+        numbers = torch.arange(first, first + self.subgraphs_per_step)
         ranks, num_parts = self.data.ctx.world_size, self.data.manifest.num_parts
         if self.options.locality == OWN_LOCALITY:
             return numbers[numbers % num_parts // (num_parts // ranks) == self.data.ctx.rank]
@@ -244,20 +245,30 @@ class SubgraphLoader(BatchLoader):
             bits = agree(self.data.ctx, lambda: sampler.count(share=(comm.rank, comm.world_size)))
             sampler.use_counts(comm.all_reduce(bits, purpose="setup"))
 
-    def _num_subgraphs(self, samplers: dict[int, SubgraphSampler]) -> int:
+    def _add_up_parts(self, samplers: dict[int, SubgraphSampler]) -> PartInclusion | None:
+        """With locality what weights of seeds and the length of an epoch need of all parts; None if neither does.
+
+        Collective: every rank must call this. Purpose "setup".
+        """
+        spec, num_parts = self.options.spec, self.data.manifest.num_parts
+        weighs = spec.weights == SAINT and num_parts > 1
+        sizes_follow = self.options.steps_per_epoch is not None or spec.method in (CLUSTER, EGO)
+        if self.options.locality is None or (sizes_follow and not weighs):
+            return None
+        return PartInclusion(self.data, samplers, self._loss_nodes, weighs)
+
+    def _num_subgraphs(self, samplers: dict[int, SubgraphSampler], inclusion: PartInclusion | None) -> int:
         """Subgraphs of an epoch, the same on all ranks. Collective with locality. Purpose "setup".
 
-        With locality as many for every part as the one with the most needs.
+        With locality clusters and ego networks have as many for every part as the one with the most needs.
         """
-        ctx, loss = self.data.ctx, self._loss_nodes
+        ctx = self.data.ctx
         if self.options.locality is None:
-            return agree(ctx, lambda: samplers[0].num_subgraphs(loss))
-
-        def of_part(part: int) -> int:
-            begin, end = self.data.book.part2range(part)
-            return samplers[part].num_subgraphs(loss[(loss >= begin) & (loss < end)])
-
-        most = agree(ctx, lambda: max(map(of_part, samplers)))
+            return agree(ctx, lambda: samplers[0].num_subgraphs(self._loss_nodes))
+        if self.options.spec.method not in (CLUSTER, EGO):
+            assert inclusion is not None
+            return inclusion.num_subgraphs()
+        most = max(sampler.num_subgraphs() for sampler in samplers.values())
         found = ctx.comm.all_reduce(torch.tensor([most]), op="max", purpose="setup")
         return int(found) * self.data.manifest.num_parts
 
@@ -306,14 +317,17 @@ class _StepSampler:
       options: of the loader.
       num_parts: of the partition.
       loss_nodes: see SubgraphSampler.batch.
+      inclusion: of all parts, where seeds of subgraphs of several parts have weights.
     """
 
     def __init__(
-        self, samplers: dict[int, SubgraphSampler], options: SubgraphOptions, num_parts: int, loss_nodes: Tensor
-    ) -> None:
+        self, samplers: dict[int, SubgraphSampler], options: SubgraphOptions, num_parts: int, loss_nodes: Tensor,
+        inclusion: PartInclusion | None,
+    ) -> None:  # fmt: skip
         self._samplers, self._loss_nodes, self._layers = samplers, loss_nodes, options.num_layers
-        self._rng_seed = options.spec.rng_seed
+        self._rng_seed, self._per_step = options.spec.rng_seed, options.per_step(num_parts)
         self._turns = 1 if options.locality is None else num_parts
+        self._inclusion = inclusion
 
     def sample(self, seeds: Tensor, step: int = 0) -> MiniBatch:
         """The disjoint union of the subgraphs with these numbers."""
@@ -326,7 +340,20 @@ class _StepSampler:
             )
             for part, sampler in self._samplers.items()
         ]  # fmt: skip
-        return batches[0] if self._turns == 1 else join_batches(batches, draw)
+        if self._turns == 1:
+            return batches[0]
+        joined = join_batches(batches, draw)
+        if joined.seed_weights is not None:  # by the part's own law
+            assert self._inclusion is not None
+            first = _first_number(step, self._per_step)
+            joined.seed_weights = self._inclusion.seed_weights(joined.seeds, first, self._per_step)
+        return joined
+
+
+def _first_number(step: int, per_step: int) -> int:
+    """Number of the first subgraph of a step."""
+    base = PRESAMPLED_FROM if step >= PRESAMPLED_FROM else 0
+    return base + (step - base) * per_step
 
 
 def _within(clusters: Tensor, begin: int, end: int) -> Tensor:
