@@ -120,6 +120,7 @@ class SubgraphSampler:
         counts = torch.bincount(roots.long(), minlength=graph.num_nodes)
         self._root_counts = None if bool((counts == 1).all()) else counts
         self._inclusion: laws.Inclusion | None = None
+        self._loops: Tensor | None = None  # of every node, from when they are found until a closed form is made of them
         self._loss: _LossNodes | None = None
 
     def sample(self, number: int) -> Subgraph:
@@ -295,10 +296,6 @@ class SubgraphSampler:
         degrees = laws.in_degrees(self.graph, nodes)
         return (degrees if self.spec.weights == SAINT else torch.where(indptr.diff() > 0, degrees, 0)).float()
 
-    @cached_property
-    def _fingerprint(self) -> ops.EdgeFingerprint:
-        return ops.edge_fingerprint(self.graph.indptr, self.graph.indices, self.spec.num_threads)
-
     def _no_closed_form(self) -> str | None:
         """What stands in the way of a closed form; None where there is one."""
         spec = self.spec
@@ -306,8 +303,11 @@ class SubgraphSampler:
             return "the law has none"
         if spec.method == FRONTIER and not self._starts_uniform():
             return "the roots are not all nodes that have in-neighbours, each once"
-        if spec.method in (FRONTIER, EDGE) and not self._fingerprint.is_symmetric:
-            return "the graph is directed (some edge lacks its reverse)"
+        if spec.method in (FRONTIER, EDGE):
+            found = ops.edge_fingerprint(self.graph.indptr, self.graph.indices, spec.num_threads)
+            if not found.is_symmetric:
+                return "the graph is directed (some edge lacks its reverse)"
+            self._loops = found.loops
         return None
 
     def _starts_uniform(self) -> bool:
@@ -316,12 +316,13 @@ class SubgraphSampler:
 
     def _closed_form(self) -> laws.Inclusion:
         graph, spec, counts = self.graph, self.spec, self._root_counts
+        loops, self._loops = self._loops, None
         if spec.method == FRONTIER:
-            return laws.FrontierInclusion(graph, spec.frontier_size, spec.budget, counts, self._fingerprint.loops)
+            return laws.FrontierInclusion(graph, spec.frontier_size, spec.budget, counts, loops)
         if spec.method == NODE:
             return laws.NodeInclusion(graph, spec.budget, counts)
         if spec.method == EDGE:
-            return laws.EdgeInclusion(graph, spec.budget, counts, self._fingerprint.loops)
+            return laws.EdgeInclusion(graph, spec.budget, counts, loops)
         return laws.ClusterInclusion(graph, self._clusters, self._num_clusters, spec.clusters_per_batch)
 
     @property

@@ -1,9 +1,12 @@
 """SubgraphSampler: subgraphs against their definition, the same under any numbering, and as mini-batches."""
 
+import weakref
+
 import pytest
 import torch
 
 import fastsample_dist as fsd
+from fastsample_dist import ops
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import reference
 from fastsample_dist.testing.graphs import relabelled
@@ -283,6 +286,29 @@ def test_frontiers_may_leave_out_the_roots_where_no_walker_moves():
     graph = symmetric()
     connected = torch.nonzero(graph.in_degrees() > 0).reshape(-1)
     assert not fsd.SubgraphSampler(graph, SPECS["frontier"], connected).needs_counts
+
+
+@pytest.mark.parametrize("method", ["frontier", "edge"])
+def test_of_a_closed_form_two_numbers_per_node_are_kept(method, monkeypatch):
+    made = []
+    real = ops.edge_fingerprint
+    monkeypatch.setattr(ops, "edge_fingerprint", lambda *given: made.append(real(*given)) or made[-1])
+    sampler = sampler_of(method, symmetric())
+    inclusion = sampler.inclusion
+    loops = weakref.ref(made.pop().loops)
+    assert loops() is None
+    kept = [
+        value for owner in (sampler, inclusion) for value in vars(owner).values() if isinstance(value, torch.Tensor)
+    ]
+    assert [tensor.nbytes for tensor in kept] == [NUM_NODES * 8] * 2
+
+
+@pytest.mark.parametrize(("dtype", "per_node", "per_edge"), [(torch.int32, 16, 8), (torch.int64, 20, 12)], ids=str)
+def test_bytes_of_a_batch(dtype, per_node, per_edge):
+    batch = sampler_of("node", symmetric(dtype)).batch(0, 3, range(0, NUM_NODES, 4))
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in batch.tensors()}
+    square = batch.mfgs[0]
+    assert sum(storages.values()) == per_node * square.num_src + 8 + per_edge * square.num_edges
 
 
 def test_drawing_nodes_has_a_closed_form_on_every_graph():
