@@ -123,7 +123,7 @@ class Inclusion(ABC):
 
 
 class FrontierInclusion(Inclusion):
-    """Closed form of frontier sampling on a symmetric graph.
+    """Closed form of frontier sampling on a symmetric graph, for many walkers: docs/subgraphs.md has its errors.
 
     Args:
       graph: in-neighbour lists.
