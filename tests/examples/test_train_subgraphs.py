@@ -4,6 +4,8 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 from tests.train.task import make_task
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "train_subgraphs.py"
@@ -18,3 +20,12 @@ def test_it_learns(tmp_path, capsys):
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", printed)]
     assert len(losses) == 8 and losses[-1] < losses[0]
     assert float(re.search(r"test accuracy (\S+)", printed)[1]) > 2 * CHANCE
+
+
+def test_a_budget_below_the_walkers_is_one_line(tmp_path, capsys):
+    parts = make_task(tmp_path, 1, dtype="float32").path
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT))["main"]([str(parts), "--budget", "500"])
+    assert ended.value.code == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: frontier_size is 1000 but budget is 500; ")
