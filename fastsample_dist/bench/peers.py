@@ -7,7 +7,8 @@ their directory. It runs in a process of its own, so that its memory and its thr
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import numpy as np
 import torch
 
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.testing.jobs import own_environment
+from fastsample_dist.testing.supervisor import last_line, run_process
 
 PACKAGES = ("dgl", "pyg")
 
@@ -63,6 +66,31 @@ class Baseline:
         if not os.access(program, os.X_OK):
             raise ValueError(f"--baseline {self.name}={self.directory}: {name} is not there; pass {example}.")
         return program
+
+
+def require_packages(names: Sequence[str], module: str) -> None:
+    """Refuse packages that cannot be run, before anything is measured.
+
+    Each is tried as it will run, in a process of its own: `python -m MODULE NAME` (see `answer_trial`).
+
+    Args:
+      names: of PACKAGES.
+      module: in which they run.
+    Raises:
+      ImportError: something is missing; with the peer's last line.
+    """
+    for name in names:
+        done = run_process([sys.executable, "-m", module, name], env=own_environment())
+        if done.returncode != 0:
+            raise ImportError(f"--baseline {name}: {last_line(done)}")
+
+
+def answer_trial(make: Callable[[CSCGraph], object]) -> None:
+    """The other side of `require_packages`: make what draws, on a graph of two nodes, or exit with what is missing."""
+    try:
+        make(CSCGraph(torch.tensor([0, 1, 2]), torch.tensor([1, 0])))
+    except ImportError as error:
+        sys.exit(" ".join(str(error).split()))
 
 
 def write_columns(graph: CSCGraph, folder: Path) -> None:

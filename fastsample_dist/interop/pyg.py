@@ -121,6 +121,10 @@ def saint_sampler(graph: CSCGraph, mode: str, budget: int | tuple[int, int]) -> 
     """
     data_class = _data_class()
     from torch_geometric import loader
+    from torch_geometric.typing import WITH_TORCH_SPARSE
+
+    if not WITH_TORCH_SPARSE:
+        raise ImportError("GraphSAINT samplers of PyG need torch_sparse, which cannot be imported; install it.")
 
     dst = torch.arange(graph.num_nodes).repeat_interleave(graph.in_degrees())
     data = data_class(edge_index=torch.stack([dst, graph.indices.long()]), num_nodes=graph.num_nodes)

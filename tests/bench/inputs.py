@@ -3,6 +3,8 @@
 import stat
 from pathlib import Path
 
+import pytest
+
 from fastsample_dist.graph.generators import rmat, write_npy_graph
 
 
@@ -20,3 +22,11 @@ def write_programs(directory: Path, names: list[str], script: str) -> Path:
         program.write_text(script.format(calls=directory / "calls"))
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return directory
+
+
+def without_packages(names: list[str], directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Python processes that are started from now on fail to import packages."""
+    directory.mkdir()
+    for name in names:
+        (directory / f"{name}.py").write_text('raise ImportError("not on this machine")\n')
+    monkeypatch.setenv("PYTHONPATH", str(directory))

@@ -19,7 +19,7 @@ from fastsample_dist.bench.subgraphs import report
 from fastsample_dist.bench.subgraphs.cases import METHODS, SubgraphCase
 from fastsample_dist.bench.subgraphs.layers import LayerOptions, load_data, measure_layers
 from fastsample_dist.bench.subgraphs.measure import SubgraphOptions, measure, without_isolated_nodes
-from fastsample_dist.bench.subgraphs.peers import IPDPS19, program
+from fastsample_dist.bench.subgraphs.peers import IPDPS19, check_packages, program
 from fastsample_dist.bench.subgraphs.verify import verify
 from fastsample_dist.sampling.subgraph_spec import DASHBOARD, SubgraphSpec
 
@@ -120,4 +120,5 @@ def _options(args: argparse.Namespace, source: GraphSource) -> SubgraphOptions:
     for baseline in options.baselines:
         if baseline.directory is not None:
             program(baseline)
+    check_packages(options.baselines, options.cases)
     return options

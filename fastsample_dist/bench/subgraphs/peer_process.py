@@ -1,9 +1,10 @@
 """A package that draws subgraphs when it is asked, in a process of its own and with one thread.
 
-    python -m fastsample_dist.bench.subgraphs.peer_process PEER FOLDER
+    python -m fastsample_dist.bench.subgraphs.peer_process PEER [FOLDER]
 
-Reads the graph in FOLDER. A line of standard input is {"draw": method, "budget": ...} or {"induce": FILE of nodes}; the
-answer is a line {"seconds", "nodes", "edges"}. Samplers are made when they are first asked for, and drawn from once.
+Without FOLDER it tries whether the package can be run. Else it reads the graph there. A line of standard input is
+{"draw": method, "budget": ...} or {"induce": FILE of nodes}; the answer is a line {"seconds", "nodes", "edges"}.
+Samplers are made when they are first asked for, and drawn from once.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 import torch
 
 from fastsample_dist.bench.asked import answer_lines
-from fastsample_dist.bench.peers import read_columns
+from fastsample_dist.bench.peers import answer_trial, read_columns
 from fastsample_dist.bench.timing import steady
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.sampling.subgraph_spec import NODE
 
 Sizes = Callable[[], tuple[int, int]]  # the nodes and edges of what it has drawn
 
@@ -62,10 +64,14 @@ class _Pyg:
 
 
 def main(words: list[str]) -> None:
-    """Answer until standard input ends."""
+    """Try the package, or answer until standard input ends."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    peer = {"dgl": _Dgl, "pyg": _Pyg}[words[0]](read_columns(Path(words[1])))
+    kind = {"dgl": _Dgl, "pyg": _Pyg}[words[0]]
+    if len(words) == 1:
+        answer_trial(lambda graph: kind(graph).sampler(NODE, 1))
+        return
+    peer = kind(read_columns(Path(words[1])))
     samplers: dict[str, Sizes] = {}
 
     def reply(asked: dict) -> dict:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.bench.asked import AskedProcess
-from fastsample_dist.bench.peers import PACKAGES, Baseline, write_columns
+from fastsample_dist.bench.peers import PACKAGES, Baseline, require_packages, write_columns
 from fastsample_dist.bench.subgraphs.cases import SubgraphCase
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.sampling.subgraph_spec import EDGE, FRONTIER, NODE, WALK
@@ -30,6 +30,7 @@ from fastsample_dist.testing.supervisor import Supervisor
 IPDPS19 = "ipdps19"
 MODES = {"dgl": (NODE, WALK, EDGE), "pyg": (NODE, WALK), IPDPS19: (FRONTIER,)}
 INDUCES = ("dgl",)
+PEER_PROCESS = "fastsample_dist.bench.subgraphs.peer_process"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,17 @@ def program(baseline: Baseline) -> Path:
       ValueError: the directory lacks it.
     """
     return baseline.program("frontier", "the directory of a program that draws subgraphs when it is asked")
+
+
+def check_packages(baselines: Sequence[Baseline], cases: Sequence[SubgraphCase]) -> None:
+    """Refuse packages that would be asked for something and cannot be run.
+
+    Raises:
+      ImportError: one, or something that it needs, is missing.
+    """
+    methods = {case.method for case in cases}
+    packages = [baseline.name for baseline in baselines if baseline.directory is None]
+    require_packages([name for name in packages if name in INDUCES or methods & set(MODES[name])], PEER_PROCESS)
 
 
 def write_graph(graph: CSCGraph, roots: Tensor, baselines: Sequence[Baseline], folder: Path) -> None:
@@ -92,7 +104,7 @@ class Peer:
             sizes = (str(case.frontier_size), str(case.budget))
             words = [str(program(baseline)), str(folder / "graph.bin"), *sizes]
         else:
-            words = [sys.executable, "-m", "fastsample_dist.bench.subgraphs.peer_process", self.name, str(folder)]
+            words = [sys.executable, "-m", PEER_PROCESS, self.name, str(folder)]
         self._process = AskedProcess(supervisor, self.name, words, folder)
 
     def draw(self, case: SubgraphCase) -> Drawn:

@@ -15,7 +15,7 @@ from fastsample_dist.bench.screen import Screen
 from fastsample_dist.bench.walk import measure as walk
 from fastsample_dist.bench.walk import report
 from fastsample_dist.bench.walk.cases import CASES
-from fastsample_dist.bench.walk.peers import THUNDERRW
+from fastsample_dist.bench.walk.peers import THUNDERRW, check_packages
 from fastsample_dist.bench.walk.verify import verify
 from fastsample_dist.sampling.transit.engine import SCHEDULES
 
@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
     with work_folder(args.work) as work, tempfile.TemporaryDirectory(dir=work, prefix="peers-") as folder:
         options = _options(args, work)
         options.source.check_topology()
+        check_packages(options.baselines, options.cases)
         graph = walk.load_graph(options, screen.progress)
         screen.lines([*busy_warning(found), *report.conditions_lines(found, graph, options)])
         results = first_results("walk", found, args, options.source.name, graph)

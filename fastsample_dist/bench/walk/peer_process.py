@@ -1,9 +1,9 @@
 """One peer that is a package, walking in a process of its own.
 
-    python -m fastsample_dist.bench.walk.peer_process PEER APP FOLDER LENGTH THREADS TRIALS BATCH
+    python -m fastsample_dist.bench.walk.peer_process PEER [APP FOLDER LENGTH THREADS TRIALS BATCH]
 
-Reads indptr.npy, indices.npy, weights.npy and roots.npy in FOLDER; the last line printed is {"rates": steps per second
-of each trial}. A step is a vertex that a walk added.
+PEER alone: tries whether it can be run. Else reads indptr.npy, indices.npy, weights.npy and roots.npy in FOLDER; the
+last line printed is {"rates": steps per second of each trial}. A step is a vertex that a walk added.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.bench.asked import write_answer
-from fastsample_dist.bench.peers import read_columns
+from fastsample_dist.bench.peers import answer_trial, read_columns
 from fastsample_dist.bench.timing import steady
 from fastsample_dist.bench.walk.cases import CASES, STOP, P, Q, WalkCase
 from fastsample_dist.graph.csc import CSCGraph
@@ -48,7 +48,10 @@ def peer_walker(peer: str, case: WalkCase, graph: CSCGraph, length: int, threads
 
 
 def main(words: list[str]) -> None:
-    """Walk; write the rates."""
+    """Try the package, or walk and write the rates."""
+    if len(words) == 1:
+        answer_trial(lambda graph: peer_walker(words[0], CASES["uniform"], graph, 1, 1))
+        return
     peer, app, folder, (length, threads, trials, batch) = words[0], words[1], Path(words[2]), map(int, words[3:])
     case = CASES[app]
     walk = peer_walker(peer, case, read_columns(folder, weighted=case.weighted), length, threads)

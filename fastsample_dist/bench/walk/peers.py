@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fastsample_dist.bench.peers import PACKAGES, Baseline, write_columns
+from fastsample_dist.bench.peers import PACKAGES, Baseline, require_packages, write_columns
 from fastsample_dist.bench.walk.cases import STOP, P, Q, WalkCase
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.testing.jobs import own_environment
@@ -26,6 +26,7 @@ from fastsample_dist.testing.supervisor import last_line, run_process
 
 HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 THUNDERRW = "thunderrw"
+PEER_PROCESS = "fastsample_dist.bench.walk.peer_process"
 _THROUGHPUT = re.compile(r"(?<!\d )Throughput \(steps per second\): ([0-9.]+)")
 
 
@@ -92,6 +93,17 @@ def has_case(baseline: Baseline, case: WalkCase) -> bool:
     return baseline.name == "dgl" or case.name in ("uniform", "node2vec")
 
 
+def check_packages(baselines: Sequence[Baseline], cases: Sequence[WalkCase]) -> None:
+    """Refuse packages that would walk and cannot be run.
+
+    Raises:
+      ImportError: one, or something that it needs, is missing.
+    """
+    packages = [baseline for baseline in baselines if baseline.directory is None]
+    asked = [baseline.name for baseline in packages if any(has_case(baseline, case) for case in cases)]
+    require_packages(asked, PEER_PROCESS)
+
+
 def run_peer(baseline: Baseline, run: PeerRun, *, huge: bool) -> list[float]:
     """Steps per second of the peer, one figure per trial.
 
@@ -101,7 +113,7 @@ def run_peer(baseline: Baseline, run: PeerRun, *, huge: bool) -> list[float]:
     environment = {**own_environment(), "OMP_NUM_THREADS": str(run.threads), **(HUGE if huge else {})}
     if baseline.name == THUNDERRW:
         return [_thunderrw_rate(baseline, run, environment)]
-    words = [sys.executable, "-m", "fastsample_dist.bench.walk.peer_process", baseline.name, run.case.name]
+    words = [sys.executable, "-m", PEER_PROCESS, baseline.name, run.case.name]
     words += [str(value) for value in (run.folder, run.length, run.threads, run.trials, run.batch)]
     done = run_process(words, env=environment)
     if done.returncode != 0:

@@ -8,12 +8,13 @@ import torch
 
 from fastsample_dist.bench import cli
 from fastsample_dist.bench.peers import Baseline
+from fastsample_dist.bench.subgraphs import cli as subgraphs_cli
 from fastsample_dist.bench.subgraphs import peers
 from fastsample_dist.bench.subgraphs.cases import METHODS
 from fastsample_dist.bench.subgraphs.measure import connected_roots, without_isolated_nodes
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import read_npy_graph
-from tests.bench.inputs import rmat_input, write_programs
+from tests.bench.inputs import rmat_input, without_packages, write_programs
 
 SMALL = ("--budget", "90", "--frontier-size", "12", "--trials", "2")
 # Answers a line with a line, and notes how it was called.
@@ -33,6 +34,12 @@ def graph_path(tmp_path_factory):
 def ipdps19(tmp_path):
     """A directory of a program that gives one answer again and again."""
     return write_programs(tmp_path / "programs", ["frontier"], PROGRAM)
+
+
+@pytest.fixture
+def missing_pyg(tmp_path, monkeypatch):
+    """Processes that are started cannot import PyG."""
+    without_packages(["torch_geometric"], tmp_path / "broken", monkeypatch)
 
 
 def run(*words):
@@ -116,6 +123,19 @@ def test_what_cannot_be_run_is_refused_in_one_line(graph_path, capsys, words, me
     assert run("--graph", str(graph_path), *words) != 0
     [line] = capsys.readouterr().err.strip().splitlines()
     assert message in line
+
+
+def test_a_package_that_cannot_be_run_is_refused_before_anything_is_measured(
+    graph_path, missing_pyg, capsys, monkeypatch
+):
+    monkeypatch.setattr(subgraphs_cli, "measure", None)
+    assert run("--graph", str(graph_path), *SMALL, "--method", "node", "--baseline", "pyg") == 1
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("fastsample-bench: error: --baseline pyg: ") and "not on this machine" in line
+
+
+def test_a_package_that_is_not_asked_for_anything_may_be_missing(graph_path, missing_pyg):
+    assert run("--graph", str(graph_path), *SMALL, "--method", "frontier", "--baseline", "pyg") == 0
 
 
 def test_a_peers_end_is_reported_with_its_last_line(graph_path, ipdps19, capsys):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fastsample_dist.bench import cli
-from fastsample_dist.bench.walk import peers
+from fastsample_dist.bench.walk import measure, peers
 from fastsample_dist.bench.walk.cases import CASES
 from fastsample_dist.bench.walk.measure import OURS, OWN
 from fastsample_dist.bench.walk.peers import Baseline, has_case
@@ -16,7 +16,7 @@ from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.engines import forms_of
 from fastsample_dist.testing.statistics import chi_square_p
-from tests.bench.inputs import rmat_input, write_programs
+from tests.bench.inputs import rmat_input, without_packages, write_programs
 from tests.sampling.transit.apps import small_graph
 
 SMALL = ("--walks", "60", "--batch-size", "25", "--length", "6", "--trials", "2")
@@ -39,6 +39,12 @@ def graph_path(tmp_path_factory):
 def thunderrw(tmp_path):
     """A directory of programs that only note how they were called."""
     return write_programs(tmp_path / "programs", ["deepwalk.out", "ppr.out", "node2vec.out"], PROGRAM)
+
+
+@pytest.fixture
+def missing_pyg(tmp_path, monkeypatch):
+    """Processes that are started cannot import what PyG walks with."""
+    without_packages(["pyg_lib", "torch_cluster"], tmp_path / "broken", monkeypatch)
 
 
 def run(*words):
@@ -131,6 +137,19 @@ def test_an_unknown_peer_is_refused_in_one_line(graph_path, capsys, baseline, me
     assert run("--graph", str(graph_path), "--baseline", baseline) != 0
     [line] = capsys.readouterr().err.strip().splitlines()
     assert message in line
+
+
+def test_a_package_that_cannot_be_run_is_refused_before_anything_is_measured(
+    graph_path, missing_pyg, capsys, monkeypatch
+):
+    monkeypatch.setattr(measure, "measure", None)
+    assert run("--graph", str(graph_path), *SMALL, "--app", "uniform", "--baseline", "pyg") == 1
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("fastsample-bench: error: --baseline pyg: ") and "not on this machine" in line
+
+
+def test_a_package_that_is_not_asked_for_anything_may_be_missing(graph_path, missing_pyg):
+    assert run("--graph", str(graph_path), *SMALL, "--trials", "1", "--app", "ppr", "--baseline", "pyg") == 0
 
 
 def test_a_peers_failure_is_reported_with_its_last_line(graph_path, thunderrw, capsys):
