@@ -52,14 +52,18 @@ class CudaGraphRecorder:
         self._device, self._graph, self._stream = device, torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
 
     def record(self, enqueue: Callable[[], object]) -> None:
-        """See Recorder."""
+        """See Recorder. Other threads may use the GPU meanwhile.
+
+        The stream is one of this device: without it torch.cuda.graph takes one of the device of its first recording.
+        """
         side = torch.cuda.Stream(self._device)
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
                 enqueue()
         torch.cuda.current_stream(self._device).wait_stream(side)
-        with torch.cuda.device(self._device), torch.cuda.graph(self._graph):
+        own_thread = {"stream": side, "capture_error_mode": "thread_local"}
+        with torch.cuda.device(self._device), torch.cuda.graph(self._graph, **own_thread):
             enqueue()
 
     def replay(self) -> None:
@@ -146,6 +150,8 @@ class CapturedSampler:
         self._recorder.replay()
         self._state.mark(stream)
         memory = recorded.memory.clone()
+        if stream is not None:  # which may still copy when this sampler is dropped
+            recorded.memory.record_stream(stream)
         return self.graph.finish(
             EnqueuedBatch(recorded.request, recorded.layout, memory, recorded.workspace, None), self._state.read
         )

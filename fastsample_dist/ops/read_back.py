@@ -53,6 +53,7 @@ class HostWords:
 
 
 _FREE: dict[tuple[torch.device, int], list[HostWords]] = {}  # read, and kept for the next: making one takes 20 us
+_MADE: list[HostWords] = []  # all of them: a kernel may still write to one that nobody waits for any more
 
 
 def read_back(words: Tensor, count: int, stream: torch.cuda.Stream | None = None) -> Callable[[], list[int]]:
@@ -72,6 +73,7 @@ def read_back(words: Tensor, count: int, stream: torch.cuda.Stream | None = None
         host = free.pop()
     except IndexError:
         host = HostWords(device, count)
+        _MADE.append(host)
     host.enqueue(words, stream)
     host.mark(stream)
 

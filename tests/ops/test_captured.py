@@ -1,11 +1,15 @@
 """CapturedSampler: what a replay writes is the batch of its own seeds and step."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
 from fastsample_dist import ops
 from fastsample_dist.ops import CapturedSampler
+from fastsample_dist.ops.captured import CudaGraphRecorder
 from tests.cuda_devices import CallAgain, CudaDevice
 from tests.ops.graphs import random_csc
 from tests.ops.test_cuda_sampling import SEED, STEP, both, on_cpu
@@ -67,6 +71,35 @@ def test_a_batch_is_written_after_the_copies_of_the_one_before(emulated_device, 
         "copy_",
         "clone",
     ]  # the second copy is the recorded one, of the step
+
+
+def test_work_is_recorded_on_a_stream_of_its_device_and_other_threads_are_left_alone(monkeypatch):
+    given = {}
+
+    def stream_of(device):
+        return SimpleNamespace(device=device, wait_stream=lambda other: None)
+
+    def graph(recorded, **options):
+        given.update(options)
+        return nullcontext()
+
+    for name, stands_in in (("Stream", stream_of), ("current_stream", stream_of), ("CUDAGraph", object),
+                            ("stream", nullcontext), ("device", nullcontext), ("graph", graph)):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stands_in)
+    second = torch.device("cuda", 1)
+    CudaGraphRecorder(second).record(lambda: None)
+    assert given["stream"].device == second and given["capture_error_mode"] == "thread_local"
+
+
+@pytest.mark.gpu
+def test_the_second_gpu_records_its_own():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one CUDA device")
+    seeds = torch.randperm(60)[:9].int()
+    for number in (0, 1):
+        with torch.cuda.device(number):
+            cpu, captured = make(CudaDevice())
+            assert same(on_cpu(captured.sample(seeds.cuda(), STEP)), cpu.sample(seeds, SPEC, STEP))
 
 
 @pytest.mark.gpu

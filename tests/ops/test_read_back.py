@@ -15,6 +15,15 @@ def test_counts_that_are_under_way_at_the_same_time_do_not_meet(cuda_device, mon
     assert len(free) == len(words)  # the second and third time took those of the first
 
 
+def test_memory_that_nobody_waits_for_is_given_to_nobody(cuda_device, monkeypatch):
+    monkeypatch.setattr(read_back, "_FREE", {})
+    monkeypatch.setattr(read_back, "_MADE", [])
+    words = cuda_device.put(torch.arange(5))
+    read_back.read_back(words, 5)  # as when the batch before is refused
+    assert read_back.read_back(words, 5)() == list(range(5))
+    assert len(read_back._MADE) == 2 and read_back._FREE[words.device, 5] == read_back._MADE[1:]
+
+
 def test_words_are_those_at_the_time_of_the_call(cuda_device):
     words = cuda_device.put(torch.arange(300))
     wait = read_back.read_back(words, words.numel())
