@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.graph.datasets import RawGraph, checked_graph
+from fastsample_dist.graph.datasets import RawGraph, check_facts, checked_graph
 from fastsample_dist.graph.inputs import ReadOptions, dgl_memory, pyg_saved
 from fastsample_dist.graph.inputs.heterogeneous import TypedGraph, flatten
 from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes, certain_sizes
 from fastsample_dist.graph.listed_rows import ListedRows
-from fastsample_dist.graph.storage import BFLOAT16, SPLITS
+from fastsample_dist.graph.storage import BFLOAT16, SPLITS, check_output
 from fastsample_dist.memory_sizes import parse_bytes
+from fastsample_dist.ops.checks import plain
 from fastsample_dist.partition.report.quality import PartitionQuality
 from fastsample_dist.partition.write import build
 from fastsample_dist.partition.write.options import PartitionOptions
@@ -29,7 +30,7 @@ LIBRARIES = {"dgl": ("DGLGraph",), "torch_geometric": ("Data", "HeteroData")}  #
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphFacts:
-    """What a graph given as arrays does not state itself.
+    """What a graph given as arrays does not state itself. Numbers and truth values may be NumPy's or torch's.
 
     Attributes:
       name: of the graph, for reports.
@@ -39,6 +40,8 @@ class GraphFacts:
       num_classes: labels are below it; by default the highest label + 1.
       node_type: integer [num_nodes], index into node_types; None: all nodes are of one kind.
       node_types: names of the types; by default "0", "1", ...
+    Raises:
+      ValueError: a value of another type, or out of range.
     """
 
     name: str = "graph"
@@ -48,6 +51,9 @@ class GraphFacts:
     num_classes: int | None = None
     node_type: Column | None = None
     node_types: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_facts(self, unknown=True)
 
 
 _FACTS = tuple(item.name for item in fields(GraphFacts))
@@ -104,25 +110,40 @@ def partition_graph(
     for name in ("memory_limit", "buffer"):
         if isinstance(options.get(name), str):
             options[name] = parse_bytes(options[name])
-    if isinstance(features, Tensor) and features.dtype == torch.bfloat16:  # NumPy has no such type
+    narrow = isinstance(features, Tensor) and features.dtype == torch.bfloat16
+    if narrow and options.get("feature_dtype", "keep") == "keep":
+        options["feature_dtype"] = BFLOAT16
+    chosen, given = PartitionOptions(num_parts=num_parts, **options), GraphFacts(**facts)
+    overwrite = plain(overwrite)
+    check_output(output, overwrite)
+    _check_dense(graph=graph, features=features, labels=labels, edge_weight=given.edge_weight)
+    if narrow:  # NumPy has no such type
         columns["features"] = features.float()
-        if options.get("feature_dtype", "keep") == "keep":
-            options["feature_dtype"] = BFLOAT16
-    chosen = PartitionOptions(num_parts=num_parts, **options)
     if isinstance(graph, RawGraph):
         beside = [*(key for key, value in columns.items() if value is not None), *facts]
         if beside:
             raise ValueError(f"{beside[0]} was passed beside a RawGraph, which has its own; leave it out.")
         raw = graph
     elif _library_of(graph) is not None:
-        given = GraphFacts(**facts)
         build.check_request(_library_sizes(graph, columns, given), chosen, output, overwrite=overwrite)
         raw = _library_graph(graph, columns, given)
     else:
-        given = GraphFacts(**facts)
         build.check_request(_least_sizes(graph, columns, given), chosen, output, overwrite=overwrite)
         raw = _raw_graph(graph, columns, given)
     return build.build_partition(raw, chosen, output, overwrite=overwrite)
+
+
+def _check_dense(**given: Any) -> None:
+    """Refuse sparse matrices of torch's and SciPy's, in whose place arrays are to be passed."""
+    for name, matrix in given.items():
+        if isinstance(matrix, Tensor) and matrix.layout != torch.strided:
+            edges, dense = "matrix.to_sparse_coo().coalesce().indices()", "to_dense()"
+        elif type(matrix).__module__.startswith("scipy.sparse"):
+            edges, dense = "np.vstack(matrix.nonzero())", "toarray()"
+        else:
+            continue
+        rest = f"edges [2, num_edges]: {edges}, where rows are sources" if name == "graph" else f"{name}.{dense}"
+        raise ValueError(f"{name} is a sparse matrix ({type(matrix).__name__}); pass {rest}.")
 
 
 def _least_sizes(graph: CSCGraph | Column, columns: Mapping[str, Any], facts: GraphFacts) -> GraphSizes:
@@ -240,7 +261,7 @@ def _given_columns(given: Mapping[str, Any], facts: GraphFacts) -> dict[str, np.
     """Columns of `checked_graph` among the arguments, without splits."""
     columns = {"edge_weight": given["edge_weight"], "node_type": facts.node_type}
     columns |= {key: given[key] for key in ("features", "labels")}
-    return {key: _array(value) for key, value in columns.items() if value is not None}
+    return {key: _array(key, value) for key, value in columns.items() if value is not None}
 
 
 def _split_columns(splits: Mapping[str, Column] | None, num_nodes: int) -> dict[str, np.ndarray]:
@@ -248,13 +269,24 @@ def _split_columns(splits: Mapping[str, Column] | None, num_nodes: int) -> dict[
     for split, members in (splits or {}).items():
         if split not in SPLITS:
             raise ValueError(f"splits has {split!r}; expected {', '.join(SPLITS)}.")
-        columns[f"{split}_idx"] = _node_ids(split, _array(members), num_nodes)
+        columns[f"{split}_idx"] = _node_ids(split, _array(split, members), num_nodes)
     return columns
 
 
-def _array(column: Column) -> np.ndarray:
-    """As NumPy's array; a mapped one becomes a plain view, so that its pages are left alone."""
-    return np.asarray(column.detach().cpu() if isinstance(column, Tensor) else column)
+def _array(name: str, column: Column) -> np.ndarray:
+    """As NumPy's array; a mapped one becomes a plain view, so that its pages are left alone.
+
+    Raises:
+      ValueError: it is no array, and nothing that can become one.
+    """
+    try:
+        array = np.asarray(column.detach().cpu() if isinstance(column, Tensor) else column)
+    except (TypeError, ValueError) as error:  # bfloat16, rows of unequal length
+        raise ValueError(f"{name} cannot become an array ({str(error).splitlines()[0]}); convert it.") from error
+    if array.dtype == object or array.ndim == 0:
+        expected = "edges [2, num_edges], a CSCGraph, or a graph of DGL or PyG" if name == "graph" else "an array"
+        raise ValueError(f"{name} is a {type(column).__name__}; expected {expected}.")
+    return array
 
 
 def _edges_of(
@@ -262,7 +294,7 @@ def _edges_of(
 ) -> tuple[np.ndarray | ListedRows, Column | None, int | None]:
     """Edges [2, E], their weights, and the number of nodes where the graph states it."""
     if not isinstance(graph, CSCGraph):
-        return _array(graph), edge_weight, None
+        return _array("graph", graph), edge_weight, None
     if edge_weight is not None:
         raise ValueError("edge_weight was passed beside a CSCGraph; expected the weights inside it (weights=...).")
     if graph.orig_ids is not None:

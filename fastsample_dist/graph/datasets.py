@@ -36,6 +36,7 @@ from fastsample_dist.graph.npy_files import drop_pages, open_npy, row_chunks
 from fastsample_dist.graph.row_segments import RowSegments
 from fastsample_dist.graph.splits import check_integer, check_labelled, check_overlaps, checked_split, first_outside
 from fastsample_dist.graph.storage import FEATURE_DTYPES, SPLITS
+from fastsample_dist.ops import checks
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ COLUMNS = ("edge_weight", "features", "labels", "node_type", *(f"{split}_idx" fo
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RawGraph:
     """A graph as the user gave it, checked; arrays may be memory-mapped.
+
+    Made by hand, only what `check_facts` says is checked.
 
     Attributes:
       name: name of the graph.
@@ -88,6 +91,9 @@ class RawGraph:
     counted_by_ids: bool = False
     input_ids: np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        check_facts(self)
+
     def edge_map_dtype(self) -> np.dtype:
         """Type of an edge's position in the list: int32 while every one fits, else int64."""
         return np.dtype(np.int32 if self.edge_index.shape[1] <= INT32_MAX_EDGES else np.int64)
@@ -125,6 +131,25 @@ class RawGraph:
         if weights is not None:
             weights = np.asarray(weights, dtype=np.result_type(weights.dtype, np.float32))
         return weights, np.arange(self.edge_index.shape[1], dtype=self.edge_map_dtype()) if edge_map else None
+
+
+def check_facts(facts: Any, *, unknown: bool = False) -> None:
+    """Make numbers and truth values of a graph's dataclass Python's own, and refuse those that no graph has.
+
+    Args:
+      facts: has name, num_nodes, undirected, num_classes.
+      unknown: num_nodes and num_classes may be None.
+    Raises:
+      ValueError: a name that is not text, an `undirected` that is no truth value, a number out of range.
+    """
+    checks.make_plain(facts)
+    if not isinstance(facts.name, str):
+        raise ValueError(f"name is {facts.name!r}; expected text.")
+    checks.flag("undirected", facts.undirected)
+    for name, least, most in (("num_nodes", 1, MAX_NODES), ("num_classes", 0, None)):
+        value = getattr(facts, name)
+        if value is not None or not unknown:
+            object.__setattr__(facts, name, checks.whole(name, value, least, most))
 
 
 def read_npy_graph(path: str | Path, task: str | None = None) -> RawGraph:

@@ -46,7 +46,7 @@ from fastsample_dist.files import naming_file, sync_directory
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest, read_manifest, version_of
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy, sha256_file
-from fastsample_dist.ops import RowTable
+from fastsample_dist.ops import RowTable, checks
 
 __all__ = [
     "BFLOAT16",
@@ -256,8 +256,12 @@ def check_output(path: str | Path, overwrite: bool = False) -> None:
       path: where a partition is to be written.
       overwrite: whether a partition that is there may be replaced.
     Raises:
-      ValueError: the output exists (without overwrite), is not a partition (with it), or cannot be created.
+      ValueError: the output exists (without overwrite), is not a partition (with it), or cannot be created; path is
+        no path, overwrite no truth value.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"output is {path!r}; expected the path of the directory to write.")
+    checks.flag("overwrite", overwrite)
     target = Path(path)
     if os.path.lexists(target):
         if not overwrite:

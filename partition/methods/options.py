@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
+from fastsample_dist.ops import checks
 from fastsample_dist.partition.methods import METHODS
 
 ORDERS = ("given", "bfs")  # ascending ids; breadth first (order.py)
@@ -31,12 +32,11 @@ class StreamOptions:
         Raises:
           ValueError: one of these.
         """
-        for name, least in (("passes", "at least 1"), ("buffer", "bytes, at least 1")):
+        for name in ("passes", "buffer"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; expected {least}.")
-        if self.order not in ORDERS:
-            raise ValueError(f"order is {self.order!r}; expected {' or '.join(ORDERS)}.")
+            if value is not None:
+                checks.whole(name, value, 1)
+        checks.one_of("order", self.order, ORDERS)
         for name in self.given() if method is not None else ():
             if name not in METHODS[method].reads:
                 readers = ", ".join(other.name for other in METHODS.values() if name in other.reads)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastsample_dist.ops import checks
 from fastsample_dist.partition.external.rows import FEATURE_CHOICES
 from fastsample_dist.partition.methods import MAX_SEED, METHODS
 from fastsample_dist.partition.methods.options import ORDERS, StreamOptions
@@ -13,7 +15,7 @@ from fastsample_dist.partition.methods.request import check_num_clusters
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionOptions:
-    """How to cut a graph.
+    """How to cut a graph. Numbers and truth values may be NumPy's or torch's; they become Python's.
 
     Attributes:
       num_parts: number of parts, 1 .. num_nodes.
@@ -32,7 +34,7 @@ class PartitionOptions:
       clusters: also cut the parts into so many clusters in all (clusters.py), from num_parts to num_nodes; None: into
         none.
     Raises:
-      ValueError: a value outside these.
+      ValueError: a value outside these, or of another type.
     """
 
     num_parts: int
@@ -49,21 +51,27 @@ class PartitionOptions:
     clusters: int | None = None
 
     def __post_init__(self) -> None:
-        if self.num_parts < 1:
-            raise ValueError(f"num_parts is {self.num_parts}; expected at least 1.")
-        if self.method not in METHODS:
-            raise ValueError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}.")
+        checks.make_plain(self)
+        self._check_types()
         if (self.method == "file") != (self.assignment is not None):
             raise ValueError("method file and an assignment go together; pass both or neither.")
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ValueError(f"seed is {self.seed}; expected 0 to {MAX_SEED}.")
         self.streaming.check(self.method)
-        if self.memory_limit is not None and self.memory_limit < 1:
-            raise ValueError(f"memory_limit is {self.memory_limit}; expected bytes, at least 1.")
-        if self.feature_dtype not in FEATURE_CHOICES:
-            raise ValueError(f"feature_dtype is {self.feature_dtype!r}; expected one of {', '.join(FEATURE_CHOICES)}.")
         if self.clusters is not None:
             check_num_clusters(self.clusters, self.num_parts, None)
+
+    def _check_types(self) -> None:
+        for name, least, most in (("num_parts", 1, None), ("seed", 0, MAX_SEED)):
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name), least, most))
+        for name in ("passes", "buffer", "memory_limit", "clusters"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else checks.whole(name, value, 1))
+        for name, known in (("method", METHODS), ("order", ORDERS), ("feature_dtype", FEATURE_CHOICES)):
+            checks.one_of(name, getattr(self, name), known)
+        for name in ("on_disk", "edge_map"):
+            checks.flag(name, getattr(self, name))
+        if not isinstance(self.assignment, str | os.PathLike | None):
+            found = type(self.assignment).__name__
+            raise ValueError(f"assignment is a {found}; expected the path of a file with the part of each node.")
 
     @property
     def streaming(self) -> StreamOptions:

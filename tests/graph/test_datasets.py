@@ -320,3 +320,22 @@ def test_an_empty_train_split_is_warned_of(tmp_path, caplog):
     raw = read_npy_graph(write_input(tmp_path / "g", train_idx=np.empty(0, dtype=np.int64)))
     assert "train_idx.npy lists no node: nothing can be trained" in caplog.text
     assert raw.splits["train"].size == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": 5}, "name is 5; expected text"),
+        ({"undirected": 1}, "undirected is 1; expected True or False"),
+        ({"num_nodes": 3.0}, "num_nodes is 3.0; expected an integer from 1 to"),
+        ({"num_classes": None}, "num_classes is None; expected an integer >= 0"),
+    ],
+)
+def test_graph_made_by_hand_with_a_fact_of_another_type_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        raw_graph([(0, 1)], **{"num_nodes": 3, **fields})
+
+
+def test_facts_of_a_graph_made_by_hand_become_pythons():
+    raw = raw_graph([(0, 1)], np.int64(3), undirected=np.bool_(True), num_classes=torch.tensor(2))
+    assert [type(value) for value in (raw.num_nodes, raw.undirected, raw.num_classes)] == [int, bool, int]

@@ -98,6 +98,25 @@ def test_nodes_are_counted_by_the_highest_id(tmp_path):
         ({"node_types": ["paper"]}, "node_types names 1 types but there is no node_type"),
         ({"graph": RAW}, "num_nodes was passed beside a RawGraph, which has its own; leave it out"),
         ({"graph": RAW, "labels": RAW.labels}, "labels was passed beside a RawGraph"),
+        ({"name": 5}, "name is 5; expected text"),
+        ({"undirected": "no"}, "undirected is 'no'; expected True or False"),
+        ({"undirected": 1}, "undirected is 1; expected True or False"),
+        ({"num_classes": 5.0}, "num_classes is 5.0; expected an integer >= 0"),
+        ({"num_nodes": 0}, "num_nodes is 0; expected an integer from 1 to"),
+        ({"overwrite": "no"}, "overwrite is 'no'; expected True or False"),
+        ({"output": None}, "output is None; expected the path of the directory to write"),
+        ({"graph": None}, r"graph is a NoneType; expected edges \[2, num_edges\], a CSCGraph"),
+        (
+            {"graph": torch.eye(3).to_sparse()},
+            r"graph is a sparse matrix \(Tensor\); pass edges .*coalesce\(\).indices",
+        ),
+        (
+            {"features": torch.eye(60).to_sparse()},
+            r"features is a sparse matrix \(Tensor\); pass features.to_dense\(\)",
+        ),
+        ({"features": "rows"}, "features is a str; expected an array"),
+        ({"labels": [[1], [2, 3]]}, "labels cannot become an array .*; convert it"),
+        ({"edge_weight": torch.ones(3).bfloat16()}, "edge_weight cannot become an array .*BFloat16.*; convert it"),
     ],
 )
 def test_what_does_not_fit_is_refused(arguments, message, tmp_path):
@@ -105,6 +124,25 @@ def test_what_does_not_fit_is_refused(arguments, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         fsd.partition_graph(**values)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sparse_matrix_of_scipy_is_refused_with_what_to_pass(tmp_path):
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(
+        ValueError, match=r"graph is a sparse matrix \(csr_matrix\); pass .*np.vstack\(matrix.nonzero\(\)\)"
+    ):
+        fsd.partition_graph(sparse.csr_matrix(np.eye(3)), num_parts=1, output=tmp_path / "parts")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("of", [np.int64, torch.tensor], ids=["numpy", "torch"])
+def test_numbers_of_numpy_and_torch_are_taken_as_pythons(of, tmp_path):
+    edges = RAW.edge_index
+    plain = {"num_parts": 3, "seed": 4, "passes": 2, "num_nodes": 60, "num_classes": 9, "undirected": True}
+    given = {name: of(value) for name, value in plain.items()} | {"undirected": np.bool_(True)}
+    for name, options in {"plain": plain, "given": given}.items():
+        fsd.partition_graph(edges, **COLUMNS, method="ldg", output=tmp_path / name, **options)
+    assert contents(tmp_path / "given") == contents(tmp_path / "plain")
 
 
 def test_option_that_there_is_not_is_refused_with_those_that_there_are(tmp_path):

@@ -333,8 +333,8 @@ def test_interrupt_of_a_method_that_keeps_pythons_lock_ends_the_process_at_once(
         (["--input", "g", "--num-parts", "2"], "--input needs --output"),
         (["--input", "g", "--output", "p"], "--input needs --num-parts"),
         (["--input", "g", "--output", "p", "--num-parts", "two"], "invalid int value: 'two'"),
-        (["--input", "g", "--output", "p", "--num-parts", "0"], "num_parts is 0; expected at least 1"),
-        (["--input", "g", "--output", "p", "--num-parts", "2", "--seed", "-1"], "seed is -1; expected 0 to"),
+        (["--input", "g", "--output", "p", "--num-parts", "0"], "num_parts is 0; expected an integer >= 1"),
+        (["--input", "g", "--output", "p", "--num-parts", "2", "--seed", "-1"], "seed is -1; expected an integer"),
         (["--input", "g", "--output", "p", "--num-parts", "2", "--method", "spectral"], "invalid choice: 'spectral'"),
         (
             ["--input", "g", "--output", "p", "--num-parts", "2", "--format", "npy", "--undirected"],

@@ -117,13 +117,13 @@ def test_in_python_a_buffer_may_be_text(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--method", "ldg", "--passes", "0"), "passes is 0; expected at least 1."),
-        (("--method", "ldg", "--passes", "-3"), "passes is -3; expected at least 1."),
+        (("--method", "ldg", "--passes", "0"), "passes is 0; expected an integer >= 1."),
+        (("--method", "ldg", "--passes", "-3"), "passes is -3; expected an integer >= 1."),
         (("--method", "ldg", "--order", "dfs"), "argument --order: invalid choice: 'dfs'"),
         (("--passes", "3"), "passes does not go with method metis; leave it out, or take one that reads it: ldg, fen"),
         (("--method", "random", "--order", "bfs"), "order does not go with method random; leave it out, or take one"),
         (("--method", "fennel", "--buffer", "1MB"), "buffer does not go with method fennel; leave it out, or take one"),
-        (("--method", "ldg", "--buffer", "0"), "buffer is 0; expected bytes, at least 1."),
+        (("--method", "ldg", "--buffer", "0"), "buffer is 0; expected an integer >= 1."),
         (("--method", "ldg", "--buffer", "lots"), "--buffer 'lots' is not a size"),
     ],
 )
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_refused_in_one_line(options, message, tmp_path, ca
 
 
 def test_order_that_is_not_known_is_refused_in_python(tmp_path):
-    with pytest.raises(ValueError, match="order is 'dfs'; expected given or bfs"):
+    with pytest.raises(ValueError, match="order is 'dfs'; expected 'given' or 'bfs'"):
         PartitionOptions(num_parts=2, method="ldg", order="dfs")
 
 
@@ -163,4 +163,4 @@ def test_a_plan_takes_them_and_refuses_what_a_cut_refuses(tmp_path, capsys, monk
     ]
     assert ordered["ldg"]["on_disk"]["peak_bytes"] > plain["ldg"]["on_disk"]["peak_bytes"]
     capsys.readouterr()
-    assert "passes is 0; expected at least 1." in run_refused(capsys, *sizes, "--passes", 0)
+    assert "passes is 0; expected an integer >= 1." in run_refused(capsys, *sizes, "--passes", 0)
