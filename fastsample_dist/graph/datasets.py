@@ -35,7 +35,7 @@ from fastsample_dist.graph.listed_rows import ListedRows, canonical_rows
 from fastsample_dist.graph.npy_files import drop_pages, open_npy, row_chunks
 from fastsample_dist.graph.row_segments import RowSegments
 from fastsample_dist.graph.splits import check_integer, check_labelled, check_overlaps, checked_split, first_outside
-from fastsample_dist.graph.storage import FEATURE_DTYPES, SPLITS
+from fastsample_dist.graph.storage import FEATURE_DTYPES, SPLITS, WIDE_DTYPES
 from fastsample_dist.ops import checks
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class RawGraph:
       undirected: every edge counts in both directions, whichever is listed.
       edge_index: integer [2, E]; row 0: sources, row 1: destinations; or the rows of a graph in its place.
       edge_weight: number [E] or None.
-      features: [N, D] of a type in FEATURE_DTYPES, or None.
+      features: [N, D] of a type in FEATURE_DTYPES or WIDE_DTYPES, or None.
       labels: integer [N], -1: unlabelled; or None.
       num_classes: labels are below it; 0 without labels.
       splits: those of "train", "val", "test" that exist; int64 node ids, ascending.
@@ -343,7 +343,7 @@ def _check_features(where: str, features: np.ndarray | RowSegments, num_nodes: i
         raise ValueError(
             f"{where} has shape {features.shape}; expected ({num_nodes}, dim) with dim >= 1, one row per node."
         )
-    if features.dtype.name not in FEATURE_DTYPES:
+    if features.dtype.name not in (*FEATURE_DTYPES, *WIDE_DTYPES):
         raise ValueError(f"{where} is {features.dtype}; expected one of {', '.join(FEATURE_DTYPES)}; convert it.")
 
 

@@ -55,6 +55,7 @@ __all__ = [
     "FEATURE_DTYPES",
     "INPUT_IDS",
     "SPLITS",
+    "WIDE_DTYPES",
     "Manifest",
     "PartData",
     "PartitionWriter",
@@ -76,7 +77,9 @@ __all__ = [
 
 SPLITS = ("train", "val", "test")
 INPUT_IDS, CLUSTERS = "topology/input_ids.npy", "topology/clusters.npy"
-FEATURE_DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
+FEATURE_DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16")
+WIDE_DTYPES = ("int32", "int64")
+"""Of features that are taken to be converted. Partitions of older releases hold them; no batch is made of them."""
 BFLOAT16, BFLOAT16_AS = "bfloat16", "int16"  # .npy has no bfloat16: the manifest names it, the file holds its bits
 _ID_DTYPES = ("int32", "int64")
 

@@ -26,7 +26,7 @@ from fastsample_dist.ops import checks
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.pipeline.batch_options import BatchOptions
 from fastsample_dist.pipeline.caching import CacheTask, make_cache, shared_cache
-from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.data import DistData, check_feature_dtype
 from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.exchange import COMBINED, PAIRED, resolve_exchange
 from fastsample_dist.pipeline.fetch_record import FetchRecord
@@ -61,6 +61,8 @@ class BatchLoader(ABC):
       cache: of other ranks' feature rows; str() is a line for a report. None: there is none, or no features.
       roles: of the ranks; None: every rank does everything. "auto": not chosen yet.
       executor: runs the tasks of an epoch where the ranks have roles; None: they have none.
+    Raises:
+      ValueError: features of a type of which no batch can be made.
     """
 
     places: tuple[Placement, ...]
@@ -72,6 +74,7 @@ class BatchLoader(ABC):
     def __init__(
         self, data: DistData, options: BatchOptions, device: torch.device, rows_in: torch.device | None = None
     ) -> None:
+        check_feature_dtype(data)
         self.data, self.options, self.device, self.epoch = data, options, device, 0
         self._comm = data.ctx.comm.duplicate() if options.prefetch else data.ctx.comm
         self.sharing = choose_transport(data, options.transport, rows_in or device)

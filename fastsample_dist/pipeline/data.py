@@ -277,6 +277,20 @@ def check_data(data: object) -> None:
         )
 
 
+def check_feature_dtype(data: DistData) -> None:
+    """Refuse features of which no batch can be made, as older releases stored them.
+
+    Raises:
+      ValueError: as said.
+    """
+    dtype = data.manifest.feature_dtype
+    if dtype in storage.WIDE_DTYPES:
+        raise ValueError(
+            f"{data.path} has features of type {dtype}, of which no batch can be made; partition the graph again with "
+            "--feature-dtype float32."
+        )
+
+
 def read_same_manifest(path: Path, ctx: DistContext) -> Manifest:
     """The manifest, which is the same on all ranks; it holds the SHA-256 of every file. Paths may differ.
 

@@ -83,7 +83,8 @@ class DistLoader(BatchLoader):
       epoch, options, device, places, sharing, exchange, cache, roles, executor: see BatchLoader.
     Raises:
       ValueError: an argument out of range; a split that is empty on all ranks; seeds that are refused on one rank, on
-        all of them; roles of ranks that do not share machines of as many ranks.
+        all of them; features of a type of which no batch can be made; roles of ranks that do not share machines of as
+        many ranks.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.files import complete_file, naming_file
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy
-from fastsample_dist.pipeline.data import DistData, own_parts
+from fastsample_dist.pipeline.data import DistData, check_feature_dtype, own_parts
 from fastsample_dist.sampling.mfg import MFG
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import HopwiseSampler, Sampler
@@ -87,9 +87,9 @@ def layerwise(
     Returns:
       [own nodes, num_classes], row i is node data.own_range[0] + i; a mapped file when `output` is given.
     Raises:
-      ValueError: batch_size below 1, a partition without features, or of another width than the model's, a model
-        that does not fit train/protocol.py, a sampler of another number of layers, a disk that refuses a layer's rows
-        or the output, by file (on all ranks).
+      ValueError: batch_size below 1, a partition without features, of another width than the model's, or of a type of
+        which no batch can be made, a model that does not fit train/protocol.py, a sampler of another number of layers,
+        a disk that refuses a layer's rows or the output, by file (on all ranks).
       RuntimeError: a collective failed or passed its deadline.
     Source: GraphSAGE, NeurIPS'17, algorithm 1. Memory per rank: the rows of one batch and its in-neighbours, at most
     (1 + EDGES_PER_NODE) * batch_size rows of the widest layer, or one node's in-neighbours where those are more.
@@ -168,6 +168,7 @@ def _check(
         raise ValueError(f"batch_size is {batch_size}; expected at least 1.")
     if data.features is None:
         raise ValueError(f"{data.path} has no features; partition an input with features.npy.")
+    check_feature_dtype(data)
     check_layerwise(model, num_layers)
     in_dim = getattr(model, "in_dim", data.feature_dim)
     if in_dim != data.feature_dim:

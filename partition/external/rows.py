@@ -14,7 +14,7 @@ from fastsample_dist.graph.csc import CSCGraph, row_positions
 from fastsample_dist.graph.manifest import SCALED
 from fastsample_dist.graph.npy_files import drop_pages
 from fastsample_dist.graph.row_segments import RowSegments
-from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS
+from fastsample_dist.graph.storage import BFLOAT16, BFLOAT16_AS, FEATURE_DTYPES, WIDE_DTYPES
 from fastsample_dist.partition.external.csc import StoredTopology
 from fastsample_dist.partition.external.kernels import read_ranges
 from fastsample_dist.partition.external.scaled_rows import SCALE_DTYPE, scaled_rows
@@ -87,6 +87,23 @@ class TopologyRows:
 def has_scales(given: str, choice: str) -> bool:
     """Whether features of a type (NumPy's name) get scales: int8 was chosen, and they are not int8 already."""
     return choice == SCALED != given
+
+
+def check_feature_dtype(name: str, given: str, choice: str) -> None:
+    """Refuse to store features as they are, where no batch could be made of them.
+
+    Args:
+      name: of the graph.
+      given: their type (NumPy's name), "" without features.
+      choice: one of FEATURE_CHOICES.
+    Raises:
+      ValueError: integers that are too wide, to be kept.
+    """
+    if choice == "keep" and given in WIDE_DTYPES:
+        raise ValueError(
+            f"features of {name} are {given}, of which no batch can be made; pass --feature-dtype float32 "
+            f"(feature_dtype='float32'), or convert them to one of {', '.join(FEATURE_DTYPES)}."
+        )
 
 
 class StoredRows(NamedTuple):

@@ -19,7 +19,7 @@ from fastsample_dist.graph.network import Network
 from fastsample_dist.graph.storage import CLUSTERS, SPLITS, Manifest, load_part, read_manifest
 from fastsample_dist.memory_sizes import format_size
 from fastsample_dist.partition.external.budget import MemoryBudget
-from fastsample_dist.partition.external.rows import FEATURE_CHOICES
+from fastsample_dist.partition.external.rows import FEATURE_CHOICES, check_feature_dtype
 from fastsample_dist.partition.methods import METHODS, AssignMemory
 from fastsample_dist.partition.methods.options import StreamOptions
 from fastsample_dist.partition.methods.request import check_num_clusters
@@ -159,7 +159,8 @@ def make_plan(given: PlanInput, options: PlanOptions, base: int) -> dict[str, An
     Returns:
       The plan as plain values for JSON; "training" has "traffic" only with `options.traffic`.
     Raises:
-      ValueError: no number of parts, more parts than nodes or train nodes, a number of clusters that does not fit.
+      ValueError: no number of parts, more parts than nodes or train nodes, a number of clusters that does not fit,
+        features of a type that is not kept.
     """
     if options.edge_map:
         given = replace(given, sizes=replace(given.sizes, edge_map=True))
@@ -179,6 +180,8 @@ def make_plan(given: PlanInput, options: PlanOptions, base: int) -> dict[str, An
         )
     if options.clusters is not None:
         check_num_clusters(options.clusters, num_parts, sizes.num_nodes)
+    if given.num_parts is None:
+        check_feature_dtype(sizes.name, sizes.feature_dtype, options.feature_dtype)
     partitioning = _partitioning(sizes, num_parts, options, base)
     if given.num_parts is None and partitioning["chosen"] == "on_disk":  # no topology that is made in seconds
         given = replace(given, sample=None)

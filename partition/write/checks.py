@@ -18,6 +18,7 @@ from fastsample_dist.memory_sizes import format_size, resident_bytes
 from fastsample_dist.partition.external.budget import BASE_SPREAD_BYTES, MemoryBudget
 from fastsample_dist.partition.external.csc import StoredTopology
 from fastsample_dist.partition.external.journal import work_directory
+from fastsample_dist.partition.external.rows import check_feature_dtype
 from fastsample_dist.partition.methods import METHODS
 from fastsample_dist.partition.methods.adjacency import estimate_neighbours
 from fastsample_dist.partition.methods.request import NO_FILES, check_num_clusters
@@ -48,10 +49,12 @@ def check_request(
       How the memory is divided.
     Raises:
       ValueError: an output that exists or cannot be written, no assignment file, more parts than nodes or than train
-        nodes, more clusters than nodes, a memory limit or a disk that does not suffice.
+        nodes, more clusters than nodes, features of a type that is not kept, a memory limit or a disk that does not
+        suffice.
       ImportError: the method's package is not there.
     """
     check_output(output, overwrite)
+    check_feature_dtype(sizes.name, sizes.feature_dtype, options.feature_dtype)
     sizes = replace(sizes, **options.stored())
     METHODS[options.method].require()
     if options.clusters is not None:

@@ -188,7 +188,7 @@ def test_topology_alone_is_a_partition(tmp_path):
     assert (data.features, data.labels, data.splits) == (None, None, {})
 
 
-@pytest.mark.parametrize("dtype", storage.FEATURE_DTYPES)
+@pytest.mark.parametrize("dtype", (*storage.FEATURE_DTYPES, *storage.WIDE_DTYPES))
 def test_features_keep_their_type(tmp_path, dtype):
     files = {name: array.astype(dtype) if "features" in name else array for name, array in FILES.items()}
     path = write_parts(tmp_path / "parts", files, feature_dtype=dtype)

@@ -9,11 +9,14 @@ from logging.handlers import BufferingHandler
 import pytest
 import torch
 
-from fastsample_dist import DistData, DistLoader
+from fastsample_dist import DistData, DistLoader, SubgraphLoader, SubgraphSpec
+from fastsample_dist.partition.write import checks as partition_checks
 from fastsample_dist.pipeline.epoch_plan import epoch_permutation
 from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.testing import RankError, run_distributed
-from tests.parts import draw_partition
+from fastsample_dist.train.inference import layerwise
+from fastsample_dist.train.models import GraphSAGE
+from tests.parts import FEATURE_DIM, NUM_CLASSES, draw_partition
 from tests.waiting import ENOUGH_S, NEVER_S
 
 NO_FLAGS = [
@@ -261,6 +264,24 @@ def test_an_epoch_that_is_none_is_refused(drawn, ctx, epoch):
     for call in (loader.set_epoch, loader.num_steps, lambda epoch: loader.position(epoch, 0)):
         with pytest.raises(ValueError, match=f"epoch is {epoch!r}; expected an integer >= 0"):
             call(epoch)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_features_that_an_older_release_has_stored_too_wide_are_refused(ctx, tmp_path, monkeypatch, dtype):
+    monkeypatch.setattr(partition_checks, "check_feature_dtype", lambda *given: None)
+    data = DistData.load(draw_partition(tmp_path, 1, feature_dtype=dtype).path, ctx)
+    spec = SubgraphSpec(method="frontier", budget=50, frontier_size=10)
+    message = (
+        f"parts has features of type {dtype}, of which no batch can be made; partition the graph again with --feat"
+    )
+    for use in (
+        lambda: DistLoader(data, [2], 4),
+        lambda: SubgraphLoader(data, spec, num_layers=2),
+        lambda: layerwise(GraphSAGE(FEATURE_DIM, 4, NUM_CLASSES, 2), data),
+    ):
+        with pytest.raises(ValueError, match=message):
+            use()
+    assert data.features.local.tables[0].rows.dtype == getattr(torch, dtype)  # they can still be read as they are
 
 
 def test_orig_ids_refuses_an_unknown_node(drawn, ctx):

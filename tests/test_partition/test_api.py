@@ -77,6 +77,24 @@ def test_bfloat16_features_are_kept(tmp_path):
     assert torch.equal(load_part(tmp_path / "parts", manifest, 0).features, features)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_features_of_which_no_batch_can_be_made_are_refused_unless_they_are_converted(dtype, tmp_path):
+    rows = RAW.features.astype(dtype)
+    message = f"features of .* are {dtype}, of which no batch can be made; pass --feature-dtype float32"
+    for graph, given in (
+        (RAW.edge_index, {"features": rows}),
+        (RAW.edge_index, {"features": torch.from_numpy(rows)}),
+        (dataclasses.replace(RAW, features=rows), {}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fsd.partition_graph(graph, **given, num_parts=2, method="random", output=tmp_path / "parts")
+    assert list(tmp_path.iterdir()) == []
+    for name, features in {"wide": rows, "wanted": RAW.features}.items():
+        options = {"method": "random", "feature_dtype": "float32"}
+        fsd.partition_graph(RAW.edge_index, features, num_parts=2, output=tmp_path / name, **options)
+    assert contents(tmp_path / "wide") == contents(tmp_path / "wanted")
+
+
 def test_nodes_are_counted_by_the_highest_id(tmp_path):
     quality = fsd.partition_graph(np.array([[0, 4], [1, 2]]), num_parts=2, method="range", output=tmp_path / "parts")
     assert quality.manifest.num_nodes == 5

@@ -20,7 +20,7 @@ from fastsample_dist.partition import api, cli
 from fastsample_dist.partition.write import build, checks
 from fastsample_dist.partition.write import disk_space as disk
 from fastsample_dist.partition.write.build import PartitionOptions
-from tests.graph.inputs.layouts import draw_graph, write_chunked, write_graphbolt, write_ogb, write_pyg
+from tests.graph.inputs.layouts import draw_graph, write_chunked, write_graphbolt, write_npy, write_ogb, write_pyg
 from tests.test_partition.inputs import draw_raw, write_input
 
 pa = pytest.importorskip("pyarrow")
@@ -155,6 +155,11 @@ FORMATS = [write_input, lambda path: write_ogb(path, draw_graph()), lambda path:
 FORMATS.append(lambda path: write_pyg(path.with_suffix(".pt"), draw_graph()))
 
 
+WIDE = [write_npy, lambda path, graph: write_pyg(path.with_suffix(".pt"), graph)]
+WIDE_GRAPH = dataclasses.replace(draw_graph(), features=draw_graph().features.astype("int64"))
+WIDE_REFUSED = "are int64, of which no batch can be made; pass --feature-dtype float32"
+
+
 @pytest.fixture
 def unread(monkeypatch):
     """Reading an input fails the test."""
@@ -199,6 +204,24 @@ def test_a_method_that_holds_the_graph_is_refused_unread(tmp_path, capsys, unrea
 
 
 NUM_EDGES = 300_000  # 2.4 MB of topology at least
+
+
+@pytest.mark.parametrize("write", WIDE, ids=["npy", "pyg"])
+def test_features_of_which_no_batch_can_be_made_are_refused_unread(tmp_path, capsys, unread, write):
+    path = write(tmp_path / "graph", WIDE_GRAPH)
+    for argv in (arguments(path, tmp_path / "parts"), ["--plan", "--input", path, "--num-parts", 2]):
+        assert WIDE_REFUSED in refused(capsys, *argv)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("write", [write_chunked, write_graphbolt])
+def test_features_of_which_no_batch_can_be_made_are_refused_uncut(tmp_path, capsys, monkeypatch, write):
+    if write is write_graphbolt:
+        pytest.importorskip("yaml", reason="GraphBolt's metadata are read with pyyaml, which is not installed")
+    monkeypatch.setattr(RawGraph, "to_csc", lambda *given, **options: pytest.fail("the graph was cut"))
+    path = write(tmp_path / "graph", WIDE_GRAPH)
+    assert WIDE_REFUSED in refused(capsys, *arguments(path, tmp_path / "parts"))
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def many_edges() -> np.ndarray:

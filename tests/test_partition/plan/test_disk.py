@@ -9,7 +9,7 @@ import pytest
 
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs.sizes import sizes_of
-from fastsample_dist.graph.storage import FEATURE_DTYPES
+from fastsample_dist.graph.storage import FEATURE_DTYPES, WIDE_DTYPES
 from fastsample_dist.partition.external.journal import JOURNAL_NAME, work_directory
 from fastsample_dist.partition.methods import METHODS, kaminpar
 from fastsample_dist.partition.plan.disk import (
@@ -146,7 +146,7 @@ def test_undirected_rows_take_no_more_than_was_predicted(measured, method, loops
         assert 0.98 * is_known * predicted[phase] <= size <= predicted[phase], phase
 
 
-@pytest.mark.parametrize("dtype", FEATURE_DTYPES)
+@pytest.mark.parametrize("dtype", (*FEATURE_DTYPES, *WIDE_DTYPES))
 def test_feature_rows_are_as_wide_as_their_type(dtype):
     sizes = sizes_of(draw_raw(undirected=True))
     kept = type(sizes)(**{**sizes.__dict__, "feature_dtype": dtype})
