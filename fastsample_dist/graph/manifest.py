@@ -131,10 +131,10 @@ def read_manifest(path: str | Path) -> Manifest:
     version = document.get("version")
     if not isinstance(version, int) or version < 1:
         raise _damaged(file, f"its version is {version!r}")
-    if version not in (FORMAT_VERSION, version_of(document.get("feature_scales") is True)):
+    if version not in (FORMAT_VERSION, SCALED_VERSION):
         raise ValueError(
-            f"{file}: this is format version {version}; this release reads version {FORMAT_VERSION}; "
-            "upgrade fastsample_dist or partition the graph again."
+            f"{file}: this is format version {version}; this release reads versions {FORMAT_VERSION} and "
+            f"{SCALED_VERSION}; upgrade fastsample_dist or partition the graph again."
         )
     claimed = document.pop(_SELF_HASH, None)
     if claimed != _hash_of(document):

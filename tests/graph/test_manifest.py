@@ -46,6 +46,11 @@ def test_graph_without_types_has_none_and_its_manifest_no_key(tmp_path):
     assert not {"node_types", "type_ranges"} & json.loads((tmp_path / MANIFEST_NAME).read_text()).keys()
 
 
+def test_version_of_scales_without_scales_is_damage(tmp_path):
+    with pytest.raises(ValueError, match=r"manifest.json is damaged: its version is 2, .* its feature_scales False"):
+        read_manifest(write(tmp_path, version=2))
+
+
 @pytest.mark.parametrize(
     "fields, message",
     [

@@ -310,8 +310,8 @@ def test_manifest_of_something_else_is_refused(tmp_path, text):
 
 
 def test_newer_format_version_is_refused(parts):
-    edit_manifest(parts, version=2)
-    with pytest.raises(ValueError, match="this is format version 2; this release reads version 1; upgrade"):
+    edit_manifest(parts, version=7)
+    with pytest.raises(ValueError, match="this is format version 7; this release reads versions 1 and 2; upgrade"):
         read_manifest(parts)
 
 

@@ -373,9 +373,9 @@ def test_damaged_file_is_named(parts, capsys, name, damage):
 
 def test_newer_version_is_refused(parts, capsys):
     manifest = json.loads((parts / "manifest.json").read_text())
-    (parts / "manifest.json").write_text(json.dumps({**manifest, "version": 2}))
+    (parts / "manifest.json").write_text(json.dumps({**manifest, "version": 7}))
     line = run_refused(capsys, "--inspect", parts)
-    assert "this is format version 2; this release reads version 1; upgrade" in line
+    assert "this is format version 7; this release reads versions 1 and 2; upgrade" in line
 
 
 def test_directory_that_is_no_partition_is_refused(graph, capsys):
