@@ -290,6 +290,7 @@ def _node_ids(name: str, given: object, num_nodes: int) -> Tensor:
         raise ValueError(f"{name} is a {type(given).__name__}; expected a tensor or list of node ids.") from None
     if ids.dtype.is_floating_point or ids.dtype in (torch.bool, torch.complex64, torch.complex128):
         raise ValueError(f"{name} is {ids.dtype}; node ids must be integers.")
+    ids = checks.signed(name, ids)
     if ids.numel():
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= num_nodes:

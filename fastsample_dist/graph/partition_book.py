@@ -6,8 +6,15 @@ search, and the local id is a subtraction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
+
+from fastsample_dist.ops import checks
+
+NodeIds = Tensor | np.ndarray | Sequence[int]
 
 
 class PartitionBook:
@@ -43,32 +50,54 @@ class PartitionBook:
         """Number of nodes of the whole graph."""
         return int(self.part_ranges[-1])
 
-    def nid2part(self, ids: Tensor) -> Tensor:
+    def nid2part(self, ids: NodeIds) -> Tensor:
         """Owner of each node.
 
         Args:
-          ids: integer tensor of any shape and device; ids of the partitioned graph.
+          ids: integer tensor of any shape and device, or what makes one; ids of the partitioned graph.
         Returns:
           int64 tensor of the same shape and device; part indices.
         Raises:
-          ValueError: an id is negative or >= num_nodes.
+          ValueError: they are no integers, or one is negative or >= num_nodes.
         """
-        ids = self._checked(ids)
-        # right=True: the answer p has part_ranges[p] <= id < part_ranges[p + 1], so empty parts are skipped
-        return torch.bucketize(ids, self.part_ranges[1:].to(ids.device), right=True)
+        return self._owners(self.checked(ids))
 
-    def nid2local(self, ids: Tensor) -> Tensor:
+    def nid2local(self, ids: NodeIds) -> Tensor:
         """Position of each node inside its part: 0 .. part size - 1.
 
         Args:
-          ids: integer tensor of any shape and device; ids of the partitioned graph.
+          ids: as of `nid2part`.
         Returns:
           int64 tensor of the same shape and device.
         Raises:
-          ValueError: an id is negative or >= num_nodes.
+          ValueError: as `nid2part`.
         """
-        parts = self.nid2part(ids)
-        return ids.to(torch.int64) - self.part_ranges.to(ids.device)[parts]
+        ids = self.checked(ids)
+        return ids - self.part_ranges.to(ids.device)[self._owners(ids)]
+
+    def checked(self, ids: NodeIds) -> Tensor:
+        """Node ids as an int64 tensor of the same shape and device.
+
+        Args:
+          ids: as of `nid2part`.
+        Raises:
+          ValueError: as `nid2part`.
+        """
+        if not isinstance(ids, Tensor):
+            try:
+                made = torch.as_tensor(ids)
+            except (TypeError, ValueError, RuntimeError):  # text, None, rows of unequal length
+                found = type(ids).__name__
+                raise ValueError(f"node ids are a {found}; expected a tensor or list of integers.") from None
+            ids = made if made.numel() else made.long()  # an empty list makes floats
+        if ids.dtype.is_floating_point or ids.dtype in (torch.bool, torch.complex64, torch.complex128):
+            raise ValueError(f"node ids are {ids.dtype}; expected an integer type.")
+        ids = checks.signed("node ids", ids).to(torch.int64)
+        if ids.numel():
+            low, high = (int(bound) for bound in torch.aminmax(ids))
+            if low < 0 or high >= self.num_nodes:
+                raise ValueError(f"node ids run from {low} to {high}; expected 0 to {self.num_nodes - 1}.")
+        return ids
 
     def part2range(self, part: int) -> tuple[int, int]:
         """First id of a part and the id after its last.
@@ -80,12 +109,6 @@ class PartitionBook:
             raise ValueError(f"part is {part}; expected 0 to {self.num_parts - 1}.")
         return int(self.part_ranges[part]), int(self.part_ranges[part + 1])
 
-    def _checked(self, ids: Tensor) -> Tensor:
-        if ids.dtype.is_floating_point or ids.dtype in (torch.bool, torch.complex64, torch.complex128):
-            raise ValueError(f"node ids are {ids.dtype}; expected an integer type.")
-        ids = ids.to(torch.int64)
-        if ids.numel():
-            low, high = (int(bound) for bound in torch.aminmax(ids))
-            if low < 0 or high >= self.num_nodes:
-                raise ValueError(f"node ids run from {low} to {high}; expected 0 to {self.num_nodes - 1}.")
-        return ids
+    def _owners(self, ids: Tensor) -> Tensor:
+        # right=True: the answer p has part_ranges[p] <= id < part_ranges[p + 1], so empty parts are skipped
+        return torch.bucketize(ids, self.part_ranges[1:].to(ids.device), right=True)

@@ -20,7 +20,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import ReadOptions, dgl_memory
 from fastsample_dist.graph.inputs.heterogeneous import flatten
-from fastsample_dist.sampling.mfg import MFG, MiniBatch
+from fastsample_dist.sampling.mfg import MFG, MiniBatch, check_batch
 
 if TYPE_CHECKING:
     from dgl import DGLGraph
@@ -86,9 +86,11 @@ def to_blocks(batch: MiniBatch) -> list[DGLGraph]:
       int64 [num_seeds] when it has labels.
     Raises:
       ImportError: dgl is missing or does not fit the installed torch; the message names the extra to install.
+      ValueError: it is no mini-batch.
     Cost: O(edges of the batch) for the offsets; features are not copied.
     """
     dgl = require_dgl("to_blocks")
+    check_batch(batch)
     blocks = [_block(dgl, mfg) for mfg in batch.mfgs]
     if blocks and batch.features is not None:
         blocks[0].srcdata["feat"] = batch.features

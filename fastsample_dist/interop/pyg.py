@@ -17,7 +17,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import ReadOptions
 from fastsample_dist.graph.inputs.pyg_saved import from_mapping
-from fastsample_dist.sampling.mfg import MiniBatch
+from fastsample_dist.sampling.mfg import MiniBatch, check_batch
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -192,9 +192,11 @@ def to_data(batch: MiniBatch) -> Data:
         num_sampled_edges: list of L counts of columns of edge_index per hop, as `trim_to_layer` takes them.
     Raises:
       ImportError: torch_geometric is missing; the message names the extra to install.
+      ValueError: it is no mini-batch.
     Cost: O(E log E); the features of the nodes that stay are copied.
     """
     data_class = _data_class()
+    check_batch(batch)
     device = batch.input_nodes.device
     number = torch.full((batch.input_nodes.numel(),), -1, dtype=torch.int64, device=device)
     local = [_take_new(number, torch.arange(batch.seeds.numel(), device=device), 0)]

@@ -17,6 +17,8 @@ MOST_LAYERS = 1 << 16
 """Of a mini-batch: every layer is work and memory, and no model has as many."""
 LARGEST = 2**63 - 1
 ID_DTYPES = (torch.int32, torch.int64)
+UNSIGNED_DTYPES = (torch.uint16, torch.uint32, torch.uint64)
+"""That torch stores and does not compute with."""
 REAL_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
@@ -83,6 +85,16 @@ def tensors(**given: object) -> None:
     """Refuse what is no tensor."""
     for name, value in given.items():
         require(isinstance(value, Tensor), f"{name} is a {type(value).__name__}; expected a tensor.")
+
+
+def signed(name: str, ids: Tensor) -> Tensor:
+    """The ids; those of a type that torch does not compute with as int64. Refused where int64 does not hold them."""
+    if ids.dtype not in UNSIGNED_DTYPES:
+        return ids
+    wide = ids.to(torch.int64)
+    if ids.dtype == torch.uint64 and bool((wide < 0).any()):
+        raise ValueError(f"{name}: an id is above 2**63 - 1; expected ids that fit into int64.")
+    return wide
 
 
 def vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], length: int | None = None) -> Tensor:

@@ -24,7 +24,7 @@ from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.manifest import MANIFEST_NAME, Manifest
-from fastsample_dist.graph.partition_book import PartitionBook
+from fastsample_dist.graph.partition_book import NodeIds, PartitionBook
 from fastsample_dist.graph.verification import FileState, known_states
 from fastsample_dist.pipeline.placed import OWN, WHOLE, PlacedTables, PlacementRequest, place_tables
 from fastsample_dist.pipeline.verifying import FULL, NEVER, check_verify, verify_together
@@ -168,30 +168,32 @@ class DistData:
             )
         return self._splits[name]
 
-    def orig_ids(self, ids: Tensor) -> Tensor:
+    def orig_ids(self, ids: NodeIds) -> Tensor:
         """Original ids of nodes of the partitioned graph, int64, same shape and device.
 
+        Args:
+          ids: integer tensor of any shape and device, or what makes one.
         Raises:
-          ValueError: an id outside 0 .. num_nodes - 1.
+          ValueError: they are no integers, or one is outside 0 .. num_nodes - 1.
         """
-        self.book.nid2part(ids)
-        return self.graph.orig_ids[ids.long().cpu()].to(ids.device)
+        ids = self.book.checked(ids)
+        return self.graph.orig_ids[ids.cpu()].to(ids.device)
 
-    def node_type(self, ids: Tensor) -> Tensor:
+    def node_type(self, ids: NodeIds) -> Tensor:
         """Types of nodes of the partitioned graph, own or not: a search in num_parts x num_types offsets.
 
         Args:
-          ids: integer tensor of any shape and device.
+          ids: as of `orig_ids`.
         Returns:
           int64 tensor of the same shape and device: index into `node_types`.
         Raises:
-          ValueError: the graph has no node types, or an id outside 0 .. num_nodes - 1.
+          ValueError: the graph has no node types, or as `orig_ids`.
         """
         if not self.node_types:
             raise ValueError(f"{self.path} has no node types; partition an input with node_type.npy.")
-        self.book.nid2part(ids)
+        ids = self.book.checked(ids)
         # right=True: the first range that ends after the id, so empty ranges are skipped
-        ranges = torch.bucketize(ids.long(), self._type_ends.to(ids.device), right=True)
+        ranges = torch.bucketize(ids, self._type_ends.to(ids.device), right=True)
         return ranges % len(self.node_types)
 
     def own_graph(self) -> CSCGraph:

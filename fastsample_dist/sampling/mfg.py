@@ -333,6 +333,16 @@ def _check_numbers(name: str, given: Tensor, count: int, meaning: str) -> None:
         )
 
 
+def check_batch(batch: object) -> None:
+    """Refuse what is no mini-batch.
+
+    Raises:
+      ValueError: as said.
+    """
+    if not isinstance(batch, MiniBatch):
+        raise ValueError(f"batch is a {type(batch).__name__}; expected a MiniBatch, as samplers and loaders give it.")
+
+
 def orig_ids_of(nodes: Tensor, orig_ids: Tensor | None) -> Tensor:
     """Original ids of nodes, int64 [n], on their device.
 

@@ -12,6 +12,7 @@ from fastsample_dist.graph.storage import load_topology, read_manifest
 from tests.parts import draw_partition
 
 BAD = [-1.5, -math.inf, math.inf, math.nan]
+BEYOND = np.array([2**63], np.uint64)
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -103,6 +104,15 @@ def test_transposed_without_edges(num_nodes):
     assert found.num_nodes == num_nodes and found.num_edges == 0 and found.weights is None
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
+def test_ids_may_be_unsigned(dtype):
+    src, dst = np.array([2, 0, 1], dtype), np.array([0, 1, 0], dtype)
+    found = CSCGraph.from_edge_index(src, torch.from_numpy(dst), 3)
+    wanted = CSCGraph.from_edge_index(src.astype(np.int64), dst.astype(np.int64), 3)
+    assert torch.equal(found.indptr, wanted.indptr) and torch.equal(found.indices, wanted.indices)
+    assert found.indices.dtype == torch.int32
+
+
 def test_a_slice_is_not_transposed():
     graph = CSCGraph(torch.tensor([0, 1]), torch.tensor([3]))
     with pytest.raises(ValueError, match="indices holds node 3 but the graph has 1 rows; expected the whole graph"):
@@ -116,6 +126,7 @@ def test_a_slice_is_not_transposed():
         (lambda: CSCGraph.from_edge_index(None, [0], 2), "src is a NoneType; expected a tensor or list of node ids"),
         (lambda: CSCGraph.from_edge_index([0], [0], None), "num_nodes is None; expected an integer >= 0"),
         (lambda: CSCGraph.from_edge_index([0], [0], 2.0), "num_nodes is 2.0; expected an integer >= 0"),
+        (lambda: CSCGraph.from_edge_index(BEYOND, [0], 2), r"src: an id is above 2\*\*63 - 1; expected ids that fit"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(make, message):

@@ -1,5 +1,6 @@
 """PartitionBook against a loop over the ranges."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -35,6 +36,37 @@ def test_nid2local_equals_the_loop(book, dtype):
     local = book.nid2local(torch.arange(10, dtype=dtype))
     assert local.dtype == torch.int64
     assert local.tolist() == [node - RANGES[owner(node)] for node in range(10)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [list, tuple, np.array, lambda ids: np.array(ids, np.uint16), lambda ids: torch.tensor(ids).to(torch.uint32)],
+    ids=["list", "tuple", "array", "uint16", "uint32"],
+)
+def test_ids_may_be_what_makes_a_tensor(book, make):
+    ids = make([9, 0, 4])
+    assert (book.nid2part(ids).tolist(), book.nid2local(ids).tolist()) == ([3, 0, 2], [0, 0, 0])
+
+
+def test_an_empty_list_gives_no_parts(book):
+    parts = book.nid2part([])
+    assert parts.shape == (0,) and parts.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ("ab", "node ids are a str; expected a tensor or list of integers"),
+        (None, "node ids are a NoneType; expected a tensor or list of integers"),
+        ([[1], [2, 3]], "node ids are a list; expected a tensor or list of integers"),
+        ([1.5], "node ids are torch.float32; expected an integer type"),
+        (np.array([2**63], np.uint64), r"node ids: an id is above 2\*\*63 - 1"),
+    ],
+)
+def test_what_makes_no_ids_is_refused(book, ids, message):
+    for find in (book.nid2part, book.nid2local):
+        with pytest.raises(ValueError, match=message):
+            find(ids)
 
 
 def test_shape_and_order_of_ids_are_kept(book):

@@ -109,6 +109,11 @@ def test_two_sage_layers_on_blocks_equal_the_same_weights_on_aggregate(dgl, draw
     torch.testing.assert_close(theirs, ours, rtol=1e-12, atol=1e-12)
 
 
+def test_what_is_no_batch_is_refused(dgl):
+    with pytest.raises(ValueError, match="batch is a int; expected a MiniBatch, as samplers and loaders give it"):
+        interop.dgl.to_blocks(3)
+
+
 def test_without_dgl_the_error_names_the_extra():
     run = run_code(HIDE_DGL)
     assert run.returncode == 0, run.stderr

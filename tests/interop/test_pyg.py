@@ -175,6 +175,11 @@ def test_edge_ids_name_the_edges_of_the_graph(pyg, draw_batch, dtype, options):
     assert torch.equal(torch.searchsorted(graph.indptr, data.e_id, right=True) - 1, dst)
 
 
+def test_what_is_no_batch_is_refused(pyg):
+    with pytest.raises(ValueError, match="batch is a int; expected a MiniBatch, as samplers and loaders give it"):
+        interop.pyg.to_data(3)
+
+
 def test_edge_ids_change_nothing_else(pyg, draw_batch):
     plain, named = (interop.pyg.to_data(draw_batch(SEEDS, [4, 3], edge_ids=wanted)) for wanted in (False, True))
     assert torch.equal(plain.edge_index, named.edge_index) and "e_id" not in plain

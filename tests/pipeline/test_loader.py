@@ -6,6 +6,7 @@ import logging
 import threading
 from logging.handlers import BufferingHandler
 
+import numpy as np
 import pytest
 import torch
 
@@ -282,6 +283,16 @@ def test_features_that_an_older_release_has_stored_too_wide_are_refused(ctx, tmp
         with pytest.raises(ValueError, match=message):
             use()
     assert data.features.local.tables[0].rows.dtype == getattr(torch, dtype)  # they can still be read as they are
+
+
+def test_orig_ids_takes_what_makes_a_tensor(drawn, ctx):
+    data = DistData.load(drawn.path, ctx)
+    expected = data.graph.orig_ids[[5, 2]]
+    for ids in ([5, 2], (5, 2), np.array([5, 2], np.uint32), torch.tensor([5, 2], dtype=torch.int32)):
+        assert torch.equal(data.orig_ids(ids), expected)
+    assert data.orig_ids([]).shape == (0,)
+    with pytest.raises(ValueError, match="node ids are a str; expected a tensor or list of integers"):
+        data.orig_ids("ab")
 
 
 def test_orig_ids_refuses_an_unknown_node(drawn, ctx):
