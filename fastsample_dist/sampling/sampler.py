@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fastsample_dist.ops import checks
 from fastsample_dist.ops.kernel_choice import KernelReport
 from fastsample_dist.sampling.mfg import MiniBatch
 
@@ -83,7 +84,7 @@ def integer_ids(seeds: Tensor | Sequence[int], name: str = "seeds", of: str = "n
       name: of the argument, for messages.
       of: what the integers are, for messages.
     Raises:
-      ValueError: they are not integers.
+      ValueError: they are not integers, or do not fit into int64.
     """
     try:
         ids = torch.as_tensor(seeds).reshape(-1)
@@ -94,7 +95,7 @@ def integer_ids(seeds: Tensor | Sequence[int], name: str = "seeds", of: str = "n
             mask = f"; of a mask pass {name}.nonzero()" if ids.dtype == torch.bool and of == "node ids" else ""
             raise ValueError(f"{name} is {ids.dtype}; expected integer {of}{mask}.")
         return ids.to(torch.int64)  # an empty list
-    return ids
+    return checks.signed(name, ids)
 
 
 def ids_within(nodes: Tensor | Sequence[int], num_nodes: int, name: str) -> Tensor:

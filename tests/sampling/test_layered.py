@@ -113,6 +113,13 @@ def test_no_hop_is_refused():
         LayeredSampler(Ring(), 0)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+def test_seeds_may_be_unsigned(dtype):
+    seeds, sampler = torch.tensor([3, 17, 0]), NeighborSampler(GRAPH, [3, 1], rng_seed=7)
+    for found, expected in zip(sampler.sample(seeds.to(dtype)).mfgs, sampler.sample(seeds).mfgs, strict=True):
+        assert torch.equal(found.src_nodes, expected.src_nodes) and torch.equal(found.indices, expected.indices)
+
+
 def test_seeds_that_are_not_integers_are_refused():
     with pytest.raises(ValueError, match=r"seeds is torch.float32; expected integer node ids\."):
         LayeredSampler(Ring(), 1).sample(torch.tensor([1.5]))
