@@ -1,4 +1,4 @@
-// node2vec's `next`: walks of one pick per sample by the vector kernel, all else pick by pick as it is defined.
+// node2vec's `next`: a walk per sample by the vector kernel, all else pick by pick as it is defined.
 #include "node2vec_task.h"
 #include "vector/vector_kernels.h"
 
@@ -13,8 +13,8 @@ struct PlainPicks {
       const int64_t slot = task.slots == nullptr ? at : task.slots[at];
       const int64_t sample = slot / task.picks, n = slot % task.picks;
       const int64_t transit = task.transits[sample * task.transit_stride + n / task.sample_size];
-      const int64_t number = task.first_pick + task.attempt * task.picks + n;
-      task.out[sample * task.out_stride + n] = step.pick(sample, transit, number);
+      const int64_t walk = task.first_pick + n, number = walk + task.attempt * task.picks;
+      task.out[sample * task.out_stride + n] = step.pick(sample, walk, transit, number);
     }
   }
 };

@@ -16,8 +16,8 @@ struct Node2VecTask {
   WalkSlots<Id> slots;
   StageKey key;
   Node2VecLaw law;          // at step 0 every neighbour is accepted: a plain pick
-  const int64_t* previous;  // where a sample's walk came from, before its transit; null at step 0
-  int64_t previous_stride;
+  const int64_t* previous;  // vertices before the transits: where walk i of a sample came from stands in column i
+  int64_t previous_stride, num_previous;  // none at step 0
 
   FS_INLINE explicit Node2VecTask(const FsStepTask& step)
       : task(step),
@@ -28,26 +28,27 @@ struct Node2VecTask {
         key{step.key0, step.key1},
         law{kSure, kSure, kSure},
         previous(nullptr),
-        previous_stride(0) {
+        previous_stride(0),
+        num_previous(0) {
     const int64_t k = step.step_index;
     if (k == 0) return;
     law = {static_cast<uint64_t>(step.params[0]), static_cast<uint64_t>(step.params[1]),
            static_cast<uint64_t>(step.params[2])};
-    if (step.widths[k - 1] == 0) return;
     previous = step.vertices[k - 1];
     previous_stride = step.strides[k - 1];
+    num_previous = step.widths[k - 1];
   }
 
-  FS_INLINE int64_t previous_of(int64_t sample) const {
-    return previous == nullptr ? FS_NULL_NODE : previous[sample * previous_stride];
+  FS_INLINE int64_t previous_of(int64_t sample, int64_t walk) const {
+    return walk < num_previous ? previous[sample * previous_stride + walk] : FS_NULL_NODE;
   }
 
-  // Pick `number` of a sample, by the definition.
-  FS_INLINE int64_t pick(int64_t sample, int64_t transit, int64_t number) const {
+  // The pick of a sample's walk, by the definition; `number` is that of its stream.
+  FS_INLINE int64_t pick(int64_t sample, int64_t walk, int64_t transit, int64_t number) const {
     if (transit < 0) return FS_NULL_NODE;
     const HashedNode row = rows.nodes[transit];
     PickStream stream(key, task.sample_ids[sample], number);
-    return node2vec_draw(stream, rows, law, previous_of(sample), RowPick{*this, row});
+    return node2vec_draw(stream, rows, law, previous_of(sample, walk), RowPick{*this, row});
   }
 
  private:

@@ -196,11 +196,18 @@ struct StepPlace {
   int64_t k, picks, sample_size, previous, transits, first;
 };
 
+// Where node2vec's walk came from, whose pick this is: in the walk's column.
+template <typename Id>
+FS_DEVICE int64_t vertex_before(const TransitTask<Id>& task, const StepPlace& step, int64_t sample, int64_t number) {
+  if (step.k == 0 || !task.is_node2vec) return FS_NULL_NODE;
+  const int64_t walk = number % step.picks;  // of a round of distinct picks, too
+  return walk < step.transits - step.previous ? task.node_at(sample, step.previous + walk) : FS_NULL_NODE;
+}
+
 template <typename Id>
 FS_DEVICE int64_t pick_at(const TransitTask<Id>& task, const StepPlace& step, int64_t sample, int64_t number,
                           const TransitRow<Id>& row) {
-  const int64_t previous = step.k == 0 || !task.is_node2vec ? FS_NULL_NODE : task.node_at(sample, step.previous);
-  return task.pick(step.k, sample, number, row, previous);
+  return task.pick(step.k, sample, number, row, vertex_before(task, step, sample, number));
 }
 
 template <typename Id>

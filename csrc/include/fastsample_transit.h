@@ -28,7 +28,8 @@ typedef enum {
   FS_NEXT_UNIFORM = 1,  /* edges[below(degree)] */
   FS_NEXT_WEIGHTED = 2, /* alias draw: slot = below(degree), word() < threshold ? own : other (core/walk_slot.h) */
   FS_NEXT_NODE2VEC = 3, /* by rejection (core/node2vec.h), by weight where there are walk slots; params: thresholds of
-                           2^32 for going back, to a common neighbour, elsewhere */
+                           2^32 for going back, to a common neighbour, elsewhere. Pick n of a sample comes from place n
+                           of the step before the last, where there is one */
   /* As FS_NEXT_WEIGHTED where tables->walk_slots is given, else as FS_NEXT_UNIFORM; FS_NULL_NODE from step state[0] on.
    * `initial` is built in: state[0] = 1 + number of entries above word64() >> 1. params: address and length of the
    * entries, int64, descending: entry j is floor((1 - stop)^(j + 1) * 2^63). state_words is 1. */

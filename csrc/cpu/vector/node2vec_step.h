@@ -113,7 +113,7 @@ class Node2VecStep {
       const uint64_t product = static_cast<uint64_t>(word(chunk, i, word_number)) * row.degree;
       const uint32_t low = static_cast<uint32_t>(product);
       if (__builtin_expect(low < row.degree && low < (0u - row.degree) % row.degree, 0)) {
-        task_.out[sample * task_.out_stride] = step_.pick(sample, transit, 0);  // the word is refused: others count
+        task_.out[sample * task_.out_stride] = step_.pick(sample, 0, transit, 0);  // the word is refused: others count
         continue;
       }
       const int64_t place = row.begin() + static_cast<int64_t>(product >> 32);
@@ -137,7 +137,7 @@ class Node2VecStep {
     chunk.open_count = 0;
     for (int l = 0; l < chunk.live_count; ++l) {
       const int i = chunk.live[l];
-      const int64_t sample = sample_at(first + chunk.samples[i]), previous = step_.previous_of(sample);
+      const int64_t sample = sample_at(first + chunk.samples[i]), previous = step_.previous_of(sample, 0);
       const uint64_t coin = word(chunk, i, word_number + static_cast<int>(kWords) - 1);
       int64_t u;
       bool is_null = false;

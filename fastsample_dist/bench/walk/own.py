@@ -51,12 +51,12 @@ class OwnNode2Vec(transit.Node2Vec):
         """A neighbour."""
         if len(edges) == 0 or step == 0:
             return edges.pick(draw)
-        previous = s.prev_vertex(2, 0)
+        previous = s.prev_vertex(2, draw.index)
         while True:
             u = edges.pick(draw)
             if u == previous:
                 threshold = par.back
-            elif s.prev_edges(2, 0).has(u):
+            elif s.prev_edges(2, draw.index).has(u):
                 threshold = par.near
             else:
                 threshold = par.far

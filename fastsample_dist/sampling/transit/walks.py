@@ -110,7 +110,8 @@ class Node2Vec(App):
     proportional to w(v, u) times 1/p if u = t, 1 if u is a neighbour of t, and 1/q otherwise.
 
     By rejection: u is drawn by weight and accepted by a coin; whether u is a neighbour of t is looked up only where the
-    coin leaves it open. Thresholds are multiples of 2^-32 of the largest factor.
+    coin leaves it open. Thresholds are multiples of 2^-32 of the largest factor. A sample with several roots is as many
+    walks, each of which has its own vertex before; a subclass must leave it at one pick per step and walk.
 
     Args:
       length: steps.
@@ -146,7 +147,7 @@ class Node2Vec(App):
         """A neighbour, by rejection."""
         if step == 0:
             return edges.pick(draw)
-        previous = s.prev_vertex(2, 0)
+        previous = s.prev_vertex(2, draw.index)
         while True:
             u = edges.pick(draw)
             if u == NULL:
@@ -158,7 +159,7 @@ class Node2Vec(App):
                 continue
             if u == previous:
                 threshold = par.back
-            elif s.prev_edges(2, 0).has(u):
+            elif s.prev_edges(2, draw.index).has(u):
                 threshold = par.near
             else:
                 threshold = par.far

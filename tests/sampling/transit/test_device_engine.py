@@ -43,6 +43,17 @@ def test_an_application_passes_the_suite(device, app):
     assert report.num_runs == 4 * 3 * 5 + 2 + 2 + len(SCHEDULES) + 2 + 1
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_node2vec_of_several_roots_equals_the_cpus(device, on_cpu, dtype):
+    graph, roots = random_graph(dtype), (torch.arange(900).view(300, 3) * 7 % 501) - 1
+    app = transit.Node2Vec(5, p=0.05, q=4.0)
+    expected = on_cpu(graph, app, roots)
+    assert torch.equal(expected.vertices, transit.plain.sample(graph, app, roots, rng_seed=3).vertices)
+    for schedule in SCHEDULES:
+        sampler = fsd.TransitSampler(graph, app, rng_seed=3, device=device, schedule=schedule)
+        assert_equal(sampler.sample(roots), expected)
+
+
 MANY_SAMPLES = 1200
 MANY = [
     transit.DeepWalk(12), transit.DeepWalk(12, weighted=False), transit.Node2Vec(12),

@@ -84,6 +84,7 @@ SETS = torch.tensor([[4, 6, NULL], [9, 2, 9], [8, 0, 1], [10, 11, 15]]).repeat(1
 OF_SEVERAL_ROOTS = [
     transit.MultiRW(3), transit.MultiRW(3, by_degree=True), transit.MVS(), transit.LADIES((3, 2)),
     transit.LADIES((2, 2), weighted=False), transit.FastGCN((3, 2)), transit.Layer(9, 4),
+    transit.Node2Vec(5, p=0.25, q=4.0),
 ]  # fmt: skip
 
 

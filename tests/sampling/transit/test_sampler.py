@@ -43,6 +43,15 @@ def test_a_built_in_application_passes_the_suite(app):
     assert report.num_law_picks > 500
 
 
+@pytest.mark.parametrize("weighted", [True, False], ids=["weighted", "uniform"])
+def test_node2vec_of_several_roots_passes_the_suite(weighted):
+    """Every walk of a sample has its own vertex before; in every form there is."""
+    graph = conformance_graph()
+    roots = some_roots(transit.KHop(), graph)
+    report = check_app(transit.Node2Vec(4, 0.05, 4.0, weighted), graph, roots=roots, law_samples=600)
+    assert report.num_law_picks > 1000
+
+
 @pytest.mark.parametrize("app", [transit.Layer(9, 4), transit.FastGCN((3, 2)), transit.LADIES((3, 2))],
                          ids=lambda app: type(app).__name__)  # fmt: skip
 def test_a_built_in_layer_wise_application_passes_the_suite(app):
