@@ -70,7 +70,7 @@ class PPR(App):
         self.stop = float(stop)
         self.needs = _weights(weighted)
         self.par = params(survival=survival_thresholds(self.stop))
-        self.max_steps = self.par.survival.size + 1
+        self.max_steps = self.par.survival.size + 2  # the longest walk, and the step in which it ends
 
     def steps(self) -> float:
         """See App."""

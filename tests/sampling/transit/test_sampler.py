@@ -17,6 +17,7 @@ from tests.sampling.transit.apps import Own, small_graph
 APPS = {
     "DeepWalk": transit.DeepWalk(5),
     "PPR": transit.PPR(0.3),
+    "PPR of one step": transit.PPR(1.0),
     "Node2Vec": transit.Node2Vec(5),
     "Node2Vec that goes back": transit.Node2Vec(5, p=0.01, q=1.0),
     "MultiRW": transit.MultiRW(5),
@@ -40,7 +41,7 @@ def test_a_built_in_application_passes_the_suite(app):
     graph = conformance_graph()
     report = check_app(app, graph, roots=some_roots(app, graph), forms=[BUILT_IN], law_samples=500)
     assert report.num_runs == 4 * 3 * 5 + 2 + 2
-    assert report.num_law_picks > 500
+    assert report.num_law_picks >= 500
 
 
 @pytest.mark.parametrize("weighted", [True, False], ids=["weighted", "uniform"])
