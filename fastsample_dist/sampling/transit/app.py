@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -72,6 +72,17 @@ def needs(
     return Needs(weights, edge_queries, max_weight, dict(columns or {}), race)
 
 
+Answer = TypeVar("Answer", bound=Callable[..., Any])
+
+
+def same_every_step(answer: Answer) -> Answer:
+    """Mark what an application answers about a step as the same for all steps: it is asked until two steps are alike,
+    not millions of times.
+    """
+    answer.is_same_every_step = True  # type: ignore[attr-defined]
+    return answer
+
+
 class App:
     """A sampling application; a subclass defines `next`, `steps` and `sample_size`, and what else differs.
 
@@ -115,10 +126,12 @@ class App:
         """
         raise NotImplementedError(f"{type(self).__name__} has no sample_size(step); return the picks of a step.")
 
+    @same_every_step
     def unique(self, step: int) -> bool:
         """Whether the picks of a sample in this step are to be distinct."""
         return False
 
+    @same_every_step
     def num_transits(self, step: int, num_roots: int) -> int | None:
         """Transits of a sample in a step; None: the picks of the step before (at step 0 the roots)."""
         return None

@@ -92,40 +92,52 @@ class StepShape:
 
 
 class Plan:
-    """The shapes of all steps for a number of roots, asked of the application as they are wanted."""
+    """The shapes of all steps for a number of roots, asked of the application as they are wanted. Where its answers are
+    the same in every step, two steps that are alike are followed by such steps alone, and no more is asked.
+    """
 
     def __init__(self, bound: BoundApp, num_roots: int) -> None:
-        self.num_roots, self._bound, self._shapes = num_roots, bound, []
-        steps = bound.app.steps()
+        self.num_roots, self._bound, self._shapes, app = num_roots, bound, [], bound.app
+        answers = (app.sample_size, app.unique, app.num_transits)
+        self._settles = all(getattr(answer, "is_same_every_step", False) for answer in answers)
+        steps = app.steps()
         self.until_done = steps == INF
-        self.num_steps = bound.app.max_steps if self.until_done else as_count("steps()", steps)
+        self.num_steps = app.max_steps if self.until_done else as_count("steps()", steps)
         if self.num_steps > MAX_STEPS:
             name = "max_steps" if self.until_done else "steps()"
-            raise ValueError(f"{name} of {type(bound.app).__name__} is {self.num_steps}; expected at most {MAX_STEPS}.")
+            raise ValueError(f"{name} of {type(app).__name__} is {self.num_steps}; expected at most {MAX_STEPS}.")
         if not self.until_done:
-            self.shapes()
+            self._ask(self.num_steps)
 
     def shape(self, step: int) -> StepShape:
         """Shape of a step. Raises ValueError: an answer of the application that is out of range."""
-        while len(self._shapes) <= step:
-            self._shapes.append(self._next_shape(len(self._shapes)))
-        return self._shapes[step]
+        self._ask(step + 1)
+        return self._shapes[min(step, len(self._shapes) - 1)]
 
-    def shapes(self) -> list[StepShape]:
-        """Shapes of all steps; of steps() == INF those up to max_steps."""
-        return [self.shape(step) for step in range(self.num_steps)]
+    def values(self, name: str) -> np.ndarray:
+        """A field of the shapes of all steps, [num_steps]; of steps() == INF of those up to max_steps."""
+        self._ask(self.num_steps)
+        known = [getattr(shape, name) for shape in self._shapes]
+        values = np.array(known, dtype=bool if name == "unique" else np.int64)
+        return np.append(values, np.repeat(values[-1:], self.num_steps - len(known)))
 
     @cached_property
     def widths(self) -> list[int]:
         """Picks of all steps; of ALL neighbours 0."""
-        return [shape.picks for shape in self.shapes()]
+        return self.values("picks").tolist()
 
     @cached_property
     def known_picks(self) -> int:
         """Picks of every sample: 0 where samples end when they are done, or take all neighbours, as lengths differ."""
-        if self.until_done or any(shape.sample_size == ALL for shape in self.shapes()):
+        if self.until_done or (self.values("sample_size") == ALL).any():
             return 0
-        return sum(self.widths)
+        return int(self.values("picks").sum())
+
+    def _ask(self, num_steps: int) -> None:
+        """Ask about steps up to num_steps, or to the one from which on all are alike."""
+        known = self._shapes
+        while len(known) < num_steps and not (self._settles and len(known) > 1 and known[-1] == known[-2]):
+            known.append(self._next_shape(len(known)))
 
     def _next_shape(self, step: int) -> StepShape:
         app, collective = self._bound.app, self._bound.collective

@@ -93,12 +93,11 @@ class CollectiveEngine:
     def _sampler(self, num_roots: int) -> CollectiveSampler:
         bound, graph = self.bound, self.bound.graph
         plan, layout = bound.plan(num_roots), bound.layout
-        shapes = plan.shapes()
         par, functions = bound.par, self._functions
         app = CollectiveApp(
-            sample_sizes=[shape.picks for shape in shapes],
-            num_transits=[shape.num_transits for shape in shapes],
-            unique=[shape.unique for shape in shapes],
+            sample_sizes=plan.widths,
+            num_transits=plan.values("num_transits").tolist(),
+            unique=plan.values("unique").tolist(),
             num_roots=num_roots, params=par.words(),
             next_kind=self._kind,
             max_attempts=bound.app.max_attempts, state_words=layout.offsets(num_roots)[-1],

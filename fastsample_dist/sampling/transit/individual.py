@@ -77,12 +77,9 @@ def app_in_numbers(
       params: its words.
       compiled: its functions; addresses of 0 and None for a kind that is built in.
     """
-    shapes = plan.shapes()
-    distinct = np.array([shape.unique for shape in shapes], dtype=bool)
+    distinct = plan.values("unique")
     return IndividualApp(
-        np.array([shape.sample_size for shape in shapes], dtype=np.int64),
-        np.array([shape.num_transits for shape in shapes], dtype=np.int64),
-        plan.num_roots, kind, params,
+        plan.values("sample_size"), plan.values("num_transits"), plan.num_roots, kind, params,
         unique=distinct if distinct.any() else None,
         max_attempts=bound.app.max_attempts,
         state_words=bound.layout.offsets(plan.num_roots)[-1],

@@ -18,7 +18,16 @@ from torch import Tensor
 from fastsample_dist import ops
 from fastsample_dist.graph.csc import row_positions
 from fastsample_dist.ops import checks
-from fastsample_dist.sampling.transit.app import COLLECTIVE, INF, NULL, App, by_original_id, needs, sizes_of
+from fastsample_dist.sampling.transit.app import (
+    COLLECTIVE,
+    INF,
+    NULL,
+    App,
+    by_original_id,
+    needs,
+    same_every_step,
+    sizes_of,
+)  # fmt: skip
 from fastsample_dist.sampling.transit.laws import History, Law, normalised, squared_columns
 from fastsample_dist.sampling.transit.params import Params, params
 
@@ -54,6 +63,7 @@ class Layer(App):
         """See App."""
         return INF
 
+    @same_every_step
     def sample_size(self, step: int) -> int:
         """See App."""
         return self.step_size

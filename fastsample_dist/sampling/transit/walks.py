@@ -10,7 +10,7 @@ import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops.walk_lengths import survival_thresholds
-from fastsample_dist.sampling.transit.app import INF, NULL, ROOTS, App, Needs, needs, sizes_of
+from fastsample_dist.sampling.transit.app import INF, NULL, ROOTS, App, Needs, needs, same_every_step, sizes_of
 from fastsample_dist.sampling.transit.laws import History, Law, normalised, row_shares
 from fastsample_dist.sampling.transit.params import params
 
@@ -38,6 +38,7 @@ class DeepWalk(App):
         """See App."""
         return self.length
 
+    @same_every_step
     def sample_size(self, step: int) -> int:
         """See App."""
         return 1
@@ -76,6 +77,7 @@ class PPR(App):
         """See App."""
         return INF
 
+    @same_every_step
     def sample_size(self, step: int) -> int:
         """See App."""
         return 1
@@ -139,6 +141,7 @@ class Node2Vec(App):
         """See App."""
         return self.length
 
+    @same_every_step
     def sample_size(self, step: int) -> int:
         """See App."""
         return 1
@@ -200,10 +203,12 @@ class MultiRW(App):
         """See App."""
         return self.length
 
+    @same_every_step
     def sample_size(self, step: int) -> int:
         """See App."""
         return 1
 
+    @same_every_step
     def num_transits(self, step: int, num_roots: int) -> int:
         """See App."""
         return 1

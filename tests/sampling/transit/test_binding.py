@@ -73,6 +73,34 @@ def test_an_application_is_refused(app, message):
     assert "\n" not in str(caught.value)
 
 
+def asked_of(app, method, monkeypatch):
+    """Steps that the plan of an application asks a method about, and the plan's picks."""
+    asked, answer = [], getattr(type(app), method)
+
+    def counted(self, step, *more):
+        asked.append(step)
+        return answer(self, step, *more)
+
+    counted.__dict__.update(answer.__dict__)
+    monkeypatch.setattr(type(app), method, counted)
+    return asked, transit.bind(app, small_graph()).plan(1).widths
+
+
+@pytest.mark.parametrize("app, method", [
+    (transit.DeepWalk(1000), "sample_size"), (transit.PPR(0.01), "sample_size"), (transit.Node2Vec(1000), "unique"),
+    (transit.MultiRW(1000), "num_transits"),
+], ids=lambda value: value if isinstance(value, str) else type(value).__name__)  # fmt: skip
+def test_steps_that_are_alike_are_not_all_asked_about(app, method, monkeypatch):
+    asked, picks = asked_of(app, method, monkeypatch)
+    assert asked == [0, 1] and set(picks) == {1} and len(picks) >= 1000
+
+
+def test_every_step_is_asked_about_where_answers_may_differ(monkeypatch):
+    grows = made(sample_size=lambda self, step: 1 + (step == 5), num_steps=7)
+    asked, picks = asked_of(grows, "sample_size", monkeypatch)
+    assert asked == [*range(7)] and picks == [1, 1, 1, 1, 1, 2, 2]
+
+
 def test_weights_are_wanted_of_a_graph_that_has_some():
     with pytest.raises(ValueError, match="DeepWalk needs edge weights but the graph has none"):
         transit.bind(transit.DeepWalk(weighted=True), small_graph(weighted=False))
