@@ -96,7 +96,8 @@ class App:
       state: integers kept per sample between steps: {"name": (np.int32 | np.int64, count)}; count may be ROOTS.
         They start at 0. An application with state makes at most one pick per sample and step.
       par: values for `next`, by `transit.params(...)`.
-      record: None, "to_new", "to_union" or "within": edges of the graph that are recorded as MFGs.
+      record: of collective applications: None, "to_new", "to_union" or "within": edges of the graph that are recorded
+        as MFGs.
       self_edges: recorded edges are those of A + I: where a destination is among the sources to record, its row begins
         with an edge from itself, which is no edge of the graph. MFGs then have includes_dst, and no edge_ids.
       max_steps: of steps() == INF: more steps are an error.

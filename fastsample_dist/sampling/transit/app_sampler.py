@@ -27,7 +27,7 @@ from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import DrawKey, MiniBatch, assemble, orig_ids_of
 from fastsample_dist.sampling.sampler import as_node_ids
 from fastsample_dist.sampling.transit.app import ALL, COLLECTIVE, INF, NULL, App
-from fastsample_dist.sampling.transit.binding import STEP_RECORDS
+from fastsample_dist.sampling.transit.binding import STEP_RECORDS, check_methods
 from fastsample_dist.sampling.transit.params import Params
 from fastsample_dist.sampling.transit.sampler import TransitSampler
 from fastsample_dist.sampling.transit.samples import Samples
@@ -37,12 +37,13 @@ def check_trainable(app: object) -> None:
     """Refuse an application that gives no mini-batches.
 
     Raises:
-      TypeError: no application.
+      TypeError: no application, or one with a value in place of a method.
       ValueError: one that records no edges, or whose samples are not batches of the seeds they are given.
     """
     if not isinstance(app, App):
         hint = "an object of it, such as app()" if isinstance(app, type) else "an application, such as transit.LADIES()"
         raise TypeError(f"app is {app!r}; expected {hint}.")
+    check_methods(app)
     name = type(app).__name__
     if app.sampling_type == COLLECTIVE:
         if app.record not in STEP_RECORDS:

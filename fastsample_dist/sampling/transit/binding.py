@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -143,7 +143,7 @@ class Plan:
         app, collective = self._bound.app, self._bound.collective
         name = type(app).__name__
         transits = self._num_transits(step)
-        size = operator.index(app.sample_size(step))
+        size = self._sample_size(step)
         unique = bool(app.unique(step))
         if size == ALL:
             if collective or self.until_done or step != self.num_steps - 1 or unique:
@@ -165,6 +165,14 @@ class Plan:
                 "the order of picks would matter; keep no state, or give each sample one root."
             )
         return StepShape(transits, size, picks, unique)
+
+    def _sample_size(self, step: int) -> int:
+        size = self._bound.app.sample_size(step)
+        try:
+            return operator.index(size)
+        except TypeError:
+            name = f"{type(self._bound.app).__name__}.sample_size({step})"
+            raise ValueError(f"{name} is {size!r}; expected an integer >= 0, or transit.ALL.") from None
 
     def _num_transits(self, step: int) -> int:
         bound, name = self._bound, type(self._bound.app).__name__
@@ -294,7 +302,7 @@ def bind(app: App, graph: CSCGraph) -> BoundApp:
     """Check an application and put it together with a graph.
 
     Raises:
-      TypeError: no App, or one without `next`.
+      TypeError: no App, or one without `next`, or with a value where a method or a function is expected.
       ValueError: an attribute with a value that is not allowed; weights wanted of a graph without; a column that is not
         one integer per node.
     """
@@ -302,15 +310,12 @@ def bind(app: App, graph: CSCGraph) -> BoundApp:
         hint = "an instance of it, such as app()" if isinstance(app, type) else "an object of a subclass of transit.App"
         raise TypeError(f"app is {app!r}; expected {hint}.")
     name = type(app).__name__
-    functions = {wanted: getattr(type(app), wanted) for wanted in ("next", "step_transits", "initial")}
-    if functions["next"] is None:
-        raise TypeError(f"{name} has no next; define next(s, transits, edges, step, draw, par), without self.")
+    functions = _functions(app)
     if app.sampling_type not in (INDIVIDUAL, COLLECTIVE):
         raise ValueError(
             f"{name}.sampling_type is {app.sampling_type!r}; expected transit.INDIVIDUAL or transit.COLLECTIVE."
         )
-    if app.record not in RECORDS:
-        raise ValueError(f"{name}.record is {app.record!r}; expected one of {RECORDS}.")
+    check_methods(app)
     for limit in ("max_steps", "max_attempts"):
         as_count(f"{name}.{limit}", getattr(app, limit), least=1)
     _check_recorded(app, functions["step_transits"])
@@ -332,15 +337,52 @@ def bind(app: App, graph: CSCGraph) -> BoundApp:
     return BoundApp(app, graph, weighted, par, layout, **functions, columns=columns)
 
 
+def _functions(app: App) -> dict[str, Any]:
+    """Those that are compiled, by name; None where there is none."""
+    name, wanted = type(app).__name__, ("next", "step_transits", "initial")
+    functions = {function: getattr(type(app), function) for function in wanted}
+    if functions["next"] is None:
+        raise TypeError(f"{name} has no next; define next(s, transits, edges, step, draw, par), without self.")
+    for function, given in functions.items():
+        if given is not None and not callable(given):
+            raise TypeError(f"{name}.{function} is {given!r}; expected a function, which is compiled.")
+    return functions
+
+
+def check_methods(app: App) -> None:
+    """Refuse an application that has a value in place of a method, such as steps = 10.
+
+    Raises:
+      TypeError: names the method.
+    """
+    for method, own in vars(App).items():
+        if callable(own) and not method.startswith("_") and not callable(getattr(app, method)):
+            raise TypeError(
+                f"{type(app).__name__}.{method} is {getattr(app, method)!r}; expected a method, which returns it."
+            )
+
+
 def _check_recorded(app: App, step_transits: Callable[..., int] | None) -> None:
-    if app.record in STEP_RECORDS and app.sampling_type == COLLECTIVE and step_transits is not None:
+    name = type(app).__name__
+    if app.record not in RECORDS:
+        raise ValueError(f"{name}.record is {app.record!r}; expected one of {RECORDS}.")
+    if app.record is not None and app.sampling_type != COLLECTIVE:
         raise ValueError(
-            f"{type(app).__name__} records edges and defines step_transits; the transits of a recorded step are the "
+            f"{name}.record is {app.record!r} but it is an individual application; expected None: edges are recorded "
+            "of collective ones."
+        )
+    if app.record in STEP_RECORDS and step_transits is not None:
+        raise ValueError(
+            f"{name} records edges and defines step_transits; the transits of a recorded step are the "
             "source nodes of the step before; drop one of them."
         )
 
 
 def _state(app: App) -> tuple[StateField, ...]:
+    if not isinstance(app.state, Mapping):
+        raise TypeError(
+            f'{type(app).__name__}.state is {app.state!r}; expected a dictionary such as {{"count": (np.int64, 1)}}.'
+        )
     fields = []
     for name, entry in app.state.items():
         try:
