@@ -13,7 +13,6 @@ from fastsample_dist.ops.captured import CudaGraphRecorder, Recorder
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
 from fastsample_dist.sampling.transit.app import NULL
-from fastsample_dist.sampling.transit.binding import as_count
 from fastsample_dist.sampling.transit.enqueuing import EnqueuingEngine
 from fastsample_dist.sampling.transit.samples import Samples
 
@@ -67,7 +66,7 @@ class CapturedTransit:
         """
         run = self._run
         seed = self._rng_seed if rng_seed is None else checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
-        key = DrawKey(seed, as_count("step", step))
+        key = DrawKey(seed, checks.whole("step", step, 0, checks.LARGEST))
         given, ids = plain.given_roots(
             self._engine.bound, roots, key, sample_ids, None, device=self._engine.device
         )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops import reference
+from fastsample_dist.ops import checks, reference
 from fastsample_dist.ops.reference.streams import INITIAL, RACE, STEP_TRANSITS, TRANSIT
 from fastsample_dist.ops.transit_layouts import AppFailedError, AppFault
 from fastsample_dist.sampling.mfg import MFG, DrawKey
@@ -40,11 +40,11 @@ def sample(
       rng_seed: as of TransitSampler.
     Raises:
       RuntimeError: `next` raised, returned something that is no node, or the application never ends.
-      TypeError, ValueError: an application, roots or ids that are refused.
+      TypeError, ValueError: an application, a step, roots or ids that are refused.
     """
-    bound = bind(app, graph)
-    given, ids = given_roots(bound, roots, DrawKey(rng_seed, step), sample_ids, num_samples)
-    return run(bound, given, ids, DrawKey(rng_seed, step))
+    bound, key = bind(app, graph), DrawKey(rng_seed, checks.whole("step", step, 0, checks.LARGEST))
+    given, ids = given_roots(bound, roots, key, sample_ids, num_samples)
+    return run(bound, given, ids, key)
 
 
 def given_roots(

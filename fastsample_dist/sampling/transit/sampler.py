@@ -110,18 +110,18 @@ class TransitSampler:
           roots: node ids, [S]: one root per sample, or [S, R], -1 behind the last root of a sample; they may repeat. On
             the GPU that samples they stay there, as do ids.
             None: what the application's initial_roots gives, by default a random node per sample.
-          step: 0 or more; part of every draw's key, so that another step gives other samples.
+          step: 0 .. 2**63 - 1; part of every draw's key, so that another step gives other samples.
           sample_ids: int64 [S], 0 or more; None: the positions. Samples of equal id and roots are equal.
           num_samples: S, where there are neither roots nor ids.
         Returns:
           Samples.
         Raises:
-          ValueError: roots or ids that are refused, a negative step, an application that answers out of range, samples
-            that do not fit into memory (with their sizes).
+          ValueError: roots or ids that are refused, a step out of range, an application that answers out of range,
+            samples that do not fit into memory (with their sizes).
           RuntimeError: `next` raised or returned something that is no node, or the application never ends; the message
             names sample and step.
         """
-        key, bound = DrawKey(self.rng_seed, as_count("step", step)), self._bound
+        key, bound = DrawKey(self.rng_seed, checks.whole("step", step, 0, checks.LARGEST)), self._bound
         on_cpu = not arrays.runs_kernels(self.device)
         given, ids = plain.given_roots(
             bound, roots, key, sample_ids, num_samples, check_ids=not on_cpu, device=self._given_to

@@ -1,6 +1,7 @@
 """TransitSampler: which form samples, what it refuses, and the messages of failing applications."""
 
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -147,10 +148,12 @@ def test_options_are_refused(options, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("step", [-1, 1.5, "1", None])
+@pytest.mark.parametrize("step", [-1, 1.5, "1", None, 2**63, 2**64])
 def test_a_step_that_is_none_is_refused(step):
-    with pytest.raises(ValueError, match=f"step is {step!r}; expected an integer >= 0"):
-        fsd.TransitSampler(small_graph(), transit.DeepWalk(3)).sample([1], step=step)
+    graph, app = small_graph(), transit.DeepWalk(3)
+    for sample in (fsd.TransitSampler(graph, app).sample, partial(plain.sample, graph, app)):
+        with pytest.raises(ValueError, match=rf"step is {step!r}; expected an integer from 0 to 2\*\*63 - 1"):
+            sample([1], step=step)
 
 
 def test_a_number_of_samples_stands_for_roots_alone():
