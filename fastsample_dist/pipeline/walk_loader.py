@@ -31,6 +31,7 @@ from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, in_turn, pick_own
 from fastsample_dist.sampling.transit.app import INDIVIDUAL, INF, App
 from fastsample_dist.sampling.transit.app_sampler import app_facts
+from fastsample_dist.sampling.transit.binding import MAX_STEPS, check_methods
 from fastsample_dist.sampling.transit.sampler import TransitSampler
 
 
@@ -74,12 +75,13 @@ class WalkLoader:
       shuffle: permute the samples anew every epoch.
       prefetch: batches made ahead in a background thread; 0 makes each batch when it is asked for.
       graph: to walk on in place of data.graph, such as data.graph.transposed(): a walk goes from a node to one of its
-        row, so against the edges of data.graph.
+        row, so against the edges of data.graph. Its nodes are numbered as those of data.graph, with the same orig_ids.
       scheme: "hybrid".
     Attributes:
       epoch: number of the next epoch; grows by one with every finished or abandoned iteration.
     Raises:
-      ValueError: an argument out of range, an application that does not make walks, scheme "vanilla".
+      ValueError: an argument out of range, an application that does not make walks, a graph of other nodes, scheme
+        "vanilla".
     """
 
     def __init__(
@@ -106,8 +108,8 @@ class WalkLoader:
             self.batch_size = checks.whole("batch_size", batch_size, 1)
             self.prefetch = checks.whole("prefetch", prefetch, 0)
             self.rng_seed = checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
-            if graph is not None and graph.num_nodes != data.num_nodes:
-                raise ValueError(f"graph has {graph.num_nodes} nodes, the partition {data.num_nodes}; pass the same.")
+            if graph is not None:
+                check_same_nodes(graph, data)
             return TransitSampler(data.graph if graph is None else graph, app, rng_seed=rng_seed)
 
         self._sampler = agree(data.ctx, check)
@@ -247,18 +249,42 @@ def check_scheme(scheme: str) -> None:
         raise ValueError(f"scheme is {scheme!r}; expected 'hybrid'.")
 
 
+def check_same_nodes(graph: CSCGraph, data: DistData) -> None:
+    """Refuse a graph to walk on whose nodes are not the partition's, under the same numbers.
+
+    Raises:
+      ValueError: as said.
+    """
+    if graph.num_nodes != data.num_nodes:
+        raise ValueError(f"graph has {graph.num_nodes} nodes, the partition {data.num_nodes}; pass the same.")
+    given, own = graph.orig_ids, data.graph.orig_ids
+    if given is not own and not torch.equal(torch.arange(len(own)) if given is None else given.cpu(), own):
+        raise ValueError(
+            f"graph has {'no orig_ids' if given is None else 'other orig_ids than data.graph'}, so its nodes are not "
+            "numbered as the partition's; pass one that is, with orig_ids=data.graph.orig_ids, such as "
+            "data.graph.transposed()."
+        )
+
+
 def check_walks(app: App) -> None:
     """Refuse what does not make walks from one root.
 
     Raises:
-      ValueError: the application is collective, makes several picks per step, or has no number of steps.
+      TypeError: the application has a value in place of a method.
+      ValueError: it is collective, makes another number of picks than 1 in a step, or has no number of steps.
     """
     if not isinstance(app, App):
         raise ValueError(f"app is a {type(app).__qualname__}; expected an application, such as transit.DeepWalk(80).")
+    check_methods(app)
     name = type(app).__qualname__
     if app.sampling_type != INDIVIDUAL:
         raise ValueError(f"{name} is a collective application; expected walks, such as transit.DeepWalk(80).")
-    if (picks := app.sample_size(0)) != 1:
-        raise ValueError(f"{name} makes {picks} picks in a step; expected 1: a walk, such as transit.DeepWalk(80).")
-    if (steps := app.steps()) != INF:
-        checks.whole(f"steps() of {name}", steps, 0)
+    steps = app.steps()
+    count = 1 if steps == INF else min(checks.whole(f"steps() of {name}", steps, 0), MAX_STEPS)  # more are refused
+    for step in range(count):
+        size, transits = app.sample_size(step), app.num_transits(step, 1)
+        if size != 1 or transits not in (None, 1):
+            picks = f"{size} picks" if transits in (None, 1) else f"{size} picks for each of {transits} transits"
+            raise ValueError(
+                f"{name} makes {picks} in step {step}; expected 1 in every step: a walk, such as transit.DeepWalk(80)."
+            )

@@ -46,7 +46,7 @@ from fastsample_dist.memory_sizes import available_bytes
 from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.original_order import write_in_order
-from fastsample_dist.pipeline.walk_loader import WalkBatch, WalkLoader
+from fastsample_dist.pipeline.walk_loader import WalkBatch, WalkLoader, check_same_nodes
 from fastsample_dist.train.finite import NonFiniteError
 
 IDS, ROWS, GRADIENTS = "embedding_ids", "embedding_rows", "embedding_gradients"  # the purposes of a step's exchanges
@@ -151,7 +151,8 @@ class SkipGram:
       table: float32 [2 * own nodes, dim]; row 2 i is the embedding of own node i, row 2 i + 1 its row as a context.
       num_updates: steps that have moved rows.
     Raises:
-      ValueError: options that ranks do not have alike; a table that memory cannot hold (on all ranks).
+      ValueError: options that ranks do not have alike; a table that memory cannot hold, or a graph of other nodes than
+        the partition's (on all ranks).
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class SkipGram:
         self._id_dtype = id_dtype(2 * data.num_nodes)
         self.num_updates = 0
         self._batch_rows = torch.empty(2, 0, self.options.dim)
-        self.table, self._moments = agree(data.ctx, self._first_rows)
+        self.table, self._moments = agree(data.ctx, lambda: self._first_rows(graph))
 
     def fit(
         self,
@@ -282,8 +283,10 @@ class SkipGram:
             purpose=SAVING,
         )  # fmt: skip
 
-    def _first_rows(self) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    def _first_rows(self, graph: CSCGraph | None) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """in-rows uniform in [-1/2, 1/2) / dim by original id, out-rows 0 (as word2vec begins); moments 0."""
+        if graph is not None:
+            check_same_nodes(graph, self.data)
         lo, hi = self.data.own_range
         shape = (2 * (hi - lo), self.options.dim)
         tables = 3 if self.options.optimizer == "adam" else 1

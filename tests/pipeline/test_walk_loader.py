@@ -1,10 +1,12 @@
 """WalkLoader: every walk once an epoch, the same walks by original id on any parts and ranks, positions, refusals."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
-from fastsample_dist import CSCGraph, DistContext, DistData, WalkLoader
+from fastsample_dist import CSCGraph, DistContext, DistData, SkipGram, WalkLoader
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.pipeline import walk_loader
 from fastsample_dist.sampling import transit
@@ -182,7 +184,9 @@ def test_walks_on_another_graph(alone, ctx):
         ({"walks_per_node": 0}, "walks_per_node is 0; expected an integer >= 1"),
         ({"batch_size": 1.5}, "batch_size is 1.5; expected an integer >= 1"),
         ({"prefetch": -1}, "prefetch is -1; expected an integer >= 0"),
-        ({"app": transit.KHop((3, 2))}, "KHop makes 3 picks in a step; expected 1: a walk"),
+        ({"app": transit.KHop((3, 2))}, "KHop makes 3 picks in step 0; expected 1 in every step: a walk"),
+        ({"app": transit.KHop((1, 5))}, "KHop makes 5 picks in step 1; expected 1 in every step: a walk"),
+        ({"app": transit.KHop((1, 0))}, "KHop makes 0 picks in step 1; expected 1 in every step: a walk"),
         ({"app": transit.MVS()}, "MVS is a collective application|MVS makes -1 picks"),
         ({"app": "deepwalk"}, "app is a str; expected an application"),
         ({"app": HalfSteps(2)}, r"steps\(\) of HalfSteps is 2.5; expected an integer >= 0"),
@@ -193,6 +197,19 @@ def test_refusals(alone, ctx, options, message):
     app = options.pop("app", APP)
     with pytest.raises(ValueError, match=message):
         WalkLoader(DistData.load(alone.path, ctx), app, **options)
+
+
+@pytest.mark.parametrize("found", ["no orig_ids", "other orig_ids than data.graph"])
+def test_a_graph_of_other_nodes_is_refused(drawn, ctx, found):
+    """As one by original ids beside a partition, which numbers nodes anew: walks would begin elsewhere."""
+    data = DistData.load(drawn.path, ctx)
+    orig_ids = data.graph.orig_ids
+    graph = dataclasses.replace(data.graph, orig_ids=None if found.startswith("no") else orig_ids.flip(0))
+    message = f"graph has {found}, so its nodes are not numbered as the partition's; pass one that is"
+    for make in (lambda: WalkLoader(data, APP, graph=graph), lambda: SkipGram(data, graph=graph)):
+        with pytest.raises(ValueError, match=message):
+            make()
+    assert len(WalkLoader(data, APP, graph=dataclasses.replace(graph, orig_ids=orig_ids.clone()))) > 0
 
 
 @pytest.mark.parametrize(("app", "steps"), [(APP, "4"), (transit.PPR(0.3), "inf")], ids=["number", "until done"])
