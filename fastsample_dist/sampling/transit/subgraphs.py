@@ -60,7 +60,8 @@ class ClusterGCN(App):
     """The subgraph that the nodes of some clusters, chosen without replacement, have among themselves.
 
     Args:
-      clusters: int [num_nodes]; cluster of each node, 0 or more, in ascending order of original id.
+      clusters: int [num_nodes]; cluster of each node, 0 or more, in ascending order of original id. A number that no
+        node has is no cluster.
       num_clusters: clusters per sample; at most as many as there are.
     Source: Chiang et al., "Cluster-GCN", KDD'19, section 3.2.
     """
@@ -70,12 +71,12 @@ class ClusterGCN(App):
     needs = needs(weights=False)
 
     def __init__(self, clusters: Tensor, num_clusters: int = 20) -> None:
-        self.clusters = integer_ids(clusters, "clusters", "cluster numbers").to(torch.int64)
-        self.total = int(self.clusters.max()) + 1 if self.clusters.numel() else 0
-        self.num_clusters = num_clusters
+        numbers = integer_ids(clusters, "clusters", "cluster numbers").to(torch.int64)
         shape = tuple(torch.as_tensor(clusters).shape)
-        if len(shape) != 1 or (self.clusters < 0).any():
+        if len(shape) != 1 or (numbers < 0).any():
             raise ValueError(f"clusters has shape {shape}; expected a number >= 0 per node.")
+        self.clusters, self.total = _numbered(numbers)
+        self.num_clusters = num_clusters
         if not 1 <= checks.whole("num_clusters", num_clusters, 1) <= max(1, self.total):
             raise ValueError(
                 f"num_clusters is {num_clusters}; expected 1 to {self.total}, the clusters that there are."
@@ -116,3 +117,11 @@ class ClusterGCN(App):
     def next(s, transits, edges, step, draw, par):
         """Nothing: the sample is its roots."""
         return NULL
+
+
+def _numbered(numbers: Tensor) -> tuple[Tensor, int]:
+    """(clusters numbered from 0 without gaps, in the order of their numbers, and how many there are)."""
+    if numbers.numel() and int(numbers.max()) >= numbers.numel():  # more than there can be clusters
+        numbers = numbers.unique(return_inverse=True)[1]
+    is_known = torch.bincount(numbers) > 0
+    return (is_known.cumsum(0) - 1)[numbers], int(is_known.sum())

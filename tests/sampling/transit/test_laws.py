@@ -222,6 +222,17 @@ def test_clusters_are_chosen_without_replacement():
     weigh_counts(pairs, {(a, b): 500.0 for a in range(4) for b in range(a + 1, 4)})
 
 
+@pytest.mark.parametrize("numbers", [[5, 0, 5, 9], [10**12, 0, 10**12, 2**62]], ids=["gaps", "large"])
+def test_clusters_are_those_that_nodes_are_in(numbers):
+    """No sample is empty, and the memory of one is that of the clusters that there are."""
+    graph, given = small_graph(), torch.tensor(numbers).repeat(3)
+    out = plain.sample(graph, transit.ClusterGCN(given, 1), num_samples=60, rng_seed=6)
+    dense = plain.sample(graph, transit.ClusterGCN(torch.tensor([1, 0, 1, 2]).repeat(3), 1), num_samples=60, rng_seed=6)
+    assert torch.equal(out.roots, dense.roots) and (out.indptr.diff() > 0).all()
+    with pytest.raises(ValueError, match="num_clusters is 4; expected 1 to 3, the clusters that there are"):
+        transit.ClusterGCN(given, 4)
+
+
 def test_roots_of_its_own_are_uniform():
     out = plain.sample(small_graph(), type("Still", (Own,), {"num_steps": 0})(), num_samples=4000, rng_seed=6)
     weigh_counts(counted(out.roots[:, 0].tolist()), {v: 4000 / 12 for v in range(12)})
