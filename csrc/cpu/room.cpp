@@ -48,13 +48,26 @@ double free_bytes() {
   return std::min({number_in("/proc/meminfo", "MemAvailable:") * 1024, version_2, version_1});
 }
 
+void require(const char* line, int64_t count, size_t bytes_each) {
+  const double needed = static_cast<double>(count) * static_cast<double>(bytes_each);
+  if (needed < kLargeBytes) return;
+  const double left = free_bytes();
+  if (needed > left) throw NoRoom{line, count, needed / 1e9, left / 1e9};
+}
+
 }  // namespace
 
 void require_room(int64_t num_edges, size_t bytes_per_edge) {
-  const double needed = static_cast<double>(num_edges) * static_cast<double>(bytes_per_edge);
-  if (needed < kLargeBytes) return;
-  const double left = free_bytes();
-  if (needed > left) throw NoRoom{num_edges, needed / 1e9, left / 1e9};
+  require(
+      "%s: a hop has %lld edges, which take %.1f GB, but %.1f GB of memory are free; pass smaller fanouts or batches",
+      num_edges, bytes_per_edge);
+}
+
+void require_sample_room(int64_t num_vertices) {
+  require(
+      "%s: samples have %lld vertices, which take %.1f GB, but %.1f GB of memory are free; make them in several calls, "
+      "with their sample_ids, or take fewer steps or roots",
+      num_vertices, sizeof(int64_t));
 }
 
 }  // namespace fs

@@ -8,9 +8,10 @@
 
 namespace fs {
 
-// Throws NoRoom (status.h) when `num_edges` edges of so many bytes each, at least kLargeBytes together, are more than
-// what is free. What the system does not report counts as free.
+// Throws NoRoom (status.h) when `count` entries of so many bytes each, at least kLargeBytes together, are more than
+// what is free. What the system does not report counts as free. Edges of a hop, and vertices of samples:
 void require_room(int64_t num_edges, size_t bytes_per_edge);
+void require_sample_room(int64_t num_vertices);
 
 constexpr double kLargeBytes = 1 << 30;  // less is not looked up: it would cost a small batch more than it is worth
 

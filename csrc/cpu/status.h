@@ -23,7 +23,8 @@ inline FsStatus refuse_source(const char* operation, int64_t source, int64_t las
 
 // Thrown for a request that memory cannot hold, before it is tried.
 struct NoRoom {
-  long long num_edges;
+  const char* line;  // shows the operation, the count and both sizes
+  long long count;
   double needed_gb, free_gb;
 };
 
@@ -35,10 +36,7 @@ FsStatus guarded(const char* operation, Body&& body) {
   try {
     return body();
   } catch (const NoRoom& found) {
-    return fail(FS_INVALID_ARGUMENT,
-                "%s: a hop has %lld edges, which take %.1f GB, but %.1f GB of memory are free; pass smaller fanouts or "
-                "batches",
-                operation, found.num_edges, found.needed_gb, found.free_gb);
+    return fail(FS_INVALID_ARGUMENT, found.line, operation, found.count, found.needed_gb, found.free_gb);
   } catch (const std::bad_alloc&) {
     return out_of_memory(operation);
   }

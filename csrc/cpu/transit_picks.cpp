@@ -181,7 +181,7 @@ void TransitBlock::take_all(int64_t step) {
     }
     all_begins_[static_cast<size_t>(row) + 1] = total;
   }
-  require_room(total, sizeof(int64_t));
+  require_sample_room(total);
   all_nodes_.resize(static_cast<size_t>(total));
   FsStepTask task = task_of(step, kTransit);
   task.num_transits = 1;

@@ -77,7 +77,7 @@ TransitResult* TransitResult::of_offsets(int64_t num_samples, int64_t num_steps)
 
 void TransitResult::take_vertices(int64_t count) {
   num_vertices = count;
-  require_room(count, sizeof(int64_t));
+  require_sample_room(count);
   vertex_pages_ = kept_pages().take(static_cast<size_t>(count) * sizeof(int64_t));
   vertices = static_cast<int64_t*>(vertex_pages_.data);
 }

@@ -166,18 +166,32 @@ def test_a_number_of_samples_stands_for_roots_alone():
 def test_samples_that_do_not_fit_are_refused_before_one_is_made(monkeypatch):
     """1.6 GB, of which 1 GB is free; a size that is not certain (all neighbours, walks until they are done) is not."""
     graph, roots = small_graph(weighted=False), torch.zeros(200, dtype=torch.int64)
-    samplers = [fsd.TransitSampler(graph, transit.KHop((1000, last))) for last in (1000, transit.ALL)]
+    samplers = [fsd.TransitSampler(graph, app) for app in (transit.KHop((1000, 1000)), transit.MVS())]
     samplers.append(fsd.TransitSampler(graph, transit.PPR(0.3)))
     monkeypatch.setattr(memory_sizes, "available_bytes", lambda: 10**9)
     message = "200 samples of KHop with 1 roots and 1001000 picks each take at least 1.61GB, but 1GB of memory are free"
     with pytest.raises(ValueError, match=message):
         samplers[0].sample(roots)
     with pytest.raises(
-        ValueError, match="1000000000000 samples of KHop with 1 roots and 0 picks each take at least 8TB"
+        ValueError, match="1000000000000 samples of MVS with 1 roots and 0 picks each take at least 8TB"
     ):
         samplers[1].sample(num_samples=10**12)
     assert [len(sampler.sample(roots)) for sampler in samplers[1:]] == [200, 200]
     assert len(samplers[0].sample(roots[:100])) == 100
+
+
+@pytest.mark.parametrize("name", ["all neighbours", "walks"])
+def test_samples_of_no_known_size_that_do_not_fit_are_refused(name):
+    """8 TB of a million neighbours of each of a million roots; 3 TB of walks of 100,000 steps, on average."""
+    if name == "walks":
+        sampler = fsd.TransitSampler(fsd.CSCGraph(torch.arange(2), torch.zeros(1).int()), transit.PPR(1e-5))
+        roots = torch.zeros(4 * 10**6).long()
+    else:
+        graph = fsd.CSCGraph(torch.tensor([0, 10**6]), torch.zeros(10**6).int())
+        sampler, roots = fsd.TransitSampler(graph, transit.MVS()), torch.zeros(1, 10**6).long()
+    message = r"samples have \d+ vertices, which take [\d.]+ GB, but [\d.]+ GB of memory are free; make them in several"
+    with pytest.raises(ValueError, match=message):
+        sampler.sample(roots)
 
 
 def test_tables_that_do_not_fit_are_refused(monkeypatch):
