@@ -10,7 +10,7 @@ import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops.walk_lengths import survival_thresholds
-from fastsample_dist.sampling.transit.app import INF, NULL, ROOTS, App, Needs, needs, same_every_step, sizes_of
+from fastsample_dist.sampling.transit.app import ALL, INF, NULL, ROOTS, App, Needs, needs, same_every_step, sizes_of
 from fastsample_dist.sampling.transit.laws import History, Law, normalised, row_shares
 from fastsample_dist.sampling.transit.params import params
 
@@ -284,7 +284,7 @@ class KHop(App):
     replacement.
 
     Args:
-      sizes: picks per vertex, one per step.
+      sizes: picks per vertex, one per step, 0 or more. All neighbours: a fanout of -1 of NeighborSampler, or MVS.
       unique: the picks of a sample are distinct within a step.
     Source: Hamilton et al., "Inductive representation learning on large graphs", NeurIPS'17, algorithm 1.
     """
@@ -293,6 +293,11 @@ class KHop(App):
 
     def __init__(self, sizes: Sequence[int] = (25, 10), unique: bool = False) -> None:
         self.sizes, self.distinct = sizes_of(sizes), bool(unique)
+        if ALL in self.sizes:
+            raise ValueError(
+                f"sizes is {self.sizes}; expected integers >= 0: picks are made with replacement. All neighbours are "
+                "those of fsd.NeighborSampler with a fanout of -1, or of transit.MVS."
+            )
 
     def steps(self) -> int:
         """See App."""

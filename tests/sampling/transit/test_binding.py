@@ -134,6 +134,7 @@ def test_weights_are_used_if_there_are_some_or_as_asked(weighted, uses):
     lambda: transit.Node2Vec(q=1e7),
     lambda: transit.ClusterGCN(torch.tensor([0, 1, -1])),
     lambda: transit.ClusterGCN(torch.tensor([0, 1]), num_clusters=3),
+    lambda: transit.KHop((3, transit.ALL)),
     lambda: transit.needs(weights="maybe"),
     lambda: transit.needs(race="cubed"),
     lambda: transit.params(x=[[1]]),
