@@ -31,7 +31,7 @@ from fastsample_dist.sampling.transit.params import Params
 STEP_RECORDS = ("to_new", "to_union")  # a hop per step, whose sources are the next step's transits
 RECORDS = (None, *STEP_RECORDS, "within")
 STATE_DTYPES = (np.int32, np.int64)
-MAX_STEPS = 5_000_000  # the application is asked about every step before the first is made
+MAX_STEPS = 5_000_000  # the application is asked about every step before the first is made, unless they are alike
 MAX_PICKS = 2**31  # the number of a pick is the high half of a block number (and attempts count on)
 LARGE_BYTES = 1 << 30  # of samples: less is not compared with what is free, as in the core (csrc/cpu/room.h)
 _ID_BYTES = 8
