@@ -145,6 +145,8 @@ class FactoredExecutor:
         if first_group == 0:
             self.tally = RoleTally()
             self._begin_epoch(epoch)
+        if num_groups == 0:
+            return first_group
         self._queue.begin(
             first_group * size, num_groups * size, epoch=epoch, first_step=plan.first_step + first_group,
             ends_epoch=first_group + num_groups == plan.num_steps,

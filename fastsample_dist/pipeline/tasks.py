@@ -105,7 +105,7 @@ class Executor(Protocol):
         Args:
           epoch: of the loader.
           first_group: to run; version first_group of the parameters is what all ranks have when they call this.
-          num_groups: to run.
+          num_groups: to run; 0: the epoch begins, and has none.
           train: called with (task, batch, version) on a rank that trains, for every task that it takes, before the
             task counts as done. The batch is complete, with features and labels; it is valid during the call only.
             version = max(first_group, group - staleness) is the number of the parameters to train at.

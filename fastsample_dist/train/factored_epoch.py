@@ -84,6 +84,8 @@ class FactoredEpoch:
         """
         num_groups, group = self._loader.num_steps(self._epoch), 0
         self._loader.set_epoch(self._epoch + 1)
+        if num_groups == 0:  # resumed at its end: it only begins
+            self._executor.run(self._epoch, 0, 0, self._train, self._update)
         while group < num_groups:
             step = self._first_step + group
             ends = [(step // every + 1) * every - self._first_step for every in meet_every]

@@ -1,10 +1,10 @@
 """Roles "auto": what the stages of a batch take on this machine, measured, and the roles that are fastest by it.
 
-All ranks make and train some batches of the epoch to come at the same time, as time sharing does; then rank 0 trains
+All ranks make and train some batches of the next whole epoch at the same time, as time sharing does; then rank 0 trains
 one alone, as ranks do where others have nothing to do. The ratio shows what ranks take from each other: cores that they
 share, memory, a GPU. Nothing of it stays: no update is kept, and torch's generators and the model's buffers are as
-before. pipeline/roles.py predicts an epoch of every split from the medians. Where GPUs hold rows, a fetch without those
-that a GPU without topology would hold shows what trainers would take.
+before. pipeline/roles.py predicts a whole epoch of every split from the medians. Where GPUs hold rows, a fetch without
+those that a GPU without topology would hold shows what trainers would take.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def rehearse_roles(
     Raises:
       ValueError: not one part per rank, where roles would train other batches than time sharing.
     """
-    num_parts, steps = loader.data.manifest.num_parts, loader.num_steps(loader.epoch)
+    num_parts = loader.data.manifest.num_parts
     agree(ctx, lambda: _check_parts(num_parts, ctx.world_size))
     times, cores = _measured(ctx, loader, model, optimizer, compute_loss)
     shape = EpochShape(
-        steps * num_parts, cores, num_parts, loader.options.staleness, prefetches=loader.options.prefetch > 0
+        len(loader) * num_parts, cores, num_parts, loader.options.staleness, prefetches=loader.options.prefetch > 0
     )  # fmt: skip
     return choose_roles(times, shape, ctx.world_size)
 
@@ -74,6 +74,8 @@ def _measured(
 ) -> tuple[StageTimes, float]:
     """(medians over the batches of all ranks as one takes that works alone, how many such ranks there is room for)"""
     epoch, buffers = loader.epoch, [buffer.clone() for buffer in model.buffers()]
+    if loader.num_steps(epoch) < len(loader):  # it was resumed: few batches may be left of it, or none
+        loader.set_epoch(epoch + 1)
     ctx.comm.barrier(purpose=PURPOSE)
     with kept_generators(ctx.device):
         batches, train = _batch_times(ctx, loader, model, compute_loss)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fastsample_dist import DistData, DistLoader, Roles
+from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.train import rehearsal
 from fastsample_dist.train.trainer import Trainer
@@ -68,6 +69,25 @@ def test_all_ranks_have_the_same_choice_and_there_is_none_without_auto(found):
     assert choices[0].shape.group_size == 2 and 1 <= choices[0].shape.cores <= 2
     assert choices[0].times.train_s > 0
     assert all(rank[name][3] is None for rank in found for name in ("plain", "1+1"))
+
+
+def resumed(ctx, path):
+    """(steps left of epoch 0, next epoch, tasks that were predicted, steps of an epoch) of runs resumed in it."""
+    found, model = [], make_model("sage").float()
+    trainer = Trainer(model, torch.optim.Adam(model.parameters()), ctx)
+    for left in (0, 1):
+        loader = DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, roles="auto", shuffle=False)
+        seeds = loader.data.orig_ids(loader.data.split("train")[: left * BATCH])
+        remaining = torch.cat(ctx.comm.all_gather_object(seeds, purpose="setup"))
+        loader.resume(LoaderPosition(0, len(loader) - left, remaining))
+        choice = trainer.settle_roles(loader)
+        found.append((loader.num_steps(0), loader.epoch, choice.shape.tasks, len(loader)))
+    return found
+
+
+def test_a_resumed_run_chooses_by_a_whole_epoch_however_little_is_left_of_the_one_under_way(path):
+    for (*none, tasks, steps), (*one, of_one, _) in run_distributed(2, resumed, args=(path,)):
+        assert none == [0, 0] and one == [1, 0] and tasks == of_one == 2 * steps
 
 
 def test_the_skew_is_by_how_much_the_slowest_rank_was_behind_the_mean():

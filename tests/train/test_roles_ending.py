@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fastsample_dist import DistData, DistLoader
+from fastsample_dist import DistData, DistLoader, FeatureCache
+from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.testing import RankError, run_distributed
 from fastsample_dist.train import Callback, Checkpointer, CheckpointSettings, NonFiniteError
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
+from fastsample_dist.train.report import CacheFigures, History, RoleFigures
 from fastsample_dist.train.stop import StopSignal
 from fastsample_dist.train.trainer import Trainer
 from tests.forked import run_forked
@@ -127,6 +129,23 @@ def not_finite(ctx, path):
 def test_a_loss_that_is_not_finite_ends_all_ranks_with_one_message(path):
     first, second = run_distributed(2, not_finite, ENOUGH_S, (path,))
     assert first == second and first.startswith("step 1: the loss is nan on virtual rank 2; the features of node ")
+
+
+def resumed_at_an_epochs_end(ctx, path):
+    """(steps, whether rows were reported, batches trained) of two epochs, the first of which was done."""
+    data, model = DistData.load(path, ctx), make_model("sage")
+    trainer = Trainer(model, torch.optim.Adam(model.parameters()), ctx)
+    loader = DistLoader(data, FANOUTS, BATCH, roles="1+1", cache=FeatureCache(20_000))
+    trainer.run_epoch(loader)
+    loader.resume(LoaderPosition(0, len(loader), torch.empty(0, dtype=torch.int64)))
+    history = History()
+    trainer.fit(loader, EPOCHS, [CacheFigures(), RoleFigures(), history])
+    return [(e["steps"], e["cache"]["own"] > 0, sum(e["roles"]["trained"])) for e in history.epochs], len(loader)
+
+
+def test_an_epoch_of_which_no_step_is_left_is_reported(path):
+    for epochs, steps in run_distributed(2, resumed_at_an_epochs_end, ENOUGH_S, (path,)):
+        assert epochs == [(0, False, 0), (steps, True, PARTS * steps)]
 
 
 class Dies(Callback):
