@@ -9,7 +9,7 @@ from functools import cached_property
 
 from fastsample_dist.ops import SampleSpec, checks
 from fastsample_dist.pipeline.batch_options import BatchOptions
-from fastsample_dist.pipeline.roles import ROLES_NONE, Roles, as_roles
+from fastsample_dist.pipeline.roles import ROLES_AUTO, ROLES_NONE, Roles, as_roles
 from fastsample_dist.pipeline.schemes import HYBRID, REGISTRY
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.sampler import Sampler, payload_exchanges
@@ -50,10 +50,11 @@ class LoaderOptions(BatchOptions):
         With roles the samplers work ahead of the trainers, and `prefetch`, `exchange` and `rails` are not read; of
         ranks with GPUs the samplers sample there, and the trainers read features in host memory through `cache`.
         Never changes a batch.
-      staleness: with roles, updates by which the parameters that a batch is trained at are behind, 0 or more.
+      staleness: with roles other than "auto", updates by which the parameters that a batch is trained at are behind, 0
+        or more.
     Raises:
       ValueError: not exactly one of fanouts, sampler and app; a value out of range, an unknown name; an option that
-        `sampler` or `app` would ignore; roles beside a sampler that exchanges, staleness without roles.
+        `sampler` or `app` would ignore; roles beside a sampler that exchanges, staleness without roles or with "auto".
     """
 
     fanouts: Sequence[int] | None = None
@@ -160,6 +161,11 @@ class LoaderOptions(BatchOptions):
                     "'1+1', or staleness=0."
                 )
             return
+        if self.staleness and self.roles == ROLES_AUTO:
+            raise ValueError(
+                f"staleness is {self.staleness} with roles 'auto', which may choose none, and without roles no update "
+                "is delayed: measured times would decide what is trained; pass roles, such as '1+1', or staleness=0."
+            )
         found = None if self.scheme == HYBRID else f"scheme {self.scheme!r}"
         if payload_exchanges(self.sampler):
             found = f"a sampler that makes {payload_exchanges(self.sampler)} exchanges"

@@ -55,9 +55,7 @@ def rehearse_roles(
     num_parts = loader.data.manifest.num_parts
     agree(ctx, lambda: _check_parts(num_parts, ctx.world_size))
     times, cores = _measured(ctx, loader, model, optimizer, compute_loss)
-    shape = EpochShape(
-        len(loader) * num_parts, cores, num_parts, loader.options.staleness, prefetches=loader.options.prefetch > 0
-    )  # fmt: skip
+    shape = EpochShape(len(loader) * num_parts, cores, num_parts, prefetches=loader.options.prefetch > 0)
     return choose_roles(times, shape, ctx.world_size)
 
 

@@ -40,6 +40,7 @@ class Exchanging:
         ({"roles": "auto", "scheme": "vanilla"}, "roles are auto beside scheme 'vanilla'"),
         ({"roles": "1+1", "fanouts": None, "sampler": Exchanging()}, "beside a sampler that makes 2 exchanges, but"),
         ({"staleness": 1}, "staleness is 1 without roles, which alone delay updates; pass roles"),
+        ({"staleness": 1, "roles": "auto"}, "staleness is 1 with roles 'auto', which may choose none, .*; pass roles"),
         ({"staleness": -1, "roles": "1+1"}, "staleness is -1; expected an integer >= 0"),
         ({"staleness": 1.0, "roles": "1+1"}, "staleness is 1.0; expected an integer >= 0"),
         ({"staleness": True, "roles": "1+1"}, "staleness is True; expected an integer >= 0"),

@@ -39,7 +39,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     shared.add_graph(sub, default="rmat:16:16")
     add("--ranks", type=cl.counts, default=(2,), help="numbers of ranks to start, 2 or more each (default: 2)")
     add("--switching", choices=SWITCHING, default="both", help="samplers train at the end (default: %(default)s)")
-    add("--staleness", type=cl.integer_from(0), default=0, help="of the ways with roles (default: %(default)s)")
+    add("--staleness", type=cl.integer_from(0), default=0, help="of the splits, not of auto (default: %(default)s)")
     add("--epochs", type=cl.count, default=7, help="timed ones, after one warm-up epoch (default: %(default)s)")
     add("--hidden", type=cl.count, default=128, help="columns of a hidden row (default: %(default)s)")
     add("--dropout", type=cl.share, default=0.5, help="(default: %(default)s)")

@@ -74,7 +74,7 @@ def summarize(results: Sequence[dict], staleness: int, on_gpus: bool = False) ->
 
     Args:
       results: what roles_rank returned, by rank.
-      staleness: of the ways with roles.
+      staleness: of the splits.
       on_gpus: ranks that only train have a larger cache, so they fetch in a time of their own.
     Returns:
       {"ranks", "graph", "tasks", "times": StageTimes measured in this run, "alone": a rank's time alone / beside the

@@ -103,7 +103,7 @@ class _Way:
         roles = roles_of(name)
         make = partial(
             DistLoader, data, settings["fanouts"], settings["batch_size"], rng_seed=settings["rng_seed"], prefetch=0,
-            roles=roles, staleness=0 if roles == ROLES_NONE else settings["staleness"],
+            roles=roles, staleness=settings["staleness"] if isinstance(roles, Roles) else 0,
         )  # fmt: skip
         if settings["device"] == "cpu":
             self.loader = make()

@@ -45,6 +45,12 @@ def test_every_way_is_measured_predicted_and_trains_the_same(forked_ranks, tmp_p
     assert ways["auto"]["roles"] in ("none", "1+1") and ways["1+1 stay"]["stood_by"] == 0
 
 
+def test_splits_have_a_staleness_and_auto_has_none(forked_ranks, tmp_path, capsys):
+    parts = draw_partition(tmp_path, 2).path
+    status, printed = run(capsys, "--graph", parts, *SMALL[:-1], "--staleness", 1, "--switching", "off")
+    assert status == 0 and "staleness 1; " in printed.out, printed
+
+
 def on_the_emulator(ctx, library, settings):
     """What a rank with a GPU measures: room for 20 rows beside the topology, for 40 without."""
 
